@@ -30,7 +30,7 @@ SIM_SEEDS ?= 2000
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign test-foreign-nightly test-vm picture nightly replay cases mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build wrapper man completions test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -93,7 +93,7 @@ test-vm: ## Run the tests of limits under Debian's own kernel with control group
 picture: ## Run the demo agent in a thread of the fake Discord, and draw that thread for the README
 	$(CARGO) build --locked --workspace --bins
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::the_demo_agent_lives_in_a_thread
-	$(TARGET_DIR)/debug/thread-picture draw tests/pictures/thread.json > packaging/doc/discord-thread.svg
+	tests/pictures/draw.py tests/pictures/thread.json > docs/manual/discord-thread.svg
 
 nightly: fuzz fuzz-planted reproducible test-foreign-nightly ## Fuzz, build twice and compare, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
@@ -111,9 +111,6 @@ fuzz-planted: ## Show that each fuzz target finds a panic that was planted in it
 
 replay: ## Play a seed of the simulation and print all of it (SIM_SEED=N)
 	SIM_SEED="$(SIM_SEED)" $(EXACT) sim::tests::replay -- --exact --nocapture
-
-cases: ## Show which test covers which case of the reference, and what is missing
-	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests
 
 mutants: ## Break what decides about processes, one place at a time: a test must notice (needs cargo-mutants)
 	$(CARGO) mutants -p acp-supervisor $(addprefix -f supervisor/src/core/,verify.rs reap.rs tree.rs) \

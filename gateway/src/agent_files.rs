@@ -3,8 +3,9 @@
 //! The supervisor's helper works as the user and within the confinement of the agent's lease. A write is
 //! requested once (H3): if its reply is lost, the file is inspected and never written again.
 
-use crate::agent_terminal::{Supervise, TerminalError};
-use crate::core::host::{self, Content};
+use crate::agent_terminal::{SupervisorCalls, TerminalError};
+use crate::core::host;
+use crate::core::host::FileContent;
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
 use crate::core::link::RpcError;
 use crate::supervisor::CallError;
@@ -36,7 +37,7 @@ pub(crate) struct Project<'a> {
 /// # Errors
 /// [`TerminalError`].
 pub(crate) async fn read(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
     (line, limit): (Option<u64>, Option<u64>),
@@ -55,7 +56,7 @@ pub(crate) async fn read(
 /// # Errors
 /// [`TerminalError`].
 pub(crate) async fn write(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     (path, content): (&str, &str),
     is_uncertain: &mut bool,
@@ -92,7 +93,7 @@ pub(crate) async fn write(
 /// # Errors
 /// [`TerminalError`].
 pub(crate) async fn inspect(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
     text_bytes_max: u64,
@@ -109,7 +110,7 @@ pub(crate) async fn inspect(
 /// # Errors
 /// [`TerminalError`], as for the write.
 pub(crate) async fn inspect_target(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
     content: &str,
@@ -121,9 +122,9 @@ pub(crate) async fn inspect_target(
     let real = found.canonical.ok_or_else(|| failed(&FilesError::BadPath, path))?;
     let is_same = found.sha256 == Some(sha256(content));
     let old = match found.text {
-        _ if !found.exists => Content::Absent,
-        Some(text) => Content::Text(text),
-        None => Content::Opaque(found.size),
+        _ if !found.exists => FileContent::Absent,
+        Some(text) => FileContent::Text(text),
+        None => FileContent::Opaque(found.size),
     };
     Ok(host::Inspection { path: real, is_same, old })
 }
@@ -137,7 +138,7 @@ fn sha256(content: &str) -> String {
 /// # Errors
 /// [`TerminalError`].
 pub(crate) async fn directory(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
 ) -> Result<(String, Vec<String>), TerminalError> {
@@ -149,7 +150,7 @@ pub(crate) async fn directory(
 }
 
 async fn ask(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     op: FilesOp,
 ) -> Result<Result<FilesReply, FilesError>, TerminalError> {
@@ -157,7 +158,7 @@ async fn ask(
 }
 
 async fn call(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     op: FilesOp,
 ) -> Result<Result<FilesReply, FilesError>, CallError> {

@@ -138,9 +138,9 @@ async fn the_target_of_a_write_is_inspected() {
     let fake = Arc::new(Fake::default());
     fake.disk.files.lock().unwrap().insert("/project/a".to_owned(), "old".to_owned());
     for (path, content, is_same, old) in [
-        ("/project/a", "new", false, Content::Text("old".to_owned())),
-        ("/project/a", "old", true, Content::Text("old".to_owned())),
-        ("/project/none", "new", false, Content::Absent),
+        ("/project/a", "new", false, FileContent::Text("old".to_owned())),
+        ("/project/a", "old", true, FileContent::Text("old".to_owned())),
+        ("/project/none", "new", false, FileContent::Absent),
     ] {
         let want = host::Inspection { path: path.to_owned(), is_same, old };
         let found = inspect_target(&fake, project(), path, content).await;

@@ -20,7 +20,7 @@ const OUTPUT_BYTES_DEFAULT: u64 = 1024 * 1024;
 const OUTPUT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Connection to the supervisor.
-pub(crate) trait Supervise: Sync {
+pub(crate) trait SupervisorCalls: Sync {
     /// True if requests can be sent now.
     fn is_connected(&self) -> bool;
 
@@ -86,7 +86,7 @@ fn unexpected() -> TerminalError {
 
 /// Session and lease in which a command runs.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct TerminalContext<'a> {
     /// The agent's lease; the terminal ends with it.
     pub(crate) parent_lease_id: LeaseId,
     /// The session.
@@ -101,7 +101,7 @@ pub(crate) struct Place<'a> {
 
 /// Command from the agent's request.
 #[derive(Debug)]
-pub(crate) struct Command<'a> {
+pub(crate) struct TerminalCommand<'a> {
     /// Program, or a whole shell line if there are no arguments.
     pub(crate) command: &'a str,
     /// Arguments.
@@ -116,7 +116,11 @@ pub(crate) struct Command<'a> {
 ///
 /// # Errors
 /// [`RpcError`] for an empty command or an invalid environment variable.
-pub(crate) fn spawn_of(lease_id: LeaseId, place: Place<'_>, wanted: &Command<'_>) -> Result<Spawn, RpcError> {
+pub(crate) fn spawn_of(
+    lease_id: LeaseId,
+    place: TerminalContext<'_>,
+    wanted: &TerminalCommand<'_>,
+) -> Result<Spawn, RpcError> {
     let mut env = place.env.to_vec();
     for (name, value) in wanted.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
@@ -156,7 +160,7 @@ fn argv(command: &str, args: &[String]) -> Result<Vec<String>, RpcError> {
 ///
 /// # Errors
 /// [`TerminalError`].
-pub(crate) async fn create(supervisor: &impl Supervise, spawn: Spawn) -> Result<String, TerminalError> {
+pub(crate) async fn create(supervisor: &impl SupervisorCalls, spawn: Spawn) -> Result<String, TerminalError> {
     let lease_id = spawn.lease_id;
     match supervisor.call(Request::Spawn(spawn)).await? {
         Reply::Spawned(_) => Ok(json!({ "terminalId": lease_id.to_string() }).to_string()),
@@ -177,7 +181,10 @@ pub(crate) fn find(terminal_id: &str, allowed: &BTreeSet<LeaseId>) -> Result<Lea
 ///
 /// # Errors
 /// [`TerminalError`].
-pub(crate) async fn output(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<String, TerminalError> {
+pub(crate) async fn output(
+    supervisor: &impl SupervisorCalls,
+    lease_id: LeaseId,
+) -> Result<String, TerminalError> {
     let tail = tail(supervisor, lease_id).await?;
     let mut result = json!({ "output": text(&tail), "truncated": tail.truncated });
     if let (Some(exit), Some(result)) = (tail.exit, result.as_object_mut()) {
@@ -191,7 +198,7 @@ pub(crate) async fn output(supervisor: &impl Supervise, lease_id: LeaseId) -> Re
 /// # Errors
 /// [`TerminalError`]; the wait can be repeated.
 pub(crate) async fn wait_for_exit(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     lease_id: LeaseId,
 ) -> Result<String, TerminalError> {
     let exit = supervisor.exited(lease_id).await?;
@@ -202,7 +209,10 @@ pub(crate) async fn wait_for_exit(
 ///
 /// # Errors
 /// [`TerminalError`].
-pub(crate) async fn kill(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<String, TerminalError> {
+pub(crate) async fn kill(
+    supervisor: &impl SupervisorCalls,
+    lease_id: LeaseId,
+) -> Result<String, TerminalError> {
     let reason = "terminal/kill".to_owned();
     match supervisor.call(Request::CloseLease { lease_id, reason }).await {
         Ok(Reply::Closing { .. }) => Ok("{}".to_owned()),
@@ -217,7 +227,10 @@ pub(crate) async fn kill(supervisor: &impl Supervise, lease_id: LeaseId) -> Resu
 ///
 /// # Errors
 /// [`TerminalError`].
-pub(crate) async fn release(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<String, TerminalError> {
+pub(crate) async fn release(
+    supervisor: &impl SupervisorCalls,
+    lease_id: LeaseId,
+) -> Result<String, TerminalError> {
     for request in [
         Request::CloseLease { lease_id, reason: "terminal/release".to_owned() },
         Request::Release { lease_id },
@@ -231,7 +244,7 @@ pub(crate) async fn release(supervisor: &impl Supervise, lease_id: LeaseId) -> R
     Ok("{}".to_owned())
 }
 
-async fn tail(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<Tail, TerminalError> {
+async fn tail(supervisor: &impl SupervisorCalls, lease_id: LeaseId) -> Result<Tail, TerminalError> {
     match supervisor.call(Request::Tail { lease_id }).await? {
         Reply::Tail(tail) => Ok(tail),
         _ => Err(unexpected()),

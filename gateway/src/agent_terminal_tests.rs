@@ -69,7 +69,7 @@ impl Fake {
     }
 }
 
-impl Supervise for Arc<Fake> {
+impl SupervisorCalls for Arc<Fake> {
     fn is_connected(&self) -> bool {
         !self.is_away()
     }
@@ -86,9 +86,9 @@ impl Supervise for Arc<Fake> {
     }
 }
 
-fn spawned(command: &Command<'_>) -> Result<Spawn, RpcError> {
+fn spawned(command: &TerminalCommand<'_>) -> Result<Spawn, RpcError> {
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-    let place = Place {
+    let place = TerminalContext {
         parent_lease_id: LeaseId::mint(),
         session_key: &key,
         roots: vec!["/p".to_owned()],
@@ -98,14 +98,14 @@ fn spawned(command: &Command<'_>) -> Result<Spawn, RpcError> {
     spawn_of(LeaseId::mint(), place, command)
 }
 
-fn command<'a>(command: &'a str, args: &'a [String]) -> Command<'a> {
-    Command { command, args, env: &[], output_bytes_max: None }
+fn command<'a>(command: &'a str, args: &'a [String]) -> TerminalCommand<'a> {
+    TerminalCommand { command, args, env: &[], output_bytes_max: None }
 }
 
 #[test]
 fn a_command_becomes_a_lease_under_the_agents() {
     let (args, env) = (["-l".to_owned()], [("A".to_owned(), "2".to_owned())]);
-    let wanted = Command { env: &env, output_bytes_max: Some(5), ..command("ls", &args) };
+    let wanted = TerminalCommand { env: &env, output_bytes_max: Some(5), ..command("ls", &args) };
     let spawn = spawned(&wanted).unwrap();
     assert_eq!(
         (spawn.argv, spawn.cwd.as_str(), spawn.roots),
@@ -113,7 +113,7 @@ fn a_command_becomes_a_lease_under_the_agents() {
     );
     assert_eq!(spawn.env, [("PATH".to_owned(), "/bin".to_owned()), ("A".to_owned(), "2".to_owned())]);
     assert!(matches!(spawn.kind, LeaseKind::Terminal { output_bytes_max: 5, .. }));
-    let huge = Command { output_bytes_max: Some(u64::MAX), ..command("ls", &[]) };
+    let huge = TerminalCommand { output_bytes_max: Some(u64::MAX), ..command("ls", &[]) };
     assert!(matches!(
         spawned(&huge).unwrap().kind,
         LeaseKind::Terminal { output_bytes_max: OUTPUT_BYTES_MAX, .. }
@@ -141,7 +141,7 @@ fn a_line_without_arguments_goes_to_a_shell_and_a_program_does_not() {
 #[test]
 fn a_variable_that_cannot_be_set_is_refused() {
     let bad = [("A=B".to_owned(), String::new())];
-    let spawn = spawned(&Command { env: &bad, ..command("ls", &[]) });
+    let spawn = spawned(&TerminalCommand { env: &bad, ..command("ls", &[]) });
     assert_eq!(spawn.unwrap_err().code, INVALID_PARAMS);
 }
 

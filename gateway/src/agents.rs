@@ -1,17 +1,17 @@
 //! Known agents and how to start them: configuration over the built-in presets over defaults. The environment
 //! is an argument, so that the variables an agent receives are decided in one place and testable. No I/O
-//! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`Findings`].
+//! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`LookupResults`].
 
 use crate::api::AgentView;
 use crate::config::check::RESERVED_ENV;
-use crate::config::{Agent, Config};
-use crate::core::actor::{Limits, Profile};
+use crate::config::{AgentConfig, Config};
+use crate::core::actor::{ActorLimits, AgentProfile};
 use crate::core::mcp;
-use crate::core::policy::{Policy, Scope};
+use crate::core::policy::{EffectivePolicy, PolicyScope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
 use crate::error::Failure;
-use crate::live::Live;
-use crate::lookup::{Findings, Lookup};
+use crate::live::LiveConfig;
+use crate::lookup::{LookupRequest, LookupResults};
 use acp_shared::codes::Code;
 use acp_shared::files::FilesError;
 use acp_shared::ids::AgentName;
@@ -31,14 +31,14 @@ const FETCHERS: [&str; 2] = ["npx", "uvx"];
 /// Agents of this gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct Agents {
-    live: Live,
+    live: LiveConfig,
     env: Vec<(String, String)>,
     demo: Vec<String>,
 }
 
 /// Resolved command line of an agent on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Found {
+struct ResolvedArgv {
     argv: Vec<String>,
     /// True if the program is a fetcher that downloads the agent.
     fetched: bool,
@@ -47,7 +47,7 @@ struct Found {
 impl Agents {
     /// Creates the agents of a configuration. `env` is the environment of the gateway, `exe` the path of this
     /// program, `state_dir` the gateway's state directory.
-    pub(crate) fn new(live: Live, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
+    pub(crate) fn new(live: LiveConfig, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let demo = vec![text(exe), "demo-agent".to_owned(), "--state-dir".to_owned(), text(state_dir)];
         Self { live, env, demo }
@@ -55,27 +55,32 @@ impl Agents {
 
     /// Returns the programs and directories to look up before an agent is started in these directories.
     /// Without a `cwd`, the default working directory is included.
-    pub(crate) fn lookup(&self, name: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+    pub(crate) fn lookup(
+        &self,
+        name: &AgentName,
+        cwd: Option<&str>,
+        directories: &[String],
+    ) -> LookupRequest {
         let policy = self.policy(name);
         let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
-        let cwd = self.wanted_cwd(&policy, cwd);
+        let cwd = self.requested_cwd(&policy, cwd);
         let paths =
             roots.chain(&cwd).filter_map(|path| path.to_str()).chain(directories.iter().map(String::as_str));
         let directories = paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
-        Lookup { directories, ..self.lookup_programs([name]) }
+        LookupRequest { directories, ..self.lookup_programs([name]) }
     }
 
     /// Returns the programs to look up for [`Agents::list`].
-    pub(crate) fn lookup_all(&self) -> Lookup {
+    pub(crate) fn lookup_all(&self) -> LookupRequest {
         self.lookup_programs(&self.names())
     }
 
-    fn lookup_programs<'a>(&self, names: impl IntoIterator<Item = &'a AgentName>) -> Lookup {
+    fn lookup_programs<'a>(&self, names: impl IntoIterator<Item = &'a AgentName>) -> LookupRequest {
         let commands = names.into_iter().flat_map(|name| self.commands(name));
-        Lookup {
+        LookupRequest {
             programs: commands.filter_map(|command| command.into_iter().next()).collect(),
             search: self.var("PATH").unwrap_or_default().to_owned(),
-            ..Lookup::default()
+            ..LookupRequest::default()
         }
     }
 
@@ -83,7 +88,7 @@ impl Agents {
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the allow-list, or not installed; the message says which.
-    pub(crate) fn profile(&self, name: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+    pub(crate) fn profile(&self, name: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
         let profile = self.configured(name)?;
         let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
         let Some(command) = self.find(name, found) else {
@@ -98,7 +103,7 @@ impl Agents {
             let how = if preset.install.is_empty() { "" } else { " Install it: " };
             return refuse(format!("{program} is not installed here.{how}{}", preset.install));
         };
-        Ok(Profile { argv: command.argv, is_looked_up: true, ..profile })
+        Ok(AgentProfile { argv: command.argv, is_looked_up: true, ..profile })
     }
 
     /// Returns the profile from the configuration alone. Its program is not looked up yet, so it cannot start
@@ -106,7 +111,7 @@ impl Agents {
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the allow-list.
-    pub(crate) fn configured(&self, name: &AgentName) -> Result<Profile, Failure> {
+    pub(crate) fn configured(&self, name: &AgentName) -> Result<AgentProfile, Failure> {
         if !self.is_known(name) {
             let how = "`acp-gateway agents --all` lists those that are known; others go into the configuration as \
                        [agents.NAME].";
@@ -125,7 +130,7 @@ impl Agents {
         let mut options: BTreeMap<String, String> =
             preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
         options.extend(agent.config.clone());
-        Ok(Profile {
+        Ok(AgentProfile {
             argv: self.command(name),
             is_looked_up: false,
             env: self.environment(&agent, &preset, &policy.env_allow.value),
@@ -134,7 +139,10 @@ impl Agents {
             mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
             asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
             options: options.into_iter().collect(),
-            mcp_servers: mcp::merged([loaded.config.mcp_servers.as_slice(), agent.mcp_servers.as_slice()]),
+            mcp_servers: mcp::merge_servers([
+                loaded.config.mcp_servers.as_slice(),
+                agent.mcp_servers.as_slice(),
+            ]),
             additional_directories: configured_directories(&loaded.config, &agent),
             client_fs: agent.client_fs.unwrap_or(preset.client_fs),
             offer_terminal: true,
@@ -166,17 +174,17 @@ impl Agents {
         &self,
         agent: &AgentName,
         asked: Option<&str>,
-        found: &Findings,
+        found: &LookupResults,
     ) -> Result<String, Failure> {
         let policy = self.policy(agent);
-        let Some(asked) = self.wanted_cwd(&policy, asked) else {
+        let Some(asked) = self.requested_cwd(&policy, asked) else {
             let text = "No working directory was named.";
             return Err(Failure::new(Code::CwdNotAllowed, text).origin("gateway"));
         };
         allowed_directory(&policy, "working directory", &asked, found)
     }
 
-    fn wanted_cwd(&self, policy: &Policy, asked: Option<&str>) -> Option<PathBuf> {
+    fn requested_cwd(&self, policy: &EffectivePolicy, asked: Option<&str>) -> Option<PathBuf> {
         let configured = || policy.default_cwd.value.clone();
         let home = || self.var("HOME").map(PathBuf::from);
         asked.map(PathBuf::from).or_else(configured).or_else(home)
@@ -190,17 +198,17 @@ impl Agents {
         &self,
         agent: &AgentName,
         asked: &str,
-        found: &Findings,
+        found: &LookupResults,
     ) -> Result<String, Failure> {
         allowed_directory(&self.policy(agent), "additional directory", Path::new(asked), found)
     }
 
-    fn policy(&self, agent: &AgentName) -> Policy {
-        self.live.policy(&Scope::default().with_agent(agent))
+    fn policy(&self, agent: &AgentName) -> EffectivePolicy {
+        self.live.policy(&PolicyScope::default().with_agent(agent))
     }
 
     /// Returns every agent, configured ones and the demo first.
-    pub(crate) fn list(&self, found: &Findings) -> Vec<AgentView> {
+    pub(crate) fn list(&self, found: &LookupResults) -> Vec<AgentView> {
         self.names().iter().map(|name| self.view(name, found)).collect()
     }
 
@@ -208,7 +216,7 @@ impl Agents {
         names(&self.live.now().config)
     }
 
-    fn view(&self, name: &AgentName, found: &Findings) -> AgentView {
+    fn view(&self, name: &AgentName, found: &LookupResults) -> AgentView {
         let (_, preset) = self.settings(name);
         let found = self.find(name, found);
         let fetched = found.as_ref().is_some_and(|found| found.fetched);
@@ -240,7 +248,7 @@ impl Agents {
         }
     }
 
-    fn settings(&self, name: &AgentName) -> (Agent, Preset) {
+    fn settings(&self, name: &AgentName) -> (AgentConfig, Preset) {
         let agent = self.live.now().config.agents.get(name).cloned().unwrap_or_default();
         (agent, find(name.as_str()).copied().unwrap_or(DEFAULT))
     }
@@ -280,14 +288,14 @@ impl Agents {
     }
 
     /// Returns the first command line whose program exists, with the program as an absolute path.
-    fn find(&self, name: &AgentName, found: &Findings) -> Option<Found> {
+    fn find(&self, name: &AgentName, found: &LookupResults) -> Option<ResolvedArgv> {
         let commands = self.commands(name);
         let several = commands.len() > 1;
         commands.into_iter().find_map(|mut argv| {
             let program = argv.first_mut()?;
             let fetched = several && FETCHERS.contains(&program.as_str());
             program.clone_from(found.programs.get(program)?);
-            Some(Found { argv, fetched })
+            Some(ResolvedArgv { argv, fetched })
         })
     }
 
@@ -295,7 +303,7 @@ impl Agents {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    fn environment(&self, agent: &Agent, preset: &Preset, allow: &[String]) -> Vec<(String, String)> {
+    fn environment(&self, agent: &AgentConfig, preset: &Preset, allow: &[String]) -> Vec<(String, String)> {
         let patterns: Vec<&str> = ENV_ALLOWED.into_iter().chain(allow.iter().map(String::as_str)).collect();
         let allowed = |name: &str| {
             patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -325,7 +333,12 @@ pub(crate) fn names(config: &Config) -> Vec<AgentName> {
 }
 
 /// Returns the canonical path of a directory that lies within the roots of the gateway and of the agent.
-fn allowed_directory(policy: &Policy, what: &str, asked: &Path, found: &Findings) -> Result<String, Failure> {
+fn allowed_directory(
+    policy: &EffectivePolicy,
+    what: &str,
+    asked: &Path,
+    found: &LookupResults,
+) -> Result<String, Failure> {
     let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
     let shown = asked.display();
     if !asked.is_absolute() {
@@ -358,21 +371,21 @@ fn allowed_directory(policy: &Policy, what: &str, asked: &Path, found: &Findings
 
 /// Returns the additional directories that the configuration gives every session of an agent, without
 /// non-UTF-8 ones.
-fn configured_directories(config: &Config, agent: &Agent) -> Vec<String> {
+fn configured_directories(config: &Config, agent: &AgentConfig) -> Vec<String> {
     let all = config.acp.additional_directories.iter().chain(&agent.additional_directories);
     all.filter_map(|path| path.to_str().map(str::to_owned)).collect()
 }
 
 impl crate::session_task::Profiles for Agents {
-    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
         Self::lookup(self, agent, cwd, directories)
     }
 
-    fn configured(&self, agent: &AgentName) -> Result<Profile, Failure> {
+    fn configured(&self, agent: &AgentName) -> Result<AgentProfile, Failure> {
         Self::configured(self, agent)
     }
 
-    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+    fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
         Self::profile(self, agent, found)
     }
 
@@ -380,15 +393,15 @@ impl crate::session_task::Profiles for Agents {
         Self::default_agent(self)
     }
 
-    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure> {
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure> {
         Self::cwd(self, agent, asked, found)
     }
 
-    fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure> {
+    fn directory(&self, agent: &AgentName, asked: &str, found: &LookupResults) -> Result<String, Failure> {
         Self::directory(self, agent, asked, found)
     }
 
-    fn limits(&self, agent: &AgentName) -> Limits {
+    fn limits(&self, agent: &AgentName) -> ActorLimits {
         self.live.limits(agent)
     }
 }

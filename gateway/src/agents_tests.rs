@@ -9,11 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
     let inputs = Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() };
     let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Agents::new(Live::new(load(inputs).unwrap()), env, Path::new("/bin/sh"), dir)
+    Agents::new(LiveConfig::new(load(inputs).unwrap()), env, Path::new("/bin/sh"), dir)
 }
 
 /// An agent's profile with what this machine has.
-fn profile(agents: &Agents, agent: &str) -> Result<Profile, Failure> {
+fn profile(agents: &Agents, agent: &str) -> Result<AgentProfile, Failure> {
     let name = name(agent);
     agents.profile(&name, &local_probe::look_up(&agents.lookup(&name, None, &[])))
 }

@@ -2,35 +2,32 @@
 
 use crate::agents::Agents;
 use crate::api::SOCKET;
-use crate::bots::Bots;
+use crate::bots::DiscordAccounts;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels, Inbox};
+use crate::channel::{ChannelAdapter, Channels, InboundPort};
 use crate::clock::Clock;
-use crate::config::load::Loaded;
-use crate::config::reload::Changes;
+use crate::config::load::LoadedConfig;
+use crate::config::reload::ReloadChanges;
 use crate::config::{self, Config, StoreKind, unused};
-use crate::delivery;
 use crate::error::Failure;
-use crate::expiry;
-use crate::forget;
 use crate::http::console::{self, ConsoleApi};
-use crate::http::server::Bound;
+use crate::http::server::ApiListener;
 use crate::http::{Api, ApiLimits, router};
-use crate::inbound::Inlet;
-use crate::integrity;
-use crate::live::Live;
-use crate::local::Local;
+use crate::inbound::InboundService;
+use crate::live::LiveConfig;
+use crate::local::GatewayService;
 use crate::manager::Manager;
 use crate::metrics::Metrics;
-use crate::refuse;
 use crate::runtime::Registry;
 use crate::runtime::direct::{self, DirectRuntime};
-use crate::scrape::{self, Scrape};
+use crate::scrape::{self, MetricsEndpoint};
 use crate::session_task::Deps;
-use crate::store::identity::Home;
+use crate::store::identity::StateDirLocation;
 use crate::store::{Durability, GroupBounds, Store, StoreError};
 use crate::strays;
-use crate::supervisor::{LinkStatus, ReadMarks, Supervisor, hello};
+use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, hello};
+use crate::{delivery, expiry, forget};
+use crate::{integrity, refuse};
 use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
 use futures_util::FutureExt as _;
@@ -42,15 +39,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Retry interval of a start that finds the disk full, in milliseconds.
-const ROOM_MS: u64 = 500;
+const DISK_FULL_RETRY_MS: u64 = 500;
 
 /// Start parameters of a gateway.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct StartOptions {
     /// State directory; created if missing.
     pub(crate) state_dir: PathBuf,
     /// Configuration.
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedConfig,
     /// Reload of the configuration on SIGHUP; with `None`, SIGHUP ends the service.
     pub(crate) reload: Option<Reload>,
     /// Socket of the supervisor.
@@ -64,7 +61,7 @@ pub(crate) struct Settings {
 
 /// Sent once the gateway accepts work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ready {
+pub(crate) struct GatewayReady {
     /// Its pid.
     pub(crate) pid: u32,
     /// Path of the local API's socket.
@@ -77,15 +74,15 @@ pub(crate) struct Ready {
 /// # Errors
 /// The state directory is in use, is a copy, or cannot be opened; the socket cannot be bound.
 pub(crate) async fn serve(
-    settings: Settings,
-    mut channels: Vec<Arc<dyn Channel>>,
-    mut signals: Signals,
-    on_ready: impl FnOnce(Ready) + Send,
+    settings: StartOptions,
+    mut channels: Vec<Arc<dyn ChannelAdapter>>,
+    mut signals: ServiceSignals,
+    on_ready: impl FnOnce(GatewayReady) + Send,
 ) -> Result<(), Failure> {
     let stop = CancellationToken::new();
-    let live = Live::new(settings.loaded.clone());
+    let live = LiveConfig::new(settings.loaded.clone());
     let config = live.at_start();
-    let Some(store) = open_with_room(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
+    let Some(store) = wait_for_store(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
     let clock = Clock::start();
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, (&store, &all), clock, &stop)?);
@@ -97,41 +94,41 @@ pub(crate) async fn serve(
         store.close().await;
         return end;
     }
-    let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
+    let bound = ApiListener::bind(&socket).map_err(|error| io_failure("listen at", &socket, &error))?;
     channels.push(Arc::new(Console::new(store.clone())));
     all.add(channels.iter().cloned());
-    let bots = Bots::new(&live, all.clone(), stop.clone());
+    let bots = DiscordAccounts::new(&live, all.clone(), stop.clone());
     let metrics = service.metrics.clone();
-    let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
+    let inlet = InboundService::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let supervisor = service.supervisor.clone();
-    let scrape = Scrape { metrics, store: store.clone(), supervisor, channels: all.clone() };
+    let scrape = MetricsEndpoint { metrics, store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
         Some(at) => Some(scrape::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,
     };
-    let manager = &service.manager;
-    let resumed = take_up(manager, &inlet).await?;
+    let resumed = resume_work(&service.manager, &inlet).await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
     for channel in &channels {
         tokio::spawn(listen(Arc::clone(channel), Arc::new(inlet.clone()), stop.clone()));
     }
     let bots = tokio::spawn(bots.serve(Arc::new(inlet.clone())));
-    let mut tasks = in_background(&service, inlet, all.clone(), clock, &stop);
+    let mut tasks = spawn_background_tasks(&service, inlet, all.clone(), clock, &stop);
     tasks.extend([("local API", serving), ("bots", bots)]);
     if let Some(listener) = listener {
-        let bounds = scrape::Bounds::default();
+        let bounds = scrape::ScrapeLimits::default();
         tokio::spawn(scrape::serve(listener, scrape.router(), bounds, stop.clone()));
     }
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
-        tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
+        tokio::spawn(reload_on_signal(how, asked, live.clone(), stop.clone()));
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
-    let ended = until_end(&service, signals, || on_ready(Ready { pid: std::process::id(), socket })).await;
+    let ready = GatewayReady { pid: std::process::id(), socket };
+    let ended = serve_until_signal(&service, signals, || on_ready(ready)).await;
     tracing::info!("gateway is ending");
     stop.cancel();
-    manager.stopped().await;
+    service.manager.stopped().await;
     for (what, task) in tasks {
         if task.await.is_err() {
             tracing::warn!(what, "ended in disorder");
@@ -148,9 +145,9 @@ pub(crate) async fn serve(
 }
 
 /// Serves until a signal arrives, or the supervisor refuses this gateway as rolled back.
-async fn until_end(
-    service: &Local,
-    mut signals: Signals,
+async fn serve_until_signal(
+    service: &GatewayService,
+    mut signals: ServiceSignals,
     on_ready: impl FnOnce() + Send,
 ) -> Result<(), Failure> {
     let served = async {
@@ -165,27 +162,27 @@ async fn until_end(
     };
     tokio::select! {
         () = served => Ok(()),
-        rollback = refuse::refused(&service.supervisor) => Err(refuse::note(&service.store, &rollback).await),
+        rollback = refuse::wait_for_refusal(&service.supervisor) => Err(refuse::note(&service.store, &rollback).await),
     }
 }
 
 /// Refuses to serve while the supervisor refuses this gateway as rolled back. Returns the gateway's exit
 /// result if the gateway must end.
 async fn refuse_to_serve(
-    service: &Local,
+    service: &GatewayService,
     api: &Api,
     (socket, stays): (&Path, bool),
-    signals: &mut Signals,
+    signals: &mut ServiceSignals,
 ) -> Option<Result<(), Failure>> {
     let (store, supervisor) = (&service.store, &service.supervisor);
-    tokio::spawn(refuse::settle(store.clone(), supervisor.clone(), api.ending.clone()));
+    tokio::spawn(refuse::clear_when_admitted(store.clone(), supervisor.clone(), api.ending.clone()));
     let refusing = async {
-        let failure = refuse::at_start(store, supervisor).await?;
+        let failure = refuse::startup_refusal(store, supervisor).await?;
         if !stays {
             return Some(Err(failure));
         }
         let answered = refuse::answer(api.clone(), supervisor, failure, socket).await;
-        answered.err().map(|error| Err(cannot("listen at", socket, &error)))
+        answered.err().map(|error| Err(io_failure("listen at", socket, &error)))
     };
     tokio::select! {
         result = refusing => result,
@@ -195,7 +192,7 @@ async fn refuse_to_serve(
 
 /// Resumes work that was in progress before a restart, before new input is accepted. Returns the number of
 /// sessions.
-async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
+async fn resume_work(manager: &Manager, inlet: &InboundService) -> Result<usize, Failure> {
     let resumed = manager.resume().await?;
     match inlet.bindings().reconcile().await {
         Ok(found) => tracing::info!(?found, "bindings after a start"),
@@ -206,14 +203,14 @@ async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
 }
 
 /// Spawns the background tasks. Returns, by name, the tasks that shutdown waits for.
-pub(crate) fn in_background(
-    service: &Local,
-    inlet: Inlet,
+pub(crate) fn spawn_background_tasks(
+    service: &GatewayService,
+    inlet: InboundService,
     channels: Channels,
     clock: Clock,
     stop: &CancellationToken,
 ) -> Vec<(&'static str, JoinHandle<()>)> {
-    let Local { manager, store, supervisor, metrics, live, .. } = service;
+    let GatewayService { manager, store, supervisor, metrics, live, .. } = service;
     tokio::spawn(integrity::watch(store.clone(), metrics.clone(), stop.clone()));
     tokio::spawn(strays::run(store.clone(), supervisor.clone(), stop.clone()));
     let windows = live.clone();
@@ -222,17 +219,17 @@ pub(crate) fn in_background(
     let delivering = delivery::run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
     vec![
         ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
-        ("answers", tokio::spawn(forget::answers(store.clone(), live.clone(), stop.clone()))),
-        ("said", tokio::spawn(forget::said(store.clone(), stop.clone()))),
+        ("answers", tokio::spawn(forget::expire_results(store.clone(), live.clone(), stop.clone()))),
+        ("said", tokio::spawn(forget::expire_sent_messages(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
-        ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
-        ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
+        ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
+        ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
     ]
 }
 
 /// Passes a channel's incoming events to the inbox until `stop`.
-async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: CancellationToken) {
+async fn listen(channel: Arc<dyn ChannelAdapter>, inbox: Arc<dyn InboundPort>, stop: CancellationToken) {
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
@@ -242,10 +239,10 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: Cancella
 
 /// Opens the store; retries while the disk is full, because a start has to write the index of the log and its
 /// epoch, by which the supervisor tells this start from earlier ones. `None` if a signal arrives first.
-async fn open_with_room(
+async fn wait_for_store(
     state_dir: &Path,
     config: &Config,
-    signals: &mut Signals,
+    signals: &mut ServiceSignals,
 ) -> Result<Option<Store>, Failure> {
     let mut waits = false;
     loop {
@@ -264,7 +261,7 @@ async fn open_with_room(
         tokio::select! {
             biased;
             () = signals.next() => return Ok(None),
-            () = tokio::time::sleep(Duration::from_millis(ROOM_MS)) => {}
+            () = tokio::time::sleep(Duration::from_millis(DISK_FULL_RETRY_MS)) => {}
         }
     }
 }
@@ -277,12 +274,12 @@ async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure>
     };
     let opened = tokio::task::spawn_blocking(open).await;
     let opened = opened.map_err(|_| Failure::of(Code::StoreUnavailable))?;
-    opened.map_err(|error| not_opened(error, state_dir))
+    opened.map_err(|error| open_failure(error, state_dir))
 }
 
 /// Error for a state directory that cannot be opened. Shown to the person who starts the gateway, not only
 /// logged.
-fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
+fn open_failure(error: StoreError, state_dir: &Path) -> Failure {
     let dir = state_dir.display().to_string();
     let mut failure = Failure::from(error.clone());
     if failure.detail_code.is_some() {
@@ -300,14 +297,14 @@ fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
 }
 
 fn start(
-    settings: &Settings,
-    live: &Live,
+    settings: &StartOptions,
+    live: &LiveConfig,
     (store, channels): (&Store, &Channels),
     clock: Clock,
     stop: &CancellationToken,
-) -> Result<Local, Failure> {
+) -> Result<GatewayService, Failure> {
     let identity = store.identity();
-    let home = Home::of(&settings.state_dir).map_err(Failure::from)?;
+    let home = StateDirLocation::of(&settings.state_dir).map_err(Failure::from)?;
     let role = Role::Gateway {
         instance_id: identity.instance_id,
         epoch: identity.epoch,
@@ -315,11 +312,13 @@ fn start(
     };
     let socket = settings.supervisor_socket.clone();
     let secret = settings.supervisor_secret.clone();
-    let supervisor = Supervisor::start(socket, secret, (hello(role), marks_of(store)), stop.clone());
+    let supervisor =
+        SupervisorClient::start(socket, secret, (hello(role), marks_reader(store)), stop.clone());
     let registry = Arc::new(Registry::default());
     let starter = supervisor.clone();
     registry.register(Arc::new(DirectRuntime::new(move || starter.outage())));
-    let exe = std::env::current_exe().map_err(|error| cannot("find", Path::new("this program"), &error))?;
+    let exe =
+        std::env::current_exe().map_err(|error| io_failure("find", Path::new("this program"), &error))?;
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
@@ -335,7 +334,7 @@ fn start(
         stop: stop.clone(),
     };
     let manager = Arc::new(Manager::new(deps, identity.instance_id));
-    Ok(Local {
+    Ok(GatewayService {
         manager,
         metrics,
         store: store.clone(),
@@ -354,7 +353,7 @@ fn start(
 }
 
 /// Reads the progress sent with each Hello from the store at that time.
-fn marks_of(store: &Store) -> ReadMarks {
+fn marks_reader(store: &Store) -> ReadMarks {
     let store = store.clone();
     Box::new(move || {
         let store = store.clone();
@@ -367,15 +366,15 @@ fn marks_of(store: &Store) -> ReadMarks {
     })
 }
 
-type ReadAnew = dyn Fn() -> Result<Loaded, Failure> + Send + Sync;
-type SetLogLevel = dyn Fn(&str) -> Result<(), Failure> + Send + Sync;
+type ReadConfigFn = dyn Fn() -> Result<LoadedConfig, Failure> + Send + Sync;
+type SetLogLevelFn = dyn Fn(&str) -> Result<(), Failure> + Send + Sync;
 
 /// Steps of a configuration reload.
 pub(crate) struct Reload {
     /// Reads the configuration from the sources of the start.
-    pub(crate) read: Box<ReadAnew>,
+    pub(crate) read: Box<ReadConfigFn>,
     /// Applies the new log level.
-    pub(crate) log_level: Box<SetLogLevel>,
+    pub(crate) log_level: Box<SetLogLevelFn>,
 }
 
 impl std::fmt::Debug for Reload {
@@ -386,7 +385,7 @@ impl std::fmt::Debug for Reload {
 
 /// Reloads the configuration on each signal. An invalid one is refused as a whole, and the old one stays in
 /// force.
-async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationToken) {
+async fn reload_on_signal(how: Reload, mut asked: Signal, live: LiveConfig, stop: CancellationToken) {
     let how = Arc::new(how);
     loop {
         tokio::select! {
@@ -397,7 +396,7 @@ async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationT
         let (how, live) = (Arc::clone(&how), live.clone());
         let done = tokio::task::spawn_blocking(move || reload(&how, &live)).await;
         match done {
-            Ok(Ok(changes)) => tell(&changes),
+            Ok(Ok(changes)) => log_reload(&changes),
             Ok(Err(failure)) => {
                 tracing::error!(%failure, "the new configuration is refused, the old one stays in force");
             }
@@ -406,7 +405,7 @@ async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationT
     }
 }
 
-fn reload(how: &Reload, live: &Live) -> Result<Changes, Failure> {
+fn reload(how: &Reload, live: &LiveConfig) -> Result<ReloadChanges, Failure> {
     let next = (how.read)()?;
     let notes = unused::set(&next.sources);
     (how.log_level)(&next.config.log.level)?;
@@ -419,7 +418,7 @@ fn reload(how: &Reload, live: &Live) -> Result<Changes, Failure> {
     Ok(changes)
 }
 
-fn tell(changes: &Changes) {
+fn log_reload(changes: &ReloadChanges) {
     let list = |keys: &[String]| keys.join(", ");
     if changes.applied.is_empty() {
         tracing::info!("configuration read anew: nothing changed that a running gateway takes on");
@@ -432,10 +431,10 @@ fn tell(changes: &Changes) {
     }
 }
 
-async fn supervisor_is_up(supervisor: &Supervisor) {
+async fn supervisor_is_up(supervisor: &SupervisorClient) {
     let mut status = supervisor.status();
     // The sender lives as long as the handle, so it cannot be gone here.
-    let _ = status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await;
+    let _ = status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await;
 }
 
 /// Point at which a commit counts as durable.
@@ -469,12 +468,12 @@ fn cannot_listen(at: std::net::SocketAddr, error: &std::io::Error) -> Failure {
     Failure::new(Code::Runtime, text).origin("gateway")
 }
 
-fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
+fn io_failure(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Code::Runtime, format!("Cannot {what} {}: {error}", path.display())).origin("gateway")
 }
 
 /// Signals that a service handles.
-pub(crate) struct Signals {
+pub(crate) struct ServiceSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Option<Signal>,
@@ -484,19 +483,19 @@ pub(crate) struct Signals {
 
 /// Meaning of SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hangup {
+pub(crate) enum SighupAction {
     /// The terminal is gone: end the service.
     Ends,
     /// Reload the configuration.
     Reloads,
 }
 
-impl Signals {
+impl ServiceSignals {
     /// Registers the handlers; from now on these signals no longer end the process by default.
     ///
     /// # Errors
     /// The handlers cannot be installed.
-    pub(crate) fn listen(hangup: Hangup) -> Result<Self, Failure> {
+    pub(crate) fn listen(hangup: SighupAction) -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
                 Failure::new(Code::Runtime, format!("Cannot listen for signals: {error}")).origin("gateway")
@@ -504,15 +503,15 @@ impl Signals {
         };
         let heard = Some(listen(SignalKind::hangup())?);
         let (hangup, reload) = match hangup {
-            Hangup::Ends => (heard, None),
-            Hangup::Reloads => (None, heard),
+            SighupAction::Ends => (heard, None),
+            SighupAction::Reloads => (None, heard),
         };
         let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         Ok(Self { terminate, interrupt, hangup, reload })
     }
 
     /// True if a signal has already arrived.
-    pub(crate) fn came(&mut self) -> bool {
+    pub(crate) fn is_raised(&mut self) -> bool {
         self.next().now_or_never().is_some()
     }
 

@@ -10,7 +10,7 @@ pub(crate) async fn run<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     #[cfg(test)]
-    if by_hand::is_here() {
+    if by_hand::is_inline() {
         return Ok(work());
     }
     tokio::task::spawn_blocking(work).await
@@ -25,12 +25,12 @@ pub(crate) mod by_hand {
         static HERE: Cell<bool> = const { Cell::new(false) };
     }
 
-    pub(super) fn is_here() -> bool {
+    pub(super) fn is_inline() -> bool {
         HERE.get()
     }
 
     /// Makes this thread run blocking work inline from now on.
-    pub(crate) fn stay_here() {
+    pub(crate) fn run_inline() {
         HERE.set(true);
     }
 }

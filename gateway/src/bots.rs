@@ -2,49 +2,49 @@
 //! tokens, D7), and stops a bot when its account is removed. A bot that cannot be served is logged and does
 //! not affect the others.
 
-use crate::channel::discord::{DISCORD, Discord, Settings};
-use crate::channel::{Channel, Channels, Inbox};
-use crate::config::load::Loaded;
+use crate::channel::discord::{AccountSettings, DISCORD, Discord};
+use crate::channel::{ChannelAdapter, Channels, InboundPort};
+use crate::config::load::LoadedConfig;
 use crate::config::{self, Config};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Settings of every configured account, or the reason why the account cannot be served.
-type Wanted = BTreeMap<String, Result<Settings, String>>;
+type DesiredAccounts = BTreeMap<String, Result<AccountSettings, String>>;
 
 /// Running bots, kept in line with the live configuration.
-pub(crate) struct Bots {
+pub(crate) struct DiscordAccounts {
     channels: Channels,
-    changes: watch::Receiver<Arc<Loaded>>,
+    changes: watch::Receiver<Arc<LoadedConfig>>,
     stop: CancellationToken,
-    bots: BTreeMap<String, Bot>,
+    bots: BTreeMap<String, RunningAccount>,
 }
 
-struct Bot {
+struct RunningAccount {
     adapter: Discord,
     /// The adapter as it is registered.
-    channel: Arc<dyn Channel>,
-    ends: CancellationToken,
-    is_heard: bool,
+    channel: Arc<dyn ChannelAdapter>,
+    cancel: CancellationToken,
+    is_listening: bool,
 }
 
-impl Bots {
-    /// Starts the bots of the configuration. Incoming events are read only once [`Bots::serve`] runs.
-    pub(crate) fn new(live: &Live, channels: Channels, stop: CancellationToken) -> Self {
+impl DiscordAccounts {
+    /// Starts the bots of the configuration. Incoming events are read only once [`DiscordAccounts::serve`] runs.
+    pub(crate) fn new(live: &LiveConfig, channels: Channels, stop: CancellationToken) -> Self {
         let mut bots = Self { channels, changes: live.changes(), stop, bots: BTreeMap::new() };
-        bots.follow(wanted(live.at_start()));
+        bots.follow(desired_accounts(live.at_start()));
         bots
     }
 
     /// Reads incoming events and applies configuration changes until shutdown.
-    pub(crate) async fn serve(mut self, inbox: Arc<dyn Inbox>) {
+    pub(crate) async fn serve(mut self, inbox: Arc<dyn InboundPort>) {
         loop {
-            for bot in self.bots.values_mut().filter(|bot| !bot.is_heard) {
-                bot.is_heard = true;
-                tokio::spawn(listen(Arc::clone(&bot.channel), Arc::clone(&inbox), bot.ends.clone()));
+            for bot in self.bots.values_mut().filter(|bot| !bot.is_listening) {
+                bot.is_listening = true;
+                tokio::spawn(listen(Arc::clone(&bot.channel), Arc::clone(&inbox), bot.cancel.clone()));
             }
             let changed = tokio::select! {
                 biased;
@@ -56,7 +56,7 @@ impl Bots {
             }
             let now = Arc::clone(&self.changes.borrow_and_update());
             // Blocking: tokens are read from files.
-            match tokio::task::spawn_blocking(move || wanted(&now.config)).await {
+            match tokio::task::spawn_blocking(move || desired_accounts(&now.config)).await {
                 Ok(wanted) => self.follow(wanted),
                 Err(error) => tracing::error!(%error, "the accounts of Discord stay as they are"),
             }
@@ -64,14 +64,14 @@ impl Bots {
     }
 
     /// Starts, updates and stops bots to match `wanted`. A bot with unusable new settings keeps its old ones.
-    fn follow(&mut self, wanted: Wanted) {
+    fn follow(&mut self, wanted: DesiredAccounts) {
         let gone: Vec<String> = self.bots.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
         for id in gone {
             tracing::info!(account = id, "an account of Discord is served no more: it is not configured");
             self.end(&id);
         }
         for (id, settings) in wanted {
-            let done = settings.and_then(|settings| self.take_on(&id, settings));
+            let done = settings.and_then(|settings| self.start_account(&id, settings));
             if let Err(why) = done {
                 let is_served = self.bots.contains_key(&id);
                 let then = if is_served { "keeps what it had" } else { "is not served" };
@@ -80,53 +80,54 @@ impl Bots {
         }
     }
 
-    fn take_on(&mut self, id: &str, settings: Settings) -> Result<(), String> {
+    fn start_account(&mut self, id: &str, settings: AccountSettings) -> Result<(), String> {
         let before = self.bots.get(id);
         if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
-            return bot.adapter.renew(settings).map_err(|error| error.to_string());
+            return bot.adapter.apply_settings(settings).map_err(|error| error.to_string());
         }
         // The replacement is created before the old bot is stopped.
         let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
-        let channel = Arc::new(adapter.clone()) as Arc<dyn Channel>;
+        let channel = Arc::new(adapter.clone()) as Arc<dyn ChannelAdapter>;
         let registered = match before {
-            Some(bot) => self.channels.exchange(&bot.channel, Arc::clone(&channel)),
+            Some(bot) => self.channels.replace(&bot.channel, Arc::clone(&channel)),
             None => self.channels.register(Arc::clone(&channel)),
         };
         registered.map_err(|error| error.to_string())?;
-        let ends = self.stop.child_token();
-        let old = self.bots.insert(id.to_owned(), Bot { adapter, channel, ends, is_heard: false });
+        let cancel = self.stop.child_token();
+        let old =
+            self.bots.insert(id.to_owned(), RunningAccount { adapter, channel, cancel, is_listening: false });
         if let Some(old) = old {
-            old.ends.cancel();
+            old.cancel.cancel();
         }
         Ok(())
     }
 
     fn end(&mut self, id: &str) {
         if let Some(bot) = self.bots.remove(id) {
-            bot.ends.cancel();
+            bot.cancel.cancel();
             self.channels.unregister(&bot.channel);
         }
     }
 }
 
-async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, ends: CancellationToken) {
+async fn listen(channel: Arc<dyn ChannelAdapter>, inbox: Arc<dyn InboundPort>, cancel: CancellationToken) {
     tokio::select! {
         biased;
-        () = ends.cancelled() => {}
+        () = cancel.cancelled() => {}
         () = channel.listen(inbox) => {}
     }
 }
 
-fn wanted(config: &Config) -> Wanted {
+fn desired_accounts(config: &Config) -> DesiredAccounts {
     let of = |(id, account): (&String, &config::DiscordAccount)| {
         let of_account = |binding: &&config::Binding| {
             binding.channel == DISCORD && (binding.account == *id || binding.account == "*")
         };
         let bound = config.bindings.iter().filter(of_account);
-        let configured = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
-        let settings = Settings::of(id, account, |name| std::env::var(name).ok());
+        let static_bindings = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
+        let settings = AccountSettings::of(id, account, |name| std::env::var(name).ok());
         let personas = config.channels.discord.personas_of(id);
-        (id.clone(), settings.map(|settings| Settings { configured, personas, ..settings }))
+        (id.clone(), settings.map(|settings| AccountSettings { static_bindings, personas, ..settings }))
     };
     config.channels.discord.accounts.iter().map(of).collect()
 }
@@ -139,7 +140,7 @@ mod tests {
     use crate::core::rows::ConversationRef;
     use std::path::Path;
 
-    fn loaded(text: &str) -> Loaded {
+    fn loaded(text: &str) -> LoadedConfig {
         load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap()
     }
 
@@ -162,7 +163,7 @@ mod tests {
             ("personas = false", "personas = true", true),
         ] {
             let text = format!("[channels.discord]\n{channel}\n{}", account("main", &token, of_account));
-            let wanted = wanted(&loaded(&text).config);
+            let wanted = desired_accounts(&loaded(&text).config);
             assert_eq!(wanted["main"].as_ref().map(|it| it.personas), Ok(want), "{text}");
         }
     }
@@ -170,17 +171,17 @@ mod tests {
     /// Accounts are added, changed and removed with the configuration; an invalid one keeps its old settings
     /// and affects no other.
     #[tokio::test]
-    async fn d07_a_reload_changes_accounts_and_nothing_else() {
+    async fn a_reload_changes_accounts_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             std::fs::write(dir.path().join(name), text).unwrap();
             dir.path().join(name)
         };
         let (one, two, none) = (file("one", "t1"), file("two", "t2"), dir.path().join("none"));
-        let (live, channels) = (Live::new(loaded("")), Channels::default());
-        let mut bots = Bots::new(&live, channels.clone(), CancellationToken::new());
+        let (live, channels) = (LiveConfig::new(loaded("")), Channels::default());
+        let mut bots = DiscordAccounts::new(&live, channels.clone(), CancellationToken::new());
         let mut becomes = |text: &str, want: &[&str]| {
-            bots.follow(wanted(&loaded(text).config));
+            bots.follow(desired_accounts(&loaded(text).config));
             let ids: Vec<String> = bots.bots.keys().cloned().collect();
             assert_eq!(ids, want, "{text}");
             for id in ["a", "b"] {
@@ -190,27 +191,27 @@ mod tests {
                     conversation_id: "1".to_owned(),
                     parent_conversation_id: None,
                 };
-                assert_eq!(channels.serves(&at), want.contains(&id), "{id}: {text}");
+                assert_eq!(channels.has_adapter(&at), want.contains(&id), "{id}: {text}");
             }
-            let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.ends.clone()));
+            let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.cancel.clone()));
             (of("a"), of("b"))
         };
         let (a, _) = becomes(&(account("a", &one, "") + &account("b", &none, "")), &["a"]);
-        let (a, ends) = a.unwrap();
+        let (a, cancel) = a.unwrap();
         // The same adapter takes a new token, and keeps the old one if the new one cannot be read.
         let (same, b) = becomes(&(account("a", &two, "") + &account("b", &one, "")), &["a", "b"]);
         let (b, b_ends) = b.unwrap();
         assert!(Arc::ptr_eq(&a, &same.unwrap().0));
         let (same, _) = becomes(&(account("a", &none, "") + &account("b", &one, "")), &["a", "b"]);
-        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
+        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !cancel.is_cancelled());
         // Another service needs a new adapter; one that cannot be created replaces nothing.
         let odd = file("odd", "\u{7f}");
         let bad = account("a", &odd, "base_url = \"http://127.0.0.1:9\"");
         let (same, _) = becomes(&(bad + &account("b", &one, "")), &["a", "b"]);
-        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
+        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !cancel.is_cancelled());
         let elsewhere = account("a", &two, "base_url = \"http://127.0.0.1:9\"");
         let (other, same) = becomes(&(elsewhere.clone() + &account("b", &one, "")), &["a", "b"]);
-        assert!(!Arc::ptr_eq(&a, &other.unwrap().0) && ends.is_cancelled());
+        assert!(!Arc::ptr_eq(&a, &other.unwrap().0) && cancel.is_cancelled());
         assert!(Arc::ptr_eq(&b, &same.unwrap().0) && !b_ends.is_cancelled());
         becomes(&elsewhere, &["a"]);
         assert!(b_ends.is_cancelled());

@@ -27,20 +27,20 @@ const PAUSE_MS: u64 = 50;
 /// Maximum retry delay, in milliseconds.
 const PAUSE_MS_MAX: u64 = 1_000;
 /// Maximum wait for a gateway that answered before and is gone, in milliseconds.
-const RETURN_MS: u64 = 60_000;
+const RESTART_WAIT_MS: u64 = 60_000;
 /// Maximum wait if the socket file exists and no process listens, in milliseconds: the gateway was killed and
 /// may be restarting.
 const DEAD_SOCKET_MS: u64 = 15_000;
 
 /// Client of the gateway of one state directory.
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
+pub(crate) struct GatewayClient {
     socket: PathBuf,
     deadline: Option<Instant>,
 }
 
 /// Reason why an attempt failed without a response.
-enum Lost {
+enum AttemptError {
     /// The socket does not exist.
     Absent,
     /// The connection was refused, or broke before the response was complete.
@@ -48,22 +48,22 @@ enum Lost {
 }
 
 /// Retry delays with a time limit.
-struct Patience {
+struct RetryBudget {
     until: Instant,
     pause_ms: u64,
     /// True if the gateway has answered this client before.
-    met: bool,
+    has_answered: bool,
 }
 
-impl Patience {
-    fn new(met: bool) -> Self {
-        let wait_ms = if met { RETURN_MS } else { DEAD_SOCKET_MS };
-        Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, met }
+impl RetryBudget {
+    fn new(has_answered: bool) -> Self {
+        let wait_ms = if has_answered { RESTART_WAIT_MS } else { DEAD_SOCKET_MS };
+        Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, has_answered }
     }
 
     /// Waits before the next attempt. Returns false if a retry is pointless or the time is up.
-    async fn wait(&mut self, lost: &Lost, deadline: Option<Instant>) -> bool {
-        if matches!(lost, Lost::Absent) && !self.met {
+    async fn wait(&mut self, lost: &AttemptError, deadline: Option<Instant>) -> bool {
+        if matches!(lost, AttemptError::Absent) && !self.has_answered {
             return false;
         }
         let now = Instant::now();
@@ -78,7 +78,7 @@ impl Patience {
     }
 }
 
-impl Client {
+impl GatewayClient {
     /// Creates a client of the gateway that serves `state_dir`; does not connect yet.
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self { socket: state_dir.join(SOCKET), deadline: None }
@@ -101,14 +101,14 @@ impl Client {
     /// Sends a POST request; retries after a lost response carry the same idempotency key.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`GatewayClient::get`].
     pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
         body: &B,
         key: &IdempotencyKey,
     ) -> Result<T, Failure> {
-        let body = serde_json::to_vec(body).map_err(|error| odd(&error.to_string()))?;
+        let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
         self.ask(Method::POST, path, Bytes::from(body), Some(key)).await
     }
 
@@ -119,41 +119,41 @@ impl Client {
         body: Bytes,
         key: Option<&IdempotencyKey>,
     ) -> Result<T, Failure> {
-        let mut patience = Patience::new(false);
+        let mut retry = RetryBudget::new(false);
         let asking = async {
             loop {
                 let request = request(method.clone(), path, body.clone(), key, &[])?;
                 match self.once(request).await {
                     Ok(bytes) => return read_answer(bytes),
                     Err(lost) => {
-                        if !patience.wait(&lost, self.deadline).await {
+                        if !retry.wait(&lost, self.deadline).await {
                             return Err(self.unavailable(&lost));
                         }
                     }
                 }
             }
         };
-        within(self.deadline, asking).await
+        with_deadline(self.deadline, asking).await
     }
 
     /// Makes one attempt. Returns status and body.
-    async fn once(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), Lost> {
+    async fn once(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), AttemptError> {
         let response = self.send(request).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| Lost::Broken(error.to_string()))?;
+        let body = body.map_err(|error| AttemptError::Broken(error.to_string()))?;
         Ok((status, body.to_bytes()))
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Lost> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, AttemptError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
-                Lost::Absent
+                AttemptError::Absent
             } else {
-                Lost::Broken(error.to_string())
+                AttemptError::Broken(error.to_string())
             }
         })?;
-        let broken = |error: hyper::Error| Lost::Broken(error.to_string());
+        let broken = |error: hyper::Error| AttemptError::Broken(error.to_string());
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         // The task ends with the connection: when the response's body is read or dropped.
@@ -163,28 +163,28 @@ impl Client {
         sender.send_request(request).await.map_err(broken)
     }
 
-    fn unavailable(&self, lost: &Lost) -> Failure {
+    fn unavailable(&self, lost: &AttemptError) -> Failure {
         let (socket, then) = (self.socket.display(), "Start one with `acp-gateway up`");
         let failure = |text| Failure::new(Code::GatewayUnavailable, text).origin("client").retryable();
         match lost {
-            Lost::Absent => failure(format!(
+            AttemptError::Absent => failure(format!(
                 "No gateway answers: there is no {socket}. {then}, or say with --state-dir where it keeps its state."
             )),
-            Lost::Broken(why) => {
+            AttemptError::Broken(why) => {
                 failure(format!("No gateway answers at {socket} ({why}). {then}.")).detail("CONNECTION_LOST")
             }
         }
     }
 
-    /// Returns the events of a session after `wanted.after`.
-    pub(crate) fn events(&self, wanted: Wanted) -> Events {
-        Events {
+    /// Returns the events of a session after `selection.after`.
+    pub(crate) fn events(&self, selection: EventSelection) -> EventStream {
+        EventStream {
             client: self.clone(),
-            cursor: wanted.after,
-            wanted,
+            cursor: selection.after,
+            selection,
             body: None,
             parser: SseParser::default(),
-            patience: Patience::new(false),
+            retry: RetryBudget::new(false),
             ended: false,
         }
     }
@@ -192,7 +192,7 @@ impl Client {
 
 /// Selection of events.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct EventSelection {
     /// Session of the events.
     pub(crate) session: SessionKey,
     /// Lower bound, exclusive, of `session_seq`.
@@ -206,17 +206,17 @@ pub(crate) struct Wanted {
 }
 
 /// Event stream that reconnects automatically.
-pub(crate) struct Events {
-    client: Client,
-    wanted: Wanted,
+pub(crate) struct EventStream {
+    client: GatewayClient,
+    selection: EventSelection,
     cursor: u64,
     body: Option<Incoming>,
     parser: SseParser,
-    patience: Patience,
+    retry: RetryBudget,
     ended: bool,
 }
 
-impl Events {
+impl EventStream {
     /// Returns the next event line; `None` when the stream has ended. Safe to cancel.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl Events {
         if let Some(ready) = self.ready() {
             return ready;
         }
-        within(deadline, self.more()).await
+        with_deadline(deadline, self.more()).await
     }
 
     /// Returns the next event line that is already received; `None` if there is none.
@@ -236,7 +236,7 @@ impl Events {
         }
         loop {
             match self.parser.next() {
-                Err(error) => return Some(Err(odd(&error.to_string()))),
+                Err(error) => return Some(Err(invalid_response(&error.to_string()))),
                 Ok(None) => return None,
                 Ok(Some(event)) => {
                     if let Some(ready) = self.take(event) {
@@ -275,35 +275,35 @@ impl Events {
                 Some(body) => match body.frame().await {
                     Some(Ok(frame)) => {
                         if let Some(bytes) = frame.data_ref() {
-                            self.parser.push(bytes).map_err(|error| odd(&error.to_string()))?;
+                            self.parser.push(bytes).map_err(|error| invalid_response(&error.to_string()))?;
                         }
-                        self.patience = Patience::new(true);
+                        self.retry = RetryBudget::new(true);
                         continue;
                     }
-                    Some(Err(error)) => Lost::Broken(error.to_string()),
-                    None => Lost::Broken("the gateway ended the stream".to_owned()),
+                    Some(Err(error)) => AttemptError::Broken(error.to_string()),
+                    None => AttemptError::Broken("the gateway ended the stream".to_owned()),
                 },
             };
             self.body = None;
             self.parser = SseParser::default();
-            if !self.patience.wait(&lost, self.client.deadline).await {
+            if !self.retry.wait(&lost, self.client.deadline).await {
                 return Err(self.client.unavailable(&lost));
             }
         }
     }
 
-    async fn connect(&mut self) -> Result<Result<(), Lost>, Failure> {
+    async fn connect(&mut self) -> Result<Result<(), AttemptError>, Failure> {
         let mut path = format!(
             "/v1/sessions/{}/events?follow={}&after={}",
-            encode(self.wanted.session.as_str()),
-            self.wanted.follow,
+            encode(self.selection.session.as_str()),
+            self.selection.follow,
             self.cursor
         );
-        if let Some(run) = self.wanted.run {
+        if let Some(run) = self.selection.run {
             // Writing into a String cannot fail.
             let _ = write!(path, "&run={run}&until_done=true");
         }
-        if self.wanted.replay {
+        if self.selection.replay {
             path.push_str("&replay=true");
         }
         let accept = [(header::ACCEPT, "text/event-stream")];
@@ -318,7 +318,7 @@ impl Events {
         }
         let status = response.status();
         match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
-            Err(error) => Ok(Err(Lost::Broken(error.to_string()))),
+            Err(error) => Ok(Err(AttemptError::Broken(error.to_string()))),
             Ok(body) => Err(read_failure(status, &body.to_bytes())),
         }
     }
@@ -341,24 +341,24 @@ fn request(
     for (name, value) in headers {
         request = request.header(name, *value);
     }
-    request.body(Full::new(body)).map_err(|error| odd(&error.to_string()))
+    request.body(Full::new(body)).map_err(|error| invalid_response(&error.to_string()))
 }
 
 fn read_answer<T: DeserializeOwned>((status, body): (StatusCode, Bytes)) -> Result<T, Failure> {
     if !status.is_success() {
         return Err(read_failure(status, &body));
     }
-    serde_json::from_slice(&body).map_err(|error| odd(&error.to_string()))
+    serde_json::from_slice(&body).map_err(|error| invalid_response(&error.to_string()))
 }
 
 fn read_failure(status: StatusCode, body: &[u8]) -> Failure {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => body.failure,
-        Err(_) => odd(&format!("HTTP status {status}")),
+        Err(_) => invalid_response(&format!("HTTP status {status}")),
     }
 }
 
-async fn within<T>(
+async fn with_deadline<T>(
     deadline: Option<Instant>,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -371,7 +371,7 @@ async fn within<T>(
 }
 
 /// Builds the failure for an invalid response: the versions of gateway and client do not match.
-fn odd(what: &str) -> Failure {
+fn invalid_response(what: &str) -> Failure {
     Failure::new(Code::Runtime, format!("the gateway's answer was not understood: {what}")).origin("client")
 }
 

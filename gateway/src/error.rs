@@ -49,7 +49,7 @@ impl Failure {
     }
 
     /// True if retrying is useless until the database is repaired.
-    pub(crate) fn is_for_repair(&self) -> bool {
+    pub(crate) fn needs_repair(&self) -> bool {
         matches!(self.detail_code.as_deref(), Some("STORE_DAMAGED" | "STORE_UNREADABLE"))
     }
 

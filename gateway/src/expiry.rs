@@ -3,23 +3,23 @@
 //! since it may have added a binding or changed a timeout.
 
 use crate::clock::Clock;
-use crate::core::ttl::{Expiry, Source, Subject, Windows};
+use crate::core::ttl::{Expiry, TimeoutInput, TimeoutKind, Timeouts};
 use crate::manager::Manager;
 use crate::store::Store;
-use crate::store::sessions::Mortal;
+use crate::store::sessions::ExpiringSession;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum sleep between two checks, in milliseconds.
 const SLEEP_MS: u64 = 60_000;
 /// Minimum time between two checks that are triggered by commits, in milliseconds.
-const LOOK_MS: u64 = 1_000;
+const CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Runs until `stop`. `windows` is called at each check because the configuration may change.
 pub(crate) async fn run(
     store: Store,
     manager: Arc<Manager>,
-    windows: impl Fn() -> Windows + Send,
+    windows: impl Fn() -> Timeouts + Send,
     clock: Clock,
     stop: CancellationToken,
 ) {
@@ -28,7 +28,7 @@ pub(crate) async fn run(
         committed.mark_unchanged();
         let looked_ms = clock.now_ms();
         let now = windows();
-        let next_ms = match store.mortals(now).await {
+        let next_ms = match store.expiring_sessions(now).await {
             Ok(mortals) => expire_due(&manager, now, &clock, mortals).await,
             Err(error) => {
                 tracing::warn!(%error, "the windows cannot be looked at");
@@ -42,7 +42,7 @@ pub(crate) async fn run(
             if committed.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
-            tokio::time::sleep_until(clock.instant_of(looked_ms + LOOK_MS)).await;
+            tokio::time::sleep_until(clock.instant_of(looked_ms + CHECK_INTERVAL_MS)).await;
         };
         tokio::select! {
             biased;
@@ -54,11 +54,17 @@ pub(crate) async fn run(
 }
 
 /// Hands all due sessions to the manager. Returns the time of the next check.
-async fn expire_due(manager: &Manager, windows: Windows, clock: &Clock, mortals: Vec<Mortal>) -> Option<u64> {
+async fn expire_due(
+    manager: &Manager,
+    windows: Timeouts,
+    clock: &Clock,
+    mortals: Vec<ExpiringSession>,
+) -> Option<u64> {
     let mut next_ms = None;
-    for Mortal { session_key, subject } in mortals {
+    for ExpiringSession { session_key, subject } in mortals {
         // The agent's own timeout belongs to its actor, which knows if the agent is running.
-        let Some(expiry) = windows.all(&subject).into_iter().find(|expiry| expiry.source != Source::Runtime)
+        let Some(expiry) =
+            windows.all(&subject).into_iter().find(|expiry| expiry.source != TimeoutKind::Runtime)
         else {
             continue;
         };
@@ -72,14 +78,14 @@ async fn expire_due(manager: &Manager, windows: Windows, clock: &Clock, mortals:
             tracing::warn!(%session_key, %failure, "a window that ran out did not end anything yet");
         }
         // Checked again soon: a session may have several bindings, and the store may be full.
-        let again_ms = clock.now_ms() + LOOK_MS;
+        let again_ms = clock.now_ms() + CHECK_INTERVAL_MS;
         next_ms = Some(next_ms.map_or(again_ms, |next: u64| next.min(again_ms)));
     }
     next_ms
 }
 
 /// Returns the time of last use, and true if the session closes: it closes together with its last binding.
-fn judge(subject: &Subject, expiry: &Expiry) -> (u64, bool) {
+fn judge(subject: &TimeoutInput, expiry: &Expiry) -> (u64, bool) {
     let of = |binding_id| subject.bindings.iter().find(|clock| Some(clock.binding_id) == binding_id);
     match of(expiry.binding_id) {
         Some(clock) => (clock.last_activity_at_ms, subject.bindings.len() == 1),

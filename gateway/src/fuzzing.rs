@@ -8,12 +8,12 @@
 
 use crate::api::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, SpawnBody};
 use crate::core::event::{EventKind, EventRow, NewEvent};
-use crate::core::lines::{LINE_BYTES_MAX, Lines};
-use crate::core::link::{EnsureSession, Link, LinkStep, Submit, Wanted};
-use crate::core::project::{Digest, RunDigest, Shows, Style, project};
+use crate::core::lines::{LINE_BYTES_MAX, LineSplitter};
+use crate::core::link::{AgentRequestKind, BackendMachine, BackendStep, StartSessionParams, SubmitParams};
+use crate::core::project::{ChannelFeatures, RenderData, RunDigest, Style, render_row};
 use crate::core::rows::RunMode;
-use crate::core::split::{Limit, Unit};
-use crate::runtime::direct::DirectLink;
+use crate::core::split::{MessageLimit, Unit};
+use crate::runtime::direct::DirectMachine;
 use acp_shared::ids::{BindingId, LeaseId, RunId, SessionKey};
 use serde_json::{Value, json};
 
@@ -32,10 +32,10 @@ pub fn agent_lines(data: &[u8]) {
     let mut rows = Vec::new();
     for step in whole {
         match step {
-            LinkStep::Event(event) => rows.push(row(&rows, event)),
-            LinkStep::Ask(ask) => {
-                planted(matches!(&ask.what, Wanted::FsWrite { content, .. } if content.len() == 3));
-                if matches!(ask.what, Wanted::Permission { .. }) {
+            BackendStep::Event(event) => rows.push(row(&rows, event)),
+            BackendStep::Request(ask) => {
+                planted(matches!(&ask.what, AgentRequestKind::FsWrite { content, .. } if content.len() == 3));
+                if matches!(ask.what, AgentRequestKind::Permission { .. }) {
                     let params: Value = serde_json::from_str(&ask.params).expect("params of a request");
                     let payload = json!({ "permission_id": ID, "params": params }).to_string();
                     rows.push(row(
@@ -51,11 +51,11 @@ pub fn agent_lines(data: &[u8]) {
         let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
         for row in &rows {
             digest.add(row.kind, &row.payload);
-            check_parts(&style, row, Digest::Nothing);
+            check_parts(&style, row, RenderData::Nothing);
         }
         let payload = json!({ "stop_reason": "end_turn" }).to_string();
         let done = row(&rows, NewEvent { run_id: Some(run_id()), kind: EventKind::Done, payload });
-        check_parts(&style, &done, Digest::Run(&digest));
+        check_parts(&style, &done, RenderData::Run(&digest));
     }
 }
 
@@ -69,7 +69,7 @@ pub fn permission_card(data: &[u8]) {
     let payload = json!({ "permission_id": ID, "params": params, "deadline_at_ms": 600_000 }).to_string();
     let event = row(&[], NewEvent { run_id: Some(run_id()), kind: EventKind::Permission, payload });
     for style in styles() {
-        check_parts(&style, &event, Digest::Nothing);
+        check_parts(&style, &event, RenderData::Nothing);
     }
 }
 
@@ -99,10 +99,10 @@ fn run_id() -> RunId {
 }
 
 /// Returns a backend machine with an open session and a running turn.
-fn running() -> DirectLink {
+fn running() -> DirectMachine {
     let lease_id = LeaseId::parse(ID).expect("a lease id");
-    let mut link = DirectLink::open(None).expect("a fresh machine");
-    link.ensure_session(&EnsureSession {
+    let mut link = DirectMachine::open(None).expect("a fresh machine");
+    link.start_session(&StartSessionParams {
         lease_id,
         cwd: "/w".to_owned(),
         resume: None,
@@ -119,22 +119,22 @@ fn running() -> DirectLink {
         let answer = json!({ "jsonrpc": "2.0", "id": format!("{id}:{lease_id}"), "result": result });
         link.stream(0, answer.to_string().as_bytes());
     }
-    link.submit(&Submit { run_id: run_id(), text: "hi".to_owned(), files: None, steer: false });
+    link.submit(&SubmitParams { run_id: run_id(), text: "hi".to_owned(), files: None, steer: false });
     link
 }
 
 /// Returns the steps of a stream, read by one machine up to byte `cut` and then by one restored from its
 /// saved state.
-fn read(mut link: DirectLink, stream: &[u8], cut: usize) -> Vec<LinkStep> {
+fn read(mut link: DirectMachine, stream: &[u8], cut: usize) -> Vec<BackendStep> {
     let mut steps = Vec::new();
-    let mut lines = Lines::new(0, LINE_BYTES_MAX);
+    let mut lines = LineSplitter::new(0, LINE_BYTES_MAX);
     let (before, after) = stream.split_at(cut);
-    let mut feed = |link: &mut DirectLink, offset: usize, bytes: &[u8]| {
+    let mut feed = |link: &mut DirectMachine, offset: usize, bytes: &[u8]| {
         let read = lines.push(offset as u64, bytes, |at, line| steps.extend(link.stream(at, line)));
         read.expect("a stream without gaps and below the limit");
     };
     feed(&mut link, 0, before);
-    let mut link = DirectLink::open(Some(&link.save())).expect("a saved machine");
+    let mut link = DirectMachine::open(Some(&link.save())).expect("a saved machine");
     feed(&mut link, cut, after);
     steps
 }
@@ -156,7 +156,7 @@ fn row(before: &[EventRow], event: NewEvent) -> EventRow {
 /// Returns a plain text style with a small limit, and a Markdown style with buttons as on Discord.
 fn styles() -> [Style; 2] {
     let plain = Style {
-        limit: Limit::new(Unit::Bytes, 200),
+        limit: MessageLimit::new(Unit::Bytes, 200),
         output_chars_max: 24_000,
         line_chars_max: 320,
         separator: crate::config::Separator::Paragraph,
@@ -165,16 +165,17 @@ fn styles() -> [Style; 2] {
         footer: true,
         files: None,
         verbosity: None,
-        shows: Shows::default(),
+        shows: ChannelFeatures::default(),
     };
-    let shows = Shows { buttons: 25, markdown: true, changes: true, approvers: Some("<@1>".to_owned()) };
-    let discord = Style { limit: Limit::new(Unit::Utf16, 1_900), shows, ..plain.clone() };
+    let shows =
+        ChannelFeatures { buttons: 25, markdown: true, changes: true, approvers: Some("<@1>".to_owned()) };
+    let discord = Style { limit: MessageLimit::new(Unit::Utf16, 1_900), shows, ..plain.clone() };
     [plain, discord]
 }
 
-fn check_parts(style: &Style, event: &EventRow, digest: Digest<'_>) {
+fn check_parts(style: &Style, event: &EventRow, digest: RenderData<'_>) {
     let binding_id = BindingId::parse(ID).expect("a binding id");
-    for part in project(binding_id, style, event, digest) {
+    for part in render_row(binding_id, style, event, digest) {
         assert!(style.limit.fits(&part.text), "a part is longer than its limit: {:?}", part.text);
     }
 }

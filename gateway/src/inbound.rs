@@ -10,23 +10,23 @@ mod keep;
 mod left;
 mod tell;
 
-use crate::bindings::router::Arrival;
-use crate::bindings::{BoundDeliveryRouter, ConfiguredBindings, SessionBindingService};
-use crate::channel::{Beside, Channels};
+use crate::bindings::router::InboundRoute;
+use crate::bindings::{BoundDeliveryRouter, SessionBindingService, StaticBindings};
+use crate::channel::{Channels, SiblingAccount};
 use crate::commands::Commands;
-use crate::core::binding::Stale;
+use crate::core::binding::StaleReason;
 use crate::core::command;
-use crate::core::command::gate::Standing;
-use crate::core::files::File;
-use crate::core::project::actions::of_queued;
+use crate::core::command::gate::RequesterRole;
+use crate::core::files::PromptFile;
+use crate::core::project::actions::queued_buttons;
 use crate::core::project::nonce_of;
-use crate::core::route::{Destination, Route};
+use crate::core::route::{Route, UnboundDestination};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
 use crate::error::Failure;
 use crate::http::service::Service;
 use crate::manager::{self, PromptRequest};
 use crate::metrics::Metrics;
-use crate::store::inbox::{self, Answer, Inbound, InboxRow, Outcome, Whose};
+use crate::store::inbox::{self, Inbound, InboxRow, MessageOwner, Outcome, ReplyRoute};
 use crate::store::{Store, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -37,15 +37,15 @@ use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 /// Scope under which the destination session of a message is stored.
-const ROUTED: &str = "routed";
+const ROUTE_SCOPE: &str = "routed";
 /// Maximum number of messages in progress; more are refused, and the channel may offer them again.
-const WAITING_MAX: usize = 256;
+const IN_PROGRESS_MAX: usize = 256;
 /// Maximum length of a message, in bytes.
 const TEXT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Accepts messages of all channels. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Inlet {
+pub(crate) struct InboundService {
     inner: Arc<Inner>,
 }
 
@@ -56,33 +56,33 @@ struct Inner {
     metrics: Metrics,
     bindings: SessionBindingService,
     router: BoundDeliveryRouter,
-    configured: ConfiguredBindings,
+    static_bindings: StaticBindings,
     commands: Commands,
     /// Conversation queues: one message of a conversation at a time, in order of arrival.
-    lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
-    places: Arc<tokio::sync::Semaphore>,
+    conversation_locks: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
+    permits: Arc<tokio::sync::Semaphore>,
     /// Notified when an inbox row failed and needs a retry.
-    left: tokio::sync::Notify,
+    retry_needed: tokio::sync::Notify,
     /// Interactions whose adapter delivers the response itself.
-    claims: keep::Claims,
+    reservations: keep::Reservations,
     /// Conversations whose replies are being sent, and replies that no one has started to send.
-    untold: left::Untold,
+    reply_queue: left::ReplyQueue,
 }
 
-impl std::fmt::Debug for Inlet {
+impl std::fmt::Debug for InboundService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inlet").field("channels", &self.inner.channels).finish_non_exhaustive()
     }
 }
 
-impl Inlet {
+impl InboundService {
     /// Creates the service, which replies through these channels.
     pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
         let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
         let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
-        let configured = ConfiguredBindings::new(store.clone(), bindings.clone(), Arc::clone(&service));
+        let static_bindings = StaticBindings::new(store.clone(), bindings.clone(), Arc::clone(&service));
         let commands = Commands::new(store.clone(), (bindings.clone(), router.clone()), Arc::clone(&service));
-        let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
+        let permits = Arc::new(tokio::sync::Semaphore::new(IN_PROGRESS_MAX));
         Self {
             inner: Arc::new(Inner {
                 store,
@@ -91,13 +91,13 @@ impl Inlet {
                 metrics,
                 bindings,
                 router,
-                configured,
+                static_bindings,
                 commands,
-                lanes: std::sync::Mutex::default(),
-                places,
-                left: tokio::sync::Notify::new(),
-                claims: keep::Claims::default(),
-                untold: left::Untold::default(),
+                conversation_locks: std::sync::Mutex::default(),
+                permits,
+                retry_needed: tokio::sync::Notify::new(),
+                reservations: keep::Reservations::default(),
+                reply_queue: left::ReplyQueue::default(),
             }),
         }
     }
@@ -119,40 +119,43 @@ impl Inlet {
     /// `ACP_LIMIT_REACHED`, `ACP_IDEMPOTENCY_CONFLICT` (the message id was used with another text), `USAGE`,
     /// `ACP_STORE_UNAVAILABLE`: the message was not accepted, or is retried later.
     pub(crate) async fn accept(&self, inbound: Inbound) -> Result<Outcome, Failure> {
-        let (outcome, telling) = self.taken(inbound).await?;
-        if let Some(telling) = telling {
-            drop(telling.await);
+        let (outcome, reply_task) = self.accept_without_reply(inbound).await?;
+        if let Some(reply_task) = reply_task {
+            drop(reply_task.await);
         }
         Ok(outcome)
     }
 
     /// Like `accept`, but does not wait for the reply, so that a channel that cannot send still
     /// delivers incoming messages. Also returns the task that sends the reply.
-    async fn taken(&self, inbound: Inbound) -> Result<(Outcome, Option<JoinHandle<usize>>), Failure> {
-        check(&inbound)?;
+    async fn accept_without_reply(
+        &self,
+        inbound: Inbound,
+    ) -> Result<(Outcome, Option<JoinHandle<usize>>), Failure> {
+        validate(&inbound)?;
         if self.inner.is_echo(&inbound).await? {
             tracing::debug!(message_id = inbound.message_id, "an echo of the gateway's own message");
             return Ok((Outcome::Ignored { reason: "own-echo".to_owned() }, None));
         }
-        let place = Arc::clone(&self.inner.places).try_acquire_owned();
-        let place = place.map_err(|_| {
+        let permit = Arc::clone(&self.inner.permits).try_acquire_owned();
+        let permit = permit.map_err(|_| {
             self.inner.metrics.mailbox_full("inbox");
-            let text = format!("{WAITING_MAX} messages wait already. Send it again in a moment.");
+            let text = format!("{IN_PROGRESS_MAX} messages wait already. Send it again in a moment.");
             Failure::new(Code::LimitReached, text).origin("gateway").retryable()
         })?;
         let inner = Arc::clone(&self.inner);
         let around = span(&inbound);
         let taking = async move {
-            let _place = place;
+            let _permit = permit;
             // If the caller goes away, the retry loop sends the reply.
-            let (at, by_caller) = (inbound.conversation.clone(), inner.is_told_by_caller(&inbound));
-            match inner.take(inbound).await {
+            let (at, by_caller) = (inbound.conversation.clone(), inner.is_reply_by_caller(&inbound));
+            match inner.process(inbound).await {
                 Ok(outcome) => {
-                    let telling = async move { inner.tell_left(&at).await };
-                    Ok((outcome, (!by_caller).then(|| tokio::spawn(telling))))
+                    let reply_task = async move { inner.flush_replies(&at).await };
+                    Ok((outcome, (!by_caller).then(|| tokio::spawn(reply_task))))
                 }
                 Err(failure) => {
-                    inner.left.notify_one();
+                    inner.retry_needed.notify_one();
                     Err(failure)
                 }
             }
@@ -172,7 +175,7 @@ fn span(inbound: &Inbound) -> tracing::Span {
     tracing::info_span!("message", channel = at.channel, thread_id = at.conversation_id, message_id)
 }
 
-fn check(inbound: &Inbound) -> Result<(), Failure> {
+fn validate(inbound: &Inbound) -> Result<(), Failure> {
     let usage = |text: &str| Err(Failure::new(Code::Usage, text).origin("client"));
     if inbound.message_id.is_empty() || inbound.message_id.len() > acp_shared::ids::ID_BYTES_MAX {
         return usage("A message needs an id of 1 to 200 bytes.");
@@ -189,53 +192,53 @@ fn check(inbound: &Inbound) -> Result<(), Failure> {
 
 /// True if the failed operation can be retried later: the store is unavailable and recovers without a repair,
 /// or the gateway is shutting down and the next one continues.
-fn is_for_later(failure: &Failure) -> bool {
+fn is_retryable(failure: &Failure) -> bool {
     let is_ending = failure.detail_code.as_deref() == Some(manager::ENDING);
-    is_ending || (failure.code == Code::StoreUnavailable && !failure.is_for_repair())
+    is_ending || (failure.code == Code::StoreUnavailable && !failure.needs_repair())
 }
 
 /// Returns the key of a conversation's queue, which does not depend on the optional parent.
-fn lane_of(at: &ConversationRef) -> ConversationRef {
+fn queue_key(at: &ConversationRef) -> ConversationRef {
     ConversationRef { parent_conversation_id: None, ..at.clone() }
 }
 
 /// Returns the idempotency key from which all keys of a message are derived.
-pub(crate) fn root_key(inbound: &Inbound) -> Result<IdempotencyKey, Failure> {
-    IdempotencyKey::parse(&format!("inbox:{}", root_nonce(inbound, "key")))
+pub(crate) fn message_idempotency_key(inbound: &Inbound) -> Result<IdempotencyKey, Failure> {
+    IdempotencyKey::parse(&format!("inbox:{}", message_nonce(inbound, "key")))
         .map_err(|error| Failure::new(Code::Runtime, error.to_string()))
 }
 
-fn root_nonce(inbound: &Inbound, what: &str) -> String {
+fn message_nonce(inbound: &Inbound, what: &str) -> String {
     let at = &inbound.conversation;
     nonce_of(&[what, &at.channel, &at.account_id, &at.conversation_id, &inbound.message_id])
 }
 
 impl Inner {
-    async fn take(&self, inbound: Inbound) -> Result<Outcome, Failure> {
-        let lane = self.lane(&inbound.conversation);
-        let turn = lane.lock().await;
-        let outcome = self.take_in_turn(inbound.clone()).await;
+    async fn process(&self, inbound: Inbound) -> Result<Outcome, Failure> {
+        let lock = self.conversation_lock(&inbound.conversation);
+        let turn = lock.lock().await;
+        let outcome = self.process_in_order(inbound.clone()).await;
         drop(turn);
-        drop(lane);
-        self.prune(&inbound.conversation);
+        drop(lock);
+        self.remove_idle_lock(&inbound.conversation);
         outcome
     }
 
-    fn lane(&self, at: &ConversationRef) -> Arc<Mutex<()>> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(lanes.entry(lane_of(at)).or_default())
+    fn conversation_lock(&self, at: &ConversationRef) -> Arc<Mutex<()>> {
+        let mut locks = self.conversation_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(locks.entry(queue_key(at)).or_default())
     }
 
-    fn prune(&self, at: &ConversationRef) {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = lane_of(at);
-        if lanes.get(&at).is_some_and(|lane| Arc::strong_count(lane) == 1) {
-            lanes.remove(&at);
+    fn remove_idle_lock(&self, at: &ConversationRef) {
+        let mut locks = self.conversation_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = queue_key(at);
+        if locks.get(&at).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            locks.remove(&at);
         }
     }
 
-    async fn take_in_turn(&self, inbound: Inbound) -> Result<Outcome, Failure> {
-        let Some((row, deaf)) = self.commit(&inbound).await? else {
+    async fn process_in_order(&self, inbound: Inbound) -> Result<Outcome, Failure> {
+        let Some((row, unavailable_account)) = self.commit(&inbound).await? else {
             tracing::debug!(message_id = inbound.message_id, "a command that another account does");
             return Ok(Outcome::Ignored { reason: "another-account".to_owned() });
         };
@@ -245,68 +248,68 @@ impl Inner {
         if let Some(outcome) = row.outcome {
             return Ok(outcome);
         }
-        let outcome = match deaf {
+        let outcome = match unavailable_account {
             Some(other) => other.refuse(),
-            None => self.act(&row.inbound, row.files).await?,
+            None => self.execute(&row.inbound, row.files).await?,
         };
         // From here on the message is accepted; its row stays until the reply is sent or cannot be sent.
-        let caller_tells = self.is_told_by_caller(&inbound);
+        let caller_tells = self.is_reply_by_caller(&inbound);
         let (said, kept) = (row.inbound.clone(), outcome.clone());
         let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
         // Registered before the commit, so that the reply task finds the entry.
-        self.untold.is_new(&row.inbound, !caller_tells);
+        self.reply_queue.mark_fresh(&row.inbound, !caller_tells);
         if let Err(error) = self.store.write("inbox_record", record).await {
-            self.untold.is_new(&row.inbound, false);
+            self.reply_queue.mark_fresh(&row.inbound, false);
             return Err(error.into());
         }
-        self.show(&row.inbound, &outcome);
+        self.acknowledge(&row.inbound, &outcome);
         Ok(outcome)
     }
 
     /// True if the gateway sent the message itself: it is then dropped before routing, even after an unbind
     /// or a restart (C13).
     async fn is_echo(&self, inbound: &Inbound) -> Result<bool, Failure> {
-        if !self.channels.get(&inbound.conversation).is_ok_and(|channel| channel.hears_itself()) {
+        if !self.channels.get(&inbound.conversation).is_ok_and(|channel| channel.receives_own_messages()) {
             return Ok(false);
         }
         let (at, message_id) = (inbound.conversation.clone(), inbound.message_id.clone());
-        let look = self.store.read("said", move |db| said::is_own(db, &at, &message_id));
+        let look = self.store.read("said", move |db| said::is_own_message(db, &at, &message_id));
         look.await.map_err(Failure::from)
     }
 
     /// Returns the other accounts that may receive the same message, if only one of all accounts may execute
     /// it: a typed command without a mention.
-    fn rivals(&self, inbound: &Inbound) -> Vec<Beside> {
+    fn competing_accounts(&self, inbound: &Inbound) -> Vec<SiblingAccount> {
         let at = &inbound.conversation;
-        let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
+        let is_typed = inbound.answer == ReplyRoute::ByMessage && command::parse(&inbound.text).is_some();
         let is_shared = || self.channels.get(at).is_ok_and(|channel| channel.shares_conversations());
-        if is_typed && is_shared() { self.channels.beside(at) } else { Vec::new() }
+        if is_typed && is_shared() { self.channels.sibling_accounts(at) } else { Vec::new() }
     }
 
     /// Commits the message; on the console also as a line of the conversation. `None` if another account
     /// executes it. Also returns that other account if it cannot receive the message, since no other account
     /// would reply.
-    async fn commit(&self, inbound: &Inbound) -> Result<Option<(InboxRow, Option<Beside>)>, Failure> {
+    async fn commit(&self, inbound: &Inbound) -> Result<Option<(InboxRow, Option<SiblingAccount>)>, Failure> {
         let said = inbound.clone();
         let shown = (said.conversation.channel == crate::channel::console::CONSOLE).then(|| {
             console::NewConsoleMessage {
                 conversation_id: said.conversation.conversation_id.clone(),
                 author: said.author.clone(),
                 text: said.text.clone(),
-                nonce: root_nonce(&said, "said"),
+                nonce: message_nonce(&said, "said"),
                 kind: "person",
                 session_key: None,
                 run_id: None,
             }
         });
-        let rivals = self.rivals(inbound);
+        let rivals = self.competing_accounts(inbound);
         let insert = move |tx: &crate::store::Tx<'_>| {
             let accounts: Vec<&str> = rivals.iter().map(|other| other.account_id.as_str()).collect();
-            let other = match inbox::whose(tx, &said, &accounts)? {
-                Whose::Own => None,
-                Whose::Taken => return Ok(None),
-                Whose::Other { number, has_own } => match rivals.get(number) {
-                    Some(other) if !has_own && other.deaf.is_none() => return Ok(None),
+            let other = match inbox::message_owner(tx, &said, &accounts)? {
+                MessageOwner::Own => None,
+                MessageOwner::Taken => return Ok(None),
+                MessageOwner::Other { number, has_own } => match rivals.get(number) {
+                    Some(other) if !has_own && other.unavailable_reason.is_none() => return Ok(None),
                     other => other.cloned(),
                 },
             };
@@ -320,15 +323,15 @@ impl Inner {
     }
 
     /// Executes the message. An error means: retry.
-    async fn act(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
+    async fn execute(&self, inbound: &Inbound, files: Vec<PromptFile>) -> Result<Outcome, Failure> {
         // Without an adapter the reply could not be sent, so the message waits for the adapter.
         self.channels.get(&inbound.conversation)?;
         let acted = match command::parse(&inbound.text) {
-            Some(command) => self.commands.run(inbound, self.standing(inbound), command).await,
+            Some(command) => self.commands.run(inbound, self.author_role(inbound), command).await,
             None => self.prompt(inbound, files).await,
         };
         match acted {
-            Err(failure) if is_for_later(&failure) => Err(failure),
+            Err(failure) if is_retryable(&failure) => Err(failure),
             Err(failure) => {
                 let reason = failure.detail_code.clone().unwrap_or_else(|| failure.code.as_str().to_owned());
                 tracing::info!(message_id = inbound.message_id, reason, "a message was refused");
@@ -339,18 +342,19 @@ impl Inner {
     }
 
     /// Returns the author's role, as the channel reports it.
-    fn standing(&self, inbound: &Inbound) -> Standing {
+    fn author_role(&self, inbound: &Inbound) -> RequesterRole {
         let channel = self.channels.get(&inbound.conversation);
-        let of_channel = || channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author));
+        let of_channel =
+            || channel.map_or(RequesterRole::Person, |channel| channel.author_role(&inbound.author));
         inbound.standing.unwrap_or_else(of_channel)
     }
 
-    async fn prompt(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
-        let key = root_key(inbound)?;
+    async fn prompt(&self, inbound: &Inbound, files: Vec<PromptFile>) -> Result<Outcome, Failure> {
+        let key = message_idempotency_key(inbound)?;
         let of = key.clone();
         let before: Option<SessionKey> =
-            self.store.read("prompt_before", move |db| commands::before(db, ROUTED, &of)).await?;
-        let told = self.configured.ensure(inbound, &key, before.is_some()).await?;
+            self.store.read("prompt_before", move |db| commands::before(db, ROUTE_SCOPE, &of)).await?;
+        let told = self.static_bindings.ensure(inbound, &key, before.is_some()).await?;
         let outcome = match before {
             Some(session_key) => {
                 let said = (RunMode::Prompt, inbound.text.clone(), files);
@@ -365,11 +369,11 @@ impl Inner {
     async fn route(
         &self,
         inbound: &Inbound,
-        files: Vec<File>,
+        files: Vec<PromptFile>,
         key: IdempotencyKey,
     ) -> Result<Outcome, Failure> {
         let at = &inbound.conversation;
-        let Arrival { route, binding } = self.router.arrival(at).await?;
+        let InboundRoute { route, binding } = self.router.route_inbound(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {
                 // No prompt is submitted whose answer could not be delivered.
@@ -379,19 +383,20 @@ impl Inner {
                 }
                 // The destination stays fixed even if the conversation is bound elsewhere before that.
                 let to = session_key.clone();
-                let keep =
-                    move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);
+                let keep = move |tx: &crate::store::Tx<'_>| {
+                    commands::run_once(tx, ROUTE_SCOPE, &key, || Ok(to)).map(drop)
+                };
                 self.bindings.touch(binding_id, now_ms(), keep).await?;
                 let said = (RunMode::Prompt, inbound.text.clone(), files);
                 submit(self.service.as_ref(), inbound, &session_key, said).await
             }
-            Route::Unbound { destination: Destination::Hint, reason } => {
+            Route::Unbound { destination: UnboundDestination::Hint, reason } => {
                 Ok(Outcome::Refused { failure: Failure::of(Code::NotBound), reason: reason.to_owned() })
             }
             Route::Unbound { reason, .. } => Ok(Outcome::Ignored { reason: reason.to_owned() }),
             Route::Refused { failure, reason } => {
                 let refused = Outcome::Refused { failure, reason: reason.to_owned() };
-                let stale = binding.and_then(|(row, target)| Some((row, Stale::of(target)?)));
+                let stale = binding.and_then(|(row, target)| Some((row, StaleReason::of(target)?)));
                 let Some((row, _)) = stale else { return Ok(refused) };
                 self.metrics.stale_binding(&at.channel);
                 if !self.service.may_unbind_stale(at) {
@@ -406,7 +411,7 @@ impl Inner {
     /// `None` if the binding is no longer stale, or its session still has something pending.
     async fn remove_stale(&self, inbound: &Inbound, row: BindingRow) -> Result<Option<Outcome>, Failure> {
         let binding = row.clone();
-        let told = move |stale: Stale| Outcome::Refused {
+        let told = move |stale: StaleReason| Outcome::Refused {
             failure: stale.failure(&row, true),
             reason: stale.as_str().to_owned(),
         };
@@ -428,7 +433,7 @@ pub(crate) async fn submit(
     service: &dyn Service,
     inbound: &Inbound,
     session_key: &SessionKey,
-    (mode, text, files): (RunMode, String, Vec<File>),
+    (mode, text, files): (RunMode, String, Vec<PromptFile>),
 ) -> Result<Outcome, Failure> {
     let request = PromptRequest {
         text,
@@ -440,7 +445,7 @@ pub(crate) async fn submit(
         asked_in: Some(Box::new(inbound.conversation.clone())),
         new_conversation: false,
     };
-    let accepted = service.prompt(session_key, request, root_key(inbound)?).await?;
+    let accepted = service.prompt(session_key, request, message_idempotency_key(inbound)?).await?;
     let text = match (mode, accepted.steered, accepted.queued_behind) {
         (RunMode::Steer, true, _) => "Said into the running turn.".to_owned(),
         (RunMode::Steer, false, 0) => "No turn can be steered: it starts as a prompt of its own.".to_owned(),
@@ -455,7 +460,7 @@ pub(crate) async fn submit(
         after_seq: accepted.after_seq,
         queued_behind: accepted.queued_behind,
         text,
-        asks: is_queued.then(|| of_queued(accepted.run_id, mode == RunMode::Prompt)),
+        asks: is_queued.then(|| queued_buttons(accepted.run_id, mode == RunMode::Prompt)),
     })
 }
 

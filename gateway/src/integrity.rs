@@ -8,30 +8,30 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Interval of checks, in milliseconds: once a day.
-const EVERY_MS: u64 = 24 * 3_600_000;
+const CHECK_INTERVAL_MS: u64 = 24 * 3_600_000;
 
 /// Delay of the first check after the start, in milliseconds, for files too large to be checked when opened.
 /// The start itself and resumed work go first.
-const FIRST_MS: u64 = 60_000;
+const FIRST_CHECK_MS: u64 = 60_000;
 
 /// Runs the checks: daily, and soon after the start if the file was too large to be checked when it was
 /// opened.
 pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToken) {
     let (bytes, _) = levels::sizes(store.dir());
-    let mut wait_ms = if bytes > CHECKED_FIRST_BYTES { FIRST_MS } else { EVERY_MS };
+    let mut wait_ms = if bytes > CHECKED_FIRST_BYTES { FIRST_CHECK_MS } else { CHECK_INTERVAL_MS };
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => look(&store, &metrics).await,
+            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => check_once(&store, &metrics).await,
         }
-        wait_ms = EVERY_MS;
+        wait_ms = CHECK_INTERVAL_MS;
     }
 }
 
 /// Runs one check on a snapshot, concurrently with commits. Uses a new connection, since the page caches of
 /// the others would hide damage on disk.
-async fn look(store: &Store, metrics: &Metrics) {
+async fn check_once(store: &Store, metrics: &Metrics) {
     let dir = store.dir().to_owned();
     let pages = move || schema::open_reader(&dir).and_then(|db| check::pages(&db, true));
     let looked = aside::run(pages).await;
@@ -43,7 +43,7 @@ async fn look(store: &Store, metrics: &Metrics) {
             return;
         }
     };
-    metrics.now().sound.set(i64::from(found.is_empty()));
+    metrics.gauges().sound.set(i64::from(found.is_empty()));
     if found.is_empty() {
         tracing::info!("the database is sound");
     } else {
@@ -67,16 +67,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         let metrics = Metrics::default();
-        look(&store, &metrics).await;
-        assert_eq!(metrics.now().sound.get(), 1);
+        check_once(&store, &metrics).await;
+        assert_eq!(metrics.gauges().sound.get(), 1);
         let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(DB_FILE)).unwrap();
         let pages = file.metadata().unwrap().len() / 4096;
         assert!(pages > 10, "{pages}");
         for page in 1..pages {
             file.write_all_at(&[0xee; 512], page * 4096).unwrap();
         }
-        look(&store, &metrics).await;
-        assert_eq!(metrics.now().sound.get(), 0);
+        check_once(&store, &metrics).await;
+        assert_eq!(metrics.gauges().sound.get(), 0);
         store.close().await;
     }
 }

@@ -2,7 +2,7 @@
 //! talks to the supervisor that owns their processes.
 //!
 //! Layers, imports only downward: `ids, error, config` < `core` (pure) < ports (`store`, `runtime`,
-//! `channel`) < drivers < `app`, `cli`. See `ARCHITECTURE.md`.
+//! `channel`) < drivers < `app`, `cli`. See `docs/design/code-map.md`.
 
 pub mod channel;
 pub mod cli;

@@ -1,13 +1,13 @@
 //! Live configuration, replaceable while the gateway runs: values are looked up when needed, except for the
 //! keys that are read once at start ([`reload`]).
 
-use crate::config::Config;
-use crate::config::load::Loaded;
-use crate::config::reload::{self, Changes};
-use crate::core::actor::Limits;
+use crate::config::load::LoadedConfig;
+use crate::config::reload::ReloadChanges;
+use crate::config::{Config, reload};
+use crate::core::actor::ActorLimits;
 use crate::core::lines::LINE_BYTES_MAX;
-use crate::core::policy::{self, Policy, Scope, effective};
-use crate::core::ttl::Windows;
+use crate::core::policy::{self, EffectivePolicy, PolicyScope, effective_policy};
+use crate::core::ttl::Timeouts;
 use acp_shared::ids::AgentName;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -20,20 +20,20 @@ const ALIVE_MS: u64 = 60_000;
 
 /// Live configuration. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
-    now: Arc<watch::Sender<Arc<Loaded>>>,
-    started: Arc<Loaded>,
+pub(crate) struct LiveConfig {
+    now: Arc<watch::Sender<Arc<LoadedConfig>>>,
+    started: Arc<LoadedConfig>,
 }
 
-impl Live {
+impl LiveConfig {
     /// Starts with the configuration loaded at start.
-    pub(crate) fn new(loaded: Loaded) -> Self {
+    pub(crate) fn new(loaded: LoadedConfig) -> Self {
         let started = Arc::new(loaded);
         Self { now: Arc::new(watch::Sender::new(Arc::clone(&started))), started }
     }
 
     /// Returns the current configuration.
-    pub(crate) fn now(&self) -> Arc<Loaded> {
+    pub(crate) fn now(&self) -> Arc<LoadedConfig> {
         Arc::clone(&self.now.borrow())
     }
 
@@ -42,8 +42,8 @@ impl Live {
         &self.started.config
     }
 
-    /// Returns a receiver that is notified by every [`Live::replace`].
-    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Loaded>> {
+    /// Returns a receiver that is notified by every [`LiveConfig::replace`].
+    pub(crate) fn changes(&self) -> watch::Receiver<Arc<LoadedConfig>> {
         self.now.subscribe()
     }
 
@@ -51,34 +51,34 @@ impl Live {
     ///
     /// # Errors
     /// A configuration cannot be serialized, a bug of this program; nothing has changed then.
-    pub(crate) fn replace(&self, next: Loaded) -> Result<Changes, serde_json::Error> {
+    pub(crate) fn replace(&self, next: LoadedConfig) -> Result<ReloadChanges, serde_json::Error> {
         let changes = reload::changes(&self.started, &self.now(), &next)?;
         self.now.send_replace(Arc::new(next));
         Ok(changes)
     }
 
     /// Returns the effective policy of a scope.
-    pub(crate) fn policy(&self, scope: &Scope) -> Policy {
-        effective(&self.now(), scope)
+    pub(crate) fn policy(&self, scope: &PolicyScope) -> EffectivePolicy {
+        effective_policy(&self.now(), scope)
     }
 
     /// Returns the rendering settings for agent output in a scope.
-    pub(crate) fn stream(&self, scope: &Scope) -> policy::Stream {
-        policy::stream(&self.now(), scope)
+    pub(crate) fn stream(&self, scope: &PolicyScope) -> policy::StreamPolicy {
+        policy::stream_policy(&self.now(), scope)
     }
 
     /// Returns the timeouts of unused sessions and bindings.
-    pub(crate) fn windows(&self) -> Windows {
-        Windows::of(&self.policy(&Scope::default()).ttl)
+    pub(crate) fn windows(&self) -> Timeouts {
+        Timeouts::of(&self.policy(&PolicyScope::default()).ttl)
     }
 
     /// Returns the limits and deadlines of an agent's sessions.
-    pub(crate) fn limits(&self, agent: &AgentName) -> Limits {
+    pub(crate) fn limits(&self, agent: &AgentName) -> ActorLimits {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let loaded = self.now();
-        let policy = effective(&loaded, &Scope::default().with_agent(agent));
+        let policy = effective_policy(&loaded, &PolicyScope::default().with_agent(agent));
         let limits = &loaded.config.limits;
-        Limits {
+        ActorLimits {
             queue_runs_max: count(policy.queue_runs_max.value),
             // Read at start, since the API's body limit is derived from it and fixed at start.
             prompt_bytes_max: count(self.at_start().limits.prompt_bytes_max),
@@ -88,7 +88,7 @@ impl Live {
             turn_ms: limits.turn_ms,
             // Read at start, like all of `acp.control_plane`.
             reconcile_ms: self.at_start().acp.control_plane.recovery.reconcile_running_after_ms,
-            runtime_idle_ms: Windows::of(&policy.ttl).runtime_ms,
+            runtime_idle_ms: Timeouts::of(&policy.ttl).runtime_ms,
             silent_ms: limits.turn_silent_ms,
             probe_ms: PROBE_MS,
             alive_ms: ALIVE_MS,

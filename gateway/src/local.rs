@@ -3,29 +3,29 @@
 use crate::agents::Agents;
 use crate::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
 use crate::bindings::configured::may_unbind;
-use crate::bindings::{SessionBindingService, Unbind};
-use crate::channel::{Channels, Health};
-use crate::config::load::Loaded;
+use crate::bindings::{SessionBindingService, UnbindTarget};
+use crate::channel::{ChannelHealth, Channels};
+use crate::config::load::LoadedConfig;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy, Scope};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
 use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::http::service::{Reply, Service};
-use crate::live::Live;
-use crate::lookup::look_up_soon;
+use crate::http::service::{Service, ServiceFuture};
+use crate::live::LiveConfig;
+use crate::lookup::look_up_with_timeout;
 use crate::manager::{
-    Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
-    SpawnRequest, Spawned,
+    CancelResult, CloseRequest, Manager, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult,
+    SessionStatus, SpawnRequest, SpawnResult,
 };
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::scrape::STUCK;
 use crate::store::Store;
-use crate::store::levels::{self, Circumstances};
+use crate::store::levels::{self, SessionActivity};
 use crate::store::sessions::SessionFilter;
-use crate::supervisor::{CallError, LinkStatus, Supervisor};
+use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Dependencies of the local API.
-pub(crate) struct Local {
+pub(crate) struct GatewayService {
     /// Executes commands.
     pub(crate) manager: Arc<Manager>,
     /// Counters and gauges.
@@ -44,7 +44,7 @@ pub(crate) struct Local {
     /// Known agents.
     pub(crate) agents: Arc<Agents>,
     /// Client of the supervisor.
-    pub(crate) supervisor: Supervisor,
+    pub(crate) supervisor: SupervisorClient,
     /// Runtime backends.
     pub(crate) registry: Arc<Registry>,
     /// Socket of the supervisor.
@@ -54,13 +54,13 @@ pub(crate) struct Local {
     /// Durability of commits: `full` or `normal`.
     pub(crate) durability: &'static str,
     /// Live configuration.
-    pub(crate) live: Live,
+    pub(crate) live: LiveConfig,
     /// Start time of the gateway, in milliseconds since the Unix epoch.
     pub(crate) started_at_ms: u64,
 }
 
-impl Service for Local {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+impl Service for GatewayService {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         Box::pin(self.manager.spawn(request, key))
     }
 
@@ -69,7 +69,7 @@ impl Service for Local {
         session: &'a SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, PromptAccepted> {
+    ) -> ServiceFuture<'a, PromptAccepted> {
         Box::pin(self.manager.prompt(session, request, key))
     }
 
@@ -78,7 +78,7 @@ impl Service for Local {
         session: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled> {
+    ) -> ServiceFuture<'a, CancelResult> {
         Box::pin(self.manager.cancel(session, run, key))
     }
 
@@ -86,9 +86,9 @@ impl Service for Local {
         &'a self,
         session: &'a SessionKey,
         run: RunId,
-        change: QueuedChange,
+        change: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow> {
+    ) -> ServiceFuture<'a, QueueEditResult> {
         Box::pin(self.manager.queued(session, run, change, key))
     }
 
@@ -97,11 +97,15 @@ impl Service for Local {
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         Box::pin(self.manager.close(session, request, key))
     }
 
-    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
         Box::pin(self.manager.new_conversation(session, key))
     }
 
@@ -110,7 +114,7 @@ impl Service for Local {
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         Box::pin(self.manager.set(session, setting, key))
     }
 
@@ -121,7 +125,7 @@ impl Service for Local {
         option_id: &'a str,
         by: &'a str,
         key: IdempotencyKey,
-    ) -> Reply<'a, ()> {
+    ) -> ServiceFuture<'a, ()> {
         Box::pin(self.manager.answer_permission(session, permission_id, option_id, by, key))
     }
 
@@ -131,7 +135,7 @@ impl Service for Local {
         binding: Option<BindingId>,
         reason: String,
         key: IdempotencyKey,
-    ) -> Reply<'a, Vec<BindingRow>> {
+    ) -> ServiceFuture<'a, Vec<BindingRow>> {
         Box::pin(async move {
             self.session(session).await?;
             let bindings =
@@ -142,8 +146,8 @@ impl Service for Local {
                 may_unbind(&loaded, &row.conversation, &row.metadata)?;
             }
             let which = match binding {
-                Some(id) => Unbind::Binding(session.clone(), id),
-                None => Unbind::Session(session.clone()),
+                Some(id) => UnbindTarget::Binding(session.clone(), id),
+                None => UnbindTarget::Session(session.clone()),
             };
             let ended = bindings.unbind(which, &reason, key).await?;
             if ended.is_empty() {
@@ -157,37 +161,37 @@ impl Service for Local {
         })
     }
 
-    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
         Box::pin(async move {
             let found = self.store.session(session.clone()).await?;
             found.ok_or_else(|| Failure::of(Code::NoSession))
         })
     }
 
-    fn expiry<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
+    fn expiry<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
         Box::pin(async move {
-            let subject = self.store.subject(session.clone()).await?;
+            let subject = self.store.expiry_subject(session.clone()).await?;
             Ok(subject.and_then(|subject| self.live.windows().effective(&subject)))
         })
     }
 
-    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
+    fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: u64::from(limit) };
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
     }
 
-    fn circumstances(&self) -> Reply<'_, Circumstances> {
-        Box::pin(async move { Ok(self.store.read("circumstances", levels::circumstances).await?) })
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
+        Box::pin(async move { Ok(self.store.read("circumstances", levels::session_activity).await?) })
     }
 
-    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
+    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
         Box::pin(async move {
             let found = self.store.run(run).await?;
             Ok(found.filter(|row| row.session_key == *session))
         })
     }
 
-    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>> {
         Box::pin(async move {
             let mut rows = self.store.runs(session.clone(), u64::from(limit)).await?;
             rows.reverse();
@@ -195,7 +199,7 @@ impl Service for Local {
         })
     }
 
-    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
         Box::pin(async move { Ok(self.store.pending_permissions(session.clone()).await?) })
     }
 
@@ -205,13 +209,13 @@ impl Service for Local {
         after: u64,
         limit: u32,
         bytes_max: usize,
-    ) -> Reply<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
         Box::pin(async move {
             Ok(self.store.events_after(session.clone(), after, u64::from(limit), bytes_max).await?)
         })
     }
 
-    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece> {
+    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         let (session_key, bytes_max) = (session.clone(), OUTPUT_BYTES_MAX as u64);
         Box::pin(async move {
             let unavailable =
@@ -231,19 +235,19 @@ impl Service for Local {
         self.store.watch(session)
     }
 
-    fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure> {
+    fn may_focus(&self, at: &ConversationRef) -> Result<BindingTimeouts, Failure> {
         self.manager.may_focus(at)
     }
 
-    fn policy(&self, at: &ConversationRef) -> Policy {
-        self.live.policy(&Scope::of(Some(at)))
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+        self.live.policy(&PolicyScope::of(Some(at)))
     }
 
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
-        self.live.policy(&Scope::of(Some(at))).may_unbind_stale()
+        self.live.policy(&PolicyScope::of(Some(at))).may_unbind_stale()
     }
 
-    fn config(&self) -> Arc<Loaded> {
+    fn config(&self) -> Arc<LoadedConfig> {
         self.live.now()
     }
 
@@ -252,7 +256,7 @@ impl Service for Local {
         !backends.is_empty() && backends.iter().all(|backend| backend.ok)
     }
 
-    fn status(&self) -> Reply<'_, StatusView> {
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
         Box::pin(async move {
             let mut status = self.status_now();
             match self.store_now().await {
@@ -263,15 +267,15 @@ impl Service for Local {
         })
     }
 
-    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
         Box::pin(async move {
-            let found = look_up_soon(&self.supervisor, &self.agents.lookup_all()).await?;
+            let found = look_up_with_timeout(&self.supervisor, &self.agents.lookup_all()).await?;
             Ok(self.agents.list(&found))
         })
     }
 }
 
-impl Local {
+impl GatewayService {
     fn backends(&self) -> Vec<BackendView> {
         let view = |id: &str| {
             let health = self.registry.get(id)?.health();
@@ -290,14 +294,18 @@ impl Local {
     }
 
     fn accounts(&self) -> Vec<AccountView> {
-        let view =
-            |((channel, account), Health { ok, details, .. })| AccountView { channel, account, ok, details };
+        let view = |((channel, account), ChannelHealth { ok, details, .. })| AccountView {
+            channel,
+            account,
+            ok,
+            details,
+        };
         self.channels.health().into_iter().map(view).collect()
     }
 
     async fn store_now(&self) -> Result<StoreView, Failure> {
         let read = self.store.read("status", |db| {
-            let levels = levels::look(db)?;
+            let levels = levels::read_gauges(db)?;
             let stale = if levels.stale_bindings > 0 { levels::stale(db)? } else { Vec::new() };
             Ok((levels, stale))
         });
@@ -313,16 +321,16 @@ impl Local {
             stale_bindings: levels.stale_bindings,
             stale,
             actors_stuck: self.metrics.actors().stuck(STUCK) as u64,
-            still: self.metrics.troubles().listed(),
+            still: self.metrics.blocked_items().listed(),
         })
     }
 
     fn status_now(&self) -> StatusView {
         let (connected, pid, detail) = match &*self.supervisor.status().borrow() {
-            LinkStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
-            LinkStatus::Connecting => (false, None, "not connected yet".to_owned()),
-            LinkStatus::Busy(why) | LinkStatus::Down(why) => (false, None, why.clone()),
-            LinkStatus::RolledBack(rollback) => (false, None, rollback.refusal.message.clone()),
+            SupervisorStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
+            SupervisorStatus::Connecting => (false, None, "not connected yet".to_owned()),
+            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => (false, None, why.clone()),
+            SupervisorStatus::RolledBack(rollback) => (false, None, rollback.refusal.message.clone()),
         };
         StatusView {
             pid: std::process::id(),

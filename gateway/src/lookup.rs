@@ -1,10 +1,10 @@
 //! Lookup of programs and directories where agents run: by the supervisor, as the user that agents run as.
 //!
-//! [`Lookup`] lists the names a decision depends on, [`Findings`] holds the results; the decisions themselves
+//! [`LookupRequest`] lists the names a decision depends on, [`LookupResults`] holds the results; the decisions themselves
 //! are in `agents`. The gateway itself opens no file of a project.
 
 use crate::error::Failure;
-use crate::supervisor::{CallError, LinkStatus, Supervisor};
+use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, NAMES_MAX};
 use acp_shared::protocol::{RefusalCode, Reply, Request};
@@ -19,7 +19,7 @@ const RETRY_MS: u64 = 200;
 
 /// Programs and directories to look up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Lookup {
+pub(crate) struct LookupRequest {
     /// Names without a slash, or absolute paths.
     pub(crate) programs: BTreeSet<String>,
     /// Search path for names, in the form of `PATH`.
@@ -28,16 +28,16 @@ pub(crate) struct Lookup {
     pub(crate) directories: BTreeSet<String>,
 }
 
-/// Results of a [`Lookup`]. A name that was not looked up counts as missing.
+/// Results of a [`LookupRequest`]. A name that was not looked up counts as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Findings {
+pub(crate) struct LookupResults {
     /// Absolute paths of the programs that exist and are executable, by name.
     pub(crate) programs: BTreeMap<String, String>,
     /// Canonical paths of the directories.
     pub(crate) directories: BTreeMap<String, Result<String, FilesError>>,
 }
 
-/// Reason why there are no [`Findings`].
+/// Reason why there are no [`LookupResults`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LookupError {
     /// The supervisor is disconnected: retry once it is connected.
@@ -50,9 +50,12 @@ pub(crate) enum LookupError {
 ///
 /// # Errors
 /// [`LookupError`].
-pub(crate) async fn look_up(supervisor: &Supervisor, lookup: &Lookup) -> Result<Findings, LookupError> {
+pub(crate) async fn look_up(
+    supervisor: &SupervisorClient,
+    lookup: &LookupRequest,
+) -> Result<LookupResults, LookupError> {
     let (names, paths) = (Vec::from_iter(&lookup.programs), Vec::from_iter(&lookup.directories));
-    let mut findings = Findings::default();
+    let mut findings = LookupResults::default();
     for names in names.chunks(NAMES_MAX) {
         let names: Vec<String> = names.iter().map(|name| (*name).clone()).collect();
         let op = FilesOp::Programs { names: names.clone(), search: lookup.search.clone() };
@@ -73,7 +76,10 @@ pub(crate) async fn look_up(supervisor: &Supervisor, lookup: &Lookup) -> Result<
 ///
 /// # Errors
 /// `ACP_BACKEND_UNAVAILABLE`.
-pub(crate) async fn look_up_soon(supervisor: &Supervisor, lookup: &Lookup) -> Result<Findings, Failure> {
+pub(crate) async fn look_up_with_timeout(
+    supervisor: &SupervisorClient,
+    lookup: &LookupRequest,
+) -> Result<LookupResults, Failure> {
     let found = async {
         let mut status = supervisor.status();
         loop {
@@ -82,7 +88,7 @@ pub(crate) async fn look_up_soon(supervisor: &Supervisor, lookup: &Lookup) -> Re
                 Err(LookupError::Failed(failure)) => return Err(failure),
                 Err(LookupError::Away) => {}
             }
-            if status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.is_err() {
+            if status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
@@ -98,7 +104,7 @@ pub(crate) async fn look_up_soon(supervisor: &Supervisor, lookup: &Lookup) -> Re
 }
 
 /// Sends one request; repeats it while the supervisor is busy.
-async fn ask(supervisor: &Supervisor, op: FilesOp) -> Result<FilesReply, LookupError> {
+async fn ask(supervisor: &SupervisorClient, op: FilesOp) -> Result<FilesReply, LookupError> {
     let request = FilesRequest { scope: FilesScope::Tenant, roots: Vec::new(), op };
     loop {
         let refusal = match supervisor.call(Request::Files(request.clone())).await {

@@ -1,11 +1,11 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::supervisor::by_hand::Wire;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use acp_shared::protocol::Refusal;
 
-fn lookup(programs: usize) -> Lookup {
-    Lookup {
+fn lookup(programs: usize) -> LookupRequest {
+    LookupRequest {
         programs: (0..programs).map(|n| format!("program-{n:03}")).collect(),
         search: "/bin".to_owned(),
         directories: BTreeSet::from(["/a".to_owned()]),
@@ -13,7 +13,7 @@ fn lookup(programs: usize) -> Lookup {
 }
 
 /// The next request and its number.
-async fn next(wire: &mut Wire) -> (u64, FilesOp) {
+async fn next(wire: &mut SimSupervisorConnection) -> (u64, FilesOp) {
     for _ in 0..1_000 {
         if let Some((id, Request::Files(FilesRequest { scope: FilesScope::Tenant, roots, op }))) = wire.take()
         {
@@ -40,7 +40,7 @@ fn answer(op: FilesOp) -> Result<Reply, Refusal> {
 
 #[tokio::test(start_paused = true)]
 async fn answers_are_matched_with_what_was_asked_in_parts_that_fit() {
-    let (supervisor, mut wire) = Wire::new();
+    let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("s");
     let asked = tokio::spawn(async move { look_up(&supervisor, &lookup(NAMES_MAX + 1)).await });
     for count in [NAMES_MAX, 1] {
@@ -65,13 +65,13 @@ async fn answers_are_matched_with_what_was_asked_in_parts_that_fit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_supervisor_that_is_away_is_waited_for_and_then_said_to_be_away() {
-    let (supervisor, mut wire) = Wire::new();
+    let (supervisor, mut wire) = SimSupervisorConnection::new();
     assert_eq!(look_up(&supervisor, &lookup(1)).await, Err(LookupError::Away));
     let begun = tokio::time::Instant::now();
-    let failure = look_up_soon(&supervisor, &lookup(1)).await.unwrap_err();
+    let failure = look_up_with_timeout(&supervisor, &lookup(1)).await.unwrap_err();
     assert_eq!((failure.code, begun.elapsed()), (Code::BackendUnavailable, WAIT));
 
-    let asked = tokio::spawn(async move { look_up_soon(&supervisor, &lookup(1)).await });
+    let asked = tokio::spawn(async move { look_up_with_timeout(&supervisor, &lookup(1)).await });
     tokio::time::sleep(WAIT / 2).await;
     wire.up("s");
     drop(next(&mut wire).await);
@@ -86,9 +86,9 @@ async fn a_supervisor_that_is_away_is_waited_for_and_then_said_to_be_away() {
 
 #[tokio::test(start_paused = true)]
 async fn a_supervisor_that_cannot_look_says_why() {
-    let (supervisor, mut wire) = Wire::new();
+    let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("s");
-    let asked = tokio::spawn(async move { look_up_soon(&supervisor, &lookup(1)).await });
+    let asked = tokio::spawn(async move { look_up_with_timeout(&supervisor, &lookup(1)).await });
     let (id, _) = next(&mut wire).await;
     let error = FilesError::NoHelper { message: "no program".to_owned() };
     wire.reply(id, Ok(Reply::Files(Err(error))));

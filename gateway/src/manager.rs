@@ -5,26 +5,28 @@
 mod mailbox;
 mod spawn;
 
-use crate::core::actor::{Answered, Command, Keyed};
-use crate::core::configured::Made;
-use crate::core::effect::{AccountCap, Caps};
+use crate::core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
+use crate::core::configured::StaticSessionSpec;
+use crate::core::effect::{AccountLimit, SessionLimits};
 use crate::core::options::Setting;
-use crate::core::policy::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, Policy, SESSIONS_MAX, Scope};
+use crate::core::policy::{
+    ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, EffectivePolicy, PolicyScope, SESSIONS_MAX,
+};
 use crate::core::recovery;
 pub(crate) use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
-    SpawnRequest, Spawned,
+    CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
+    SpawnRequest, SpawnResult,
 };
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
 use crate::core::session::Ending;
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::lookup::look_up_soon;
-use crate::session_task::{Deps, Patience, replay};
+use crate::lookup::look_up_with_timeout;
+use crate::session_task::{Deps, LoadRetry, replay};
 use crate::store::{StoreError, bindings, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
-use mailbox::Actor;
+use mailbox::ActorHandle;
 pub(crate) use mailbox::ENDING;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -37,7 +39,7 @@ pub(crate) struct Manager {
     deps: Deps,
     /// Gateway instance that owns the sessions.
     instance_id: GatewayInstanceId,
-    actors: Mutex<HashMap<SessionKey, Actor>>,
+    actors: Mutex<HashMap<SessionKey, ActorHandle>>,
     tasks: TaskTracker,
 }
 
@@ -49,7 +51,7 @@ impl Manager {
 
     /// True if prompts may be sent to agents.
     pub(crate) fn dispatch_enabled(&self) -> bool {
-        self.deps.live.policy(&Scope::default()).may_prompt().is_ok()
+        self.deps.live.policy(&PolicyScope::default()).may_prompt().is_ok()
     }
 
     /// Reads all open work at start, plans the recovery, and creates the actors that the plan requires. Each
@@ -60,13 +62,13 @@ impl Manager {
     pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
         let found = self.deps.store.found_sessions().await?;
         let eager_max = self.deps.live.at_start().acp.control_plane.recovery.eager_actors;
-        let plan = recovery::plan(found, usize::try_from(eager_max).unwrap_or(usize::MAX));
+        let plan = recovery::recovery_plan(found, usize::try_from(eager_max).unwrap_or(usize::MAX));
         for (session_key, step) in &plan.now {
             tracing::info!(%session_key, ?step, "taken up after a start");
             self.actor(session_key);
         }
         for session_key in &plan.eager {
-            self.actor_with(session_key, Patience::Once);
+            self.actor_with(session_key, LoadRetry::Once);
         }
         tracing::info!(
             now = plan.now.len(),
@@ -81,8 +83,8 @@ impl Manager {
     ///
     /// # Errors
     /// `ACP_DISABLED`.
-    pub(crate) fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure> {
-        self.deps.live.policy(&Scope::of(Some(at))).may_bind(Bind::Focus)
+    pub(crate) fn may_focus(&self, at: &ConversationRef) -> Result<BindingTimeouts, Failure> {
+        self.deps.live.policy(&PolicyScope::of(Some(at))).may_bind(BindOrigin::Focus)
     }
 
     /// Waits until every actor has stopped; the stop itself is requested through the token of [`Deps`].
@@ -103,21 +105,22 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
         let keyed = keyed("prompt", session, &key, &request);
-        let (policy, room) = self.room_to_wake(session).await?;
-        let (caps, refused) = match (self.deps.live.policy(&Scope::default()).may_prompt(), room) {
+        let (policy, room) = self.wake_limits(session).await?;
+        let (caps, refused) = match (self.deps.live.policy(&PolicyScope::default()).may_prompt(), room) {
             (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
             (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };
-        let command = Command::Prompt { run_id: RunId::mint(), request, key, caps };
+        let command = ActorCommand::Prompt { run_id: RunId::mint(), request, key, caps };
         let answered = match refused {
-            Some(refusal) => self.answered_before(&command, keyed.as_ref(), refusal).await,
+            Some(refusal) => self.stored_response(&command, keyed.as_ref(), refusal).await,
             None => self.ask(session, command, keyed).await.map_err(|failure| at_cap(failure, &policy)),
         };
         match answered? {
-            Answered::Prompt(accepted) => Ok(accepted),
-            Answered::Cancel(_) | Answered::Queued(_) | Answered::Now(_) | Answered::Done => {
-                Err(Failure::of(Code::Runtime))
-            }
+            CommandReply::Prompt(accepted) => Ok(accepted),
+            CommandReply::Cancel(_)
+            | CommandReply::Queued(_)
+            | CommandReply::Session(_)
+            | CommandReply::Done => Err(Failure::of(Code::Runtime)),
         }
     }
 
@@ -131,13 +134,14 @@ impl Manager {
         session: &SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Result<Cancelled, Failure> {
+    ) -> Result<CancelResult, Failure> {
         let keyed = keyed("cancel", session, &key, &run);
-        match self.ask(session, Command::Cancel(run), keyed).await? {
-            Answered::Cancel(cancelled) => Ok(cancelled),
-            Answered::Prompt(_) | Answered::Queued(_) | Answered::Now(_) | Answered::Done => {
-                Err(Failure::of(Code::Runtime))
-            }
+        match self.ask(session, ActorCommand::Cancel(run), keyed).await? {
+            CommandReply::Cancel(cancelled) => Ok(cancelled),
+            CommandReply::Prompt(_)
+            | CommandReply::Queued(_)
+            | CommandReply::Session(_)
+            | CommandReply::Done => Err(Failure::of(Code::Runtime)),
         }
     }
 
@@ -150,15 +154,16 @@ impl Manager {
         &self,
         session: &SessionKey,
         run_id: RunId,
-        change: QueuedChange,
+        change: QueueEdit,
         key: IdempotencyKey,
-    ) -> Result<QueuedNow, Failure> {
+    ) -> Result<QueueEditResult, Failure> {
         let keyed = keyed("queued", session, &key, &(run_id, &change));
-        match self.ask(session, Command::Queued { run_id, change }, keyed).await? {
-            Answered::Queued(now) => Ok(now),
-            Answered::Prompt(_) | Answered::Cancel(_) | Answered::Now(_) | Answered::Done => {
-                Err(Failure::of(Code::Runtime))
-            }
+        match self.ask(session, ActorCommand::Queued { run_id, change }, keyed).await? {
+            CommandReply::Queued(now) => Ok(now),
+            CommandReply::Prompt(_)
+            | CommandReply::Cancel(_)
+            | CommandReply::Session(_)
+            | CommandReply::Done => Err(Failure::of(Code::Runtime)),
         }
     }
 
@@ -175,13 +180,13 @@ impl Manager {
         session: &SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Result<SessionNow, Failure> {
+    ) -> Result<SessionStatus, Failure> {
         if request.ending == Ending::Reset && self.is_configured(session).await? {
             let now = self.new_conversation(session, key).await?;
-            return Ok(SessionNow { discarded: request.discard.then_some(false), ..now });
+            return Ok(SessionStatus { discarded: request.discard.then_some(false), ..now });
         }
         let keyed = keyed("close", session, &key, &(request.ending, request.discard));
-        self.ask_now(session, Command::Close(request), keyed).await
+        self.request_session_state(session, ActorCommand::Close(request), keyed).await
     }
 
     /// True if the session has a static binding.
@@ -189,7 +194,7 @@ impl Manager {
         let key = session.clone();
         let found = self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await;
         let bindings = found.map_err(Failure::from)?;
-        Ok(bindings.iter().any(|binding| Made::read(&binding.metadata).is_some()))
+        Ok(bindings.iter().any(|binding| StaticSessionSpec::from_metadata(&binding.metadata).is_some()))
     }
 
     /// Handles an expired timeout: ends the binding or session, unless it was used after `seen_ms`.
@@ -202,8 +207,8 @@ impl Manager {
         expiry: Expiry,
         seen_ms: u64,
         closes: bool,
-    ) -> Result<SessionNow, Failure> {
-        self.ask_now(session, Command::Expire { expiry, seen_ms, closes }, None).await
+    ) -> Result<SessionStatus, Failure> {
+        self.request_session_state(session, ActorCommand::Expire { expiry, seen_ms, closes }, None).await
     }
 
     /// Starts a new conversation of the agent with the next prompt; the session and its journal stay.
@@ -214,9 +219,9 @@ impl Manager {
         &self,
         session: &SessionKey,
         key: IdempotencyKey,
-    ) -> Result<SessionNow, Failure> {
+    ) -> Result<SessionStatus, Failure> {
         let keyed = keyed("new", session, &key, &"");
-        self.ask_now(session, Command::NewConversation, keyed).await
+        self.request_session_state(session, ActorCommand::NewConversation, keyed).await
     }
 
     /// Changes one of a session's settings: sent to its agent now if it runs, and stored for later agents.
@@ -230,23 +235,23 @@ impl Manager {
         session: &SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Result<SessionNow, Failure> {
+    ) -> Result<SessionStatus, Failure> {
         let keyed = keyed("option", session, &key, &setting);
-        let answered = match self.checked(session, setting.clone()).await {
-            Ok(setting) => self.ask(session, Command::Set(setting), keyed).await,
-            Err(refusal) => self.answered_before(&Command::Set(setting), keyed.as_ref(), refusal).await,
+        let answered = match self.validate_setting(session, setting.clone()).await {
+            Ok(setting) => self.ask(session, ActorCommand::Set(setting), keyed).await,
+            Err(refusal) => self.stored_response(&ActorCommand::Set(setting), keyed.as_ref(), refusal).await,
         };
-        now_of(answered)
+        session_now(answered)
     }
 
     /// Validates the part of a setting that needs the file system.
-    async fn checked(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
+    async fn validate_setting(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
         let Setting::Cwd(asked) = setting else { return Ok(setting) };
         setting_cwd(&asked)?;
         let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
         let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
         let lookup = self.deps.profiles.lookup(&row.agent, Some(&asked), &[]);
-        let found = look_up_soon(&self.deps.supervisor, &lookup).await?;
+        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked), &found)?))
     }
 
@@ -255,12 +260,12 @@ impl Manager {
     ///
     /// # Errors
     /// `refusal` if no response is stored; `ACP_IDEMPOTENCY_CONFLICT`, `ACP_STORE_UNAVAILABLE`.
-    async fn answered_before(
+    async fn stored_response(
         &self,
-        command: &Command,
-        keyed: Option<&Keyed>,
+        command: &ActorCommand,
+        keyed: Option<&IdempotencyRecord>,
         refusal: Failure,
-    ) -> Result<Answered, Failure> {
+    ) -> Result<CommandReply, Failure> {
         let Some(keyed) = keyed else { return Err(refusal) };
         let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
         let (fingerprint, result) = found.map_err(Failure::from)?.ok_or(refusal)?;
@@ -273,12 +278,12 @@ impl Manager {
     ///
     /// # Errors
     /// The store cannot be read. Inside: `ACP_LIMIT_REACHED`.
-    async fn room_to_wake(
+    async fn wake_limits(
         &self,
         session: &SessionKey,
-    ) -> Result<(Policy, Result<Option<Caps>, Failure>), Failure> {
+    ) -> Result<(EffectivePolicy, Result<Option<SessionLimits>, Failure>), Failure> {
         let key = session.clone();
-        let rest = self.deps.store.read("rest", move |db| sessions::rest(db, &key)).await;
+        let rest = self.deps.store.read("rest", move |db| sessions::session_usage(db, &key)).await;
         let rest = rest.map_err(Failure::from)?;
         let account = rest.as_ref().and_then(|rest| rest.account.clone());
         let at = account.map(|(channel, account_id)| ConversationRef {
@@ -287,10 +292,10 @@ impl Manager {
             conversation_id: String::new(),
             parent_conversation_id: None,
         });
-        let policy = self.deps.live.policy(&Scope::of(at.as_ref()));
+        let policy = self.deps.live.policy(&PolicyScope::of(at.as_ref()));
         let Some(rest) = rest else { return Ok((policy, Ok(None))) };
         let caps = caps_of(&policy, at.as_ref());
-        if !rest.asleep {
+        if !rest.is_idle {
             return Ok((policy, Ok(Some(caps))));
         }
         let asked = caps.clone();
@@ -315,7 +320,7 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<(), Failure> {
         let keyed = keyed("permission", session, &key, &(permission_id, option_id));
-        let command = Command::AnswerPermission {
+        let command = ActorCommand::AnswerPermission {
             permission_id: permission_id.to_owned(),
             option_id: option_id.to_owned(),
             by: by.to_owned(),
@@ -323,36 +328,36 @@ impl Manager {
         self.ask(session, command, keyed).await.map(|_| ())
     }
 
-    async fn ask_now(
+    async fn request_session_state(
         &self,
         session: &SessionKey,
-        command: Command,
-        keyed: Option<Keyed>,
-    ) -> Result<SessionNow, Failure> {
-        now_of(self.ask(session, command, keyed).await)
+        command: ActorCommand,
+        keyed: Option<IdempotencyRecord>,
+    ) -> Result<SessionStatus, Failure> {
+        session_now(self.ask(session, command, keyed).await)
     }
 }
 
-fn now_of(answered: Result<Answered, Failure>) -> Result<SessionNow, Failure> {
+fn session_now(answered: Result<CommandReply, Failure>) -> Result<SessionStatus, Failure> {
     match answered? {
-        Answered::Now(now) => Ok(now),
-        Answered::Prompt(_) | Answered::Cancel(_) | Answered::Queued(_) | Answered::Done => {
+        CommandReply::Session(now) => Ok(now),
+        CommandReply::Prompt(_) | CommandReply::Cancel(_) | CommandReply::Queued(_) | CommandReply::Done => {
             Err(Failure::of(Code::Runtime))
         }
     }
 }
 
 /// Returns the limits of active sessions, in total and for a conversation's account.
-fn caps_of(policy: &Policy, at: Option<&ConversationRef>) -> Caps {
+fn caps_of(policy: &EffectivePolicy, at: Option<&ConversationRef>) -> SessionLimits {
     let account = at.zip(policy.account_sessions_max.value).map(|(at, sessions_max)| {
         let (channel, account_id) = (at.channel.clone(), at.account_id.clone());
-        AccountCap { channel, account_id, sessions_max }
+        AccountLimit { channel, account_id, sessions_max }
     });
-    Caps { sessions_max: policy.sessions_max.value, account }
+    SessionLimits { sessions_max: policy.sessions_max.value, account }
 }
 
 /// Names the configuration key in a limit failure of a commit.
-fn at_cap(failure: Failure, policy: &Policy) -> Failure {
+fn at_cap(failure: Failure, policy: &EffectivePolicy) -> Failure {
     match failure.detail_code.as_deref() {
         Some(SESSIONS_MAX) => policy.at_sessions_max(),
         Some(ACCOUNT_SESSIONS_MAX) => policy.at_account_max(),
@@ -361,7 +366,7 @@ fn at_cap(failure: Failure, policy: &Policy) -> Failure {
 }
 
 /// Names the configuration key in a limit error of the store.
-fn over_cap(error: StoreError, policy: &Policy) -> Failure {
+fn over_cap(error: StoreError, policy: &EffectivePolicy) -> Failure {
     match error {
         StoreError::LimitReached { account: false, .. } => policy.at_sessions_max(),
         StoreError::LimitReached { account: true, .. } => policy.at_account_max(),
@@ -375,8 +380,17 @@ fn setting_cwd(asked: &str) -> Result<(), Failure> {
     Setting::Cwd(asked.to_owned()).check(&none)
 }
 
-fn keyed(verb: &str, session: &SessionKey, key: &IdempotencyKey, asked: &impl Serialize) -> Option<Keyed> {
-    Some(Keyed { scope: format!("{verb}:{session}"), key: key.clone(), fingerprint: fingerprint(asked) })
+fn keyed(
+    verb: &str,
+    session: &SessionKey,
+    key: &IdempotencyKey,
+    asked: &impl Serialize,
+) -> Option<IdempotencyRecord> {
+    Some(IdempotencyRecord {
+        scope: format!("{verb}:{session}"),
+        key: key.clone(),
+        fingerprint: fingerprint(asked),
+    })
 }
 
 /// Returns a hash of a command's content, to detect a different command under the same key.

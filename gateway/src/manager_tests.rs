@@ -4,16 +4,16 @@
 use super::*;
 use crate::agents::Agents;
 use crate::clock::Clock;
-use crate::config::load::{Inputs, Loaded, load};
-use crate::core::request::Configured;
+use crate::config::load::{Inputs, LoadedConfig, load};
+use crate::core::request::StaticSessionParams;
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::{Durability, Store, bindings};
-use crate::supervisor::by_hand::looking_up;
+use crate::supervisor::by_hand::local_lookup_supervisor;
 use crate::tests::{binding_row, conversation, eventually, said, session_row, spawn, wanted};
 use acp_shared::ids::AgentName;
 use futures_util::future::join_all;
@@ -25,13 +25,13 @@ use tokio_util::sync::CancellationToken;
 struct World {
     dir: TempDir,
     store: Store,
-    live: Live,
+    live: LiveConfig,
     registry: Arc<Registry>,
     manager: Manager,
     stop: CancellationToken,
 }
 
-fn read(text: &str) -> Loaded {
+fn read(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
@@ -43,10 +43,10 @@ fn over(dir: TempDir, text: &str) -> World {
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
     let stop = CancellationToken::new();
     let instance_id = GatewayInstanceId::mint();
-    let supervisor = looking_up();
+    let supervisor = local_lookup_supervisor();
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
-    let live = Live::new(read(text));
+    let live = LiveConfig::new(read(text));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
     let deps = Deps {
@@ -67,7 +67,7 @@ fn at(account: &str, id: &str) -> ConversationRef {
 }
 
 impl World {
-    async fn spawn(&self, bind: Option<ConversationRef>) -> Result<Spawned, Failure> {
+    async fn spawn(&self, bind: Option<ConversationRef>) -> Result<SpawnResult, Failure> {
         self.manager.spawn(wanted(bind, None), IdempotencyKey::mint()).await
     }
 
@@ -111,7 +111,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, wants: &[
 const FIVE: &str = "[acp]\nmax_concurrent_sessions = 5\n";
 
 #[tokio::test]
-async fn b09_the_cap_holds_for_spawns_at_once_and_after_a_restart() {
+async fn the_cap_holds_for_spawns_at_once_and_after_a_restart() {
     let world = world(FIVE);
     let done = join_all((0..20).map(|_| world.spawn(None))).await;
     let (made, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
@@ -290,7 +290,7 @@ async fn an_agent_is_not_started_where_it_may_no_longer_work() {
 
 /// B9: what is closed, dead or at rest leaves room; what would wake is held to the cap again.
 #[tokio::test]
-async fn b09_what_rests_is_dead_or_closed_is_not_in_use() {
+async fn what_rests_is_dead_or_closed_is_not_in_use() {
     let world = world(FIVE);
     let resting = world.had("resting", SessionState::Idle).await;
     for number in 0..4 {
@@ -319,7 +319,7 @@ async fn b09_what_rests_is_dead_or_closed_is_not_in_use() {
 
 /// B16: each way in which no agent can be had has its code, the key that decides, and what to do; and makes nothing.
 #[tokio::test]
-async fn b16_backend_missing_unwell_off_or_agent_denied() {
+async fn backend_missing_unwell_off_or_agent_denied() {
     let world = world("");
     let table: [(&str, Code, &[&str]); 6] = [
         (
@@ -357,7 +357,7 @@ async fn b16_backend_missing_unwell_off_or_agent_denied() {
 
 /// B16: a session whose backend is gone takes no prompt and says why; it can still be cancelled and closed.
 #[tokio::test]
-async fn b16_a_session_whose_backend_is_gone_can_be_closed() {
+async fn a_session_whose_backend_is_gone_can_be_closed() {
     let world = world("");
     let key = world.had("one", SessionState::Idle).await;
     world.registry.unregister("direct");
@@ -373,7 +373,7 @@ async fn b16_a_session_whose_backend_is_gone_can_be_closed() {
 
 /// B17: a session keeps the backend that it was made with, whatever is configured later: there is no fallback.
 #[tokio::test]
-async fn b17_a_session_keeps_its_backend() {
+async fn a_session_keeps_its_backend() {
     let world = world("");
     let key = world.spawn(None).await.unwrap().session_key;
     world.reload("[acp]\nbackend = \"acpx\"\n");
@@ -385,7 +385,7 @@ async fn b17_a_session_keeps_its_backend() {
 
 /// B7: what was answered once is answered so again, also when it would be refused today.
 #[tokio::test]
-async fn b07_a_repeated_command_is_answered_as_before_whatever_holds_now() {
+async fn a_repeated_command_is_answered_as_before_whatever_holds_now() {
     let world = world("");
     let session = world.spawn(None).await.unwrap().session_key;
     let dir = std::fs::canonicalize(world.dir.path()).unwrap().join("work");
@@ -407,11 +407,11 @@ async fn b07_a_repeated_command_is_answered_as_before_whatever_holds_now() {
 
 /// B7: the same key at once, from several connections, is one session and one run.
 #[tokio::test]
-async fn b07_the_same_key_at_once_has_one_effect() {
+async fn the_same_key_at_once_has_one_effect() {
     let world = world("");
     let key = IdempotencyKey::mint();
     let spawns = (0..8).map(|_| world.manager.spawn(wanted(None, None), key.clone()));
-    let spawned: Vec<Spawned> = join_all(spawns).await.into_iter().map(Result::unwrap).collect();
+    let spawned: Vec<SpawnResult> = join_all(spawns).await.into_iter().map(Result::unwrap).collect();
     assert!(spawned.iter().all(|one| *one == spawned[0]), "{spawned:?}");
     let session = &spawned[0].session_key;
     let prompts = (0..8).map(|_| world.manager.prompt(session, said("hello"), key.clone()));
@@ -429,14 +429,14 @@ async fn b07_the_same_key_at_once_has_one_effect() {
 /// D2: a window runs out in the very moment in which somebody says something: either the prompt was taken and the session
 /// goes on, or the session is closed and the prompt was refused.
 #[tokio::test]
-async fn d02_a_window_and_a_prompt_at_the_same_moment() {
+async fn a_window_and_a_prompt_at_the_same_moment() {
     let world = world("");
     for round in 0..20 {
         let key = world.had(&format!("round-{round}"), SessionState::Idle).await;
         let seen_ms = world.store.session(key.clone()).await.unwrap().unwrap().last_activity_at_ms;
         let expiry = Expiry {
             at_ms: seen_ms,
-            source: crate::core::ttl::Source::Session,
+            source: crate::core::ttl::TimeoutKind::Session,
             window_ms: 1,
             binding_id: None,
         };
@@ -462,12 +462,12 @@ fn configured(at: ConversationRef, key: &str, backend: Option<&str>) -> SpawnReq
     let made = "{\"configured\":{\"home\":\"c\",\"agent\":\"demo\",\"mode\":\"persistent\",\"backend\":null,\"cwd\":null}}";
     let session_key = SessionKey::parse(key).unwrap();
     let backend = backend.map(str::to_owned);
-    let configured = Some(Configured { session_key, metadata: made.to_owned(), backend });
+    let configured = Some(StaticSessionParams { session_key, metadata: made.to_owned(), backend });
     SpawnRequest { configured, ..wanted(Some(at), None) }
 }
 
 #[tokio::test]
-async fn d15_a_configured_session_asks_for_its_own_backend() {
+async fn a_configured_session_asks_for_its_own_backend() {
     let world = world("[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n");
     let request = configured(at("a", "c"), "agent:demo:acp:binding:1", Some("acpx"));
     let refusal = world.manager.spawn(request, IdempotencyKey::mint()).await;
@@ -478,7 +478,7 @@ async fn d15_a_configured_session_asks_for_its_own_backend() {
 /// Its key is the configuration's, no window ends it, and who may not spawn has one all the same; a reset keeps both
 /// session and binding, a close does not.
 #[tokio::test]
-async fn d15_a_reset_of_a_configured_session_is_done_in_place() {
+async fn a_reset_of_a_configured_session_is_done_in_place() {
     let world = world("[channels.console.thread_bindings]\nspawn_acp_sessions = false\nidle_hours = 1\n");
     let request = configured(at("a", "c"), "agent:demo:acp:binding:1", None);
     let key = world.manager.spawn(request, IdempotencyKey::mint()).await.unwrap().session_key;
@@ -509,7 +509,7 @@ async fn d15_a_reset_of_a_configured_session_is_done_in_place() {
 
 /// Woken at once, sessions that rest are held to the cap together: what is asked before is asked again in the commit.
 #[tokio::test]
-async fn b09_what_is_woken_at_once_does_not_pass_the_cap() {
+async fn what_is_woken_at_once_does_not_pass_the_cap() {
     const THREE: &str =
         "[acp]\nmax_concurrent_sessions = 3\n[channels.console.accounts.a]\nmax_concurrent_sessions = 2\n";
     for account in [None, Some("a")] {

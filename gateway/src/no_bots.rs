@@ -1,16 +1,16 @@
 //! Replacement of the Discord bots in a build without Discord.
 
-use crate::channel::{Channels, Inbox};
-use crate::live::Live;
+use crate::channel::{Channels, InboundPort};
+use crate::live::LiveConfig;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Placeholder without any bots.
-pub(crate) struct Bots;
+pub(crate) struct DiscordAccounts;
 
-impl Bots {
+impl DiscordAccounts {
     /// Logs an error if the configuration contains accounts.
-    pub(crate) fn new(live: &Live, _: Channels, _: CancellationToken) -> Self {
+    pub(crate) fn new(live: &LiveConfig, _: Channels, _: CancellationToken) -> Self {
         if !live.at_start().channels.discord.accounts.is_empty() {
             tracing::error!("this program was built without Discord: its accounts are not served");
         }
@@ -18,5 +18,5 @@ impl Bots {
     }
 
     /// Does nothing.
-    pub(crate) async fn serve(self, _: Arc<dyn Inbox>) {}
+    pub(crate) async fn serve(self, _: Arc<dyn InboundPort>) {}
 }

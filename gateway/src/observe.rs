@@ -4,9 +4,9 @@
 //! The fixed fields (`session_key`, `run_id`, `backend`, `thread_id`, `lease_id`, `idempotency_key`) have the
 //! same names everywhere, so that one search finds all lines of a session.
 
-use crate::core::actor::LeaseNews;
+use crate::core::actor::LeaseEvent;
 use crate::core::argv;
-use crate::core::moves::{Move, RunMove};
+use crate::core::moves::{RunTransition, Transition};
 use crate::core::rows::{RunRow, SessionRow};
 use crate::core::run::{RunEvent, RunState};
 use crate::core::session::{SessionEvent, SessionState};
@@ -25,16 +25,16 @@ pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
         to = session.state.as_str(),
         "session"
     );
-    if let Some(Move::Run(run)) = run.map(|run| Move::run(None, None, run)) {
+    if let Some(Transition::Run(run)) = run.map(|run| Transition::run(None, None, run)) {
         log_run(session, &run);
     }
 }
 
 /// Logs and counts the transitions of a committed step.
-pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, moves: &[Move]) {
-    for one in moves {
+pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, transitions: &[Transition]) {
+    for one in transitions {
         match one {
-            Move::Session { from, event, to, code } => {
+            Transition::Session { from, event, to, code } => {
                 tracing::info!(
                     session_key = %session.session_key,
                     backend = session.backend,
@@ -53,11 +53,11 @@ pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, moves: &[Move])
                     metrics.spawn(&session.backend, code);
                 }
             }
-            Move::Run(run) => {
+            Transition::Run(run) => {
                 log_run(session, run);
                 count_run(metrics, &session.backend, run);
             }
-            Move::Refused { run_id, from, event } => tracing::error!(
+            Transition::Refused { run_id, from, event } => tracing::error!(
                 session_key = %session.session_key,
                 run_id = run_id.map(tracing::field::display),
                 backend = session.backend,
@@ -69,7 +69,7 @@ pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, moves: &[Move])
     }
 }
 
-fn log_run(session: &SessionRow, run: &RunMove) {
+fn log_run(session: &SessionRow, run: &RunTransition) {
     tracing::info!(
         session_key = %session.session_key,
         run_id = %run.run_id,
@@ -85,7 +85,7 @@ fn log_run(session: &SessionRow, run: &RunMove) {
     );
 }
 
-fn count_run(metrics: &Metrics, backend: &str, run: &RunMove) {
+fn count_run(metrics: &Metrics, backend: &str, run: &RunTransition) {
     if run.to == RunState::Running
         && let Some(started) = run.started_at_ms
     {
@@ -108,15 +108,15 @@ pub(crate) fn starting(session: &SessionRow, spawn: &Spawn) {
         backend = session.backend,
         lease_id = %spawn.lease_id,
         kind = ?spawn.kind,
-        argv = ?argv::shown(&spawn.argv, &secrets),
+        argv = ?argv::redact_argv(&spawn.argv, &secrets),
         env = ?acp_shared::redact::EnvNames(&spawn.env),
         "adapter starts"
     );
 }
 
 /// Logs the end of a program, with its status and the amount of output.
-pub(crate) fn exited(session: &SessionRow, lease_id: LeaseId, news: &LeaseNews) {
-    let LeaseNews::Exited { status, end_offset, stdin_written } = news else { return };
+pub(crate) fn exited(session: &SessionRow, lease_id: LeaseId, news: &LeaseEvent) {
+    let LeaseEvent::Exited { status, end_offset, stdin_written } = news else { return };
     tracing::info!(
         session_key = %session.session_key,
         backend = session.backend,

@@ -2,14 +2,14 @@
 //! answers each request with the reason; channels are not connected, and messages missed there are backfilled
 //! later.
 
-use crate::core::when::utc;
+use crate::core::when::format_utc;
 use crate::error::Failure;
-use crate::http::answer::Refused;
-use crate::http::server::Bound;
+use crate::http::answer::ApiError;
+use crate::http::server::ApiListener;
 use crate::http::{Api, sessions};
 use crate::store::Store;
-use crate::store::rollback::{self, Note};
-use crate::supervisor::{LinkStatus, Supervisor};
+use crate::store::rollback::{self, RollbackRecord};
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use acp_shared::codes::Code;
 use acp_shared::protocol::Rollback;
 use axum::Router;
@@ -24,10 +24,10 @@ const FIRST_ANSWER: Duration = Duration::from_secs(2);
 pub(crate) const ROLLED_BACK: &str = "ROLLED_BACK";
 
 /// Waits until the supervisor refuses this gateway as rolled back, and returns the refusal.
-pub(crate) async fn refused(supervisor: &Supervisor) -> Rollback {
+pub(crate) async fn wait_for_refusal(supervisor: &SupervisorClient) -> Rollback {
     let mut status = supervisor.status();
     loop {
-        if let LinkStatus::RolledBack(rollback) = &*status.borrow_and_update() {
+        if let SupervisorStatus::RolledBack(rollback) = &*status.borrow_and_update() {
             return (**rollback).clone();
         }
         if status.changed().await.is_err() {
@@ -38,26 +38,27 @@ pub(crate) async fn refused(supervisor: &Supervisor) -> Rollback {
 
 /// Returns the error for users if the start of a gateway is refused because its database was rolled back.
 /// While the supervisor does not answer, an earlier refusal of this database still applies.
-pub(crate) async fn at_start(store: &Store, supervisor: &Supervisor) -> Option<Failure> {
+pub(crate) async fn startup_refusal(store: &Store, supervisor: &SupervisorClient) -> Option<Failure> {
     if let Some(rollback) = first_refusal(supervisor).await {
         return Some(note(store, &rollback).await);
     }
-    if matches!(*supervisor.status().borrow(), LinkStatus::Up { .. }) {
+    if matches!(*supervisor.status().borrow(), SupervisorStatus::Up { .. }) {
         return None;
     }
     let dir = store.dir().to_owned();
     let known = tokio::task::spawn_blocking(move || rollback::read(&dir)).await.ok().flatten()?;
     let reason = "the supervisor refused this database before, and does not answer now";
-    (known.epoch == store.identity().epoch).then(|| failure(words(&known, reason)))
+    (known.epoch == store.identity().epoch).then(|| failure(refusal_message(&known, reason)))
 }
 
 /// Waits for the supervisor's first answer, bounded, and returns it if it is a refusal as rolled back.
-async fn first_refusal(supervisor: &Supervisor) -> Option<Rollback> {
+async fn first_refusal(supervisor: &SupervisorClient) -> Option<Rollback> {
     let mut status = supervisor.status();
-    let answered = status.wait_for(|status| !matches!(status, LinkStatus::Connecting | LinkStatus::Busy(_)));
+    let answered =
+        status.wait_for(|status| !matches!(status, SupervisorStatus::Connecting | SupervisorStatus::Busy(_)));
     match tokio::time::timeout(FIRST_ANSWER, answered).await {
         Ok(Ok(status)) => match &*status {
-            LinkStatus::RolledBack(rollback) => Some((**rollback).clone()),
+            SupervisorStatus::RolledBack(rollback) => Some((**rollback).clone()),
             _ => None,
         },
         Ok(Err(_)) | Err(_) => None,
@@ -68,7 +69,7 @@ async fn first_refusal(supervisor: &Supervisor) -> Option<Rollback> {
 pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
     let epoch = store.identity().epoch;
     let event_id = store.marks().await.map_or(0, |marks| marks.event_id);
-    let note = Note {
+    let note = RollbackRecord {
         epoch,
         event_id,
         known_epoch: rollback.epoch,
@@ -78,7 +79,7 @@ pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
     };
     let dir = store.dir().to_owned();
     let (kept, text) =
-        (note.clone(), words(&note, &format!("the supervisor says: {}", rollback.refusal.message)));
+        (note.clone(), refusal_message(&note, &format!("the supervisor says: {}", rollback.refusal.message)));
     let written = tokio::task::spawn_blocking(move || rollback::write(&dir, &kept)).await;
     if !matches!(written, Ok(Ok(()))) {
         tracing::warn!(?written, "refusal not noted in the state directory");
@@ -89,7 +90,7 @@ pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
         known_epoch = note.known_epoch,
         known_event_id = note.known_event_id,
         agents = note.agents,
-        kept_until = %utc(note.kept_until_ms),
+        kept_until = %format_utc(note.kept_until_ms),
         "gateway refuses to serve: database went back in time"
     );
     failure(text)
@@ -99,7 +100,7 @@ fn failure(text: String) -> Failure {
     Failure::new(Code::StoreUnavailable, text).detail(ROLLED_BACK).origin("gateway")
 }
 
-fn words(note: &Note, reason: &str) -> String {
+fn refusal_message(note: &RollbackRecord, reason: &str) -> String {
     format!(
         "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, on \
          record are epoch {} and event {}. {} living agents are kept until {}; nothing is done meanwhile.",
@@ -108,7 +109,7 @@ fn words(note: &Note, reason: &str) -> String {
         note.known_epoch,
         note.known_event_id,
         note.agents,
-        utc(note.kept_until_ms)
+        format_utc(note.kept_until_ms)
     )
 }
 
@@ -118,19 +119,19 @@ fn words(note: &Note, reason: &str) -> String {
 /// The socket cannot be bound.
 pub(crate) async fn answer(
     api: Api,
-    supervisor: &Supervisor,
+    supervisor: &SupervisorClient,
     failure: Failure,
     socket: &Path,
 ) -> std::io::Result<()> {
     let (ending, limits) = (api.ending.child_token(), api.limits);
     let routes = Router::new()
         .route("/v1/status", get(sessions::status))
-        .fallback(move || std::future::ready(Refused::from(failure.clone())))
+        .fallback(move || std::future::ready(ApiError::from(failure.clone())))
         .with_state(api);
-    let serving = tokio::spawn(Bound::bind(socket)?.serve(routes, limits, ending.clone()));
+    let serving = tokio::spawn(ApiListener::bind(socket)?.serve(routes, limits, ending.clone()));
     let mut status = supervisor.status();
     tokio::select! {
-        _ = status.wait_for(|status| matches!(status, LinkStatus::Up { .. })) => {}
+        _ = status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })) => {}
         () = ending.cancelled() => {}
     }
     ending.cancel();
@@ -139,10 +140,10 @@ pub(crate) async fn answer(
 }
 
 /// Clears the note and the accepted loss once the supervisor admits this gateway.
-pub(crate) async fn settle(store: Store, supervisor: Supervisor, stop: CancellationToken) {
+pub(crate) async fn clear_when_admitted(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
     let mut status = supervisor.status();
     loop {
-        let is_up = matches!(*status.borrow_and_update(), LinkStatus::Up { .. });
+        let is_up = matches!(*status.borrow_and_update(), SupervisorStatus::Up { .. });
         if is_up {
             match store.settle_loss().await {
                 Ok(()) => return,

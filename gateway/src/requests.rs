@@ -4,12 +4,12 @@
 //! A request that an earlier gateway may have started (`again`) follows H3: reads and waits are repeated,
 //! terminals are requested again under the same lease id; a write is inspected and never repeated.
 
-use crate::core::actor::Input;
+use crate::core::actor::ActorInput;
 use crate::core::host::Inspection;
 use crate::core::link::RpcError;
 use crate::core::rows::AgentRequestRow;
-use crate::serve::{Serving, inspect, serve};
-use crate::supervisor::Supervisor;
+use crate::serve::{AgentRequestJob, inspect, serve};
+use crate::supervisor::SupervisorClient;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Result of work for a request.
 #[derive(Debug)]
-pub(crate) struct Performed {
+pub(crate) struct AgentRequestDone {
     /// Offset that names the request.
     pub(crate) at: u64,
     /// Result of the work.
@@ -34,28 +34,28 @@ pub(crate) enum WorkResult {
     Inspected(Result<Inspection, RpcError>),
 }
 
-impl Performed {
+impl AgentRequestDone {
     /// Converts the result to the actor's input.
-    pub(crate) fn input(self) -> Input {
+    pub(crate) fn input(self) -> ActorInput {
         let at = self.at;
         match self.outcome {
-            WorkResult::Done(outcome) => Input::RequestDone { at, outcome },
-            WorkResult::Inspected(found) => Input::Inspected { at, found },
+            WorkResult::Done(outcome) => ActorInput::RequestDone { at, outcome },
+            WorkResult::Inspected(found) => ActorInput::Inspected { at, found },
         }
     }
 }
 
 /// Requests of one session's agent in progress.
 #[derive(Debug)]
-pub(crate) struct Performer {
-    supervisor: Supervisor,
-    tasks: JoinSet<Performed>,
+pub(crate) struct AgentRequestExecutor {
+    supervisor: SupervisorClient,
+    tasks: JoinSet<AgentRequestDone>,
     running: HashMap<u64, (AbortHandle, Arc<AtomicBool>)>,
 }
 
-impl Performer {
+impl AgentRequestExecutor {
     /// Creates a performer without requests.
-    pub(crate) fn new(supervisor: Supervisor) -> Self {
+    pub(crate) fn new(supervisor: SupervisorClient) -> Self {
         Self { supervisor, tasks: JoinSet::new(), running: HashMap::new() }
     }
 
@@ -67,17 +67,17 @@ impl Performer {
         roots: Vec<String>,
         env: Vec<(String, String)>,
     ) {
-        let at = row.ask.at;
+        let at = row.request.at;
         let supervisor = self.supervisor.clone();
         let recalled = Arc::default();
-        let serving = Serving { row, again, roots, env, recalled: Arc::clone(&recalled) };
-        self.start(at, recalled, async move { WorkResult::Done(serve(&supervisor, serving).await) });
+        let job = AgentRequestJob { row, again, roots, env, recalled: Arc::clone(&recalled) };
+        self.start(at, recalled, async move { WorkResult::Done(serve(&supervisor, job).await) });
     }
 
     /// Inspects the target of a write.
     pub(crate) fn inspect(&mut self, row: AgentRequestRow, roots: Vec<String>) {
         let supervisor = self.supervisor.clone();
-        self.start(row.ask.at, Arc::default(), async move {
+        self.start(row.request.at, Arc::default(), async move {
             WorkResult::Inspected(inspect(&supervisor, &row, &roots).await)
         });
     }
@@ -88,7 +88,7 @@ impl Performer {
         recalled: Arc<AtomicBool>,
         work: impl Future<Output = WorkResult> + Send + 'static,
     ) {
-        let handle = self.tasks.spawn(async move { Performed { at, outcome: work.await } });
+        let handle = self.tasks.spawn(async move { AgentRequestDone { at, outcome: work.await } });
         self.running.insert(at, (handle, recalled));
     }
 
@@ -107,7 +107,7 @@ impl Performer {
     }
 
     /// Waits for the next completed request. Safe to cancel; pending forever while no request is in progress.
-    pub(crate) async fn next(&mut self) -> Performed {
+    pub(crate) async fn next(&mut self) -> AgentRequestDone {
         loop {
             match self.tasks.join_next().await {
                 Some(Ok(done)) => {

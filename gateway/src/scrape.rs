@@ -1,9 +1,9 @@
 //! `GET /metrics`: counters, and gauges read from the database and the supervisor connection at scrape time.
 
 use crate::channel::Channels;
-use crate::metrics::{CONTENT_TYPE, Metrics, keep};
-use crate::store::{Health, Store, StoreError, levels};
-use crate::supervisor::{LinkStatus, Supervisor};
+use crate::metrics::{CONTENT_TYPE, Metrics, set_total};
+use crate::store::{Store, StoreError, StoreHealth, levels};
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -31,18 +31,18 @@ pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
 /// Answers scrapes. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Scrape {
+pub(crate) struct MetricsEndpoint {
     /// Counters and gauges.
     pub(crate) metrics: Metrics,
     /// Source of the database gauges.
     pub(crate) store: Store,
     /// Source of the connection gauge.
-    pub(crate) supervisor: Supervisor,
+    pub(crate) supervisor: SupervisorClient,
     /// Source of the channels' metrics.
     pub(crate) channels: Channels,
 }
 
-impl Scrape {
+impl MetricsEndpoint {
     /// Returns the route, to be merged into the local API or served on a separate listener.
     pub(crate) fn router(self) -> Router {
         Router::new().route("/metrics", get(answer)).with_state(self)
@@ -50,27 +50,27 @@ impl Scrape {
 
     /// Renders all metrics. If the database cannot be read, its gauges keep their last values.
     pub(crate) async fn render(&self) -> String {
-        let now = self.metrics.now();
+        let now = self.metrics.gauges();
         if let Err(error) = self.read_store().await {
             tracing::warn!(%error, "a scrape could not read the control plane");
         }
-        let well = *self.store.health().borrow() == Health::Well;
+        let well = *self.store.health().borrow() == StoreHealth::Well;
         now.writable.set(i64::from(well));
         let counts = self.store.counts();
-        keep(&now.commits, counts.groups);
-        keep(&now.transactions, counts.transactions);
-        keep(&now.rollbacks, counts.rolled_back);
-        keep(&now.groups_lost, counts.groups_lost);
-        keep(&now.checkpoints, counts.checkpoints);
+        set_total(&now.commits, counts.groups);
+        set_total(&now.transactions, counts.transactions);
+        set_total(&now.rollbacks, counts.rolled_back);
+        set_total(&now.groups_lost, counts.groups_lost);
+        set_total(&now.checkpoints, counts.checkpoints);
         let connected = match &*self.supervisor.status().borrow() {
-            LinkStatus::Up { generation, .. } => {
-                keep(&now.connections, *generation);
+            SupervisorStatus::Up { generation, .. } => {
+                set_total(&now.connections, *generation);
                 true
             }
-            LinkStatus::Connecting
-            | LinkStatus::Busy(_)
-            | LinkStatus::Down(_)
-            | LinkStatus::RolledBack(_) => false,
+            SupervisorStatus::Connecting
+            | SupervisorStatus::Busy(_)
+            | SupervisorStatus::Down(_)
+            | SupervisorStatus::RolledBack(_) => false,
         };
         now.connected.set(i64::from(connected));
         for ((channel, account), health) in self.channels.health() {
@@ -84,8 +84,8 @@ impl Scrape {
     }
 
     async fn read_store(&self) -> Result<(), StoreError> {
-        let found = self.store.read("scrape", levels::look).await?;
-        let now = self.metrics.now();
+        let found = self.store.read("scrape", levels::read_gauges).await?;
+        let now = self.metrics.gauges();
         for (state, count) in found.sessions {
             set(&now.sessions.get_or_create_owned(&vec![("state", state.to_owned())]), count);
         }
@@ -104,7 +104,7 @@ fn set(gauge: &Gauge, value: impl TryInto<i64>) {
     gauge.set(value.try_into().unwrap_or(i64::MAX));
 }
 
-async fn answer(State(scrape): State<Scrape>) -> impl IntoResponse {
+async fn answer(State(scrape): State<MetricsEndpoint>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], scrape.render().await)
 }
 
@@ -120,21 +120,26 @@ pub(crate) async fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Resource limits of the listener, since any host with access to the address may connect.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct ScrapeLimits {
     /// Maximum number of connections; more are closed without a response.
     pub(crate) connections_max: usize,
     /// Maximum duration of a connection in milliseconds, slow readers included.
     pub(crate) whole_ms: u64,
 }
 
-impl Default for Bounds {
+impl Default for ScrapeLimits {
     fn default() -> Self {
         Self { connections_max: 16, whole_ms: 10_000 }
     }
 }
 
 /// Serves only these routes until `ending` is cancelled, with one request per connection.
-pub(crate) async fn serve(listener: TcpListener, routes: Router, bounds: Bounds, ending: CancellationToken) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    bounds: ScrapeLimits,
+    ending: CancellationToken,
+) {
     let places = Arc::new(Semaphore::new(bounds.connections_max));
     loop {
         let accepted = tokio::select! {
@@ -194,7 +199,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    async fn served(bounds: Bounds, ending: &CancellationToken) -> SocketAddr {
+    async fn served(bounds: ScrapeLimits, ending: &CancellationToken) -> SocketAddr {
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let at = listener.local_addr().unwrap();
         let routes = Router::new().route("/metrics", get(|| async { "numbers" }));
@@ -218,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn silent_connections_are_few_and_do_not_stay() {
         let ending = CancellationToken::new();
-        let at = served(Bounds { connections_max: 2, whole_ms: 300 }, &ending).await;
+        let at = served(ScrapeLimits { connections_max: 2, whole_ms: 300 }, &ending).await;
         // Each of them has its place before the next one comes: a part of a head is read first.
         let mut silent = Vec::new();
         for _ in 0..2 {
@@ -237,7 +242,7 @@ mod tests {
     #[tokio::test]
     async fn one_connection_more_is_closed_unanswered() {
         let ending = CancellationToken::new();
-        let at = served(Bounds { connections_max: 1, whole_ms: 600_000 }, &ending).await;
+        let at = served(ScrapeLimits { connections_max: 1, whole_ms: 600_000 }, &ending).await;
         let mut first = TcpStream::connect(at).await.unwrap();
         first.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
         // Connections are accepted in their order.

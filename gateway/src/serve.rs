@@ -5,12 +5,13 @@
 //! the file, never repeated.
 
 use crate::agent_files::{self as files, Project};
-use crate::agent_terminal::{self as terminal, Command, Place, Supervise, TerminalError};
-use crate::core::host::{Inspection, Reason};
+use crate::agent_terminal as terminal;
+use crate::agent_terminal::{SupervisorCalls, TerminalCommand, TerminalContext, TerminalError};
+use crate::core::host::{DecisionReason, Inspection};
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
-use crate::core::link::{RpcError, Wanted};
+use crate::core::link::{AgentRequestKind, RpcError};
 use crate::core::rows::AgentRequestRow;
-use crate::supervisor::{CallError, FeedItem, LinkStatus, Supervisor};
+use crate::supervisor::{CallError, FeedItem, SupervisorClient, SupervisorStatus};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseKind, RefusalCode, Reply, Request, Spawn};
@@ -20,18 +21,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Maximum wait for a disconnected supervisor, in milliseconds.
-const AWAY_MS: u64 = 5 * 60_000;
+const DISCONNECTED_WAIT_MS: u64 = 5 * 60_000;
 /// Delay between attempts, in milliseconds.
-const AGAIN_MS: u64 = 250;
+const RETRY_MS: u64 = 250;
 /// Maximum number of attempts to release an ending terminal.
-const FORGET_TRIES: u32 = 120;
+const RELEASE_ATTEMPTS_MAX: u32 = 120;
 /// First and maximum interval between two polls of a running command, in case a notice was lost, in
 /// milliseconds.
-const LOOK_MS: (u64, u64) = (1_000, 15_000);
+const POLL_MS: (u64, u64) = (1_000, 15_000);
 
 /// Request, and its execution environment.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct AgentRequestJob {
     /// The agent's request and the recorded intent.
     pub(crate) row: AgentRequestRow,
     /// True if an earlier gateway may have started the request.
@@ -48,40 +49,40 @@ pub(crate) struct Serving {
 ///
 /// # Errors
 /// Error for the agent.
-pub(crate) async fn serve<S>(supervisor: &S, serving: Serving) -> Result<String, RpcError>
+pub(crate) async fn serve<S>(supervisor: &S, job: AgentRequestJob) -> Result<String, RpcError>
 where
-    S: Supervise + Clone + Send + 'static,
+    S: SupervisorCalls + Clone + Send + 'static,
 {
-    serve_within(supervisor, serving, AWAY_MS).await
+    serve_within(supervisor, job, DISCONNECTED_WAIT_MS).await
 }
 
-async fn serve_within<S>(supervisor: &S, serving: Serving, away_ms: u64) -> Result<String, RpcError>
+async fn serve_within<S>(supervisor: &S, job: AgentRequestJob, wait_ms: u64) -> Result<String, RpcError>
 where
-    S: Supervise + Clone + Send + 'static,
+    S: SupervisorCalls + Clone + Send + 'static,
 {
-    let (mut is_uncertain, mut patience) = (serving.again, Patience(away_ms));
+    let (mut is_uncertain, mut wait_budget) = (job.again, ReconnectWait(wait_ms));
     loop {
         // A write that may have started is only inspected.
-        let is_looking = is_uncertain && matches!(serving.row.ask.what, Wanted::FsWrite { .. });
-        if serving.recalled.load(Ordering::Relaxed) && !is_looking {
-            return Err(error(REFUSED, Reason::Stopped.refusal()));
+        let is_looking = is_uncertain && matches!(job.row.request.what, AgentRequestKind::FsWrite { .. });
+        if job.recalled.load(Ordering::Relaxed) && !is_looking {
+            return Err(error(REFUSED, DecisionReason::Stopped.refusal()));
         }
-        let outcome = attempt(supervisor, &serving, &mut is_uncertain).await;
-        if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
+        let outcome = attempt(supervisor, &job, &mut is_uncertain).await;
+        if !matches!(outcome, Err(TerminalError::Unavailable)) || !wait_budget.wait().await {
             return outcome.map_err(TerminalError::rpc);
         }
     }
 }
 
 /// Remaining wait for a disconnected supervisor, in milliseconds.
-struct Patience(u64);
+struct ReconnectWait(u64);
 
-impl Patience {
+impl ReconnectWait {
     /// Waits before the next attempt; false if no time is left.
     async fn wait(&mut self) -> bool {
-        let Some(left) = self.0.checked_sub(AGAIN_MS) else { return false };
+        let Some(left) = self.0.checked_sub(RETRY_MS) else { return false };
         self.0 = left;
-        tokio::time::sleep(Duration::from_millis(AGAIN_MS)).await;
+        tokio::time::sleep(Duration::from_millis(RETRY_MS)).await;
         true
     }
 }
@@ -89,37 +90,41 @@ impl Patience {
 /// Makes one attempt. `is_uncertain` is true if an earlier one may have written the file.
 async fn attempt<S>(
     supervisor: &S,
-    serving: &Serving,
+    job: &AgentRequestJob,
     is_uncertain: &mut bool,
 ) -> Result<String, TerminalError>
 where
-    S: Supervise + Clone + Send + 'static,
+    S: SupervisorCalls + Clone + Send + 'static,
 {
-    let ours = async |terminal_id: &str| find(supervisor, serving.row.lease_id, terminal_id).await;
-    let project = Project { lease_id: serving.row.lease_id, roots: &serving.roots };
-    match &serving.row.ask.what {
-        Wanted::FsRead { path, line, limit } => files::read(supervisor, project, path, (*line, *limit)).await,
-        Wanted::FsWrite { path, content } => {
+    let ours = async |terminal_id: &str| find(supervisor, job.row.lease_id, terminal_id).await;
+    let project = Project { lease_id: job.row.lease_id, roots: &job.roots };
+    match &job.row.request.what {
+        AgentRequestKind::FsRead { path, line, limit } => {
+            files::read(supervisor, project, path, (*line, *limit)).await
+        }
+        AgentRequestKind::FsWrite { path, content } => {
             files::write(supervisor, project, (path, content), is_uncertain).await
         }
-        Wanted::TerminalCreate { .. } => {
-            let spawn = spawn_of(supervisor, project, serving).await?;
+        AgentRequestKind::TerminalCreate { .. } => {
+            let spawn = spawn_of(supervisor, project, job).await?;
             terminal::create(supervisor, spawn).await
         }
-        Wanted::TerminalOutput { terminal_id } => {
+        AgentRequestKind::TerminalOutput { terminal_id } => {
             terminal::output(supervisor, ours(terminal_id).await?).await
         }
-        Wanted::TerminalWait { terminal_id } => {
+        AgentRequestKind::TerminalWait { terminal_id } => {
             terminal::wait_for_exit(supervisor, ours(terminal_id).await?).await
         }
-        Wanted::TerminalKill { terminal_id } => terminal::kill(supervisor, ours(terminal_id).await?).await,
-        Wanted::TerminalRelease { terminal_id } => {
+        AgentRequestKind::TerminalKill { terminal_id } => {
+            terminal::kill(supervisor, ours(terminal_id).await?).await
+        }
+        AgentRequestKind::TerminalRelease { terminal_id } => {
             let lease_id = ours(terminal_id).await?;
             let result = terminal::release(supervisor, lease_id).await?;
-            tokio::spawn(forget(supervisor.clone(), lease_id));
+            tokio::spawn(release_after_exit(supervisor.clone(), lease_id));
             Ok(result)
         }
-        Wanted::Permission { .. } => {
+        AgentRequestKind::Permission { .. } => {
             Err(TerminalError::Rpc(error(INTERNAL_ERROR, "a permission is not served here")))
         }
     }
@@ -133,50 +138,52 @@ fn error(code: i64, message: &str) -> RpcError {
 ///
 /// # Errors
 /// Error for the agent: the path does not exist, or is outside of the session's roots.
-pub(crate) async fn inspect<S: Supervise>(
+pub(crate) async fn inspect<S: SupervisorCalls>(
     supervisor: &S,
     row: &AgentRequestRow,
     roots: &[String],
 ) -> Result<Inspection, RpcError> {
-    let Wanted::FsWrite { path, content } = &row.ask.what else {
+    let AgentRequestKind::FsWrite { path, content } = &row.request.what else {
         return Err(error(INTERNAL_ERROR, "this is no request to write a file"));
     };
     let project = Project { lease_id: row.lease_id, roots };
-    let mut patience = Patience(AWAY_MS);
+    let mut wait_budget = ReconnectWait(DISCONNECTED_WAIT_MS);
     loop {
         let outcome = files::inspect_target(supervisor, project, path, content).await;
-        if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
+        if !matches!(outcome, Err(TerminalError::Unavailable)) || !wait_budget.wait().await {
             return outcome.map_err(TerminalError::rpc);
         }
     }
 }
 
 async fn spawn_of(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
-    serving: &Serving,
+    job: &AgentRequestJob,
 ) -> Result<Spawn, TerminalError> {
-    let Wanted::TerminalCreate { command, args, env, cwd, output_bytes_max } = &serving.row.ask.what else {
+    let AgentRequestKind::TerminalCreate { command, args, env, cwd, output_bytes_max } =
+        &job.row.request.what
+    else {
         return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is no request for a terminal")));
     };
-    let lease_id = serving.row.intent.as_deref().and_then(|intent| LeaseId::parse(intent).ok());
+    let lease_id = job.row.intent.as_deref().and_then(|intent| LeaseId::parse(intent).ok());
     let without = || TerminalError::Rpc(error(INTERNAL_ERROR, "the terminal has no lease id"));
     let lease_id = lease_id.ok_or_else(without)?;
-    let wanted = cwd.as_deref().or(serving.roots.first().map(String::as_str)).unwrap_or_default();
+    let wanted = cwd.as_deref().or(job.roots.first().map(String::as_str)).unwrap_or_default();
     let (cwd, roots) = files::directory(supervisor, project, wanted).await?;
-    let place = Place {
-        parent_lease_id: serving.row.lease_id,
-        session_key: &serving.row.session_key,
+    let place = TerminalContext {
+        parent_lease_id: job.row.lease_id,
+        session_key: &job.row.session_key,
         roots,
         cwd,
-        env: &serving.env,
+        env: &job.env,
     };
-    let command = Command { command, args, env, output_bytes_max: *output_bytes_max };
+    let command = TerminalCommand { command, args, env, output_bytes_max: *output_bytes_max };
     terminal::spawn_of(lease_id, place, &command).map_err(TerminalError::Rpc)
 }
 
 /// Returns the lease of a terminal id if this agent process created it, according to the supervisor.
-async fn find<S: Supervise>(
+async fn find<S: SupervisorCalls>(
     supervisor: &S,
     parent: LeaseId,
     terminal_id: &str,
@@ -191,33 +198,33 @@ async fn find<S: Supervise>(
 }
 
 /// Releases a terminal after the end of its command, which may take a moment, to discard the output.
-async fn forget<S: Supervise>(supervisor: S, lease_id: LeaseId) {
-    for _ in 0..FORGET_TRIES {
+async fn release_after_exit<S: SupervisorCalls>(supervisor: S, lease_id: LeaseId) {
+    for _ in 0..RELEASE_ATTEMPTS_MAX {
         match supervisor.call(Request::Release { lease_id }).await {
             // "Has not ended": the only temporary refusal.
             Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::BadRequest => {}
             Err(CallError::Disconnected) => {}
             Ok(_) | Err(CallError::Refused(_)) => return,
         }
-        tokio::time::sleep(Duration::from_millis(2 * AGAIN_MS)).await;
+        tokio::time::sleep(Duration::from_millis(2 * RETRY_MS)).await;
     }
 }
 
-impl Supervise for Supervisor {
+impl SupervisorCalls for SupervisorClient {
     fn is_connected(&self) -> bool {
-        matches!(*self.status().borrow(), LinkStatus::Up { .. })
+        matches!(*self.status().borrow(), SupervisorStatus::Up { .. })
     }
 
     async fn call(&self, request: Request) -> Result<Reply, CallError> {
-        Supervisor::call(self, request).await
+        SupervisorClient::call(self, request).await
     }
 
     async fn exited(&self, lease_id: LeaseId) -> Result<Option<ExitStatus>, CallError> {
         // Subscribed before the poll, so that an exit in between is not missed.
         let feed = self.feed(lease_id);
-        let mut look_ms = LOOK_MS.0;
+        let mut look_ms = POLL_MS.0;
         loop {
-            match Supervisor::call(self, Request::Tail { lease_id }).await {
+            match SupervisorClient::call(self, Request::Tail { lease_id }).await {
                 Ok(Reply::Tail(tail)) => {
                     if tail.exit.is_some() {
                         return Ok(tail.exit);
@@ -237,7 +244,7 @@ impl Supervise for Supervisor {
                         }
                     }
                 }
-                () = tokio::time::sleep(Duration::from_millis(look_ms)) => look_ms = (look_ms * 2).min(LOOK_MS.1),
+                () = tokio::time::sleep(Duration::from_millis(look_ms)) => look_ms = (look_ms * 2).min(POLL_MS.1),
             }
         }
     }

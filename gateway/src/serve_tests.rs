@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::agent_terminal::tests::Fake;
-use crate::core::link::Ask;
+use crate::core::link::AgentRequest;
 use crate::core::rows::RequestState;
 use acp_shared::ids::{AgentName, SessionKey};
 use serde_json::Value;
@@ -19,27 +19,32 @@ impl Session {
         Self { agent: LeaseId::mint(), fake: Arc::default() }
     }
 
-    fn serving(&self, what: Wanted, intent: Option<String>, again: bool) -> Serving {
-        let ask = Ask { at: 0, run_id: None, method: String::new(), params: String::new(), what };
+    fn job(&self, what: AgentRequestKind, intent: Option<String>, again: bool) -> AgentRequestJob {
+        let ask = AgentRequest { at: 0, run_id: None, method: String::new(), params: String::new(), what };
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-        let row =
-            AgentRequestRow { lease_id: self.agent, session_key, ask, state: RequestState::Started, intent };
+        let row = AgentRequestRow {
+            lease_id: self.agent,
+            session_key,
+            request: ask,
+            state: RequestState::Started,
+            intent,
+        };
         let env = vec![("PATH".to_owned(), "/bin".to_owned())];
-        Serving { row, again, roots: vec![CWD.to_owned()], env, recalled: Arc::default() }
+        AgentRequestJob { row, again, roots: vec![CWD.to_owned()], env, recalled: Arc::default() }
     }
 
-    async fn serve(&self, what: Wanted, again: bool) -> Result<Value, RpcError> {
+    async fn serve(&self, what: AgentRequestKind, again: bool) -> Result<Value, RpcError> {
         let intent = match &what {
-            Wanted::TerminalCreate { .. } => Some(LeaseId::mint().to_string()),
+            AgentRequestKind::TerminalCreate { .. } => Some(LeaseId::mint().to_string()),
             _ => None,
         };
-        let result = serve(&self.fake, self.serving(what, intent, again)).await;
+        let result = serve(&self.fake, self.job(what, intent, again)).await;
         result.map(|text| serde_json::from_str(&text).unwrap())
     }
 }
 
-fn create(command: &str) -> Wanted {
-    Wanted::TerminalCreate {
+fn create(command: &str) -> AgentRequestKind {
+    AgentRequestKind::TerminalCreate {
         command: command.to_owned(),
         args: vec![],
         env: vec![],
@@ -52,13 +57,13 @@ fn create(command: &str) -> Wanted {
 async fn files_are_served() {
     let session = Session::new();
     let (path, content) = ("/project/a".to_owned(), "one\ntwo\n".to_owned());
-    let write = Wanted::FsWrite { path: path.clone(), content: content.clone() };
+    let write = AgentRequestKind::FsWrite { path: path.clone(), content: content.clone() };
     assert_eq!(session.serve(write, false).await.unwrap(), serde_json::json!({}));
-    let read = Wanted::FsRead { path, line: None, limit: None };
+    let read = AgentRequestKind::FsRead { path, line: None, limit: None };
     for again in [false, true] {
         assert_eq!(session.serve(read.clone(), again).await.unwrap()["content"], content);
     }
-    let outside = Wanted::FsRead { path: "/etc/passwd".to_owned(), line: None, limit: None };
+    let outside = AgentRequestKind::FsRead { path: "/etc/passwd".to_owned(), line: None, limit: None };
     assert_eq!(session.serve(outside, false).await.unwrap_err().code, INVALID_PARAMS);
 }
 
@@ -67,7 +72,7 @@ async fn files_are_served() {
 async fn a_write_of_an_earlier_gateway_is_never_done_again() {
     let session = Session::new();
     let disk = &session.fake.disk;
-    let write = Wanted::FsWrite { path: "/project/a".to_owned(), content: "new".to_owned() };
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "new".to_owned() };
     for (there, is_ok) in [(Some("new"), true), (Some("old"), false), (Some(""), false), (None, false)] {
         *disk.files.lock().unwrap() =
             there.map(|text| ("/project/a".to_owned(), text.to_owned())).into_iter().collect();
@@ -82,18 +87,18 @@ async fn terminals_are_served_to_the_agent_that_made_them() {
     let session = Session::new();
     let made = session.serve(create("make"), false).await.unwrap();
     let terminal_id = made["terminalId"].as_str().unwrap().to_owned();
-    let output = Wanted::TerminalOutput { terminal_id: terminal_id.clone() };
+    let output = AgentRequestKind::TerminalOutput { terminal_id: terminal_id.clone() };
     assert_eq!(session.serve(output.clone(), false).await.unwrap()["truncated"], false);
     let stranger = Session { fake: Arc::clone(&session.fake), ..Session::new() };
     assert_eq!(
         stranger.serve(output.clone(), false).await.unwrap_err().code,
         crate::core::jsonrpc::NOT_FOUND
     );
-    let kill = Wanted::TerminalKill { terminal_id: terminal_id.clone() };
+    let kill = AgentRequestKind::TerminalKill { terminal_id: terminal_id.clone() };
     session.serve(kill, false).await.unwrap();
-    let wait = Wanted::TerminalWait { terminal_id: terminal_id.clone() };
+    let wait = AgentRequestKind::TerminalWait { terminal_id: terminal_id.clone() };
     assert_eq!(session.serve(wait, true).await.unwrap()["signal"], "SIGTERM");
-    session.serve(Wanted::TerminalRelease { terminal_id }, false).await.unwrap();
+    session.serve(AgentRequestKind::TerminalRelease { terminal_id }, false).await.unwrap();
     assert!(session.serve(output, false).await.is_err());
 }
 
@@ -102,11 +107,11 @@ async fn a_terminal_that_is_asked_for_again_is_the_same_one() {
     let session = Session::new();
     let id = LeaseId::mint();
     for again in [false, true] {
-        let serving = session.serving(create("make"), Some(id.to_string()), again);
-        assert_eq!(serve(&session.fake, serving).await.unwrap(), format!(r#"{{"terminalId":"{id}"}}"#));
+        let job = session.job(create("make"), Some(id.to_string()), again);
+        assert_eq!(serve(&session.fake, job).await.unwrap(), format!(r#"{{"terminalId":"{id}"}}"#));
     }
     assert_eq!(session.fake.terminals.lock().unwrap().len(), 1);
-    let without = session.serving(create("make"), None, false);
+    let without = session.job(create("make"), None, false);
     assert_eq!(serve(&session.fake, without).await.unwrap_err().code, INTERNAL_ERROR);
 }
 
@@ -115,23 +120,23 @@ async fn a_supervisor_that_is_away_is_waited_for_and_not_for_ever() {
     let session = Session::new();
     for (away_for, served) in [(3, true), (u32::MAX, false)] {
         session.fake.away_for.store(away_for, std::sync::atomic::Ordering::Relaxed);
-        let serving = session.serving(create("make"), Some(LeaseId::mint().to_string()), false);
-        assert_eq!(serve_within(&session.fake, serving, 4 * AGAIN_MS).await.is_ok(), served);
+        let job = session.job(create("make"), Some(LeaseId::mint().to_string()), false);
+        assert_eq!(serve_within(&session.fake, job, 4 * RETRY_MS).await.is_ok(), served);
     }
 }
 
 /// What a person stopped while the supervisor was away is not done once it is back.
 #[tokio::test]
 async fn what_is_recalled_before_it_is_sent_is_never_done() {
-    let write = Wanted::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
     for what in [write, create("make")] {
         let session = Session::new();
         session.fake.away_for.store(3, Ordering::Relaxed);
-        let serving = session.serving(what, Some(LeaseId::mint().to_string()), false);
-        let recalled = Arc::clone(&serving.recalled);
-        let served = serve_within(&session.fake, serving, 100 * AGAIN_MS);
+        let job = session.job(what, Some(LeaseId::mint().to_string()), false);
+        let recalled = Arc::clone(&job.recalled);
+        let served = serve_within(&session.fake, job, 100 * RETRY_MS);
         let recall = async {
-            tokio::time::sleep(Duration::from_millis(AGAIN_MS / 2)).await;
+            tokio::time::sleep(Duration::from_millis(RETRY_MS / 2)).await;
             recalled.store(true, Ordering::Relaxed);
         };
         let (served, ()) = tokio::join!(served, recall);
@@ -146,8 +151,8 @@ async fn what_is_recalled_before_it_is_sent_is_never_done() {
 async fn what_is_recalled_after_it_was_begun_is_looked_at() {
     let session = Session::new();
     session.fake.disk.files.lock().unwrap().insert("/project/a".to_owned(), "x".to_owned());
-    let write = Wanted::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
-    let serving = session.serving(write, None, true);
-    serving.recalled.store(true, Ordering::Relaxed);
-    assert_eq!(serve(&session.fake, serving).await.unwrap(), "{}");
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
+    let job = session.job(write, None, true);
+    job.recalled.store(true, Ordering::Relaxed);
+    assert_eq!(serve(&session.fake, job).await.unwrap(), "{}");
 }

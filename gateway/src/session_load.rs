@@ -1,12 +1,12 @@
 //! Restores a session's actor from the database, with the current configuration of its agent.
 
-use crate::core::actor::{Actor, Profile};
-use crate::core::effect::{Fence, Snapshot};
-use crate::core::link::Link;
+use crate::core::actor::{Actor, AgentProfile};
+use crate::core::effect::{ActorFence, ActorSnapshot};
+use crate::core::link::BackendMachine;
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
-use crate::lookup::{Findings, Lookup};
-use crate::runtime::missing::MissingLink;
+use crate::lookup::{LookupRequest, LookupResults};
+use crate::runtime::missing::UnavailableMachine;
 use crate::session_task::Deps;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -15,7 +15,7 @@ use acp_shared::ids::SessionKey;
 ///
 /// # Errors
 /// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `RUNTIME`.
-pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence), Failure> {
+pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, ActorFence), Failure> {
     let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
     Ok((make(deps, snapshot)?, fence))
 }
@@ -24,7 +24,7 @@ pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence)
 ///
 /// # Errors
 /// `RUNTIME`.
-pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
+pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failure> {
     let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
     let unreadable = |error| {
         tracing::error!(session_key = %snapshot.session.session_key, %error, "the saved link state cannot be read");
@@ -32,22 +32,25 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
     };
     let limits = deps.profiles.limits(&snapshot.session.agent);
     // Without the backend state the output cannot be parsed: the agent is ended, and replaced by a new one.
-    let (link, link_lost): (Box<dyn Link>, bool) = match deps.registry.get(&snapshot.session.backend) {
-        Some(backend) => match backend.link(saved).map_err(unreadable) {
-            Ok(link) => (link, false),
-            Err(_) => (backend.link(None).map_err(unreadable)?, true),
-        },
-        // The session can still be closed; its profile refuses a start.
-        None => (Box::new(MissingLink::new(saved)), true),
-    };
+    let (link, backend_state_lost): (Box<dyn BackendMachine>, bool) =
+        match deps.registry.get(&snapshot.session.backend) {
+            Some(backend) => match backend.machine(saved).map_err(unreadable) {
+                Ok(link) => (link, false),
+                Err(_) => (backend.machine(None).map_err(unreadable)?, true),
+            },
+            // The session can still be closed; its profile refuses a start.
+            None => (Box::new(UnavailableMachine::new(saved)), true),
+        };
     // An agent that may no longer be started can still be read, cancelled and closed.
     let profile = match configured(deps, &snapshot.session) {
         Ok(profile) => profile,
-        Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
+        Err(failure) => {
+            AgentProfile::of_running_lease(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure)
+        }
     };
     let mut actor = Actor::restore(snapshot, link, profile, limits);
-    if link_lost {
-        actor.lose_link();
+    if backend_state_lost {
+        actor.mark_backend_state_lost();
     }
     Ok(actor)
 }
@@ -56,7 +59,7 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
 ///
 /// # Errors
 /// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`.
-pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<Profile, Failure> {
+pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<AgentProfile, Failure> {
     deps.registry.require(&session.backend).map_err(|failure| {
         let message =
             format!("{} The session was made with the backend {}.", failure.message, session.backend);
@@ -66,7 +69,7 @@ pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<Profile, F
 }
 
 /// Returns the programs and directories to look up before the session's agent is started.
-pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> Lookup {
+pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> LookupRequest {
     let directories = &session.options.additional_directories;
     deps.profiles.lookup(&session.agent, Some(&session.cwd), directories)
 }
@@ -76,7 +79,11 @@ pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> Lookup {
 ///
 /// # Errors
 /// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
-pub(crate) fn profile(deps: &Deps, session: &SessionRow, found: &Findings) -> Result<Profile, Failure> {
+pub(crate) fn profile(
+    deps: &Deps,
+    session: &SessionRow,
+    found: &LookupResults,
+) -> Result<AgentProfile, Failure> {
     configured(deps, session)?;
     let profile = deps.profiles.profile(&session.agent, found)?;
     let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd), found)?;

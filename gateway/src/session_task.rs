@@ -6,19 +6,19 @@
 mod deps;
 mod step;
 
-pub(crate) use deps::{Deps, Envelope, Lanes, Patience, Profiles};
+pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles};
 
-use crate::config::load::Loaded;
-use crate::core::actor::{Actor, Answered, Input, LeaseNews, Profile, Ticket};
-use crate::core::effect::Fence;
+use crate::config::load::LoadedConfig;
+use crate::core::actor::{Actor, ActorInput, AgentProfile, CommandReply, LeaseEvent, Ticket};
+use crate::core::effect::ActorFence;
 use crate::error::Failure;
-use crate::lookup::{Findings, Lookup, LookupError, look_up, look_up_soon};
-use crate::metrics::Pulse;
+use crate::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_with_timeout};
+use crate::metrics::ActorHeartbeat;
 use crate::observe;
-use crate::requests::{Performed, Performer};
+use crate::requests::{AgentRequestDone, AgentRequestExecutor};
 use crate::session_load::{configured, load, lookup, profile};
 use crate::session_news::merge;
-use crate::supervisor::{FeedItem, LeaseFeed, LinkStatus};
+use crate::supervisor::{FeedItem, LeaseFeed, SupervisorStatus};
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, SessionKey};
 use futures_util::FutureExt as _;
@@ -30,7 +30,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 pub(crate) use step::replay;
-use step::{stop_lease, stops};
+use step::{close_lease_now, is_stop_command};
 use tokio::sync::{oneshot, watch};
 
 /// First delay before an actor is loaded again after a database failure, in milliseconds.
@@ -42,12 +42,12 @@ const PANICS_MAX: u32 = 5;
 /// Time after which an idle actor is evicted, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
-enum Wake {
-    Command(Envelope),
-    Call(Option<(LeaseId, LeaseNews)>),
-    LookedUp(Result<Findings, LookupError>),
+enum TaskEvent {
+    Command(ActorRequest),
+    Call(Option<(LeaseId, LeaseEvent)>),
+    LookedUp(Result<LookupResults, LookupError>),
     Feed(VecDeque<FeedItem>),
-    Performed(Performed),
+    Performed(AgentRequestDone),
     Link,
     Start,
     Reloaded,
@@ -58,67 +58,67 @@ enum Wake {
 
 /// Tells if a task has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum TaskEnded {
     Yes,
     No,
 }
 
-type Call = BoxFuture<'static, Option<(LeaseId, LeaseNews)>>;
-type LookupCall = BoxFuture<'static, Result<Findings, LookupError>>;
+type LeaseCall = BoxFuture<'static, Option<(LeaseId, LeaseEvent)>>;
+type LookupCall = BoxFuture<'static, Result<LookupResults, LookupError>>;
 
-struct Task {
+struct SessionTask {
     deps: Deps,
     key: SessionKey,
     actor: Actor,
-    fence: Fence,
-    lanes: Lanes,
-    link: watch::Receiver<LinkStatus>,
-    reloads: watch::Receiver<Arc<Loaded>>,
+    fence: ActorFence,
+    queues: CommandQueues,
+    link: watch::Receiver<SupervisorStatus>,
+    reloads: watch::Receiver<Arc<LoadedConfig>>,
     feed: Option<(LeaseId, LeaseFeed)>,
-    calls: FuturesUnordered<Call>,
+    calls: FuturesUnordered<LeaseCall>,
     /// Lookup that a start waits for.
-    lookup: Option<(Lookup, LookupCall)>,
-    performer: Performer,
-    waiting: HashMap<Ticket, oneshot::Sender<Result<Answered, Failure>>>,
+    lookup: Option<(LookupRequest, LookupCall)>,
+    executor: AgentRequestExecutor,
+    waiting: HashMap<Ticket, oneshot::Sender<Result<CommandReply, Failure>>>,
     next_ticket: Ticket,
     /// True if the actor was just created and has not handled its first input.
     fresh: bool,
     /// Records working and waiting times for the watchdog.
-    pulse: Pulse,
+    heartbeat: ActorHeartbeat,
     /// Lease whose start is already logged.
     starting: Option<LeaseId>,
     /// Lease whose opening could not be committed, and the time of the first failure.
     unopened: Option<(LeaseId, u64)>,
 }
 
-impl Ended {
+impl TaskEnded {
     fn or_else(self, next: impl FnOnce() -> Self) -> Self {
         if self == Self::Yes { self } else { next() }
     }
 }
 
 /// Serves one session until it is idle or superseded, or the gateway stops.
-pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience: Patience) {
+pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, load_retry: LoadRetry) {
     // Subscribed before the configuration is first read, so that no change is missed.
     let reloads = deps.live.changes();
-    let pulse = deps.metrics.actors().enter(key.as_str());
-    pulse.begin();
+    let heartbeat = deps.metrics.actors().enter(key.as_str());
+    heartbeat.begin();
     let mut pause_ms = RELOAD_MS;
     let (actor, fence) = loop {
         match load(&deps, &key).await {
             Ok(loaded) => {
-                deps.metrics.troubles().clear(&trouble(&key));
+                deps.metrics.blocked_items().clear(&trouble(&key));
                 break loaded;
             }
-            Err(failure) if !is_worth_waiting(&failure, patience) => {
+            Err(failure) if !is_load_retryable(&failure, load_retry) => {
                 tracing::error!(session_key = %key, %failure, "the actor cannot be made");
-                note_trouble(&deps, &key, &failure);
-                refuse_all(&deps, &key, lanes, &failure).await;
+                record_blocked_session(&deps, &key, &failure);
+                refuse_all(&deps, &key, queues, &failure).await;
                 return;
             }
             Err(failure) => {
                 tracing::warn!(session_key = %key, %failure, "the actor cannot be made yet");
-                refuse_commands(&deps, &key, &mut lanes, &failure).await;
+                refuse_commands(&deps, &key, &mut queues, &failure).await;
             }
         }
         tokio::select! {
@@ -128,24 +128,24 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         pause_ms = (pause_ms * 2).min(RELOAD_LAST_MS);
     };
     let link = deps.supervisor.status();
-    let performer = Performer::new(deps.supervisor.clone());
+    let executor = AgentRequestExecutor::new(deps.supervisor.clone());
     let calls = FuturesUnordered::new();
-    let mut task = Task {
+    let mut task = SessionTask {
         deps,
         key,
         actor,
         fence,
-        lanes,
+        queues,
         link,
         reloads,
         feed: None,
         calls,
         lookup: None,
-        performer,
+        executor,
         waiting: HashMap::new(),
         next_ticket: 0,
         fresh: true,
-        pulse,
+        heartbeat,
         starting: None,
         unopened: None,
     };
@@ -154,8 +154,8 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
 
 /// True if creating the actor may succeed later without intervention. Unreadable database content stays
 /// unreadable: commands are refused, and each new command or start tries again.
-fn is_worth_waiting(failure: &Failure, patience: Patience) -> bool {
-    patience == Patience::UntilStop && failure.code == Code::StoreUnavailable && !failure.is_for_repair()
+fn is_load_retryable(failure: &Failure, load_retry: LoadRetry) -> bool {
+    load_retry == LoadRetry::UntilStop && failure.code == Code::StoreUnavailable && !failure.needs_repair()
 }
 
 /// Returns the name of a stopped session in the report of `doctor`.
@@ -163,51 +163,51 @@ fn trouble(key: &SessionKey) -> String {
     format!("session {key}")
 }
 
-fn note_trouble(deps: &Deps, key: &SessionKey, failure: &Failure) {
-    if failure.is_for_repair() {
-        deps.metrics.troubles().note(trouble(key), failure.message.clone());
+fn record_blocked_session(deps: &Deps, key: &SessionKey, failure: &Failure) {
+    if failure.needs_repair() {
+        deps.metrics.blocked_items().note(trouble(key), failure.message.clone());
     }
 }
 
-async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: Lanes, failure: &Failure) {
-    lanes.mailbox.close();
-    lanes.urgent.close();
-    refuse_commands(deps, key, &mut lanes, failure).await;
+async fn refuse_all(deps: &Deps, key: &SessionKey, mut queues: CommandQueues, failure: &Failure) {
+    queues.mailbox.close();
+    queues.urgent.close();
+    refuse_commands(deps, key, &mut queues, failure).await;
 }
 
 /// Refuses queued commands; a process that they would have stopped is ended anyway (H19).
-async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut Lanes, failure: &Failure) {
-    if refuse_waiting(lanes, failure)
+async fn refuse_commands(deps: &Deps, key: &SessionKey, queues: &mut CommandQueues, failure: &Failure) {
+    if refuse_waiting(queues, failure)
         && let Ok(Some(session)) = deps.store.session(key.clone()).await
         && let Some(lease_id) = session.lease_id
     {
-        stop_lease(deps, lease_id).await;
+        close_lease_now(deps, lease_id).await;
     }
 }
 
 /// Refuses all queued commands. Returns true if one of them would have stopped the process.
-fn refuse_waiting(lanes: &mut Lanes, failure: &Failure) -> bool {
+fn refuse_waiting(queues: &mut CommandQueues, failure: &Failure) -> bool {
     let mut stop = false;
-    for lane in [&mut lanes.urgent, &mut lanes.mailbox] {
-        while let Ok(Envelope { command, reply, .. }) = lane.try_recv() {
-            stop |= stops(&command);
+    for queue in [&mut queues.urgent, &mut queues.mailbox] {
+        while let Ok(ActorRequest { command, reply, .. }) = queue.try_recv() {
+            stop |= is_stop_command(&command);
             drop(reply.send(Err(failure.clone())));
         }
     }
     stop
 }
 
-impl Task {
-    async fn begin(&mut self) -> Ended {
+impl SessionTask {
+    async fn begin(&mut self) -> TaskEnded {
         self.fresh = false;
         self.follow_lease();
         drop(self.link.borrow_and_update());
         let before = self.actor.session().lease_id;
-        let ended = self.step(Input::Started).await;
+        let ended = self.step(ActorInput::Started).await;
         // A process just requested is not requested again, and a rebuilt actor starts over.
         let asked = self.fresh || self.actor.session().lease_id != before;
-        if ended == Ended::No && !asked && self.is_up() {
-            self.step(Input::News(LeaseNews::Connected)).await
+        if ended == TaskEnded::No && !asked && self.is_up() {
+            self.step(ActorInput::Lease(LeaseEvent::Connected)).await
         } else {
             ended
         }
@@ -225,7 +225,7 @@ impl Task {
             for (_, reply) in self.waiting.drain() {
                 drop(reply.send(Err(Failure::of(Code::Runtime).origin("gateway"))));
             }
-            if self.rebuild().await == Ended::Yes {
+            if self.rebuild().await == TaskEnded::Yes {
                 return;
             }
         }
@@ -235,40 +235,40 @@ impl Task {
     async fn serve(&mut self) {
         loop {
             self.begin_lookup();
-            self.pulse.wait();
+            self.heartbeat.wait();
             let woken = self.wait().await;
-            self.pulse.begin();
+            self.heartbeat.begin();
             let ended = match woken {
-                Wake::Command(envelope) => self.on_command(envelope).await.or_else(|| self.end_refused()),
-                Wake::LookedUp(found) => self.on_looked_up(found).await.or_else(|| self.end_refused()),
-                Wake::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
-                Wake::Call(None) => Ended::No,
-                Wake::Feed(items) => self.on_feed(items).await,
-                Wake::Performed(performed) => self.step(performed.input()).await,
-                Wake::Link => self.on_link().await,
-                Wake::Start => self.begin().await,
-                Wake::Reloaded => {
+                TaskEvent::Command(request) => self.on_command(request).await.or_else(|| self.end_refused()),
+                TaskEvent::LookedUp(found) => self.on_looked_up(found).await.or_else(|| self.end_refused()),
+                TaskEvent::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
+                TaskEvent::Call(None) => TaskEnded::No,
+                TaskEvent::Feed(items) => self.on_feed(items).await,
+                TaskEvent::Performed(performed) => self.step(performed.input()).await,
+                TaskEvent::Link => self.on_link().await,
+                TaskEvent::Start => self.begin().await,
+                TaskEvent::Reloaded => {
                     self.configure();
-                    Ended::No
+                    TaskEnded::No
                 }
-                Wake::Tick => self.step(Input::Tick).await,
-                Wake::Quiet if self.actor.is_quiet() => {
+                TaskEvent::Tick => self.step(ActorInput::Tick).await,
+                TaskEvent::Quiet if self.actor.is_quiet() => {
                     self.deps.metrics.actor_evicted();
-                    Ended::Yes
+                    TaskEnded::Yes
                 }
-                Wake::Quiet => Ended::No,
-                Wake::Stop => Ended::Yes,
+                TaskEvent::Quiet => TaskEnded::No,
+                TaskEvent::Stop => TaskEnded::Yes,
             };
-            if ended == Ended::Yes {
+            if ended == TaskEnded::Yes {
                 return;
             }
         }
     }
 
     /// Waits for the next event. Every branch is safe to cancel: nothing is consumed that is not returned.
-    async fn wait(&mut self) -> Wake {
+    async fn wait(&mut self) -> TaskEvent {
         if self.fresh {
-            return Wake::Start;
+            return TaskEvent::Start;
         }
         let deadline = self.actor.deadline_ms().map(|at| self.deps.clock.instant_of(at));
         let tick = async {
@@ -292,18 +292,18 @@ impl Task {
         let quiet = self.actor.is_quiet();
         tokio::select! {
             biased;
-            () = self.deps.stop.cancelled() => Wake::Stop,
-            Some(envelope) = self.lanes.urgent.recv() => Wake::Command(envelope),
+            () = self.deps.stop.cancelled() => TaskEvent::Stop,
+            Some(request) = self.queues.urgent.recv() => TaskEvent::Command(request),
             // An agent with endless output must not delay the deadline for stopping it.
-            () = tick => Wake::Tick,
-            Ok(()) = self.link.changed() => Wake::Link,
-            Ok(()) = self.reloads.changed() => Wake::Reloaded,
-            Some(done) = self.calls.next(), if !self.calls.is_empty() => Wake::Call(done),
-            found = looked_up => Wake::LookedUp(found),
-            done = self.performer.next() => Wake::Performed(done),
-            Some(envelope) = self.lanes.mailbox.recv() => Wake::Command(envelope),
-            items = news => Wake::Feed(items),
-            () = tokio::time::sleep(Duration::from_millis(QUIET_MS)), if quiet => Wake::Quiet,
+            () = tick => TaskEvent::Tick,
+            Ok(()) = self.link.changed() => TaskEvent::Link,
+            Ok(()) = self.reloads.changed() => TaskEvent::Reloaded,
+            Some(done) = self.calls.next(), if !self.calls.is_empty() => TaskEvent::Call(done),
+            found = looked_up => TaskEvent::LookedUp(found),
+            done = self.executor.next() => TaskEvent::Performed(done),
+            Some(request) = self.queues.mailbox.recv() => TaskEvent::Command(request),
+            items = news => TaskEvent::Feed(items),
+            () = tokio::time::sleep(Duration::from_millis(QUIET_MS)), if quiet => TaskEvent::Quiet,
         }
     }
 
@@ -313,7 +313,7 @@ impl Task {
         self.take_profile(configured(&self.deps, self.actor.session()));
     }
 
-    fn take_profile(&mut self, profile: Result<Profile, Failure>) {
+    fn take_profile(&mut self, profile: Result<AgentProfile, Failure>) {
         let limits = self.deps.profiles.limits(&self.actor.session().agent);
         self.actor.configure(profile, limits);
     }
@@ -333,20 +333,20 @@ impl Task {
         self.lookup = Some((wanted, Box::pin(async move { look_up(&supervisor, &asked).await })));
     }
 
-    async fn on_looked_up(&mut self, found: Result<Findings, LookupError>) -> Ended {
+    async fn on_looked_up(&mut self, found: Result<LookupResults, LookupError>) -> TaskEnded {
         self.lookup = None;
         match found {
             Ok(found) => self.take_profile(profile(&self.deps, self.actor.session(), &found)),
             Err(LookupError::Failed(failure)) => self.take_profile(Err(failure)),
             // Repeated after the next connect.
-            Err(LookupError::Away) => return Ended::No,
+            Err(LookupError::Away) => return TaskEnded::No,
         }
-        self.step(Input::LookedUp).await
+        self.step(ActorInput::LookedUp).await
     }
 
     /// Looks up the program of an idle session before a prompt, so that the prompt is refused if it is
     /// missing. If the lookup is impossible now, the prompt is accepted and waits.
-    async fn look_before_prompt(&mut self) {
+    async fn look_up_before_prompt(&mut self) {
         if !self.actor.is_quiet() || self.actor.awaits_lookup() || self.actor.is_refused() || !self.is_up() {
             return;
         }
@@ -354,7 +354,7 @@ impl Task {
         let found = tokio::select! {
             biased;
             () = self.deps.stop.cancelled() => return,
-            found = look_up_soon(&self.deps.supervisor, &wanted) => found,
+            found = look_up_with_timeout(&self.deps.supervisor, &wanted) => found,
         };
         if let Ok(found) = found {
             self.take_profile(profile(&self.deps, self.actor.session(), &found));
@@ -362,49 +362,49 @@ impl Task {
     }
 
     /// Ends an idle actor whose agent is refused: the next command reads configuration and files again.
-    fn end_refused(&self) -> Ended {
+    fn end_refused(&self) -> TaskEnded {
         if !self.actor.is_refused() || !self.actor.is_quiet() {
-            return Ended::No;
+            return TaskEnded::No;
         }
         self.deps.metrics.actor_evicted();
-        Ended::Yes
+        TaskEnded::Yes
     }
 
     fn is_up(&self) -> bool {
-        matches!(*self.link.borrow(), LinkStatus::Up { .. })
+        matches!(*self.link.borrow(), SupervisorStatus::Up { .. })
     }
 
     /// Requests everything again on a new connection. Responses of the previous one are discarded: a start
     /// refused there may succeed here, and its process would be orphaned.
-    async fn on_link(&mut self) -> Ended {
+    async fn on_link(&mut self) -> TaskEnded {
         self.calls = FuturesUnordered::new();
         self.lookup = None;
-        if !matches!(*self.link.borrow_and_update(), LinkStatus::Up { .. }) {
-            return self.step(Input::Disconnected).await;
+        if !matches!(*self.link.borrow_and_update(), SupervisorStatus::Up { .. }) {
+            return self.step(ActorInput::Disconnected).await;
         }
         if let Some((_, feed)) = &self.feed {
             feed.clear();
         }
-        self.step(Input::News(LeaseNews::Connected)).await
+        self.step(ActorInput::Lease(LeaseEvent::Connected)).await
     }
 
-    async fn on_news(&mut self, lease_id: LeaseId, news: LeaseNews) -> Ended {
+    async fn on_news(&mut self, lease_id: LeaseId, news: LeaseEvent) -> TaskEnded {
         if self.actor.session().lease_id != Some(lease_id) {
-            return Ended::No;
+            return TaskEnded::No;
         }
-        self.step(Input::News(news)).await
+        self.step(ActorInput::Lease(news)).await
     }
 
-    async fn on_feed(&mut self, items: VecDeque<FeedItem>) -> Ended {
+    async fn on_feed(&mut self, items: VecDeque<FeedItem>) -> TaskEnded {
         for news in merge(items) {
             if let Some((lease_id, _)) = &self.feed {
                 observe::exited(self.actor.session(), *lease_id, &news);
             }
-            if self.step(Input::News(news)).await == Ended::Yes {
-                return Ended::Yes;
+            if self.step(ActorInput::Lease(news)).await == TaskEnded::Yes {
+                return TaskEnded::Yes;
             }
         }
-        Ended::No
+        TaskEnded::No
     }
 }
 

@@ -4,19 +4,19 @@
 
 use super::*;
 use crate::clock::Clock;
-use crate::core::actor::{Limits, Profile};
+use crate::core::actor::{ActorLimits, AgentProfile};
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseUse, RunMode};
-use crate::live::Live;
-use crate::lookup::Lookup;
+use crate::core::rows::{LeaseStatus, RunMode};
+use crate::live::LiveConfig;
+use crate::lookup::LookupRequest;
 use crate::manager::{CloseRequest, Manager};
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
 use crate::supervisor::by_hand::no_marks;
-use crate::supervisor::{Supervisor, hello};
+use crate::supervisor::{SupervisorClient, hello};
 use crate::tests::{lease_row, open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
@@ -30,26 +30,26 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct NoAgents;
 
 impl Profiles for NoAgents {
-    fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> Lookup {
-        Lookup::default()
+    fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> LookupRequest {
+        LookupRequest::default()
     }
-    fn configured(&self, _: &AgentName) -> Result<Profile, Failure> {
+    fn configured(&self, _: &AgentName) -> Result<AgentProfile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
-    fn profile(&self, _: &AgentName, _: &Findings) -> Result<Profile, Failure> {
+    fn profile(&self, _: &AgentName, _: &LookupResults) -> Result<AgentProfile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
     fn default_agent(&self) -> Result<AgentName, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
-    fn cwd(&self, _: &AgentName, _: Option<&str>, _: &Findings) -> Result<String, Failure> {
+    fn cwd(&self, _: &AgentName, _: Option<&str>, _: &LookupResults) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
-    fn directory(&self, _: &AgentName, _: &str, _: &Findings) -> Result<String, Failure> {
+    fn directory(&self, _: &AgentName, _: &str, _: &LookupResults) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
-    fn limits(&self, _: &AgentName) -> Limits {
-        Limits {
+    fn limits(&self, _: &AgentName) -> ActorLimits {
+        ActorLimits {
             queue_runs_max: 4,
             prompt_bytes_max: 1_000,
             line_bytes_max: 1_000,
@@ -109,7 +109,7 @@ async fn world() -> World {
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     spawn(&store, session_row(&key), None).await;
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
-    let row = lease_row(&key, LeaseUse::Ready);
+    let row = lease_row(&key, LeaseStatus::Ready);
     let lease_id = row.lease_id;
     let session = crate::core::rows::SessionRow { lease_id: Some(lease_id), ..snapshot.session };
     let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
@@ -124,9 +124,9 @@ async fn world() -> World {
         epoch: 1,
         home: Home { machine_id: String::new(), dev: 0, ino: 0 },
     };
-    let supervisor = Supervisor::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
+    let supervisor = SupervisorClient::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
     let mut status = supervisor.status();
-    status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.unwrap();
+    status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
     let metrics = Metrics::default();
@@ -137,7 +137,7 @@ async fn world() -> World {
         registry: Arc::clone(&registry),
         clock: Clock::start(),
         profiles: Arc::new(NoAgents),
-        live: Live::new(Loaded::default()),
+        live: LiveConfig::new(LoadedConfig::default()),
         stop: stop.clone(),
     };
     let manager = Manager::new(deps, GatewayInstanceId::mint());
@@ -170,7 +170,7 @@ impl World {
         self.manager.prompt(&self.key, request, IdempotencyKey::mint()).await
     }
 
-    async fn close(&self) -> Result<crate::manager::SessionNow, Failure> {
+    async fn close(&self) -> Result<crate::manager::SessionStatus, Failure> {
         self.manager.close(&self.key, CloseRequest::new("enough"), IdempotencyKey::mint()).await
     }
 
@@ -232,7 +232,7 @@ async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
 
 /// B15: a newer actor has the session. The older one neither writes nor ends the process that is not its own any more.
 #[tokio::test]
-async fn b15_a_superseded_actor_acts_on_nothing() {
+async fn a_superseded_actor_acts_on_nothing() {
     let mut world = world().await;
     let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
     assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
@@ -248,7 +248,7 @@ async fn b15_a_superseded_actor_acts_on_nothing() {
 
 /// B15: one whose commit failed is made again only if nobody took its session over in the meantime.
 #[tokio::test]
-async fn b15_a_superseded_actor_is_not_made_again() {
+async fn a_superseded_actor_is_not_made_again() {
     let world = world().await;
     let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
     assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
@@ -272,7 +272,7 @@ async fn b15_a_superseded_actor_is_not_made_again() {
 
 /// A mailbox that is full refuses with a reason, and holds up neither cancel nor close.
 #[tokio::test]
-async fn b03_a_full_mailbox_refuses_and_lets_a_cancel_through() {
+async fn a_full_mailbox_refuses_and_lets_a_cancel_through() {
     let world = world().await;
     let prompts = futures_util::future::join_all((0..100).map(|_| world.prompt()));
     let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
@@ -306,43 +306,46 @@ impl crate::runtime::Runtime for Broken {
     fn id(&self) -> &'static str {
         "broken"
     }
-    fn link(
+    fn machine(
         &self,
         _: Option<&str>,
-    ) -> Result<Box<dyn crate::core::link::Link>, crate::runtime::LinkStateError> {
+    ) -> Result<Box<dyn crate::core::link::BackendMachine>, crate::runtime::MachineStateError> {
         Ok(Box::new(BrokenLink))
     }
-    fn health(&self) -> crate::runtime::Health {
+    fn health(&self) -> crate::runtime::BackendHealth {
         DirectRuntime::default().health()
     }
 }
 
-impl crate::core::link::Link for BrokenLink {
-    fn ensure_session(&mut self, _: &crate::core::link::EnsureSession) -> Vec<crate::core::link::LinkStep> {
+impl crate::core::link::BackendMachine for BrokenLink {
+    fn start_session(
+        &mut self,
+        _: &crate::core::link::StartSessionParams,
+    ) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn submit(&mut self, _: &crate::core::link::Submit) -> Vec<crate::core::link::LinkStep> {
+    fn submit(&mut self, _: &crate::core::link::SubmitParams) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<crate::core::link::LinkStep> {
+    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn answer(&mut self, _: &crate::core::link::Answer) -> Vec<crate::core::link::LinkStep> {
+    fn answer(&mut self, _: &crate::core::link::RequestReply) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<crate::core::link::LinkStep> {
+    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn set_option(&mut self, _: &crate::core::link::SetOption) -> Vec<crate::core::link::LinkStep> {
+    fn set_option(&mut self, _: &crate::core::link::OptionChange) -> Vec<crate::core::link::BackendStep> {
         panic!("as the test wants it")
     }
-    fn close(&mut self, _: crate::core::link::Goodbye) -> Vec<crate::core::link::LinkStep> {
-        vec![crate::core::link::LinkStep::Farewell]
+    fn close(&mut self, _: crate::core::link::CloseMode) -> Vec<crate::core::link::BackendStep> {
+        vec![crate::core::link::BackendStep::CloseAnswered]
     }
     fn can_discard(&self) -> bool {
         false
     }
-    fn probe(&mut self) -> Vec<crate::core::link::LinkStep> {
+    fn probe(&mut self) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
     fn can_steer(&self) -> bool {
@@ -372,7 +375,7 @@ async fn an_actor_that_panics_is_made_again() {
 }
 
 #[tokio::test]
-async fn b20_a_quiet_actor_that_is_dropped_is_counted() {
+async fn a_quiet_actor_that_is_dropped_is_counted() {
     let world = world().await;
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     let idle = crate::core::rows::SessionRow {
@@ -405,11 +408,11 @@ async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
         (world.metrics.actors().count() == 0).then_some(())
     })
     .await;
-    let named = world.metrics.troubles().listed();
+    let named = world.metrics.blocked_items().listed();
     assert!(named[0].starts_with(&format!("session {}: ", world.key)), "{named:?}");
     set("").await;
     let asked = world.prompt().await;
     assert!(asked.as_ref().err().is_none_or(|it| it.code != Code::StoreUnavailable), "{asked:?}");
-    assert_eq!(world.metrics.troubles().listed(), Vec::<String>::new());
+    assert_eq!(world.metrics.blocked_items().listed(), Vec::<String>::new());
     world.end().await;
 }

@@ -7,7 +7,7 @@
 //! requests its end.
 
 use crate::store::{Store, leases};
-use crate::supervisor::{LinkStatus, Supervisor};
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use acp_shared::protocol::{LeaseKind, Reply, Request};
 use tokio_util::sync::CancellationToken;
 
@@ -15,12 +15,12 @@ const REASON: &str =
     "its gateway has no use for it: it gave the lease up, or was restored from an older backup";
 
 /// Checks for orphans after each connection to the supervisor, until `stop`.
-pub(crate) async fn run(store: Store, supervisor: Supervisor, stop: CancellationToken) {
+pub(crate) async fn run(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
     let mut status = supervisor.status();
     loop {
-        let is_up = matches!(*status.borrow_and_update(), LinkStatus::Up { .. });
+        let is_up = matches!(*status.borrow_and_update(), SupervisorStatus::Up { .. });
         if is_up {
-            end_strays(&store, &supervisor).await;
+            end_orphans(&store, &supervisor).await;
         }
         tokio::select! {
             biased;
@@ -30,7 +30,7 @@ pub(crate) async fn run(store: Store, supervisor: Supervisor, stop: Cancellation
     }
 }
 
-async fn end_strays(store: &Store, supervisor: &Supervisor) {
+async fn end_orphans(store: &Store, supervisor: &SupervisorClient) {
     // Checked again after the next connection.
     let Ok(Reply::Leases(list)) = supervisor.call(Request::ListLeases { detail: false }).await else {
         return;

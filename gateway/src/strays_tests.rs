@@ -2,15 +2,15 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::rows::LeaseUse;
-use crate::supervisor::by_hand::Wire;
+use crate::core::rows::LeaseStatus;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use crate::tests::{lease_info, lease_row, open, session_row, spawn};
 use acp_shared::ids::{AgentName, SessionKey};
 use acp_shared::protocol::{LeaseInfo, LeaseState};
 
 /// A lease of the supervisor; with its row, if there is one.
-async fn lease(store: &Store, key: &SessionKey, usage: Option<LeaseUse>) -> LeaseInfo {
-    let row = lease_row(key, usage.unwrap_or(LeaseUse::Open));
+async fn lease(store: &Store, key: &SessionKey, usage: Option<LeaseStatus>) -> LeaseInfo {
+    let row = lease_row(key, usage.unwrap_or(LeaseStatus::Open));
     let info = lease_info(&row.spawn);
     if usage.is_some() {
         store.write("insert", move |tx| leases::insert(tx, &row)).await.unwrap();
@@ -25,12 +25,12 @@ async fn who_lives_and_is_of_no_use_is_ended() {
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     spawn(&store, session_row(&key), None).await;
     let unknown = lease(&store, &key, None).await;
-    let given_up = lease(&store, &key, Some(LeaseUse::Ended)).await;
-    let used = lease(&store, &key, Some(LeaseUse::Intended)).await;
+    let given_up = lease(&store, &key, Some(LeaseStatus::Ended)).await;
+    let used = lease(&store, &key, Some(LeaseStatus::Intended)).await;
     let gone = LeaseInfo { state: LeaseState::Closed, ..lease(&store, &key, None).await };
     let ended = [unknown.lease_id, given_up.lease_id];
 
-    let (supervisor, mut wire) = Wire::new();
+    let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("s");
     let stop = CancellationToken::new();
     let looking = tokio::spawn(run(store.clone(), supervisor, stop.clone()));

@@ -26,9 +26,9 @@ const REQUESTS_MAX: usize = 1024;
 /// Deadline for the response to Hello, in milliseconds.
 const HELLO_MS: u64 = 10_000;
 /// Silence after which the supervisor is pinged, in milliseconds …
-const ASK_AFTER_MS: u64 = 5_000;
+const PING_AFTER_MS: u64 = 5_000;
 /// … and further silence after which the connection is given up as hanging, in milliseconds.
-const HANGS_MS: u64 = 15_000;
+const PONG_TIMEOUT_MS: u64 = 15_000;
 /// Request number reserved for pings.
 const PING_ID: u64 = 0;
 /// First and maximum delay before a reconnect, in milliseconds.
@@ -51,7 +51,7 @@ pub(crate) type ReadMarks =
 
 /// Status of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LinkStatus {
+pub(crate) enum SupervisorStatus {
     /// Not connected yet, and not refused either.
     Connecting,
     /// Not connected, since an earlier connection of this gateway is still open; retried soon.
@@ -101,7 +101,7 @@ pub(crate) enum FeedItem {
 #[derive(Debug)]
 pub(crate) struct LeaseFeed {
     lease_id: LeaseId,
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     queue: Arc<FeedQueue>,
 }
 
@@ -138,30 +138,30 @@ impl Drop for LeaseFeed {
     }
 }
 
-type Answer = Result<Reply, CallError>;
+type CallResult = Result<Reply, CallError>;
 
 #[derive(Debug, Default)]
-struct State {
+struct ClientState {
     next_id: u64,
     generation: u64,
-    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    waiting: HashMap<u64, oneshot::Sender<CallResult>>,
     feeds: HashMap<LeaseId, Arc<FeedQueue>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    status: watch::Sender<LinkStatus>,
+struct ClientShared {
+    state: Mutex<ClientState>,
+    status: watch::Sender<SupervisorStatus>,
 }
 
 /// Handle of the connection. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Supervisor {
-    shared: Arc<Shared>,
+pub(crate) struct SupervisorClient {
+    shared: Arc<ClientShared>,
     requests: mpsc::Sender<(u64, Request)>,
 }
 
-impl Supervisor {
+impl SupervisorClient {
     /// Connects to the socket at `path`, and reconnects until `stop` is cancelled. The secret is read for
     /// each connection, since the supervisor may be started later.
     pub(crate) fn start(
@@ -170,7 +170,7 @@ impl Supervisor {
         says: (Hello, ReadMarks),
         stop: CancellationToken,
     ) -> Self {
-        Self::start_with(path, secret, says, stop, (ASK_AFTER_MS, HANGS_MS))
+        Self::start_with(path, secret, says, stop, (PING_AFTER_MS, PONG_TIMEOUT_MS))
     }
 
     /// Like `start`, with the silence before a ping and the time to respond, in milliseconds.
@@ -182,9 +182,10 @@ impl Supervisor {
         patience_ms: (u64, u64),
     ) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
-        let status = watch::Sender::new(LinkStatus::Connecting);
-        let shared = Arc::new(Shared { state: Mutex::default(), status });
-        let driver = Driver { path, secret, hello, marks, shared: Arc::clone(&shared), queue, patience_ms };
+        let status = watch::Sender::new(SupervisorStatus::Connecting);
+        let shared = Arc::new(ClientShared { state: Mutex::default(), status });
+        let driver =
+            ConnectionDriver { path, secret, hello, marks, shared: Arc::clone(&shared), queue, patience_ms };
         tokio::spawn(async move {
             tokio::select! {
                 () = driver.run() => {}
@@ -195,19 +196,19 @@ impl Supervisor {
     }
 
     /// Returns a receiver of the connection status.
-    pub(crate) fn status(&self) -> watch::Receiver<LinkStatus> {
+    pub(crate) fn status(&self) -> watch::Receiver<SupervisorStatus> {
         self.shared.status.subscribe()
     }
 
     /// Returns the reason why the supervisor cannot be used; `None` if it can.
     pub(crate) fn outage(&self) -> Option<String> {
         match &*self.shared.status.borrow() {
-            LinkStatus::Up { .. } => None,
-            LinkStatus::Connecting => Some("the supervisor does not answer yet".to_owned()),
-            LinkStatus::Busy(why) | LinkStatus::Down(why) => {
+            SupervisorStatus::Up { .. } => None,
+            SupervisorStatus::Connecting => Some("the supervisor does not answer yet".to_owned()),
+            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => {
                 Some(format!("the supervisor does not answer ({why})"))
             }
-            LinkStatus::RolledBack(_) => {
+            SupervisorStatus::RolledBack(_) => {
                 Some("the supervisor refuses a database that went back in time".to_owned())
             }
         }
@@ -223,20 +224,20 @@ impl Supervisor {
     /// Sends a request, in order with earlier ones, and returns the receiver of its response. The request is
     /// sent on the current connection or not at all: one that waited for queue space until after a reconnect
     /// would be executed twice, since its caller repeats it there.
-    pub(crate) async fn send(&self, body: Request) -> oneshot::Receiver<Answer> {
+    pub(crate) async fn send(&self, body: Request) -> oneshot::Receiver<CallResult> {
         let (answer, receiver) = oneshot::channel();
         let mut status = self.shared.status.subscribe();
         let connection = match *status.borrow_and_update() {
-            LinkStatus::Up { generation, .. } => generation,
-            LinkStatus::Connecting
-            | LinkStatus::Busy(_)
-            | LinkStatus::Down(_)
-            | LinkStatus::RolledBack(_) => {
+            SupervisorStatus::Up { generation, .. } => generation,
+            SupervisorStatus::Connecting
+            | SupervisorStatus::Busy(_)
+            | SupervisorStatus::Down(_)
+            | SupervisorStatus::RolledBack(_) => {
                 drop(answer.send(Err(CallError::Disconnected)));
                 return receiver;
             }
         };
-        let is_other = |status: &LinkStatus| !matches!(status, LinkStatus::Up { generation, .. } if *generation == connection);
+        let is_other = |status: &SupervisorStatus| !matches!(status, SupervisorStatus::Up { generation, .. } if *generation == connection);
         let place = tokio::select! {
             biased;
             place = self.requests.reserve() => place.ok(),
@@ -259,25 +260,25 @@ impl Supervisor {
     /// # Errors
     /// [`CallError::Refused`] with the supervisor's reason; [`CallError::Disconnected`] if the connection
     /// breaks before the response.
-    pub(crate) async fn call(&self, body: Request) -> Answer {
+    pub(crate) async fn call(&self, body: Request) -> CallResult {
         self.send(body).await.await.unwrap_or(Err(CallError::Disconnected))
     }
 }
 
-type Connection = conn::Conn<ToClient, ToSupervisor>;
+type SupervisorConnection = conn::Conn<ToClient, ToSupervisor>;
 
-struct Driver {
+struct ConnectionDriver {
     path: PathBuf,
     secret: PathBuf,
     hello: Hello,
     marks: ReadMarks,
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     queue: mpsc::Receiver<(u64, Request)>,
     /// Silence before a ping, and the time to respond, in milliseconds.
     patience_ms: (u64, u64),
 }
 
-impl Driver {
+impl ConnectionDriver {
     async fn run(mut self) {
         let mut backoff_ms = BACKOFF_MS.0;
         loop {
@@ -285,7 +286,7 @@ impl Driver {
                 Ok((connection, welcome)) => {
                     backoff_ms = BACKOFF_MS.0;
                     let why = self.serve(connection, welcome).await;
-                    self.set_down(LinkStatus::Down(why));
+                    self.set_down(SupervisorStatus::Down(why));
                 }
                 Err(status) => self.set_down(status),
             }
@@ -294,16 +295,16 @@ impl Driver {
         }
     }
 
-    async fn open(&self) -> Result<(Connection, Welcome), LinkStatus> {
+    async fn open(&self) -> Result<(SupervisorConnection, Welcome), SupervisorStatus> {
         let hello = Hello { secret: secret(&self.secret), ..self.hello.clone() };
-        let marks = (self.marks)().await.map_err(LinkStatus::Down)?;
+        let marks = (self.marks)().await.map_err(SupervisorStatus::Down)?;
         let opened = conn::open_gateway(&self.path, hello, marks, Duration::from_millis(HELLO_MS)).await;
         opened.map_err(|error| match error {
-            ConnError::RolledBack(rollback) => LinkStatus::RolledBack(rollback),
+            ConnError::RolledBack(rollback) => SupervisorStatus::RolledBack(rollback),
             ConnError::Refused(refusal) if refusal.code == RefusalCode::InstanceBusy => {
-                LinkStatus::Busy(refusal.message)
+                SupervisorStatus::Busy(refusal.message)
             }
-            other => LinkStatus::Down(describe(&other)),
+            other => SupervisorStatus::Down(describe(&other)),
         })
     }
 
@@ -315,7 +316,7 @@ impl Driver {
     }
 
     /// Serves one connection; returns the reason of its end.
-    async fn serve(&mut self, connection: Connection, welcome: Welcome) -> String {
+    async fn serve(&mut self, connection: SupervisorConnection, welcome: Welcome) -> String {
         let conn::Conn { mut receiver, mut sender, .. } = connection;
         // Requests from before this connection were answered with `Disconnected` and must not be sent now.
         while self.queue.try_recv().is_ok() {}
@@ -397,16 +398,16 @@ impl Driver {
             version = welcome.version,
             "connected to the supervisor"
         );
-        self.shared.status.send_replace(LinkStatus::Up { generation, welcome: Box::new(welcome) });
+        self.shared.status.send_replace(SupervisorStatus::Up { generation, welcome: Box::new(welcome) });
     }
 
-    fn set_down(&self, status: LinkStatus) {
-        let was_up = matches!(*self.shared.status.borrow(), LinkStatus::Up { .. });
+    fn set_down(&self, status: SupervisorStatus) {
+        let was_up = matches!(*self.shared.status.borrow(), SupervisorStatus::Up { .. });
         let changed = *self.shared.status.borrow() != status;
         let why = match &status {
-            LinkStatus::Busy(why) | LinkStatus::Down(why) => why.clone(),
-            LinkStatus::RolledBack(rollback) => rollback.refusal.message.clone(),
-            LinkStatus::Connecting | LinkStatus::Up { .. } => String::new(),
+            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => why.clone(),
+            SupervisorStatus::RolledBack(rollback) => rollback.refusal.message.clone(),
+            SupervisorStatus::Connecting | SupervisorStatus::Up { .. } => String::new(),
         };
         if was_up {
             tracing::warn!(why, "the connection to the supervisor is gone");
@@ -424,7 +425,7 @@ impl Driver {
     }
 }
 
-impl Shared {
+impl ClientShared {
     /// Dispatches one message; returns a reason if the connection is unusable.
     fn deliver(&self, message: ToClient) -> Option<String> {
         match message {
@@ -468,7 +469,7 @@ impl Shared {
 /// Builds the message of a request: modifying requests carry the gateway's epoch.
 const fn message(epoch: Option<u64>, id: u64, body: Request) -> ToSupervisor {
     match epoch {
-        Some(epoch) if body.acts() => ToSupervisor::Act { id, epoch, body },
+        Some(epoch) if body.changes_lease() => ToSupervisor::Act { id, epoch, body },
         Some(_) | None => ToSupervisor::Request { id, body },
     }
 }
@@ -484,11 +485,11 @@ pub(crate) fn hello(role: Role) -> Hello {
 
 /// Like `hello`, with the secret next to the supervisor's socket, if this user may read it.
 pub(crate) fn hello_at(socket: &Path, role: Role) -> Hello {
-    Hello { secret: secret(&secret_beside(socket)), ..hello(role) }
+    Hello { secret: secret(&default_secret_path(socket)), ..hello(role) }
 }
 
 /// Returns the path of the secret that a supervisor requires from its own user (H9).
-pub(crate) fn secret_beside(socket: &Path) -> PathBuf {
+pub(crate) fn default_secret_path(socket: &Path) -> PathBuf {
     socket.with_file_name("secret")
 }
 

@@ -42,7 +42,7 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
     });
     let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
     let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
-    let supervisor = Supervisor::start_with(
+    let supervisor = SupervisorClient::start_with(
         path.clone(),
         path,
         (hello(role), by_hand::no_marks()),
@@ -50,12 +50,12 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
         (20, 400),
     );
     let mut status = supervisor.status();
-    let is_up = |number: u64| move |status: &LinkStatus| matches!(status, LinkStatus::Up { generation, .. } if *generation == number);
+    let is_up = |number: u64| move |status: &SupervisorStatus| matches!(status, SupervisorStatus::Up { generation, .. } if *generation == number);
     status.wait_for(is_up(1)).await.unwrap();
     let waits = supervisor.send(Request::ListLeases { detail: false }).await;
     assert_eq!(waits.await.unwrap(), Ok(Reply::Done));
-    let down = status.wait_for(|status| matches!(status, LinkStatus::Down(_))).await.unwrap().clone();
-    let LinkStatus::Down(why) = down else { panic!("{down:?}") };
+    let down = status.wait_for(|status| matches!(status, SupervisorStatus::Down(_))).await.unwrap().clone();
+    let SupervisorStatus::Down(why) = down else { panic!("{down:?}") };
     assert!(why.contains("hangs"), "{why}");
     status.wait_for(is_up(2)).await.unwrap();
     stop.cancel();
@@ -79,10 +79,11 @@ async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
     let stop = CancellationToken::new();
     let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
     let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
-    let supervisor = Supervisor::start(path.clone(), path, (hello(role), by_hand::no_marks()), stop.clone());
+    let supervisor =
+        SupervisorClient::start(path.clone(), path, (hello(role), by_hand::no_marks()), stop.clone());
     let mut status = supervisor.status();
-    let down = status.wait_for(|status| matches!(status, LinkStatus::Down(_))).await.unwrap().clone();
-    let LinkStatus::Down(why) = down else { panic!("{down:?}") };
+    let down = status.wait_for(|status| matches!(status, SupervisorStatus::Down(_))).await.unwrap().clone();
+    let SupervisorStatus::Down(why) = down else { panic!("{down:?}") };
     for says in ["speaks protocol 1 to 1, the client 2 to 2", "`acp-supervisor upgrade`"] {
         assert!(why.contains(says), "{says}: {why}");
     }
@@ -93,7 +94,7 @@ async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
 /// A start that is asked for twice could be refused first and then succeed.
 #[tokio::test]
 async fn a_request_that_waited_for_room_is_not_done_on_the_next_connection() {
-    let (supervisor, mut wire) = by_hand::Wire::new();
+    let (supervisor, mut wire) = by_hand::SimSupervisorConnection::new();
     wire.up("s");
     for _ in 0..REQUESTS_MAX {
         drop(supervisor.send(Request::Status).await);

@@ -2,12 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::core::binding::Placement;
-use crate::core::effect::{Fence, Write};
+use crate::core::effect::{ActorFence, Write};
 use crate::core::event::EventKind;
 use crate::core::request::{PromptRequest, SpawnRequest};
 use crate::core::rows::{
-    BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseUse, NonInteractive, PermissionMode, RunMode,
-    RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
+    BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive, PermissionMode,
+    RunMode, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
@@ -76,7 +76,7 @@ pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
 }
 
 /// A lease for an agent of a session, in this use.
-pub(crate) fn lease_row(key: &SessionKey, usage: LeaseUse) -> LeaseRow {
+pub(crate) fn lease_row(key: &SessionKey, usage: LeaseStatus) -> LeaseRow {
     let spawn = Spawn {
         lease_id: LeaseId::mint(),
         session_key: key.clone(),
@@ -155,7 +155,7 @@ pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<Bi
         run: None,
         events: Vec::new(),
         idempotency: None,
-        caps: crate::core::effect::Caps { sessions_max: 1_000, account: None },
+        caps: crate::core::effect::SessionLimits { sessions_max: 1_000, account: None },
     };
     store.spawn_session(spawn).await.unwrap();
 }
@@ -163,7 +163,7 @@ pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<Bi
 /// The actor's place: writes runs and journal rows of one session.
 pub(crate) struct Scribe {
     store: Store,
-    fence: Fence,
+    fence: ActorFence,
     session: SessionRow,
     run: Option<(RunRow, u64)>,
     seq: u64,

@@ -56,7 +56,7 @@ pub enum ToSupervisor {
     },
     /// Durable progress of a gateway, right after its Hello. Since version 2.
     Marks(Marks),
-    /// A request of a gateway that changes something ([`Request::acts`]); answered like [`ToSupervisor::Request`].
+    /// A request of a gateway that changes something ([`Request::changes_lease`]); answered like [`ToSupervisor::Request`].
     /// Since version 2.
     Act {
         /// Chosen by the client, unique among its unanswered requests.
@@ -282,7 +282,7 @@ pub enum Request {
 impl Request {
     /// True for requests that change a lease. A gateway sends these as [`ToSupervisor::Act`].
     #[must_use]
-    pub const fn acts(&self) -> bool {
+    pub const fn changes_lease(&self) -> bool {
         match self {
             Self::Spawn(_)
             | Self::Attach { .. }

@@ -3,10 +3,10 @@
 
 use crate::config::size;
 use crate::context::wall_ms;
-use crate::core::admit::{Admitted, ClaimedProgress, Living, admit, other_user};
+use crate::core::admit::{Admitted, ClaimedProgress, LiveConnection, admit, other_user};
 use crate::core::tenant::tenant_of;
-use crate::link::{Link, LinkId};
-use crate::owner::{Connected, LAST_WORDS, Owner, Who};
+use crate::link::ConnectionHandle;
+use crate::owner::{ClientKind, ConnectedClient, LAST_MESSAGES_WAIT, Owner};
 use crate::sys::Sys;
 use acp_shared::conn::Peer;
 use acp_shared::ids::GatewayInstanceId;
@@ -16,7 +16,7 @@ use std::pin::Pin;
 /// Maximum number of admin connections; they are counted separately from gateways.
 const ADMINS_MAX: usize = 64;
 /// Retry delay for a client that found the connection limit reached, in milliseconds.
-const PLACE_RETRY_MS: u64 = 1_000;
+const CONNECTION_RETRY_MS: u64 = 1_000;
 /// Maximum length of a machine id, in bytes; systemd's have 33.
 const MACHINE_ID_BYTES_MAX: usize = 256;
 
@@ -54,10 +54,10 @@ impl Denial {
 }
 
 /// Future that completes when the gateway's record is on disk, or when waiting for the disk times out.
-pub(crate) type OnRecord = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type RecordedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn too_many(why: String) -> Refusal {
-    Refusal::new(RefusalCode::QuotaExceeded, why).retry_after(PLACE_RETRY_MS)
+    Refusal::new(RefusalCode::QuotaExceeded, why).retry_after(CONNECTION_RETRY_MS)
 }
 
 impl Owner {
@@ -69,39 +69,39 @@ impl Owner {
         hello: &Hello,
         (version, marks): (u16, Option<Marks>),
         peer: Peer,
-        link: Link,
-    ) -> Result<(Welcome, Option<OnRecord>), Denial> {
+        link: ConnectionHandle,
+    ) -> Result<(Welcome, Option<RecordedFuture>), Denial> {
         if self.stopping || self.leaving {
             return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending").into());
         }
         match &hello.role {
-            Role::Admin => self.policy.admin(peer.uid, peer.gid)?,
-            Role::Gateway { .. } => self.policy.gateway(peer.uid, peer.gid)?,
+            Role::Admin => self.policy.authorize_admin(peer.uid, peer.gid)?,
+            Role::Gateway { .. } => self.policy.authorize_gateway(peer.uid, peer.gid)?,
         }
         let (who, epoch, on_record) = match &hello.role {
             Role::Admin => {
-                self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
-                let admins = self.links.values().filter(|c| c.who == Who::Admin).count();
+                self.policy.check_admin_secret(peer.uid, peer.gid, hello.secret.as_ref())?;
+                let admins = self.links.values().filter(|c| c.who == ClientKind::Admin).count();
                 if admins >= ADMINS_MAX {
                     return Err(too_many(format!("{admins} admin connections are open")).into());
                 }
-                (Who::Admin, 0, None)
+                (ClientKind::Admin, 0, None)
             }
             Role::Gateway { instance_id, epoch, home } => {
                 let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
-                self.policy.gateway_knows(peer.uid, tenant, hello.secret.as_ref())?;
+                self.policy.check_gateway_secret(peer.uid, tenant, hello.secret.as_ref())?;
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
                     let why = "the machine id is no machine id";
                     return Err(Refusal::new(RefusalCode::BadRequest, why).into());
                 }
                 let on_record = self.admit_gateway(*instance_id, (*epoch, marks.as_ref()), home, peer)?;
-                (Who::Gateway(*instance_id), *epoch, Some(on_record))
+                (ClientKind::Gateway(*instance_id), *epoch, Some(on_record))
             }
         };
         tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
         // The pid may have been reused since the peer connected; in that case the connection has ended.
         let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
-        self.links.insert(link.id(), Connected { link, who, peer, epoch, version, process });
+        self.links.insert(link.id(), ConnectedClient { link, who, peer, epoch, version, process });
         let welcome = Welcome {
             version,
             features: Vec::new(),
@@ -115,7 +115,7 @@ impl Owner {
     /// Refuses a gateway without a record if too many are connected. Gateways with a record need no check:
     /// each has one connection, and `gateways_per_user_max` bounds the records.
     fn has_room_for_new(&self, uid: u32) -> Result<(), Refusal> {
-        let gateways = || self.links.values().filter(|c| c.who != Who::Admin);
+        let gateways = || self.links.values().filter(|c| c.who != ClientKind::Admin);
         let config = &self.context.config;
         let of_user = gateways().filter(|c| c.peer.uid == uid).count();
         if of_user >= size(config.connections_per_user_max) {
@@ -138,16 +138,17 @@ impl Owner {
         (epoch, marks): (u64, Option<&Marks>),
         home: &Home,
         peer: Peer,
-    ) -> Result<OnRecord, Denial> {
+    ) -> Result<RecordedFuture, Denial> {
         let uid = peer.uid;
-        let living = self.links.values().find(|c| c.who == Who::Gateway(gateway));
+        let client = ClientKind::Gateway(gateway);
+        let living = self.links.values().find(|c| c.who == client);
         let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
             let other = c.process.as_ref().filter(|(pid, _)| Some(*pid) != peer.pid);
-            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.holds_number(process));
-            Living { epoch: c.epoch, elsewhere }
+            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.is_unreaped(process));
+            LiveConnection { epoch: c.epoch, elsewhere }
         });
         let known = self.installations.get(&gateway);
-        let acked = if marks.is_some() { self.acked(gateway) } else { Vec::new() };
+        let acked = if marks.is_some() { self.acked_outputs(gateway) } else { Vec::new() };
         let claimed = marks.map(|marks| ClaimedProgress { marks, acked: &acked, now_ms: wall_ms() });
         let admitted = admit(known, living, (gateway, uid), home, epoch, claimed);
         let Admitted { installation, supersedes } = match admitted {
@@ -177,12 +178,11 @@ impl Owner {
             self.make_room_for_gateway(uid)?;
         }
         // Also written for a known gateway: the last write may have failed.
-        let on_record: OnRecord = Box::pin(self.context.store.record_installation(&installation));
+        let on_record: RecordedFuture = Box::pin(self.context.store.record_installation(&installation));
         self.installations.insert(gateway, installation);
         self.detached_at_ms.remove(&gateway);
         self.pending.kept_until_ms.remove(&gateway);
-        let old: Vec<LinkId> =
-            self.links.iter().filter(|(_, c)| c.who == Who::Gateway(gateway)).map(|(id, _)| *id).collect();
+        let old: Vec<_> = self.links.iter().filter(|(_, c)| c.who == client).map(|(id, _)| *id).collect();
         for id in old {
             // Frames still unread on the old connection are ignored: the link is no longer known (H5).
             if let Some(connected) = self.links.remove(&id)
@@ -195,7 +195,7 @@ impl Owner {
                 // An unread last message must not delay the end of the old connection any further.
                 let end = connected.link.end().clone();
                 tokio::spawn(async move {
-                    tokio::time::sleep(LAST_WORDS).await;
+                    tokio::time::sleep(LAST_MESSAGES_WAIT).await;
                     end.cancel();
                 });
             }

@@ -2,20 +2,22 @@
 
 use crate::config::{Config, ConfigError};
 use crate::context::{Context, wall_ms};
-use crate::core::admit::Policy;
+use crate::core::admit::AccessPolicy;
 use crate::core::lease::Lease;
-use crate::core::load::{self, Own};
+use crate::core::load::{self, SupervisorIdentity};
 use crate::core::tenant::Tenant;
-use crate::ground::{self, GroundError};
-use crate::handover::{Footing, Handover, Standing, Thawing, plain, program};
+use crate::ground::{self, StartupError};
+use crate::handover::{
+    Handover, HandoverResources, ImportedState, InheritableResources, program, without_handover_args,
+};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
-use crate::owner::{Event, Leave, Owner};
+use crate::owner::{Event, Owner, OwnerExit};
 use crate::reaper;
-use crate::relay::spools::Spools;
+use crate::relay::spools::SpoolDir;
 use crate::secret::{self, SECRET_FILE};
 use crate::server;
 use crate::session_logs::SessionLogs;
-use crate::signals::Signals;
+use crate::signals::TerminationSignals;
 use crate::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
@@ -45,7 +47,7 @@ pub(crate) const LOCK_FILE: &str = "lock";
 /// Capacity of the owner's event queue; senders wait while it is full.
 const EVENTS_QUEUED_MAX: usize = 4096;
 /// Maximum number of concurrent process inspections for clients.
-const LOOKS_MAX: usize = 2;
+const INSPECTIONS_MAX: usize = 2;
 
 /// Reason why the supervisor cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +80,7 @@ pub enum AppError {
     Wrapper(#[from] LaunchDirError),
     /// The system lacks a required facility, or cannot be inspected.
     #[error(transparent)]
-    Ground(#[from] GroundError),
+    Startup(#[from] StartupError),
     /// The state handed over by an earlier program of this process is invalid.
     #[error("cannot go on where the earlier program was")]
     Resume(#[from] crate::handover::ResumeError),
@@ -167,61 +169,70 @@ fn descriptors(handover: Option<&Handover>) -> rustix::process::Rlimit {
 }
 
 /// Parts of the supervisor that are constant until this program ends.
-struct House {
+struct SupervisorParts {
     context: Arc<Context>,
-    policy: Policy,
+    policy: AccessPolicy,
     /// Source of connection ids.
     links: Arc<AtomicU64>,
     program: PathBuf,
 }
 
 /// Listener, signals and service manager, set up but not yet served.
-struct Doors {
+struct ServerEndpoints {
     accepts: Listener,
-    signals: Signals,
+    signals: TerminationSignals,
     manager: Manager,
 }
 
-impl House {
+impl SupervisorParts {
     /// Sets up listener, signals and service manager.
-    fn doors(&self, listener: io::Result<OwnedFd>) -> Result<Doors, AppError> {
+    fn set_up_endpoints(&self, listener: io::Result<OwnedFd>) -> Result<ServerEndpoints, AppError> {
         let accepts = listener.and_then(Listener::inherited);
-        Ok(Doors {
+        Ok(ServerEndpoints {
             accepts: file(&self.context.state_dir.join(SOCKET_FILE), accepts)?,
-            signals: Signals::new().map_err(AppError::Signals)?,
+            signals: TerminationSignals::new().map_err(AppError::Signals)?,
             manager: Manager::from_env().map_err(AppError::Manager)?,
         })
     }
 
     /// Starts to accept connections and signals.
-    fn open(&self, owner: &mut Owner, standing: Standing, doors: Doors) {
-        let Doors { accepts, signals, manager } = doors;
+    fn start_serving(
+        &self,
+        owner: &mut Owner,
+        inheritable: InheritableResources,
+        endpoints: ServerEndpoints,
+    ) {
+        let ServerEndpoints { accepts, signals, manager } = endpoints;
         let server =
             server::serve(Arc::clone(&self.context), accepts, (Arc::clone(&self.links), self.policy.clone()));
         let signals = signals.watch(Arc::clone(&self.context));
         owner.manager = manager;
         let read_only = self.context.store.read_only().is_some();
-        owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
-        owner.stand(Footing {
-            standing,
-            doors: vec![tokio::spawn(server), tokio::spawn(signals)],
+        owner.manager.notify(if read_only {
+            "READY=1\nSTATUS=reading only"
+        } else {
+            "READY=1\nSTATUS=serving"
+        });
+        owner.set_handover_resources(HandoverResources {
+            inheritable,
+            server_tasks: vec![tokio::spawn(server), tokio::spawn(signals)],
             program: self.program.clone(),
-            args: plain(std::env::args_os().skip(1)),
+            args: without_handover_args(std::env::args_os().skip(1)),
         });
     }
 
     /// Resumes an owner from its exported state.
-    fn thaw(&self, thawing: Thawing, doors: Doors) -> Result<Owner, AppError> {
-        let thawed = Owner::thaw(&self.context, self.policy.clone(), thawing);
-        let (mut owner, standing) = file(&self.context.state_dir, thawed)?;
-        self.open(&mut owner, standing, doors);
+    fn import(&self, imported: ImportedState, endpoints: ServerEndpoints) -> Result<Owner, AppError> {
+        let imported = Owner::import(&self.context, self.policy.clone(), imported);
+        let (mut owner, inheritable) = file(&self.context.state_dir, imported)?;
+        self.start_serving(&mut owner, inheritable, endpoints);
         Ok(owner)
     }
 
     /// Starts an owner with the leases of the store.
-    async fn found(
+    async fn start_from_store(
         &self,
-        Fresh { lock, socket }: Fresh,
+        AcquiredResources { lock, socket }: AcquiredResources,
         (mut loaded, mut warnings): (Loaded, Vec<String>),
         ready: impl FnOnce(&Path),
     ) -> Result<Owner, AppError> {
@@ -229,43 +240,43 @@ impl House {
         if let Some(why) = context.store.read_only() {
             tracing::error!(why, "nothing is signalled and nothing is started");
         } else {
-            warnings.extend(put_in_order(context, &mut loaded));
+            warnings.extend(quarantine_and_clean_up(context, &mut loaded));
             let manager = Manager::from_env().map_err(AppError::Manager)?;
-            manager.say("STATUS=looking at what an earlier supervisor left behind");
+            manager.notify("STATUS=looking at what an earlier supervisor left behind");
             if let Err(error) = reap_at_start(context, &mut loaded.leases).await {
                 tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
                 warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
             }
-            tidy_groups(context, &loaded.leases);
+            remove_empty_cgroups(context, &loaded.leases);
         }
         let (leases, installations) = (loaded.leases, loaded.installations);
         let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
         let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
         let listener = file(&socket.path, socket.listener.descriptor())?;
-        let standing = Standing { lock: lock.into(), listener, to_remove: socket.to_remove() };
-        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
-        let doors = self.doors(standing.listener.try_clone())?;
-        self.open(&mut owner, standing, doors);
+        let inheritable = InheritableResources { lock: lock.into(), listener, to_remove: socket.to_remove() };
+        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.containment.rung.as_str(), "ready");
+        let endpoints = self.set_up_endpoints(inheritable.listener.try_clone())?;
+        self.start_serving(&mut owner, inheritable, endpoints);
         ready(&socket.path);
         Ok(owner)
     }
 
     /// Runs the owner until the supervisor ends, also across failed upgrades. Returns the process-level
     /// resources.
-    async fn live(
+    async fn run_owner(
         &self,
         mut owner: Owner,
         queue: &mut mpsc::Receiver<Event>,
-    ) -> Result<Option<Standing>, AppError> {
+    ) -> Result<Option<InheritableResources>, AppError> {
         let watches = self.context.store.read_only().is_none();
-        let strays = watches.then(|| tokio::spawn(strays::watch(Arc::clone(&self.context))));
-        let standing = loop {
+        let strays = watches.then(|| tokio::spawn(strays::watch_orphans(Arc::clone(&self.context))));
+        let inheritable = loop {
             match owner.run(queue).await {
-                Leave::Ended(standing) => break standing,
-                Leave::Frozen(frozen) => {
-                    let thawing = frozen.leave(&self.context).await;
-                    let doors = self.doors(thawing.handover.head.listener.again())?;
-                    owner = self.thaw(thawing, doors)?;
+                OwnerExit::Ended(inheritable) => break inheritable,
+                OwnerExit::Exported(exported) => {
+                    let imported = exported.exec(&self.context).await;
+                    let endpoints = self.set_up_endpoints(imported.handover.head.listener.try_clone())?;
+                    owner = self.import(imported, endpoints)?;
                 }
             }
         };
@@ -273,7 +284,7 @@ impl House {
             task.abort();
             drop(task.await);
         }
-        Ok(standing)
+        Ok(inheritable)
     }
 }
 
@@ -289,75 +300,77 @@ pub(crate) async fn serve(
     ready: impl FnOnce(&Path),
 ) -> Result<(), AppError> {
     let program = program::own();
-    let begun = begin(options, handover.as_ref())?;
-    let Begun { context, policy, mut queue, loaded, warnings, writer, fresh } = begun;
+    let setup = set_up(options, handover.as_ref())?;
+    let OwnerSetup { context, policy, mut queue, loaded, warnings, writer, fresh } = setup;
     let links = Arc::new(AtomicU64::new(1));
-    let house = House { context: Arc::clone(&context), policy, links, program };
+    let parts = SupervisorParts { context: Arc::clone(&context), policy, links, program };
     let owner = match (handover.as_ref(), fresh) {
-        (Some(to_come), _) => {
-            let doors = house.doors(to_come.head.listener.again())?;
-            tracing::info!(from = to_come.head.version, leases = to_come.living(), "taking over");
+        (Some(pending), _) => {
+            let endpoints = parts.set_up_endpoints(pending.head.listener.try_clone())?;
+            tracing::info!(from = pending.head.version, leases = pending.living_leases(), "taking over");
             let Some(handover) = handover.take() else { return Ok(()) };
-            let mut owner = house.thaw(handover.arrived(loaded.leases), doors)?;
+            let mut owner = parts.import(handover.into_imported_state(loaded.leases), endpoints)?;
             // The warnings of the earlier program are already in the handover.
             let new = |warning: &String| !owner.warnings.contains(warning);
             let new: Vec<String> = warnings.into_iter().filter(new).collect();
             owner.warnings.extend(new);
-            owner.outlast();
+            owner.resume_failed_start_cleanup();
             owner
         }
-        (None, Some(fresh)) => house.found(fresh, (loaded, warnings), ready).await?,
+        (None, Some(fresh)) => parts.start_from_store(fresh, (loaded, warnings), ready).await?,
         (None, None) => return Ok(()),
     };
-    let standing = house.live(owner, &mut queue).await?;
-    drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
-    context.settle().await;
-    give_back_groups(&context);
+    let inheritable = parts.run_owner(owner, &mut queue).await?;
+    drop(
+        inheritable.as_ref().and_then(|inheritable| inheritable.to_remove.as_ref()).map(std::fs::remove_file),
+    );
+    context.finish_disk_work().await;
+    remove_cgroup_subtree(&context);
     // After this, all posted writes are on disk, in one file.
     let finished = context.store.finish().await;
     if finished.is_ok() {
         writer.finish();
     }
-    drop(standing);
+    drop(inheritable);
     Ok(finished?)
 }
 
 /// Resources taken by the first program of this process, and handed over to later ones.
-struct Fresh {
+struct AcquiredResources {
     lock: File,
     socket: PathBuf,
 }
 
 /// Everything that is set up before the owner.
-struct Begun {
+struct OwnerSetup {
     context: Arc<Context>,
-    policy: Policy,
+    policy: AccessPolicy,
     queue: mpsc::Receiver<Event>,
     loaded: Loaded,
     warnings: Vec<String>,
     writer: Writer,
-    fresh: Option<Fresh>,
+    fresh: Option<AcquiredResources>,
 }
 
 /// Takes the state directory, unless an earlier program of this process holds it, and prepares it.
-fn begin(options: Options, handover: Option<&Handover>) -> Result<Begun, AppError> {
+fn set_up(options: Options, handover: Option<&Handover>) -> Result<OwnerSetup, AppError> {
     let tenants = tenants(&options.config, rustix::process::geteuid().as_raw())?;
     let state_dir = options.state_dir.clone();
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
     let fresh = match handover {
         Some(_) => None,
-        None => Some(Fresh {
+        None => Some(AcquiredResources {
             lock: lock(&state_dir)?,
             socket: options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE)),
         }),
     };
     let policy = policy(&options.config, &tenants, &state_dir)?;
     let (context, queue, loaded, warnings, writer) = prepare(options, state_dir, tenants, handover)?;
-    Ok(Begun { context, policy, queue, loaded, warnings, writer, fresh })
+    Ok(OwnerSetup { context, policy, queue, loaded, warnings, writer, fresh })
 }
 
-type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
+type PreparedContext = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
 
 /// Probes the machine, opens the store and creates the shared context.
 fn prepare(
@@ -365,28 +378,29 @@ fn prepare(
     state_dir: PathBuf,
     tenants: Vec<Tenant>,
     handover: Option<&Handover>,
-) -> Result<Prepared, AppError> {
+) -> Result<PreparedContext, AppError> {
     let descriptors = descriptors(handover);
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
-    let mut ground = match handover {
-        Some(handover) => ground::go_on(handover.head.abilities, handover.head.holding.clone()),
-        None => ground::look_around(&options.config, &state_dir, &wrapper_root),
+    let mut startup = match handover {
+        Some(handover) => ground::resume_after_exec(handover.head.abilities, handover.head.holding.clone()),
+        None => ground::probe_and_choose(&options.config, &state_dir, &wrapper_root),
     }?;
-    let holding = (ground.holding.rung, &ground.holding.subtree);
-    let unlimited = ground::limits_without_effect(&ground.sys, holding, &ground.abilities, &options.config);
-    ground.warnings.extend(unlimited);
-    for warning in &ground.warnings {
+    let containment = (startup.containment.rung, &startup.containment.subtree);
+    let unlimited =
+        ground::limits_without_effect(&startup.sys, containment, &startup.abilities, &options.config);
+    startup.warnings.extend(unlimited);
+    for warning in &startup.warnings {
         tracing::warn!("{warning}");
     }
-    ground.warnings.append(&mut loaded.warnings);
-    let spools = Spools::new(&spool_dir, options.config.spool_total_bytes_max);
-    let nobodys = spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
+    startup.warnings.append(&mut loaded.warnings);
+    let spools = SpoolDir::new(&spool_dir, options.config.spool_total_bytes_max);
+    let nobodys = spools.scan(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     if handover.is_none() && store.read_only().is_none() {
-        ground.warnings.extend(forget_spools(&loaded, &nobodys));
+        startup.warnings.extend(remove_unknown_spools(&loaded, &nobodys));
     }
     let logs = SessionLogs::new(&state_dir.join("logs"), options.config.stderr_bytes_max);
     if handover.is_none() && store.read_only().is_none() && !loaded.fresh && !loaded.unreadable {
@@ -394,17 +408,17 @@ fn prepare(
     }
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {
-        own_line: ground.sys.own_line(),
-        sys: ground.sys,
-        abilities: ground.abilities,
-        holding: ground.holding,
+        own_ancestry: startup.sys.own_ancestry(),
+        sys: startup.sys,
+        abilities: startup.abilities,
+        containment: startup.containment,
         store,
         config: options.config,
         tenants,
         wrapper_root,
         state_dir,
-        me: ground.me,
-        scope: ground.scope,
+        me: startup.me,
+        scope: startup.scope,
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
         spools,
@@ -413,16 +427,16 @@ fn prepare(
         descriptors,
         refusals: RefusalLog::default(),
         events,
-        looks: Semaphore::new(LOOKS_MAX),
+        inspections: Semaphore::new(INSPECTIONS_MAX),
         started: handover.map_or_else(Instant::now, Handover::started),
         wall_at_start_ms: handover.and_then(|h| h.head.wall_at_start_ms).unwrap_or_else(wall_ms),
     });
-    Ok((context, queue, loaded, ground.warnings, writer))
+    Ok((context, queue, loaded, startup.warnings, writer))
 }
 
 /// Removes spools of leases that are not in the store. If the store may have lost leases by mistake, the
 /// spools are kept and a warning is returned.
-fn forget_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
+fn remove_unknown_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
     if nobodys.is_empty() {
         return None;
     }
@@ -444,10 +458,10 @@ fn forget_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
 
 /// Marks implausible lease rows as unusable, cleans up launch directories, and returns a warning about
 /// unknown ones.
-fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
-    let own = Own { scope: &context.scope, line: &context.own_line };
+fn quarantine_and_clean_up(context: &Context, loaded: &mut Loaded) -> Vec<String> {
+    let own = SupervisorIdentity { scope: &context.scope, ancestry: &context.own_ancestry };
     let now = |pid| context.sys.open(pid).ok()?.record();
-    for lease in load::settle(&mut loaded.leases, own, wall_ms(), now) {
+    for lease in load::quarantine_invalid(&mut loaded.leases, own, wall_ms(), now) {
         tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
         context.store.post_lease(&lease);
     }
@@ -480,9 +494,9 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
 }
 
 /// Builds the admission policy. Users that a tenant names are allowed to connect.
-fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Policy, AppError> {
+fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<AccessPolicy, AppError> {
     let secret_file = state_dir.join(SECRET_FILE);
-    Ok(Policy {
+    Ok(AccessPolicy {
         own_uid: rustix::process::geteuid().as_raw(),
         allowed_uids: config
             .allowed_uids
@@ -498,16 +512,16 @@ fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Polic
 }
 
 /// Removes the empty cgroups that earlier supervisors of this state directory left for ended leases.
-fn tidy_groups(context: &Context, leases: &[Lease]) {
+fn remove_empty_cgroups(context: &Context, leases: &[Lease]) {
     let living = leases.iter().filter(|l| !l.state.is_ended()).map(|l| l.lease_id).collect();
     if let Some(tree) = context.sys.groups() {
-        tree.tidy(&context.holding.subtree, &living);
+        tree.remove_empty_groups(&context.containment.subtree, &living);
     }
 }
 
-fn give_back_groups(context: &Context) {
+fn remove_cgroup_subtree(context: &Context) {
     if let Some(tree) = context.sys.groups() {
-        tree.give_back(&context.holding.subtree);
+        tree.remove_subtree(&context.containment.subtree);
     }
 }
 

@@ -3,8 +3,8 @@
 mod place;
 mod tenant;
 
-pub use place::{Origin, Place};
-pub use tenant::{Id, Limit, Switch, TenantConfig, Unlimited};
+pub use place::{ConfigLocation, Origin};
+pub use tenant::{ResourceLimitValue, Switch, TenantConfig, Unlimited, UserOrGroup};
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
@@ -29,7 +29,7 @@ pub enum ConfigError {
     )]
     At {
         /// File and line of the error.
-        place: Place,
+        place: ConfigLocation,
         /// The error.
         #[source]
         source: Box<ConfigError>,
@@ -84,7 +84,7 @@ pub enum ConfigError {
 
 /// Configured containment level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RungWish {
+pub enum ContainmentSetting {
     /// The best level that this machine supports.
     #[default]
     #[serde(rename = "auto")]
@@ -195,7 +195,7 @@ pub struct Config {
     /// Containment level: "auto" (the best one that this machine supports), "R1" (a cgroup for each lease),
     /// "R2" (a process walk with pidfds) or "R3" (a process walk through /proc). The start fails if the
     /// configured level is not available. Default "auto".
-    pub rung: RungWish,
+    pub rung: ContainmentSetting,
     /// Directory of the cgroup that contains the cgroups of leases. Default: the supervisor's own cgroup.
     pub cgroup_root: Option<PathBuf>,
     /// Memory limit for all processes of one lease together; 0 is no limit. Default 0.
@@ -257,7 +257,7 @@ impl Default for Config {
             crash_window_ms: 5 * 60 * 1_000,
             crashes_max: 10,
             stable_after_ms: 60_000,
-            rung: RungWish::Auto,
+            rung: ContainmentSetting::Auto,
             cgroup_root: None,
             memory_max_bytes: 0,
             pids_max: 0,
@@ -280,13 +280,13 @@ impl Config {
         let Some(path) = path else { return Ok(Self::default()) };
         let read = || {
             let mut file = std::fs::File::open(path)?;
-            trusted(&file.metadata()?, rustix::process::geteuid().as_raw())?;
+            check_trusted(&file.metadata()?, rustix::process::geteuid().as_raw())?;
             let mut text = String::new();
             file.read_to_string(&mut text)?;
             Ok(text)
         };
         let text = read().map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::parse_in(&text, Some(path)).map_err(|error| error.placed(path, &text))
+        Self::parse_in(&text, Some(path)).map_err(|error| error.with_location(path, &text))
     }
 
     /// Parses TOML text.
@@ -408,7 +408,7 @@ impl Config {
 
 /// Fails if other users can change the file. It decides about the users that may connect and that agents run
 /// as. If the supervisor is root, even the file's group must not have write access.
-fn trusted(meta: &std::fs::Metadata, own_uid: u32) -> io::Result<()> {
+fn check_trusted(meta: &std::fs::Metadata, own_uid: u32) -> io::Result<()> {
     let writers = if own_uid == 0 { 0o022 } else { 0o002 };
     if meta.is_file() && (meta.mode() & writers != 0 || ![0, own_uid].contains(&meta.uid())) {
         let why = "others can change it; give it to this user or to root, and take their right to write (chmod go-w)";
@@ -556,13 +556,13 @@ mod tests {
             file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
             let meta = file.as_file().metadata().unwrap();
             let owned_by_root = meta.uid() == 0;
-            assert_eq!(trusted(&meta, 0).is_ok(), own && owned_by_root, "{mode:o}");
+            assert_eq!(check_trusted(&meta, 0).is_ok(), own && owned_by_root, "{mode:o}");
             assert_eq!(
-                trusted(&meta, meta.uid()).is_ok(),
+                check_trusted(&meta, meta.uid()).is_ok(),
                 if owned_by_root { own } else { other },
                 "{mode:o}"
             );
-            assert_eq!(trusted(&meta, 4242).is_ok(), other && owned_by_root, "{mode:o}");
+            assert_eq!(check_trusted(&meta, 4242).is_ok(), other && owned_by_root, "{mode:o}");
         }
     }
 }

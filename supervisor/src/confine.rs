@@ -2,7 +2,7 @@
 //! inputs.
 
 use crate::context::Context;
-use crate::core::tenant::{self, Account, Asker, Confined, Places, Tenant};
+use crate::core::tenant::{self, Account, AdapterStart, SpawnDirectories, SpawnOrigin, Tenant};
 use crate::spawn::SpawnError;
 use crate::sys::{Sys, people};
 use acp_shared::ids::GatewayInstanceId;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Gateway requesting a process, with its peer identity from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Customer {
+pub(crate) struct Requester {
     /// Installation of the gateway.
     pub(crate) gateway: GatewayInstanceId,
     /// User of the gateway.
@@ -22,11 +22,11 @@ pub(crate) struct Customer {
 
 /// Inputs of a confinement.
 #[derive(Debug, Clone)]
-pub(crate) struct Start {
+pub(crate) struct ConfinementInput {
     /// Environment of the request.
     pub(crate) env: Vec<(String, String)>,
     /// Directories of the request.
-    pub(crate) places: Places,
+    pub(crate) directories: SpawnDirectories,
 }
 
 /// Looks up the gateway's user, whose groups may have changed since the supervisor started, and decides.
@@ -36,30 +36,31 @@ pub(crate) struct Start {
 /// [`SpawnError::Refused`], and errors of the look-up.
 pub(crate) async fn confine<S: Sys>(
     context: &Arc<Context<S>>,
-    customer: Customer,
-    start: Start,
-) -> Result<Confined, SpawnError> {
+    requester: Requester,
+    start: ConfinementInput,
+) -> Result<AdapterStart, SpawnError> {
     let own_uid = rustix::process::geteuid().as_raw();
     let at = Arc::clone(context);
-    if own_uid != 0 || customer.uid == 0 {
-        return decide(&at.tenants, own_uid, customer, Ok(None), &start);
+    if own_uid != 0 || requester.uid == 0 {
+        return decide(&at.tenants, own_uid, requester, Ok(None), &start);
     }
-    let decided = context
-        .blocking(move |_| Ok(decide(&at.tenants, own_uid, customer, people::account(customer.uid), &start)));
+    let decided = context.blocking(move |_| {
+        Ok(decide(&at.tenants, own_uid, requester, people::account(requester.uid), &start))
+    });
     decided.await.unwrap_or_else(|source| Err(SpawnError::Io { what: "decide as whom it runs", source }))
 }
 
 fn decide(
     tenants: &[Tenant],
     own_uid: u32,
-    customer: Customer,
+    requester: Requester,
     known: io::Result<Option<Account>>,
-    start: &Start,
-) -> Result<Confined, SpawnError> {
-    let Customer { gateway, uid, gid } = customer;
+    start: &ConfinementInput,
+) -> Result<AdapterStart, SpawnError> {
+    let Requester { gateway, uid, gid } = requester;
     let known = known.map_err(|source| SpawnError::Io { what: "look up the gateway's user", source })?;
     // Without a passwd entry only the group of the gateway's process is known, as reported by the kernel.
     let account = known.unwrap_or(Account { uid, gid, groups: Vec::new(), entry: None });
-    let asker = Asker { own_uid, account, gateway };
-    tenant::confine(tenants, &asker, &start.env, &start.places).map_err(SpawnError::Refused)
+    let origin = SpawnOrigin { own_uid, account, gateway };
+    tenant::confine(tenants, &origin, &start.env, &start.directories).map_err(SpawnError::Refused)
 }

@@ -1,21 +1,21 @@
 //! Shared context of all tasks: the system, the store, the configuration, and the channel to the owner.
 
 use crate::config::Config;
-use crate::core::ladder::Holding;
-use crate::core::lease::{Lease, ProcessRecord, Scope};
+use crate::core::ladder::Containment;
+use crate::core::lease::{Lease, PidScope, ProcessRecord};
 use crate::core::retain::Clocks;
 use crate::core::tenant::Tenant;
 use crate::core::tree;
-use crate::core::verify::Guard;
+use crate::core::verify::SignalGuard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
-use crate::relay::Limits;
-use crate::relay::budget::Budget;
-use crate::relay::spools::Spools;
+use crate::relay::RelayLimits;
+use crate::relay::budget::ByteBudget;
+use crate::relay::spools::SpoolDir;
 use crate::session_logs::SessionLogs;
 use crate::store::Store;
 use crate::sys::linux::Linux;
-use crate::sys::{Abilities, Offspring, Sys};
+use crate::sys::{KernelFeatures, Sys, UnreapedChild};
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::log_limit::RefusalLog;
 use rustix::process::Rlimit;
@@ -33,9 +33,9 @@ pub struct Context<S: Sys = Linux> {
     /// System interface.
     pub sys: Arc<S>,
     /// Probed kernel features.
-    pub abilities: Abilities,
+    pub abilities: KernelFeatures,
     /// Containment of process trees.
-    pub holding: Holding,
+    pub containment: Containment,
     /// The lease store.
     pub store: Store,
     /// Configuration.
@@ -49,15 +49,15 @@ pub struct Context<S: Sys = Linux> {
     /// Process record of this supervisor, as stored in leases.
     pub me: ProcessRecord,
     /// Scope of this supervisor: boot and namespaces.
-    pub scope: Scope,
+    pub scope: PidScope,
     /// Pids of this supervisor and its ancestors at start.
-    pub own_line: HashSet<i32>,
+    pub own_ancestry: HashSet<i32>,
     /// Root pids of the living leases. Reaping one lease never signals the root of another.
     pub roots: Mutex<HashSet<i32>>,
     /// Memory budget shared by the relays of each gateway.
-    pub budgets: Mutex<HashMap<GatewayInstanceId, Weak<Budget>>>,
+    pub budgets: Mutex<HashMap<GatewayInstanceId, Weak<ByteBudget>>>,
     /// Output of ended agents, on disk.
-    pub spools: Spools,
+    pub spools: SpoolDir,
     /// Standard error of agents, on disk.
     pub logs: SessionLogs,
     /// Children that this supervisor started and has not reaped.
@@ -69,7 +69,7 @@ pub struct Context<S: Sys = Linux> {
     /// Channel to the owner.
     pub events: mpsc::Sender<Event>,
     /// Limits concurrent process inspections for clients, so that they cannot delay the end of trees.
-    pub looks: Semaphore,
+    pub inspections: Semaphore,
     /// Start of this supervisor.
     pub started: Instant,
     /// Wall clock time at the start, milliseconds since the Unix epoch.
@@ -80,7 +80,7 @@ pub struct Context<S: Sys = Linux> {
 #[derive(Debug, Default)]
 pub struct Children {
     /// Children that were started and not yet reaped.
-    pub held: HashSet<i32>,
+    pub registered: HashSet<i32>,
     /// Threads that are starting a child: the child may already exist, but its pid is not known yet.
     starting: HashSet<i32>,
 }
@@ -108,34 +108,34 @@ impl<S: Sys> Context<S> {
 
     /// Returns the buffer limits for the relays of a gateway.
     #[must_use]
-    pub fn limits(&self, gateway: GatewayInstanceId) -> Limits {
+    pub fn limits(&self, gateway: GatewayInstanceId) -> RelayLimits {
         let mut budgets = self.budgets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let budget = budgets.get(&gateway).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let new = Arc::new(Budget::new(self.config.gateway_bytes_max));
+            let new = Arc::new(ByteBudget::new(self.config.gateway_bytes_max));
             budgets.retain(|_, budget| budget.strong_count() > 0);
             budgets.insert(gateway, Arc::downgrade(&new));
             new
         });
-        Limits::new(&self.config, self.spools.shelf(gateway), budget)
+        RelayLimits::new(&self.config, self.spools.gateway_spools(gateway), budget)
     }
 
     /// Returns the processes that must not be signalled for a lease whose own root is `own`.
     #[must_use]
-    pub fn guard(&self, own: Option<i32>) -> Guard {
+    pub fn guard(&self, own: Option<i32>) -> SignalGuard {
         let mut other_roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         if let Some(pid) = own {
             other_roots.remove(&pid);
         }
         // Read again for each call: the pid of an ancestor that has ended may be reused.
-        Guard { own_line: self.sys.own_line(), other_roots }
+        SignalGuard { own_ancestry: self.sys.own_ancestry(), other_roots }
     }
 
     /// True if a process belongs to the tree of a lease. Also true if its ancestors cannot be determined.
     #[must_use]
-    pub fn is_under_care(&self, pid: i32) -> bool {
+    pub fn is_lease_process(&self, pid: i32) -> bool {
         const TRIES_MAX: u32 = 3;
-        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.glance(&handle).cgroup);
-        if group.is_some_and(|group| self.holding.subtree.is_of_a_lease(&group)) {
+        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.kernel_evidence(&handle).cgroup);
+        if group.is_some_and(|group| self.containment.subtree.is_of_a_lease(&group)) {
             return true;
         }
         let mut roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
@@ -172,52 +172,53 @@ impl<S: Sys> Context<S> {
         let started = start();
         let mut children = self.children();
         children.starting.remove(&thread);
-        children.held.extend(started.as_ref().ok());
+        children.registered.extend(started.as_ref().ok());
         started
     }
 
     /// Registers a child that an earlier program of this process started.
-    pub fn keep_child(&self, pid: i32) {
-        self.children().held.insert(pid);
+    pub fn track_child(&self, pid: i32) {
+        self.children().registered.insert(pid);
     }
 
     /// Unregisters a child that was reaped or is no longer managed.
-    pub fn forget_child(&self, pid: i32) {
-        self.children().held.remove(&pid);
+    pub fn release_child(&self, pid: i32) {
+        self.children().registered.remove(&pid);
     }
 
     /// True if this process has any child, either registered or an orphan.
     #[must_use]
     pub fn has_children(&self) -> bool {
-        !self.children().held.is_empty() || !self.sys.children().is_empty()
+        !self.children().registered.is_empty() || !self.sys.children().is_empty()
     }
 
     /// Returns the orphans: children that are not registered. Children of a thread that is just starting one
     /// are left for a later call.
     #[must_use]
-    pub fn strays(&self) -> Vec<i32> {
+    pub fn orphans(&self) -> Vec<i32> {
         // Keep the lock while the list is read: meanwhile no start can begin, and no registered pid is freed.
         let children = self.children();
-        let stray = |child: &Offspring| {
-            !children.held.contains(&child.pid) && !children.starting.contains(&child.thread)
+        let stray = |child: &UnreapedChild| {
+            !children.registered.contains(&child.pid) && !children.starting.contains(&child.thread)
         };
         self.sys.children().into_iter().filter(stray).map(|child| child.pid).collect()
     }
 
     /// Removes the launch directory and cgroup of an ended lease in the background. Await the handle to be
     /// sure that it is done.
-    pub fn leave_nothing(&self, lease: &Lease) -> JoinHandle<()> {
+    pub fn spawn_cleanup(&self, lease: &Lease) -> JoinHandle<()> {
         let (sys, root) = (Arc::clone(&self.sys), self.wrapper_root.clone());
-        let leaf = self.holding.subtree.recorded(lease).own().cloned().filter(|_| lease.scope == self.scope);
+        let leaf =
+            self.containment.subtree.recorded(lease).own().cloned().filter(|_| lease.scope == self.scope);
         let (gateway, lease_id) = (lease.gateway, lease.lease_id);
         tokio::spawn(async move {
             if let Some(leaf) = leaf
-                && let Err(error) = Arc::clone(&sys).aside(move |sys| sys.remove_group(&leaf)).await
+                && let Err(error) = Arc::clone(&sys).run_blocking(move |sys| sys.remove_group(&leaf)).await
             {
                 tracing::warn!(%lease_id, %error, "the control group of a lease stays");
             }
             let Ok(slot) = root.disk().slot().await else { return };
-            let removed = sys.aside(move |_| {
+            let removed = sys.run_blocking(move |_| {
                 root.remove(gateway, lease_id);
                 drop(slot);
                 Ok(())
@@ -229,12 +230,12 @@ impl<S: Sys> Context<S> {
 
     /// Prepares for the end of the process: logs suppressed refusals, and waits for background disk work. A
     /// hanging disk is not waited for.
-    pub async fn settle(&self) {
+    pub async fn finish_disk_work(&self) {
         self.refusals.flush();
         tokio::join!(
-            self.wrapper_root.disk().settle(),
-            self.spools.disk().settle(),
-            self.logs.disk().settle()
+            self.wrapper_root.disk().wait_idle(),
+            self.spools.disk().wait_idle(),
+            self.logs.disk().wait_idle()
         );
     }
 
@@ -245,7 +246,7 @@ impl<S: Sys> Context<S> {
     }
 
     /// Sends an event to the owner.
-    pub async fn tell(&self, event: Event) {
+    pub async fn send_event(&self, event: Event) {
         if self.events.send(event).await.is_err() {
             tracing::debug!("the owner has ended");
         }
@@ -256,18 +257,18 @@ impl<S: Sys> Context<S> {
         &self,
         work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {
-        Arc::clone(&self.sys).aside(work).await
+        Arc::clone(&self.sys).run_blocking(work).await
     }
 
     /// Runs blocking work for a client, in order and with limited concurrency.
     ///
     /// # Errors
     /// Those of `work`.
-    pub async fn blocking_in_turn<T: Send + 'static>(
+    pub async fn blocking_limited<T: Send + 'static>(
         &self,
         work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {
-        let turn = self.looks.acquire().await.map_err(std::io::Error::other)?;
+        let turn = self.inspections.acquire().await.map_err(std::io::Error::other)?;
         let result = self.blocking(work).await;
         drop(turn);
         result
@@ -275,8 +276,8 @@ impl<S: Sys> Context<S> {
 
     /// Reads the current scope of this process.
     #[must_use]
-    pub fn here(&self) -> Option<Scope> {
-        self.sys.here()
+    pub fn current_scope(&self) -> Option<PidScope> {
+        self.sys.current_scope()
     }
 }
 

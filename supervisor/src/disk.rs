@@ -13,7 +13,7 @@ const SLOTS: u32 = 16;
 pub const WAIT: Duration = Duration::from_secs(2);
 
 /// Permit to work on a disk; released on drop.
-pub type Slot = OwnedSemaphorePermit;
+pub type DiskPermit = OwnedSemaphorePermit;
 
 /// Handle to one disk.
 #[derive(Debug, Clone)]
@@ -32,13 +32,13 @@ impl Disk {
     ///
     /// # Errors
     /// The disk was closed; does not happen.
-    pub async fn slot(&self) -> io::Result<Slot> {
+    pub async fn slot(&self) -> io::Result<DiskPermit> {
         Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)
     }
 
     /// Returns a permit, if one is free now.
     #[must_use]
-    pub fn try_slot(&self) -> Option<Slot> {
+    pub fn try_slot(&self) -> Option<DiskPermit> {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
@@ -51,7 +51,7 @@ impl Disk {
     }
 
     /// Waits for all work requested before, with a time limit for a hanging disk.
-    pub async fn settle(&self) {
+    pub async fn wait_idle(&self) {
         let all = tokio::time::timeout(WAIT, self.slots.acquire_many(SLOTS)).await;
         if all.is_err() {
             tracing::warn!("a disk does not answer; work on it is left undone");
@@ -63,7 +63,10 @@ impl Disk {
 ///
 /// # Errors
 /// Those of [`Disk::run`].
-pub async fn run<T: Send + 'static>(slot: Slot, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+pub async fn run<T: Send + 'static>(
+    slot: DiskPermit,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
     let done = tokio::task::spawn_blocking(move || {
         let result = work();
         drop(slot);
@@ -73,7 +76,7 @@ pub async fn run<T: Send + 'static>(slot: Slot, work: impl FnOnce() -> T + Send 
 }
 
 /// Waits for background jobs, with a time limit for a hanging disk.
-pub async fn waited(works: Vec<JoinHandle<()>>) {
+pub async fn wait_for_jobs(works: Vec<JoinHandle<()>>) {
     let all = async {
         for work in works {
             // A panic is already logged.
@@ -121,7 +124,7 @@ mod tests {
         for work in works {
             work.await.unwrap().unwrap();
         }
-        disk.settle().await;
+        disk.wait_idle().await;
         assert_eq!(begun.load(std::sync::atomic::Ordering::Relaxed), 4 * SLOTS, "all of it is done");
     }
 }

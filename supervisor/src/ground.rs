@@ -1,15 +1,16 @@
 //! Environment of a supervisor: kernel features, its own process identity, and the containment level of its
 //! trees.
 
-use crate::config::{Config, RungWish};
-use crate::core::cgroup::Subtree;
-use crate::core::ladder::{Abilities, Groups, Holding, NoRung, Rung, choose};
-use crate::core::lease::{ProcessRecord, Scope};
+use crate::config::{Config, ContainmentSetting};
+use crate::core::cgroup::CgroupSubtree;
+use crate::core::ladder::{
+    CgroupSupport, Containment, ContainmentError, ContainmentLevel, KernelFeatures, select_level,
+};
+use crate::core::lease::{PidScope, ProcessRecord};
 use crate::core::limits::{self, Controllers};
 use crate::launchdir::{LaunchDirError, WrapperRoot};
-use crate::sys::Sys;
-use crate::sys::cgroup;
 use crate::sys::linux::Linux;
+use crate::sys::{Sys, cgroup};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -21,13 +22,13 @@ const SHORT_ID_DIGITS: usize = 12;
 
 /// Reason why the supervisor cannot run on this machine.
 #[derive(Debug, thiserror::Error)]
-pub enum GroundError {
+pub enum StartupError {
     /// The system does not report necessary facts about this process.
     #[error("this system does not say {0}; is /proc mounted?")]
-    Blind(&'static str),
+    MissingFact(&'static str),
     /// The configured containment level is not available.
     #[error(transparent)]
-    Rung(#[from] NoRung),
+    Containment(#[from] ContainmentError),
     /// No wrapper can be started for the probe.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
@@ -35,17 +36,17 @@ pub enum GroundError {
 
 /// Result of the examination at start.
 #[derive(Debug)]
-pub struct Ground {
+pub struct StartupState {
     /// System interface, with the features of the chosen level.
     pub sys: Arc<Linux>,
     /// Probed kernel features.
-    pub abilities: Abilities,
+    pub abilities: KernelFeatures,
     /// Containment of process trees.
-    pub holding: Holding,
+    pub containment: Containment,
     /// Record of this process.
     pub me: ProcessRecord,
     /// Scope of this process: boot and namespaces.
-    pub scope: Scope,
+    pub scope: PidScope,
     /// Warnings about missing features.
     pub warnings: Vec<String>,
 }
@@ -62,8 +63,12 @@ fn short_id(state_dir: &Path) -> String {
 ///
 /// # Errors
 /// Reason why cgroups cannot be used.
-pub fn place(sys: &Linux, config: &Config, state_dir: &Path) -> Result<Subtree, Groups> {
-    cgroup::place(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
+pub fn cgroup_subtree(
+    sys: &Linux,
+    config: &Config,
+    state_dir: &Path,
+) -> Result<CgroupSubtree, CgroupSupport> {
+    cgroup::choose_subtree(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
 }
 
 /// Returns the configured limits that have no effect, for all leases and for those of tenants, with the
@@ -71,11 +76,11 @@ pub fn place(sys: &Linux, config: &Config, state_dir: &Path) -> Result<Subtree, 
 #[must_use]
 pub fn limits_without_effect(
     sys: &Linux,
-    holding: (Rung, &Subtree),
-    abilities: &Abilities,
+    containment: (ContainmentLevel, &CgroupSubtree),
+    abilities: &KernelFeatures,
     config: &Config,
 ) -> Vec<String> {
-    let (rung, subtree) = holding;
+    let (rung, subtree) = containment;
     let controllers = sys.groups().map_or_else(Controllers::default, |tree| tree.controllers(subtree));
     limits::without_effect(rung, abilities, &controllers, config)
 }
@@ -89,15 +94,17 @@ pub fn probe(
     config: &Config,
     state_dir: &Path,
     wrappers: &WrapperRoot,
-) -> Result<(Linux, Abilities, Subtree), LaunchDirError> {
+) -> Result<(Linux, KernelFeatures, CgroupSubtree), LaunchDirError> {
     let sys = Linux::new();
     let mut abilities = sys.probe();
-    let placed = place(&sys, config, state_dir);
+    let placed = cgroup_subtree(&sys, config, state_dir);
     let (groups, controllers) = match (config.rung, &placed, sys.groups()) {
-        (RungWish::R2 | RungWish::R3, _, _) => (Groups::NotTried, HashSet::new()),
-        (RungWish::Auto | RungWish::R1, Err(groups), _) => (*groups, HashSet::new()),
-        (RungWish::Auto | RungWish::R1, Ok(_), None) => (Groups::NotMounted, HashSet::new()),
-        (RungWish::Auto | RungWish::R1, Ok(subtree), Some(tree)) => {
+        (ContainmentSetting::R2 | ContainmentSetting::R3, _, _) => (CgroupSupport::NotTried, HashSet::new()),
+        (ContainmentSetting::Auto | ContainmentSetting::R1, Err(groups), _) => (*groups, HashSet::new()),
+        (ContainmentSetting::Auto | ContainmentSetting::R1, Ok(_), None) => {
+            (CgroupSupport::NotMounted, HashSet::new())
+        }
+        (ContainmentSetting::Auto | ContainmentSetting::R1, Ok(subtree), Some(tree)) => {
             wrappers.with_inert(|inert| tree.prepare(subtree, inert))?
         }
     };
@@ -105,20 +112,24 @@ pub fn probe(
     abilities.limit_memory = controllers.contains("memory");
     abilities.limit_pids = controllers.contains("pids");
     abilities.limit_cpu = controllers.contains("cpu");
-    Ok((sys, abilities, placed.unwrap_or_else(|_| Subtree::new("/", &short_id(state_dir)))))
+    Ok((sys, abilities, placed.unwrap_or_else(|_| CgroupSubtree::new("/", &short_id(state_dir)))))
 }
 
 /// Probes the machine and chooses the containment level. Afterwards this process is the subreaper of orphans
 /// of dead wrappers.
 ///
 /// # Errors
-/// [`GroundError`] if a necessary fact is unknown, or the configured level is not available.
-pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) -> Result<Ground, GroundError> {
+/// [`StartupError`] if a necessary fact is unknown, or the configured level is not available.
+pub fn probe_and_choose(
+    config: &Config,
+    state_dir: &Path,
+    wrappers: &WrapperRoot,
+) -> Result<StartupState, StartupError> {
     let (sys, mut abilities, subtree) = probe(config, state_dir, wrappers)?;
-    let rung = choose(&abilities, config.rung)?;
-    let sys = if rung == Rung::R3 { Linux::without_pidfds() } else { sys };
-    let (me, scope) = who_and_where(&sys)?;
-    let limits = limits::held(rung, &abilities, config);
+    let rung = select_level(&abilities, config.rung)?;
+    let sys = if rung == ContainmentLevel::R3 { Linux::without_pidfds() } else { sys };
+    let (me, scope) = identify_self(&sys)?;
+    let limits = limits::enforceable_limits(rung, &abilities, config);
     let mut warnings = Vec::new();
     // Without a readable process list, assume existing children.
     let alone = sys.snapshot().is_ok_and(|all| !all.is_empty() && all.iter().all(|p| p.ppid != me.pid));
@@ -135,28 +146,31 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
     if !abilities.pidfs_inode {
         warnings.push("this kernel has no pidfs: identities rest on start time and environment".into());
     }
-    if rung == Rung::R4 {
+    if rung == ContainmentLevel::R4 {
         warnings
             .push("nothing is started: this machine gives no way to hold a process tree (rung R4)".into());
     }
     tracing::info!(rung = rung.as_str(), groups = abilities.groups.why(), "how trees are held");
-    let holding = Holding { rung, subtree, limits };
-    Ok(Ground { sys: Arc::new(sys), abilities, holding, me, scope, warnings })
+    let containment = Containment { rung, subtree, limits };
+    Ok(StartupState { sys: Arc::new(sys), abilities, containment, me, scope, warnings })
 }
 
 /// Recreates the environment after an upgrade. Subreaper and cgroups persist across `execve`: nothing is
 /// probed, created or removed, and warnings were reported before.
 ///
 /// # Errors
-/// [`GroundError::Blind`].
-pub(crate) fn go_on(abilities: Abilities, holding: Holding) -> Result<Ground, GroundError> {
-    let sys = if holding.rung == Rung::R3 { Linux::without_pidfds() } else { Linux::new() };
-    let (me, scope) = who_and_where(&sys)?;
-    Ok(Ground { sys: Arc::new(sys), abilities, holding, me, scope, warnings: Vec::new() })
+/// [`StartupError::MissingFact`].
+pub(crate) fn resume_after_exec(
+    abilities: KernelFeatures,
+    containment: Containment,
+) -> Result<StartupState, StartupError> {
+    let sys = if containment.rung == ContainmentLevel::R3 { Linux::without_pidfds() } else { Linux::new() };
+    let (me, scope) = identify_self(&sys)?;
+    Ok(StartupState { sys: Arc::new(sys), abilities, containment, me, scope, warnings: Vec::new() })
 }
 
-fn who_and_where(sys: &Linux) -> Result<(ProcessRecord, Scope), GroundError> {
-    let scope = sys.here().ok_or(GroundError::Blind("its boot id and pid namespace"))?;
-    let me = sys.myself().ok_or(GroundError::Blind("when this process started"))?;
+fn identify_self(sys: &Linux) -> Result<(ProcessRecord, PidScope), StartupError> {
+    let scope = sys.current_scope().ok_or(StartupError::MissingFact("its boot id and pid namespace"))?;
+    let me = sys.own_record().ok_or(StartupError::MissingFact("when this process started"))?;
     Ok((me, scope))
 }

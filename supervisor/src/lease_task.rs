@@ -2,17 +2,17 @@
 //! control socket, and carries out the actions of [`crate::core::stop`].
 
 use crate::context::{Context, wall_ms};
-use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending};
-use crate::core::stop::{Action, Input, SURVIVOR_SWEEP_MS, Stop};
+use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending_event};
+use crate::core::stop::{Escalation, EscalationAction, EscalationInput, SURVIVOR_SWEEP_MS};
 use crate::core::verify::{Verdict, verify};
 use crate::disk;
-use crate::handover::Passed;
+use crate::handover::HandoverFd;
 use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
-use crate::spawn::{self, Asked, SpawnError, Started};
-use crate::sweep::{self, Target};
+use crate::spawn::{self, SpawnError, SpawnRequest, StartedWrapper};
+use crate::sweep::{self, TreeQuery};
 use crate::sys::linux::Linux;
-use crate::sys::watch::{Child, Control, Heard};
+use crate::sys::watch::{Child, Control, ControlPacket};
 use crate::sys::{OpenProcess, Signal, Sys};
 use acp_shared::launch::{ExitStatus, FromWrapper};
 use acp_shared::protocol::{LeaseState, Refusal};
@@ -27,7 +27,7 @@ const KILL_ROUNDS_MAX: u32 = 8;
 /// Maximum time for the cleanup by a wrapper whose start failed.
 const FAILED_START_GRACE: Duration = Duration::from_millis(1_500);
 
-pub use crate::handover::{Pause, TaskState};
+pub use crate::handover::{PauseRequest, TaskState};
 
 /// Commands from the owner to a lease task.
 #[derive(Debug)]
@@ -40,49 +40,51 @@ pub enum LeaseCmd {
     /// End the tree without further grace periods.
     Hurry,
     /// Pause, until it is decided if the state of the task is exported for a handover (H14).
-    Pause(Pause),
+    Pause(PauseRequest),
 }
 
 /// Input from the wrapper's control socket.
-enum Said {
-    Heard(Heard),
+enum ControlEvent {
+    Packet(ControlPacket),
     Closed,
 }
 
-struct Task<S: Sys = Linux> {
+struct LeaseTask<S: Sys = Linux> {
     context: Arc<Context<S>>,
     lease: Lease,
     relay: Relay,
     /// The wrapper, until it was reaped.
     child: Option<Child<S>>,
     control: Option<Control>,
-    stop: Stop,
+    stop: Escalation,
     /// True if the wrapper sent `Done` before it ended.
     done: bool,
     /// True if the wrapper ended without `Done` while no close was in progress.
     vanished: bool,
     /// Number of messages from other processes on the wrapper's socket.
-    strange: u64,
+    foreign_messages: u64,
 }
 
 /// Runs a lease. The owner is notified of every change by [`Event`]s.
 pub async fn run<S: Sys>(
     context: Arc<Context<S>>,
     mut lease: Lease,
-    asked: Asked,
+    asked: SpawnRequest,
     mut commands: mpsc::Receiver<LeaseCmd>,
 ) {
     let mut started = match spawn::start(&context, &mut lease, &asked).await {
         Ok(started) => started,
-        Err(error) => return failed(&context, lease, None, error).await,
+        Err(error) => return clean_up_failed_start(&context, lease, None, error).await,
     };
-    if let Err(error) = spawn::go(&context, &mut lease, &asked.spec, &mut started).await {
-        return failed(&context, lease, Some(started), error).await;
+    if let Err(error) = spawn::bind_and_release(&context, &mut lease, &asked.spec, &mut started).await {
+        return clean_up_failed_start(&context, lease, Some(started), error).await;
     }
-    let (child, control, relay) = started.into_relay(&context, &lease, &asked.spec.env);
-    context.tell(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false }).await;
-    let stop = Stop::new(lease.graces);
-    let mut task = Task {
+    let (child, control, relay) = started.start_relay(&context, &lease, &asked.spec.env);
+    context
+        .send_event(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false })
+        .await;
+    let stop = Escalation::new(lease.graces);
+    let mut task = LeaseTask {
         context,
         lease,
         relay,
@@ -91,10 +93,10 @@ pub async fn run<S: Sys>(
         stop,
         done: false,
         vanished: false,
-        strange: 0,
+        foreign_messages: 0,
     };
-    if let Some(to) = task.live(&mut commands).await {
-        drop(to.send(task.freeze(commands)));
+    if let Some(to) = task.run_until_ended(&mut commands).await {
+        drop(to.send(task.export(commands)));
     }
 }
 
@@ -110,47 +112,48 @@ pub async fn resume<S: Sys>(
         opened.inspect_err(|error| tracing::error!(lease_id = %lease.lease_id, %error, "a control socket did not survive the handover")).ok()
     });
     let (stop, done, vanished) = (state.stop, state.done, state.vanished);
-    let mut task = Task { context, lease, relay, child: None, control, stop, done, vanished, strange: 0 };
+    let mut task =
+        LeaseTask { context, lease, relay, child: None, control, stop, done, vanished, foreign_messages: 0 };
     let mut inputs = Vec::new();
-    if !state.wrapper_gone && !task.reopen() {
+    if !state.wrapper_gone && !task.reopen_wrapper() {
         inputs.extend(task.on_wrapper_ended(ExitStatus::Unknown).await);
     }
     if let Some(reason) = state.asked {
-        task.begin_close(&reason).await;
-        inputs.push(Input::Begin);
+        task.start_closing(&reason).await;
+        inputs.push(EscalationInput::Begin);
     }
-    inputs.extend(state.hurried.then_some(Input::Hurry));
+    inputs.extend(state.hurried.then_some(EscalationInput::Hurry));
     for input in inputs {
         if task.step(input).await {
             return;
         }
     }
-    if let Some(to) = task.live(&mut commands).await {
-        drop(to.send(task.freeze(commands)));
+    if let Some(to) = task.run_until_ended(&mut commands).await {
+        drop(to.send(task.export(commands)));
     }
 }
 
 /// Cleans up after a failed start: no process of it may stay.
-async fn failed<S: Sys>(
+async fn clean_up_failed_start<S: Sys>(
     context: &Arc<Context<S>>,
     mut lease: Lease,
-    started: Option<Started<S>>,
+    started: Option<StartedWrapper<S>>,
     error: SpawnError,
 ) {
-    let (refusal, crashed) = (error.refusal(), error.is_the_agents());
+    let (refusal, crashed) = (error.refusal(), error.is_agent_fault());
     tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "a spawn failed");
     if let Some(started) = started {
         // The closed control socket makes the wrapper end, if it has not ended because of its own error.
-        let Started { mut child, control, .. } = started;
+        let StartedWrapper { mut child, control, .. } = started;
         drop(control);
         if tokio::time::timeout(FAILED_START_GRACE, child.ended()).await.is_err() {
             kill_child(context, &lease, &child);
             drop(tokio::time::timeout(FAILED_START_GRACE, child.ended()).await);
         }
         // No task waits for the wrapper from now on: if it still exists, it is reaped as an orphan.
-        context.forget_child(child.handle().pid());
-        if child.status().is_none() || !tree_gone(context, &mut lease).await.unwrap_or(false) {
-            return outlast(context, lease, refusal, crashed).await;
+        context.release_child(child.handle().pid());
+        if child.status().is_none() || !kill_tree(context, &mut lease).await.unwrap_or(false) {
+            return wait_out_failed_start(context, lease, refusal, crashed).await;
         }
     }
     if let Some(bound) = lease.bound {
@@ -158,37 +161,42 @@ async fn failed<S: Sys>(
     }
     // If the processes did not match the wrapper's report, there may be other, unknown processes.
     let doubtful = matches!(error, SpawnError::Mismatch(_));
-    end(context, &mut lease, (false, doubtful), &refusal.message).await;
-    context.tell(Event::Spawned { lease, result: Err(refusal), crashed }).await;
+    record_end(context, &mut lease, (false, doubtful), &refusal.message).await;
+    context.send_event(Event::Spawned { lease, result: Err(refusal), crashed }).await;
 }
 
 /// Handles a failed start with processes that survive SIGKILL or cannot be checked: the lease, and with it
 /// the session (H5), stays closing until the tree is verified gone.
-async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal, crashed: bool) {
-    change(&mut lease, LeaseEvent::Close, &refusal.message);
+async fn wait_out_failed_start<S: Sys>(
+    context: &Arc<Context<S>>,
+    mut lease: Lease,
+    refusal: Refusal,
+    crashed: bool,
+) {
+    apply_event(&mut lease, LeaseEvent::Close, &refusal.message);
     tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
     context.store.record(&lease, "the closing of a lease").await;
-    context.tell(Event::Spawned { lease: lease.clone(), result: Err(refusal), crashed }).await;
-    until_gone(context, lease).await;
+    context.send_event(Event::Spawned { lease: lease.clone(), result: Err(refusal), crashed }).await;
+    kill_until_gone(context, lease).await;
 }
 
 /// Kills the remaining processes of a tree without a task, until the tree is gone.
-pub(crate) async fn until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease) {
-    while !tree_gone(context, &mut lease).await.unwrap_or(false) {
+pub(crate) async fn kill_until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease) {
+    while !kill_tree(context, &mut lease).await.unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(SURVIVOR_SWEEP_MS)).await;
     }
     if let Some(bound) = lease.bound {
         context.remove_root(bound.wrapper.pid);
     }
-    end(context, &mut lease, (false, false), "").await;
-    context.tell(Event::Changed { lease, stuck: false }).await;
+    record_end(context, &mut lease, (false, false), "").await;
+    context.send_event(Event::Changed { lease, stuck: false }).await;
 }
 
 /// Kills the wrapper itself, an own child that was not reaped yet.
 fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
-    let evidence = context.sys.glance(child.handle());
+    let evidence = context.sys.kernel_evidence(child.handle());
     let Some(process) = child.handle().record() else { return };
-    let target = Target::of(lease, &context.holding.subtree);
+    let target = TreeQuery::of(lease, &context.containment.subtree);
     if let Verdict::Owned(proof) =
         verify(&target.claim(process), &evidence, &context.guard(Some(process.pid)))
         && let Err(error) = context.sys.signal(child.handle(), &proof, Signal::Kill)
@@ -199,9 +207,11 @@ fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
 
 /// Kills the remaining processes of the tree; true if none is left. Records the latest evidence. Returns an
 /// error if the process list cannot be read.
-async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::Result<bool> {
-    let (target, guard) =
-        (Target::of(lease, &context.holding.subtree), context.guard(lease.bound.map(|b| b.wrapper.pid)));
+async fn kill_tree<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::Result<bool> {
+    let (target, guard) = (
+        TreeQuery::of(lease, &context.containment.subtree),
+        context.guard(lease.bound.map(|b| b.wrapper.pid)),
+    );
     let swept = context.blocking(move |sys| sweep::kill(sys, &target, &guard, KILL_ROUNDS_MAX)).await;
     let found = swept.inspect_err(|error| {
         tracing::warn!(lease_id = %lease.lease_id, %error, "cannot look for a tree");
@@ -212,23 +222,23 @@ async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::
 
 /// Records the end of a lease. If the store fails, the lease ends anyway: processes have priority over
 /// records (H19).
-async fn end<S: Sys>(
+async fn record_end<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
     (vanished, doubtful): (bool, bool),
     reason: &str,
 ) {
     if lease.state != LeaseState::Closing {
-        change(lease, LeaseEvent::Close, reason);
+        apply_event(lease, LeaseEvent::Close, reason);
     }
     let reason = if lease.state_reason.is_empty() { reason.to_owned() } else { lease.state_reason.clone() };
-    change(lease, ending(lease.state, vanished, doubtful), &reason);
+    apply_event(lease, ending_event(lease.state, vanished, doubtful), &reason);
     lease.ended_at_ms = Some(wall_ms());
     context.store.record(lease, "the end of a lease").await;
-    disk::waited(vec![context.leave_nothing(lease)]).await;
+    disk::wait_for_jobs(vec![context.spawn_cleanup(lease)]).await;
 }
 
-fn change(lease: &mut Lease, event: LeaseEvent, reason: &str) {
+fn apply_event(lease: &mut Lease, event: LeaseEvent, reason: &str) {
     let from = lease.state;
     match lease.apply(event, reason) {
         Ok(()) => {
@@ -239,37 +249,37 @@ fn change(lease: &mut Lease, event: LeaseEvent, reason: &str) {
 }
 
 /// Waits for the end of the wrapper; never returns without a wrapper.
-async fn ended<S: Sys>(child: Option<&mut Child<S>>) -> ExitStatus {
+async fn wrapper_exit<S: Sys>(child: Option<&mut Child<S>>) -> ExitStatus {
     match child {
         Some(child) => child.ended().await,
         None => std::future::pending().await,
     }
 }
 
-async fn hear(control: Option<&Control>) -> Said {
+async fn recv_control(control: Option<&Control>) -> ControlEvent {
     let Some(control) = control else { return std::future::pending().await };
     match control.recv().await {
-        Ok(Some(heard)) => Said::Heard(heard),
-        Ok(None) => Said::Closed,
+        Ok(Some(heard)) => ControlEvent::Packet(heard),
+        Ok(None) => ControlEvent::Closed,
         Err(error) => {
             tracing::warn!(%error, "a wrapper's control socket");
-            Said::Closed
+            ControlEvent::Closed
         }
     }
 }
 
-impl<S: Sys> Task<S> {
+impl<S: Sys> LeaseTask<S> {
     /// Runs until the lease has ended, or until a handover requests the state of the task. Returns the
     /// channel for the state in the latter case.
-    async fn live(
+    async fn run_until_ended(
         &mut self,
         commands: &mut mpsc::Receiver<LeaseCmd>,
     ) -> Option<oneshot::Sender<(Lease, TaskState)>> {
         loop {
             let wake = self.stop.wake_at_ms().map(|at| self.context.instant(at));
             let input = tokio::select! {
-                said = hear(self.control.as_ref()) => self.on_said(said).await,
-                status = ended(self.child.as_mut()) => self.on_wrapper_ended(status).await,
+                said = recv_control(self.control.as_ref()) => self.on_control_event(said).await,
+                status = wrapper_exit(self.child.as_mut()) => self.on_wrapper_ended(status).await,
                 command = commands.recv() => match command {
                     Some(LeaseCmd::Pause(pause)) => match pause.wait().await {
                         Some(to) => return Some(to),
@@ -277,7 +287,7 @@ impl<S: Sys> Task<S> {
                     },
                     command => self.on_command(command).await,
                 },
-                () = sleep_until(wake) => Some(Input::Tick),
+                () = sleep_until(wake) => Some(EscalationInput::Tick),
             };
             if let Some(input) = input
                 && self.step(input).await
@@ -288,7 +298,7 @@ impl<S: Sys> Task<S> {
     }
 
     /// Exports the state of the task, including commands that were queued and not yet handled.
-    fn freeze(self, mut commands: mpsc::Receiver<LeaseCmd>) -> (Lease, TaskState) {
+    fn export(self, mut commands: mpsc::Receiver<LeaseCmd>) -> (Lease, TaskState) {
         commands.close();
         let (mut asked, mut hurried) = (None, false);
         while let Ok(command) = commands.try_recv() {
@@ -304,7 +314,7 @@ impl<S: Sys> Task<S> {
         });
         let state = TaskState {
             stop: self.stop,
-            control: control.map(Passed::new),
+            control: control.map(HandoverFd::new),
             wrapper_gone: self.child.is_none(),
             done: self.done,
             vanished: self.vanished,
@@ -316,14 +326,14 @@ impl<S: Sys> Task<S> {
 
     /// Reopens the wrapper by pid: it is an own child that was not reaped, so its pid was not reused. True if
     /// it exists and matches the record. The evidence is recorded.
-    fn reopen(&mut self) -> bool {
+    fn reopen_wrapper(&mut self) -> bool {
         let Some(bound) = self.lease.bound else { return false };
         let opened = self.context.sys.open_child(bound.wrapper.pid);
         let handle = opened.inspect_err(|error| {
             tracing::error!(lease_id = %self.lease.lease_id, %error, "its wrapper did not survive the handover");
         });
         let Ok(handle) = handle else { return false };
-        let (found, evidence) = (handle.record(), self.context.sys.glance(&handle));
+        let (found, evidence) = (handle.record(), self.context.sys.kernel_evidence(&handle));
         let same = found == Some(bound.wrapper);
         let seen = serde_json::json!({ "at_ms": wall_ms(), "resumed": same, "life": format!("{:?}", evidence.life) });
         self.lease.last_evidence_json = Some(seen.to_string());
@@ -337,25 +347,25 @@ impl<S: Sys> Task<S> {
         self.child.is_some()
     }
 
-    async fn on_command(&mut self, command: Option<LeaseCmd>) -> Option<Input> {
+    async fn on_command(&mut self, command: Option<LeaseCmd>) -> Option<EscalationInput> {
         match command {
             Some(LeaseCmd::Close { reason }) => {
-                self.begin_close(&reason).await;
-                Some(Input::Begin)
+                self.start_closing(&reason).await;
+                Some(EscalationInput::Begin)
             }
             Some(LeaseCmd::Pause(_)) => None,
             // The owner is gone, so this task ends soon too.
             Some(LeaseCmd::Hurry) | None => {
-                self.begin_close("the supervisor ends").await;
-                Some(Input::Hurry)
+                self.start_closing("the supervisor ends").await;
+                Some(EscalationInput::Hurry)
             }
         }
     }
 
-    async fn on_said(&mut self, said: Said) -> Option<Input> {
+    async fn on_control_event(&mut self, said: ControlEvent) -> Option<EscalationInput> {
         let wrapper = self.child.as_ref().map(|child| Arc::clone(child.handle()));
         match said {
-            Said::Heard(heard) => match self.said_by(heard, wrapper.as_deref())? {
+            ControlEvent::Packet(heard) => match self.authenticate_message(heard, wrapper.as_deref())? {
                 Ok(message) => self.on_message(message).await,
                 Err(error) => {
                     tracing::warn!(lease_id = %self.lease.lease_id, %error, "a wrapper's control socket");
@@ -363,7 +373,7 @@ impl<S: Sys> Task<S> {
                     None
                 }
             },
-            Said::Closed => {
+            ControlEvent::Closed => {
                 self.control = None;
                 None
             }
@@ -372,30 +382,30 @@ impl<S: Sys> Task<S> {
 
     /// Returns the message if the wrapper itself sent it. Messages of an adapter that got hold of the socket
     /// are ignored.
-    fn said_by(
+    fn authenticate_message(
         &mut self,
-        heard: Heard,
+        heard: ControlPacket,
         wrapper: Option<&S::Handle>,
     ) -> Option<Result<FromWrapper, WireError>> {
         let heard = heard.from(self.context.sys.as_ref(), wrapper?);
         heard
             .inspect_err(|stranger| {
-                self.strange += 1;
+                self.foreign_messages += 1;
                 // Limits the log: an adapter may send any number of messages.
-                if self.strange.is_power_of_two() {
-                    let (count, lease_id) = (self.strange, self.lease.lease_id);
+                if self.foreign_messages.is_power_of_two() {
+                    let (count, lease_id) = (self.foreign_messages, self.lease.lease_id);
                     tracing::warn!(%lease_id, count, ?stranger, "ignored: what came over a wrapper's control socket is not its own");
                 }
             })
             .ok()
     }
 
-    async fn on_message(&mut self, message: FromWrapper) -> Option<Input> {
+    async fn on_message(&mut self, message: FromWrapper) -> Option<EscalationInput> {
         match message {
             FromWrapper::AdapterExited { status } => {
                 self.adapter_ended(status);
-                self.begin_close(&format!("the adapter ended: {status}")).await;
-                Some(Input::AdapterGone)
+                self.start_closing(&format!("the adapter ended: {status}")).await;
+                Some(EscalationInput::AdapterGone)
             }
             FromWrapper::Done { status, survivors } => {
                 if !survivors.is_empty() {
@@ -415,17 +425,17 @@ impl<S: Sys> Task<S> {
     fn adapter_ended(&mut self, status: ExitStatus) {
         if self.lease.exit.is_none() {
             self.lease.exit = Some(status);
-            self.relay.tell(RelayCmd::AdapterEnded(status));
+            self.relay.send(RelayCmd::AdapterEnded(status));
         }
     }
 
-    async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<Input> {
+    async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<EscalationInput> {
         let wrapper = self.child.as_ref().map(|child| Arc::clone(child.handle()));
-        self.forget_wrapper();
+        self.release_wrapper();
         // The last messages may still be in the socket.
-        let words = self.control.take().map(|control| control.last_words());
+        let words = self.control.take().map(|control| control.drain_messages());
         for heard in words.unwrap_or_default() {
-            if let Some(Ok(message)) = self.said_by(heard, wrapper.as_deref()) {
+            if let Some(Ok(message)) = self.authenticate_message(heard, wrapper.as_deref()) {
                 self.on_message(message).await;
             }
         }
@@ -434,47 +444,47 @@ impl<S: Sys> Task<S> {
             tracing::warn!(lease_id = %self.lease.lease_id, %status, "a wrapper ended without a word");
         }
         self.adapter_ended(ExitStatus::Unknown);
-        self.begin_close(&format!("its wrapper ended without a word ({status})")).await;
-        Some(Input::WrapperGone)
+        self.start_closing(&format!("its wrapper ended without a word ({status})")).await;
+        Some(EscalationInput::WrapperGone)
     }
 
     /// Unregisters the wrapper after it was reaped: its pid may be reused.
-    fn forget_wrapper(&mut self) {
+    fn release_wrapper(&mut self) {
         self.child = None;
         if let Some(bound) = self.lease.bound {
-            self.context.forget_child(bound.wrapper.pid);
+            self.context.release_child(bound.wrapper.pid);
             // A reaped process' pid may be reused.
             self.context.remove_root(bound.wrapper.pid);
         }
     }
 
     /// Records the closing before the tree is touched. If the store fails, the tree is closed anyway.
-    async fn begin_close(&mut self, reason: &str) {
+    async fn start_closing(&mut self, reason: &str) {
         if self.lease.state == LeaseState::Closing {
             return;
         }
-        change(&mut self.lease, LeaseEvent::Close, reason);
+        apply_event(&mut self.lease, LeaseEvent::Close, reason);
         self.context.store.record(&self.lease, "the closing of a lease").await;
-        self.relay.tell(RelayCmd::State(LeaseState::Closing));
-        self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
+        self.relay.send(RelayCmd::State(LeaseState::Closing));
+        self.context.send_event(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }
 
     /// Executes one step of the escalation. Returns true if the lease has ended.
-    async fn step(&mut self, input: Input) -> bool {
+    async fn step(&mut self, input: EscalationInput) -> bool {
         let mut actions = self.stop.step(self.context.now_ms(), input);
         let mut next = 0;
         while let Some(action) = actions.get(next).copied() {
             next += 1;
             match action {
-                Action::CloseStdin => self.relay.tell(RelayCmd::CloseStdin),
-                Action::Terminate => self.terminate(),
-                Action::Kill => {
+                EscalationAction::CloseStdin => self.relay.send(RelayCmd::CloseStdin),
+                EscalationAction::Terminate => self.terminate(),
+                EscalationAction::Kill => {
                     if self.kill().await {
-                        actions.extend(self.stop.step(self.context.now_ms(), Input::TreeGone));
+                        actions.extend(self.stop.step(self.context.now_ms(), EscalationInput::TreeGone));
                     }
                 }
-                Action::NameSurvivors => self.name_survivors().await,
-                Action::Finish => {
+                EscalationAction::NameSurvivors => self.name_survivors().await,
+                EscalationAction::Finish => {
                     self.finish().await;
                     return true;
                 }
@@ -487,10 +497,10 @@ impl<S: Sys> Task<S> {
     fn terminate(&self) {
         let (Some(bound), Some(child)) = (self.lease.bound, &self.child) else { return };
         let handle = child.handle();
-        let target = Target::of(&self.lease, &self.context.holding.subtree);
+        let target = TreeQuery::of(&self.lease, &self.context.containment.subtree);
         let claim = target.claim(bound.wrapper);
         for signal in [Signal::Term, Signal::Cont] {
-            let evidence = self.context.sys.glance(handle);
+            let evidence = self.context.sys.kernel_evidence(handle);
             match verify(&claim, &evidence, &self.context.guard(Some(bound.wrapper.pid))) {
                 Verdict::Owned(proof) => {
                     if let Err(error) = self.context.sys.signal(handle, &proof, signal) {
@@ -506,7 +516,7 @@ impl<S: Sys> Task<S> {
 
     /// Sends SIGKILL to all remaining processes. Returns true if the tree is verified gone.
     async fn kill(&mut self) -> bool {
-        let gone = match tree_gone(&self.context, &mut self.lease).await {
+        let gone = match kill_tree(&self.context, &mut self.lease).await {
             Ok(gone) => gone,
             Err(_) => {
                 // Without a process list only the own child can be identified, by its handle.
@@ -520,7 +530,7 @@ impl<S: Sys> Task<S> {
             // The wrapper was just killed: reap it.
             let collected = tokio::time::timeout(Duration::from_millis(200), child.ended()).await;
             if collected.is_ok() {
-                self.forget_wrapper();
+                self.release_wrapper();
             }
         }
         gone && self.child.is_none()
@@ -528,7 +538,7 @@ impl<S: Sys> Task<S> {
 
     async fn name_survivors(&mut self) {
         let (target, guard) = (
-            Target::of(&self.lease, &self.context.holding.subtree),
+            TreeQuery::of(&self.lease, &self.context.containment.subtree),
             self.context.guard(self.lease.bound.map(|b| b.wrapper.pid)),
         );
         let found = self.context.blocking(move |sys| sweep::find_now(sys, &target, &guard)).await;
@@ -536,7 +546,7 @@ impl<S: Sys> Task<S> {
         self.lease.explain(&format!("{}; {UNENDED}: {names}", self.lease.state_reason));
         tracing::error!(lease_id = %self.lease.lease_id, survivors = names, "a lease cannot be closed");
         self.context.store.post_lease(&self.lease);
-        self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: true }).await;
+        self.context.send_event(Event::Changed { lease: self.lease.clone(), stuck: true }).await;
     }
 
     async fn finish(&mut self) {
@@ -549,9 +559,9 @@ impl<S: Sys> Task<S> {
             self.context.remove_root(bound.wrapper.pid);
         }
         let reason = self.lease.state_reason.clone();
-        end(&self.context, &mut self.lease, (self.vanished, false), &reason).await;
-        self.relay.tell(RelayCmd::State(self.lease.state));
-        self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
+        record_end(&self.context, &mut self.lease, (self.vanished, false), &reason).await;
+        self.relay.send(RelayCmd::State(self.lease.state));
+        self.context.send_event(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }
 }
 

@@ -2,9 +2,9 @@
 //! signals of a process use the same handle, and the process is verified again between SIGTERM and SIGKILL.
 
 use crate::core::tree::descendants;
-use crate::core::verify::legacy::{Record, verify_legacy, verify_legacy_child};
-use crate::core::verify::{Evidence, Guard, Verdict, Verified};
-use crate::sweep::look;
+use crate::core::verify::legacy::{LegacyRecord, verify_legacy, verify_legacy_child};
+use crate::core::verify::{Evidence, SignalGuard, Verdict, Verified};
+use crate::sweep::read_evidence;
 use crate::sys::{Signal, SignalError, Sys};
 use serde::Serialize;
 use std::io;
@@ -21,9 +21,9 @@ const STOP_ROUNDS_MAX: u32 = 16;
 
 /// Records of one file, and the owner of the file.
 #[derive(Debug)]
-pub struct Records {
+pub struct LegacyRecords {
     /// Process records.
-    pub records: Vec<Record>,
+    pub records: Vec<LegacyRecord>,
     /// User id of the file's owner. The file has no authority over processes of other users.
     pub owner: u32,
 }
@@ -33,7 +33,7 @@ pub struct Records {
 ///
 /// # Errors
 /// The file cannot be read, or has other content.
-pub fn read(path: &Path) -> io::Result<Records> {
+pub fn read(path: &Path) -> io::Result<LegacyRecords> {
     let file = std::fs::File::open(path)?;
     let meta = file.metadata()?;
     if meta.len() > FILE_BYTES_MAX {
@@ -50,13 +50,13 @@ pub fn read(path: &Path) -> io::Result<Records> {
         serde_json::Value::Object(rows) if under.is_some() => rows.values().cloned().collect(),
         one => vec![one.clone()],
     };
-    let records = rows.into_iter().map(serde_json::from_value).collect::<Result<Vec<Record>, _>>()?;
-    Ok(Records { records, owner: meta.uid() })
+    let records = rows.into_iter().map(serde_json::from_value).collect::<Result<Vec<LegacyRecord>, _>>()?;
+    Ok(LegacyRecords { records, owner: meta.uid() })
 }
 
 /// Result for one record, as planned or as done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Line {
+pub struct LegacyLine {
     /// Session of the record.
     pub session: String,
     /// Root process of the record.
@@ -73,7 +73,7 @@ pub struct Line {
     pub survivors: Vec<i32>,
 }
 
-struct Member<H> {
+struct LegacyMember<H> {
     pid: i32,
     handle: Arc<H>,
     proof: Verified,
@@ -83,19 +83,20 @@ struct Member<H> {
 ///
 /// # Errors
 /// The process list cannot be read; no process of that record was signalled.
-pub fn run<S: Sys>(sys: &S, records: &Records, grace: Option<Duration>) -> io::Result<Vec<Line>> {
-    let guard = Guard { own_line: sys.own_line(), other_roots: std::collections::HashSet::new() };
+pub fn run<S: Sys>(sys: &S, records: &LegacyRecords, grace: Option<Duration>) -> io::Result<Vec<LegacyLine>> {
+    let guard =
+        SignalGuard { own_ancestry: sys.own_ancestry(), other_roots: std::collections::HashSet::new() };
     records.records.iter().map(|record| one(sys, record, records.owner, &guard, grace)).collect()
 }
 
 fn one<S: Sys>(
     sys: &S,
-    record: &Record,
+    record: &LegacyRecord,
     owner: u32,
-    guard: &Guard,
+    guard: &SignalGuard,
     grace: Option<Duration>,
-) -> io::Result<Line> {
-    let mut line = Line {
+) -> io::Result<LegacyLine> {
+    let mut line = LegacyLine {
         session: record.session.clone().unwrap_or_default(),
         pid: record.pid,
         verdict: "unknown",
@@ -105,11 +106,11 @@ fn one<S: Sys>(
         survivors: Vec::new(),
     };
     let Some(pid) = record.pid.and_then(|pid| i32::try_from(pid).ok()) else { return Ok(line) };
-    let (handle, evidence) = look(sys, pid);
+    let (handle, evidence) = read_evidence(sys, pid);
     let verdict = judge(sys, record, owner, handle.as_deref(), &evidence, guard);
     (line.verdict, line.why) = (verdict.as_str(), verdict.why().to_owned());
     let (Verdict::Owned(proof), Some(handle)) = (verdict, handle) else { return Ok(line) };
-    let mut tree = vec![Member { pid, handle, proof }];
+    let mut tree = vec![LegacyMember { pid, handle, proof }];
     grow(sys, &mut tree, guard)?;
     line.tree = tree.iter().rev().map(|m| m.pid).collect();
     line.action = "signal";
@@ -137,34 +138,34 @@ fn one<S: Sys>(
 
 fn judge<S: Sys>(
     sys: &S,
-    record: &Record,
+    record: &LegacyRecord,
     owner: u32,
     handle: Option<&S::Handle>,
     evidence: &Evidence,
-    guard: &Guard,
+    guard: &SignalGuard,
 ) -> Verdict {
-    let live = handle.map(|handle| sys.particulars(handle)).unwrap_or_default();
+    let live = handle.map(|handle| sys.legacy_facts(handle)).unwrap_or_default();
     // If the process was reaped in the meantime, the data may belong to another process.
-    if handle.is_some_and(|handle| !sys.holds_number(handle)) {
+    if handle.is_some_and(|handle| !sys.is_unreaped(handle)) {
         return Verdict::Gone("there is no such process");
     }
     verify_legacy(record, owner, evidence, &live, guard)
 }
 
 /// Adds the verified descendants of the members.
-fn grow<S: Sys>(sys: &S, tree: &mut Vec<Member<S::Handle>>, guard: &Guard) -> io::Result<()> {
+fn grow<S: Sys>(sys: &S, tree: &mut Vec<LegacyMember<S::Handle>>, guard: &SignalGuard) -> io::Result<()> {
     let snapshot = sys.snapshot()?;
     let roots: Vec<i32> = tree.iter().map(|m| m.pid).collect();
     for (pid, parent) in descendants(&snapshot, &roots) {
         if tree.iter().any(|m| m.pid == pid) {
             continue;
         }
-        let (handle, evidence) = look(sys, pid);
-        let parent_holds = tree.iter().find(|m| m.pid == parent).is_some_and(|m| sys.holds_number(&m.handle));
+        let (handle, evidence) = read_evidence(sys, pid);
+        let parent_holds = tree.iter().find(|m| m.pid == parent).is_some_and(|m| sys.is_unreaped(&m.handle));
         if let (true, Some(handle), Verdict::Owned(proof)) =
             (parent_holds, handle, verify_legacy_child(parent, &evidence, guard))
         {
-            tree.push(Member { pid, handle, proof });
+            tree.push(LegacyMember { pid, handle, proof });
         }
     }
     Ok(())
@@ -174,12 +175,12 @@ fn grow<S: Sys>(sys: &S, tree: &mut Vec<Member<S::Handle>>, guard: &Guard) -> io
 /// one could start others in between, which could not be found after the death of their parent.
 fn hold_still<S: Sys>(
     sys: &S,
-    record: &Record,
+    record: &LegacyRecord,
     owner: u32,
-    mut tree: Vec<Member<S::Handle>>,
-    guard: &Guard,
-    left: &mut Vec<Member<S::Handle>>,
-) -> io::Result<Vec<Member<S::Handle>>> {
+    mut tree: Vec<LegacyMember<S::Handle>>,
+    guard: &SignalGuard,
+    left: &mut Vec<LegacyMember<S::Handle>>,
+) -> io::Result<Vec<LegacyMember<S::Handle>>> {
     grow(sys, &mut tree, guard)?;
     for _ in 0..STOP_ROUNDS_MAX {
         let known = tree.len();
@@ -205,12 +206,12 @@ fn hold_still<S: Sys>(
 /// ended is identified by its handle, which never refers to another process.
 fn verified_again<S: Sys>(
     sys: &S,
-    record: &Record,
+    record: &LegacyRecord,
     owner: u32,
-    tree: Vec<Member<S::Handle>>,
-    guard: &Guard,
-    left: &mut Vec<Member<S::Handle>>,
-) -> Vec<Member<S::Handle>> {
+    tree: Vec<LegacyMember<S::Handle>>,
+    guard: &SignalGuard,
+    left: &mut Vec<LegacyMember<S::Handle>>,
+) -> Vec<LegacyMember<S::Handle>> {
     let root = record.pid.and_then(|pid| i32::try_from(pid).ok());
     let mut still = Vec::new();
     for member in tree {
@@ -221,14 +222,14 @@ fn verified_again<S: Sys>(
             verify_legacy_child(evidence.ppid.unwrap_or_default(), &evidence, guard)
         };
         match verdict {
-            Verdict::Owned(proof) => still.push(Member { proof, ..member }),
+            Verdict::Owned(proof) => still.push(LegacyMember { proof, ..member }),
             Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_) => left.push(member),
         }
     }
     still
 }
 
-fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {
+fn send<S: Sys>(sys: &S, tree: &[LegacyMember<S::Handle>], signal: Signal) {
     for member in tree.iter().rev() {
         match sys.signal(&member.handle, &member.proof, signal) {
             Ok(()) | Err(SignalError::Gone) => {}
@@ -237,12 +238,12 @@ fn send<S: Sys>(sys: &S, tree: &[Member<S::Handle>], signal: Signal) {
     }
 }
 
-fn runs<S: Sys>(sys: &S, member: &Member<S::Handle>) -> bool {
-    use crate::core::verify::Life;
-    matches!(sys.glance(&member.handle).life, Life::Running | Life::Unreadable)
+fn runs<S: Sys>(sys: &S, member: &LegacyMember<S::Handle>) -> bool {
+    use crate::core::verify::ProcessState;
+    matches!(sys.kernel_evidence(&member.handle).life, ProcessState::Running | ProcessState::Unreadable)
 }
 
-fn wait<S: Sys>(sys: &S, tree: &[Member<S::Handle>], at_most: Duration) {
+fn wait<S: Sys>(sys: &S, tree: &[LegacyMember<S::Handle>], at_most: Duration) {
     let until = Instant::now() + at_most;
     while Instant::now() < until && tree.iter().any(|m| runs(sys, m)) {
         std::thread::sleep(POLL);

@@ -18,12 +18,12 @@ const OUTPUT_QUEUED_MAX: usize = 4;
 
 /// Id of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(pub u64);
+pub struct ConnectionId(pub u64);
 
 /// Sending side of one connection.
 #[derive(Debug, Clone)]
-pub struct Link {
-    id: LinkId,
+pub struct ConnectionHandle {
+    id: ConnectionId,
     control: mpsc::Sender<ToClient>,
     output: mpsc::Sender<Notice>,
     in_flight: Arc<AtomicUsize>,
@@ -33,7 +33,7 @@ pub struct Link {
 
 /// Queues for the task that writes to the socket.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingQueues {
     /// Replies and notices.
     pub control: mpsc::Receiver<ToClient>,
     /// Pieces of output.
@@ -46,7 +46,7 @@ pub struct Outgoing {
 
 /// Returns the counted size of a queued message, in bytes. Small messages count 0: the queue length limits
 /// them.
-fn weight(message: &ToClient) -> usize {
+fn queued_size(message: &ToClient) -> usize {
     const LEASE_BYTES: usize = 1024;
     match message {
         ToClient::Reply { result: Ok(Reply::Tail(tail)), .. } => tail.bytes.len(),
@@ -61,22 +61,22 @@ fn weight(message: &ToClient) -> usize {
     }
 }
 
-impl Outgoing {
+impl OutgoingQueues {
     /// Records that a message was written to the socket and is no longer buffered.
-    pub fn sent(&self, message: &ToClient) {
-        self.queued_bytes.fetch_sub(weight(message), Ordering::Relaxed);
+    pub fn record_sent(&self, message: &ToClient) {
+        self.queued_bytes.fetch_sub(queued_size(message), Ordering::Relaxed);
     }
 
     /// Records that a reply was written to the socket: its request is no longer in flight.
-    pub fn answered(&self) {
+    pub fn record_answered(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Link {
+impl ConnectionHandle {
     /// Creates both sides of a new connection.
     #[must_use]
-    pub fn new(id: LinkId) -> (Self, Outgoing) {
+    pub fn new(id: ConnectionId) -> (Self, OutgoingQueues) {
         let (control, control_out) = mpsc::channel(CONTROL_QUEUED_MAX);
         let (output, output_out) = mpsc::channel(OUTPUT_QUEUED_MAX);
         let (in_flight, queued_bytes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -89,12 +89,12 @@ impl Link {
             queued_bytes: Arc::clone(&queued_bytes),
             end: end.clone(),
         };
-        (link, Outgoing { control: control_out, output: output_out, in_flight, queued_bytes, end })
+        (link, OutgoingQueues { control: control_out, output: output_out, in_flight, queued_bytes, end })
     }
 
     /// Returns the id of the connection.
     #[must_use]
-    pub const fn id(&self) -> LinkId {
+    pub const fn id(&self) -> ConnectionId {
         self.id
     }
 
@@ -112,7 +112,7 @@ impl Link {
 
     /// Registers a request. Returns `None` if too many requests are unanswered.
     #[must_use]
-    pub fn begin(&self, id: u64, in_flight_max: usize) -> Option<Responder> {
+    pub fn register_request(&self, id: u64, in_flight_max: usize) -> Option<Responder> {
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= in_flight_max {
             return None;
         }
@@ -120,8 +120,8 @@ impl Link {
     }
 
     /// Queues a message. Ends the connection if its peer does not read.
-    pub fn tell(&self, message: ToClient) {
-        let bytes = weight(&message);
+    pub fn send(&self, message: ToClient) {
+        let bytes = queued_size(&message);
         let over = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > CONTROL_BYTES_MAX;
         if over || matches!(self.control.try_send(message), Err(mpsc::error::TrySendError::Full(_))) {
             tracing::warn!(link = self.id.0, "the peer does not read; its connection is ended");
@@ -131,14 +131,14 @@ impl Link {
 
     /// Queues a refusal; the connection ends after everything queued before is written.
     pub fn refuse(&self, refusal: Refusal) {
-        self.tell(ToClient::Refused(refusal));
+        self.send(ToClient::Refused(refusal));
     }
 }
 
 /// Obligation to answer one request. If dropped without an answer, it sends an internal error.
 #[derive(Debug)]
 pub struct Responder {
-    link: Link,
+    link: ConnectionHandle,
     id: u64,
     answered: bool,
 }
@@ -146,14 +146,14 @@ pub struct Responder {
 impl Responder {
     /// Returns the connection of the request.
     #[must_use]
-    pub const fn link(&self) -> &Link {
+    pub const fn link(&self) -> &ConnectionHandle {
         &self.link
     }
 
     /// Sends the answer.
     pub fn answer(mut self, result: Result<Reply, Refusal>) {
         self.answered = true;
-        self.link.tell(ToClient::Reply { id: self.id, result });
+        self.link.send(ToClient::Reply { id: self.id, result });
     }
 
     /// Sends a refusal.
@@ -167,7 +167,7 @@ impl Drop for Responder {
         if !self.answered {
             let refusal =
                 Refusal::new(RefusalCode::Internal, "the supervisor dropped this request; try again");
-            self.link.tell(ToClient::Reply { id: self.id, result: Err(refusal) });
+            self.link.send(ToClient::Reply { id: self.id, result: Err(refusal) });
         }
     }
 }
@@ -181,15 +181,15 @@ mod tests {
 
     #[test]
     fn large_replies_that_nobody_reads_end_the_connection() {
-        let (link, mut outgoing) = Link::new(LinkId(1));
+        let (link, mut outgoing) = ConnectionHandle::new(ConnectionId(1));
         let tail =
             |bytes: usize| Ok(Reply::Tail(Tail { bytes: vec![0; bytes], truncated: true, exit: None }));
-        let answer = |bytes| link.begin(1, 100).unwrap().answer(tail(bytes));
+        let answer = |bytes| link.register_request(1, 100).unwrap().answer(tail(bytes));
         // One that reads gets as many as it wants.
         for _ in 0..4 {
             answer(CONTROL_BYTES_MAX);
             let message = outgoing.control.try_recv().unwrap();
-            outgoing.sent(&message);
+            outgoing.record_sent(&message);
         }
         answer(CONTROL_BYTES_MAX);
         assert!(!link.end().is_cancelled());
@@ -210,7 +210,7 @@ mod tests {
             Reply::Files(Ok(FilesReply::Programs(vec![None, Some(text.clone())]))),
             Reply::SessionLog(piece),
         ] {
-            assert_eq!(weight(&ToClient::Reply { id: 1, result: Ok(reply.clone()) }), 100, "{reply:?}");
+            assert_eq!(queued_size(&ToClient::Reply { id: 1, result: Ok(reply.clone()) }), 100, "{reply:?}");
         }
     }
 }

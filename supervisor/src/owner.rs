@@ -3,20 +3,20 @@
 
 use crate::admission::Denial;
 use crate::context::Context;
-use crate::core::admit::{Installation, Policy};
-use crate::core::backoff::{self, Agent, Backoff, Outcome};
+use crate::core::admit::{AccessPolicy, Installation};
+use crate::core::backoff::{self, AgentKey, Backoff, RunOutcome};
 use crate::core::lease::Lease;
-use crate::core::retain::Rest;
-use crate::core::verify::Guard;
-use crate::entry::Entry;
+use crate::core::retain::LostFinding;
+use crate::core::verify::SignalGuard;
+use crate::entry::LeaseEntry;
 use crate::files::FileQueues;
 use crate::handle;
-use crate::handover::{Footing, Frozen, Standing, Tried, Upgrade};
+use crate::handover::{ExportedState, HandoverResources, InheritableResources, TrialResult, Upgrade};
 use crate::lease_task::LeaseCmd;
-use crate::link::{Link, LinkId, Responder};
-use crate::progress::Pending;
+use crate::link::{ConnectionHandle, ConnectionId, Responder};
+use crate::progress::PendingProgress;
 use crate::relay::{self, Relay};
-use crate::sys::linux::Handle;
+use crate::sys::linux::ProcessHandle;
 use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -45,7 +45,7 @@ pub enum Event {
         /// Peer identity.
         peer: Peer,
         /// Connection of the client.
-        link: Link,
+        link: ConnectionHandle,
         /// Channel for the answer.
         answer: oneshot::Sender<Result<Welcome, Denial>>,
     },
@@ -60,7 +60,7 @@ pub enum Event {
         to: Responder,
     },
     /// A connection ended.
-    Unlinked(LinkId),
+    Unlinked(ConnectionId),
     /// A spawn is complete, successful or not.
     Spawned {
         /// Current lease.
@@ -78,44 +78,44 @@ pub enum Event {
         stuck: bool,
     },
     /// Lost leases were checked again.
-    Looked(Vec<(LeaseId, Rest)>),
+    LostFindings(Vec<(LeaseId, LostFinding)>),
     /// A notice for a gateway, on any connection.
-    News {
+    Notice {
         /// Gateway to notify.
         gateway: GatewayInstanceId,
         /// The notice.
         notice: Notice,
     },
     /// The trial of a new program has ended (H14).
-    Tried(Tried),
+    TrialFinished(TrialResult),
     /// Request to end the supervisor; a second one skips the grace periods.
     Stop,
 }
 
 /// Client of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum ClientKind {
     Gateway(GatewayInstanceId),
     Admin,
 }
 
 #[derive(Debug)]
-pub(crate) struct Connected {
-    pub(crate) link: Link,
-    pub(crate) who: Who,
+pub(crate) struct ConnectedClient {
+    pub(crate) link: ConnectionHandle,
+    pub(crate) who: ClientKind,
     /// Peer identity at the time of connecting.
     pub(crate) peer: Peer,
     pub(crate) epoch: u64,
     /// Negotiated protocol version.
     pub(crate) version: u16,
     /// Process of the client, if the kernel reports it.
-    pub(crate) process: Option<(i32, Arc<Handle>)>,
+    pub(crate) process: Option<(i32, Arc<ProcessHandle>)>,
 }
 
 /// Maximum time for connections to read the last message.
-pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(crate) const LAST_MESSAGES_WAIT: Duration = Duration::from_secs(1);
 /// Sentinel deadline: the lease task has taken over closing, and the owner does nothing more.
-pub(crate) const TOLD: u64 = u64::MAX;
+pub(crate) const CLOSE_SENT: u64 = u64::MAX;
 /// Time that an agent's end waits for its terminals beyond their own graces, in milliseconds.
 const TERMINALS_SLACK_MS: u64 = 1_000;
 
@@ -124,12 +124,12 @@ const TERMINALS_SLACK_MS: u64 = 1_000;
 pub struct Owner {
     pub(crate) context: Arc<Context>,
     pub(crate) supervisor_id: String,
-    pub(crate) policy: Policy,
-    pub(crate) leases: BTreeMap<LeaseId, Entry>,
-    pub(crate) links: HashMap<LinkId, Connected>,
+    pub(crate) policy: AccessPolicy,
+    pub(crate) leases: BTreeMap<LeaseId, LeaseEntry>,
+    pub(crate) links: HashMap<ConnectionId, ConnectedClient>,
     pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
     pub(crate) detached_at_ms: HashMap<GatewayInstanceId, u64>,
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingProgress,
     pub(crate) stopping: bool,
     pub(crate) hurried: bool,
     /// Time of the next sweep over leases without a task.
@@ -146,7 +146,7 @@ pub struct Owner {
     /// Restart delays of agents that crashed recently.
     pub(crate) backoff: Backoff,
     /// Process-level resources, needed for a handover.
-    pub(crate) ground: Option<Footing>,
+    pub(crate) resources: Option<HandoverResources>,
     /// Upgrade in progress; `leaving` is true once no client is admitted.
     pub(crate) upgrade: Option<Upgrade>,
     pub(crate) leaving: bool,
@@ -155,11 +155,11 @@ pub struct Owner {
 
 /// Reason for the end of the owner's loop.
 #[derive(Debug)]
-pub(crate) enum Leave {
+pub(crate) enum OwnerExit {
     /// All trees are gone or reported as survivors. The resources are held until all writes are on disk.
-    Ended(Option<Standing>),
+    Ended(Option<InheritableResources>),
     /// The state is exported, for another program to resume.
-    Frozen(Box<Frozen>),
+    Exported(Box<ExportedState>),
 }
 
 impl Owner {
@@ -168,14 +168,14 @@ impl Owner {
     #[must_use]
     pub fn new(
         context: Arc<Context>,
-        policy: Policy,
+        policy: AccessPolicy,
         leases: Vec<Lease>,
         installations: Vec<Installation>,
         warnings: Vec<String>,
     ) -> Self {
-        let entry = |lease: Lease| (lease.lease_id, Entry::of(lease));
+        let entry = |lease: Lease| (lease.lease_id, LeaseEntry::of(lease));
         Self {
-            backoff: Backoff::new(backoff::Limits::of(&context.config)),
+            backoff: Backoff::new(backoff::CrashLimits::of(&context.config)),
             context,
             supervisor_id: uuid::Uuid::now_v7().to_string(),
             policy,
@@ -183,7 +183,7 @@ impl Owner {
             links: HashMap::new(),
             installations: installations.into_iter().map(|i| (i.gateway, i)).collect(),
             detached_at_ms: HashMap::new(),
-            pending: Pending::default(),
+            pending: PendingProgress::default(),
             stopping: false,
             hurried: false,
             sweep_at_ms: 0,
@@ -193,7 +193,7 @@ impl Owner {
             manager: Manager::default(),
             files: FileQueues::default(),
             warnings,
-            ground: None,
+            resources: None,
             upgrade: None,
             leaving: false,
             last_upgrade: None,
@@ -202,7 +202,7 @@ impl Owner {
 
     /// Handles events until the supervisor has ended (stop requested, and all trees gone or reported), or
     /// until its state is exported for another program.
-    pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Leave {
+    pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> OwnerExit {
         loop {
             let event = match tokio::time::timeout_at(self.wake_at(), events.recv()).await {
                 Ok(Some(event)) => Some(event),
@@ -219,10 +219,10 @@ impl Owner {
             if self.stopping && self.leases.values().all(|e| e.commands.is_none() || e.stuck) {
                 break;
             }
-            if self.may_freeze()
-                && let Some(frozen) = self.freeze(events).await
+            if self.may_export()
+                && let Some(exported) = self.export(events).await
             {
-                return Leave::Frozen(Box::new(frozen));
+                return OwnerExit::Exported(Box::new(exported));
             }
         }
         drop(std::mem::take(&mut self.files).stop().await);
@@ -232,12 +232,12 @@ impl Owner {
         }
         // The last messages, including the answer to a Shutdown, are written before the program ends.
         let said = all_ended(self.links.values().map(|c| c.link.end().clone()));
-        drop(tokio::time::timeout(LAST_WORDS, said).await);
-        let ground = self.ground.take();
-        for door in ground.iter().flat_map(|ground| &ground.doors) {
-            door.abort();
+        drop(tokio::time::timeout(LAST_MESSAGES_WAIT, said).await);
+        let resources = self.resources.take();
+        for task in resources.iter().flat_map(|resources| &resources.server_tasks) {
+            task.abort();
         }
-        Leave::Ended(ground.map(|ground| ground.standing))
+        OwnerExit::Ended(resources.map(|resources| resources.inheritable))
     }
 
     pub(crate) fn on(&mut self, event: Event) {
@@ -259,9 +259,9 @@ impl Owner {
             Event::Unlinked(id) => self.unlink(id),
             Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
-            Event::Looked(rests) => self.looked(rests),
-            Event::News { gateway, notice } => self.tell(gateway, notice),
-            Event::Tried(tried) => self.tried(tried),
+            Event::LostFindings(lost_findings) => self.record_findings(lost_findings),
+            Event::Notice { gateway, notice } => self.notify_gateway(gateway, notice),
+            Event::TrialFinished(tried) => self.finish_trial(tried),
             Event::Stop => self.stop(),
         }
     }
@@ -272,7 +272,7 @@ impl Owner {
             return;
         };
         let (who, peer) = (connected.who, connected.peer);
-        if let Err(refusal) = self.fence(connected, &body, epoch) {
+        if let Err(refusal) = self.check_epoch(connected, &body, epoch) {
             to.answer(Err(refusal));
             return;
         }
@@ -280,9 +280,14 @@ impl Owner {
     }
 
     /// Refuses requests of an older start of a gateway, and requests without a required epoch.
-    fn fence(&self, connected: &Connected, body: &Request, epoch: Option<u64>) -> Result<(), Refusal> {
-        let Who::Gateway(gateway) = connected.who else { return Ok(()) };
-        let needs = connected.version >= VERSION_MARKS && body.acts();
+    fn check_epoch(
+        &self,
+        connected: &ConnectedClient,
+        body: &Request,
+        epoch: Option<u64>,
+    ) -> Result<(), Refusal> {
+        let ClientKind::Gateway(gateway) = connected.who else { return Ok(()) };
+        let needs = connected.version >= VERSION_MARKS && body.changes_lease();
         let Some(epoch) = epoch else {
             let why = "a gateway of protocol 2 sends what acts with its epoch";
             return if needs { Err(Refusal::new(RefusalCode::BadRequest, why)) } else { Ok(()) };
@@ -299,10 +304,10 @@ impl Owner {
         Ok(())
     }
 
-    fn unlink(&mut self, id: LinkId) {
+    fn unlink(&mut self, id: ConnectionId) {
         let Some(connected) = self.links.remove(&id) else { return };
         tracing::info!(who = ?connected.who, "disconnected");
-        if let Who::Gateway(gateway) = connected.who {
+        if let ClientKind::Gateway(gateway) = connected.who {
             self.save_progress(Some(gateway));
             self.detach(gateway);
         }
@@ -312,13 +317,13 @@ impl Owner {
     pub(crate) fn detach(&mut self, gateway: GatewayInstanceId) {
         if self.leases.values().any(|e| e.lease.gateway == gateway && !e.lease.state.is_ended()) {
             self.detached_at_ms.insert(gateway, self.context.now_ms());
-            self.wake_anew();
+            self.rearm_timer();
         }
     }
 
     fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>, crashed: bool) {
         let id = lease.lease_id;
-        self.wake_anew();
+        self.rearm_timer();
         let now = self.context.now_ms();
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let waiting = std::mem::take(&mut entry.waiting);
@@ -331,10 +336,10 @@ impl Owner {
             }
             Err(refusal) => {
                 entry.commands = None;
-                if let Some(agent) = Agent::of(&entry.lease)
+                if let Some(agent) = AgentKey::of(&entry.lease)
                     && crashed
                 {
-                    self.backoff.on(now, &agent, Outcome::StartFailed);
+                    self.backoff.record_run(now, &agent, RunOutcome::StartFailed);
                 }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
                     // Nothing was done or recorded: the same spawn may be repeated.
@@ -361,19 +366,19 @@ impl Owner {
         let news = entry.lease.state != state;
         if news
             && entry.lease.state == LeaseState::Open
-            && let Some(agent) = Agent::of(&lease)
+            && let Some(agent) = AgentKey::of(&lease)
         {
             let now = self.context.now_ms();
             let ran_ms = now.saturating_sub(entry.open_since_ms);
             let asked = entry.close_at_ms.is_some() || self.stopping;
-            let outcome = if asked { Outcome::Closed { ran_ms } } else { Outcome::Died { ran_ms } };
-            self.backoff.on(now, &agent, outcome);
+            let outcome = if asked { RunOutcome::Closed { ran_ms } } else { RunOutcome::Died { ran_ms } };
+            self.backoff.record_run(now, &agent, outcome);
         }
         entry.take(lease, self.context.now_ms());
         entry.stuck = stuck;
         if state.is_ended() {
             entry.commands = None;
-            self.wake_anew();
+            self.rearm_timer();
         }
         let Some(entry) = self.leases.get(&id) else { return };
         let parent = entry.lease.parent();
@@ -384,27 +389,27 @@ impl Owner {
             if matches!(state, LeaseState::Closing | LeaseState::Closed | LeaseState::Lost) {
                 self.files.end(id);
             }
-            self.tell(gateway, Notice::LeaseChanged { lease_id: id, state, reason });
+            self.notify_gateway(gateway, Notice::LeaseChanged { lease_id: id, state, reason });
             self.close_terminals(id, "its agent is ending");
         }
         if let Some(parent) = parent {
-            self.close_when_alone(parent);
+            self.close_after_terminals(parent);
         }
     }
 
     /// Sends a notice to a gateway, if it is connected.
-    fn tell(&self, gateway: GatewayInstanceId, notice: Notice) {
-        for connected in self.links.values().filter(|c| c.who == Who::Gateway(gateway)) {
-            connected.link.tell(ToClient::Notice(notice.clone()));
+    fn notify_gateway(&self, gateway: GatewayInstanceId, notice: Notice) {
+        for connected in self.links.values().filter(|c| c.who == ClientKind::Gateway(gateway)) {
+            connected.link.send(ToClient::Notice(notice.clone()));
         }
     }
 
-    pub(crate) fn terminals(&self, of: LeaseId) -> impl Iterator<Item = (&LeaseId, &Entry)> {
+    pub(crate) fn terminals(&self, of: LeaseId) -> impl Iterator<Item = (&LeaseId, &LeaseEntry)> {
         self.leases.iter().filter(move |(_, e)| e.lease.parent() == Some(of) && e.commands.is_some())
     }
 
     fn close_terminals(&mut self, of: LeaseId, reason: &str) {
-        if self.leases.get(&of).is_some_and(Entry::is_ending) {
+        if self.leases.get(&of).is_some_and(LeaseEntry::is_ending) {
             let ids: Vec<LeaseId> = self.terminals(of).map(|(id, _)| *id).collect();
             for id in ids {
                 self.close(id, reason);
@@ -424,16 +429,16 @@ impl Owner {
             return;
         }
         entry.close_at_ms = Some((until, reason.to_owned()));
-        self.wake_anew();
+        self.rearm_timer();
         self.close_terminals(id, "its agent is ending");
-        self.close_when_alone(id);
+        self.close_after_terminals(id);
     }
 
     /// Ends an agent after its terminals have ended, or at the deadline.
-    pub(crate) fn close_when_alone(&mut self, id: LeaseId) {
+    pub(crate) fn close_after_terminals(&mut self, id: LeaseId) {
         let now = self.context.now_ms();
         let asked = self.leases.get(&id).and_then(|entry| entry.close_at_ms.clone());
-        let Some((until, reason)) = asked.filter(|(until, _)| *until != TOLD) else { return };
+        let Some((until, reason)) = asked.filter(|(until, _)| *until != CLOSE_SENT) else { return };
         if now < until && self.terminals(id).next().is_some() {
             return;
         }
@@ -443,8 +448,8 @@ impl Owner {
         if let Some(commands) = &entry.commands
             && commands.try_send(command).is_ok()
         {
-            entry.close_at_ms = Some((TOLD, String::new()));
-            self.wake_anew();
+            entry.close_at_ms = Some((CLOSE_SENT, String::new()));
+            self.rearm_timer();
         }
     }
 
@@ -473,21 +478,21 @@ impl Owner {
         }
         if !self.stopping {
             tracing::info!("ending: every lease is closed in order");
-            self.manager.say("STOPPING=1\nSTATUS=ending every lease");
+            self.manager.notify("STOPPING=1\nSTATUS=ending every lease");
         }
         self.stopping = true;
         self.save_progress(None);
-        self.give_up("it is to end");
+        self.cancel_upgrade("it is to end");
         self.close_all(|_| true, "the supervisor ends");
     }
 
     /// Returns the lease, if this client may see it.
-    pub(crate) fn visible(&mut self, who: Who, id: LeaseId) -> Result<&mut Entry, Refusal> {
+    pub(crate) fn visible_lease(&mut self, who: ClientKind, id: LeaseId) -> Result<&mut LeaseEntry, Refusal> {
         let gateway = match who {
-            Who::Admin => None,
-            Who::Gateway(gateway) => Some(gateway),
+            ClientKind::Admin => None,
+            ClientKind::Gateway(gateway) => Some(gateway),
         };
-        let may_see = |entry: &&mut Entry| gateway.is_none_or(|gateway| entry.lease.gateway == gateway);
+        let may_see = |entry: &&mut LeaseEntry| gateway.is_none_or(|gateway| entry.lease.gateway == gateway);
         let uid = self.uid_of(who);
         let found = self.leases.get_mut(&id);
         if let (Some(entry), Some(gateway)) = (&found, gateway)
@@ -502,7 +507,7 @@ impl Owner {
     }
 
     /// Returns the user id of a client, for the log.
-    pub(crate) fn uid_of(&self, who: Who) -> u32 {
+    pub(crate) fn uid_of(&self, who: ClientKind) -> u32 {
         self.links
             .values()
             .find(|connected| connected.who == who)
@@ -510,16 +515,16 @@ impl Owner {
     }
 
     /// Returns the relay of a lease: of living streams, or of kept output.
-    pub(crate) fn streams(&mut self, who: Who, id: LeaseId) -> Result<Relay, Refusal> {
+    pub(crate) fn relay_of(&mut self, who: ClientKind, id: LeaseId) -> Result<Relay, Refusal> {
         let context = Arc::clone(&self.context);
-        let entry = self.visible(who, id)?;
+        let entry = self.visible_lease(who, id)?;
         if let Some(relay) = &entry.relay {
             return Ok(relay.clone());
         }
         let ended = |what: &str| Err(Refusal::new(RefusalCode::LeaseEnded, format!("lease {id} {what}")));
         if !entry.lease.state.is_ended() {
             if entry.commands.is_none() {
-                return Err(entry.left_over());
+                return Err(entry.left_over_refusal());
             }
             return Err(
                 Refusal::new(RefusalCode::Busy, format!("lease {id} is being spawned")).retry_after(50)
@@ -539,7 +544,7 @@ impl Owner {
     }
 
     /// Returns the processes that must not be signalled for a lease.
-    pub(crate) fn guard(&self, lease: &Lease) -> Guard {
+    pub(crate) fn guard(&self, lease: &Lease) -> SignalGuard {
         self.context.guard(lease.bound.map(|b| b.wrapper.pid))
     }
 }

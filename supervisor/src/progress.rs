@@ -6,7 +6,7 @@
 //! that much, but never ahead.
 
 use crate::context::wall_ms;
-use crate::core::marks::Acked;
+use crate::core::marks::AckedOutput;
 use crate::owner::Owner;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{LeaseKind, Refusal, Rollback};
@@ -23,7 +23,7 @@ fn time(wall_ms: u64) -> String {
 
 /// Progress state of the owner that is not part of the installations.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingProgress {
     /// Time until which agents of refused gateways are kept, on the supervisor's clock.
     pub(crate) kept_until_ms: HashMap<GatewayInstanceId, u64>,
     /// Gateways with an unwritten event id.
@@ -32,7 +32,7 @@ pub(crate) struct Pending {
     save_at_ms: Option<u64>,
 }
 
-impl Pending {
+impl PendingProgress {
     /// Deadline for writing event ids.
     pub(crate) const fn save_at_ms(&self) -> Option<u64> {
         self.save_at_ms
@@ -50,7 +50,7 @@ impl Owner {
         self.pending.unsaved.insert(gateway);
         if self.pending.save_at_ms.is_none() {
             self.pending.save_at_ms = Some(self.context.now_ms().saturating_add(SAVE_MS));
-            self.wake_anew();
+            self.rearm_timer();
         }
     }
 
@@ -71,7 +71,7 @@ impl Owner {
     }
 
     /// Returns the living agents of a gateway, with the acknowledged offset of their output.
-    pub(crate) fn acked(&self, gateway: GatewayInstanceId) -> Vec<Acked> {
+    pub(crate) fn acked_outputs(&self, gateway: GatewayInstanceId) -> Vec<AckedOutput> {
         self.leases
             .values()
             .filter(|e| e.lease.gateway == gateway && e.lease.kind == LeaseKind::Agent)
@@ -79,7 +79,7 @@ impl Owner {
             .map(|e| {
                 let info = e.info();
                 let (lease_id, started_at_ms) = (info.lease_id, info.started_at_ms);
-                Acked { lease_id, offset: info.stdout_acked, started_at_ms }
+                AckedOutput { lease_id, offset: info.stdout_acked, started_at_ms }
             })
             .collect()
     }
@@ -90,12 +90,12 @@ impl Owner {
         let now = self.context.now_ms();
         let end = now.saturating_add(self.context.config.rollback_grace_ms);
         let until = *self.pending.kept_until_ms.entry(gateway).or_insert(end);
-        self.wake_anew();
+        self.rearm_timer();
         let (epoch, event_id) = self
             .installations
             .get(&gateway)
             .map_or((0, 0), |known| (known.epoch_max, known.progress.event_id));
-        let agents = self.acked(gateway).len() as u64;
+        let agents = self.acked_outputs(gateway).len() as u64;
         let kept_until_ms = wall_ms().saturating_add(until.saturating_sub(now));
         Rollback { refusal, epoch, event_id, agents, kept_until_ms }
     }
@@ -106,12 +106,12 @@ impl Owner {
     }
 
     /// Describes the gateways that are refused because their database was restored to an older state.
-    pub(crate) fn held_in_words(&self) -> Vec<String> {
+    pub(crate) fn describe_held_agents(&self) -> Vec<String> {
         let now = self.context.now_ms();
         let line = |(gateway, until): (&GatewayInstanceId, &u64)| {
             let left = until.saturating_sub(now);
             let until = time(wall_ms().saturating_add(left));
-            let agents = self.acked(*gateway).len();
+            let agents = self.acked_outputs(*gateway).len();
             format!(
                 "gateway {gateway} is refused: its database went back in time. Its {agents} living agents are kept \
                  until {until}; on its machine, stop it and use `acp-gateway store restore` or `acp-gateway store \

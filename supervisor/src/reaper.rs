@@ -2,14 +2,14 @@
 //! start this happens before the first connection is accepted.
 
 use crate::context::{Context, wall_ms};
-use crate::core::cgroup::Subtree;
-use crate::core::lease::{Lease, LeaseEvent, Place, ProcessRecord, UNENDED};
-use crate::core::reap::{Findings, Plan, Stage, plan};
-use crate::core::retain::Rest;
+use crate::core::cgroup::CgroupSubtree;
+use crate::core::lease::{Lease, LeaseEvent, ProcessRecord, ScopeRelation, UNENDED};
+use crate::core::reap::{Findings, ReapPlan, ReapStage, plan};
+use crate::core::retain::LostFinding;
 use crate::core::tree::Proc;
-use crate::core::verify::{Guard, Holder, holder};
+use crate::core::verify::{SignalGuard, SpawnerState, spawner_state};
 use crate::disk;
-use crate::sweep::{self, Found, Target};
+use crate::sweep::{self, TreeQuery, TreeScan};
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, ReapLine};
@@ -19,38 +19,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval between two checks of signalled processes.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const ROUND_PAUSE: Duration = Duration::from_millis(50);
 
 /// Lease with the processes found and the resulting plan.
 #[derive(Debug)]
-pub struct Examined<H> {
+pub struct ExaminedLease<H> {
     /// Processes found.
-    pub found: Found<H>,
+    pub found: TreeScan<H>,
     /// Resulting plan.
-    pub plan: Plan,
+    pub plan: ReapPlan,
     /// True if the tree was searched. Trees of another supervisor are not.
-    looked: bool,
+    was_searched: bool,
     /// Processes that must not be signalled for this lease.
-    guard: Guard,
+    guard: SignalGuard,
 }
 
 /// Data that is read once for many leases.
-struct Scene<'a> {
-    subtree: &'a Subtree,
+struct ReapSnapshot<'a> {
+    subtree: &'a CgroupSubtree,
     snapshot: Vec<Proc>,
     markers: HashMap<String, Vec<i32>>,
     /// Root pids recorded in the leases.
     roots: Vec<(LeaseId, i32)>,
 }
 
-impl<'a> Scene<'a> {
-    fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a Subtree) -> io::Result<Self> {
-        let here = sys.here();
+impl<'a> ReapSnapshot<'a> {
+    fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a CgroupSubtree) -> io::Result<Self> {
+        let here = sys.current_scope();
         // Quarantined records are not used for a search.
         let lies_here = |l: &&Lease| {
-            here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here) && !l.is_quarantined()
+            here.as_ref().is_some_and(|here| l.scope.relation_to(here) == ScopeRelation::Here)
+                && !l.is_quarantined()
         };
-        let since = |l| Target::of(l, subtree).since_ticks(sys).unwrap_or(0);
+        let since = |l| TreeQuery::of(l, subtree).since_ticks(sys).unwrap_or(0);
         let oldest = leases.iter().filter(lies_here).map(since).min();
         let Some(oldest) = oldest else {
             return Ok(Self { subtree, snapshot: Vec::new(), markers: HashMap::new(), roots: Vec::new() });
@@ -64,7 +65,7 @@ impl<'a> Scene<'a> {
 
     /// Returns the processes that must not be signalled for this lease, including the roots of all other
     /// leases.
-    fn guard(&self, lease: &Lease, guard: &Guard) -> Guard {
+    fn guard(&self, lease: &Lease, guard: &SignalGuard) -> SignalGuard {
         let mut guard = guard.clone();
         let own = lease.bound.map(|b| b.wrapper.pid);
         let others = self.roots.iter().filter(|(id, pid)| *id != lease.lease_id && Some(*pid) != own);
@@ -75,57 +76,62 @@ impl<'a> Scene<'a> {
 
 /// Determines if a supervisor manages the lease. A lease that this supervisor itself has declared lost is not
 /// managed.
-fn holder_of<S: Sys>(sys: &S, lease: &Lease, watch: &Watch) -> Holder {
-    let given_up = lease.state == LeaseState::Lost || watch.found_again.contains(&lease.lease_id);
+fn judge_spawner<S: Sys>(sys: &S, lease: &Lease, watch: &ReaperContext) -> SpawnerState {
+    let given_up = lease.state == LeaseState::Lost || watch.being_ended.contains(&lease.lease_id);
     if given_up && lease.supervisor == watch.me {
-        return Holder::Dead;
+        return SpawnerState::Dead;
     }
-    let (_, supervisor) = sweep::look(sys, lease.supervisor.pid);
-    holder(lease.supervisor, &lease.scope, &supervisor)
+    let (_, supervisor) = sweep::read_evidence(sys, lease.supervisor.pid);
+    spawner_state(lease.supervisor, &lease.scope, &supervisor)
 }
 
-fn examine<S: Sys>(sys: &S, lease: &Lease, watch: &Watch, scene: &Scene<'_>) -> Examined<S::Handle> {
-    let holder = holder_of(sys, lease, watch);
-    let looked = holder == Holder::Dead && !lease.is_quarantined();
-    let (target, guard) = (Target::of(lease, scene.subtree), scene.guard(lease, &watch.guard));
-    let found = if looked {
+fn examine<S: Sys>(
+    sys: &S,
+    lease: &Lease,
+    watch: &ReaperContext,
+    scene: &ReapSnapshot<'_>,
+) -> ExaminedLease<S::Handle> {
+    let holder = judge_spawner(sys, lease, watch);
+    let was_searched = holder == SpawnerState::Dead && !lease.is_quarantined();
+    let (target, guard) = (TreeQuery::of(lease, scene.subtree), scene.guard(lease, &watch.guard));
+    let found = if was_searched {
         let marked = scene.markers.get(&lease.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
         sweep::find(sys, &target, &guard, &scene.snapshot, marked)
     } else {
-        Found::default()
+        TreeScan::default()
     };
     let findings = Findings {
-        here: sys.here(),
+        here: sys.current_scope(),
         holder,
         owned: found.pids(),
         unknown: found.unknown,
         doubt: found.doubt,
     };
-    Examined { plan: plan(lease, &findings), found, looked, guard }
+    ExaminedLease { plan: plan(lease, &findings), found, was_searched, guard }
 }
 
 /// Identity of this supervisor, and the processes protected from its signals.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct ReaperContext {
     /// Process record of this supervisor, as stored in leases.
     pub me: ProcessRecord,
     /// Processes that must not be signalled.
-    pub guard: Guard,
+    pub guard: SignalGuard,
     /// Cgroups of leases.
-    pub subtree: Subtree,
+    pub subtree: CgroupSubtree,
     /// Leases whose processes are being ended by the current reap.
-    found_again: HashSet<LeaseId>,
+    being_ended: HashSet<LeaseId>,
 }
 
-impl Watch {
-    /// Creates the watch of a supervisor.
+impl ReaperContext {
+    /// Creates the context of a supervisor.
     #[must_use]
     pub fn of<S: Sys>(context: &Context<S>) -> Self {
         Self {
             me: context.me,
             guard: context.guard(None),
-            subtree: context.holding.subtree.clone(),
-            found_again: HashSet::new(),
+            subtree: context.containment.subtree.clone(),
+            being_ended: HashSet::new(),
         }
     }
 }
@@ -134,15 +140,15 @@ impl Watch {
 ///
 /// # Errors
 /// The process list cannot be read.
-pub fn dry_run<S: Sys>(sys: &S, leases: &[Lease], watch: &Watch) -> io::Result<Vec<ReapLine>> {
-    let scene = Scene::read(sys, leases, &watch.subtree)?;
+pub fn dry_run<S: Sys>(sys: &S, leases: &[Lease], watch: &ReaperContext) -> io::Result<Vec<ReapLine>> {
+    let scene = ReapSnapshot::read(sys, leases, &watch.subtree)?;
     Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, watch, &scene).plan)).collect())
 }
 
-fn line(lease: &Lease, plan: &Plan) -> ReapLine {
+fn line(lease: &Lease, plan: &ReapPlan) -> ReapLine {
     let pids = match plan {
-        Plan::Signal(pids) => pids.clone(),
-        Plan::Mark(..) | Plan::Rest(_) | Plan::Leave(_) => Vec::new(),
+        ReapPlan::Signal(pids) => pids.clone(),
+        ReapPlan::Mark(..) | ReapPlan::StayLost(_) | ReapPlan::Leave(_) => Vec::new(),
     };
     ReapLine {
         lease_id: lease.lease_id,
@@ -155,21 +161,21 @@ fn line(lease: &Lease, plan: &Plan) -> ReapLine {
 
 /// Result of a reap.
 #[derive(Debug, Default)]
-pub struct Reaped {
+pub struct ReapResult {
     /// First decision about each lease.
     pub lines: Vec<ReapLine>,
     /// Current evidence about lost leases.
-    pub rests: Vec<(LeaseId, Rest)>,
+    pub lost_findings: Vec<(LeaseId, LostFinding)>,
 }
 
-impl Reaped {
-    fn of(leases: &[Lease], lines: Option<Vec<ReapLine>>, plans: &[Plan]) -> Self {
-        let rest = |(lease, plan): (&Lease, &Plan)| match plan {
-            Plan::Rest(rest) => Some((lease.lease_id, *rest)),
-            Plan::Signal(_) | Plan::Mark(..) | Plan::Leave(_) => None,
+impl ReapResult {
+    fn of(leases: &[Lease], lines: Option<Vec<ReapLine>>, plans: &[ReapPlan]) -> Self {
+        let rest = |(lease, plan): (&Lease, &ReapPlan)| match plan {
+            ReapPlan::StayLost(rest) => Some((lease.lease_id, *rest)),
+            ReapPlan::Signal(_) | ReapPlan::Mark(..) | ReapPlan::Leave(_) => None,
         };
-        let rests = leases.iter().zip(plans).filter_map(rest).collect();
-        Self { lines: lines.unwrap_or_default(), rests }
+        let lost_findings = leases.iter().zip(plans).filter_map(rest).collect();
+        Self { lines: lines.unwrap_or_default(), lost_findings }
     }
 }
 
@@ -178,46 +184,47 @@ impl Reaped {
 ///
 /// # Errors
 /// The process list cannot be read; results recorded before that remain.
-pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io::Result<Reaped> {
+pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io::Result<ReapResult> {
     if context.store.read_only().is_some() {
-        return Ok(Reaped::default());
+        return Ok(ReapResult::default());
     }
     let mut lines: Option<Vec<ReapLine>> = None;
     let began = context.now_ms();
     let term_until = began.saturating_add(context.config.reap_term_ms);
     let kill_until = term_until.saturating_add(context.config.reap_kill_ms);
-    let mut ending = Ending::default();
+    let mut ending = ReapState::default();
     loop {
         let kill = context.now_ms() >= term_until;
-        let Round { plans, survivors, targets } = round(context, leases, kill, &mut ending).await?;
+        let RoundResult { plans, survivors, targets } =
+            reap_round(context, leases, kill, &mut ending).await?;
         lines.get_or_insert_with(|| {
             leases.iter().zip(&plans).map(|(lease, plan)| line(lease, plan)).collect()
         });
-        record(context, leases, &plans).await;
+        record_ends(context, leases, &plans).await;
         if targets == 0 {
-            return Ok(Reaped::of(leases, lines, &plans));
+            return Ok(ReapResult::of(leases, lines, &plans));
         }
         if context.now_ms() >= kill_until {
             name_survivors(context, leases, &plans, &survivors);
-            return Ok(Reaped::of(leases, lines, &plans));
+            return Ok(ReapResult::of(leases, lines, &plans));
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(ROUND_PAUSE).await;
     }
 }
 
 /// State of a reap over its rounds.
 #[derive(Default)]
-struct Ending {
+struct ReapState {
     /// Processes that got SIGTERM.
-    told: HashSet<i32>,
+    sigterm_sent: HashSet<i32>,
     /// Leases with a signalled process.
     leases: HashSet<LeaseId>,
 }
 
 /// Result of one round.
-struct Round {
+struct RoundResult {
     /// Decision about each lease.
-    plans: Vec<Plan>,
+    plans: Vec<ReapPlan>,
     /// Description of the processes found for each lease.
     survivors: Vec<String>,
     /// Number of leases that are not finished.
@@ -225,23 +232,23 @@ struct Round {
 }
 
 /// Checks every lease and signals verified processes: SIGTERM once to each process, SIGKILL after the grace.
-async fn round<S: Sys>(
+async fn reap_round<S: Sys>(
     context: &Arc<Context<S>>,
     leases: &mut [Lease],
     kill: bool,
-    ending: &mut Ending,
-) -> io::Result<Round> {
-    let found_again = ending.leases.clone();
-    let (rows, watch) = (leases.to_vec(), Watch { found_again, ..Watch::of(context) });
+    ending: &mut ReapState,
+) -> io::Result<RoundResult> {
+    let being_ended = ending.leases.clone();
+    let (rows, watch) = (leases.to_vec(), ReaperContext { being_ended, ..ReaperContext::of(context) });
     let examined = context
         .blocking(move |sys| {
-            let scene = Scene::read(sys, &rows, &watch.subtree)?;
+            let scene = ReapSnapshot::read(sys, &rows, &watch.subtree)?;
             Ok(rows.iter().map(|lease| examine(sys, lease, &watch, &scene)).collect::<Vec<_>>())
         })
         .await?;
     let mut targets = 0;
     for (lease, one) in leases.iter().zip(&examined) {
-        if matches!(one.plan, Plan::Signal(_)) {
+        if matches!(one.plan, ReapPlan::Signal(_)) {
             targets += 1;
             ending.leases.insert(lease.lease_id);
         } else {
@@ -249,31 +256,35 @@ async fn round<S: Sys>(
             targets += usize::from(one.found.unknown.is_some() && ending.leases.contains(&lease.lease_id));
         }
     }
-    begin(context, leases, &examined).await;
+    record_closing(context, leases, &examined).await;
     for (lease, one) in leases.iter().zip(&examined) {
-        let Plan::Signal(pids) = &one.plan else { continue };
+        let ReapPlan::Signal(pids) = &one.plan else { continue };
         if kill {
-            tracing::warn!(lease_id = %lease.lease_id, stage = ?Stage::Kill, ?pids, "orphans get SIGKILL");
-            let target = Target::of(lease, &context.holding.subtree);
+            tracing::warn!(lease_id = %lease.lease_id, stage = ?ReapStage::Kill, ?pids, "orphans get SIGKILL");
+            let target = TreeQuery::of(lease, &context.containment.subtree);
             sweep::kill_group(context.sys.as_ref(), &target, &one.guard, Duration::ZERO);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
-        } else if pids.iter().any(|pid| !ending.told.contains(pid)) {
-            tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Term, ?pids, "orphans get SIGTERM");
-            ending.told.extend(pids);
+        } else if pids.iter().any(|pid| !ending.sigterm_sent.contains(pid)) {
+            tracing::info!(lease_id = %lease.lease_id, stage = ?ReapStage::Term, ?pids, "orphans get SIGTERM");
+            ending.sigterm_sent.extend(pids);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
         }
     }
     let survivors = examined.iter().map(|one| one.found.survivors()).collect();
-    Ok(Round { plans: examined.into_iter().map(|one| one.plan).collect(), survivors, targets })
+    Ok(RoundResult { plans: examined.into_iter().map(|one| one.plan).collect(), survivors, targets })
 }
 
 /// Records the closing before the first signal, for all leases in as few commits as possible.
-async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], examined: &[Examined<H>]) {
+async fn record_closing<S: Sys, H>(
+    context: &Arc<Context<S>>,
+    leases: &mut [Lease],
+    examined: &[ExaminedLease<H>],
+) {
     let mut begun = HashSet::new();
     for (lease, one) in leases.iter_mut().zip(examined) {
         let was_lost = lease.state == LeaseState::Lost;
-        if matches!(one.plan, Plan::Signal(_)) && lease.state != LeaseState::Closing {
+        if matches!(one.plan, ReapPlan::Signal(_)) && lease.state != LeaseState::Closing {
             let why = if was_lost {
                 tracing::warn!(lease_id = %lease.lease_id, "the tree of a lost lease is there after all");
                 "it was lost, and its tree was found again"
@@ -285,7 +296,7 @@ async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], exami
                 Err(error) => tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped"),
             }
         }
-        if one.looked && !lease.state.is_ended() {
+        if one.was_searched && !lease.state.is_ended() {
             lease.last_evidence_json = Some(one.found.json(wall_ms()));
         }
     }
@@ -293,30 +304,35 @@ async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], exami
     context.store.record_all(&begun, "the reaping of a lease").await;
 }
 
-async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
+async fn record_ends<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[ReapPlan]) {
     let mut ended = HashSet::new();
     for (lease, plan) in leases.iter_mut().zip(plans) {
-        let Plan::Mark(event, why) = plan else { continue };
+        let ReapPlan::Mark(event, why) = plan else { continue };
         let from = lease.state;
         if let Err(error) = lease.apply(*event, why) {
             tracing::error!(%error, lease_id = %lease.lease_id, "a lease took an impossible turn");
             continue;
         }
-        tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
+        tracing::info!(lease_id = %lease.lease_id, stage = ?ReapStage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
         ended.insert(lease.lease_id);
     }
     let ended: Vec<&Lease> = leases.iter().filter(|l| ended.contains(&l.lease_id)).collect();
     context.store.record_all(&ended, "the end of a lease").await;
-    let removed: Vec<_> = ended.into_iter().map(|lease| context.leave_nothing(lease)).collect();
+    let removed: Vec<_> = ended.into_iter().map(|lease| context.spawn_cleanup(lease)).collect();
     if !removed.is_empty() {
-        disk::waited(removed).await;
+        disk::wait_for_jobs(removed).await;
     }
 }
 
-fn name_survivors<S: Sys>(context: &Context<S>, leases: &mut [Lease], plans: &[Plan], survivors: &[String]) {
+fn name_survivors<S: Sys>(
+    context: &Context<S>,
+    leases: &mut [Lease],
+    plans: &[ReapPlan],
+    survivors: &[String],
+) {
     for ((lease, plan), survivors) in leases.iter_mut().zip(plans).zip(survivors) {
-        let Plan::Signal(_) = plan else { continue };
+        let ReapPlan::Signal(_) = plan else { continue };
         tracing::error!(lease_id = %lease.lease_id, survivors, "SIGKILL did not end these");
         lease.explain(&format!("an orphan of an earlier supervisor; {UNENDED}: {survivors}"));
         context.store.post_lease(lease);

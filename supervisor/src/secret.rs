@@ -31,7 +31,7 @@ pub fn load_or_make(state_dir: &Path) -> io::Result<Secret> {
 
 /// Reads the secret in the directory of a socket, if it exists and this user may read it.
 #[must_use]
-pub fn beside(socket: &Path) -> Option<Secret> {
+pub fn read_next_to(socket: &Path) -> Option<Secret> {
     let text = std::fs::read_to_string(socket.with_file_name(SECRET_FILE)).ok()?;
     Some(Secret::new(text.trim().to_owned()))
 }
@@ -85,7 +85,7 @@ mod tests {
         let made = load_or_make(dir.path()).unwrap();
         assert_eq!(made.expose().len(), 2 * RANDOM_BYTES);
         assert_eq!(load_or_make(dir.path()).unwrap(), made);
-        assert_eq!(beside(&dir.path().join("supervisor.sock")), Some(made));
+        assert_eq!(read_next_to(&dir.path().join("supervisor.sock")), Some(made));
         let path = dir.path().join(SECRET_FILE);
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();

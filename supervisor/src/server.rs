@@ -3,9 +3,9 @@
 
 use crate::admission::Denial;
 use crate::context::Context;
-use crate::core::admit::Policy;
-use crate::core::handshakes::{Handshakes, User};
-use crate::link::{Link, LinkId, Outgoing};
+use crate::core::admit::AccessPolicy;
+use crate::core::handshakes::{HandshakeUser, Handshakes};
+use crate::link::{ConnectionHandle, ConnectionId, OutgoingQueues};
 use crate::owner::Event;
 use acp_shared::conn::{self, Conn, ConnError, Listener, Receiver, Sender};
 use acp_shared::protocol::{
@@ -19,26 +19,26 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum time for a refused connection to read the reason.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_MESSAGES_WAIT: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent refusals of processes in supervised trees; further ones are closed without a
 /// message.
 const REFUSALS_MAX: usize = 16;
 /// Pause after a failed accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-type Client = Conn<ToSupervisor, ToClient>;
+type ServerConn = Conn<ToSupervisor, ToClient>;
 
 /// Handshakes in progress, with the tokens that cancel them.
 type HandshakeTable = Arc<Mutex<Handshakes<CancellationToken>>>;
 
 /// Slot of one connection in the handshake table; released on drop.
-struct HandshakePlace {
+struct HandshakeSlot {
     waiting: HandshakeTable,
-    id: LinkId,
+    id: ConnectionId,
 }
 
-impl HandshakePlace {
-    fn take(waiting: &HandshakeTable, user: User, link: &Link) -> (Self, bool) {
+impl HandshakeSlot {
+    fn take(waiting: &HandshakeTable, user: HandshakeUser, link: &ConnectionHandle) -> (Self, bool) {
         let mut all = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let displaced = all.begin(link.id().0, user, link.end().clone());
         if let Some(end) = &displaced {
@@ -48,14 +48,14 @@ impl HandshakePlace {
     }
 }
 
-impl Drop for HandshakePlace {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).end(self.id.0);
     }
 }
 
 /// Accepts connections until the task is aborted. `ids` is shared by all listeners of this process.
-pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Arc<AtomicU64>, Policy)) {
+pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Arc<AtomicU64>, AccessPolicy)) {
     let (waiting, told) = (HandshakeTable::default(), Arc::new(Semaphore::new(REFUSALS_MAX)));
     loop {
         let client = match listener.accept::<ToSupervisor, ToClient>().await {
@@ -72,22 +72,22 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
         let peer = client.peer;
         // Agents run as the supervisor's user, but must not control the supervisor (H9). They get no
         // handshake slot, so they cannot displace their gateway or an admin either.
-        if peer.pid.is_some_and(|pid| context.is_under_care(pid)) {
+        if peer.pid.is_some_and(|pid| context.is_lease_process(pid)) {
             if context.may_log(peer.uid, "connection from a supervised tree") {
                 tracing::warn!(uid = peer.uid, pid = peer.pid, "connection from a supervised tree refused");
             }
             if let Ok(permit) = Arc::clone(&told).try_acquire_owned() {
                 tokio::spawn(async move {
-                    drop(tokio::time::timeout(LAST_WORDS, turn_away(client)).await);
+                    drop(tokio::time::timeout(LAST_MESSAGES_WAIT, refuse_lease_process(client)).await);
                     drop(permit);
                 });
             }
             continue;
         }
         // All users unknown to the policy count as one user.
-        let user = policy.knows_user(peer.uid, peer.gid).then_some(peer.uid);
-        let (link, outgoing) = Link::new(LinkId(ids.fetch_add(1, Ordering::Relaxed)));
-        let (place, displaced) = HandshakePlace::take(&waiting, user, &link);
+        let user = policy.is_known_user(peer.uid, peer.gid).then_some(peer.uid);
+        let (link, outgoing) = ConnectionHandle::new(ConnectionId(ids.fetch_add(1, Ordering::Relaxed)));
+        let (place, displaced) = HandshakeSlot::take(&waiting, user, &link);
         if displaced && context.may_log(peer.uid, "too many handshakes") {
             tracing::warn!(uid = peer.uid, "too many connections in the handshake; the oldest is ended");
         }
@@ -105,7 +105,7 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
 
 /// Refuses a process of a supervised tree. Its Hello is read first, because some clients read the answer only
 /// after the write.
-async fn turn_away(mut client: Client) -> Result<(), ConnError> {
+async fn refuse_lease_process(mut client: ServerConn) -> Result<(), ConnError> {
     client.receiver.recv().await?;
     let why = "the supervisor does not take orders from the trees in its care";
     client.sender.send(&ToClient::Refused(Refusal::new(RefusalCode::NotAuthorised, why))).await?;
@@ -115,9 +115,9 @@ async fn turn_away(mut client: Client) -> Result<(), ConnError> {
 
 async fn connection(
     context: &Arc<Context>,
-    mut client: Client,
-    (link, outgoing): (Link, Outgoing),
-    place: HandshakePlace,
+    mut client: ServerConn,
+    (link, outgoing): (ConnectionHandle, OutgoingQueues),
+    place: HandshakeSlot,
 ) -> Result<(), ConnError> {
     let (id, end) = (link.id(), link.end().clone());
     let within = Duration::from_millis(context.config.handshake_ms);
@@ -127,19 +127,21 @@ async fn connection(
     };
     if !matches!(shaken, Ok(Ok(()))) {
         // The owner may have admitted the client before it disconnected, so the owner is notified.
-        context.tell(Event::Unlinked(id)).await;
+        context.send_event(Event::Unlinked(id)).await;
     }
     match shaken {
         Err(_) => return Err(ConnError::Timeout(within)),
-        Ok(Err(Unshaken::Denied(denial))) => {
+        Ok(Err(HandshakeError::Denied(denial))) => {
             let refusal = denial.refusal();
             if context.may_log(client.peer.uid, refusal.code.as_str()) {
                 tracing::info!(link = id.0, uid = client.peer.uid, refusal = refusal.message, "refused");
             }
             let last = denial.message();
-            return tokio::time::timeout(LAST_WORDS, client.sender.send(&last)).await.unwrap_or(Ok(()));
+            return tokio::time::timeout(LAST_MESSAGES_WAIT, client.sender.send(&last))
+                .await
+                .unwrap_or(Ok(()));
         }
-        Ok(Err(Unshaken::Broken(error))) => return Err(error),
+        Ok(Err(HandshakeError::Broken(error))) => return Err(error),
         Ok(Ok(())) => {}
     }
     client.receiver.limit(FRAME_BYTES_MAX);
@@ -148,7 +150,7 @@ async fn connection(
         () = end.cancelled() => Ok(()),
         result = read(context, client.receiver, &link) => result,
     };
-    context.tell(Event::Unlinked(id)).await;
+    context.send_event(Event::Unlinked(id)).await;
     end.cancel();
     drop(link);
     // The writer ends with the token, without completing the current message.
@@ -157,20 +159,20 @@ async fn connection(
 }
 
 /// Reason for an incomplete handshake.
-enum Unshaken {
+enum HandshakeError {
     /// The client was not admitted.
     Denied(Denial),
     /// The connection broke.
     Broken(ConnError),
 }
 
-impl From<ConnError> for Unshaken {
+impl From<ConnError> for HandshakeError {
     fn from(error: ConnError) -> Self {
         Self::Broken(error)
     }
 }
 
-impl From<Refusal> for Unshaken {
+impl From<Refusal> for HandshakeError {
     fn from(refusal: Refusal) -> Self {
         Self::Denied(refusal.into())
     }
@@ -178,10 +180,10 @@ impl From<Refusal> for Unshaken {
 
 async fn handshake(
     context: &Arc<Context>,
-    client: &mut Client,
-    link: &Link,
-    place: HandshakePlace,
-) -> Result<(), Unshaken> {
+    client: &mut ServerConn,
+    link: &ConnectionHandle,
+    place: HandshakeSlot,
+) -> Result<(), HandshakeError> {
     let hello = match client.receiver.recv().await? {
         Some(ToSupervisor::Hello(hello)) => hello,
         Some(ToSupervisor::Request { .. } | ToSupervisor::Marks(_) | ToSupervisor::Act { .. }) => {
@@ -194,9 +196,11 @@ async fn handshake(
     // The client's messages are read: waiting for the disk must not occupy a handshake slot.
     drop(place);
     let (answer, answered) = oneshot::channel();
-    context.tell(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer }).await;
+    context
+        .send_event(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer })
+        .await;
     let ending = || Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending");
-    let welcome = answered.await.unwrap_or_else(|_| Err(ending().into())).map_err(Unshaken::Denied)?;
+    let welcome = answered.await.unwrap_or_else(|_| Err(ending().into())).map_err(HandshakeError::Denied)?;
     Ok(client.sender.send(&ToClient::Welcome(welcome)).await?)
 }
 
@@ -205,7 +209,11 @@ fn bad_request(why: &str) -> Refusal {
 }
 
 /// Reads the marks, sent by every gateway of version 2 after its Hello.
-async fn marks(client: &mut Client, hello: &Hello, version: u16) -> Result<Option<Marks>, Unshaken> {
+async fn marks(
+    client: &mut ServerConn,
+    hello: &Hello,
+    version: u16,
+) -> Result<Option<Marks>, HandshakeError> {
     if version < VERSION_MARKS || matches!(hello.role, Role::Admin) {
         return Ok(None);
     }
@@ -222,7 +230,7 @@ async fn marks(client: &mut Client, hello: &Hello, version: u16) -> Result<Optio
 async fn read(
     context: &Arc<Context>,
     mut receiver: Receiver<ToSupervisor>,
-    link: &Link,
+    link: &ConnectionHandle,
 ) -> Result<(), ConnError> {
     let in_flight_max = crate::config::size(context.config.requests_in_flight_max);
     while let Some(message) = receiver.recv().await? {
@@ -234,23 +242,23 @@ async fn read(
                 return refuse(link, Refusal::new(RefusalCode::BadRequest, why)).await;
             }
         };
-        let Some(to) = link.begin(id, in_flight_max) else {
+        let Some(to) = link.register_request(id, in_flight_max) else {
             let why = format!("more than {in_flight_max} unanswered requests");
             return refuse(link, Refusal::new(RefusalCode::TooLarge, why)).await;
         };
-        context.tell(Event::Request { body, epoch, to }).await;
+        context.send_event(Event::Request { body, epoch, to }).await;
     }
     Ok(())
 }
 
 /// Sends a refusal and waits briefly until it is written.
-async fn refuse(link: &Link, refusal: Refusal) -> Result<(), ConnError> {
+async fn refuse(link: &ConnectionHandle, refusal: Refusal) -> Result<(), ConnError> {
     link.refuse(refusal.clone());
-    drop(tokio::time::timeout(LAST_WORDS, link.end().cancelled()).await);
+    drop(tokio::time::timeout(LAST_MESSAGES_WAIT, link.end().cancelled()).await);
     Err(ConnError::Refused(refusal))
 }
 
-async fn write(mut sender: Sender<ToClient>, mut outgoing: Outgoing) {
+async fn write(mut sender: Sender<ToClient>, mut outgoing: OutgoingQueues) {
     let end = outgoing.end.clone();
     let result = tokio::select! {
         result = write_all(&mut sender, &mut outgoing) => result,
@@ -263,7 +271,7 @@ async fn write(mut sender: Sender<ToClient>, mut outgoing: Outgoing) {
 }
 
 /// Writes replies and notices first, and one piece of output whenever no reply is queued.
-async fn write_all(sender: &mut Sender<ToClient>, outgoing: &mut Outgoing) -> Result<(), ConnError> {
+async fn write_all(sender: &mut Sender<ToClient>, outgoing: &mut OutgoingQueues) -> Result<(), ConnError> {
     loop {
         let message = tokio::select! {
             biased;
@@ -272,12 +280,12 @@ async fn write_all(sender: &mut Sender<ToClient>, outgoing: &mut Outgoing) -> Re
         };
         let Some(message) = message else { return Ok(()) };
         sender.feed(&message).await?;
-        outgoing.sent(&message);
+        outgoing.record_sent(&message);
         if outgoing.control.is_empty() && outgoing.output.is_empty() {
             sender.flush().await?;
         }
         match message {
-            ToClient::Reply { .. } => outgoing.answered(),
+            ToClient::Reply { .. } => outgoing.record_answered(),
             ToClient::Refused(_) => return sender.flush().await,
             ToClient::Welcome(_) | ToClient::Notice(_) | ToClient::RolledBack(_) => {}
         }

@@ -27,7 +27,7 @@ const LOGS_MAX: usize = 1_000;
 /// Maximum size of all logs of one gateway, in bytes, with the same order of removal.
 const GATEWAY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Growth of one log after which the sizes of all logs of its gateway are checked, in bytes.
-const LOOK_BYTES: u64 = 256 * 1024;
+const SIZE_CHECK_BYTES: u64 = 256 * 1024;
 
 /// Size limits of logs, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +43,7 @@ pub struct SessionLogs {
     disk: Disk,
     limits: LogLimits,
     /// Open logs by directory: all writers of one log share its pending text, which keeps their order.
-    open: Arc<Mutex<HashMap<PathBuf, Weak<Mutex<Pending>>>>>,
+    open: Arc<Mutex<HashMap<PathBuf, Weak<Mutex<PendingLines>>>>>,
 }
 
 /// Writer for the log of one session. Clones write to the same log.
@@ -52,11 +52,11 @@ pub struct SessionLog {
     dir: Arc<Path>,
     disk: Disk,
     limits: LogLimits,
-    pending: Arc<Mutex<Pending>>,
+    pending: Arc<Mutex<PendingLines>>,
 }
 
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingLines {
     text: String,
     left_out: u64,
     /// True while a task writes, or waits for a disk permit.
@@ -67,7 +67,7 @@ struct Pending {
 
 /// Formats a line of the supervisor itself. It has `*` where lines of the agent have `|`.
 #[must_use]
-pub fn note(text: &str) -> String {
+pub fn supervisor_line(text: &str) -> String {
     format!("{:.3} * {text}\n", jiff::Timestamp::now())
 }
 
@@ -141,7 +141,7 @@ impl SessionLogs {
 }
 
 impl SessionLog {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
+    fn pending(&self) -> MutexGuard<'_, PendingLines> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -189,7 +189,9 @@ impl SessionLog {
             };
             let mut text = text;
             if left_out > 0 {
-                text.push_str(&note(&format!("{left_out} bytes were left out: the disk is too slow")));
+                text.push_str(&supervisor_line(&format!(
+                    "{left_out} bytes were left out: the disk is too slow"
+                )));
             }
             let written = append(&self.dir, text.as_bytes(), self.limits);
             let was_failing = std::mem::replace(&mut self.pending().is_failing, written.is_err());
@@ -225,7 +227,7 @@ struct LogFile {
 }
 
 /// Returns the files of a log, oldest first.
-fn parts(dir: &Path) -> io::Result<Vec<LogFile>> {
+fn log_files(dir: &Path) -> io::Result<Vec<LogFile>> {
     let listed = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         listed => listed?,
@@ -262,14 +264,15 @@ fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> 
             private_dir(above)?;
         }
     }
-    let mut parts = parts(dir)?;
+    let mut parts = log_files(dir)?;
     let full = |part: &LogFile| part.bytes > 0 && part.bytes + text.len() as u64 > limits.file;
     let path = match parts.last() {
         Some(part) if !full(part) => part.path.clone(),
         last => dir.join(format!("{:020}.log", last.map_or(0, |part| part.start + part.bytes))),
     };
     let is_new = parts.last().is_none_or(|part| part.path != path);
-    let looks = |part: &LogFile| part.bytes / LOOK_BYTES < (part.bytes + text.len() as u64) / LOOK_BYTES;
+    let looks =
+        |part: &LogFile| part.bytes / SIZE_CHECK_BYTES < (part.bytes + text.len() as u64) / SIZE_CHECK_BYTES;
     if is_new || parts.last().is_some_and(looks) {
         make_room(dir, text.len() as u64, limits);
     }
@@ -309,7 +312,7 @@ fn make_room(log: &Path, bytes: u64, limits: LogLimits) {
 }
 
 fn read(dir: &Path, from: LogFrom, bytes_max: usize) -> io::Result<LogPiece> {
-    let parts = parts(dir)?;
+    let parts = log_files(dir)?;
     let base = parts.first().map_or(0, |part| part.start);
     let end = parts.last().map_or(0, |part| part.start + part.bytes);
     let (mut offset, whole) = match from {
@@ -413,9 +416,9 @@ mod tests {
         for (gateway, key) in [(mine, &one), (mine, &two), (other, &one)] {
             let log = logs.log(gateway, key);
             log.write(&line(&format!("{gateway} {key}")));
-            log.write(&note("a second piece"));
+            log.write(&supervisor_line("a second piece"));
         }
-        logs.disk().settle().await;
+        logs.disk().wait_idle().await;
         let said = async |gateway, key| {
             let piece = logs.read(gateway, key, LogFrom::Offset(0), 1 << 20).await.unwrap();
             String::from_utf8(piece.bytes).unwrap()
@@ -427,7 +430,7 @@ mod tests {
         assert_eq!((said(mine, &two).await, said(other, &one).await), (String::new(), String::new()));
         logs.remove(mine, &one);
         tokio::task::yield_now().await;
-        logs.disk().settle().await;
+        logs.disk().wait_idle().await;
         assert_eq!(said(mine, &one).await, "");
     }
 
@@ -439,7 +442,7 @@ mod tests {
         let lines: Vec<String> = (0..200).map(|n| format!("line {n}\n")).collect();
         lines.iter().for_each(|line| logs.log(gateway, &key).write(line));
         tokio::task::yield_now().await;
-        logs.disk().settle().await;
+        logs.disk().wait_idle().await;
         let piece = logs.read(gateway, &key, LogFrom::Offset(0), 1 << 20).await.unwrap();
         assert_eq!(String::from_utf8(piece.bytes).unwrap(), lines.concat());
     }
@@ -460,7 +463,7 @@ mod tests {
         assert!(log.pending().text.len() <= PENDING_BYTES_MAX);
         drop(held);
         tokio::task::yield_now().await;
-        logs.disk().settle().await;
+        logs.disk().wait_idle().await;
         let piece = logs.read(gateway, &key, LogFrom::End(200), 1_000).await.unwrap();
         assert!(String::from_utf8(piece.bytes).unwrap().contains("bytes were left out"));
         assert!(piece.end < 2 * PENDING_BYTES_MAX as u64, "{}", piece.end);

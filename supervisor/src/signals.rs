@@ -11,13 +11,13 @@ use tokio::net::unix::pipe;
 
 /// Receiver of termination signals. The signals are blocked and read from a descriptor: a signal during a
 /// handover stays pending for the next program.
-pub(crate) struct Signals {
+pub(crate) struct TerminationSignals {
     /// Signalfd, read like a pipe.
     pending: pipe::Receiver,
 }
 
 /// Returns the set of termination signals.
-fn ending() -> SigSet {
+fn termination_signals() -> SigSet {
     [SIGTERM, SIGINT, SIGHUP].into_iter().collect()
 }
 
@@ -25,17 +25,18 @@ fn ending() -> SigSet {
 ///
 /// # Errors
 /// The kernel refuses the call.
-pub(crate) fn hold() -> io::Result<()> {
-    Ok(ending().thread_block()?)
+pub(crate) fn block_termination_signals() -> io::Result<()> {
+    Ok(termination_signals().thread_block()?)
 }
 
-impl Signals {
+impl TerminationSignals {
     /// Opens a descriptor that receives the signals.
     ///
     /// # Errors
     /// The process is out of descriptors.
     pub(crate) fn new() -> io::Result<Self> {
-        let made = SignalFd::with_flags(&ending(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let made =
+            SignalFd::with_flags(&termination_signals(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { pending: pipe::Receiver::from_owned_fd_unchecked(made.as_fd().try_clone_to_owned()?)? })
     }
 
@@ -45,7 +46,7 @@ impl Signals {
         let mut record = [0; 128];
         while self.pending.readable().await.is_ok() {
             match self.pending.try_read(&mut record) {
-                Ok(_) => context.tell(Event::Stop).await,
+                Ok(_) => context.send_event(Event::Stop).await,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     tracing::error!(%error, "signals can no longer be received");

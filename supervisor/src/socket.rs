@@ -2,7 +2,7 @@
 //! with the settings of its unit.
 
 use crate::config::Config;
-use crate::core::admit::Policy;
+use crate::core::admit::AccessPolicy;
 use crate::systemd;
 use acp_shared::conn::Listener;
 use std::io;
@@ -21,7 +21,7 @@ impl Socket {
     ///
     /// # Errors
     /// As [`Listener::bind`]; the group does not exist; the passed descriptor is not a listening socket.
-    pub(crate) fn open(path: PathBuf, config: &Config, policy: &Policy) -> io::Result<Self> {
+    pub(crate) fn open(path: PathBuf, config: &Config, policy: &AccessPolicy) -> io::Result<Self> {
         if let Some(fd) = systemd::passed_listener()? {
             return Ok(Self {
                 path: named(&fd).unwrap_or(path),
@@ -48,7 +48,7 @@ impl Socket {
 
 /// Returns the mode that the policy requires. A listed user may be in any group, so users require access for
 /// all.
-fn mode(policy: &Policy) -> u32 {
+fn mode(policy: &AccessPolicy) -> u32 {
     if !policy.allowed_uids.is_empty() {
         0o666
     } else if !policy.allowed_gids.is_empty() || !policy.admin_gids.is_empty() {

@@ -5,7 +5,7 @@
 //! an earlier program of this process: then it is only reaped.
 
 use crate::context::Context;
-use crate::core::verify::{Kin, Verdict, verify_member};
+use crate::core::verify::{Membership, Verdict, verify_member};
 use crate::sweep;
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -14,12 +14,12 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Interval of checks without SIGCHLD, while there are children: several SIGCHLD may be merged into one.
-const LOOK: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Pause after each check, so that a burst of exits causes only one.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Checks for orphans for as long as the program runs.
-pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
+pub(crate) async fn watch_orphans<S: Sys>(context: Arc<Context<S>>) {
     let mut children = match signal(SignalKind::child()) {
         Ok(children) => Some(children),
         Err(error) => {
@@ -36,7 +36,7 @@ pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
         };
         let now_and_then = async {
             if context.has_children() {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
             } else {
                 std::future::pending().await
             }
@@ -47,7 +47,7 @@ pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
         }
         let at = Arc::clone(&context);
         let looked = context.blocking(move |sys| {
-            look(&at, sys);
+            reap_orphans(&at, sys);
             Ok(())
         });
         if let Err(error) = looked.await {
@@ -58,9 +58,9 @@ pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
 }
 
 /// Checks for orphans once.
-pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
-    for pid in context.strays() {
-        match sys.reap_stray(pid) {
+pub fn reap_orphans<S: Sys>(context: &Context<S>, sys: &S) {
+    for pid in context.orphans() {
+        match sys.reap_orphan(pid) {
             Ok(true) => {
                 tracing::debug!(pid, "reaped a stray");
                 continue;
@@ -74,13 +74,13 @@ pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
         if !context.abilities.subreaper {
             continue;
         }
-        let (handle, evidence) = sweep::glance(sys, pid);
+        let (handle, evidence) = sweep::read_kernel_evidence(sys, pid);
         let guard = context.guard(None);
         // The lease is no longer known, but the parent (this process) proves that there was one.
         let verdict = verify_member(
             LeaseId::mint(),
             GatewayInstanceId::mint(),
-            Kin::ChildOf(context.me.pid),
+            Membership::ChildOf(context.me.pid),
             &evidence,
             &guard,
         );

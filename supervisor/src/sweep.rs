@@ -1,11 +1,14 @@
 //! Search for the process tree of a lease, and its end: each process is opened, its evidence is read through
 //! the handle, [`crate::core::verify`] decides, and signals are sent through the same handle.
 
-use crate::core::cgroup::{KillBy, Leaf, Recorded, Strange, Subtree, how_to_kill};
-use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
-use crate::core::tree::{Proc, descendants, may_be_marked};
+use crate::core::cgroup::{
+    CgroupSubtree, KillMethod, LeaseCgroup, RecordedCgroup, UnknownCgroup, how_to_kill,
+};
+use crate::core::lease::{BoundProcesses, Lease, PidScope, ProcessRecord, ScopeRelation};
+use crate::core::tree::{Proc, descendants, marker_candidates};
 use crate::core::verify::{
-    Claim, Evidence, Guard, Kin, Life, Marker, Verdict, Verified, doubt, verify, verify_member,
+    Claim, Evidence, Marker, Membership, ProcessState, SignalGuard, Verdict, Verified, doubt, verify,
+    verify_member,
 };
 use crate::sys::{OpenError, OpenProcess, Signal, SignalError, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -16,35 +19,35 @@ use std::time::Duration;
 
 /// Properties of a lease by which its processes are found.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct TreeQuery {
     /// Id of the lease.
     pub lease_id: LeaseId,
     /// Gateway of the lease.
     pub gateway: GatewayInstanceId,
     /// Scope in which its pids are valid.
-    pub scope: Scope,
+    pub scope: PidScope,
     /// Recorded processes of the tree, if it was bound.
-    pub bound: Option<Bound>,
+    pub bound: Option<BoundProcesses>,
     /// Start time of the root of the tree, or of the supervisor that spawned it, on the clock of `scope`. No
     /// process of the tree is older.
     not_before_ticks: u64,
     /// Cgroup that was created for the lease.
-    pub leaf: Option<Leaf>,
+    pub leaf: Option<LeaseCgroup>,
     /// Recorded cgroup, if not recognised as the cgroup of the lease.
-    pub strange: Option<Strange>,
+    pub unknown_cgroup: Option<UnknownCgroup>,
     /// Processes verified by the previous search. A process that lost its parent since then, and whose
     /// environment is unreadable, is still identified by its record.
     pub known: Vec<ProcessRecord>,
 }
 
-impl Target {
-    /// Creates the target of a lease.
+impl TreeQuery {
+    /// Creates the query for a lease.
     #[must_use]
-    pub fn of(lease: &Lease, subtree: &Subtree) -> Self {
-        let (leaf, strange) = match subtree.recorded(lease) {
-            Recorded::Nothing => (None, None),
-            Recorded::Own(leaf) => (Some(leaf), None),
-            Recorded::Strange(strange) => (None, Some(strange)),
+    pub fn of(lease: &Lease, subtree: &CgroupSubtree) -> Self {
+        let (leaf, unknown_cgroup) = match subtree.recorded(lease) {
+            RecordedCgroup::Nothing => (None, None),
+            RecordedCgroup::Own(leaf) => (Some(leaf), None),
+            RecordedCgroup::Unknown(unknown_cgroup) => (None, Some(unknown_cgroup)),
         };
         Self {
             lease_id: lease.lease_id,
@@ -53,15 +56,15 @@ impl Target {
             bound: lease.bound,
             not_before_ticks: lease.bound.map_or(lease.supervisor.start_ticks, |b| b.wrapper.start_ticks),
             leaf,
-            strange,
-            known: lease.last_evidence_json.as_deref().map(last_seen).unwrap_or_default(),
+            unknown_cgroup,
+            known: lease.last_evidence_json.as_deref().map(parse_known_processes).unwrap_or_default(),
         }
     }
 
     /// Returns the earliest possible start time of the tree's processes, in clock ticks of this system;
     /// `None` if it was recorded by another clock.
     pub fn since_ticks<S: Sys>(&self, sys: &S) -> Option<u64> {
-        let one_clock = sys.here().is_some_and(|here| self.scope.shares_clock(&here));
+        let one_clock = sys.current_scope().is_some_and(|here| self.scope.shares_clock(&here));
         one_clock.then_some(self.not_before_ticks)
     }
 
@@ -73,14 +76,14 @@ impl Target {
             scope: &self.scope,
             lease_id: self.lease_id,
             gateway: self.gateway,
-            cgroup: self.leaf.as_ref().map(Leaf::path),
+            cgroup: self.leaf.as_ref().map(LeaseCgroup::path),
         }
     }
 }
 
 /// Verified process of the tree.
 #[derive(Debug)]
-pub struct Member<H> {
+pub struct TreeMember<H> {
     /// Pid, for display.
     pub pid: i32,
     /// Name, for display.
@@ -96,7 +99,7 @@ pub struct Member<H> {
 
 /// Process of a tree in the recorded evidence.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Seen {
+struct ProcessJson {
     pid: i32,
     name: String,
     start_ticks: Option<u64>,
@@ -104,24 +107,25 @@ struct Seen {
 }
 
 /// Returns the processes of a lease's recorded evidence; none if it cannot be parsed.
-fn last_seen(json: &str) -> Vec<ProcessRecord> {
+fn parse_known_processes(json: &str) -> Vec<ProcessRecord> {
     #[derive(serde::Deserialize)]
     struct Record {
-        tree: Vec<Seen>,
+        tree: Vec<ProcessJson>,
     }
     let seen = serde_json::from_str::<Record>(json).map(|record| record.tree).unwrap_or_default();
-    let record =
-        |seen: Seen| Some(ProcessRecord { pid: seen.pid, start_ticks: seen.start_ticks?, inode: seen.inode });
+    let record = |seen: ProcessJson| {
+        Some(ProcessRecord { pid: seen.pid, start_ticks: seen.start_ticks?, inode: seen.inode })
+    };
     seen.into_iter().filter_map(record).collect()
 }
 
 /// Result of a search for a tree.
 #[derive(Debug)]
-pub struct Found<H> {
+pub struct TreeScan<H> {
     /// Verified processes, parents before children.
-    pub members: Vec<Member<H>>,
+    pub members: Vec<TreeMember<H>>,
     /// Processes that were verified before and cannot be verified now: the next search checks them again.
-    pub untold: Vec<ProcessRecord>,
+    pub unverified: Vec<ProcessRecord>,
     /// Children of verified processes that cannot be read.
     pub unread: Vec<i32>,
     /// Reason why the tree cannot be determined completely.
@@ -130,16 +134,16 @@ pub struct Found<H> {
     pub doubt: Option<&'static str>,
 }
 
-impl<H> Default for Found<H> {
+impl<H> Default for TreeScan<H> {
     fn default() -> Self {
-        Self { members: Vec::new(), untold: Vec::new(), unread: Vec::new(), unknown: None, doubt: None }
+        Self { members: Vec::new(), unverified: Vec::new(), unread: Vec::new(), unknown: None, doubt: None }
     }
 }
 
-impl<H> Found<H> {
+impl<H> TreeScan<H> {
     /// Returns the processes to kill, parents before children. The wrapper is excluded while other processes
     /// of the tree are, or may be, alive.
-    pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &Member<H>> {
+    pub fn kill_targets(&self) -> impl DoubleEndedIterator<Item = &TreeMember<H>> {
         let spares_root = self.members.iter().any(|m| !m.is_root) || !self.unread.is_empty();
         self.members.iter().filter(move |m| !(spares_root && m.is_root))
     }
@@ -154,33 +158,34 @@ impl<H> Found<H> {
     /// now.
     #[must_use]
     pub fn survivors(&self) -> String {
-        let named = self.doomed().map(|m| format!("{} ({})", m.pid, m.name));
-        let unread = self.untold.iter().map(|r| r.pid).chain(self.unread.iter().copied());
+        let named = self.kill_targets().map(|m| format!("{} ({})", m.pid, m.name));
+        let unread = self.unverified.iter().map(|r| r.pid).chain(self.unread.iter().copied());
         let unread = unread.map(|pid| format!("{pid} (cannot be read)"));
         named.chain(unread).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the records for the next search.
     fn records(&self) -> Vec<ProcessRecord> {
-        self.members.iter().filter_map(|m| m.record).chain(self.untold.iter().copied()).collect()
+        self.members.iter().filter_map(|m| m.record).chain(self.unverified.iter().copied()).collect()
     }
 
     /// Returns the evidence as JSON, for the lease record.
     #[must_use]
     pub fn json(&self, at_ms: u64) -> String {
-        let seen = |m: &Member<H>| Seen {
+        let seen = |m: &TreeMember<H>| ProcessJson {
             pid: m.pid,
             name: m.name.clone(),
             start_ticks: m.record.map(|r| r.start_ticks),
             inode: m.record.and_then(|r| r.inode),
         };
-        let untold = |record: &ProcessRecord| Seen {
+        let unverified = |record: &ProcessRecord| ProcessJson {
             pid: record.pid,
             name: String::new(),
             start_ticks: Some(record.start_ticks),
             inode: record.inode,
         };
-        let tree: Vec<_> = self.members.iter().map(seen).chain(self.untold.iter().map(untold)).collect();
+        let tree: Vec<_> =
+            self.members.iter().map(seen).chain(self.unverified.iter().map(unverified)).collect();
         serde_json::json!({ "at_ms": at_ms, "tree": tree, "unknown": self.unknown }).to_string()
     }
 
@@ -192,24 +197,24 @@ impl<H> Found<H> {
 }
 
 /// Reads the full evidence of a process. The returned handle is the one that the evidence was read through.
-pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
-    look_by(sys, pid, |handle| sys.evidence(handle))
+pub fn read_evidence<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
+    read_evidence_with(sys, pid, |handle| sys.evidence(handle))
 }
 
 /// Reads the evidence of a process without its environment, if its lease is known by other means.
-pub fn glance<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
-    look_by(sys, pid, |handle| sys.glance(handle))
+pub fn read_kernel_evidence<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
+    read_evidence_with(sys, pid, |handle| sys.kernel_evidence(handle))
 }
 
 /// Reads the evidence of a recorded process; without its environment if the inode identifies it.
-fn look_for<S: Sys>(sys: &S, process: ProcessRecord) -> (Option<Arc<S::Handle>>, Evidence) {
-    look_by(sys, process.pid, |handle| {
+fn read_recorded_process<S: Sys>(sys: &S, process: ProcessRecord) -> (Option<Arc<S::Handle>>, Evidence) {
+    read_evidence_with(sys, process.pid, |handle| {
         let told = process.inode.is_some() && handle.inode().is_some();
-        if told { sys.glance(handle) } else { sys.evidence(handle) }
+        if told { sys.kernel_evidence(handle) } else { sys.evidence(handle) }
     })
 }
 
-fn look_by<S: Sys>(
+fn read_evidence_with<S: Sys>(
     sys: &S,
     pid: i32,
     read: impl FnOnce(&S::Handle) -> Evidence,
@@ -217,7 +222,7 @@ fn look_by<S: Sys>(
     let nothing = |life| Evidence {
         handle: None,
         pid,
-        scope: sys.here(),
+        scope: sys.current_scope(),
         life,
         start_ticks: None,
         ppid: None,
@@ -234,8 +239,8 @@ fn look_by<S: Sys>(
             let evidence = read(&handle);
             (Some(handle), evidence)
         }
-        Err(OpenError::Gone) => (None, nothing(Life::Gone)),
-        Err(OpenError::Io(_)) => (None, nothing(Life::Unreadable)),
+        Err(OpenError::Gone) => (None, nothing(ProcessState::Gone)),
+        Err(OpenError::Io(_)) => (None, nothing(ProcessState::Unreadable)),
     }
 }
 
@@ -244,35 +249,35 @@ const DYING: &str = "something in its control group is dying and not yet dead";
 
 /// Reason if the recorded cgroup is not the one that the supervisor of this state directory creates for the
 /// lease.
-const STRANGE: &str =
+const UNKNOWN_CGROUP: &str =
     "its recorded control group is not recognised and holds processes; end them, or move them out of it";
-const STRANGE_UNREAD: &str = "its recorded control group is not recognised and cannot be read";
+const UNKNOWN_CGROUP_UNREAD: &str = "its recorded control group is not recognised and cannot be read";
 
-struct Search<'a, S: Sys> {
+struct TreeSearch<'a, S: Sys> {
     sys: &'a S,
-    target: &'a Target,
-    guard: &'a Guard,
+    target: &'a TreeQuery,
+    guard: &'a SignalGuard,
     names: HashMap<i32, &'a Proc>,
-    found: Found<S::Handle>,
+    found: TreeScan<S::Handle>,
     seen: HashSet<i32>,
-    /// As [`Target::since_ticks`]; set from the wrapper if it was identified by its inode under another
+    /// As [`TreeQuery::since_ticks`]; set from the wrapper if it was identified by its inode under another
     /// clock.
     since_ticks: Option<u64>,
     /// True if start times read here are on the clock of the record.
     one_clock: bool,
 }
 
-impl<S: Sys> Search<'_, S> {
-    fn root(&mut self, process: ProcessRecord) {
-        let (handle, evidence) = look_for(self.sys, process);
-        let verdict = self.judge(process, &evidence);
+impl<S: Sys> TreeSearch<'_, S> {
+    fn check_root(&mut self, process: ProcessRecord) {
+        let (handle, evidence) = read_recorded_process(self.sys, process);
+        let verdict = self.verify_recorded(process, &evidence);
         // A recorded process leads its own group; the kernel checks it if it is unreadable here.
         let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
-        self.take(&evidence, handle, leads_group, verdict);
+        self.record(&evidence, handle, leads_group, verdict);
     }
 
     /// Verifies the evidence against the record. For a verdict of "not ours", notes doubt about the identity.
-    fn judge(&mut self, process: ProcessRecord, evidence: &Evidence) -> Verdict {
+    fn verify_recorded(&mut self, process: ProcessRecord, evidence: &Evidence) -> Verdict {
         let claim = self.target.claim(process);
         let verdict = verify(&claim, evidence, self.guard);
         if matches!(verdict, Verdict::NotOurs(_)) {
@@ -283,39 +288,46 @@ impl<S: Sys> Search<'_, S> {
 
     /// Checks a process verified by an earlier search. The record does not say if the process led a group of
     /// the lease.
-    fn known(&mut self, process: ProcessRecord) {
-        let (handle, evidence) = look_for(self.sys, process);
-        let verdict = self.judge(process, &evidence);
+    fn check_known(&mut self, process: ProcessRecord) {
+        let (handle, evidence) = read_recorded_process(self.sys, process);
+        let verdict = self.verify_recorded(process, &evidence);
         if matches!(verdict, Verdict::Unknown(_)) {
-            self.found.untold.push(process);
+            self.found.unverified.push(process);
         }
-        self.take(&evidence, handle, false, verdict);
+        self.record(&evidence, handle, false, verdict);
     }
 
-    fn member(&mut self, pid: i32, kin: Kin<'_>) {
-        let (handle, evidence) = match kin {
-            Kin::Marked { .. } => look(self.sys, pid),
-            Kin::ChildOf(_) | Kin::InCgroup(_) => glance(self.sys, pid),
+    fn check_member(&mut self, pid: i32, membership: Membership<'_>) {
+        let (handle, evidence) = match membership {
+            Membership::Marked { .. } => read_evidence(self.sys, pid),
+            Membership::ChildOf(_) | Membership::InCgroup(_) => read_kernel_evidence(self.sys, pid),
         };
-        if let Kin::ChildOf(parent) = kin {
+        if let Membership::ChildOf(parent) = membership {
             // The parent's pid identifies the verified parent only if it was not reaped until now.
             let parent = self.found.members.iter().find(|m| m.pid == parent);
-            if !parent.is_some_and(|m| self.sys.holds_number(&m.handle)) {
+            if !parent.is_some_and(|m| self.sys.is_unreaped(&m.handle)) {
                 return;
             }
         }
-        let verdict = verify_member(self.target.lease_id, self.target.gateway, kin, &evidence, self.guard);
-        if matches!((&verdict, kin), (Verdict::Unknown(_), Kin::ChildOf(_)))
+        let verdict =
+            verify_member(self.target.lease_id, self.target.gateway, membership, &evidence, self.guard);
+        if matches!((&verdict, membership), (Verdict::Unknown(_), Membership::ChildOf(_)))
             && !self.found.unread.contains(&pid)
         {
             self.found.unread.push(pid);
         }
         // A group led by a descendant has only processes of the tree. A marker alone does not prove this.
-        let leads_group = !matches!(kin, Kin::Marked { .. }) && evidence.pgid == Some(pid);
-        self.take(&evidence, handle, leads_group, verdict);
+        let leads_group = !matches!(membership, Membership::Marked { .. }) && evidence.pgid == Some(pid);
+        self.record(&evidence, handle, leads_group, verdict);
     }
 
-    fn take(&mut self, now: &Evidence, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
+    fn record(
+        &mut self,
+        now: &Evidence,
+        handle: Option<Arc<S::Handle>>,
+        leads_group: bool,
+        verdict: Verdict,
+    ) {
         match (verdict, handle) {
             (Verdict::Owned(proof), Some(handle)) => {
                 let pid = now.pid;
@@ -330,19 +342,20 @@ impl<S: Sys> Search<'_, S> {
                 if is_root && !self.one_clock {
                     self.since_ticks = now.start_ticks;
                 }
-                self.found.members.push(Member { pid, name, record, handle, proof, leads_group, is_root });
+                let member = TreeMember { pid, name, record, handle, proof, leads_group, is_root };
+                self.found.members.push(member);
             }
             (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),
             (Verdict::Owned(_) | Verdict::NotOurs(_) | Verdict::Gone(_), _) => {}
         }
     }
 
-    fn in_group(&mut self, leaf: &Leaf) {
+    fn scan_cgroup(&mut self, leaf: &LeaseCgroup) {
         match self.sys.group_members(leaf) {
             Ok(members) => {
                 for pid in &members.pids {
                     if !self.seen.contains(pid) {
-                        self.member(*pid, Kin::InCgroup(leaf.path()));
+                        self.check_member(*pid, Membership::InCgroup(leaf.path()));
                     }
                 }
                 if members.populated && members.pids.is_empty() {
@@ -356,27 +369,27 @@ impl<S: Sys> Search<'_, S> {
         }
     }
 
-    fn walk_down(&mut self, snapshot: &[Proc]) {
+    fn scan_descendants(&mut self, snapshot: &[Proc]) {
         let roots: Vec<i32> = self.found.members.iter().map(|m| m.pid).collect();
         for (pid, parent) in descendants(snapshot, &roots) {
             if !self.seen.contains(&pid) {
-                self.member(pid, Kin::ChildOf(parent));
+                self.check_member(pid, Membership::ChildOf(parent));
             }
         }
-        if self.sys.hides() {
-            self.hidden_below();
+        if self.sys.may_hide_processes() {
+            self.scan_hidden_children();
         }
     }
 
     /// Searches for children that the process list hides, and their descendants.
-    fn hidden_below(&mut self) {
+    fn scan_hidden_children(&mut self) {
         let mut next = 0;
         while let Some(member) = self.found.members.get(next) {
             next += 1;
             let (parent, children) = (member.pid, self.sys.children_of(&member.handle));
             for pid in children {
                 if !self.seen.contains(&pid) {
-                    self.member(pid, Kin::ChildOf(parent));
+                    self.check_member(pid, Membership::ChildOf(parent));
                 }
             }
         }
@@ -384,13 +397,13 @@ impl<S: Sys> Search<'_, S> {
 
     /// Checks the recorded but unrecognised cgroup. Its processes are not signalled; while it has any, their
     /// membership in the tree is unknown.
-    fn in_strange_group(&mut self, strange: &Strange) {
-        match self.sys.group_populated(strange) {
+    fn scan_unknown_cgroup(&mut self, unknown_cgroup: &UnknownCgroup) {
+        match self.sys.group_populated(unknown_cgroup) {
             Ok(false) => {}
-            Ok(true) => self.found.unknown = self.found.unknown.or(Some(STRANGE)),
+            Ok(true) => self.found.unknown = self.found.unknown.or(Some(UNKNOWN_CGROUP)),
             Err(error) => {
-                tracing::debug!(%error, group = strange.path(), "a control group cannot be read");
-                self.found.unknown = self.found.unknown.or(Some(STRANGE_UNREAD));
+                tracing::debug!(%error, group = unknown_cgroup.path(), "a control group cannot be read");
+                self.found.unknown = self.found.unknown.or(Some(UNKNOWN_CGROUP_UNREAD));
             }
         }
     }
@@ -400,25 +413,25 @@ impl<S: Sys> Search<'_, S> {
 /// marker. `marked` (from [`markers`]) avoids reading every environment again for each lease.
 pub fn find<S: Sys>(
     sys: &S,
-    target: &Target,
-    guard: &Guard,
+    target: &TreeQuery,
+    guard: &SignalGuard,
     snapshot: &[Proc],
     marked: &[i32],
-) -> Found<S::Handle> {
+) -> TreeScan<S::Handle> {
     let since_ticks = target.since_ticks(sys);
-    let mut search = Search {
+    let mut search = TreeSearch {
         sys,
         target,
         guard,
         names: snapshot.iter().map(|p| (p.pid, p)).collect(),
-        found: Found::default(),
+        found: TreeScan::default(),
         seen: HashSet::new(),
         since_ticks,
         one_clock: since_ticks.is_some(),
     };
-    match sys.here() {
-        Some(here) if target.scope.seen_from(&here) == Place::Here => {}
-        // Pids of the target are not valid here: verify would reject each of them.
+    match sys.current_scope() {
+        Some(here) if target.scope.relation_to(&here) == ScopeRelation::Here => {}
+        // Pids of the lease are not valid here: verify would reject each of them.
         Some(_) => return search.found,
         None => {
             search.found.unknown = Some("boot id or pid namespace cannot be read");
@@ -426,26 +439,26 @@ pub fn find<S: Sys>(
         }
     }
     for process in target.bound.iter().flat_map(|b| [b.wrapper, b.adapter]) {
-        search.root(process);
+        search.check_root(process);
     }
-    search.walk_down(snapshot);
+    search.scan_descendants(snapshot);
     for process in &target.known {
         if !search.seen.contains(&process.pid) {
-            search.known(*process);
+            search.check_known(*process);
         }
     }
     if let Some(leaf) = &target.leaf {
-        search.in_group(leaf);
+        search.scan_cgroup(leaf);
     }
-    if let Some(strange) = &target.strange {
-        search.in_strange_group(strange);
+    if let Some(unknown_cgroup) = &target.unknown_cgroup {
+        search.scan_unknown_cgroup(unknown_cgroup);
     }
     for pid in marked {
         if !search.seen.contains(pid) {
-            search.member(*pid, Kin::Marked { since_ticks: search.since_ticks });
+            search.check_member(*pid, Membership::Marked { since_ticks: search.since_ticks });
         }
     }
-    search.walk_down(snapshot);
+    search.scan_descendants(snapshot);
     search.found
 }
 
@@ -453,7 +466,7 @@ pub fn find<S: Sys>(
 #[must_use]
 pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> HashMap<String, Vec<i32>> {
     let mut by_lease: HashMap<String, Vec<i32>> = HashMap::new();
-    let pids = may_be_marked(snapshot, not_before_ticks);
+    let pids = marker_candidates(snapshot, not_before_ticks);
     for (pid, marker) in pids.iter().zip(sys.peek_markers(&pids)) {
         if let Marker::Pair { lease, .. } = marker {
             by_lease.entry(lease).or_default().push(*pid);
@@ -466,7 +479,7 @@ pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> Has
 ///
 /// # Errors
 /// The process list cannot be read.
-pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<Found<S::Handle>> {
+pub fn find_now<S: Sys>(sys: &S, target: &TreeQuery, guard: &SignalGuard) -> io::Result<TreeScan<S::Handle>> {
     let snapshot = sys.snapshot()?;
     let marked = markers(sys, &snapshot, target.since_ticks(sys).unwrap_or(0));
     let marked = marked.get(&target.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
@@ -477,16 +490,16 @@ pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<F
 /// verified, and to the wrapper only if nothing else of the tree was found: a process forked at that moment
 /// must not lose the parent that identifies it. Returns the processes that could not be signalled, with the
 /// reason.
-pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
+pub fn signal_all<S: Sys>(sys: &S, found: &TreeScan<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
     match signal {
-        Signal::Kill => signal_each(sys, found.doomed().rev(), signal),
+        Signal::Kill => signal_each(sys, found.kill_targets().rev(), signal),
         Signal::Term | Signal::Cont | Signal::Stop => signal_each(sys, found.members.iter().rev(), signal),
     }
 }
 
 fn signal_each<'a, S: Sys>(
     sys: &S,
-    members: impl Iterator<Item = &'a Member<S::Handle>>,
+    members: impl Iterator<Item = &'a TreeMember<S::Handle>>,
     signal: Signal,
 ) -> Vec<(i32, &'static str)> {
     let mut failed = Vec::new();
@@ -513,25 +526,25 @@ fn signal_each<'a, S: Sys>(
 const GROUP_WAIT: Duration = Duration::from_millis(100);
 
 /// Sends SIGKILL to the whole cgroup of a lease, if it has one that contains no other processes (H21).
-pub fn kill_group<S: Sys>(sys: &S, target: &Target, guard: &Guard, wait: Duration) {
-    if sys.here().as_ref() != Some(&target.scope) {
+pub fn kill_group<S: Sys>(sys: &S, target: &TreeQuery, guard: &SignalGuard, wait: Duration) {
+    if sys.current_scope().as_ref() != Some(&target.scope) {
         return;
     }
     let members = target.leaf.as_ref().and_then(|leaf| sys.group_members(leaf).ok());
     let listed = members.as_ref().map(|m| m.pids.as_slice());
     match how_to_kill(target.leaf.as_ref(), listed, guard) {
-        KillBy::Group(cleared) => {
+        KillMethod::Group(cleared) => {
             if let Err(error) = sys.kill_group(&cleared, wait) {
                 tracing::warn!(lease_id = %target.lease_id, %error, "cgroup.kill failed; the tree is walked");
             }
         }
-        KillBy::Walk(why) => tracing::debug!(lease_id = %target.lease_id, why, "the tree is walked"),
+        KillMethod::Walk(why) => tracing::debug!(lease_id = %target.lease_id, why, "the tree is walked"),
     }
 }
 
 /// Sends SIGKILL to the processes that the process list alone attributes to the tree. Environments are read
 /// later: a process whose environment read hangs delays nothing.
-fn kill_at_once<S: Sys>(sys: &S, target: &mut Target, guard: &Guard) -> io::Result<()> {
+fn kill_listed<S: Sys>(sys: &S, target: &mut TreeQuery, guard: &SignalGuard) -> io::Result<()> {
     let found = find(sys, target, guard, &sys.snapshot()?, &[]);
     // A process with a marker may exist as well: the wrapper is spared until that is known.
     let spared = found.members.iter().position(|m| m.is_root);
@@ -550,14 +563,14 @@ fn kill_at_once<S: Sys>(sys: &S, target: &mut Target, guard: &Guard) -> io::Resu
 /// The process list cannot be read; nothing was signalled in that round.
 pub fn kill<S: Sys>(
     sys: &S,
-    target: &Target,
-    guard: &Guard,
+    target: &TreeQuery,
+    guard: &SignalGuard,
     rounds_max: u32,
-) -> io::Result<Found<S::Handle>> {
+) -> io::Result<TreeScan<S::Handle>> {
     let mut empty = 0;
     let target = &mut target.clone();
     kill_group(sys, target, guard, GROUP_WAIT);
-    kill_at_once(sys, target, guard)?;
+    kill_listed(sys, target, guard)?;
     let mut found = find_now(sys, target, guard)?;
     for _ in 0..rounds_max {
         if found.is_gone() {

@@ -40,7 +40,7 @@ impl Manager {
     }
 
     /// Sends a notification: `READY=1`, `STATUS=…`. Several lines are one message.
-    pub fn say(&self, what: &str) {
+    pub fn notify(&self, what: &str) {
         if let Some((socket, to)) = &self.to
             && let Err(error) = socket.send_to_addr(what.as_bytes(), to)
         {
@@ -49,15 +49,15 @@ impl Manager {
     }
 
     /// Sends the watchdog message if it is due. Called by the owner, so that a blocked owner is detected.
-    pub(crate) fn alive(&mut self, now_ms: u64) {
+    pub(crate) fn send_watchdog(&mut self, now_ms: u64) {
         if let Some((every_ms, _)) = self.watchdog.filter(|(_, at_ms)| *at_ms <= now_ms) {
-            self.say("WATCHDOG=1");
+            self.notify("WATCHDOG=1");
             self.watchdog = Some((every_ms, now_ms.saturating_add(every_ms)));
         }
     }
 
     /// Returns the time of the next watchdog message.
-    pub(crate) fn next_ms(&self) -> Option<u64> {
+    pub(crate) fn next_watchdog_ms(&self) -> Option<u64> {
         self.watchdog.map(|(_, at_ms)| at_ms)
     }
 }

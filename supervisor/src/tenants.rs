@@ -1,8 +1,8 @@
 //! Tenants of the configuration, resolved on this machine when the supervisor starts: a missing user is an
 //! error at start, not at the first spawn of an agent.
 
-use crate::config::{Config, ConfigError, Id, Limit, Switch, TenantConfig, Unlimited};
-use crate::core::ladder::Limits;
+use crate::config::{Config, ConfigError, ResourceLimitValue, Switch, TenantConfig, Unlimited, UserOrGroup};
+use crate::core::ladder::CgroupLimits;
 use crate::core::tenant::{Account, Tenant};
 use crate::sys::people;
 use acp_shared::launch::ResourceLimit;
@@ -30,15 +30,15 @@ pub fn tenants(config: &Config, own_uid: u32) -> Result<Vec<Tenant>, ConfigError
 /// Looks up users, groups, directories and the secret.
 fn resolve(tenant: &TenantConfig, own_uid: u32) -> Result<Tenant, String> {
     let uid = match &tenant.user {
-        Some(user) => Some(user_named(tenant, &Id::Name(user.clone()))?.uid),
+        Some(user) => Some(user_named(tenant, &UserOrGroup::Name(user.clone()))?.uid),
         None => tenant.uid,
     };
     let run_as = tenant.run_as_user.as_ref().map(|user| account(tenant, user, own_uid)).transpose()?;
     let limits = tenant.rlimits.iter().map(|(resource, limit)| {
         let (soft, hard) = match *limit {
-            Limit::Both(both) => (both, both),
-            Limit::Pair([soft, hard]) => (soft, hard),
-            Limit::Word(Unlimited::Unlimited) => (u64::MAX, u64::MAX),
+            ResourceLimitValue::Both(both) => (both, both),
+            ResourceLimitValue::Pair([soft, hard]) => (soft, hard),
+            ResourceLimitValue::Word(Unlimited::Unlimited) => (u64::MAX, u64::MAX),
         };
         ResourceLimit { resource: *resource, soft, hard }
     });
@@ -57,7 +57,7 @@ fn resolve(tenant: &TenantConfig, own_uid: u32) -> Result<Tenant, String> {
         write_dirs: tenant.write_dirs.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?,
         roots: tenant.roots.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?,
         leases_max: tenant.leases_max,
-        caps: Limits {
+        caps: CgroupLimits {
             memory_bytes_max: tenant.memory_max_bytes,
             pids_max: tenant.pids_max,
             cpu_weight: tenant.cpu_weight,
@@ -66,30 +66,30 @@ fn resolve(tenant: &TenantConfig, own_uid: u32) -> Result<Tenant, String> {
     })
 }
 
-fn user_named(tenant: &TenantConfig, user: &Id) -> Result<Account, String> {
+fn user_named(tenant: &TenantConfig, user: &UserOrGroup) -> Result<Account, String> {
     let account = match user {
-        Id::Number(uid) => people::account(*uid),
-        Id::Name(name) => match name.parse::<u32>() {
+        UserOrGroup::Number(uid) => people::account(*uid),
+        UserOrGroup::Name(name) => match name.parse::<u32>() {
             Ok(uid) => people::account(uid),
             Err(_) => people::account_named(name),
         },
     };
     match (account, user, &tenant.run_as_group) {
         (Ok(Some(account)), ..) => Ok(account),
-        (Ok(None), Id::Number(uid), Some(group)) => {
+        (Ok(None), UserOrGroup::Number(uid), Some(group)) => {
             Ok(Account { uid: *uid, gid: group_id(group)?, groups: Vec::new(), entry: None })
         }
-        (Ok(None), Id::Number(uid), None) => Err(format!(
+        (Ok(None), UserOrGroup::Number(uid), None) => Err(format!(
             "names user {uid}, who has no entry on this machine; add one, or give run_as_group too"
         )),
-        (Ok(None), Id::Name(name), _) => {
+        (Ok(None), UserOrGroup::Name(name), _) => {
             Err(format!("names user {name:?}, who does not exist; create the user, or correct the name"))
         }
         (Err(error), ..) => Err(format!("names user {user}, who cannot be looked up: {error}")),
     }
 }
 
-fn account(tenant: &TenantConfig, user: &Id, own_uid: u32) -> Result<Account, String> {
+fn account(tenant: &TenantConfig, user: &UserOrGroup, own_uid: u32) -> Result<Account, String> {
     let mut account = user_named(tenant, user)?;
     if own_uid != 0 {
         return Err(format!(
@@ -108,10 +108,10 @@ fn account(tenant: &TenantConfig, user: &Id, own_uid: u32) -> Result<Account, St
     Ok(account)
 }
 
-fn group_id(group: &Id) -> Result<u32, String> {
+fn group_id(group: &UserOrGroup) -> Result<u32, String> {
     let name = match group {
-        Id::Number(gid) => return Ok(*gid),
-        Id::Name(name) => name,
+        UserOrGroup::Number(gid) => return Ok(*gid),
+        UserOrGroup::Name(name) => name,
     };
     if let Ok(gid) = name.parse() {
         return Ok(gid);

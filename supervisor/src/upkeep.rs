@@ -1,12 +1,12 @@
 //! Periodic work of the owner: sweep over leftover leases, timeouts, and retention of ended leases.
 
 use crate::core::lease::Lease;
-use crate::core::retain::{NOT_PROVED, Rest};
+use crate::core::retain::{LostFinding, NOT_PROVED};
 use crate::core::wake::{Deadlines, next_wake};
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::handle;
 use crate::handover::Upgrade;
-use crate::owner::{Owner, TOLD, Who};
+use crate::owner::{CLOSE_SENT, ClientKind, Owner};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Retention of a terminal's output after its end if it is not released, in milliseconds.
-const TERMINAL_KEPT_MS: u64 = 10 * 60 * 1_000;
+const TERMINAL_RETENTION_MS: u64 = 10 * 60 * 1_000;
 
 impl Owner {
     /// Performs the work that is due, and sets the next wake-up.
@@ -36,16 +36,16 @@ impl Owner {
         if self.pending.save_at_ms().is_some_and(|at| at <= now) {
             self.save_progress(None);
         }
-        let waiting: Vec<LeaseId> = self.waiting().map(|(id, _)| id).collect();
+        let waiting: Vec<LeaseId> = self.waiting_closes().map(|(id, _)| id).collect();
         for id in waiting {
-            self.close_when_alone(id);
+            self.close_after_terminals(id);
         }
         if self.context.store.read_only().is_none() {
             self.expire();
             self.sweep(now);
         }
-        self.check_upgrade(now);
-        self.manager.alive(now);
+        self.cancel_overdue_upgrade(now);
+        self.manager.send_watchdog(now);
         self.wake_at_ms = next_wake(now, &self.deadlines());
     }
 
@@ -60,28 +60,30 @@ impl Owner {
     }
 
     /// Requests an immediate wake-up, to recompute the deadlines after a change.
-    pub(crate) const fn wake_anew(&mut self) {
+    pub(crate) const fn rearm_timer(&mut self) {
         self.wake_at_ms = Some(0);
     }
 
     /// Returns the leases whose end waits for their terminals, with the deadline.
-    fn waiting(&self) -> impl Iterator<Item = (LeaseId, u64)> {
+    fn waiting_closes(&self) -> impl Iterator<Item = (LeaseId, u64)> {
         self.leases.iter().filter(|(_, e)| e.commands.is_some()).filter_map(|(id, e)| {
-            let until = e.close_at_ms.as_ref().map(|(until, _)| *until).filter(|until| *until != TOLD)?;
+            let until =
+                e.close_at_ms.as_ref().map(|(until, _)| *until).filter(|until| *until != CLOSE_SENT)?;
             Some((*id, until))
         })
     }
 
     fn deadlines(&self) -> Deadlines {
         let (config, clocks) = (&self.context.config, self.context.clocks());
-        let kept = |e: &Entry| {
+        let kept = |e: &LeaseEntry| {
             let printed = e.lease.parent().is_some() && e.relay.is_some();
-            let keep = if printed { TERMINAL_KEPT_MS.min(config.retention_ms) } else { config.retention_ms };
+            let keep =
+                if printed { TERMINAL_RETENTION_MS.min(config.retention_ms) } else { config.retention_ms };
             // Leases that must not be removed yet are left to the sweep.
-            e.due_ms(keep, &clocks).filter(|_| printed || e.may_be_forgotten())
+            e.due_ms(keep, &clocks).filter(|_| printed || e.may_be_removed())
         };
         // For living leases (the store's file may be lost), leases without a task, and lost leases.
-        let living = self.leases.values().any(|e| !e.lease.state.is_ended() || e.is_left());
+        let living = self.leases.values().any(|e| !e.lease.state.is_ended() || e.needs_sweep());
         let writes = self.context.store.read_only().is_none();
         Deadlines {
             detached: self
@@ -93,10 +95,10 @@ impl Owner {
                 })
                 .min(),
             progress: self.pending.save_at_ms(),
-            closing: self.waiting().map(|(_, until)| until).min(),
+            closing: self.waiting_closes().map(|(_, until)| until).min(),
             expiry: self.leases.values().filter_map(kept).min().filter(|_| writes),
             sweep: (living && writes && !self.stopping).then_some(self.sweep_at_ms),
-            watchdog: self.manager.next_ms(),
+            watchdog: self.manager.next_watchdog_ms(),
             upgrade: self.upgrade.as_ref().and_then(Upgrade::deadline_ms),
         }
     }
@@ -118,8 +120,8 @@ impl Owner {
             .values()
             .map(|e| e.lease.gateway)
             .chain(self.links.values().filter_map(|c| match c.who {
-                Who::Gateway(gateway) => Some(gateway),
-                Who::Admin => None,
+                ClientKind::Gateway(gateway) => Some(gateway),
+                ClientKind::Admin => None,
             }))
             .collect();
         // Ids grow with their creation time.
@@ -150,13 +152,13 @@ impl Owner {
         self.sweep_at_ms = now_ms.saturating_add(self.context.config.reap_every_ms);
         self.context.store.post_check();
         let left: Vec<Lease> =
-            self.leases.values().filter(|e| e.is_left()).map(|e| e.lease.clone()).collect();
+            self.leases.values().filter(|e| e.needs_sweep()).map(|e| e.lease.clone()).collect();
         if left.is_empty() || self.sweeping.swap(true, Ordering::Relaxed) {
             return;
         }
         let (context, sweeping) = (Arc::clone(&self.context), Arc::clone(&self.sweeping));
         tokio::spawn(async move {
-            if let Err(error) = handle::reap::act(&context, left).await {
+            if let Err(error) = handle::reap::reap_and_record(&context, left).await {
                 tracing::warn!(%error, "cannot look at what an earlier supervisor left behind");
             }
             sweeping.store(false, Ordering::Relaxed);
@@ -164,28 +166,28 @@ impl Owner {
     }
 
     /// Records the current evidence about lost leases.
-    pub(crate) fn looked(&mut self, rests: Vec<(LeaseId, Rest)>) {
-        for (id, rest) in rests {
+    pub(crate) fn record_findings(&mut self, lost_findings: Vec<(LeaseId, LostFinding)>) {
+        for (id, lost_finding) in lost_findings {
             let lost = self.leases.get_mut(&id).filter(|e| e.lease.state == LeaseState::Lost);
             let Some(entry) = lost else { continue };
-            if let Rest::Unproved(why) = rest
-                && entry.rest != Some(rest)
+            if let LostFinding::Unproved(why) = lost_finding
+                && entry.lost_finding != Some(lost_finding)
             {
                 // Logged once for each result, not with each sweep.
                 tracing::warn!(lease_id = %id, why, "a lost lease is not proved gone, and is kept until it is");
             }
-            entry.rest = Some(rest);
+            entry.lost_finding = Some(lost_finding);
         }
-        self.wake_anew();
+        self.rearm_timer();
     }
 
     /// Returns a warning about lost leases that are kept beyond their retention.
     pub(crate) fn overdue(&self) -> Option<String> {
         let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
-        let over = |e: &Entry| e.due_ms(keep, &clocks).is_some_and(|due| due <= clocks.now_ms);
-        let unproved = |e: &Entry| match e.rest {
-            Some(Rest::Unproved(why)) if over(e) => Some((e.lease.lease_id, why)),
-            Some(Rest::Unproved(_) | Rest::Gone(_)) | None => None,
+        let over = |e: &LeaseEntry| e.due_ms(keep, &clocks).is_some_and(|due| due <= clocks.now_ms);
+        let unproved = |e: &LeaseEntry| match e.lost_finding {
+            Some(LostFinding::Unproved(why)) if over(e) => Some((e.lease.lease_id, why)),
+            Some(LostFinding::Unproved(_) | LostFinding::Gone(_)) | None => None,
         };
         let mut kept = self.leases.values().filter_map(unproved);
         let (first, why) = kept.next()?;
@@ -200,15 +202,16 @@ impl Owner {
     /// that are not proved gone are kept (H23).
     pub(crate) fn expire(&mut self) {
         let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
-        let over = |e: &Entry, keep_ms| e.due_ms(keep_ms, &clocks).is_some_and(|due| due <= clocks.now_ms);
+        let over =
+            |e: &LeaseEntry, keep_ms| e.due_ms(keep_ms, &clocks).is_some_and(|due| due <= clocks.now_ms);
         for entry in self.leases.values_mut().filter(|e| e.lease.parent().is_some()) {
-            if over(entry, TERMINAL_KEPT_MS)
+            if over(entry, TERMINAL_RETENTION_MS)
                 && let Some(relay) = entry.relay.take()
             {
-                relay.tell(RelayCmd::Release);
+                relay.send(RelayCmd::Release);
             }
         }
-        let old = |e: &Entry| over(e, keep) && e.may_be_forgotten();
+        let old = |e: &LeaseEntry| over(e, keep) && e.may_be_removed();
         let mut ids: Vec<LeaseId> = self.leases.iter().filter(|(_, e)| old(e)).map(|(id, _)| *id).collect();
         ids.extend(self.surplus());
         if ids.is_empty() {
@@ -218,9 +221,9 @@ impl Owner {
         for id in &ids {
             let Some(entry) = self.leases.remove(id) else { continue };
             if let Some(relay) = entry.relay {
-                relay.tell(RelayCmd::Release);
+                relay.send(RelayCmd::Release);
             }
-            self.context.spools.forget(entry.lease.gateway, *id);
+            self.context.spools.remove(entry.lease.gateway, *id);
             sessions.insert((entry.lease.gateway, entry.lease.session_key));
         }
         for entry in self.leases.values() {
@@ -247,7 +250,7 @@ impl Owner {
             return Vec::new();
         }
         let mut ended: HashMap<GatewayInstanceId, Vec<Place>> = HashMap::new();
-        for (id, entry) in self.leases.iter().filter(|(_, e)| e.may_be_forgotten()) {
+        for (id, entry) in self.leases.iter().filter(|(_, e)| e.may_be_removed()) {
             let buffered = entry.relay.as_ref().map_or(0, Relay::buffered_bytes);
             if entry.lease.released || buffered == 0 {
                 let place = (entry.ended_seen_ms, entry.lease.ended_at_ms, *id);
@@ -267,7 +270,7 @@ impl Owner {
 
     /// Removes the oldest kept terminal output of a gateway until the rest is within the limit.
     pub(crate) fn trim_tails(&mut self, of: GatewayInstanceId) {
-        let tail = |(id, e): (&LeaseId, &Entry)| {
+        let tail = |(id, e): (&LeaseId, &LeaseEntry)| {
             let LeaseKind::Terminal { output_bytes_max, .. } = e.lease.kind else { return None };
             let ended = e.lease.ended_at_ms.filter(|_| e.lease.gateway == of)?;
             Some((ended, *id, output_bytes_max.min(e.relay.as_ref()?.totals().stdout_end)))
@@ -282,7 +285,7 @@ impl Owner {
                 && kept > self.context.config.tails_bytes_max
                 && let Some(relay) = self.leases.get_mut(&id).and_then(|e| e.relay.take())
             {
-                relay.tell(RelayCmd::Release);
+                relay.send(RelayCmd::Release);
             }
         }
     }

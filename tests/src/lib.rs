@@ -13,7 +13,6 @@ pub mod house;
 pub mod invariants;
 pub mod lease;
 pub mod locked;
-pub mod picture;
 pub mod processes;
 pub mod scrape;
 pub mod seed;

@@ -396,10 +396,13 @@ fn forget_groups(dir: &Path) {
         let path = entry.path();
         if path.join(SUPERVISOR_DB).exists()
             && let Some(tree) = sys.groups()
-            && let Ok(subtree) =
-                acp_supervisor::ground::place(&sys, &acp_supervisor::config::Config::default(), &path)
+            && let Ok(subtree) = acp_supervisor::ground::cgroup_subtree(
+                &sys,
+                &acp_supervisor::config::Config::default(),
+                &path,
+            )
         {
-            tree.give_back(&subtree);
+            tree.remove_subtree(&subtree);
         } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             forget_groups(&path);
         }

@@ -53,7 +53,7 @@ fn check_of_doctor(house: &House, name: &str) -> Value {
 }
 
 #[test]
-fn b01_r_a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
+fn a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
     for allowed in [false, true] {
         let toml = format!("[session.thread_bindings]\nauto_unbind_stale = {allowed}\n");
         let house = Plan::flags(&[]).gateway(&toml).build();
@@ -84,7 +84,7 @@ fn b01_r_a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed(
 }
 
 #[test]
-fn d08_d10_r_a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
+fn a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
     let mut house = House::new(&[]);
     let lost = spawn(&house, "lost");
     let kept = spawn(&house, "kept");
@@ -130,7 +130,7 @@ fn reconfigure(house: &House, before: &str, now: &str) {
 /// A conversation that the configuration binds: the first message begins its session, which is the same after a kill; it
 /// is reset in place, and another takes its place when the configuration has another directory.
 #[test]
-fn d15_r_a_conversation_of_the_configuration_from_its_first_word() {
+fn a_conversation_of_the_configuration_from_its_first_word() {
     let entry = |cwd: &str| {
         format!(
             "[[bindings]]\nchannel = \"console\"\nconversation = \"room\"\nagent = \"{AGENT}\"\ncwd = \"{cwd}\"\n"
@@ -185,7 +185,7 @@ fn d15_r_a_conversation_of_the_configuration_from_its_first_word() {
 
 /// A turn of a bound session is told where it is bound: once, whoever asked for it, however often and around kills.
 #[test]
-fn c12_r_another_conversation_of_the_session_says_that_it_did_not_ask() {
+fn another_conversation_of_the_session_says_that_it_did_not_ask() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
     assert_eq!(say(&house, "side", "focus", &format!("/focus {key}"))["outcome"], "command");
@@ -206,7 +206,7 @@ fn c12_r_another_conversation_of_the_session_says_that_it_did_not_ask() {
 }
 
 #[test]
-fn c12_c14_r_a_bound_turn_is_told_once_where_it_is_bound() {
+fn a_bound_turn_is_told_once_where_it_is_bound() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
     let first = say(&house, "room", "1", "say asked here");

@@ -5,14 +5,17 @@ mod discord_rest {
     pub(crate) mod rules;
 }
 
-use acp_discord::core::base::Base;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::base::BaseUrl;
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Body, File, NewMessage, Persona};
-use acp_discord::core::readback::Wanted;
+use acp_discord::core::message::{FileUpload, MessageBody, NewMessage, Persona};
+use acp_discord::core::readback::SentMessageQuery;
 use acp_discord::core::route::Page;
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{Change, Fault, Lookup, Posted, Rest, Search, Settings, Turn, Webhook};
+use acp_discord::rest::{
+    ChannelChanges, QueueOptions, RestClient, RestError, RestSettings, SentMessage, SentMessageLookup,
+    SentMessageSearch, Webhook,
+};
 use acp_shared::redact::Secret;
 use acp_tests::fake_discord::FakeDiscord;
 use acp_tests::fake_discord::client::BotHandle;
@@ -26,8 +29,8 @@ use tokio::runtime::Runtime;
 const TOKEN: &str = "discord-token";
 const CREATE: &str = "POST /channels/{}/messages";
 const PATIENT: Duration = Duration::from_secs(60);
-const FINAL: Turn = Turn::new(Priority::Final, PATIENT);
-const CARD: Turn = Turn::new(Priority::Card, PATIENT);
+const FINAL: QueueOptions = QueueOptions::new(Priority::Final, PATIENT);
+const CARD: QueueOptions = QueueOptions::new(Priority::Card, PATIENT);
 
 /// The fake with a guild, a channel and a bot, and the bot's requests.
 struct Stage {
@@ -35,31 +38,31 @@ struct Stage {
     channel: Id,
     bot: BotHandle,
     ann: Id,
-    rest: Rest,
+    rest: RestClient,
     runtime: Runtime,
     _dir: tempfile::TempDir,
 }
 
-fn stage(change: impl FnOnce(&mut Settings)) -> Stage {
+fn stage(change: impl FnOnce(&mut RestSettings)) -> Stage {
     let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
     let fake = FakeDiscord::start(dir.path());
     let guild = fake.add_guild("guild");
     let channel = fake.add_channel(guild, "general");
     let ann = fake.add_user(guild, "ann");
     let bot = fake.add_bot(guild, "bot", TOKEN);
-    let base = Base::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}"));
-    let mut settings = Settings::new(base, Secret::new(TOKEN.to_owned()));
+    let base = BaseUrl::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}"));
+    let mut settings = RestSettings::new(base, Secret::new(TOKEN.to_owned()));
     change(&mut settings);
     let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));
     let rest = {
         let _inside = runtime.enter();
-        Rest::new(settings).unwrap_or_else(|e| panic!("{e}"))
+        RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"))
     };
     Stage { fake, channel, bot, ann, rest, runtime, _dir: dir }
 }
 
 fn new(nonce: &str, text: &str) -> NewMessage {
-    NewMessage { nonce: nonce.to_owned(), body: Body::text(text), reply_to: None }
+    NewMessage { nonce: nonce.to_owned(), body: MessageBody::text(text), reply_to: None }
 }
 
 impl Stage {
@@ -67,12 +70,12 @@ impl Stage {
         Snowflake(self.channel)
     }
 
-    fn create(&self, nonce: &str, text: &str) -> Result<Posted, Fault> {
+    fn create(&self, nonce: &str, text: &str) -> Result<SentMessage, RestError> {
         self.runtime.block_on(self.rest.create_message(self.here(), &new(nonce, text), FINAL))
     }
 
-    fn edit(&self, id: Snowflake, text: &str) -> Result<(), Fault> {
-        self.runtime.block_on(self.rest.edit_message(self.here(), id, &Body::text(text), CARD))
+    fn edit(&self, id: Snowflake, text: &str) -> Result<(), RestError> {
+        self.runtime.block_on(self.rest.edit_message(self.here(), id, &MessageBody::text(text), CARD))
     }
 
     /// What the bot's messages in the channel say.
@@ -83,12 +86,12 @@ impl Stage {
     }
 }
 
-fn sent(result: Result<Posted, Fault>) -> Snowflake {
+fn sent(result: Result<SentMessage, RestError>) -> Snowflake {
     result.unwrap_or_else(|fault| panic!("{fault}")).id
 }
 
-fn meaning<T: std::fmt::Debug>(result: Result<T, Fault>) -> Option<Meaning> {
-    result.err().and_then(|fault| fault.meaning())
+fn meaning<T: std::fmt::Debug>(result: Result<T, RestError>) -> Option<RejectionKind> {
+    result.err().and_then(|fault| fault.rejection_kind())
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn a_message_that_was_lost_on_the_way_comes_once_with_its_nonce() {
         let stage = stage(|_| ());
         stage.fake.rest_fault(CREATE, When::Next(1), fate);
         let first = stage.create("n1", "the answer");
-        assert!(matches!(first, Err(Fault::Uncertain { .. })), "{fate:?}: {first:?}");
+        assert!(matches!(first, Err(RestError::Uncertain { .. })), "{fate:?}: {first:?}");
         let id = sent(stage.create("n1", "the answer"));
         assert_eq!(sent(stage.create("n1", "the answer")), id, "{fate:?}");
         assert_eq!(stage.texts(), ["the answer"], "{fate:?}");
@@ -110,28 +113,28 @@ fn a_lost_message_is_found_in_the_channel_after_its_nonce_is_forgotten() {
     let other = sent(stage.create("n0", "the answer"));
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostAfter);
     assert!(stage.create("n1", "  the answer\n").is_err());
-    let wanted = |text: &str| Wanted {
+    let query = |text: &str| SentMessageQuery {
         me: Snowflake(stage.bot.user),
         nonce: "n1".to_owned(),
         content: text.to_owned(),
         attachments: Vec::new(),
         button: None,
         known: HashSet::from([other]),
-        through: None,
+        application: None,
     };
-    let first_attempt_ms = other.made_at_ms();
+    let first_attempt_ms = other.created_at_ms();
     let lookup = |text: &str| {
-        let (channel, wanted) = (stage.here(), wanted(text));
-        let search = Search { channel, first_attempt_ms, skew_ms: 60_000, wanted };
+        let (channel, query) = (stage.here(), query(text));
+        let search = SentMessageSearch { channel, first_attempt_ms, skew_ms: 60_000, query };
         stage.runtime.block_on(stage.rest.lookup(&search))
     };
     let ids: Vec<Id> = stage.fake.transcript(stage.channel).iter().map(|message| message.id).collect();
     assert_eq!(ids.len(), 2);
-    assert_eq!(lookup("  the answer\n"), Lookup::Found(Snowflake(ids[1])));
-    assert_eq!(lookup("never sent"), Lookup::Absent);
+    assert_eq!(lookup("  the answer\n"), SentMessageLookup::Found(Snowflake(ids[1])));
+    assert_eq!(lookup("never sent"), SentMessageLookup::Absent);
     stage.fake.deny(stage.bot.user, stage.channel, &["READ_MESSAGE_HISTORY"]);
     let unknown = lookup("never sent");
-    assert!(matches!(&unknown, Lookup::Unknown { .. }), "{unknown:?}");
+    assert!(matches!(&unknown, SentMessageLookup::Unknown { .. }), "{unknown:?}");
 }
 
 #[test]
@@ -139,8 +142,8 @@ fn what_was_sent_and_deleted_is_not_sent_again() {
     let stage = stage(|_| ());
     let id = sent(stage.create("n1", "the answer"));
     stage.fake.delete(id.0);
-    assert_eq!(meaning(stage.create("n1", "the answer")), Some(Meaning::SentAndDeleted));
-    assert_eq!(meaning(stage.edit(id, "x")), Some(Meaning::Gone(What::Message)));
+    assert_eq!(meaning(stage.create("n1", "the answer")), Some(RejectionKind::SentAndDeleted));
+    assert_eq!(meaning(stage.edit(id, "x")), Some(RejectionKind::Gone(ResourceKind::Message)));
     assert_eq!(stage.runtime.block_on(stage.rest.delete_message(stage.here(), id, CARD)), Ok(()));
     assert!(stage.texts().is_empty());
 }
@@ -155,7 +158,7 @@ fn nobody_is_notified_by_creates_edits_and_webhooks() {
     let hook = hook.unwrap_or_else(|fault| panic!("{fault}"));
     let token = hook.token.unwrap_or_else(|| panic!("no token"));
     let hook = Webhook { id: hook.id, token };
-    let body = Body::text(text);
+    let body = MessageBody::text(text);
     let persona = Persona { name: Some("Codex".to_owned()), avatar_url: None };
     let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
     let by_hook = sent(stage.runtime.block_on(execute));
@@ -166,7 +169,10 @@ fn nobody_is_notified_by_creates_edits_and_webhooks() {
     assert_eq!(stage.runtime.block_on(stage.rest.delete_webhook(hook.id, FINAL)), Ok(()));
     for _ in 0..3 {
         let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
-        assert_eq!(meaning(stage.runtime.block_on(execute)), Some(Meaning::Gone(What::Webhook)));
+        assert_eq!(
+            meaning(stage.runtime.block_on(execute)),
+            Some(RejectionKind::Gone(ResourceKind::Webhook))
+        );
     }
     assert_eq!(stage.fake.tally().requests.get("POST /webhooks/{}/{} 404"), Some(&1));
 }
@@ -216,25 +222,25 @@ fn threads_are_made_once_and_say_when_they_are_put_away() {
     let said = sent(say("n2"));
     stage.fake.archive(id.0, true);
     let edit = || {
-        let body = Body::text("x");
+        let body = MessageBody::text("x");
         stage.runtime.block_on(stage.rest.edit_message(id, said, &body, CARD))
     };
-    assert_eq!(meaning(edit()), Some(Meaning::Archived));
-    let open = Change { archived: Some(false), ..Change::default() };
+    assert_eq!(meaning(edit()), Some(RejectionKind::Archived));
+    let open = ChannelChanges { archived: Some(false), ..ChannelChanges::default() };
     assert!(stage.runtime.block_on(stage.rest.modify_channel(id, &open, FINAL)).is_ok());
     assert_eq!(edit(), Ok(()));
     stage.fake.delete_channel(id.0);
     let gone = say("n3");
-    assert_eq!(meaning(gone), Some(Meaning::Gone(What::Channel)));
+    assert_eq!(meaning(gone), Some(RejectionKind::Gone(ResourceKind::Channel)));
 }
 
 #[test]
 fn lost_access_and_a_lacking_permission_are_no_end() {
     let stage = stage(|_| ());
     stage.fake.deny(stage.bot.user, stage.channel, &["SEND_MESSAGES"]);
-    assert_eq!(meaning(stage.create("n1", "x")), Some(Meaning::Forbidden));
+    assert_eq!(meaning(stage.create("n1", "x")), Some(RejectionKind::Forbidden));
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    assert_eq!(meaning(stage.create("n1", "x")), Some(Meaning::LostAccess));
+    assert_eq!(meaning(stage.create("n1", "x")), Some(RejectionKind::LostAccess));
     stage.fake.allow(stage.bot.user, stage.channel, &["SEND_MESSAGES", "VIEW_CHANNEL"]);
     sent(stage.create("n1", "x"));
 }
@@ -250,7 +256,7 @@ fn edits_of_old_messages_have_their_own_budget() {
     let young = sent(stage.create("n2", "young"));
     let results: Vec<_> = (0..4).map(|n| stage.edit(old, &n.to_string())).collect();
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3, "{results:?}");
-    assert!(matches!(results.last(), Some(Err(Fault::Limited { .. }))), "{results:?}");
+    assert!(matches!(results.last(), Some(Err(RestError::Limited { .. }))), "{results:?}");
     assert_eq!(stage.edit(young, "still goes"), Ok(()));
 }
 
@@ -258,7 +264,7 @@ fn edits_of_old_messages_have_their_own_budget() {
 fn a_wrong_token_is_used_once() {
     let stage = stage(|settings| settings.token = Secret::new("wrong".to_owned()));
     for _ in 0..3 {
-        assert_eq!(meaning(stage.create("n1", "x")), Some(Meaning::Unauthorized));
+        assert_eq!(meaning(stage.create("n1", "x")), Some(RejectionKind::Unauthorized));
     }
     assert_eq!(stage.fake.tally().invalid, 1);
     let token = Secret::new(TOKEN.to_owned());
@@ -270,7 +276,7 @@ fn a_wrong_token_is_used_once() {
 fn files_pages_reactions_and_the_rest_are_taken() {
     let stage = stage(|_| ());
     let mut message = new("n1", "with a file");
-    message.body.files.push(File {
+    message.body.files.push(FileUpload {
         name: "turn.md".to_owned(),
         content_type: "text/markdown".to_owned(),
         description: "what was done".to_owned(),
@@ -290,7 +296,7 @@ fn files_pages_reactions_and_the_rest_are_taken() {
         let me = stage.rest.me().await?;
         let application = stage.rest.application().await?;
         let gateway = stage.rest.gateway().await?;
-        Ok::<_, Fault>((me.id, application.id, gateway.url.starts_with("ws://")))
+        Ok::<_, RestError>((me.id, application.id, gateway.url.starts_with("ws://")))
     });
     let expected = (Snowflake(stage.bot.user), Snowflake(stage.bot.application), true);
     assert_eq!(reacted, Ok(expected));

@@ -1,11 +1,11 @@
 //! The session of the gateway against the strict fake: what a broken connection costs, and what
 //! people do as data.
 
-use acp_discord::core::base::Base;
-use acp_discord::core::closes::Failure;
-use acp_discord::core::event::{Event, Gap, Value as Given};
+use acp_discord::core::base::BaseUrl;
+use acp_discord::core::closes::FatalGatewayError;
+use acp_discord::core::event::{Event, GapCause, Value as Given};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::session::{Counts, Events, Settings, pipe, run};
+use acp_discord::session::{EventReceiver, SessionCounters, SessionSettings, event_channel, run};
 use acp_shared::redact::Secret;
 use acp_tests::fake_discord::FakeDiscord;
 use acp_tests::fake_discord::client::BotHandle;
@@ -34,10 +34,10 @@ struct Stage {
     ann: Id,
     bot: BotHandle,
     runtime: Runtime,
-    events: Events,
-    counts: Arc<Counts>,
+    events: EventReceiver,
+    counts: Arc<SessionCounters>,
     stop: CancellationToken,
-    task: JoinHandle<Result<(), Failure>>,
+    task: JoinHandle<Result<(), FatalGatewayError>>,
     _dir: tempfile::TempDir,
 }
 
@@ -49,17 +49,17 @@ fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
     let ann = fake.add_user(guild, "ann");
     let bot = fake.add_bot(guild, "bot", TOKEN);
     prepare(&fake, &bot);
-    let counts = Arc::new(Counts::default());
-    let settings = Settings {
+    let counts = Arc::new(SessionCounters::default());
+    let settings = SessionSettings {
         token: Secret::new(TOKEN.to_owned()),
-        base: Base::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}")),
+        base: BaseUrl::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}")),
         direct_messages: false,
         shards: None,
-        answer_within: Duration::from_secs(ANSWER_SECONDS),
+        ready_timeout: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
     };
     let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));
-    let (sink, events) = pipe(1000);
+    let (sink, events) = event_channel(1000);
     let stop = CancellationToken::new();
     let task = runtime.spawn(run(settings, stop.clone(), sink));
     Stage { fake, guild, channel, ann, bot, runtime, events, counts, stop, task, _dir: dir }
@@ -124,7 +124,7 @@ fn a_reset_connection_is_resumed_and_nothing_is_missed() {
         }
     }
     assert_eq!(seen, sent);
-    let counts = stage.counts.now();
+    let counts = stage.counts.snapshot();
     assert_eq!((counts.identifies, counts.resumes), (1, 1));
     stage.end();
 }
@@ -140,7 +140,7 @@ fn a_session_that_is_over_begins_anew_and_says_so() {
     stage.ready();
     stage.post("kept");
     assert_eq!(stage.text(), "kept");
-    assert_eq!(stage.counts.now().readies, 2);
+    assert_eq!(stage.counts.snapshot().readies, 2);
     stage.end();
 }
 
@@ -175,7 +175,7 @@ fn a_service_that_answers_no_heartbeat_is_left_and_resumed() {
     stage.post("missed");
     stage.until(|event| matches!(event, Event::Resumed).then_some(()));
     stage.post("again");
-    let counts = stage.counts.now();
+    let counts = stage.counts.snapshot();
     assert_eq!((counts.identifies, counts.readies, counts.resumes), (1, 1, 1));
     stage.end();
 }
@@ -260,7 +260,7 @@ fn an_event_that_nobody_can_read_is_a_gap_and_a_repeated_one_is_repeated() {
     stage.ready();
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Odd);
     stage.post("odd");
-    assert_eq!(stage.next(), Event::Gap { why: Gap::Unreadable, lost: 1 });
+    assert_eq!(stage.next(), Event::Gap { why: GapCause::Unreadable, lost: 1 });
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Duplicate);
     stage.post("twice");
     assert_eq!((stage.text(), stage.text()), ("twice".to_owned(), "twice".to_owned()));
@@ -287,10 +287,10 @@ fn what_people_do_comes_as_data() {
         _ => None,
     });
     assert_eq!(
-        (command.at.who.user.id, command.at.channel),
+        (command.interaction.member.user.id, command.interaction.channel),
         (Snowflake(stage.ann), Snowflake(stage.channel))
     );
-    assert_eq!(command.at.guild, Some(Snowflake(stage.guild)));
+    assert_eq!(command.interaction.guild, Some(Snowflake(stage.guild)));
     let Given::Sub(options) = &command.options[0].value else { panic!("{command:?}") };
     assert_eq!(
         (command.options[0].name.as_str(), &options[0].value),

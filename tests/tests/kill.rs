@@ -153,7 +153,7 @@ impl Trial {
 
 /// Point 3 of what must be shown.
 #[test]
-fn heavy_a13_r_a_turn_survives_fifty_kills_of_the_gateway() {
+fn heavy_a_turn_survives_fifty_kills_of_the_gateway() {
     let seed = Seed::new();
     let house = House::new(&[]);
     let key = house.spawn();
@@ -274,7 +274,7 @@ fn heavy_short_turns_survive_kills_at_their_edges() {
 
 /// A cancel and a close count once, too, and reach the agent though the gateway dies around them.
 #[test]
-fn heavy_c44_a11_r_cancels_and_closes_survive_kills() {
+fn heavy_cancels_and_closes_survive_kills() {
     let mut seed = Seed::new();
     let mut house = House::new(&[]);
     for n in 0..6 {

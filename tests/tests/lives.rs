@@ -49,7 +49,7 @@ fn shown(house: &House, key: &str) -> Value {
 /// B10: time alone ends an idle agent, also when the gateway was killed while the time ran; the next prompt goes on
 /// with the conversation.
 #[test]
-fn b10_r_an_idle_agent_is_ended_by_time_and_comes_back() {
+fn an_idle_agent_is_ended_by_time_and_comes_back() {
     let mut house = Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build();
     let key = house.spawn();
     check_turn(&house.prompt(&key, "before"), "end_turn");
@@ -73,7 +73,7 @@ fn b10_r_an_idle_agent_is_ended_by_time_and_comes_back() {
 
 /// D2: a session that nobody used for its window is closed with its agent, while no gateway was there to count.
 #[test]
-fn d02_r_a_session_that_nobody_uses_is_closed_by_time() {
+fn a_session_that_nobody_uses_is_closed_by_time() {
     let mut house = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build();
     let key = house.spawn();
     check_turn(&house.prompt(&key, "before"), "end_turn");
@@ -96,7 +96,7 @@ fn d02_r_a_session_that_nobody_uses_is_closed_by_time() {
 /// D2, D8: a binding's idle window runs out by itself, around a kill, takes session and agent along, and says why,
 /// once.
 #[test]
-fn d02_d08_r_a_window_runs_out_around_a_kill_and_says_why_once() {
+fn a_window_runs_out_around_a_kill_and_says_why_once() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let lease = house.lease(&key);
@@ -123,7 +123,7 @@ fn d02_d08_r_a_window_runs_out_around_a_kill_and_says_why_once() {
 
 /// D2: of two bindings the one that runs out goes alone; a maximum age is said as such.
 #[test]
-fn d02_r_another_binding_keeps_the_session() {
+fn another_binding_keeps_the_session() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     house.kill_gateway();
@@ -145,7 +145,7 @@ fn d02_r_another_binding_keeps_the_session() {
 
 /// D11: a running turn keeps its binding and its agent, however long it takes.
 #[test]
-fn d11_r_a_running_turn_protects() {
+fn a_running_turn_protects() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     house.kill_gateway();
@@ -160,7 +160,7 @@ fn d11_r_a_running_turn_protects() {
 
 /// B18: one process, one conversation, and all of it ends with the run.
 #[test]
-fn b18_r_a_one_shot_session_ends_with_its_run() {
+fn a_one_shot_session_ends_with_its_run() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn =
@@ -177,7 +177,7 @@ fn b18_r_a_one_shot_session_ends_with_its_run() {
 /// Every way to end a session, from the command line; what was deleted is in no list; repeated under the same key the
 /// answer is the first one.
 #[test]
-fn b19_r_endings_from_the_command_line() {
+fn endings_from_the_command_line() {
     let mut house = House::new(&["--delete"]);
     for verb in ["close", "archive", "delete", "reset"] {
         let key = house.spawn();
@@ -252,7 +252,7 @@ fn owners_and_labels() {
 
 /// B14: settings are checked, kept, and applied again to the next process of the agent, the mode first.
 #[test]
-fn b14_r_settings_survive_gateway_and_agent() {
+fn settings_survive_gateway_and_agent() {
     let mut house = Plan::flags(&["--modes"]).build();
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
@@ -341,7 +341,7 @@ fn settings_are_answered_by_the_agent() {
 
 /// A turn that was given a time and takes longer is stopped and fails, and the session goes on.
 #[test]
-fn b11_r_a_turn_that_takes_too_long_is_stopped() {
+fn a_turn_that_takes_too_long_is_stopped() {
     let house = House::new(&[]);
     let key = house.spawn();
     let _ = house.verb(&["sessions", "set", &key, "--timeout", "1"]);
@@ -355,7 +355,7 @@ fn b11_r_a_turn_that_takes_too_long_is_stopped() {
 
 /// B14: the configured limit holds for a session without a timeout of its own.
 #[test]
-fn b14_r_a_turn_that_is_over_its_configured_time_is_stopped() {
+fn a_turn_that_is_over_its_configured_time_is_stopped() {
     let house = Plan::flags(&[]).gateway("[limits]\nturn_ms = 1000\n").build();
     let key = house.spawn();
     let hung = house.follow(&["prompt", &key, "wait_cancel"]).finish(LONG);
@@ -367,7 +367,7 @@ fn b14_r_a_turn_that_is_over_its_configured_time_is_stopped() {
 
 /// D4: one binding is ended by its id, the others of the session by its key; the session goes on.
 #[test]
-fn d04_r_bindings_are_ended_by_id_and_by_session() {
+fn bindings_are_ended_by_id_and_by_session() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     house.kill_gateway();
@@ -397,7 +397,7 @@ fn d04_r_bindings_are_ended_by_id_and_by_session() {
 
 /// B7: each command that acts, repeated under its key after a kill, gives the first answer and has no second effect.
 #[test]
-fn b07_r_commands_repeated_after_a_kill_give_their_first_answer() {
+fn commands_repeated_after_a_kill_give_their_first_answer() {
     let mut house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn = ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--idempotency-key", "k"];
@@ -438,7 +438,7 @@ fn b07_r_commands_repeated_after_a_kill_give_their_first_answer() {
 /// B12: the supervisor is gone and does not come back in time: the turn ends, with the reason, and the session goes on
 /// when there is one again.
 #[test]
-fn b12_r_a_turn_without_its_supervisor_ends_in_bounded_time() {
+fn a_turn_without_its_supervisor_ends_in_bounded_time() {
     let toml = "[acp.control_plane.recovery]\nreconcile_running_after_ms = 1000\n";
     let mut house = Plan::flags(&[]).gateway(toml).build();
     let key = house.spawn();
@@ -481,7 +481,7 @@ fn beside(house: &House, sql: &str) {
 /// take to open a session: no agent lives that no row says is ready. Once the database takes it again, what the agent had
 /// said is read from its output, and the next prompt goes on in the conversation with another process.
 #[test]
-fn b08_r_an_opening_that_cannot_be_committed_takes_its_process_back() {
+fn an_opening_that_cannot_be_committed_takes_its_process_back() {
     let house = Plan::flags(&[]).init_ms(5_000).build();
     beside(
         &house,

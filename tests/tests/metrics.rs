@@ -166,7 +166,7 @@ fn conversation(house: &House) -> f64 {
 }
 
 #[test]
-fn b20_r_a_scrape_says_what_happened() {
+fn a_scrape_says_what_happened() {
     let mut house = House::new(&[]);
     let key = spawns(&house);
     turns(&house, &key);
@@ -233,7 +233,7 @@ fn check_store(house: &House, found: &Scrape) {
 
 #[test]
 fn every_metric_is_explained_and_has_its_test() {
-    let document = std::fs::read_to_string(repository().join("packaging/doc/metrics.md")).unwrap();
+    let document = std::fs::read_to_string(repository().join("docs/manual/metrics.md")).unwrap();
     let explained: BTreeSet<String> = document
         .lines()
         .filter_map(|line| Some(line.strip_prefix("| `acp_")?.split('`').next()?.to_owned()))
@@ -241,7 +241,7 @@ fn every_metric_is_explained_and_has_its_test() {
         .collect();
     let tested: BTreeMap<&str, &str> = METRICS.into_iter().chain([(COMMIT, HERE)]).collect();
     let named: BTreeSet<String> = tested.keys().map(|name| (*name).to_owned()).collect();
-    assert_eq!(explained, named, "packaging/doc/metrics.md and the table of this test name the same metrics");
+    assert_eq!(explained, named, "docs/manual/metrics.md and the table of this test name the same metrics");
     for (name, file) in &tested {
         let text = std::fs::read_to_string(repository().join(file)).unwrap();
         let short = name.trim_start_matches("acp_");

@@ -168,7 +168,7 @@ fn silence_is_said_and_a_cancel_still_works() {
 /// It exits in the middle of a turn: the turn fails and says so, the next one goes on by resume, or by load
 /// with its replay kept out of sight.
 #[test]
-fn a17_r_an_exit_in_mid_turn_is_followed_by_a_resume() {
+fn an_exit_in_mid_turn_is_followed_by_a_resume() {
     for (flags, method) in
         [(&[][..], "session/resume"), (&["--no-resume", "--load-replays", "3"], "session/load")]
     {
@@ -371,7 +371,7 @@ fn slow_and_foreign_starts() {
 
 /// An agent that never answers `initialize`: the prompt fails at the deadline, and its tree is gone.
 #[test]
-fn a16_r_an_agent_that_never_answers_is_given_up_with_its_tree() {
+fn an_agent_that_never_answers_is_given_up_with_its_tree() {
     let house = Plan::flags(&["--slow-init", "600000"]).init_ms(1_000).build();
     let key = house.spawn();
     let lease = house.lease(&key);

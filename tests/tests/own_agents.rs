@@ -16,7 +16,7 @@ fn tool(house: &House, key: &str, command: &str) -> String {
 }
 
 #[test]
-fn h9_an_agent_does_not_command_its_gateway() {
+fn an_agent_does_not_command_its_gateway() {
     let house = House::new(&[]);
     let key = house.spawn();
     let before = house.verb(&["sessions", "list"]);

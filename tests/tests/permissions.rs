@@ -159,7 +159,7 @@ fn a_cancel_expires_the_permission() {
 
 /// H4: the next process numbers its requests from 0 again, and an old answer does not fit a new question.
 #[test]
-fn h4_an_old_permission_never_approves_a_new_request() {
+fn an_old_permission_never_approves_a_new_request() {
     let mut house = House::new(&["--ids", "int0"]);
     let key = house.spawn();
     let first = ask(&house, &key, "permission First");
@@ -189,7 +189,7 @@ fn h4_an_old_permission_never_approves_a_new_request() {
 
 /// The same id in the next turn of the same process, and in another session: each question has its own name.
 #[test]
-fn h4_ids_of_other_turns_and_sessions_do_not_fit() {
+fn ids_of_other_turns_and_sessions_do_not_fit() {
     let house = House::new(&[]);
     let (key, other) = (house.spawn(), house.spawn());
     let first = ask(&house, &key, "permission");

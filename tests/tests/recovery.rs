@@ -18,7 +18,7 @@ fn agent_leases(house: &House, key: &str) -> Vec<Lease> {
 
 /// H1: what an agent said before it ended is kept for a gateway that was dead at the time.
 #[test]
-fn h1_output_outlives_its_process() {
+fn output_outlives_its_process() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
@@ -38,7 +38,7 @@ fn h1_output_outlives_its_process() {
 
 /// H1: more than the ring holds. The agent waits while nobody reads, and nothing is dropped when somebody does.
 #[test]
-fn heavy_h1_a_full_ring_holds_the_agent_up_and_drops_nothing() {
+fn heavy_a_full_ring_holds_the_agent_up_and_drops_nothing() {
     let mut house = Plan::flags(&[]).supervisor("ring_bytes_max = 65536\n").build();
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
@@ -87,7 +87,7 @@ fn a_gateway_that_stays_away_loses_its_agents_and_not_their_words() {
 
 /// H5: the gateway dies while its session opens; there is one agent, opened once.
 #[test]
-fn heavy_h5_a_session_never_has_two_agents() {
+fn heavy_a_session_never_has_two_agents() {
     let mut seed = Seed::new();
     let mut house = House::new(&["--slow-init", "150"]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
@@ -186,7 +186,7 @@ fn copy_database(from: &Path, to: &Path) {
 /// journal says that something is missing, the agent is ended, and the session goes on with what the agent itself
 /// remembers.
 #[test]
-fn h7_an_old_database_beside_a_living_agent() {
+fn an_old_database_beside_a_living_agent() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     check_turn(&house.prompt(&key, "before the backup"), "end_turn");

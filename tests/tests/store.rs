@@ -62,7 +62,7 @@ fn a_backup_under_load_is_whole_and_is_adopted_elsewhere() {
 }
 
 #[test]
-fn h7_a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
+fn a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "say before");
@@ -86,7 +86,7 @@ fn h7_a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
 }
 
 #[test]
-fn h5_an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
+fn an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "say before");

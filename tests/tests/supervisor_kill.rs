@@ -108,7 +108,7 @@ fn tree_deadline() -> Duration {
 
 /// Point 4 of what must be shown.
 #[test]
-fn heavy_a06_r_every_tree_dies_with_the_supervisor() {
+fn heavy_every_tree_dies_with_the_supervisor() {
     let mut house = House::new(&[]);
     let busy = [Busy::start(&house, "work/one"), Busy::start(&house, "work/two")];
     let killed = Instant::now();
@@ -246,7 +246,7 @@ fn kill_of(lease: &Lease, pid: i32) {
 
 /// The wrapper alone: the supervisor ends what it held.
 #[test]
-fn heavy_a15_r_the_wrapper_dies() {
+fn heavy_the_wrapper_dies() {
     let house = House::new(&[]);
     let busy = Busy::start(&house, "work/project");
     kill_of(&busy.lease, busy.lease.wrapper_pid());
@@ -258,7 +258,7 @@ fn heavy_a15_r_the_wrapper_dies() {
 
 /// The agent alone: its wrapper ends the rest of the tree.
 #[test]
-fn heavy_a17_r_the_agent_dies() {
+fn heavy_the_agent_dies() {
     let house = House::new(&[]);
     let busy = Busy::start(&house, "work/project");
     kill_of(&busy.lease, busy.lease.adapter_pid());

@@ -18,7 +18,7 @@ const VERSION: &str = concat!("acp-wrapper ", env!("CARGO_PKG_VERSION"), "\n");
 
 /// Meaning of the command line arguments.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Invocation {
     /// No arguments: the ordinary start.
     Nothing,
     /// A help or version request: the text to print.
@@ -28,12 +28,12 @@ pub(crate) enum Asked {
 }
 
 /// Parses the arguments after the program name.
-pub(crate) fn read(mut args: impl Iterator<Item = OsString>) -> Asked {
-    let Some(first) = args.next() else { return Asked::Nothing };
+pub(crate) fn read(mut args: impl Iterator<Item = OsString>) -> Invocation {
+    let Some(first) = args.next() else { return Invocation::Nothing };
     match (first.to_str(), args.next()) {
-        (Some("-h" | "--help"), None) => Asked::Text(HELP),
-        (Some("-V" | "--version"), None) => Asked::Text(VERSION),
-        _ => Asked::Wrong,
+        (Some("-h" | "--help"), None) => Invocation::Text(HELP),
+        (Some("-V" | "--version"), None) => Invocation::Text(VERSION),
+        _ => Invocation::Wrong,
     }
 }
 
@@ -60,13 +60,13 @@ mod tests {
     #[test]
     fn arguments() {
         for (args, want) in [
-            (&[][..], Asked::Nothing),
-            (&["-h"], Asked::Text(HELP)),
-            (&["--help"], Asked::Text(HELP)),
-            (&["-V"], Asked::Text(VERSION)),
-            (&["--version"], Asked::Text(VERSION)),
-            (&["--help", "x"], Asked::Wrong),
-            (&["sh"], Asked::Wrong),
+            (&[][..], Invocation::Nothing),
+            (&["-h"], Invocation::Text(HELP)),
+            (&["--help"], Invocation::Text(HELP)),
+            (&["-V"], Invocation::Text(VERSION)),
+            (&["--version"], Invocation::Text(VERSION)),
+            (&["--help", "x"], Invocation::Wrong),
+            (&["sh"], Invocation::Wrong),
         ] {
             assert_eq!(read(args.iter().map(OsString::from)), want, "{args:?}");
         }

@@ -2,7 +2,7 @@
 //! apply them. A restriction that cannot be enforced is refused here; nothing runs with less confinement than
 //! requested.
 
-use crate::fault::{During, Fault};
+use crate::fault::{StepContext, StepError};
 use acp_shared::launch::{Confine, Landlock, Resource, ResourceLimit, RunAs, STAGE_OPEN_ROOT};
 use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
@@ -39,7 +39,7 @@ const DEVICES: [&str; 8] = [
 #[derive(Debug)]
 pub(crate) struct Confinement {
     /// User of the adapter; `None` for the wrapper's user.
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<Credentials>,
     /// Resource limits.
     pub(crate) limits: Vec<(libc::c_uint, libc::rlimit64)>,
     /// Content to write to `/proc/self/oom_score_adj`.
@@ -56,7 +56,7 @@ pub(crate) struct Confinement {
 
 /// User and groups, in the types of the system calls.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct Credentials {
     /// Real, effective and saved user id.
     pub(crate) uid: libc::uid_t,
     /// Real, effective and saved group id.
@@ -66,7 +66,7 @@ pub(crate) struct Identity {
 }
 
 /// Validates a confinement and prepares the child's part of it.
-pub(crate) fn prepare(confine: Confine) -> Result<Confinement, Fault> {
+pub(crate) fn prepare(confine: Confine) -> Result<Confinement, StepError> {
     Ok(Confinement {
         identity: confine.run_as.map(identity).transpose()?,
         limits: confine.limits.iter().map(limit).collect::<Result<_, _>>()?,
@@ -79,21 +79,21 @@ pub(crate) fn prepare(confine: Confine) -> Result<Confinement, Fault> {
     })
 }
 
-fn identity(user: RunAs) -> Result<Identity, Fault> {
+fn identity(user: RunAs) -> Result<Credentials, StepError> {
     if user.groups.iter().chain([&user.uid, &user.gid]).any(|id| *id == NO_ID)
         || user.groups.len() > GROUPS_MAX
     {
-        return Err(Fault::new("run as another user: an id is out of range", libc::EINVAL));
+        return Err(StepError::new("run as another user: an id is out of range", libc::EINVAL));
     }
     if !rustix::process::geteuid().is_root() {
-        return Err(Fault::new("run as another user: the wrapper is not root", libc::EPERM));
+        return Err(StepError::new("run as another user: the wrapper is not root", libc::EPERM));
     }
-    Ok(Identity { uid: user.uid, gid: user.gid, groups: user.groups })
+    Ok(Credentials { uid: user.uid, gid: user.gid, groups: user.groups })
 }
 
-fn limit(limit: &ResourceLimit) -> Result<(libc::c_uint, libc::rlimit64), Fault> {
+fn limit(limit: &ResourceLimit) -> Result<(libc::c_uint, libc::rlimit64), StepError> {
     if limit.soft > limit.hard {
-        return Err(Fault::new("limit resources: a soft limit is above its hard one", libc::EINVAL));
+        return Err(StepError::new("limit resources: a soft limit is above its hard one", libc::EINVAL));
     }
     let resource = match limit.resource {
         Resource::AddressSpace => libc::RLIMIT_AS,
@@ -108,22 +108,22 @@ fn limit(limit: &ResourceLimit) -> Result<(libc::c_uint, libc::rlimit64), Fault>
     Ok((resource as libc::c_uint, libc::rlimit64 { rlim_cur: limit.soft, rlim_max: limit.hard }))
 }
 
-fn score(score: i32) -> Result<Vec<u8>, Fault> {
+fn score(score: i32) -> Result<Vec<u8>, StepError> {
     match score {
         -1000..=1000 => Ok(score.to_string().into_bytes()),
-        _ => Err(Fault::new("set oom_score_adj: it is out of range", libc::EINVAL)),
+        _ => Err(StepError::new("set oom_score_adj: it is out of range", libc::EINVAL)),
     }
 }
 
-fn umask(bits: u32) -> Result<libc::mode_t, Fault> {
+fn umask(bits: u32) -> Result<libc::mode_t, StepError> {
     if bits & !UMASK_BITS == 0 {
         Ok(bits)
     } else {
-        Err(Fault::new("set the umask: it is no umask", libc::EINVAL))
+        Err(StepError::new("set the umask: it is no umask", libc::EINVAL))
     }
 }
 
-fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
+fn ruleset(wanted: &Landlock) -> Result<OwnedFd, StepError> {
     const STAGE: &str = "confine writes: this kernel's Landlock cannot (Linux 6.2 or later can)";
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -139,7 +139,7 @@ fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
     let mut ruleset = ruleset.and_then(Ruleset::create).map_err(|e| fault(STAGE, &e))?;
     for root in &wanted.write {
         if !root.starts_with('/') {
-            return Err(Fault::new("confine writes: a root is not absolute", libc::EINVAL));
+            return Err(StepError::new("confine writes: a root is not absolute", libc::EINVAL));
         }
         let root = open_root(root).during(STAGE_OPEN_ROOT)?;
         ruleset = allow(ruleset, root)?;
@@ -151,7 +151,7 @@ fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
         }
     }
     // `None` if the kernel has no Landlock, which the hard requirement has already refused.
-    Option::from(ruleset).ok_or(Fault::new(STAGE, libc::ENOSYS))
+    Option::from(ruleset).ok_or(StepError::new(STAGE, libc::ENOSYS))
 }
 
 /// Opens a writable root. The gateway already resolved the links of roots. A link found now was created
@@ -166,7 +166,7 @@ fn open(path: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Allows all write rights beneath a directory, or those that apply to a file.
-fn allow(ruleset: RulesetCreated, root: OwnedFd) -> Result<RulesetCreated, Fault> {
+fn allow(ruleset: RulesetCreated, root: OwnedFd) -> Result<RulesetCreated, StepError> {
     const STAGE: &str = "confine writes: add a rule";
     let stat = rustix::fs::fstat(&root).during(STAGE)?;
     let all = AccessFs::from_write(ABI_WANTED);
@@ -178,13 +178,13 @@ fn allow(ruleset: RulesetCreated, root: OwnedFd) -> Result<RulesetCreated, Fault
 }
 
 /// Converts a ruleset error: to its errno, or to `EOPNOTSUPP` if the error has none.
-fn fault(stage: &'static str, error: &RulesetError) -> Fault {
+fn fault(stage: &'static str, error: &RulesetError) -> StepError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(errno) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
-            return Fault::new(stage, errno);
+            return StepError::new(stage, errno);
         }
         cause = error.source();
     }
-    Fault::new(stage, libc::EOPNOTSUPP)
+    StepError::new(stage, libc::EOPNOTSUPP)
 }

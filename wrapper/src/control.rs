@@ -1,6 +1,6 @@
 //! Control socket: one message per packet, with file descriptors as ancillary data.
 
-use crate::fault::{During, Fault};
+use crate::fault::{StepContext, StepError};
 use acp_shared::launch::{CONTROL_BYTES_MAX, FromWrapper, ToWrapper};
 use acp_shared::wire;
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ impl Control {
     }
 
     /// Receives the next packet, without blocking. Received descriptors are close-on-exec from the start.
-    pub(crate) fn receive(&self) -> Result<Received, Fault> {
+    pub(crate) fn receive(&self) -> Result<Received, StepError> {
         const STAGE: &str = "read the control socket";
         let mut bytes = [0u8; PACKET_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX), ScmCredentials(1))];
@@ -65,20 +65,20 @@ impl Control {
             }
         }
         if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err(Fault::protocol("read a control message that is too long"));
+            return Err(StepError::protocol("read a control message that is too long"));
         }
         if got.bytes == 0 && fds.is_empty() {
             return Ok(Received::Closed);
         }
         let packet = bytes.get(..got.bytes).unwrap_or_default();
         let message =
-            wire::decode(packet).map_err(|_| Fault::protocol("read a malformed control message"))?;
+            wire::decode(packet).map_err(|_| StepError::protocol("read a malformed control message"))?;
         Ok(Received::Message(message, fds))
     }
 
     /// Sends a message, without blocking. An undeliverable message is dropped: the supervisor is gone, or
     /// does not read its socket and learns about the end from the wrapper's exit.
-    pub(crate) fn say(&self, message: &FromWrapper) {
+    pub(crate) fn send(&self, message: &FromWrapper) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let send =
             |packet: &[u8]| while rustix::net::send(&self.socket, packet, flags) == Err(Errno::INTR) {};
@@ -91,8 +91,8 @@ impl Control {
     }
 
     /// Reports a failed setup to the supervisor.
-    pub(crate) fn say_fault(&self, fault: Fault) {
-        self.say(&FromWrapper::SetupFailed { errno: fault.errno, stage: fault.stage.to_owned() });
+    pub(crate) fn send_setup_error(&self, fault: StepError) {
+        self.send(&FromWrapper::SetupFailed { errno: fault.errno, stage: fault.stage.to_owned() });
     }
 }
 

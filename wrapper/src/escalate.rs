@@ -10,7 +10,7 @@ const PAUSE_MAX_MS: u64 = 160;
 
 /// Time limits of the steps, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Graces {
+pub(crate) struct EscalationTimes {
     /// From SIGTERM to SIGKILL.
     pub(crate) term_ms: u64,
     /// From the first SIGKILL until the wrapper gives up on survivors.
@@ -19,7 +19,7 @@ pub(crate) struct Graces {
 
 /// Event for the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum EscalationInput {
     /// The adapter was released and calls exec now.
     Released,
     /// The wrapper received SIGTERM, or the supervisor is gone.
@@ -34,7 +34,7 @@ pub(crate) enum Input {
 
 /// Action that follows from an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum EscalationAction {
     /// Nothing.
     Wait,
     /// Send SIGTERM and SIGCONT to the whole tree.
@@ -47,7 +47,7 @@ pub(crate) enum Step {
 
 /// State of the escalation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum EscalationPhase {
     /// The adapter is blocked before exec.
     Held,
     /// The adapter was released.
@@ -70,44 +70,58 @@ pub(crate) enum Phase {
     Over,
 }
 
-impl Phase {
+impl EscalationPhase {
     /// Returns the next state and the action for an event at `now_ms`.
-    pub(crate) const fn on(self, input: Input, now_ms: u64, graces: Graces) -> (Self, Step) {
+    pub(crate) const fn on(
+        self,
+        input: EscalationInput,
+        now_ms: u64,
+        graces: EscalationTimes,
+    ) -> (Self, EscalationAction) {
         match (self, input) {
-            (Self::Over, _) => (self, Step::Wait),
-            (_, Input::TreeEmpty) => (Self::Over, Step::Finish),
-            (Self::Held, Input::Released) => (Self::Running, Step::Wait),
+            (Self::Over, _) => (self, EscalationAction::Wait),
+            (_, EscalationInput::TreeEmpty) => (Self::Over, EscalationAction::Finish),
+            (Self::Held, EscalationInput::Released) => (Self::Running, EscalationAction::Wait),
             // The adapter has not called exec yet, so it needs no time to clean up.
-            (Self::Held, Input::Stop | Input::AdapterExited) => Self::kill(now_ms, graces),
-            (Self::Running, Input::Stop | Input::AdapterExited) => {
-                (Self::Terming { until_ms: now_ms.saturating_add(graces.term_ms) }, Step::Term)
+            (Self::Held, EscalationInput::Stop | EscalationInput::AdapterExited) => {
+                Self::kill(now_ms, graces)
             }
-            (Self::Terming { until_ms }, Input::Tick) if now_ms >= until_ms => Self::kill(now_ms, graces),
-            (Self::Killing { until_ms, .. }, Input::Tick) if now_ms >= until_ms => (Self::Over, Step::Finish),
-            (Self::Killing { until_ms, next_ms, pause_ms }, Input::Tick) if now_ms >= next_ms => {
+            (Self::Running, EscalationInput::Stop | EscalationInput::AdapterExited) => {
+                (Self::Terming { until_ms: now_ms.saturating_add(graces.term_ms) }, EscalationAction::Term)
+            }
+            (Self::Terming { until_ms }, EscalationInput::Tick) if now_ms >= until_ms => {
+                Self::kill(now_ms, graces)
+            }
+            (Self::Killing { until_ms, .. }, EscalationInput::Tick) if now_ms >= until_ms => {
+                (Self::Over, EscalationAction::Finish)
+            }
+            (Self::Killing { until_ms, next_ms, pause_ms }, EscalationInput::Tick) if now_ms >= next_ms => {
                 let next_ms = now_ms.saturating_add(pause_ms);
                 let pause_ms = if pause_ms >= PAUSE_MAX_MS { PAUSE_MAX_MS } else { pause_ms * 2 };
-                (Self::Killing { until_ms, next_ms, pause_ms }, Step::Kill)
+                (Self::Killing { until_ms, next_ms, pause_ms }, EscalationAction::Kill)
             }
-            (Self::Held, Input::Tick)
-            | (Self::Running, Input::Released | Input::Tick)
+            (Self::Held, EscalationInput::Tick)
+            | (Self::Running, EscalationInput::Released | EscalationInput::Tick)
             | (
                 Self::Terming { .. } | Self::Killing { .. },
-                Input::Released | Input::Stop | Input::AdapterExited | Input::Tick,
-            ) => (self, Step::Wait),
+                EscalationInput::Released
+                | EscalationInput::Stop
+                | EscalationInput::AdapterExited
+                | EscalationInput::Tick,
+            ) => (self, EscalationAction::Wait),
         }
     }
 
-    const fn kill(now_ms: u64, graces: Graces) -> (Self, Step) {
+    const fn kill(now_ms: u64, graces: EscalationTimes) -> (Self, EscalationAction) {
         let phase = Self::Killing {
             until_ms: now_ms.saturating_add(graces.sweep_ms),
             next_ms: now_ms.saturating_add(PAUSE_FIRST_MS),
             pause_ms: PAUSE_FIRST_MS * 2,
         };
-        (phase, Step::Kill)
+        (phase, EscalationAction::Kill)
     }
 
-    /// Returns the time of the next relevant [`Input::Tick`]; `None` if only other events matter.
+    /// Returns the time of the next relevant [`EscalationInput::Tick`]; `None` if only other events matter.
     pub(crate) const fn deadline_ms(self) -> Option<u64> {
         match self {
             Self::Held | Self::Running | Self::Over => None,
@@ -123,40 +137,40 @@ impl Phase {
 mod tests {
     use super::*;
 
-    const GRACES: Graces = Graces { term_ms: 1000, sweep_ms: 500 };
-    const KILLING: Phase = Phase::Killing { until_ms: 600, next_ms: 110, pause_ms: 20 };
+    const GRACES: EscalationTimes = EscalationTimes { term_ms: 1000, sweep_ms: 500 };
+    const KILLING: EscalationPhase = EscalationPhase::Killing { until_ms: 600, next_ms: 110, pause_ms: 20 };
 
     #[test]
     fn every_phase_and_input() {
-        let terming = Phase::Terming { until_ms: 1100 };
-        use Input::{AdapterExited, Released, Stop, Tick, TreeEmpty};
-        use Phase::{Held, Over, Running};
+        let terming = EscalationPhase::Terming { until_ms: 1100 };
+        use EscalationInput::{AdapterExited, Released, Stop, Tick, TreeEmpty};
+        use EscalationPhase::{Held, Over, Running};
         for (phase, input, want) in [
-            (Held, Released, (Running, Step::Wait)),
-            (Held, Stop, (KILLING, Step::Kill)),
-            (Held, AdapterExited, (KILLING, Step::Kill)),
-            (Held, TreeEmpty, (Over, Step::Finish)),
-            (Held, Tick, (Held, Step::Wait)),
-            (Running, Released, (Running, Step::Wait)),
-            (Running, Stop, (terming, Step::Term)),
-            (Running, AdapterExited, (terming, Step::Term)),
-            (Running, TreeEmpty, (Over, Step::Finish)),
-            (Running, Tick, (Running, Step::Wait)),
-            (terming, Released, (terming, Step::Wait)),
-            (terming, Stop, (terming, Step::Wait)),
-            (terming, AdapterExited, (terming, Step::Wait)),
-            (terming, TreeEmpty, (Over, Step::Finish)),
-            (terming, Tick, (terming, Step::Wait)),
-            (KILLING, Released, (KILLING, Step::Wait)),
-            (KILLING, Stop, (KILLING, Step::Wait)),
-            (KILLING, AdapterExited, (KILLING, Step::Wait)),
-            (KILLING, TreeEmpty, (Over, Step::Finish)),
-            (KILLING, Tick, (KILLING, Step::Wait)),
-            (Over, Stop, (Over, Step::Wait)),
-            (Over, AdapterExited, (Over, Step::Wait)),
-            (Over, TreeEmpty, (Over, Step::Wait)),
-            (Over, Tick, (Over, Step::Wait)),
-            (Over, Released, (Over, Step::Wait)),
+            (Held, Released, (Running, EscalationAction::Wait)),
+            (Held, Stop, (KILLING, EscalationAction::Kill)),
+            (Held, AdapterExited, (KILLING, EscalationAction::Kill)),
+            (Held, TreeEmpty, (Over, EscalationAction::Finish)),
+            (Held, Tick, (Held, EscalationAction::Wait)),
+            (Running, Released, (Running, EscalationAction::Wait)),
+            (Running, Stop, (terming, EscalationAction::Term)),
+            (Running, AdapterExited, (terming, EscalationAction::Term)),
+            (Running, TreeEmpty, (Over, EscalationAction::Finish)),
+            (Running, Tick, (Running, EscalationAction::Wait)),
+            (terming, Released, (terming, EscalationAction::Wait)),
+            (terming, Stop, (terming, EscalationAction::Wait)),
+            (terming, AdapterExited, (terming, EscalationAction::Wait)),
+            (terming, TreeEmpty, (Over, EscalationAction::Finish)),
+            (terming, Tick, (terming, EscalationAction::Wait)),
+            (KILLING, Released, (KILLING, EscalationAction::Wait)),
+            (KILLING, Stop, (KILLING, EscalationAction::Wait)),
+            (KILLING, AdapterExited, (KILLING, EscalationAction::Wait)),
+            (KILLING, TreeEmpty, (Over, EscalationAction::Finish)),
+            (KILLING, Tick, (KILLING, EscalationAction::Wait)),
+            (Over, Stop, (Over, EscalationAction::Wait)),
+            (Over, AdapterExited, (Over, EscalationAction::Wait)),
+            (Over, TreeEmpty, (Over, EscalationAction::Wait)),
+            (Over, Tick, (Over, EscalationAction::Wait)),
+            (Over, Released, (Over, EscalationAction::Wait)),
         ] {
             assert_eq!(phase.on(input, 100, GRACES), want, "{phase:?} {input:?}");
         }
@@ -164,35 +178,38 @@ mod tests {
 
     #[test]
     fn a_tree_that_does_not_die_is_given_up_in_time() {
-        let (mut phase, mut step) = Phase::Running.on(Input::Stop, 100, GRACES);
+        let (mut phase, mut step) = EscalationPhase::Running.on(EscalationInput::Stop, 100, GRACES);
         let mut steps = vec![(100, step)];
         while let Some(at_ms) = phase.deadline_ms() {
-            (phase, step) = phase.on(Input::Tick, at_ms, GRACES);
+            (phase, step) = phase.on(EscalationInput::Tick, at_ms, GRACES);
             steps.push((at_ms, step));
         }
-        let kills = [1100, 1110, 1130, 1170, 1250, 1410, 1570].map(|at_ms| (at_ms, Step::Kill));
-        let mut want = vec![(100, Step::Term)];
+        let kills = [1100, 1110, 1130, 1170, 1250, 1410, 1570].map(|at_ms| (at_ms, EscalationAction::Kill));
+        let mut want = vec![(100, EscalationAction::Term)];
         want.extend(kills);
-        want.push((1600, Step::Finish));
+        want.push((1600, EscalationAction::Finish));
         assert_eq!(steps, want);
     }
 
     #[test]
     fn no_grace_at_all() {
-        let none = Graces { term_ms: 0, sweep_ms: 0 };
-        let (phase, step) = Phase::Running.on(Input::Stop, 7, none);
-        assert_eq!((phase.deadline_ms(), step), (Some(7), Step::Term));
-        let (phase, step) = phase.on(Input::Tick, 7, none);
-        assert_eq!((phase.deadline_ms(), step), (Some(7), Step::Kill));
-        assert_eq!(phase.on(Input::Tick, 7, none), (Phase::Over, Step::Finish));
+        let none = EscalationTimes { term_ms: 0, sweep_ms: 0 };
+        let (phase, step) = EscalationPhase::Running.on(EscalationInput::Stop, 7, none);
+        assert_eq!((phase.deadline_ms(), step), (Some(7), EscalationAction::Term));
+        let (phase, step) = phase.on(EscalationInput::Tick, 7, none);
+        assert_eq!((phase.deadline_ms(), step), (Some(7), EscalationAction::Kill));
+        assert_eq!(
+            phase.on(EscalationInput::Tick, 7, none),
+            (EscalationPhase::Over, EscalationAction::Finish)
+        );
     }
 
     #[test]
     fn graces_without_end_do_not_overflow() {
-        let endless = Graces { term_ms: u64::MAX, sweep_ms: u64::MAX };
-        let (phase, _) = Phase::Running.on(Input::Stop, 5, endless);
+        let endless = EscalationTimes { term_ms: u64::MAX, sweep_ms: u64::MAX };
+        let (phase, _) = EscalationPhase::Running.on(EscalationInput::Stop, 5, endless);
         assert_eq!(phase.deadline_ms(), Some(u64::MAX));
-        let (phase, _) = Phase::Held.on(Input::Stop, 5, endless);
+        let (phase, _) = EscalationPhase::Held.on(EscalationInput::Stop, 5, endless);
         assert_eq!(phase.deadline_ms(), Some(15));
     }
 }

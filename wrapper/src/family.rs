@@ -9,7 +9,7 @@ use nix::libc;
 
 /// State of the adapter process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Adapter {
+enum AdapterState {
     /// Running, or blocked before exec.
     Runs,
     /// Dead but not reaped; its pid cannot be reused.
@@ -20,21 +20,21 @@ enum Adapter {
 
 /// Processes below the wrapper.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub(crate) struct ProcessTree {
     pid: i32,
-    adapter: Adapter,
+    adapter: AdapterState,
     status: ExitStatus,
 }
 
-impl Family {
-    /// Creates a family of one process: the forked adapter, which leads its own process group.
+impl ProcessTree {
+    /// Creates a tree of one process: the forked adapter, which leads its own process group.
     pub(crate) const fn new(pid: i32) -> Self {
-        Self { pid, adapter: Adapter::Runs, status: ExitStatus::Unknown }
+        Self { pid, adapter: AdapterState::Runs, status: ExitStatus::Unknown }
     }
 
     /// Returns the exit status of the adapter; `None` while it runs.
     pub(crate) fn exit(&self) -> Option<ExitStatus> {
-        (self.adapter != Adapter::Runs).then_some(self.status)
+        (self.adapter != AdapterState::Runs).then_some(self.status)
     }
 
     /// Reaps all dead children, except the adapter while others are alive. Returns true if no process is
@@ -42,22 +42,22 @@ impl Family {
     pub(crate) fn reap(&mut self) -> bool {
         loop {
             match self.adapter {
-                Adapter::Zombie if self.others_live() => return false,
-                Adapter::Zombie => {
-                    self.adapter = Adapter::Reaped;
+                AdapterState::Zombie if self.reap_others() => return false,
+                AdapterState::Zombie => {
+                    self.adapter = AdapterState::Reaped;
                     if let Ok(Some(status)) = sys::reap(self.pid) {
                         self.status = status;
                     }
                 }
-                Adapter::Runs | Adapter::Reaped => match sys::peek_dead_child() {
+                AdapterState::Runs | AdapterState::Reaped => match sys::peek_dead_child() {
                     // No children: nothing is left below the wrapper, because the wrapper is the subreaper.
                     Err(_) => {
-                        self.adapter = Adapter::Reaped;
+                        self.adapter = AdapterState::Reaped;
                         return true;
                     }
-                    Ok(None) => return self.adapter == Adapter::Reaped && only_traced_zombies(),
-                    Ok(Some((pid, status))) if pid == self.pid && self.adapter == Adapter::Runs => {
-                        self.adapter = Adapter::Zombie;
+                    Ok(None) => return self.adapter == AdapterState::Reaped && only_traced_zombies(),
+                    Ok(Some((pid, status))) if pid == self.pid && self.adapter == AdapterState::Runs => {
+                        self.adapter = AdapterState::Zombie;
                         self.status = status;
                     }
                     Ok(Some((pid, _))) => drop(sys::reap(pid)),
@@ -69,8 +69,8 @@ impl Family {
     /// Records the death of the adapter, known from its pidfd. It may not be waitable yet: a tracer gets its
     /// status first.
     pub(crate) fn adapter_is_dead(&mut self) {
-        if self.adapter == Adapter::Runs {
-            self.adapter = Adapter::Zombie;
+        if self.adapter == AdapterState::Runs {
+            self.adapter = AdapterState::Zombie;
             if let Ok(Some(status)) = sys::peek_child(self.pid) {
                 self.status = status;
             }
@@ -78,7 +78,7 @@ impl Family {
     }
 
     /// Reaps the children other than the adapter one by one. Returns true while one of them is alive.
-    fn others_live(&self) -> bool {
+    fn reap_others(&self) -> bool {
         let mut live = false;
         for pid in tree::own_children() {
             if pid != self.pid && sys::reap(pid) == Ok(None) {
@@ -90,7 +90,7 @@ impl Family {
 
     /// Sends a signal to the adapter's process group.
     pub(crate) fn forward(&self, signal: i32) {
-        if self.adapter != Adapter::Reaped {
+        if self.adapter != AdapterState::Reaped {
             sys::signal_group_of_unreaped(self.pid, signal);
         }
     }
@@ -99,7 +99,7 @@ impl Family {
     pub(crate) fn term(&self) {
         self.forward(libc::SIGTERM);
         self.forward(libc::SIGCONT);
-        tree::term_all((self.adapter != Adapter::Reaped).then_some(self.pid));
+        tree::term_all((self.adapter != AdapterState::Reaped).then_some(self.pid));
     }
 
     /// Sends SIGKILL to all processes. The group comes first: the kernel signals it atomically, so its

@@ -4,45 +4,45 @@ use nix::libc;
 
 /// A failed step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct StepError {
     /// Description of the step.
     pub(crate) stage: &'static str,
     /// Errno of the call, or the errno that fits best.
     pub(crate) errno: i32,
 }
 
-impl Fault {
-    /// Creates a fault that the wrapper itself detected.
+impl StepError {
+    /// Creates an error that the wrapper itself detected.
     pub(crate) const fn new(stage: &'static str, errno: i32) -> Self {
         Self { stage, errno }
     }
 
-    /// Creates a fault for a violation of the supervisor contract.
+    /// Creates an error for a violation of the supervisor contract.
     pub(crate) const fn protocol(stage: &'static str) -> Self {
         Self::new(stage, libc::EPROTO)
     }
 }
 
 /// Names the step that a failed call belongs to.
-pub(crate) trait During<T> {
+pub(crate) trait StepContext<T> {
     /// Attaches the step's name to the error.
-    fn during(self, stage: &'static str) -> Result<T, Fault>;
+    fn during(self, stage: &'static str) -> Result<T, StepError>;
 }
 
-impl<T> During<T> for Result<T, rustix::io::Errno> {
-    fn during(self, stage: &'static str) -> Result<T, Fault> {
-        self.map_err(|e| Fault::new(stage, e.raw_os_error()))
+impl<T> StepContext<T> for Result<T, rustix::io::Errno> {
+    fn during(self, stage: &'static str) -> Result<T, StepError> {
+        self.map_err(|e| StepError::new(stage, e.raw_os_error()))
     }
 }
 
-impl<T> During<T> for Result<T, nix::errno::Errno> {
-    fn during(self, stage: &'static str) -> Result<T, Fault> {
-        self.map_err(|e| Fault::new(stage, e as i32))
+impl<T> StepContext<T> for Result<T, nix::errno::Errno> {
+    fn during(self, stage: &'static str) -> Result<T, StepError> {
+        self.map_err(|e| StepError::new(stage, e as i32))
     }
 }
 
-impl<T> During<T> for std::io::Result<T> {
-    fn during(self, stage: &'static str) -> Result<T, Fault> {
-        self.map_err(|e| Fault::new(stage, e.raw_os_error().unwrap_or(libc::EIO)))
+impl<T> StepContext<T> for std::io::Result<T> {
+    fn during(self, stage: &'static str) -> Result<T, StepError> {
+        self.map_err(|e| StepError::new(stage, e.raw_os_error().unwrap_or(libc::EIO)))
     }
 }

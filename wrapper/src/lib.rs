@@ -46,9 +46,9 @@ const EXIT_WRAPPER: u8 = 125;
 #[must_use]
 pub fn main() -> ExitCode {
     match cli::read(std::env::args_os().skip(1)) {
-        cli::Asked::Text(text) => cli::say(text),
-        cli::Asked::Wrong => cli::refuse(),
-        cli::Asked::Nothing if setup::started_by_supervisor() => ExitCode::from(run::run()),
-        cli::Asked::Nothing => cli::refuse(),
+        cli::Invocation::Text(text) => cli::say(text),
+        cli::Invocation::Wrong => cli::refuse(),
+        cli::Invocation::Nothing if setup::started_by_supervisor() => ExitCode::from(run::run()),
+        cli::Invocation::Nothing => cli::refuse(),
     }
 }

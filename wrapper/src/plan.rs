@@ -1,8 +1,8 @@
 //! Conversion of `launch.json` to the arguments of `execve`. All of it is allocated before the fork: after
 //! it, the child must not allocate.
 
-use crate::escalate::Graces;
-use crate::fault::{During, Fault};
+use crate::escalate::EscalationTimes;
+use crate::fault::{StepContext, StepError};
 use acp_shared::launch::{
     Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, LAUNCH_FILE, LAUNCH_VERSION, Launch,
 };
@@ -19,7 +19,7 @@ const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Parameters for the child after the fork.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct LaunchPlan {
     /// Candidate paths of the program, in the order in which they are tried.
     pub(crate) programs: Vec<CString>,
     /// Argument vector.
@@ -29,30 +29,30 @@ pub(crate) struct Plan {
     /// Working directory.
     pub(crate) cwd: CString,
     /// Grace periods of the shutdown.
-    pub(crate) graces: Graces,
+    pub(crate) graces: EscalationTimes,
     /// User and restrictions.
     pub(crate) confine: Confine,
 }
 
 /// Reads `launch.json` from the directory of the running binary.
-pub(crate) fn read_beside_binary() -> Result<Plan, Fault> {
+pub(crate) fn read_launch_file() -> Result<LaunchPlan, StepError> {
     let binary = std::fs::read_link("/proc/self/exe").during("find the wrapper's own file")?;
     read(&binary.with_file_name(LAUNCH_FILE))
 }
 
-fn read(path: &Path) -> Result<Plan, Fault> {
+fn read(path: &Path) -> Result<LaunchPlan, StepError> {
     const STAGE: &str = "read launch.json";
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty()).during(STAGE)?;
     let stat = rustix::fs::fstat(&file).during(STAGE)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Fault::new("read launch.json: it is no regular file", libc::EINVAL));
+        return Err(StepError::new("read launch.json: it is no regular file", libc::EINVAL));
     }
     if stat.st_mode & 0o077 != 0 || stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(Fault::new("read launch.json: others can read or write it", libc::EPERM));
+        return Err(StepError::new("read launch.json: others can read or write it", libc::EPERM));
     }
     if stat.st_size.cast_unsigned() > LAUNCH_BYTES_MAX {
-        return Err(Fault::new("read launch.json: it is too large", libc::EFBIG));
+        return Err(StepError::new("read launch.json: it is too large", libc::EFBIG));
     }
     // With one spare byte of capacity, `read_to_end` detects the end of the file without growing the buffer.
     let mut bytes = Vec::with_capacity(usize::try_from(stat.st_size).unwrap_or(0).saturating_add(1));
@@ -61,32 +61,32 @@ fn read(path: &Path) -> Result<Plan, Fault> {
 }
 
 /// Parses a launch description into a plan.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, Fault> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<LaunchPlan, StepError> {
     let launch: Launch = serde_json::from_slice(bytes)
-        .map_err(|_| Fault::new("read launch.json: it is no launch description", libc::EINVAL))?;
+        .map_err(|_| StepError::new("read launch.json: it is no launch description", libc::EINVAL))?;
     plan(launch)
 }
 
-fn plan(launch: Launch) -> Result<Plan, Fault> {
+fn plan(launch: Launch) -> Result<LaunchPlan, StepError> {
     if launch.version != LAUNCH_VERSION {
-        return Err(Fault::new("read launch.json: it has another version", libc::EPROTONOSUPPORT));
+        return Err(StepError::new("read launch.json: it has another version", libc::EPROTONOSUPPORT));
     }
     let program = match launch.argv.first() {
         Some(program) if !program.is_empty() => program,
-        _ => return Err(Fault::new("read launch.json: it names no program", libc::EINVAL)),
+        _ => return Err(StepError::new("read launch.json: it names no program", libc::EINVAL)),
     };
     if !launch.cwd.starts_with('/') {
-        return Err(Fault::new("read launch.json: cwd is not absolute", libc::EINVAL));
+        return Err(StepError::new("read launch.json: cwd is not absolute", libc::EINVAL));
     }
     let search = launch.env.iter().find(|(name, _)| name == "PATH").map_or(PATH_DEFAULT, |(_, dirs)| dirs);
     let programs = candidates(program, search).into_iter().map(text).collect::<Result<_, _>>()?;
     let env = environment(&launch)?;
-    Ok(Plan {
+    Ok(LaunchPlan {
         programs,
         argv: launch.argv.into_iter().map(text).collect::<Result<_, _>>()?,
         env,
         cwd: text(launch.cwd)?,
-        graces: Graces { term_ms: launch.term_grace_ms, sweep_ms: launch.sweep_ms },
+        graces: EscalationTimes { term_ms: launch.term_grace_ms, sweep_ms: launch.sweep_ms },
         confine: launch.confine,
     })
 }
@@ -101,7 +101,7 @@ fn candidates(program: &str, search: &str) -> Vec<String> {
 }
 
 /// Returns the given environment. The two lease variables are always set to this lease's values.
-fn environment(launch: &Launch) -> Result<Vec<CString>, Fault> {
+fn environment(launch: &Launch) -> Result<Vec<CString>, StepError> {
     let marks = [
         (ENV_LEASE_ID, launch.lease_id.to_string()),
         (ENV_GATEWAY_INSTANCE_ID, launch.gateway_instance_id.to_string()),
@@ -109,7 +109,7 @@ fn environment(launch: &Launch) -> Result<Vec<CString>, Fault> {
     let mut env = Vec::with_capacity(launch.env.len() + marks.len());
     for (name, value) in &launch.env {
         if name.is_empty() || name.contains('=') {
-            return Err(Fault::new("read launch.json: a variable has no proper name", libc::EINVAL));
+            return Err(StepError::new("read launch.json: a variable has no proper name", libc::EINVAL));
         }
         if marks.iter().all(|(mark, _)| name != mark) {
             env.push(text(format!("{name}={value}"))?);
@@ -121,8 +121,8 @@ fn environment(launch: &Launch) -> Result<Vec<CString>, Fault> {
     Ok(env)
 }
 
-fn text(text: String) -> Result<CString, Fault> {
-    CString::new(text).map_err(|_| Fault::new("read launch.json: a text holds a NUL", libc::EINVAL))
+fn text(text: String) -> Result<CString, StepError> {
+    CString::new(text).map_err(|_| StepError::new("read launch.json: a text holds a NUL", libc::EINVAL))
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_launch_becomes_a_plan() {
         let launch = launch();
-        let want = Plan {
+        let want = LaunchPlan {
             programs: vec![c("/x/agent"), c("/y/agent")],
             argv: vec![c("agent"), c("a b")],
             env: vec![
@@ -162,7 +162,7 @@ mod tests {
                 c(&format!("{ENV_GATEWAY_INSTANCE_ID}={}", launch.gateway_instance_id)),
             ],
             cwd: c("/tmp"),
-            graces: Graces { term_ms: 1, sweep_ms: 2 },
+            graces: EscalationTimes { term_ms: 1, sweep_ms: 2 },
             confine: Confine::default(),
         };
         assert_eq!(plan(launch).unwrap(), want);

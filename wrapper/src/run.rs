@@ -2,12 +2,12 @@
 
 use crate::confine::Confinement;
 use crate::control::{Control, Received};
-use crate::escalate::{Graces, Input, Phase, Step};
-use crate::family::Family;
-use crate::fault::{During, Fault};
-use crate::plan::{self, Plan};
-use crate::stage::Stage;
-use crate::sys::{self, Adapter, AdapterFds};
+use crate::escalate::{EscalationAction, EscalationInput, EscalationPhase, EscalationTimes};
+use crate::family::ProcessTree;
+use crate::fault::{StepContext, StepError};
+use crate::plan::{self, LaunchPlan};
+use crate::stage::ExecStep;
+use crate::sys::{self, AdapterFds, AdapterProcess};
 use crate::{EXIT_WRAPPER, confine, setup, tree};
 use acp_shared::launch::{ExitStatus, FromWrapper, LAUNCH_FDS, ToWrapper};
 use nix::libc;
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 /// Event sources of the main loop.
-struct Ears {
+struct EventSources {
     control: Control,
     signals: SignalFd,
     parent: Option<OwnedFd>,
@@ -32,69 +32,69 @@ pub(crate) fn run() -> u8 {
         Err(_) => return EXIT_WRAPPER,
     };
     match prepare() {
-        Ok(Ready { plan, confinement, signals, parent }) => {
-            let ears = Ears { control, signals, parent };
-            match await_launch(&ears) {
-                Ok(Some(stdio)) => match Wrapper::start(ears, &plan, &confinement, stdio) {
+        Ok(PreparedStart { plan, confinement, signals, parent }) => {
+            let events = EventSources { control, signals, parent };
+            match await_launch(&events) {
+                Ok(Some(stdio)) => match Wrapper::start(events, &plan, &confinement, stdio) {
                     Ok(wrapper) => wrapper.run(),
-                    Err((ears, fault)) => refuse(&ears.control, fault),
+                    Err((events, fault)) => refuse(&events.control, fault),
                 },
                 Ok(None) => EXIT_WRAPPER,
-                Err(fault) => refuse(&ears.control, fault),
+                Err(fault) => refuse(&events.control, fault),
             }
         }
         Err(fault) => refuse(&control, fault),
     }
 }
 
-fn refuse(control: &Control, fault: Fault) -> u8 {
-    control.say_fault(fault);
+fn refuse(control: &Control, fault: StepError) -> u8 {
+    control.send_setup_error(fault);
     EXIT_WRAPPER
 }
 
 /// Resources prepared before the first message is received.
-struct Ready {
-    plan: Plan,
+struct PreparedStart {
+    plan: LaunchPlan,
     confinement: Confinement,
     signals: SignalFd,
     parent: Option<OwnedFd>,
 }
 
-fn prepare() -> Result<Ready, Fault> {
-    setup::stand_alone()?;
-    let mut plan = plan::read_beside_binary()?;
+fn prepare() -> Result<PreparedStart, StepError> {
+    setup::detach_session()?;
+    let mut plan = plan::read_launch_file()?;
     let confinement = confine::prepare(std::mem::take(&mut plan.confine))?;
-    let signals = setup::take_signals()?;
+    let signals = setup::open_signalfd()?;
     let parent = setup::watch_parent()?;
-    Ok(Ready { plan, confinement, signals, parent })
+    Ok(PreparedStart { plan, confinement, signals, parent })
 }
 
 /// Waits for the adapter's pipes. Returns `None` if the supervisor is gone or a signal stops the wrapper.
-fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
+fn await_launch(events: &EventSources) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, StepError> {
     loop {
-        let parent = ears.parent.as_ref().map(AsFd::as_fd);
-        let sources = [parent, Some(ears.control.as_fd()), Some(ears.signals.as_fd())];
-        let [parent, _, _] = poll(ears, sources, None).during("wait for the launch message")?;
+        let parent = events.parent.as_ref().map(AsFd::as_fd);
+        let sources = [parent, Some(events.control.as_fd()), Some(events.signals.as_fd())];
+        let [parent, _, _] = poll(events, sources, None).during("wait for the launch message")?;
         if parent {
             return Ok(None);
         }
-        while let Ok(Some(signal)) = ears.signals.read_signal() {
+        while let Ok(Some(signal)) = events.signals.read_signal() {
             let signal = signal.ssi_signo.cast_signed();
             if matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT) {
                 return Ok(None);
             }
         }
-        match ears.control.receive()? {
+        match events.control.receive()? {
             Received::Nothing => {}
             Received::Closed => return Ok(None),
             Received::Message(ToWrapper::Launch, fds) => {
                 return fds
                     .try_into()
                     .map(Some)
-                    .map_err(|_| Fault::protocol("read the launch message: not three descriptors"));
+                    .map_err(|_| StepError::protocol("read the launch message: not three descriptors"));
             }
             Received::Message(ToWrapper::Go, _) => {
-                return Err(Fault::protocol("read the launch message: it is another message"));
+                return Err(StepError::protocol("read the launch message: it is another message"));
             }
         }
     }
@@ -103,12 +103,12 @@ fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
 /// Waits until one of `sources` is readable or `timeout` has passed; returns which ones are readable. A pidfd
 /// is readable when its process is dead.
 fn poll<const N: usize>(
-    ears: &Ears,
+    events: &EventSources,
     sources: [Option<BorrowedFd<'_>>; N],
     timeout: Option<&Timespec>,
 ) -> Result<[bool; N], Errno> {
     // Placeholder without requested events, for absent sources.
-    let nothing = PollFd::from_borrowed_fd(ears.signals.as_fd(), PollFlags::empty());
+    let nothing = PollFd::from_borrowed_fd(events.signals.as_fd(), PollFlags::empty());
     let asked = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
     let mut fds = sources.map(|source| source.map_or_else(|| nothing.clone(), asked));
     rustix::event::poll(&mut fds, timeout)?;
@@ -117,10 +117,10 @@ fn poll<const N: usize>(
 
 /// State of the wrapper after the fork.
 struct Wrapper {
-    ears: Ears,
+    events: EventSources,
     /// True while the control socket is open.
     supervised: bool,
-    family: Family,
+    tree: ProcessTree,
     /// Pidfd of the adapter, readable when it is dead; `None` once its death is handled.
     adapter: Option<OwnedFd>,
     /// Write end of the release pipe: one byte lets the adapter exec.
@@ -132,42 +132,42 @@ struct Wrapper {
     /// True if the adapter could not exec.
     exec_failed: bool,
     /// True if the supervisor violated the contract before the adapter was released.
-    mistrusted: bool,
+    protocol_violated: bool,
     /// True if the adapter's exit was handled.
     ended: bool,
     /// True if no process is left below the wrapper.
     empty: bool,
-    phase: Phase,
-    graces: Graces,
+    phase: EscalationPhase,
+    graces: EscalationTimes,
     started: Instant,
 }
 
 impl Wrapper {
     /// Forks the adapter, blocked before exec, and reports it to the supervisor.
     fn start(
-        ears: Ears,
-        plan: &Plan,
+        events: EventSources,
+        plan: &LaunchPlan,
         confinement: &Confinement,
         stdio: [OwnedFd; LAUNCH_FDS],
-    ) -> Result<Self, (Ears, Fault)> {
-        match fork(&ears, plan, confinement, stdio) {
-            Err(fault) => Err((ears, fault)),
+    ) -> Result<Self, (EventSources, StepError)> {
+        match fork(&events, plan, confinement, stdio) {
+            Err(fault) => Err((events, fault)),
             Ok((pid, go, report)) => {
                 let wrapper_pid = std::process::id().cast_signed();
-                ears.control.say(&FromWrapper::Hello { wrapper_pid, adapter_pid: pid });
+                events.control.send(&FromWrapper::Hello { wrapper_pid, adapter_pid: pid });
                 Ok(Self {
-                    ears,
+                    events,
                     supervised: true,
-                    family: Family::new(pid),
+                    tree: ProcessTree::new(pid),
                     adapter: setup::watch_child(pid),
                     go: Some(go),
                     report: Some(report),
                     released: false,
                     exec_failed: false,
-                    mistrusted: false,
+                    protocol_violated: false,
                     ended: false,
                     empty: false,
-                    phase: Phase::Held,
+                    phase: EscalationPhase::Held,
                     graces: plan.graces,
                     started: Instant::now(),
                 })
@@ -177,47 +177,47 @@ impl Wrapper {
 
     /// Main loop. It sleeps until an event arrives; a timer runs only while the tree is being ended.
     fn run(mut self) -> u8 {
-        while self.phase != Phase::Over {
-            let woken = self.wait();
-            if woken.report {
+        while self.phase != EscalationPhase::Over {
+            let ready = self.wait();
+            if ready.report {
                 self.read_report();
             }
-            if woken.parent {
-                self.ears.parent = None;
-                self.step(Input::Stop);
+            if ready.parent {
+                self.events.parent = None;
+                self.step(EscalationInput::Stop);
             }
-            if woken.control {
+            if ready.control {
                 self.read_control();
             }
-            if woken.signals {
+            if ready.signals {
                 self.read_signals();
             }
-            if woken.adapter {
+            if ready.adapter {
                 self.adapter = None;
-                self.family.adapter_is_dead();
+                self.tree.adapter_is_dead();
             }
             self.reap();
-            self.step(Input::Tick);
+            self.step(EscalationInput::Tick);
         }
-        self.last_word()
+        self.report_and_exit_code()
     }
 
-    fn wait(&self) -> Woken {
-        let control = self.supervised.then_some(&self.ears.control);
+    fn wait(&self) -> Readiness {
+        let control = self.supervised.then_some(&self.events.control);
         let sources: [Option<BorrowedFd<'_>>; 5] = [
-            Some(self.ears.signals.as_fd()),
+            Some(self.events.signals.as_fd()),
             control.map(AsFd::as_fd),
-            self.ears.parent.as_ref().map(AsFd::as_fd),
+            self.events.parent.as_ref().map(AsFd::as_fd),
             self.report.as_ref().filter(|_| self.released).map(AsFd::as_fd),
             self.adapter.as_ref().map(AsFd::as_fd),
         ];
         let timeout = self.phase.deadline_ms().map(|at_ms| timespec(at_ms.saturating_sub(self.now_ms())));
-        match poll(&self.ears, sources, timeout.as_ref()) {
+        match poll(&self.events, sources, timeout.as_ref()) {
             Ok([signals, control, parent, report, adapter]) => {
-                Woken { signals, control, parent, report, adapter }
+                Readiness { signals, control, parent, report, adapter }
             }
             // After a failed poll (out of memory), check all sources that can be read without blocking.
-            Err(_) => Woken {
+            Err(_) => Readiness {
                 signals: true,
                 control: self.supervised,
                 parent: false,
@@ -231,40 +231,44 @@ impl Wrapper {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn step(&mut self, input: Input) {
+    fn step(&mut self, input: EscalationInput) {
         let (phase, step) = self.phase.on(input, self.now_ms(), self.graces);
         self.phase = phase;
         match step {
-            Step::Wait | Step::Finish => {}
-            Step::Term => self.family.term(),
-            Step::Kill => {
-                self.family.kill();
+            EscalationAction::Wait | EscalationAction::Finish => {}
+            EscalationAction::Term => self.tree.term(),
+            EscalationAction::Kill => {
+                self.tree.kill();
                 self.go = None;
             }
         }
     }
 
     fn read_control(&mut self) {
-        match self.ears.control.receive() {
+        match self.events.control.receive() {
             Ok(Received::Nothing) => {}
             Ok(Received::Closed) => {
                 self.supervised = false;
-                self.step(Input::Stop);
+                self.step(EscalationInput::Stop);
             }
-            Ok(Received::Message(ToWrapper::Go, fds)) if self.phase == Phase::Held && fds.is_empty() => {
+            Ok(Received::Message(ToWrapper::Go, fds))
+                if self.phase == EscalationPhase::Held && fds.is_empty() =>
+            {
                 self.release();
             }
-            Ok(Received::Message(..)) => self.mistrust(Fault::protocol("read a control message out of turn")),
-            Err(fault) => self.mistrust(fault),
+            Ok(Received::Message(..)) => {
+                self.abort_on_protocol_error(StepError::protocol("read a control message out of turn"))
+            }
+            Err(fault) => self.abort_on_protocol_error(fault),
         }
     }
 
     /// Refuses to release the adapter after a contract violation. An adapter that already runs is left alone.
-    fn mistrust(&mut self, fault: Fault) {
-        if self.phase == Phase::Held {
-            self.mistrusted = true;
-            self.ears.control.say_fault(fault);
-            self.step(Input::Stop);
+    fn abort_on_protocol_error(&mut self, fault: StepError) {
+        if self.phase == EscalationPhase::Held {
+            self.protocol_violated = true;
+            self.events.control.send_setup_error(fault);
+            self.step(EscalationInput::Stop);
         }
     }
 
@@ -274,7 +278,7 @@ impl Wrapper {
         if let Some(go) = self.go.take() {
             let _ = rustix::io::write(&go, b"g");
         }
-        self.step(Input::Released);
+        self.step(EscalationInput::Released);
     }
 
     /// Reads the result of exec: five bytes describe a failure, end of file means success.
@@ -286,31 +290,31 @@ impl Wrapper {
             Ok(sys::REPORT_BYTES) => {
                 let [stage, a, b, c, d] = bytes;
                 self.exec_failed = true;
-                let stage = Stage::name_of(stage).to_owned();
+                let stage = ExecStep::name_of(stage).to_owned();
                 FromWrapper::ExecFailed { errno: i32::from_ne_bytes([a, b, c, d]), stage }
             }
             Ok(_) | Err(_) => FromWrapper::Running,
         };
         self.report = None;
-        self.ears.control.say(&said);
+        self.events.control.send(&said);
     }
 
     fn read_signals(&mut self) {
         let own = std::process::id();
-        while let Ok(Some(signal)) = self.ears.signals.read_signal() {
+        while let Ok(Some(signal)) = self.events.signals.read_signal() {
             match signal.ssi_signo.cast_signed() {
                 libc::SIGCHLD => {}
                 // SIGPIPE of the wrapper's own write to a closed pipe.
                 libc::SIGPIPE if signal.ssi_pid == own => {}
-                libc::SIGTERM => self.step(Input::Stop),
-                other => self.family.forward(other),
+                libc::SIGTERM => self.step(EscalationInput::Stop),
+                other => self.tree.forward(other),
             }
         }
     }
 
     fn reap(&mut self) {
-        self.empty = self.family.reap();
-        if let Some(status) = self.family.exit().filter(|_| !self.ended) {
+        self.empty = self.tree.reap();
+        if let Some(status) = self.tree.exit().filter(|_| !self.ended) {
             self.ended = true;
             self.adapter = None;
             if self.released {
@@ -318,23 +322,23 @@ impl Wrapper {
                 self.read_report();
             }
             if !self.exec_failed {
-                self.ears.control.say(&FromWrapper::AdapterExited { status });
+                self.events.control.send(&FromWrapper::AdapterExited { status });
             }
             if !self.empty {
-                self.step(Input::AdapterExited);
+                self.step(EscalationInput::AdapterExited);
             }
         }
         if self.empty {
-            self.step(Input::TreeEmpty);
+            self.step(EscalationInput::TreeEmpty);
         }
     }
 
-    fn last_word(self) -> u8 {
-        let status = self.family.exit().unwrap_or(ExitStatus::Unknown);
+    fn report_and_exit_code(self) -> u8 {
+        let status = self.tree.exit().unwrap_or(ExitStatus::Unknown);
         let survivors = if self.empty { Vec::new() } else { tree::survivors() };
-        self.ears.control.say(&FromWrapper::Done { status, survivors });
+        self.events.control.send(&FromWrapper::Done { status, survivors });
         match status.shell_code() {
-            Some(code) if !self.mistrusted => u8::try_from(code & 0xff).unwrap_or(EXIT_WRAPPER),
+            Some(code) if !self.protocol_violated => u8::try_from(code & 0xff).unwrap_or(EXIT_WRAPPER),
             _ => EXIT_WRAPPER,
         }
     }
@@ -342,7 +346,7 @@ impl Wrapper {
 
 /// Sources that are readable without blocking.
 #[derive(Debug, Clone, Copy)]
-struct Woken {
+struct Readiness {
     signals: bool,
     control: bool,
     parent: bool,
@@ -357,26 +361,26 @@ fn timespec(ms: u64) -> Timespec {
 
 /// Forks the adapter and closes the wrapper's copies of its pipes: only the adapter may keep them open.
 fn fork(
-    ears: &Ears,
-    plan: &Plan,
+    events: &EventSources,
+    plan: &LaunchPlan,
     confinement: &Confinement,
     stdio: [OwnedFd; LAUNCH_FDS],
-) -> Result<(i32, OwnedFd, OwnedFd), Fault> {
+) -> Result<(i32, OwnedFd, OwnedFd), StepError> {
     const STAGE: &str = "make the pipes to the adapter";
     let (go_read, go_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).during(STAGE)?;
     let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
     let (report_read, report_write) = rustix::pipe::pipe_with(flags).during(STAGE)?;
     let fds = AdapterFds { stdio, go: go_read, report: report_write };
-    let signals = ears.signals.as_fd().as_raw_fd();
+    let signals = events.signals.as_fd().as_raw_fd();
     let close = [
-        ears.control.as_fd().as_raw_fd(),
+        events.control.as_fd().as_raw_fd(),
         signals,
         go_write.as_raw_fd(),
         report_read.as_raw_fd(),
         // Without a parent to watch, `signals` is closed twice, which is harmless.
-        ears.parent.as_ref().map_or(signals, AsRawFd::as_raw_fd),
+        events.parent.as_ref().map_or(signals, AsRawFd::as_raw_fd),
     ];
-    let adapter = Adapter { plan, confinement, fds };
+    let adapter = AdapterProcess { plan, confinement, fds };
     let pid = sys::fork_adapter(&adapter, &close).during("fork the adapter")?;
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
         // Both sides call setpgid, so the group exists for both from now on; the second call has no effect.

@@ -1,6 +1,6 @@
 //! Process setup of the wrapper before the adapter runs.
 
-use crate::fault::{During, Fault};
+use crate::fault::{StepContext, StepError};
 use crate::sys;
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
@@ -19,7 +19,7 @@ pub(crate) fn started_by_supervisor() -> bool {
 
 /// Moves the control socket above the stdio descriptors, puts `/dev/null` in its place, and closes leaked
 /// descriptors.
-pub(crate) fn take_control_socket() -> Result<OwnedFd, Fault> {
+pub(crate) fn take_control_socket() -> Result<OwnedFd, StepError> {
     const STAGE: &str = "take the control socket";
     if sys::close_all_from(3).is_err() {
         // Kernels before 5.9 lack `close_range`.
@@ -45,7 +45,7 @@ fn inherited_above_stdio() -> Vec<RawFd> {
 
 /// Creates a session, becomes child subreaper, leaves the working directory, and keeps dead children
 /// waitable.
-pub(crate) fn stand_alone() -> Result<(), Fault> {
+pub(crate) fn detach_session() -> Result<(), StepError> {
     let own = rustix::process::getpid();
     if let Err(e) = rustix::process::setsid()
         && nix::unistd::getsid(None) != Ok(nix::unistd::Pid::from_raw(own.as_raw_nonzero().get()))
@@ -53,12 +53,12 @@ pub(crate) fn stand_alone() -> Result<(), Fault> {
         return Err(e).during("make an own session");
     }
     rustix::process::set_child_subreaper(Some(own)).during("become child subreaper")?;
-    sys::keep_dead_children().during("keep dead children")?;
+    sys::keep_children_waitable().during("keep dead children")?;
     rustix::process::chdir("/").during("leave the working directory")
 }
 
 /// Blocks all signals and opens a signalfd for them.
-pub(crate) fn take_signals() -> Result<SignalFd, Fault> {
+pub(crate) fn open_signalfd() -> Result<SignalFd, StepError> {
     const STAGE: &str = "take the signals";
     let all = SigSet::all();
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&all), None).during(STAGE)?;
@@ -70,7 +70,7 @@ pub(crate) fn take_signals() -> Result<SignalFd, Fault> {
 ///
 /// Returns `None` if the parent is in another pid namespace or the kernel has no pidfds. Then only the
 /// control socket indicates that the supervisor is gone.
-pub(crate) fn watch_parent() -> Result<Option<OwnedFd>, Fault> {
+pub(crate) fn watch_parent() -> Result<Option<OwnedFd>, StepError> {
     const STAGE: &str = "watch the parent";
     let Some(parent) = rustix::process::getppid() else { return Ok(None) };
     let pidfd = match rustix::process::pidfd_open(parent, PidfdFlags::empty()) {
@@ -81,7 +81,7 @@ pub(crate) fn watch_parent() -> Result<Option<OwnedFd>, Fault> {
     if rustix::process::getppid() == Some(parent) {
         Ok(pidfd)
     } else {
-        Err(Fault::new("watch the parent: it is gone", libc::ESRCH))
+        Err(StepError::new("watch the parent: it is gone", libc::ESRCH))
     }
 }
 

@@ -3,7 +3,7 @@
 /// Step of the child after its release. Sent through the report pipe as a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Stage {
+pub(crate) enum ExecStep {
     /// Setting the score for the kernel's out-of-memory killer.
     OomScore,
     /// Setting a resource limit.
@@ -26,7 +26,7 @@ pub(crate) enum Stage {
     Exec,
 }
 
-impl Stage {
+impl ExecStep {
     /// All stages, in the order of their bytes.
     const ALL: [Self; 10] = [
         Self::OomScore,
@@ -68,10 +68,10 @@ mod tests {
 
     #[test]
     fn every_byte_has_its_name() {
-        for (byte, stage) in (0u8..).zip(Stage::ALL) {
+        for (byte, stage) in (0u8..).zip(ExecStep::ALL) {
             assert_eq!(stage as u8, byte, "{stage:?}");
-            assert_eq!(Stage::name_of(byte), stage.name());
+            assert_eq!(ExecStep::name_of(byte), stage.name());
         }
-        assert_eq!(Stage::name_of(u8::try_from(Stage::ALL.len()).unwrap_or(u8::MAX)), "unknown");
+        assert_eq!(ExecStep::name_of(u8::try_from(ExecStep::ALL.len()).unwrap_or(u8::MAX)), "unknown");
     }
 }

@@ -6,8 +6,8 @@
 #![expect(unsafe_code, reason = "fork, what the child may call until its exec, waitid, signal dispositions")]
 
 use crate::confine::Confinement;
-use crate::plan::Plan;
-use crate::stage::Stage;
+use crate::plan::LaunchPlan;
+use crate::stage::ExecStep;
 use acp_shared::launch::ExitStatus;
 use nix::errno::Errno;
 use nix::libc::{self, c_char, c_int, c_long, c_uint};
@@ -20,7 +20,7 @@ const SIGNAL_MAX: c_int = 64;
 const KERNEL_SIGSET_BYTES: usize = SIGNAL_MAX as usize / 8;
 /// Exit code of an adapter that was never released.
 const EXIT_NOT_RELEASED: c_int = 125;
-/// Size of the report about a failed start, in bytes: the [`Stage`], then the errno.
+/// Size of the report about a failed start, in bytes: the [`ExecStep`], then the errno.
 pub(crate) const REPORT_BYTES: usize = 5;
 /// Descriptors of the child after the fork. All of them have numbers above 2.
 #[derive(Debug)]
@@ -42,22 +42,22 @@ pub(crate) fn close_all_from(first: c_uint) -> Result<(), Errno> {
 
 /// Resets SIGCHLD to its default, so that dead children are kept for `waitid`. With an inherited "ignore",
 /// the kernel would reap them.
-pub(crate) fn keep_dead_children() -> Result<(), Errno> {
+pub(crate) fn keep_children_waitable() -> Result<(), Errno> {
     // SAFETY: SIG_DFL installs no handler, and the pointers are a valid sigaction and null.
-    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &default_action(), std::ptr::null_mut()) })
+    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &default_sigaction(), std::ptr::null_mut()) })
         .map(drop)
 }
 
-fn default_action() -> libc::sigaction {
+fn default_sigaction() -> libc::sigaction {
     // SAFETY: all zeros is a valid sigaction: SIG_DFL, an empty mask, no flags.
     unsafe { std::mem::zeroed() }
 }
 
 /// Inputs of the child after the fork.
 #[derive(Debug)]
-pub(crate) struct Adapter<'a> {
+pub(crate) struct AdapterProcess<'a> {
     /// Program to execute.
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a LaunchPlan,
     /// Restrictions to apply before the exec.
     pub(crate) confinement: &'a Confinement,
     /// Descriptors of the child.
@@ -67,8 +67,8 @@ pub(crate) struct Adapter<'a> {
 /// Forks the adapter, blocked before exec. `close` lists the wrapper's own descriptors.
 ///
 /// The child leads its own process group, dies with the wrapper, and waits for a byte on `go`.
-pub(crate) fn fork_adapter(adapter: &Adapter<'_>, close: &[RawFd]) -> Result<i32, Errno> {
-    let vectors = Vectors { argv: pointers(&adapter.plan.argv), env: pointers(&adapter.plan.env) };
+pub(crate) fn fork_adapter(adapter: &AdapterProcess<'_>, close: &[RawFd]) -> Result<i32, Errno> {
+    let vectors = ExecVectors { argv: pointers(&adapter.plan.argv), env: pointers(&adapter.plan.env) };
     let wrapper = std::process::id().cast_signed();
     // SAFETY: the process has one thread, so the child's memory is consistent; the child allocates nothing.
     match Errno::result(unsafe { libc::fork() })? {
@@ -78,7 +78,7 @@ pub(crate) fn fork_adapter(adapter: &Adapter<'_>, close: &[RawFd]) -> Result<i32
     }
 }
 
-struct Vectors {
+struct ExecVectors {
     argv: Vec<*const c_char>,
     env: Vec<*const c_char>,
 }
@@ -92,30 +92,35 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 ///
 /// # Safety
 /// To be called in a freshly forked child of a process with one thread.
-unsafe fn become_adapter(wrapper: i32, adapter: &Adapter<'_>, vectors: &Vectors, close: &[RawFd]) -> ! {
+unsafe fn become_adapter(
+    wrapper: i32,
+    adapter: &AdapterProcess<'_>,
+    vectors: &ExecVectors,
+    close: &[RawFd],
+) -> ! {
     let report = adapter.fds.report.as_raw_fd();
     // SAFETY: as this function's own; every step makes system calls on numbers and on memory that outlives it.
     let (stage, errno) = unsafe {
         libc::setpgid(0, 0);
-        die_with(wrapper);
-        take_stdio(&adapter.fds, close);
+        set_parent_death_signal(wrapper);
+        set_up_stdio(&adapter.fds, close);
         wait_for_go(adapter.fds.go.as_raw_fd());
         libc::close(adapter.fds.go.as_raw_fd());
         restore_signals();
-        match give_up(wrapper, adapter.confinement, adapter.plan) {
-            Ok(()) => (Stage::Exec, exec(adapter.plan, vectors)),
+        match apply_restrictions(wrapper, adapter.confinement, adapter.plan) {
+            Ok(()) => (ExecStep::Exec, exec(adapter.plan, vectors)),
             Err(failed) => failed,
         }
     };
     // SAFETY: as this function's own; the descriptor is open.
-    unsafe { fail(report, stage, errno) }
+    unsafe { report_failure(report, stage, errno) }
 }
 
 /// Lets the kernel kill this child when the wrapper dies. If the wrapper is already dead, the child exits.
 ///
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn die_with(wrapper: i32) {
+unsafe fn set_parent_death_signal(wrapper: i32) {
     // SAFETY: no memory is involved; `_exit` runs nothing of the wrapper.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
@@ -129,7 +134,7 @@ unsafe fn die_with(wrapper: i32) {
 ///
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn take_stdio(fds: &AdapterFds, close: &[RawFd]) {
+unsafe fn set_up_stdio(fds: &AdapterFds, close: &[RawFd]) {
     // SAFETY: no memory is involved, and no descriptor that is closed here is used again in this child.
     unsafe {
         for fd in close {
@@ -151,35 +156,45 @@ unsafe fn take_stdio(fds: &AdapterFds, close: &[RawFd]) {
 ///
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Result<(), (Stage, i32)> {
+unsafe fn apply_restrictions(
+    wrapper: i32,
+    confinement: &Confinement,
+    plan: &LaunchPlan,
+) -> Result<(), (ExecStep, i32)> {
     // SAFETY: system calls on numbers and on memory that `confinement` and `plan` keep alive.
     unsafe {
         if let Some(score) = &confinement.oom_score_adj {
-            write_file(c"/proc/self/oom_score_adj", score).map_err(|errno| (Stage::OomScore, errno))?;
+            write_file(c"/proc/self/oom_score_adj", score).map_err(|errno| (ExecStep::OomScore, errno))?;
         }
         for (resource, limit) in &confinement.limits {
             let none = std::ptr::null_mut::<libc::rlimit64>();
-            did(Stage::Limits, libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const *limit, none))?;
+            check(
+                ExecStep::Limits,
+                libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const *limit, none),
+            )?;
         }
         if let Some(identity) = &confinement.identity {
             give_stdio_to(identity.uid);
             let (groups, count) = (identity.groups.as_ptr(), identity.groups.len());
-            did(Stage::Groups, libc::setgroups(count, groups))?;
-            did(Stage::Group, libc::setresgid(identity.gid, identity.gid, identity.gid))?;
-            did(Stage::User, libc::setresuid(identity.uid, identity.uid, identity.uid))?;
-            drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
-            // The change of the user has reset the signal of `die_with`.
-            die_with(wrapper);
+            check(ExecStep::Groups, libc::setgroups(count, groups))?;
+            check(ExecStep::Group, libc::setresgid(identity.gid, identity.gid, identity.gid))?;
+            check(ExecStep::User, libc::setresuid(identity.uid, identity.uid, identity.uid))?;
+            drop_capabilities().map_err(|errno| (ExecStep::Capabilities, errno))?;
+            // The change of the user has reset the signal of `set_parent_death_signal`.
+            set_parent_death_signal(wrapper);
         }
         if let Some(umask) = confinement.umask {
             libc::umask(umask);
         }
         if confinement.no_new_privs {
-            did(Stage::NoNewPrivs, libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+            check(ExecStep::NoNewPrivs, libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
         }
-        enter(&plan.cwd, confinement.cwd_without_links)?;
+        change_dir(&plan.cwd, confinement.cwd_without_links)?;
         if let Some(ruleset) = &confinement.ruleset {
-            did(Stage::Landlock, libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))?;
+            check(
+                ExecStep::Landlock,
+                libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0),
+            )?;
         }
         Ok(())
     }
@@ -189,25 +204,25 @@ unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Resul
 ///
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn enter(cwd: &CStr, without_links: bool) -> Result<(), (Stage, i32)> {
+unsafe fn change_dir(cwd: &CStr, without_links: bool) -> Result<(), (ExecStep, i32)> {
     // SAFETY: the path ends with NUL; all zeros is a valid `open_how`, of which as many bytes are read as there are.
     unsafe {
         if !without_links {
-            return did(Stage::Chdir, libc::chdir(cwd.as_ptr()));
+            return check(ExecStep::Chdir, libc::chdir(cwd.as_ptr()));
         }
         let mut how: libc::open_how = std::mem::zeroed();
         how.flags = u64::from((libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).cast_unsigned());
         how.resolve = libc::RESOLVE_NO_SYMLINKS;
         let bytes = size_of::<libc::open_how>();
         let fd = libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, cwd.as_ptr(), &raw mut how, bytes);
-        did(Stage::Chdir, fd)?;
+        check(ExecStep::Chdir, fd)?;
         // The descriptor is closed by the exec.
-        did(Stage::Chdir, libc::fchdir(c_int::try_from(fd).unwrap_or(-1)))
+        check(ExecStep::Chdir, libc::fchdir(c_int::try_from(fd).unwrap_or(-1)))
     }
 }
 
 /// Converts the result of a call that returns -1 on failure.
-fn did(stage: Stage, result: impl Into<c_long>) -> Result<(), (Stage, i32)> {
+fn check(stage: ExecStep, result: impl Into<c_long>) -> Result<(), (ExecStep, i32)> {
     if result.into() == -1 { Err((stage, Errno::last_raw())) } else { Ok(()) }
 }
 
@@ -270,7 +285,7 @@ unsafe fn write_file(path: &CStr, text: &[u8]) -> Result<(), i32> {
 ///
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn exec(plan: &Plan, vectors: &Vectors) -> i32 {
+unsafe fn exec(plan: &LaunchPlan, vectors: &ExecVectors) -> i32 {
     let mut errno = 0;
     for program in &plan.programs {
         // SAFETY: `execve` gets null-terminated arrays of C strings that `plan` keeps alive.
@@ -330,10 +345,10 @@ unsafe fn restore_signals() {
 
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn fail(report: RawFd, stage: Stage, errno: i32) -> ! {
+unsafe fn report_failure(report: RawFd, stage: ExecStep, errno: i32) -> ! {
     let [a, b, c, d] = errno.to_ne_bytes();
     let bytes: [u8; REPORT_BYTES] = [stage as u8, a, b, c, d];
-    let not_found = stage == Stage::Exec && errno == libc::ENOENT;
+    let not_found = stage == ExecStep::Exec && errno == libc::ENOENT;
     // SAFETY: REPORT_BYTES bytes of readable memory are given; then the child ends.
     unsafe {
         libc::write(report, bytes.as_ptr().cast(), REPORT_BYTES);

@@ -1,7 +1,7 @@
 //! Discord client for the gateway: events in order, and requests with a known outcome. It knows nothing of
 //! agents, sessions or bindings.
 //!
-//! Two halves (`ARCHITECTURE.md`, "Discord"):
+//! Two halves (`docs/design/decisions/0071-discord-package.md`):
 //!
 //! - [`session`]: events, over a websocket client of our own on `tokio-tungstenite`. The protocol is in [`core::shard`];
 //!   opcodes and intents are serenity's models.

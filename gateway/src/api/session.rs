@@ -2,10 +2,10 @@
 
 use super::bodies::ConfigChoice;
 use crate::core::agent_settings::AgentSettings;
-use crate::core::link::{Asking, PermissionOption, Wanted};
+use crate::core::link::{AgentRequestKind, AskGuarantee, PermissionOption};
 use crate::core::mcp::McpServerView;
 use crate::core::project::subject;
-use crate::core::request::Spawned;
+use crate::core::request::SpawnResult;
 use crate::core::rows::{
     BindingRow, BindingStatus, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
     SessionRow,
@@ -14,7 +14,7 @@ use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::store::levels::Circumstances;
+use crate::store::levels::SessionActivity;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 pub(crate) struct SpawnedView {
     /// The session and its first run.
     #[serde(flatten)]
-    pub(crate) spawned: Spawned,
+    pub(crate) spawned: SpawnResult,
     /// The state of the agent's start; absent without a wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) opening: Option<Opening>,
@@ -85,7 +85,7 @@ pub(crate) struct SessionView {
     pub(crate) non_interactive_permissions: NonInteractive,
     /// Certainty of the agent's questions: `ensured`, `unknown` or `never`; absent before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) asking: Option<Asking>,
+    pub(crate) asking: Option<AskGuarantee>,
     /// ACP session mode that a person set.
     pub(crate) mode_id: Option<String>,
     /// Model that a person set.
@@ -185,7 +185,7 @@ impl From<SessionRow> for SessionView {
 
 impl SessionView {
     /// Adds the running turn, the queue length and the bindings.
-    pub(crate) fn within(mut self, around: &mut Circumstances) -> Self {
+    pub(crate) fn within(mut self, around: &mut SessionActivity) -> Self {
         self.active_run = around.running.remove(&self.session_key);
         self.queued_runs = around.queued.remove(&self.session_key).unwrap_or(0);
         let bindings = around.bindings.remove(&self.session_key).unwrap_or_default();
@@ -317,20 +317,20 @@ impl From<PermissionRow> for PermissionView {
     fn from(row: PermissionRow) -> Self {
         let permission_id = row.permission_id();
         let tool_call = row.tool_call();
-        let (title, kind, options) = match row.ask.what {
-            Wanted::Permission { title, tool_kind, options } => (title, tool_kind, options),
+        let (title, kind, options) = match row.request.what {
+            AgentRequestKind::Permission { title, tool_kind, options } => (title, tool_kind, options),
             // No other request is kept as a permission; an empty list of options cannot be answered.
-            Wanted::FsRead { .. }
-            | Wanted::FsWrite { .. }
-            | Wanted::TerminalCreate { .. }
-            | Wanted::TerminalOutput { .. }
-            | Wanted::TerminalWait { .. }
-            | Wanted::TerminalKill { .. }
-            | Wanted::TerminalRelease { .. } => (row.ask.method, None, Vec::new()),
+            AgentRequestKind::FsRead { .. }
+            | AgentRequestKind::FsWrite { .. }
+            | AgentRequestKind::TerminalCreate { .. }
+            | AgentRequestKind::TerminalOutput { .. }
+            | AgentRequestKind::TerminalWait { .. }
+            | AgentRequestKind::TerminalKill { .. }
+            | AgentRequestKind::TerminalRelease { .. } => (row.request.method, None, Vec::new()),
         };
         Self {
             permission_id,
-            run_id: row.ask.run_id,
+            run_id: row.request.run_id,
             title,
             subject: subject(&tool_call),
             kind,

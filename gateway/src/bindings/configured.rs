@@ -5,16 +5,18 @@
 
 use super::{BindRequest, SessionBindingService};
 use crate::config::Binding;
-use crate::config::load::{Loaded, nearest_source};
-use crate::core::binding::{Placement, intro};
+use crate::config::load::{LoadedConfig, nearest_source};
+use crate::core::binding::{Placement, binding_notice};
 use crate::core::command::gate::SYSTEM;
-use crate::core::configured::{Act, Bind, Done, Made, decide, find};
-use crate::core::policy::BindingWindows;
-use crate::core::request::{CloseRequest, Configured, SpawnRequest};
+use crate::core::configured::{
+    BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, find_entry, static_binding_action,
+};
+use crate::core::policy::BindingTimeouts;
+use crate::core::request::{CloseRequest, SpawnRequest, StaticSessionParams};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::store::inbox::{Answer, Inbound};
+use crate::store::inbox::{Inbound, ReplyRoute};
 use crate::store::{Store, bindings, commands, configured};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -23,21 +25,21 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 /// Scope under which decisions are stored.
-const DECIDED: &str = "configured";
+const DECISION_SCOPE: &str = "configured";
 
 /// Decision for one message, with everything needed to repeat it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Plan {
-    /// See [`Act::Withdraw`].
-    Withdraw(Done),
-    /// See [`Act::Bind`]; with the entry, and the key of the session to create.
-    Bind { bind: Bind, entry: Box<Binding>, next: SessionKey },
+enum StaticBindingDecision {
+    /// See [`StaticBindingAction::Withdraw`].
+    Withdraw(RetiredSession),
+    /// See [`StaticBindingAction::Bind`]; with the entry, and the key of the session to create.
+    Bind { bind: BindParams, entry: Box<Binding>, next: SessionKey },
 }
 
 /// Binds conversations according to the configuration. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct ConfiguredBindings {
+pub(crate) struct StaticBindings {
     store: Store,
     bindings: SessionBindingService,
     service: Arc<dyn Service>,
@@ -45,7 +47,7 @@ pub(crate) struct ConfiguredBindings {
     turn: Arc<Mutex<()>>,
 }
 
-impl ConfiguredBindings {
+impl StaticBindings {
     /// Creates the service.
     pub(crate) fn new(store: Store, bindings: SessionBindingService, service: Arc<dyn Service>) -> Self {
         Self { store, bindings, service, turn: Arc::default() }
@@ -66,10 +68,11 @@ impl ConfiguredBindings {
         let loaded = self.service.config();
         let (at, of, table) = (inbound.conversation.clone(), key.clone(), Arc::clone(&loaded));
         let before = self.store.read("configured", move |db| {
-            let before = commands::before::<Plan>(db, DECIDED, &of)?;
+            let before = commands::before::<StaticBindingDecision>(db, DECISION_SCOPE, &of)?;
             let table = &table.config.bindings;
             let due = before.is_none() && !is_routed && {
-                decide(table, &at, configured::look(db, table, &at)?.seen()) != Act::Leave
+                static_binding_action(table, &at, configured::read_conversation(db, table, &at)?.seen())
+                    != StaticBindingAction::Leave
             };
             Ok((before, due))
         });
@@ -85,11 +88,11 @@ impl ConfiguredBindings {
         };
         match plan {
             None => Ok(None),
-            Some(Plan::Withdraw(done)) => {
+            Some(StaticBindingDecision::Withdraw(done)) => {
                 self.close(&done, key).await?;
                 Ok(None)
             }
-            Some(Plan::Bind { bind, entry, next }) => {
+            Some(StaticBindingDecision::Bind { bind, entry, next }) => {
                 self.bind(inbound, key, (bind, *entry, next)).await.map(Some)
             }
         }
@@ -100,30 +103,30 @@ impl ConfiguredBindings {
         &self,
         inbound: &Inbound,
         key: &IdempotencyKey,
-        loaded: Arc<Loaded>,
-    ) -> Result<Option<Plan>, Failure> {
+        loaded: Arc<LoadedConfig>,
+    ) -> Result<Option<StaticBindingDecision>, Failure> {
         let (at, key) = (inbound.conversation.clone(), key.clone());
         let decided = self.store.write("configured_decide", move |tx| {
             let table = &loaded.config.bindings;
-            let look = configured::look(tx, table, &at)?;
-            let plan = match decide(table, &at, look.seen()) {
-                Act::Leave => return Ok(None),
-                Act::Withdraw(done) => Plan::Withdraw(done),
-                Act::Bind(bind) => {
-                    let entry = find(table, &at).map(|found| found.entry.clone());
+            let look = configured::read_conversation(tx, table, &at)?;
+            let plan = match static_binding_action(table, &at, look.seen()) {
+                StaticBindingAction::Leave => return Ok(None),
+                StaticBindingAction::Withdraw(done) => StaticBindingDecision::Withdraw(done),
+                StaticBindingAction::Bind(bind) => {
+                    let entry = find_entry(table, &at).map(|found| found.entry.clone());
                     let Some((entry, next)) = entry.zip(look.next.clone()) else { return Ok(None) };
                     if let Some(row) = look.before(bind.after.as_ref()) {
                         bindings::end(tx, row.binding_id, "bound as configured")?;
                     }
-                    Plan::Bind { bind, entry: Box::new(entry), next }
+                    StaticBindingDecision::Bind { bind, entry: Box::new(entry), next }
                 }
             };
-            commands::once(tx, DECIDED, &key, || Ok(plan)).map(Some)
+            commands::run_once(tx, DECISION_SCOPE, &key, || Ok(plan)).map(Some)
         });
         Ok(decided.await?)
     }
 
-    async fn close(&self, done: &Done, key: &IdempotencyKey) -> Result<(), Failure> {
+    async fn close(&self, done: &RetiredSession, key: &IdempotencyKey) -> Result<(), Failure> {
         tracing::info!(session_key = %done.session_key, changed = ?done.changed, "a configured binding is over");
         self.service.close(&done.session_key, CloseRequest::new(done.reason()), key.clone()).await.map(drop)
     }
@@ -133,14 +136,14 @@ impl ConfiguredBindings {
         &self,
         inbound: &Inbound,
         key: &IdempotencyKey,
-        (Bind { made, to, after }, entry, next): (Bind, Binding, SessionKey),
+        (BindParams { made, to, after }, entry, next): (BindParams, Binding, SessionKey),
     ) -> Result<String, Failure> {
         let at = inbound.conversation.clone();
         self.service.may_focus(&at)?;
         if let Some(done) = &after {
             self.close(done, key).await?;
         }
-        let since = (inbound.answer == Answer::ByMessage).then_some(inbound.message_id.as_str());
+        let since = (inbound.answer == ReplyRoute::ByMessage).then_some(inbound.message_id.as_str());
         let metadata = made.metadata(since);
         let session_key = match to {
             Some(session_key) => session_key,
@@ -154,13 +157,13 @@ impl ConfiguredBindings {
             at,
             placement: Some(Placement::Here),
             by: SYSTEM.to_owned(),
-            windows: BindingWindows::default(),
+            windows: BindingTimeouts::default(),
             made: Some(metadata),
             key: key.clone(),
         };
         let bound = self.bindings.bind(request).await?;
         let over = after.map(|done| format!("{} is over: {}. ", done.session_key, done.reason()));
-        Ok(over.unwrap_or_default() + &intro(&bound.session, &bound.binding))
+        Ok(over.unwrap_or_default() + &binding_notice(&bound.session, &bound.binding))
     }
 }
 
@@ -185,7 +188,7 @@ pub(crate) fn request(
         spawned_by: None,
         mcp_servers: Vec::new(),
         additional_directories: Vec::new(),
-        configured: Some(Configured { session_key: next, metadata, backend: entry.backend }),
+        configured: Some(StaticSessionParams { session_key: next, metadata, backend: entry.backend }),
     }
 }
 
@@ -193,8 +196,10 @@ pub(crate) fn request(
 ///
 /// # Errors
 /// `USAGE` with the detail `BOUND_BY_CONFIGURATION`.
-pub(crate) fn may_unbind(loaded: &Loaded, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
-    let Some(found) = find(&loaded.config.bindings, at).filter(|_| Made::read(metadata).is_some()) else {
+pub(crate) fn may_unbind(loaded: &LoadedConfig, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
+    let Some(found) = find_entry(&loaded.config.bindings, at)
+        .filter(|_| StaticSessionSpec::from_metadata(metadata).is_some())
+    else {
         return Ok(());
     };
     let path = ["bindings".to_owned(), found.number.to_string()];

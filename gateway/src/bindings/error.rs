@@ -1,6 +1,6 @@
 //! Errors of making, changing and finding bindings.
 
-use crate::channel::NoAdapter;
+use crate::channel::NoAdapterError;
 use crate::core::binding::Capabilities;
 use crate::error::Failure;
 use crate::store::StoreError;
@@ -12,7 +12,7 @@ use acp_shared::ids::SessionKey;
 pub(crate) enum BindingError {
     /// No adapter serves the conversation's channel and account.
     #[error(transparent)]
-    NoAdapter(#[from] NoAdapter),
+    NoAdapter(#[from] NoAdapterError),
     /// The channel does not support this placement in this conversation.
     #[error("the channel {channel} cannot bind that way: {can:?}")]
     NotHere {

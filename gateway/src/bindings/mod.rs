@@ -9,14 +9,14 @@ mod error;
 pub(crate) mod router;
 mod start;
 
-pub(crate) use configured::ConfiguredBindings;
+pub(crate) use configured::StaticBindings;
 pub(crate) use error::BindingError;
 pub(crate) use router::BoundDeliveryRouter;
 
 use crate::channel::Channels;
-use crate::core::binding::{Placement, Stale, renewed, unmade};
-use crate::core::policy::BindingWindows;
-use crate::core::route::Target;
+use crate::core::binding::{Placement, StaleReason, carry_over_settings, placeholder_conversation};
+use crate::core::policy::BindingTimeouts;
+use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
 use crate::core::session::SessionState;
 use crate::metrics::Metrics;
@@ -24,7 +24,7 @@ use crate::store::{Store, StoreError, Tx, bindings, commands, now_ms, sessions};
 use acp_shared::ids::{BindingId, IdempotencyKey, SessionKey};
 
 /// Scope under which results of bind and unbind requests are stored.
-pub(crate) const DONE: &str = "binding";
+pub(crate) const BINDING_SCOPE: &str = "binding";
 
 /// Request to bind a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,9 +38,10 @@ pub(crate) struct BindRequest {
     /// Author of the request.
     pub(crate) by: String,
     /// Timeouts of the binding; overridden by those of a replaced binding, if any (D5).
-    pub(crate) windows: BindingWindows,
-    /// Metadata of a static binding ([`Made::metadata`](crate::core::configured::Made::metadata)), `None` for
-    /// a user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
+    pub(crate) windows: BindingTimeouts,
+    /// Metadata of a static binding
+    /// ([`StaticSessionSpec::metadata`](crate::core::configured::StaticSessionSpec::metadata)), `None` for a
+    /// user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
     pub(crate) made: Option<String>,
     /// Idempotency key of the request.
     pub(crate) key: IdempotencyKey,
@@ -48,18 +49,18 @@ pub(crate) struct BindRequest {
 
 /// An existing binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub(crate) struct SessionBinding {
     /// The binding.
     pub(crate) binding: BindingRow,
     /// Its session.
     pub(crate) session: SessionRow,
     /// True if the binding was created by this request, false if it was found.
-    pub(crate) fresh: bool,
+    pub(crate) is_new: bool,
 }
 
 /// Selection of bindings to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unbind {
+pub(crate) enum UnbindTarget {
     /// The binding of this conversation.
     Conversation(ConversationRef),
     /// All bindings of this session.
@@ -92,7 +93,7 @@ impl SessionBindingService {
         asked: Option<Placement>,
     ) -> Result<Placement, BindingError> {
         let can = self.channels.get(at)?.capabilities(at);
-        let placement = asked.or_else(|| can.usual()).filter(|placement| can.allow(*placement));
+        let placement = asked.or_else(|| can.default_placement()).filter(|placement| can.allow(*placement));
         placement.ok_or_else(|| BindingError::NotHere { channel: at.channel.clone(), can })
     }
 
@@ -109,23 +110,23 @@ impl SessionBindingService {
     /// [`BindingError::SessionClosed`], [`BindingError::Store`]: nothing was created.
     /// [`BindingError::NotMade`]: the conversation could not be created. [`BindingError::NotMadeYet`]:
     /// creation is retried in the background.
-    pub(crate) async fn bind(&self, request: BindRequest) -> Result<Bound, BindingError> {
+    pub(crate) async fn bind(&self, request: BindRequest) -> Result<SessionBinding, BindingError> {
         let placement = match request.made {
             Some(_) => Placement::Here,
             None => self.placement(&request.at, request.placement)?,
         };
         let now = now_ms();
-        let bind = move |tx: &Tx<'_>| bind_once(tx, request, placement, now);
+        let bind = move |tx: &Tx<'_>| bind_idempotent(tx, request, placement, now);
         let bound = self.store.write("bind", bind).await??;
         tracing::info!(
             session_key = %bound.binding.session_key,
             thread_id = bound.binding.conversation.conversation_id,
             status = ?bound.binding.status,
-            fresh = bound.fresh,
+            fresh = bound.is_new,
             "a conversation is bound"
         );
         if bound.binding.status == BindingStatus::Pending {
-            return self.finish(bound.binding.binding_id).await;
+            return self.create_conversation(bound.binding.binding_id).await;
         }
         Ok(bound)
     }
@@ -143,9 +144,12 @@ impl SessionBindingService {
     ///
     /// # Errors
     /// As [`SessionBindingService::bind`].
-    pub(crate) async fn of_spawn(&self, key: &SessionKey) -> Result<Option<Bound>, BindingError> {
+    pub(crate) async fn binding_of_spawn(
+        &self,
+        key: &SessionKey,
+    ) -> Result<Option<SessionBinding>, BindingError> {
         match self.list_by_session(key).await?.into_iter().next() {
-            Some(binding) => self.finish(binding.binding_id).await.map(Some),
+            Some(binding) => self.create_conversation(binding.binding_id).await.map(Some),
             None => Ok(None),
         }
     }
@@ -157,7 +161,7 @@ impl SessionBindingService {
     pub(crate) async fn resolve_by_conversation(
         &self,
         at: &ConversationRef,
-    ) -> Result<Option<(BindingRow, Target)>, BindingError> {
+    ) -> Result<Option<(BindingRow, BoundSession)>, BindingError> {
         Ok(resolve_by_conversation(&self.store, at).await?)
     }
 
@@ -185,7 +189,7 @@ impl SessionBindingService {
     /// [`BindingError::Store`].
     pub(crate) async fn unbind(
         &self,
-        which: Unbind,
+        which: UnbindTarget,
         reason: &str,
         key: IdempotencyKey,
     ) -> Result<Vec<BindingRow>, BindingError> {
@@ -193,9 +197,11 @@ impl SessionBindingService {
         let ended = self.store.write("unbind", move |tx| {
             let end = || {
                 let found = match &which {
-                    Unbind::Conversation(at) => bindings::of_conversation(tx, at)?.into_iter().collect(),
-                    Unbind::Session(key) => bindings::of_session(tx, key)?,
-                    Unbind::Binding(key, id) => {
+                    UnbindTarget::Conversation(at) => {
+                        bindings::of_conversation(tx, at)?.into_iter().collect()
+                    }
+                    UnbindTarget::Session(key) => bindings::of_session(tx, key)?,
+                    UnbindTarget::Binding(key, id) => {
                         let all = bindings::of_session(tx, key)?;
                         all.into_iter().filter(|binding| binding.binding_id == *id).collect()
                     }
@@ -204,7 +210,7 @@ impl SessionBindingService {
                 ids.iter().try_for_each(|id| bindings::end(tx, *id, &why))?;
                 Ok(ids)
             };
-            let ids = commands::once(tx, DONE, &key, end)?;
+            let ids = commands::run_once(tx, BINDING_SCOPE, &key, end)?;
             let found = ids.into_iter().filter_map(|id| bindings::get(tx, id).transpose());
             found.collect::<Result<Vec<BindingRow>, StoreError>>()
         });
@@ -228,8 +234,8 @@ impl SessionBindingService {
     pub(crate) async fn remove_stale(
         &self,
         binding: &BindingRow,
-        also: impl FnOnce(&Tx<'_>, Stale) -> Result<(), StoreError> + Send + 'static,
-    ) -> Result<Option<Stale>, BindingError> {
+        also: impl FnOnce(&Tx<'_>, StaleReason) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<Option<StaleReason>, BindingError> {
         let id = binding.binding_id;
         let remove = move |tx: &Tx<'_>| {
             let removed = bindings::end_stale(tx, id)?;
@@ -257,7 +263,7 @@ impl SessionBindingService {
 pub(crate) async fn resolve_by_conversation(
     store: &Store,
     at: &ConversationRef,
-) -> Result<Option<(BindingRow, Target)>, StoreError> {
+) -> Result<Option<(BindingRow, BoundSession)>, StoreError> {
     let at = at.clone();
     let read = store.read("binding_of_conversation", move |db| {
         let Some(binding) = bindings::of_conversation(db, &at)? else { return Ok(None) };
@@ -272,7 +278,7 @@ pub(crate) fn new_binding(
     conversation: ConversationRef,
     session: &SessionKey,
     by: &str,
-    windows: BindingWindows,
+    windows: BindingTimeouts,
     now_ms: u64,
 ) -> BindingRow {
     BindingRow {
@@ -293,31 +299,31 @@ pub(crate) fn new_binding(
 }
 
 /// Turns a binding into a pending one, for a conversation still to be created below its own (H13).
-pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
+pub(crate) fn into_pending(binding: BindingRow) -> BindingRow {
     BindingRow {
-        conversation: unmade(&binding.conversation, binding.binding_id),
+        conversation: placeholder_conversation(&binding.conversation, binding.binding_id),
         status: BindingStatus::Pending,
         ..binding
     }
 }
 
 /// Like [`bind`], once per key: a repetition returns the result of the first call.
-fn bind_once(
+fn bind_idempotent(
     tx: &Tx<'_>,
     request: BindRequest,
     placement: Placement,
     now: u64,
-) -> Result<Result<Bound, BindingError>, StoreError> {
+) -> Result<Result<SessionBinding, BindingError>, StoreError> {
     let key = request.key.clone();
-    if let Some((id, fresh)) = commands::before::<(BindingId, bool)>(tx, DONE, &key)?
+    if let Some((id, is_new)) = commands::before::<(BindingId, bool)>(tx, BINDING_SCOPE, &key)?
         && let Some(binding) = bindings::get(tx, id)?
         && let Some(session) = sessions::get(tx, &binding.session_key)?
     {
-        return Ok(Ok(Bound { binding, session, fresh }));
+        return Ok(Ok(SessionBinding { binding, session, is_new }));
     }
     let bound = bind(tx, request, placement, now)?;
-    if let Ok(Bound { binding, fresh, .. }) = &bound {
-        commands::once(tx, DONE, &key, || Ok((binding.binding_id, *fresh)))?;
+    if let Ok(SessionBinding { binding, is_new, .. }) = &bound {
+        commands::run_once(tx, BINDING_SCOPE, &key, || Ok((binding.binding_id, *is_new)))?;
     }
     Ok(bound)
 }
@@ -327,7 +333,7 @@ fn bind(
     request: BindRequest,
     placement: Placement,
     now: u64,
-) -> Result<Result<Bound, BindingError>, StoreError> {
+) -> Result<Result<SessionBinding, BindingError>, StoreError> {
     let BindRequest { session_key, at, by, windows, made, .. } = request;
     let Some(session) = sessions::get(tx, &session_key)? else {
         return Ok(Err(BindingError::NoSession { session_key }));
@@ -350,20 +356,22 @@ fn bind(
     };
     let same = |it: &BindingRow| it.session_key == session_key && it.status != BindingStatus::Ending;
     let binding = match (placement, found) {
-        (Placement::Child, Some(before)) => return Ok(Ok(Bound { binding: before, session, fresh: false })),
+        (Placement::Child, Some(before)) => {
+            return Ok(Ok(SessionBinding { binding: before, session, is_new: false }));
+        }
         (Placement::Here, Some(before)) if same(&before) => {
             bindings::resume(tx, before.binding_id, now)?;
-            return Ok(Ok(Bound { binding: before, session, fresh: false }));
+            return Ok(Ok(SessionBinding { binding: before, session, is_new: false }));
         }
         (Placement::Here, Some(before)) => {
             bindings::end(tx, before.binding_id, "bound to another session")?;
-            if made.is_some() { new } else { renewed(new, &before) }
+            if made.is_some() { new } else { carry_over_settings(new, &before) }
         }
         (Placement::Here, None) => new,
-        (Placement::Child, None) => to_be_made(new),
+        (Placement::Child, None) => into_pending(new),
     };
     bindings::bind(tx, &binding)?;
-    Ok(Ok(Bound { binding, session, fresh: true }))
+    Ok(Ok(SessionBinding { binding, session, is_new: true }))
 }
 
 /// Returns the binding of a conversation below `at`, pending ones included.

@@ -4,7 +4,7 @@
 //! Source: seed 003 "one core delivery router", seed 000 "Duplicate delivery arbitration".
 
 use crate::channel::Channels;
-use crate::core::route::{self, Question, Route, Target};
+use crate::core::route::{self, BoundSession, OutboundContext, Route};
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError, bindings, now_ms};
@@ -25,11 +25,11 @@ pub(crate) struct BoundDeliveryRouter {
 
 /// Destination of a user's message, and the binding that it was derived from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Arrival {
+pub(crate) struct InboundRoute {
     /// Destination.
     pub(crate) route: Route,
     /// The conversation's binding, with the state of its session.
-    pub(crate) binding: Option<(BindingRow, Target)>,
+    pub(crate) binding: Option<(BindingRow, BoundSession)>,
 }
 
 impl BoundDeliveryRouter {
@@ -39,39 +39,39 @@ impl BoundDeliveryRouter {
     }
 
     /// True if messages of the conversation cannot be edited; progress is then reported in separate messages.
-    pub(crate) fn never_changes(&self, at: &ConversationRef) -> bool {
+    pub(crate) fn has_no_edits(&self, at: &ConversationRef) -> bool {
         self.channels.get(at).is_ok_and(|channel| !channel.can_edit())
     }
 
     /// True if the conversation renders Markdown.
-    pub(crate) fn reads_markdown(&self, at: &ConversationRef) -> bool {
-        self.channels.get(at).is_ok_and(|channel| channel.reads_markdown())
+    pub(crate) fn renders_markdown(&self, at: &ConversationRef) -> bool {
+        self.channels.get(at).is_ok_and(|channel| channel.renders_markdown())
     }
 
     /// Returns the destination of a message of a conversation, and counts and logs the decision.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn arrival(&self, at: &ConversationRef) -> Result<Arrival, StoreError> {
-        let arrival = self.look(at).await?;
-        self.note(INBOUND, &arrival.route);
+    pub(crate) async fn route_inbound(&self, at: &ConversationRef) -> Result<InboundRoute, StoreError> {
+        let arrival = self.peek_inbound(at).await?;
+        self.record(INBOUND, &arrival.route);
         Ok(arrival)
     }
 
-    /// Like `arrival`, but without counting or logging, for diagnostics.
+    /// Like `route_inbound`, but without counting or logging, for diagnostics.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn look(&self, at: &ConversationRef) -> Result<Arrival, StoreError> {
+    pub(crate) async fn peek_inbound(&self, at: &ConversationRef) -> Result<InboundRoute, StoreError> {
         let binding = super::resolve_by_conversation(&self.store, at).await?;
         let route = match self.channels.get(at) {
             Ok(channel) => {
                 let known = binding.as_ref().map(|(binding, target)| (binding, *target));
-                route::inbound(known, channel.normal(), now_ms())
+                route::route_inbound(known, channel.unbound_destination(), now_ms())
             }
             Err(error) => Route::Refused { failure: error.into(), reason: "adapter-unavailable" },
         };
-        Ok(Arrival { route, binding })
+        Ok(InboundRoute { route, binding })
     }
 
     /// Returns the destination of a session's output, if it goes to one conversation; `requester` is the
@@ -89,14 +89,15 @@ impl BoundDeliveryRouter {
             .store
             .read("route", move |db| Ok((bindings::target(db, &key)?, bindings::of_session(db, &key)?)));
         let (session, bindings) = read.await?;
-        let question = Question { session_key: Some(session_key), session, bindings: &bindings, requester };
-        let route = route::resolve(question, |at| self.channels.serves(at));
-        self.note(OUTBOUND, &route);
+        let question =
+            OutboundContext { session_key: Some(session_key), session, bindings: &bindings, requester };
+        let route = route::route_outbound(question, |at| self.channels.has_adapter(at));
+        self.record(OUTBOUND, &route);
         Ok(route)
     }
 
     /// Counts and logs a decision. The conversation itself is in the span of the request.
-    fn note(&self, direction: &'static str, route: &Route) {
+    fn record(&self, direction: &'static str, route: &Route) {
         let (outcome, reason) = (route.outcome(), route.reason());
         self.metrics.route(direction, outcome, reason);
         let session_key = match route {

@@ -2,9 +2,9 @@
 //! created yet (D10, H13). A binding that cannot be read is kept, and only a few channel requests run at
 //! once.
 
-use super::{BindingError, Bound, SessionBindingService};
-use crate::channel::{Opened, Outgoing};
-use crate::core::binding::{AtStart, at_start, intro};
+use super::{BindingError, SessionBinding, SessionBindingService};
+use crate::channel::{OpenChildOutcome, Outgoing};
+use crate::core::binding::{StartupAction, binding_notice, startup_action};
 use crate::core::project::{PartKind, nonce_of};
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::store::{StoreError, Tx, bindings, now_ms, sessions};
@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of conversations processed concurrently.
-const AT_ONCE_MAX: usize = 8;
+const CONCURRENT_MAX: usize = 8;
 /// Retry interval for conversations that are not created yet, in milliseconds.
-const AGAIN_MS: u64 = 30_000;
+const RETRY_MS: u64 = 30_000;
 
 /// Counts of one reconciliation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Reconciled {
+pub(crate) struct ReconcileCounts {
     /// Bindings kept.
     pub(crate) kept: usize,
     /// Stale bindings removed.
@@ -36,53 +36,53 @@ impl SessionBindingService {
     ///
     /// # Errors
     /// [`BindingError::Store`] if the bindings cannot be listed; all of them are kept.
-    pub(crate) async fn reconcile(&self) -> Result<Reconciled, BindingError> {
-        let live = self.store.read("bindings_live", bindings::live).await?;
+    pub(crate) async fn reconcile(&self) -> Result<ReconcileCounts, BindingError> {
+        let live = self.store.read("bindings_live", bindings::open_bindings).await?;
         let done = futures_util::stream::iter(live).map(|one| self.reconcile_one(one));
-        let done: Vec<AtOne> = done.buffer_unordered(AT_ONCE_MAX).collect().await;
+        let done: Vec<ReconcileOutcome> = done.buffer_unordered(CONCURRENT_MAX).collect().await;
         let count = |what| done.iter().filter(|one| **one == what).count();
-        Ok(Reconciled {
-            kept: count(AtOne::Kept),
-            removed: count(AtOne::Removed),
-            finished: count(AtOne::Finished),
-            unfinished: count(AtOne::Unfinished),
+        Ok(ReconcileCounts {
+            kept: count(ReconcileOutcome::Kept),
+            removed: count(ReconcileOutcome::Removed),
+            finished: count(ReconcileOutcome::Finished),
+            unfinished: count(ReconcileOutcome::Unfinished),
         })
     }
 
-    async fn reconcile_one(&self, live: bindings::Live) -> AtOne {
+    async fn reconcile_one(&self, live: bindings::OpenBinding) -> ReconcileOutcome {
         let (binding, target, runs_due) = match live.found {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(binding_id = live.key, %error, "a binding cannot be read: it stays as it is");
-                return AtOne::Kept;
+                return ReconcileOutcome::Kept;
             }
         };
-        match at_start(binding.status, Some(target), runs_due) {
-            AtStart::Keep => AtOne::Kept,
-            AtStart::End(_) => match self.remove_stale(&binding, |_, _| Ok(())).await {
+        match startup_action(binding.status, Some(target), runs_due) {
+            StartupAction::Keep => ReconcileOutcome::Kept,
+            StartupAction::End(_) => match self.remove_stale(&binding, |_, _| Ok(())).await {
                 Ok(Some(_)) => {
                     self.metrics.stale_removed(&binding.conversation.channel, "start");
-                    AtOne::Removed
+                    ReconcileOutcome::Removed
                 }
-                Ok(None) => AtOne::Kept,
+                Ok(None) => ReconcileOutcome::Kept,
                 Err(error) => {
                     tracing::warn!(session_key = %binding.session_key, %error, "a stale binding stays");
-                    AtOne::Kept
+                    ReconcileOutcome::Kept
                 }
             },
-            AtStart::Finish => match self.finish(binding.binding_id).await {
-                Ok(_) => AtOne::Finished,
+            StartupAction::Finish => match self.create_conversation(binding.binding_id).await {
+                Ok(_) => ReconcileOutcome::Finished,
                 Err(error) => {
                     tracing::warn!(session_key = %binding.session_key, %error, "a conversation is not made");
-                    AtOne::Unfinished
+                    ReconcileOutcome::Unfinished
                 }
             },
         }
     }
 
     /// Periodically finishes pending bindings until `stop`.
-    pub(crate) async fn keep(self, stop: CancellationToken) {
-        let mut every = tokio::time::interval(Duration::from_millis(AGAIN_MS));
+    pub(crate) async fn run_retries(self, stop: CancellationToken) {
+        let mut every = tokio::time::interval(Duration::from_millis(RETRY_MS));
         every.tick().await;
         loop {
             tokio::select! {
@@ -95,8 +95,8 @@ impl SessionBindingService {
                 tracing::warn!(%error, "pending bindings cannot be looked for");
                 Vec::new()
             });
-            let tried = futures_util::stream::iter(pending).map(|id| self.finish(id));
-            tried.for_each_concurrent(AT_ONCE_MAX, |done| async { drop(done.await) }).await;
+            let tried = futures_util::stream::iter(pending).map(|id| self.create_conversation(id));
+            tried.for_each_concurrent(CONCURRENT_MAX, |done| async { drop(done.await) }).await;
         }
     }
 
@@ -106,15 +106,18 @@ impl SessionBindingService {
     ///
     /// # Errors
     /// As [`SessionBindingService::bind`].
-    pub(crate) async fn finish(&self, binding_id: BindingId) -> Result<Bound, BindingError> {
-        let (binding, session) = self.pending(binding_id).await?;
+    pub(crate) async fn create_conversation(
+        &self,
+        binding_id: BindingId,
+    ) -> Result<SessionBinding, BindingError> {
+        let (binding, session) = self.pending_binding(binding_id).await?;
         if binding.status.is_live() {
-            return Ok(Bound { binding, session, fresh: false });
+            return Ok(SessionBinding { binding, session, is_new: false });
         }
         let at = parent_of(&binding);
         let starter = Outgoing {
             kind: PartKind::Notice,
-            text: intro(&session, &binding),
+            text: binding_notice(&session, &binding),
             nonce: nonce_of(&["starter", &binding_id.to_string()]),
             session_key: Some(session.session_key.clone()),
             run_id: None,
@@ -126,12 +129,12 @@ impl SessionBindingService {
             files: Vec::new(),
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
-            Opened::Made { conversation_id } => conversation_id,
-            Opened::Rejected { why, again: false } => {
-                self.give_up(&binding, &why).await?;
+            OpenChildOutcome::Made { conversation_id } => conversation_id,
+            OpenChildOutcome::Rejected { why, again: false } => {
+                self.abandon(&binding, &why).await?;
                 return Err(BindingError::NotMade { why });
             }
-            Opened::Rejected { why, again: true } | Opened::Uncertain { why } => {
+            OpenChildOutcome::Rejected { why, again: true } | OpenChildOutcome::Uncertain { why } => {
                 return Err(BindingError::NotMadeYet { why });
             }
         };
@@ -141,11 +144,11 @@ impl SessionBindingService {
             Ok(()) => {
                 let conversation = ConversationRef { conversation_id, ..binding.conversation };
                 let binding = BindingRow { conversation, status: BindingStatus::Active, ..binding };
-                Ok(Bound { binding, session, fresh: true })
+                Ok(SessionBinding { binding, session, is_new: true })
             }
             Err(StoreError::ConversationBound) => {
                 let why = "the conversation is bound to another session already".to_owned();
-                self.give_up(&binding, &why).await?;
+                self.abandon(&binding, &why).await?;
                 Err(BindingError::NotMade { why })
             }
             Err(StoreError::UsedMeanwhile) => {
@@ -155,7 +158,7 @@ impl SessionBindingService {
         }
     }
 
-    async fn pending(&self, binding_id: BindingId) -> Result<(BindingRow, SessionRow), BindingError> {
+    async fn pending_binding(&self, binding_id: BindingId) -> Result<(BindingRow, SessionRow), BindingError> {
         let read = self.store.read("binding_pending", move |db| {
             let Some(binding) = bindings::get(db, binding_id)? else { return Ok(None) };
             let session = sessions::get(db, &binding.session_key)?;
@@ -167,7 +170,7 @@ impl SessionBindingService {
         found.ok_or(BindingError::NotBound)
     }
 
-    async fn give_up(&self, binding: &BindingRow, why: &str) -> Result<(), BindingError> {
+    async fn abandon(&self, binding: &BindingRow, why: &str) -> Result<(), BindingError> {
         let (id, reason) = (binding.binding_id, format!("spawn-failed: {why}"));
         tracing::warn!(session_key = %binding.session_key, why, "a conversation could not be made");
         Ok(self.store.write("binding_failed", move |tx| bindings::end(tx, id, &reason)).await?)
@@ -176,7 +179,7 @@ impl SessionBindingService {
 
 /// Result for one binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AtOne {
+enum ReconcileOutcome {
     Kept,
     Removed,
     Finished,

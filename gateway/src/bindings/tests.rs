@@ -1,10 +1,10 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-use super::start::Reconciled;
+use super::start::ReconcileCounts;
 use super::*;
-use crate::channel::{Channel, Lookup, Opened, Outgoing, Reply, SendOutcome};
-use crate::core::binding::{Capabilities, Window};
-use crate::core::route::{Destination, Route};
-use crate::core::split::{Limit, Unit};
+use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome};
+use crate::core::binding::{BindingTimeout, Capabilities};
+use crate::core::route::{Route, UnboundDestination};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::codec::run;
 use crate::store::delivery;
 use crate::tests::{binding_row, conversation, eventually, open, session_row, spawn};
@@ -56,7 +56,7 @@ impl Hall {
     }
 }
 
-impl Channel for Hall {
+impl ChannelAdapter for Hall {
     fn id(&self) -> &'static str {
         "hall"
     }
@@ -69,23 +69,27 @@ impl Channel for Hall {
         self.can
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Ignore
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
     }
 
-    fn send<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async { SendOutcome::Sent { message_id: "1".to_owned() } })
     }
 
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> Reply<'a, Lookup> {
-        Box::pin(async { Lookup::Absent })
+    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
+        Box::pin(async { LookupOutcome::Absent })
     }
 
-    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+    fn open_child<'a>(
+        &'a self,
+        parent: &'a ConversationRef,
+        starter: &'a Outgoing,
+    ) -> BoxFuture<'a, OpenChildOutcome> {
         Box::pin(async move {
             {
                 let mut busy = self.busy.lock().unwrap();
@@ -97,8 +101,8 @@ impl Channel for Hall {
             let fate = self.fates.lock().unwrap().pop_front().unwrap_or(Fate::Made);
             let why = "as the test wants it".to_owned();
             match fate {
-                Fate::Refused => return Opened::Rejected { why, again: false },
-                Fate::NotNow => return Opened::Rejected { why, again: true },
+                Fate::Refused => return OpenChildOutcome::Rejected { why, again: false },
+                Fate::NotNow => return OpenChildOutcome::Rejected { why, again: true },
                 Fate::Made | Fate::Lost => {}
             }
             let mut made = self.made.lock().unwrap();
@@ -106,8 +110,8 @@ impl Channel for Hall {
             let entry = made.entry(starter.nonce.clone());
             let (_, child, _) = entry.or_insert((parent.conversation_id.clone(), name, starter.text.clone()));
             match fate {
-                Fate::Lost => Opened::Uncertain { why },
-                _ => Opened::Made { conversation_id: child.clone() },
+                Fate::Lost => OpenChildOutcome::Uncertain { why },
+                _ => OpenChildOutcome::Made { conversation_id: child.clone() },
             }
         })
     }
@@ -126,7 +130,7 @@ fn at(account: &str, id: &str) -> ConversationRef {
 }
 
 fn service(store: &Store, halls: &[&Arc<Hall>]) -> SessionBindingService {
-    let adapters = halls.iter().map(|hall| Arc::clone(hall) as Arc<dyn Channel>);
+    let adapters = halls.iter().map(|hall| Arc::clone(hall) as Arc<dyn ChannelAdapter>);
     SessionBindingService::new(store.clone(), Channels::new(adapters), Metrics::default())
 }
 
@@ -136,7 +140,7 @@ fn asked(session: &str, at: ConversationRef, by: &str) -> BindRequest {
         at,
         placement: None,
         by: by.to_owned(),
-        windows: BindingWindows { idle_ms: Some(1_000), max_age_ms: None },
+        windows: BindingTimeouts { idle_ms: Some(1_000), max_age_ms: None },
         made: None,
         key: IdempotencyKey::mint(),
     }
@@ -146,7 +150,7 @@ fn asked(session: &str, at: ConversationRef, by: &str) -> BindRequest {
 async fn set_window(
     store: &Store,
     (session, at): (&str, &ConversationRef),
-    window: Window,
+    window: BindingTimeout,
     ms: Option<u64>,
 ) -> Vec<BindingRow> {
     let (key, at) = (key(session), at.clone());
@@ -175,27 +179,27 @@ async fn execute(store: &Store, sql: &'static str) {
 }
 
 #[tokio::test]
-async fn d05_a_rebind_keeps_the_windows_and_shows_nothing_old() {
+async fn a_rebind_keeps_the_windows_and_shows_nothing_old() {
     let (_dir, store) = open();
     sessions_of(&store, &["1", "2"]).await;
     let hall = Hall::new("a", BOTH);
     let service = service(&store, &[&hall]);
     let first = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
-    assert!(first.fresh);
-    set_window(&store, ("1", &at("a", "room")), Window::Idle, Some(7_000)).await;
-    set_window(&store, ("1", &at("a", "room")), Window::MaxAge, Some(90_000)).await;
+    assert!(first.is_new);
+    set_window(&store, ("1", &at("a", "room")), BindingTimeout::Idle, Some(7_000)).await;
+    set_window(&store, ("1", &at("a", "room")), BindingTimeout::MaxAge, Some(90_000)).await;
     // The same again is the same binding; another session takes its place, with its windows.
     let again = service.bind(asked("1", at("a", "room"), "bob")).await.unwrap();
-    assert_eq!((again.binding.binding_id, again.fresh), (first.binding.binding_id, false));
+    assert_eq!((again.binding.binding_id, again.is_new), (first.binding.binding_id, false));
     let second = service.bind(asked("2", at("a", "room"), "bob")).await.unwrap();
     let windows = (second.binding.idle_ms, second.binding.max_age_ms);
-    assert_eq!((windows, second.fresh), ((Some(7_000), Some(90_000)), true));
+    assert_eq!((windows, second.is_new), ((Some(7_000), Some(90_000)), true));
     let before = rows(&store, "1").await;
     assert_eq!(before[0].status, BindingStatus::Ended);
     assert_eq!(before[0].end_reason.as_deref(), Some("bound to another session"));
     // After an unbind a new binding gets what is configured.
     let ended = service
-        .unbind(Unbind::Conversation(at("a", "room")), "enough", IdempotencyKey::mint())
+        .unbind(UnbindTarget::Conversation(at("a", "room")), "enough", IdempotencyKey::mint())
         .await
         .unwrap();
     assert_eq!(ended.len(), 1);
@@ -250,7 +254,7 @@ async fn what_cannot_be_bound_is_said() {
 
 /// The same conversation id under two accounts: two conversations, and no call for one touches the other.
 #[tokio::test]
-async fn d06_accounts_are_isolated() {
+async fn accounts_are_isolated() {
     let (_dir, store) = open();
     sessions_of(&store, &["1", "2"]).await;
     let (a, b) = (Hall::new("a", BOTH), Hall::new("b", BOTH));
@@ -260,31 +264,35 @@ async fn d06_accounts_are_isolated() {
     }
     for (account, session) in [("a", "1"), ("b", "2")] {
         let (found, target) = service.resolve_by_conversation(&at(account, "room")).await.unwrap().unwrap();
-        assert_eq!((found.session_key, target), (key(session), Target::Known(SessionState::Idle)));
+        assert_eq!((found.session_key, target), (key(session), BoundSession::Known(SessionState::Idle)));
     }
     // A session that is bound in both accounts: a window is one account's.
     service.bind(asked("1", at("b", "other"), "ann")).await.unwrap();
-    let set = set_window(&store, ("1", &at("a", "room")), Window::Idle, None).await;
+    let set = set_window(&store, ("1", &at("a", "room")), BindingTimeout::Idle, None).await;
     assert_eq!(set.len(), 1);
     let idle: Vec<_> =
         service.list_by_session(&key("1")).await.unwrap().into_iter().map(|row| row.idle_ms).collect();
     assert_eq!(idle, [None, Some(1_000)]);
-    service.unbind(Unbind::Conversation(at("a", "room")), "enough", IdempotencyKey::mint()).await.unwrap();
+    service
+        .unbind(UnbindTarget::Conversation(at("a", "room")), "enough", IdempotencyKey::mint())
+        .await
+        .unwrap();
     assert_eq!(service.resolve_by_conversation(&at("a", "room")).await.unwrap(), None);
     assert!(service.resolve_by_conversation(&at("b", "room")).await.unwrap().is_some());
     // All of a session at once, in every account.
     service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
-    let ended = service.unbind(Unbind::Session(key("1")), "done", IdempotencyKey::mint()).await.unwrap();
+    let ended =
+        service.unbind(UnbindTarget::Session(key("1")), "done", IdempotencyKey::mint()).await.unwrap();
     let accounts: Vec<_> = ended.iter().map(|row| row.conversation.account_id.as_str()).collect();
     assert_eq!(accounts, ["b", "a"]);
     // One by its id, and only as the session's own; the same again under its key ends nothing more.
     let bound = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap().binding.binding_id;
     service.bind(asked("1", at("b", "room"), "ann")).await.unwrap();
-    let foreign = Unbind::Binding(key("2"), bound);
+    let foreign = UnbindTarget::Binding(key("2"), bound);
     assert!(service.unbind(foreign, "done", IdempotencyKey::mint()).await.unwrap().is_empty());
     let once = IdempotencyKey::mint();
     for _ in 0..2 {
-        let own = Unbind::Binding(key("1"), bound);
+        let own = UnbindTarget::Binding(key("1"), bound);
         let ended = service.unbind(own, "done", once.clone()).await.unwrap();
         assert_eq!(ended.iter().map(|row| row.binding_id).collect::<Vec<_>>(), [bound]);
         assert_eq!(service.list_by_session(&key("1")).await.unwrap().len(), 1);
@@ -292,23 +300,23 @@ async fn d06_accounts_are_isolated() {
 }
 
 #[tokio::test]
-async fn d04_all_bindings_of_a_session_in_the_account_get_a_window() {
+async fn all_bindings_of_a_session_in_the_account_get_a_window() {
     let (_dir, store) = open();
     sessions_of(&store, &["1"]).await;
     let hall = Hall::new("a", BOTH);
     let service = service(&store, &[&hall]);
     let room = at("a", "room");
-    assert_eq!(set_window(&store, ("1", &room), Window::Idle, Some(5)).await, []);
+    assert_eq!(set_window(&store, ("1", &room), BindingTimeout::Idle, Some(5)).await, []);
     service.bind(asked("1", room.clone(), "ann")).await.unwrap();
     service.bind(asked("1", at("a", "second"), "ann")).await.unwrap();
     execute(&store, "UPDATE acp_bindings SET bound_at = 1, last_activity_at = 1").await;
-    let set = set_window(&store, ("1", &room), Window::Idle, Some(5_000)).await;
+    let set = set_window(&store, ("1", &room), BindingTimeout::Idle, Some(5_000)).await;
     assert_eq!(set, rows(&store, "1").await, "what is said is what is stored");
     assert!(set.iter().all(|row| row.idle_ms == Some(5_000) && row.last_activity_at_ms > 1));
     assert!(set.iter().all(|row| row.bound_at_ms == 1), "the age goes on");
-    let set = set_window(&store, ("1", &room), Window::MaxAge, Some(9_000)).await;
+    let set = set_window(&store, ("1", &room), BindingTimeout::MaxAge, Some(9_000)).await;
     assert!(set.iter().all(|row| row.max_age_ms == Some(9_000) && row.bound_at_ms > 1));
-    let off = set_window(&store, ("1", &room), Window::Idle, None).await;
+    let off = set_window(&store, ("1", &room), BindingTimeout::Idle, None).await;
     assert!(off.iter().all(|row| row.idle_ms.is_none() && row.max_age_ms == Some(9_000)));
 }
 
@@ -323,11 +331,11 @@ async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
     let first = service.bind(request.clone()).await.unwrap();
     service.bind(asked("2", at("a", "room"), "ann")).await.unwrap();
     let again = service.bind(request).await.unwrap();
-    assert_eq!((again.binding.binding_id, again.fresh), (first.binding.binding_id, true));
+    assert_eq!((again.binding.binding_id, again.is_new), (first.binding.binding_id, true));
     let bound = service.resolve_by_conversation(&at("a", "room")).await.unwrap().unwrap();
     assert_eq!(bound.0.session_key, key("2"), "it stays where it was bound since");
     let once = IdempotencyKey::mint();
-    let unbind = || service.unbind(Unbind::Conversation(at("a", "room")), "enough", once.clone());
+    let unbind = || service.unbind(UnbindTarget::Conversation(at("a", "room")), "enough", once.clone());
     let ended = unbind().await.unwrap();
     service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
     assert_eq!(unbind().await.unwrap(), ended);
@@ -336,7 +344,7 @@ async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
 
 /// A touch is on the disk when it returns, so that a stop right after it loses nothing; and time never runs back.
 #[tokio::test]
-async fn d08_a_touch_survives_a_stop() {
+async fn a_touch_survives_a_stop() {
     let (dir, store) = open();
     let row = binding_row(&key("1"), &at("a", "room"));
     spawn(&store, session_row(&key("1")), Some(row.clone())).await;
@@ -358,7 +366,7 @@ fn damage(dir: &std::path::Path, sql: &str) {
 }
 
 #[tokio::test]
-async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
+async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
     let (dir, store) = open();
     let names = ["gone", "closed", "due", "odd", "error", "idle"];
     for name in names {
@@ -378,7 +386,7 @@ async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
     let hall = Hall::new("a", BOTH);
     let service = service(&store, &[&hall]);
     let found = service.reconcile().await.unwrap();
-    assert_eq!(found, Reconciled { kept: 4, removed: 2, ..Reconciled::default() });
+    assert_eq!(found, ReconcileCounts { kept: 4, removed: 2, ..ReconcileCounts::default() });
     for (name, session, reason) in [
         ("gone", "nowhere", Some("stale: session-missing")),
         ("closed", "closed", Some("stale: session-closed")),
@@ -397,14 +405,14 @@ async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
     let series = "acp_stale_binding_removals_total{channel=\"hall\",when=\"start\"} 2";
     assert!(text.contains(series), "{text}");
     // Nothing more is found, and a store that cannot be read ends nothing.
-    assert_eq!(service.reconcile().await.unwrap(), Reconciled { kept: 4, ..Reconciled::default() });
+    assert_eq!(service.reconcile().await.unwrap(), ReconcileCounts { kept: 4, ..ReconcileCounts::default() });
     store.close().await;
     assert!(matches!(service.reconcile().await, Err(BindingError::Store(_))));
 }
 
 /// H13: whatever the crash came between, there is one conversation in the end, and it is the bound one.
 #[tokio::test]
-async fn h13_a_conversation_is_made_once_whatever_happens_meanwhile() {
+async fn a_conversation_is_made_once_whatever_happens_meanwhile() {
     for fates in [vec![], vec![Fate::NotNow], vec![Fate::Lost], vec![Fate::Lost, Fate::Lost, Fate::NotNow]] {
         let (_dir, store) = open();
         sessions_of(&store, &["1"]).await;
@@ -438,13 +446,13 @@ async fn h13_a_conversation_is_made_once_whatever_happens_meanwhile() {
 
 /// A crash after the channel's answer and before the binding is active: the conversation is found again.
 #[tokio::test]
-async fn h13_a_crash_before_the_activation_is_gone_on_from() {
+async fn a_crash_before_the_activation_is_gone_on_from() {
     let (_dir, store) = open();
     let hall = Hall::new("a", BELOW);
-    let pending = to_be_made(binding_row(&key("1"), &at("a", "room")));
+    let pending = into_pending(binding_row(&key("1"), &at("a", "room")));
     spawn(&store, session_row(&key("1")), Some(pending.clone())).await;
     let service = service(&store, &[&hall]);
-    let made = service.finish(pending.binding_id).await.unwrap();
+    let made = service.create_conversation(pending.binding_id).await.unwrap();
     execute(&store, "UPDATE acp_bindings SET status = 'pending', thread_id = 'pending:x'").await;
     assert_eq!(service.reconcile().await.unwrap().finished, 1);
     let rows = rows(&store, "1").await;
@@ -453,7 +461,7 @@ async fn h13_a_crash_before_the_activation_is_gone_on_from() {
 }
 
 #[tokio::test]
-async fn h13_what_cannot_be_made_is_over_and_said() {
+async fn what_cannot_be_made_is_over_and_said() {
     let (_dir, store) = open();
     sessions_of(&store, &["1", "2"]).await;
     let hall = Hall::new("a", BELOW);
@@ -467,16 +475,16 @@ async fn h13_what_cannot_be_made_is_over_and_said() {
     hall.then([Fate::NotNow]);
     service.bind(asked("2", at("a", "room"), "ann")).await.unwrap_err();
     crate::tests::Scribe::claim(&store, &key("2")).await.close().await;
-    assert_eq!(service.reconcile().await.unwrap(), Reconciled::default());
+    assert_eq!(service.reconcile().await.unwrap(), ReconcileCounts::default());
     assert_eq!(hall.children(), []);
 }
 
 /// The built-in channel makes conversations too: named after the starter, which both of them show, once.
 #[tokio::test]
-async fn h13_the_console_makes_conversations_below_others() {
+async fn the_console_makes_conversations_below_others() {
     let (_dir, store) = open();
     sessions_of(&store, &["1"]).await;
-    let console = Arc::new(crate::channel::console::Console::new(store.clone())) as Arc<dyn Channel>;
+    let console = Arc::new(crate::channel::console::Console::new(store.clone())) as Arc<dyn ChannelAdapter>;
     let service = SessionBindingService::new(store.clone(), Channels::new([console]), Metrics::default());
     let request =
         BindRequest { placement: Some(Placement::Child), ..asked("1", conversation("room"), "ann") };
@@ -501,12 +509,12 @@ async fn h13_the_console_makes_conversations_below_others() {
 }
 
 #[tokio::test]
-async fn d10_channels_are_asked_eight_things_at_once_at_most() {
+async fn channels_are_asked_eight_things_at_once_at_most() {
     let (_dir, store) = open();
     let hall = Hall::new("a", BELOW);
     for n in 0..20 {
         let name = format!("s{n}");
-        let pending = to_be_made(binding_row(&key(&name), &at("a", &name)));
+        let pending = into_pending(binding_row(&key(&name), &at("a", &name)));
         spawn(&store, session_row(&key(&name)), Some(pending)).await;
     }
     hall.open.send_replace(false);
@@ -522,17 +530,17 @@ async fn d10_channels_are_asked_eight_things_at_once_at_most() {
 
 /// What the router decides is counted with its reason, and follows the adapters that are there.
 #[tokio::test]
-async fn c12_a_route_is_counted_and_follows_the_adapters() {
+async fn a_route_is_counted_and_follows_the_adapters() {
     let (_dir, store) = open();
     let room = at("a", "room");
     spawn(&store, session_row(&key("1")), Some(binding_row(&key("1"), &room))).await;
     let hall = Hall::new("a", BOTH);
-    let adapter = Arc::clone(&hall) as Arc<dyn Channel>;
+    let adapter = Arc::clone(&hall) as Arc<dyn ChannelAdapter>;
     let channels = Channels::default();
     let metrics = Metrics::default();
     let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
     let both = async || {
-        let arrival = router.arrival(&room).await.unwrap().route;
+        let arrival = router.route_inbound(&room).await.unwrap().route;
         let answer = router.resolve(&key("1"), Some(&room)).await.unwrap();
         [arrival, answer].map(|route| (route.outcome(), route.reason()))
     };

@@ -1,6 +1,6 @@
 //! Registry of channel adapters by channel and account.
 
-use super::{Channel, Health};
+use super::{ChannelAdapter, ChannelHealth};
 use crate::core::route;
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
@@ -11,28 +11,28 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Channel and account.
-type Place = (String, String);
+type AccountKey = (String, String);
 
 /// Error: no adapter serves the account of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no adapter serves account {account_id:?} of channel {channel:?}")]
-pub(crate) struct NoAdapter {
+pub(crate) struct NoAdapterError {
     /// Channel.
     pub(crate) channel: String,
     /// Account.
     pub(crate) account_id: String,
 }
 
-impl From<NoAdapter> for Failure {
-    fn from(error: NoAdapter) -> Self {
-        route::no_adapter(&error.channel, &error.account_id)
+impl From<NoAdapterError> for Failure {
+    fn from(error: NoAdapterError) -> Self {
+        route::no_adapter_error(&error.channel, &error.account_id)
     }
 }
 
 /// Error: another adapter already serves the account.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("account {account_id:?} of channel {channel:?} is served already: end that adapter first")]
-pub(crate) struct Served {
+pub(crate) struct AlreadyServedError {
     /// Channel.
     pub(crate) channel: String,
     /// Account.
@@ -41,34 +41,36 @@ pub(crate) struct Served {
 
 /// Another account of the channel through which a message arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Beside {
+pub(crate) struct SiblingAccount {
     /// Account.
     pub(crate) account_id: String,
     /// Reason if the account currently receives no messages from the conversation.
-    pub(crate) deaf: Option<String>,
+    pub(crate) unavailable_reason: Option<String>,
 }
 
-impl Beside {
+impl SiblingAccount {
     /// Returns the refusal of a command in a conversation in which this account works but receives no
     /// messages: no account runs the command, and the person gets an error message.
     pub(crate) fn refuse(self) -> Outcome {
-        let why = self.deaf.unwrap_or_else(|| "it was not there when the message came".to_owned());
+        let why =
+            self.unavailable_reason.unwrap_or_else(|| "it was not there when the message came".to_owned());
         let text = format!(
             "Account {:?} works in this conversation and does not hear it: {why}. Nothing was done.",
             self.account_id
         );
-        let failure = Failure::new(Code::ChannelUnavailable, text).origin("gateway").detail(DEAF);
-        Outcome::Refused { failure, reason: DEAF.to_owned() }
+        let failure =
+            Failure::new(Code::ChannelUnavailable, text).origin("gateway").detail(ACCOUNT_UNAVAILABLE);
+        Outcome::Refused { failure, reason: ACCOUNT_UNAVAILABLE.to_owned() }
     }
 }
 
 /// Detail code of the refusal.
-const DEAF: &str = "ACCOUNT_DEAF";
+const ACCOUNT_UNAVAILABLE: &str = "ACCOUNT_DEAF";
 
 /// Adapters, one for each account of a channel. Cheap to clone; clones share the registry.
 #[derive(Clone)]
 pub(crate) struct Channels {
-    adapters: Arc<watch::Sender<BTreeMap<Place, Arc<dyn Channel>>>>,
+    adapters: Arc<watch::Sender<BTreeMap<AccountKey, Arc<dyn ChannelAdapter>>>>,
 }
 
 impl Default for Channels {
@@ -83,25 +85,25 @@ impl std::fmt::Debug for Channels {
     }
 }
 
-fn place_of(adapter: &Arc<dyn Channel>) -> Place {
+fn account_key_of(adapter: &Arc<dyn ChannelAdapter>) -> AccountKey {
     (adapter.id().to_owned(), adapter.account_id().to_owned())
 }
 
-fn place(at: &ConversationRef) -> Place {
+fn account_key(at: &ConversationRef) -> AccountKey {
     (at.channel.clone(), at.account_id.clone())
 }
 
 impl Channels {
     /// Creates a registry with these adapters; for two adapters of one account the first one wins.
     #[cfg(test)]
-    pub(crate) fn new(adapters: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
+    pub(crate) fn new(adapters: impl IntoIterator<Item = Arc<dyn ChannelAdapter>>) -> Self {
         let channels = Self::default();
         channels.add(adapters);
         channels
     }
 
     /// Adds these adapters; for two adapters of one account the first one wins.
-    pub(crate) fn add(&self, adapters: impl IntoIterator<Item = Arc<dyn Channel>>) {
+    pub(crate) fn add(&self, adapters: impl IntoIterator<Item = Arc<dyn ChannelAdapter>>) {
         for adapter in adapters {
             if let Err(error) = self.register(adapter) {
                 tracing::error!(%error, "an adapter is not used");
@@ -112,9 +114,9 @@ impl Channels {
     /// Registers an adapter for an account. An earlier adapter of the account stays until unregistered.
     ///
     /// # Errors
-    /// [`Served`] if the account has an adapter.
-    pub(crate) fn register(&self, adapter: Arc<dyn Channel>) -> Result<(), Served> {
-        let (channel, account_id) = place_of(&adapter);
+    /// [`AlreadyServedError`] if the account has an adapter.
+    pub(crate) fn register(&self, adapter: Arc<dyn ChannelAdapter>) -> Result<(), AlreadyServedError> {
+        let (channel, account_id) = account_key_of(&adapter);
         let added = self.adapters.send_if_modified(|all| {
             use std::collections::btree_map::Entry;
             match all.entry((channel.clone(), account_id.clone())) {
@@ -125,81 +127,88 @@ impl Channels {
                 }
             }
         });
-        if added { Ok(()) } else { Err(Served { channel, account_id }) }
+        if added { Ok(()) } else { Err(AlreadyServedError { channel, account_id }) }
     }
 
     /// Replaces the adapter `old` of an account by `new`. Nothing changes if a third adapter serves the
     /// account.
     ///
     /// # Errors
-    /// [`Served`] if a third adapter serves the account.
+    /// [`AlreadyServedError`] if a third adapter serves the account.
     #[cfg(any(feature = "discord", test))]
-    pub(crate) fn exchange(&self, old: &Arc<dyn Channel>, new: Arc<dyn Channel>) -> Result<(), Served> {
-        let (channel, account_id) = place_of(&new);
+    pub(crate) fn replace(
+        &self,
+        old: &Arc<dyn ChannelAdapter>,
+        new: Arc<dyn ChannelAdapter>,
+    ) -> Result<(), AlreadyServedError> {
+        let (channel, account_id) = account_key_of(&new);
         let is_exchanged = self.adapters.send_if_modified(|all| {
-            let place = (channel.clone(), account_id.clone());
-            let is_it = all.get(&place).is_none_or(|found| Arc::ptr_eq(found, old));
+            let key = (channel.clone(), account_id.clone());
+            let is_it = all.get(&key).is_none_or(|found| Arc::ptr_eq(found, old));
             if is_it {
-                all.insert(place, new);
+                all.insert(key, new);
             }
             is_it
         });
-        if is_exchanged { Ok(()) } else { Err(Served { channel, account_id }) }
+        if is_exchanged { Ok(()) } else { Err(AlreadyServedError { channel, account_id }) }
     }
 
     /// Removes an adapter. Does nothing if another adapter has replaced it. Returns true if removed.
-    pub(crate) fn unregister(&self, adapter: &Arc<dyn Channel>) -> bool {
-        let place = place_of(adapter);
+    pub(crate) fn unregister(&self, adapter: &Arc<dyn ChannelAdapter>) -> bool {
+        let key = account_key_of(adapter);
         self.adapters.send_if_modified(|all| {
-            let is_it = all.get(&place).is_some_and(|found| Arc::ptr_eq(found, adapter));
-            is_it && all.remove(&place).is_some()
+            let is_it = all.get(&key).is_some_and(|found| Arc::ptr_eq(found, adapter));
+            is_it && all.remove(&key).is_some()
         })
     }
 
     /// Returns the adapter of a conversation.
     ///
     /// # Errors
-    /// [`NoAdapter`] if none is registered for the account.
-    pub(crate) fn get(&self, at: &ConversationRef) -> Result<Arc<dyn Channel>, NoAdapter> {
-        let found = self.adapters.borrow().get(&place(at)).map(Arc::clone);
-        let missing = || NoAdapter { channel: at.channel.clone(), account_id: at.account_id.clone() };
+    /// [`NoAdapterError`] if none is registered for the account.
+    pub(crate) fn get(&self, at: &ConversationRef) -> Result<Arc<dyn ChannelAdapter>, NoAdapterError> {
+        let found = self.adapters.borrow().get(&account_key(at)).map(Arc::clone);
+        let missing = || NoAdapterError { channel: at.channel.clone(), account_id: at.account_id.clone() };
         found.ok_or_else(missing)
     }
 
     /// True if an adapter serves the conversation.
-    pub(crate) fn serves(&self, at: &ConversationRef) -> bool {
-        self.adapters.borrow().contains_key(&place(at))
+    pub(crate) fn has_adapter(&self, at: &ConversationRef) -> bool {
+        self.adapters.borrow().contains_key(&account_key(at))
     }
 
     /// Returns the other accounts of the conversation's channel that have an adapter.
-    pub(crate) fn beside(&self, at: &ConversationRef) -> Vec<Beside> {
+    pub(crate) fn sibling_accounts(&self, at: &ConversationRef) -> Vec<SiblingAccount> {
         let all = self.adapters.borrow();
         let others =
             all.iter().filter(|((channel, account), _)| *channel == at.channel && *account != at.account_id);
         others
             .map(|((_, account_id), adapter)| {
                 let there = ConversationRef { account_id: account_id.clone(), ..at.clone() };
-                Beside { account_id: account_id.clone(), deaf: adapter.deaf_to(&there) }
+                SiblingAccount {
+                    account_id: account_id.clone(),
+                    unavailable_reason: adapter.unavailable_reason(&there),
+                }
             })
             .collect()
     }
 
     /// Returns the health of each account that reports health, by channel and account.
-    pub(crate) fn health(&self) -> Vec<(Place, Health)> {
+    pub(crate) fn health(&self) -> Vec<(AccountKey, ChannelHealth)> {
         let all = self.adapters.borrow();
-        all.iter().filter_map(|(place, adapter)| Some((place.clone(), adapter.health()?))).collect()
+        all.iter().filter_map(|(key, adapter)| Some((key.clone(), adapter.health()?))).collect()
     }
 
     /// Subscribes to the registered adapters.
-    pub(crate) fn changes(&self) -> watch::Receiver<BTreeMap<Place, Arc<dyn Channel>>> {
+    pub(crate) fn changes(&self) -> watch::Receiver<BTreeMap<AccountKey, Arc<dyn ChannelAdapter>>> {
         self.adapters.subscribe()
     }
 
     /// Waits until an adapter serves the conversation.
-    pub(crate) async fn served(&self, at: &ConversationRef) {
-        let place = place(at);
+    pub(crate) async fn wait_registered(&self, at: &ConversationRef) {
+        let key = account_key(at);
         // The sender lives as long as this handle.
-        let _ = self.adapters.subscribe().wait_for(|all| all.contains_key(&place)).await;
+        let _ = self.adapters.subscribe().wait_for(|all| all.contains_key(&key)).await;
     }
 }
 
@@ -215,7 +224,7 @@ mod tests {
     async fn an_account_is_served_by_the_first_adapter_until_that_one_ends() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Normal).unwrap();
-        let adapter = || Arc::new(Console::new(store.clone())) as Arc<dyn Channel>;
+        let adapter = || Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>;
         let (first, second, at) = (adapter(), adapter(), conversation("room"));
         let channels = Channels::default();
         let missing = channels.get(&at).map(drop).unwrap_err();
@@ -224,7 +233,7 @@ mod tests {
             text.contains("\"default\" of channel \"console\"") && text.contains("configuration"),
             "{text}"
         );
-        assert!(!channels.serves(&at));
+        assert!(!channels.has_adapter(&at));
         channels.register(Arc::clone(&first)).unwrap();
         let taken = channels.register(Arc::clone(&second)).unwrap_err();
         assert_eq!((taken.channel.as_str(), taken.account_id.as_str()), ("console", "default"));
@@ -235,14 +244,14 @@ mod tests {
         assert_eq!(channels.get(&at).map(drop).unwrap_err(), missing);
         let waiting = tokio::spawn({
             let (channels, at) = (channels.clone(), at.clone());
-            async move { channels.served(&at).await }
+            async move { channels.wait_registered(&at).await }
         });
         channels.register(Arc::clone(&second)).unwrap();
         waiting.await.unwrap();
-        // `exchange` replaces the registered adapter, and no other one.
+        // `replace` replaces the registered adapter, and no other one.
         let third = adapter();
-        channels.exchange(&first, Arc::clone(&third)).unwrap_err();
-        channels.exchange(&second, Arc::clone(&third)).unwrap();
+        channels.replace(&first, Arc::clone(&third)).unwrap_err();
+        channels.replace(&second, Arc::clone(&third)).unwrap();
         assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &third));
         // Another account has a separate entry.
         let mut elsewhere = at;

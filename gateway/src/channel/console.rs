@@ -3,13 +3,15 @@
 //! A message counts as delivered when the row is committed (H25); readers follow a conversation with a cursor
 //! over the rows. So no outcome is ever uncertain, and the same nonce yields the same row.
 
-use crate::channel::{Channel, EditOutcome, Lookup, Opened, Outgoing, Reply, SendOutcome};
+use crate::channel::{
+    BoxFuture, ChannelAdapter, EditOutcome, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome,
+};
 use crate::core::binding::Capabilities;
-use crate::core::command::gate::Standing;
+use crate::core::command::gate::RequesterRole;
 use crate::core::project::{PartKind, nonce_of};
-use crate::core::route::Destination;
+use crate::core::route::UnboundDestination;
 use crate::core::rows::ConversationRef;
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::Store;
 use crate::store::console::{self, NewConsoleMessage};
 
@@ -43,7 +45,7 @@ pub(crate) fn conversation(id: &str) -> ConversationRef {
     }
 }
 
-impl Channel for Console {
+impl ChannelAdapter for Console {
     fn id(&self) -> &'static str {
         CONSOLE
     }
@@ -53,24 +55,24 @@ impl Channel for Console {
     }
 
     /// False: the clients of the console choose the message ids themselves.
-    fn hears_itself(&self) -> bool {
+    fn receives_own_messages(&self) -> bool {
         false
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, MESSAGE_BYTES_MAX)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, MESSAGE_BYTES_MAX)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     /// Operator: only the gateway's own user has access to the socket, and this user runs the gateway.
-    fn standing(&self, _author: &str) -> Standing {
-        Standing::Operator
+    fn author_role(&self, _author: &str) -> RequesterRole {
+        RequesterRole::Operator
     }
 
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         let row = row(&to.conversation_id, message);
         Box::pin(async move {
             match self.store.write("console_send", move |tx| console::insert(tx, &row)).await {
@@ -81,20 +83,24 @@ impl Channel for Console {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let nonce = message.nonce.clone();
         Box::pin(async move {
             match self.store.read("console_lookup", move |db| console::id_of(db, &nonce)).await {
-                Ok(Some(id)) => Lookup::Found { message_id: id.to_string() },
-                Ok(None) => Lookup::Absent,
-                Err(error) => Lookup::Unknown { why: error.to_string() },
+                Ok(Some(id)) => LookupOutcome::Found { message_id: id.to_string() },
+                Ok(None) => LookupOutcome::Absent,
+                Err(error) => LookupOutcome::Unknown { why: error.to_string() },
             }
         })
     }
 
     /// Creates a child conversation by inserting the starter. The child's id is derived from the starter's
     /// nonce; a notice in the parent names the child.
-    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+    fn open_child<'a>(
+        &'a self,
+        parent: &'a ConversationRef,
+        starter: &'a Outgoing,
+    ) -> BoxFuture<'a, OpenChildOutcome> {
         let tag: String = starter.nonce.chars().take(CHILD_TAG_CHARS).collect();
         let child = format!("{}/{tag}", parent.conversation_id);
         let begins = row(&child, starter);
@@ -108,8 +114,8 @@ impl Channel for Console {
                 console::insert(tx, &told).map(drop)
             };
             match self.store.write("console_child", both).await {
-                Ok(()) => Opened::Made { conversation_id: child },
-                Err(error) => Opened::Rejected { why: error.to_string(), again: true },
+                Ok(()) => OpenChildOutcome::Made { conversation_id: child },
+                Err(error) => OpenChildOutcome::Rejected { why: error.to_string(), again: true },
             }
         })
     }
@@ -123,7 +129,7 @@ impl Channel for Console {
         to: &'a ConversationRef,
         message_id: &'a str,
         message: &'a Outgoing,
-    ) -> Reply<'a, EditOutcome> {
+    ) -> BoxFuture<'a, EditOutcome> {
         let (conversation_id, text) = (to.conversation_id.clone(), message.text.clone());
         Box::pin(async move {
             let Ok(id) = message_id.parse() else {

@@ -10,25 +10,29 @@ pub(crate) mod discord;
 mod health;
 mod inbox;
 
-pub(crate) use adapters::{Beside, Channels, NoAdapter};
+pub(crate) use adapters::{Channels, NoAdapterError, SiblingAccount};
 
 pub use crate::core::binding::Capabilities;
-pub use crate::core::command::gate::{Approves, Standing};
+pub use crate::core::command::gate::{ApprovalScope, RequesterRole};
 pub use crate::core::files::{Attachment, AttachmentContent};
 pub use crate::core::project::PartKind;
-pub use crate::core::project::actions::{Action, ActionStyle};
-pub use crate::core::route::Destination;
+pub use crate::core::project::actions::{ButtonStyle, MessageButton};
+pub use crate::core::route::UnboundDestination;
 pub use crate::core::rows::ConversationRef;
-pub use crate::core::split::{Limit, Unit};
-pub use crate::store::bindings::Place;
-pub use crate::store::inbox::{Answer, Inbound};
-pub use health::{Figure, Health};
+pub use crate::core::split::MessageLimit;
+pub use crate::core::split::Unit;
+pub use crate::store::bindings::BoundConversation;
+pub use crate::store::inbox::Inbound;
+pub use crate::store::inbox::ReplyRoute;
+pub use health::ChannelHealth;
+pub use health::ChannelMetric;
 pub use inbox::{
-    Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion,
-    Waiting,
+    BindingLookup, CallerReply, ConversationEvent, ConversationEventOutcome, InboundPort, IntakeOutcome,
+    MessageChangeOutcome, PostedReply, QueuedMessage, ReplyReservation, ReserveOutcome, Suggestion,
+    SuggestionKind,
 };
 
-use crate::core::project::tag::tagged;
+use crate::core::project::tag::with_tag;
 use acp_shared::ids::{RunId, SessionKey};
 use bytes::Bytes;
 use std::fmt;
@@ -36,15 +40,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Boxed future of a response by a channel or by the inbox.
-pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// Boxed future of a response by a channel or by the inbound port.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Channel adapter. Adapters make no decisions: they send messages in the order of the calls, report each
 /// outcome truthfully, and pass on incoming events, repeatedly if need be.
 ///
 /// Every returned future completes: an adapter enforces deadlines of its own and reports an outcome that is
 /// still unknown by then as uncertain. The gateway may drop a future before completion when it shuts down.
-pub trait Channel: Send + Sync + 'static {
+pub trait ChannelAdapter: Send + Sync + 'static {
     /// Name of the channel in conversations, e.g. `console`.
     fn id(&self) -> &'static str;
 
@@ -63,7 +67,7 @@ pub trait Channel: Send + Sync + 'static {
     /// True if messages sent by the adapter come back as events with the same message ids. The gateway then
     /// drops its own messages. An adapter that sees the author of each message drops those of its account
     /// itself.
-    fn hears_itself(&self) -> bool {
+    fn receives_own_messages(&self) -> bool {
         true
     }
 
@@ -75,13 +79,13 @@ pub trait Channel: Send + Sync + 'static {
 
     /// Returns the reason if the adapter currently receives no messages from a conversation, as far as known,
     /// and `None` otherwise. If several accounts share the conversation, another account reports the reason.
-    fn deaf_to(&self, at: &ConversationRef) -> Option<String> {
+    fn unavailable_reason(&self, at: &ConversationRef) -> Option<String> {
         let _ = at;
         None
     }
 
     /// Returns the maximum size of one message.
-    fn limit(&self) -> Limit;
+    fn limit(&self) -> MessageLimit;
 
     /// Returns the maximum size of an attached file, in bytes. `None` if messages carry no files; the gateway
     /// then attaches none.
@@ -90,17 +94,17 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Returns the destination of messages from unbound conversations.
-    fn normal(&self) -> Destination;
+    fn unbound_destination(&self) -> UnboundDestination;
 
     /// Returns the rights that an author has on commands, beyond those on sessions of their own. A channel
     /// without such information keeps the default.
-    fn standing(&self, _author: &str) -> Standing {
-        Standing::Person
+    fn author_role(&self, _author: &str) -> RequesterRole {
+        RequesterRole::Person
     }
 
     /// Sends one message. If the channel has seen the nonce before, nothing is sent, and the id of the first
     /// message is returned.
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome>;
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome>;
 
     /// True if answers of agents in a conversation currently appear under the agents' names
     /// ([`Outgoing::persona`]). A nonce does not identify such a message: after an uncertain send, delivery
@@ -111,14 +115,18 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Searches for a message after a send with an uncertain outcome.
-    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup>;
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome>;
 
     /// Creates a conversation below `parent` that begins with `starter`. The starter's nonce identifies the
     /// conversation: a repeated call finds the existing conversation and creates no second one (H13).
-    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+    fn open_child<'a>(
+        &'a self,
+        parent: &'a ConversationRef,
+        starter: &'a Outgoing,
+    ) -> BoxFuture<'a, OpenChildOutcome> {
         let _ = (parent, starter);
         let why = format!("{} has no conversations below others", self.id());
-        Box::pin(async move { Opened::Rejected { why, again: false } })
+        Box::pin(async move { OpenChildOutcome::Rejected { why, again: false } })
     }
 
     /// True if the channel shows [`Signal`]s.
@@ -127,13 +135,13 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Shows a signal, best effort.
-    fn signal<'a>(&'a self, _to: &'a ConversationRef, _signal: &'a Signal) -> Reply<'a, ()> {
+    fn signal<'a>(&'a self, _to: &'a ConversationRef, _signal: &'a Signal) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
     /// Returns the period after sending in which a message can be edited without restriction, in
     /// milliseconds. The status card of a longer turn continues in a new message. `None`: no restriction.
-    fn edits_until_ms(&self) -> Option<u64> {
+    fn edit_window_ms(&self) -> Option<u64> {
         None
     }
 
@@ -145,7 +153,7 @@ pub trait Channel: Send + Sync + 'static {
 
     /// True if texts are rendered as Markdown, with fenced code blocks and `-# ` before a line of small
     /// print.
-    fn reads_markdown(&self) -> bool {
+    fn renders_markdown(&self) -> bool {
         false
     }
 
@@ -156,7 +164,7 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// True if the answer of a turn ends with a summary line: agent, time, tools, context, cost.
-    fn shows_footer(&self) -> bool {
+    fn has_footer(&self) -> bool {
         false
     }
 
@@ -166,7 +174,7 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Returns the health of the account. `None` if nothing can fail.
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<ChannelHealth> {
         None
     }
 
@@ -182,13 +190,14 @@ pub trait Channel: Send + Sync + 'static {
         _to: &'a ConversationRef,
         _message_id: &'a str,
         _message: &'a Outgoing,
-    ) -> Reply<'a, EditOutcome> {
+    ) -> BoxFuture<'a, EditOutcome> {
         Box::pin(async { EditOutcome::Gone { why: "messages here cannot be changed".to_owned() } })
     }
 
-    /// Passes incoming events to the inbox until the future is dropped at shutdown. Called once, after all
-    /// inbox rows left by earlier processes are taken up. A channel without event intake keeps the default.
-    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+    /// Passes incoming events to the inbound port until the future is dropped at shutdown. Called once, after
+    /// all inbox rows left by earlier processes are taken up. A channel without event intake keeps the
+    /// default.
+    fn listen(&self, inbox: Arc<dyn InboundPort>) -> BoxFuture<'_, ()> {
         drop(inbox);
         Box::pin(std::future::ready(()))
     }
@@ -196,7 +205,7 @@ pub trait Channel: Send + Sync + 'static {
 
 /// Result of creating a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenChildOutcome {
     /// The conversation exists and shows the starter.
     Made {
         /// Id of the conversation in the channel.
@@ -234,14 +243,15 @@ pub struct Outgoing {
     /// Ids of messages in this conversation that are known to be different ones; a lookup must not return any
     /// of them.
     pub others: Vec<String>,
-    /// Buttons in order, at most [`Channel::buttons_max`]. Without buttons the text says the same.
-    pub actions: Vec<Action>,
+    /// Buttons in order, at most [`ChannelAdapter::buttons_max`]. Without buttons the text says the same.
+    pub actions: Vec<MessageButton>,
     /// Short tag that distinguishes the message from another one of ours with the same text. Shown with the
     /// text if a lookup compares texts ([`Outgoing::tagged`]); unused by channels that identify messages by
     /// nonce (H12).
     pub tag: Option<String>,
-    /// Name of the speaker, shown if the channel supports names ([`Channel::has_personas`]). Otherwise, or if
-    /// refused, the message is sent like any other. In a lookup: the message may have been sent under a name.
+    /// Name of the speaker, shown if the channel supports names ([`ChannelAdapter::has_personas`]).
+    /// Otherwise, or if refused, the message is sent like any other. In a lookup: the message may have been
+    /// sent under a name.
     pub persona: Option<String>,
     /// Attached files in order. A lookup gets the files too: their number and sizes distinguish the message
     /// from another one with the same text.
@@ -252,7 +262,7 @@ impl Outgoing {
     /// Returns the text with the tag, which adds at most 30 characters.
     #[must_use]
     pub fn tagged(&self) -> String {
-        tagged(&self.text, self.tag.as_deref())
+        with_tag(&self.text, self.tag.as_deref())
     }
 }
 
@@ -393,7 +403,7 @@ pub enum EditOutcome {
 
 /// Result of searching for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lookup {
+pub enum LookupOutcome {
     /// The message exists.
     Found {
         /// Id of the message in the channel.

@@ -1,23 +1,23 @@
 //! `adopt`: gives a restored copy of a state directory a new gateway identity (design §9, H15).
 
-use crate::cli::Global;
-use crate::cli::output::{Out, Outcome};
+use crate::cli::GlobalArgs;
+use crate::cli::output::{CliResult, Out};
 use crate::store::identity;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
-struct Adopted {
+struct AdoptOutput {
     gateway_instance_id: String,
 }
 
 /// `adopt`
-pub(crate) fn run(global: &Global, out: &mut Out) -> Outcome {
+pub(crate) fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
     let dir = global.state_dir()?;
     if !dir.is_dir() {
         return Err(super::usage(format!("{} is no directory", dir.display())).into());
     }
     let id = identity::adopt(&dir).map_err(crate::error::Failure::from)?;
-    out.show(&Adopted { gateway_instance_id: id.to_string() }, |adopted| {
+    out.show(&AdoptOutput { gateway_instance_id: id.to_string() }, |adopted| {
         format!(
             "{} is a gateway of its own now, {}. Its sessions are kept; turns that ran in the original end as uncertain.",
             dir.display(),

@@ -2,11 +2,11 @@
 
 use crate::agents::Agents;
 use crate::api::AgentView;
-use crate::cli::Global;
+use crate::cli::GlobalArgs;
 use crate::cli::config::{ConfigArgs, environment, read};
-use crate::cli::output::{Out, Outcome, table};
+use crate::cli::output::{CliResult, Out, table};
 use crate::error::Failure;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::local_probe;
 use acp_shared::codes::Code;
 use clap::Args;
@@ -26,19 +26,19 @@ pub(crate) struct AgentsArgs {
 pub(crate) const LOCAL: &str = "No gateway answers: looked up by this command, as its user and with its PATH; a service may find other programs.";
 
 /// `agents`
-pub(crate) async fn run(global: &Global, args: &AgentsArgs, out: &mut Out) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -> CliResult {
     match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {
-        Ok(views) => out.show(&views, |views| people(views, args.all)),
+        Ok(views) => out.show(&views, |views| format_agents(views, args.all)),
         Err(failure) if failure.code == Code::GatewayUnavailable => {
-            let views = found_here(&here(global, &args.config)?);
-            out.show(&views, |views| format!("{}\n\n{LOCAL}", people(views, args.all)))
+            let views = agents_found_here(&agents_of_process(global, &args.config)?);
+            out.show(&views, |views| format!("{}\n\n{LOCAL}", format_agents(views, args.all)))
         }
         Err(failure) => Err(failure.into()),
     }
 }
 
 /// Returns the agents with the programs that this process finds, which may differ from those of a service.
-pub(crate) fn found_here(agents: &Agents) -> Vec<AgentView> {
+pub(crate) fn agents_found_here(agents: &Agents) -> Vec<AgentView> {
     agents.list(&local_probe::look_up(&agents.lookup_all()))
 }
 
@@ -46,10 +46,10 @@ pub(crate) fn found_here(agents: &Agents) -> Vec<AgentView> {
 ///
 /// # Errors
 /// `CONFIG_INVALID`.
-pub(crate) fn here(global: &Global, config: &ConfigArgs) -> Result<Agents, Failure> {
+pub(crate) fn agents_of_process(global: &GlobalArgs, config: &ConfigArgs) -> Result<Agents, Failure> {
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, config, None)?;
-    Ok(Agents::new(Live::new(loaded), environment(), &exe(), &state_dir))
+    Ok(Agents::new(LiveConfig::new(loaded), environment(), &exe(), &state_dir))
 }
 
 /// Returns the path of this program.
@@ -57,7 +57,7 @@ pub(crate) fn exe() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("acp-gateway"))
 }
 
-fn people(views: &[AgentView], all: bool) -> String {
+fn format_agents(views: &[AgentView], all: bool) -> String {
     let useful = |view: &&AgentView| all || view.path.is_some() || view.origin == "configured";
     let shown: Vec<&AgentView> = views.iter().filter(useful).collect();
     let rows = shown.iter().map(|view| {

@@ -5,19 +5,20 @@ mod input;
 mod screen;
 
 use crate::api::{SessionView, SpawnBody};
+use crate::cli::GlobalArgs;
 use crate::cli::given::{GivenArgs, absolute};
-use crate::cli::output::{Out, Outcome, Stop, say};
-use crate::cli::{Global, inside, usage};
-use crate::client::{Client, Events, Wanted, encode};
-use crate::core::request::Spawned;
+use crate::cli::output::{CliError, CliResult, Out, print_message};
+use crate::cli::{inside, usage};
+use crate::client::{EventSelection, EventStream, GatewayClient, encode};
+use crate::core::request::SpawnResult;
 use crate::error::Failure;
-use crate::http::console::{ConversationView, Said, Say};
+use crate::http::console::{ConsoleMessageBody, ConsoleMessageResponse, ConversationView};
 use crate::store::inbox::Outcome as Came;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use clap::Args;
-use input::{Input, Typed};
-use screen::Screen;
+use input::{InputEvent, InputReader};
+use screen::ChatScreen;
 use serde_json::Value;
 use std::collections::{BTreeSet, VecDeque};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -50,8 +51,8 @@ pub(crate) struct ChatArgs {
 }
 
 /// `chat`
-pub(crate) async fn run(global: &Global, args: ChatArgs, out: &mut Out) -> Outcome {
-    let (mut input, printer) = Input::start(&global.state_dir()?.join(HISTORY))?;
+pub(crate) async fn run(global: &GlobalArgs, args: ChatArgs, out: &mut Out) -> CliResult {
+    let (mut input, printer) = InputReader::start(&global.state_dir()?.join(HISTORY))?;
     let is_terminal = printer.is_some();
     let fallback = || match is_terminal {
         true => CONVERSATION.to_owned(),
@@ -60,37 +61,37 @@ pub(crate) async fn run(global: &Global, args: ChatArgs, out: &mut Out) -> Outco
     let mut chat = Chat {
         client: global.client()?,
         conversation: args.conversation.clone().unwrap_or_else(fallback),
-        screen: Screen::new(out, printer),
+        screen: ChatScreen::new(out, printer),
         session: None,
         open_runs: BTreeSet::new(),
         questions: VecDeque::new(),
         cancelling: false,
         is_terminal,
-        worst: 0,
+        exit_code: 0,
     };
     let outcome = match chat.open(&args).await {
-        Ok(()) => chat.talk(&mut input).await,
+        Ok(()) => chat.run_loop(&mut input).await,
         Err(stop) => Err(stop),
     };
     if input.is_reading() && is_terminal {
         // The line editor restores the terminal only when its current line ends.
-        say("press Enter to leave");
+        print_message("press Enter to leave");
         input.next().await;
     }
     outcome
 }
 
 /// Session whose events are shown.
-struct Followed {
+struct FollowedSession {
     key: SessionKey,
-    events: Events,
+    events: EventStream,
 }
 
 struct Chat<'a> {
-    client: Client,
+    client: GatewayClient,
     conversation: String,
-    screen: Screen<'a>,
-    session: Option<Followed>,
+    screen: ChatScreen<'a>,
+    session: Option<FollowedSession>,
     /// Turns requested here that have not ended.
     open_runs: BTreeSet<RunId>,
     /// Pending permission requests: id and number of options.
@@ -98,18 +99,18 @@ struct Chat<'a> {
     cancelling: bool,
     is_terminal: bool,
     /// Highest exit code of all failures, for scripts.
-    worst: u8,
+    exit_code: u8,
 }
 
-enum Woken {
+enum ChatEvent {
     Event(Option<String>),
-    Typed(Typed),
+    Typed(InputEvent),
     Interrupted,
 }
 
 impl Chat<'_> {
     /// Binds the conversation to a session.
-    async fn open(&mut self, args: &ChatArgs) -> Outcome {
+    async fn open(&mut self, args: &ChatArgs) -> CliResult {
         if args.session.is_some() && !args.given.is_empty() {
             let text = "--mcp-config and --add-dir start a session: leave out its key";
             return Err(usage(text).into());
@@ -117,13 +118,13 @@ impl Chat<'_> {
         let path = format!("/v1/console/conversations/{}", encode(&self.conversation));
         let view: ConversationView = self.client.get(&path).await?;
         if let Some(session) = &args.session {
-            self.say(&format!("/focus {}", quoted(session))).await?;
+            self.send_message(&format!("/focus {}", quote_word(session))).await?;
         } else if !args.given.is_empty() {
             let session = self.spawn(args).await?;
-            self.say(&format!("/focus {}", quoted(session.as_str()))).await?;
+            self.send_message(&format!("/focus {}", quote_word(session.as_str()))).await?;
         } else if args.agent.is_some() || args.cwd.is_some() || view.session_key.is_none() {
             if view.session_key.is_some() {
-                self.say("/unfocus").await?;
+                self.send_message("/unfocus").await?;
             }
             let agent = args.agent.as_ref().map(|agent| format!(" {agent}")).unwrap_or_default();
             let cwd = match &args.cwd {
@@ -131,13 +132,14 @@ impl Chat<'_> {
                 None => std::env::current_dir(),
             };
             let cwd = cwd.map_err(|error| inside("the working directory", &error))?;
-            self.say(&format!("/acp spawn{agent} --cwd {}", quoted(&cwd.to_string_lossy()))).await?;
+            self.send_message(&format!("/acp spawn{agent} --cwd {}", quote_word(&cwd.to_string_lossy())))
+                .await?;
         } else {
             self.follow(view.session_key, None).await?;
         }
         match &self.session {
             Some(_) => Ok(()),
-            None => Err(Stop::Code(self.worst.max(1))),
+            None => Err(CliError::Code(self.exit_code.max(1))),
         }
     }
 
@@ -156,11 +158,11 @@ impl Chat<'_> {
             additional_directories,
             ..SpawnBody::default()
         };
-        let spawned: Spawned = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
+        let spawned: SpawnResult = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
         Ok(spawned.session_key)
     }
 
-    async fn talk(&mut self, input: &mut Input) -> Outcome {
+    async fn run_loop(&mut self, input: &mut InputReader) -> CliResult {
         let mut interrupts =
             signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
         let (mut is_over, mut unusable) = (false, None::<Failure>);
@@ -171,19 +173,19 @@ impl Chat<'_> {
             if is_over && self.open_runs.is_empty() {
                 return match unusable {
                     Some(failure) => Err(failure.into()),
-                    None if self.worst == 0 => Ok(()),
-                    None => Err(Stop::Code(self.worst)),
+                    None if self.exit_code == 0 => Ok(()),
+                    None => Err(CliError::Code(self.exit_code)),
                 };
             }
             if !is_over && (self.is_terminal || self.open_runs.is_empty() || !self.questions.is_empty()) {
                 input.want();
             }
             match wait(self.session.as_mut(), input, &mut interrupts).await? {
-                Woken::Event(line) => self.show(line)?,
-                Woken::Typed(Typed::Line(line)) => self.typed(&line).await?,
-                Woken::Typed(typed @ (Typed::End | Typed::Unusable(_))) => {
+                ChatEvent::Event(line) => self.show(line)?,
+                ChatEvent::Typed(InputEvent::Line(line)) => self.on_line(&line).await?,
+                ChatEvent::Typed(typed @ (InputEvent::End | InputEvent::Unusable(_))) => {
                     is_over = true;
-                    if let Typed::Unusable(reason) = typed {
+                    if let InputEvent::Unusable(reason) = typed {
                         unusable =
                             Some(usage(format!("{reason}: that line and those after it were not sent")));
                     }
@@ -191,7 +193,7 @@ impl Chat<'_> {
                         self.cancel_turn().await?;
                     }
                 }
-                Woken::Typed(Typed::Interrupt) | Woken::Interrupted => {
+                ChatEvent::Typed(InputEvent::Interrupt) | ChatEvent::Interrupted => {
                     if self.open_runs.is_empty() || std::mem::replace(&mut self.cancelling, true) {
                         return Ok(());
                     }
@@ -201,13 +203,13 @@ impl Chat<'_> {
         }
     }
 
-    async fn cancel_turn(&mut self) -> Outcome {
-        if self.open_runs.is_empty() { Ok(()) } else { self.say("/acp cancel").await }
+    async fn cancel_turn(&mut self) -> CliResult {
+        if self.open_runs.is_empty() { Ok(()) } else { self.send_message("/acp cancel").await }
     }
 
     /// Handles an input line: the number of an option answers the pending permission request, any other text
     /// is a message.
-    async fn typed(&mut self, line: &str) -> Outcome {
+    async fn on_line(&mut self, line: &str) -> CliResult {
         let line = line.trim();
         if line.is_empty() {
             return Ok(());
@@ -217,22 +219,26 @@ impl Chat<'_> {
             && (1..=*options).contains(&number)
         {
             let command = format!("/acp answer {id} {number}");
-            return self.say(&command).await;
+            return self.send_message(&command).await;
         }
         if let (Some((_, options)), Some(_), true) = (self.questions.front(), choice, self.is_terminal) {
             return self
                 .screen
                 .line(&format!("[The agent waits for an answer: a number from 1 to {options}.]"));
         }
-        self.say(line).await
+        self.send_message(line).await
     }
 
     /// Sends a message to the conversation; retried under the same id until a response arrives.
-    async fn say(&mut self, text: &str) -> Outcome {
+    async fn send_message(&mut self, text: &str) -> CliResult {
         let key = IdempotencyKey::mint();
-        let body = Say { text: text.to_owned(), message_id: Some(key.as_str().to_owned()), author: None };
+        let body = ConsoleMessageBody {
+            text: text.to_owned(),
+            message_id: Some(key.as_str().to_owned()),
+            author: None,
+        };
         let path = format!("/v1/console/conversations/{}/messages", encode(&self.conversation));
-        let said: Said = match self.client.post(&path, &body, &key).await {
+        let said: ConsoleMessageResponse = match self.client.post(&path, &body, &key).await {
             Ok(said) => said,
             // A request refused by a running gateway does not end the chat.
             Err(failure) if self.is_terminal && failure.code != Code::GatewayUnavailable => {
@@ -247,10 +253,10 @@ impl Chat<'_> {
         } else if !said.outcome.text().is_empty() {
             self.screen.line(&format!("[{}]", said.outcome.text()))?;
         }
-        self.came(said.outcome).await
+        self.on_outcome(said.outcome).await
     }
 
-    async fn came(&mut self, outcome: Came) -> Outcome {
+    async fn on_outcome(&mut self, outcome: Came) -> CliResult {
         match outcome {
             Came::Prompted { session_key, run_id, after_seq, .. } => {
                 self.open_runs.insert(run_id);
@@ -261,7 +267,7 @@ impl Chat<'_> {
                 self.follow(Some(session_key), None).await
             }
             Came::Refused { failure, .. } => {
-                self.worst = self.worst.max(failure.code.exit());
+                self.exit_code = self.exit_code.max(failure.code.exit());
                 Ok(())
             }
             Came::Command { session_key: None, .. } | Came::Ignored { .. } => Ok(()),
@@ -269,7 +275,7 @@ impl Chat<'_> {
     }
 
     /// Follows a session from `after` or from now on, unless it is followed already.
-    async fn follow(&mut self, key: Option<SessionKey>, after: Option<u64>) -> Outcome {
+    async fn follow(&mut self, key: Option<SessionKey>, after: Option<u64>) -> CliResult {
         let Some(key) = key.filter(|key| self.session.as_ref().is_none_or(|followed| followed.key != *key))
         else {
             return Ok(());
@@ -278,13 +284,13 @@ impl Chat<'_> {
         let waiting = view.permissions.unwrap_or_default();
         self.questions = waiting.into_iter().map(|it| (it.permission_id, it.options.len())).collect();
         let after = after.unwrap_or(view.last_session_seq);
-        let wanted = Wanted { session: key.clone(), after, run: None, replay: false, follow: true };
-        self.session = Some(Followed { key, events: self.client.events(wanted) });
+        let wanted = EventSelection { session: key.clone(), after, run: None, replay: false, follow: true };
+        self.session = Some(FollowedSession { key, events: self.client.events(wanted) });
         Ok(())
     }
 
     /// Shows an event and updates the open runs and pending permission requests.
-    fn show(&mut self, line: Option<String>) -> Outcome {
+    fn show(&mut self, line: Option<String>) -> CliResult {
         let Some(line) = line else {
             // The session is closed; the conversation stays open without one.
             self.session = None;
@@ -304,7 +310,7 @@ impl Chat<'_> {
                 let is_own = run.is_some_and(|run| self.open_runs.remove(&run));
                 if is_own && event["type"] == "error" {
                     let code = event["code"].as_str().and_then(Code::parse);
-                    self.worst = self.worst.max(code.map_or(1, Code::exit));
+                    self.exit_code = self.exit_code.max(code.map_or(1, Code::exit));
                 }
             }
             Some("permission") => {
@@ -319,10 +325,10 @@ impl Chat<'_> {
 }
 
 async fn wait(
-    session: Option<&mut Followed>,
-    input: &mut Input,
+    session: Option<&mut FollowedSession>,
+    input: &mut InputReader,
     interrupts: &mut Signal,
-) -> Result<Woken, Failure> {
+) -> Result<ChatEvent, Failure> {
     let event = async {
         match session {
             Some(followed) => followed.events.next().await,
@@ -330,13 +336,13 @@ async fn wait(
         }
     };
     tokio::select! {
-        event = event => event.map(Woken::Event),
-        typed = input.next(), if input.is_reading() => Ok(Woken::Typed(typed)),
-        _ = interrupts.recv() => Ok(Woken::Interrupted),
+        event = event => event.map(ChatEvent::Event),
+        typed = input.next(), if input.is_reading() => Ok(ChatEvent::Typed(typed)),
+        _ = interrupts.recv() => Ok(ChatEvent::Interrupted),
     }
 }
 
 /// Quotes a word for a command line, so that the command parser returns it unchanged.
-fn quoted(word: &str) -> String {
+fn quote_word(word: &str) -> String {
     format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -1,11 +1,11 @@
 //! `config show | check`, and reading the configuration for other verbs.
 
-use crate::cli::output::{Out, Outcome, table};
-use crate::cli::{Global, inside, usage};
-use crate::config::load::{Inputs, Loaded, load, nearest_source};
+use crate::cli::output::{CliResult, Out, table};
+use crate::cli::{GlobalArgs, inside, usage};
+use crate::config::load::{Inputs, LoadedConfig, load, nearest_source};
 use crate::config::source::shown;
 use crate::config::{Channels, unused};
-use crate::core::policy::{self, Scope, effective};
+use crate::core::policy::{self, PolicyScope, effective_policy};
 use crate::error::Failure;
 use crate::store::schema::DB_FILE;
 use acp_shared::codes::Code;
@@ -46,7 +46,7 @@ pub(crate) struct ShowArgs {
 
 /// `config …`
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum ConfigCommand {
     /// Print every value and its source; with a channel, an account or an agent, the effective values
     Show(ShowArgs),
     /// Check if the configuration is valid
@@ -66,7 +66,7 @@ pub(crate) fn read(
     state_dir: &Path,
     args: &ConfigArgs,
     supervisor_socket: Option<&Path>,
-) -> Result<(Loaded, Option<PathBuf>), Failure> {
+) -> Result<(LoadedConfig, Option<PathBuf>), Failure> {
     let invalid = |message: String| Failure::new(Code::ConfigInvalid, message).origin("client");
     let named = args.config.is_some();
     let path = args.config.clone().unwrap_or_else(|| state_dir.join(FILE));
@@ -91,7 +91,7 @@ pub(crate) fn read(
 
 /// Refuses any other path for the database than the state directory: it has to stay with its lock and
 /// identity files, and sessions must not be searched for in the wrong place.
-fn store_stays(loaded: &Loaded, state_dir: &Path) -> Result<(), String> {
+fn store_stays(loaded: &LoadedConfig, state_dir: &Path) -> Result<(), String> {
     let here = state_dir.join(DB_FILE);
     match &loaded.config.acp.control_plane.store_path {
         Some(wanted) if *wanted != here => {
@@ -128,7 +128,7 @@ pub(crate) fn environment() -> Vec<(String, String)> {
 }
 
 #[derive(Debug, Serialize)]
-struct Checked {
+struct CheckOutput {
     ok: bool,
     file: Option<PathBuf>,
     /// Keys that are set and not used.
@@ -136,13 +136,13 @@ struct Checked {
 }
 
 /// `config …`
-pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
+pub(crate) fn run(global: &GlobalArgs, verb: &ConfigCommand, out: &mut Out) -> CliResult {
     let state_dir = global.state_dir()?;
     match verb {
-        Verb::Check(args) => {
+        ConfigCommand::Check(args) => {
             let (loaded, file) = read(&state_dir, args, None)?;
             let notes = unused::set(&loaded.sources);
-            out.show(&Checked { ok: true, file, notes }, |checked| {
+            out.show(&CheckOutput { ok: true, file, notes }, |checked| {
                 let said = match &checked.file {
                     Some(file) => format!("{} is valid.", file.display()),
                     None => "There is no file, and what the environment sets is valid.".to_owned(),
@@ -154,7 +154,7 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
                     .join("\n")
             })
         }
-        Verb::Show(args) => {
+        ConfigCommand::Show(args) => {
             let (loaded, _) = read(&state_dir, &args.config, None)?;
             if args.channel.is_some() || args.agent.is_some() {
                 return show_effective(&loaded, args, out);
@@ -172,10 +172,14 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
     }
 }
 
-fn show_effective(loaded: &Loaded, args: &ShowArgs, out: &mut Out) -> Outcome {
-    let scope =
-        Scope { channel: args.channel.clone(), account: args.account.clone(), agent: args.agent.clone() };
-    let rows = policy::shown(&effective(loaded, &scope)).map_err(|error| inside("the policy", &error))?;
+fn show_effective(loaded: &LoadedConfig, args: &ShowArgs, out: &mut Out) -> CliResult {
+    let scope = PolicyScope {
+        channel: args.channel.clone(),
+        account: args.account.clone(),
+        agent: args.agent.clone(),
+    };
+    let rows = policy::list_settings(&effective_policy(loaded, &scope))
+        .map_err(|error| inside("the policy", &error))?;
     out.show(&rows, |rows| {
         let cells = rows.iter().map(|row| {
             let note = row.note.clone().unwrap_or_default();

@@ -2,14 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::{Row, Seen, agents, mine};
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::core::mcp;
 use serde_json::json;
 
 /// MCP servers that the agent is given.
-fn servers(loaded: &Loaded) -> String {
+fn servers(loaded: &LoadedConfig) -> String {
     let profile = agents(loaded).configured(&mine()).unwrap();
-    json!(profile.mcp_servers.iter().map(mcp::param).collect::<Vec<_>>()).to_string()
+    json!(profile.mcp_servers.iter().map(mcp::server_param).collect::<Vec<_>>()).to_string()
 }
 
 pub(super) const ROWS: &[Row] = &[

@@ -4,25 +4,23 @@
 
 use super::ConfigArgs;
 use crate::agents::Agents;
-use crate::app;
-use crate::bindings;
 use crate::cli::serve::supervisor_of;
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::config::source::{Shape, schema};
 use crate::config::unused::{UNUSED, note};
-use crate::core::card::{Came, Card, Pace};
-use crate::core::configured::{Made, find, first_key};
+use crate::core::card::{Card, CardUpdateResult, UpdateRate};
+use crate::core::configured::{StaticSessionSpec, find_entry, first_key};
 use crate::core::event::{EventKind, EventRow};
-use crate::core::policy::{Bind, Policy, Scope, effective};
-use crate::core::project::{Digest, RunDigest, Style, project};
+use crate::core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective_policy};
+use crate::core::project::{RenderData, RunDigest, Style, render_row};
 use crate::core::rows::{ConversationRef, RunMode};
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::error::Failure;
-use crate::forget;
-use crate::live::Live;
-use crate::local_probe;
+use crate::live::LiveConfig;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
+use crate::{app, bindings};
+use crate::{forget, local_probe};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde_json::json;
@@ -37,7 +35,7 @@ mod servers;
 #[derive(Clone, Copy)]
 enum Proof {
     /// What the program makes of the configuration: other when the key alone is other.
-    Seen(fn(&Loaded) -> String),
+    Seen(fn(&LoadedConfig) -> String),
     /// A test of this name in this file changes it and looks at what follows.
     Test(&'static str, &'static str),
     /// Nothing acts on it, and whoever sets it is told.
@@ -66,115 +64,118 @@ fn mine() -> AgentName {
     AgentName::parse("mine").unwrap()
 }
 
-fn agents(loaded: &Loaded) -> Agents {
+fn agents(loaded: &LoadedConfig) -> Agents {
     let env = [("HOME", "/"), ("PATH", "/usr/bin:/bin"), ("SECRET", "s")];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    Agents::new(Live::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
+    Agents::new(LiveConfig::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
 }
 
 /// How the agent is started and treated.
-fn profile(loaded: &Loaded) -> String {
+fn profile(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
     let found = local_probe::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.profile(&mine(), &found))
 }
 
-fn cwd(loaded: &Loaded) -> String {
+fn cwd(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
     let found = local_probe::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.cwd(&mine(), None, &found))
 }
 
-fn default_agent(loaded: &Loaded) -> String {
+fn default_agent(loaded: &LoadedConfig) -> String {
     format!("{:?}", agents(loaded).default_agent())
 }
 
-fn limits(loaded: &Loaded) -> String {
-    format!("{:?}", Live::new(loaded.clone()).limits(&mine()))
+fn limits(loaded: &LoadedConfig) -> String {
+    format!("{:?}", LiveConfig::new(loaded.clone()).limits(&mine()))
 }
 
-fn windows(loaded: &Loaded) -> String {
-    format!("{:?}", Live::new(loaded.clone()).windows())
+fn windows(loaded: &LoadedConfig) -> String {
+    format!("{:?}", LiveConfig::new(loaded.clone()).windows())
 }
 
-fn api(loaded: &Loaded) -> String {
+fn api(loaded: &LoadedConfig) -> String {
     format!("{:?}", app::api_limits(&loaded.config))
 }
 
-fn commits(loaded: &Loaded) -> String {
+fn commits(loaded: &LoadedConfig) -> String {
     format!("{:?} {:?}", app::durability(&loaded.config), app::group_bounds(&loaded.config))
 }
 
-fn answers(loaded: &Loaded) -> String {
-    forget::answers_before(&Live::new(loaded.clone()), 1 << 40).to_string()
+fn answers(loaded: &LoadedConfig) -> String {
+    forget::results_expire_before(&LiveConfig::new(loaded.clone()), 1 << 40).to_string()
 }
 
-fn supervisor(loaded: &Loaded) -> String {
+fn supervisor(loaded: &LoadedConfig) -> String {
     format!("{:?}", supervisor_of(&loaded.config, Path::new("/state")))
 }
 
-fn policy(loaded: &Loaded, channel: &str) -> Policy {
-    let scope =
-        Scope { channel: Some(channel.to_owned()), account: Some("main".to_owned()), agent: Some(mine()) };
-    effective(loaded, &scope)
+fn policy(loaded: &LoadedConfig, channel: &str) -> EffectivePolicy {
+    let scope = PolicyScope {
+        channel: Some(channel.to_owned()),
+        account: Some("main".to_owned()),
+        agent: Some(mine()),
+    };
+    effective_policy(loaded, &scope)
 }
 
-fn policies(loaded: &Loaded) -> [Policy; 2] {
+fn policies(loaded: &LoadedConfig) -> [EffectivePolicy; 2] {
     ["console", "discord"].map(|channel| policy(loaded, channel))
 }
 
 /// What a person and their messages are answered in a conversation.
-fn gates(loaded: &Loaded, channel: &str) -> String {
+fn gates(loaded: &LoadedConfig, channel: &str) -> String {
     let policy = policy(loaded, channel);
     let prompt = policy.may_prompt();
-    format!("{prompt:?} {:?} {:?}", policy.may_bind(Bind::Focus), policy.may_bind(Bind::Spawn))
+    format!("{prompt:?} {:?} {:?}", policy.may_bind(BindOrigin::Focus), policy.may_bind(BindOrigin::Spawn))
 }
 
-fn console(loaded: &Loaded) -> String {
+fn console(loaded: &LoadedConfig) -> String {
     gates(loaded, "console")
 }
 
-fn personas(loaded: &Loaded) -> String {
+fn personas(loaded: &LoadedConfig) -> String {
     let discord = &loaded.config.channels.discord;
     format!("{} {}", discord.personas_of("main"), discord.personas_of("another"))
 }
 
-fn discord(loaded: &Loaded) -> String {
+fn discord(loaded: &LoadedConfig) -> String {
     gates(loaded, "discord")
 }
 
 /// Whether the gateway removes what leads nowhere by itself.
-fn removes_stale(loaded: &Loaded) -> String {
+fn removes_stale(loaded: &LoadedConfig) -> String {
     ["console", "discord"].map(|channel| policy(loaded, channel).may_unbind_stale().to_string()).join(" ")
 }
 
-fn caps(loaded: &Loaded) -> String {
+fn caps(loaded: &LoadedConfig) -> String {
     let policy = policy(loaded, "discord");
     format!("{:?} {:?}", policy.at_sessions_max(), policy.account_sessions_max)
 }
 
-fn console_caps(loaded: &Loaded) -> String {
+fn console_caps(loaded: &LoadedConfig) -> String {
     format!("{:?}", policy(loaded, "console").account_sessions_max)
 }
 
-fn backend(loaded: &Loaded) -> String {
+fn backend(loaded: &LoadedConfig) -> String {
     let registry = Registry::default();
     registry.register(Arc::new(DirectRuntime::default()));
     let policy = policy(loaded, "console");
     let found = registry.require(&policy.backend.value).map(|runtime| runtime.id());
-    format!("{found:?} {}", policy.without_backend(Failure::of(Code::BackendMissing)))
+    format!("{found:?} {}", policy.explain_missing_backend(Failure::of(Code::BackendMissing)))
 }
 
 /// What is made of the first message in a conversation that the configuration binds.
-fn configured(loaded: &Loaded) -> String {
+fn configured(loaded: &LoadedConfig) -> String {
     let at = ConversationRef {
         channel: "console".to_owned(),
         account_id: "main".to_owned(),
         conversation_id: "c".to_owned(),
         parent_conversation_id: None,
     };
-    let Some(found) = find(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
-    let made = Made::of(found.entry).unwrap();
+    let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
+    let made = StaticSessionSpec::of(found.entry).unwrap();
     let key = first_key(&made.agent, ("console", "main", "c")).unwrap();
     format!("{:?}", bindings::configured::request(&at, found.entry.clone(), (key, made.metadata(None))))
 }
@@ -206,25 +207,26 @@ fn journal() -> Vec<EventRow> {
     (1..).zip(rows).map(row).collect()
 }
 
-fn stream(loaded: &Loaded) -> (Style, Pace) {
-    let stream = Live::new(loaded.clone()).stream(&Scope::default());
-    (Style::new(Limit::new(Unit::Bytes, 16_384), &stream), Pace::of(&stream))
+fn stream(loaded: &LoadedConfig) -> (Style, UpdateRate) {
+    let stream = LiveConfig::new(loaded.clone()).stream(&PolicyScope::default());
+    (Style::new(MessageLimit::new(Unit::Bytes, 16_384), &stream), UpdateRate::of(&stream))
 }
 
 /// What a conversation is told of a turn.
-fn told(loaded: &Loaded) -> String {
+fn told(loaded: &LoadedConfig) -> String {
     let (style, rows) = (stream(loaded).0, journal());
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
     rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
-    let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], Digest::Run(&digest));
+    let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
     format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
 }
 
 /// A long answer and a change of a file, as a channel with files is told it: the names and sizes of files.
-fn files(loaded: &Loaded) -> String {
-    let scope = Scope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
-    let stream = Live::new(loaded.clone()).stream(&scope);
-    let limit = Limit::new(Unit::Bytes, 2_000);
+fn files(loaded: &LoadedConfig) -> String {
+    let scope =
+        PolicyScope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
+    let stream = LiveConfig::new(loaded.clone()).stream(&scope);
+    let limit = MessageLimit::new(Unit::Bytes, 2_000);
     let mut rows = journal();
     let diff = json!({"type": "diff", "path": "a", "oldText": null, "newText": "x"});
     rows[1].payload = json!({"toolCallId": "a", "status": "completed", "content": [diff]}).to_string();
@@ -234,7 +236,7 @@ fn files(loaded: &Loaded) -> String {
         rows[0].payload = json!({"content": {"type": "text", "text": "word ".repeat(words)}}).to_string();
         let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
         rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
-        let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], Digest::Run(&digest));
+        let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
         parts.into_iter().map(|part| part.files).collect::<Vec<_>>()
     };
     let told = [of(1_000), of(20_000)];
@@ -242,7 +244,7 @@ fn files(loaded: &Loaded) -> String {
 }
 
 /// When the card of a turn changes, and to what, if a row comes every three seconds.
-fn cards(loaded: &Loaded) -> String {
+fn cards(loaded: &LoadedConfig) -> String {
     let (style, pace) = stream(loaded);
     let mut card = Card::new(style, pace, true, None, 0);
     let (mut rows, mut changes) = (journal().into_iter(), Vec::new());
@@ -250,9 +252,9 @@ fn cards(loaded: &Loaded) -> String {
         if now % 3_000 == 0 {
             rows.next().into_iter().for_each(|row| card.push(now, &row));
         }
-        if let Some(act) = card.act(now) {
+        if let Some(act) = card.next_update(now) {
             changes.push((now, act));
-            card.came(now, Came::Shown { message_id: "m".to_owned() });
+            card.handle_result(now, CardUpdateResult::Shown { message_id: "m".to_owned() });
         }
     }
     format!("{changes:?}")
@@ -274,7 +276,7 @@ const ROWS: &[Row] = &[
     (
         "acp.max_concurrent_sessions",
         "3",
-        Test(MANAGER, "b09_the_cap_holds_for_spawns_at_once_and_after_a_restart"),
+        Test(MANAGER, "the_cap_holds_for_spawns_at_once_and_after_a_restart"),
     ),
     ("acp.max_concurrent_sessions_per_account", "3", Seen(caps)),
     ("acp.max_concurrent_sessions_per_account", "3", Test(MANAGER, "an_account_has_a_cap_of_its_own")),
@@ -289,12 +291,12 @@ const ROWS: &[Row] = &[
     (
         "acp.stream.repeat_suppression",
         "false",
-        Test(CASES, "c03_a_tool_call_is_said_when_it_starts_and_when_it_ends"),
+        Test(CASES, "a_tool_call_is_said_when_it_starts_and_when_it_ends"),
     ),
     ("acp.stream.repeat_suppression", "false", Seen(told)),
     ("acp.stream.tag_visibility", "{ plan = true }", Seen(told)),
     ("acp.runtime.ttl_minutes", "1", Seen(limits)),
-    ("acp.runtime.ttl_minutes", "1", Test(LIVES, "b10_r_an_idle_agent_is_ended_by_time_and_comes_back")),
+    ("acp.runtime.ttl_minutes", "1", Test(LIVES, "an_idle_agent_is_ended_by_time_and_comes_back")),
     ("acp.runtime.install_command", "\"make\"", Seen(backend)),
     (
         "acp.control_plane.store",
@@ -324,7 +326,7 @@ const ROWS: &[Row] = &[
     (
         "acp.control_plane.recovery.reconcile_running_after_ms",
         "1000",
-        Test(LIVES, "b12_r_a_turn_without_its_supervisor_ends_in_bounded_time"),
+        Test(LIVES, "a_turn_without_its_supervisor_ends_in_bounded_time"),
     ),
     ("acp.control_plane.checkpoint.flush_every_events", "1", Seen(commits)),
     (
@@ -340,7 +342,7 @@ const ROWS: &[Row] = &[
     ),
     ("acp.idempotency.ttl_hours", "1", Seen(answers)),
     ("session.ttl_minutes", "1", Seen(windows)),
-    ("session.ttl_minutes", "1", Test(LIVES, "d02_r_a_session_that_nobody_uses_is_closed_by_time")),
+    ("session.ttl_minutes", "1", Test(LIVES, "a_session_that_nobody_uses_is_closed_by_time")),
     ("session.thread_bindings.enabled", "false", Seen(console)),
     ("session.thread_bindings.idle_hours", "1", Seen(console)),
     ("session.thread_bindings.idle_hours", "1", Test(MANAGER, "bindings_get_the_windows_of_their_account")),
@@ -349,7 +351,7 @@ const ROWS: &[Row] = &[
     (
         "session.thread_bindings.auto_unbind_stale",
         "true",
-        Test(BINDINGS, "b01_r_a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed"),
+        Test(BINDINGS, "a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed"),
     ),
     ("channels.console.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
     ("channels.console.accounts.*.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
@@ -376,7 +378,7 @@ const ROWS: &[Row] = &[
     (
         "channels.discord.files.long_final_parts",
         "1",
-        Test(FILES, "c01_an_answer_of_too_many_messages_is_its_beginning_and_a_file"),
+        Test(FILES, "an_answer_of_too_many_messages_is_its_beginning_and_a_file"),
     ),
     ("channels.discord.files.bytes_max", "65536", Seen(files)),
     ("channels.discord.files.turn_diff", "false", Seen(files)),
@@ -433,13 +435,9 @@ const ROWS: &[Row] = &[
     ("bindings.*.label", "\"front\"", Seen(configured)),
     ("bindings.*.mode", "\"oneshot\"", Seen(configured)),
     ("bindings.*.cwd", "\"/usr\"", Seen(configured)),
-    (
-        "bindings.*.cwd",
-        "\"/usr\"",
-        Test(BINDINGS, "d15_r_a_conversation_of_the_configuration_from_its_first_word"),
-    ),
+    ("bindings.*.cwd", "\"/usr\"", Test(BINDINGS, "a_conversation_of_the_configuration_from_its_first_word")),
     ("bindings.*.backend", "\"acpx\"", Seen(configured)),
-    ("bindings.*.backend", "\"acpx\"", Test(MANAGER, "d15_a_configured_session_asks_for_its_own_backend")),
+    ("bindings.*.backend", "\"acpx\"", Test(MANAGER, "a_configured_session_asks_for_its_own_backend")),
     ("bindings.*.permission", "\"deny-all\"", Seen(configured)),
     ("bindings.*.non_interactive_permissions", "\"fail\"", Seen(configured)),
     ("backends.direct.env_allow", "[\"SEC*\"]", Seen(profile)),
@@ -472,7 +470,7 @@ const ROWS: &[Row] = &[
     ("limits.prompt_bytes_max", "2048", Seen(api)),
     ("limits.prompt_bytes_max", "2048", Seen(limits)),
     ("limits.turn_ms", "1234", Seen(limits)),
-    ("limits.turn_ms", "1234", Test(LIVES, "b14_r_a_turn_that_is_over_its_configured_time_is_stopped")),
+    ("limits.turn_ms", "1234", Test(LIVES, "a_turn_that_is_over_its_configured_time_is_stopped")),
     ("limits.turn_silent_ms", "1234", Seen(limits)),
     ("limits.cancel_stuck_ms", "1234", Seen(limits)),
     ("limits.connections_max", "5", Seen(api)),
@@ -487,7 +485,7 @@ const ROWS: &[Row] = &[
     ("log.format", "\"json\"", Test(RELOAD, "sighup_reads_the_configuration_anew")),
 ];
 
-fn read(text: &str) -> Loaded {
+fn read(text: &str) -> LoadedConfig {
     let inputs = Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() };
     load(inputs).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -507,7 +505,7 @@ fn base(key: &str) -> String {
 }
 
 /// [`base`] with this key at this value.
-fn with(key: &str, value: &str) -> Loaded {
+fn with(key: &str, value: &str) -> LoadedConfig {
     let mut root: toml::Table = base(key).parse().unwrap();
     let mut set: toml::Table = format!("value = {value}").parse().unwrap();
     let name = if key.starts_with("agents.") { "mine" } else { "main" };

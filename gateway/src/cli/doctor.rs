@@ -4,15 +4,15 @@ mod accounts;
 
 use crate::agents::Agents;
 use crate::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
-use crate::cli::Global;
-use crate::cli::agents::{LOCAL, exe, found_here};
+use crate::cli::GlobalArgs;
+use crate::cli::agents::{LOCAL, agents_found_here, exe};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
-use crate::cli::output::{Out, Outcome, table};
+use crate::cli::output::{CliResult, Out, table};
 use crate::cli::serve::{sibling, supervisor_dir};
 use crate::config::load::LoadedFile;
 use crate::config::unused;
 use crate::error::Failure;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::store::check as store_check;
 use crate::store::lock::LOCK_FILE;
 use crate::store::schema::{CHECKED_FIRST_BYTES, DB_FILE};
@@ -41,7 +41,7 @@ pub(crate) struct DoctorArgs {
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum CheckStatus {
     Ok,
     /// Worth knowing; nothing is broken.
     Note,
@@ -51,34 +51,34 @@ enum Verdict {
 #[derive(Debug, Serialize)]
 struct Check {
     name: &'static str,
-    verdict: Verdict,
+    verdict: CheckStatus,
     detail: String,
 }
 
-fn check(name: &'static str, verdict: Verdict, detail: impl Into<String>) -> Check {
+fn check(name: &'static str, verdict: CheckStatus, detail: impl Into<String>) -> Check {
     Check { name, verdict, detail: detail.into() }
 }
 
 /// `doctor`
-pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -> CliResult {
     let state_dir = global.state_dir()?;
     let mut checks = Vec::new();
     let mut supervisor_socket = supervisor_dir(&state_dir).join("supervisor.sock");
     let (mut config, mut known) = (None, None);
     match read(&state_dir, &args.config, None) {
-        Err(failure) => checks.push(check("configuration", Verdict::Failed, failure.message)),
+        Err(failure) => checks.push(check("configuration", CheckStatus::Failed, failure.message)),
         Ok((loaded, file)) => {
             let where_ = file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string());
-            checks.push(check("configuration", Verdict::Ok, where_));
+            checks.push(check("configuration", CheckStatus::Ok, where_));
             let notes = unused::set(&loaded.sources).into_iter();
-            checks.extend(notes.map(|note| check("configuration", Verdict::Note, note)));
+            checks.extend(notes.map(|note| check("configuration", CheckStatus::Note, note)));
             if let Some(socket) = &loaded.config.supervisor.socket {
                 supervisor_socket.clone_from(socket);
             }
             let place = file_of(&state_dir, file.as_deref());
             checks.extend(accounts::spawning(&loaded, &place));
             config = Some(loaded.config.clone());
-            known = Some(Agents::new(Live::new(loaded), environment(), &exe(), &state_dir));
+            known = Some(Agents::new(LiveConfig::new(loaded), environment(), &exe(), &state_dir));
         }
     }
     checks.push(programs());
@@ -87,34 +87,34 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
     checks.extend(found);
     checks.extend(agents(global, known.as_ref(), &answers).await);
     let served = match &answers {
-        Answers::Status(status) => Some(status.accounts.as_slice()),
-        Answers::Nothing | Answers::Health => None,
+        GatewayProbe::Status(status) => Some(status.accounts.as_slice()),
+        GatewayProbe::Nothing | GatewayProbe::Health => None,
     };
-    checks.extend(accounts::look(config.as_ref(), served, &environment().into_iter().collect()));
-    checks.extend(database(&state_dir, !matches!(answers, Answers::Nothing)));
-    if let Answers::Status(status) = answers {
+    checks.extend(accounts::check_accounts(config.as_ref(), served, &environment().into_iter().collect()));
+    checks.extend(database(&state_dir, !matches!(answers, GatewayProbe::Nothing)));
+    if let GatewayProbe::Status(status) = answers {
         checks.extend(status.config.as_ref().and_then(|loaded| edited(loaded, &state_dir)));
         supervisor_socket = status.supervisor.socket.into();
     }
     checks.extend(supervisor(&supervisor_socket).await);
     checks.push(check(
         "isolation",
-        Verdict::Note,
+        CheckStatus::Note,
         "agents run as this user and can reach what it can, this API included: give hostile agents another user",
     ));
     out.show(&checks, |checks| {
         let rows = checks.iter().map(|check| {
             let verdict = match check.verdict {
-                Verdict::Ok => "ok",
-                Verdict::Note => "note",
-                Verdict::Failed => "FAILED",
+                CheckStatus::Ok => "ok",
+                CheckStatus::Note => "note",
+                CheckStatus::Failed => "FAILED",
             };
             vec![verdict.to_owned(), check.name.to_owned(), check.detail.clone()]
         });
         table(&["", "CHECK", "FOUND"], rows)
     })?;
     let failed: Vec<&str> =
-        checks.iter().filter(|check| check.verdict == Verdict::Failed).map(|check| check.name).collect();
+        checks.iter().filter(|check| check.verdict == CheckStatus::Failed).map(|check| check.name).collect();
     if failed.is_empty() {
         return Ok(());
     }
@@ -128,27 +128,27 @@ fn programs() -> Check {
         .map(|failure| failure.message)
         .collect();
     match missing.is_empty() {
-        true => check("programs", Verdict::Ok, "acp-supervisor and acp-wrapper are beside this program"),
-        false => check("programs", Verdict::Failed, missing.join("; ")),
+        true => check("programs", CheckStatus::Ok, "acp-supervisor and acp-wrapper are beside this program"),
+        false => check("programs", CheckStatus::Failed, missing.join("; ")),
     }
 }
 
 /// Lists the installed agents, from the gateway, or from this process if no gateway answers.
-async fn agents(global: &Global, known: Option<&Agents>, answers: &Answers) -> Option<Check> {
+async fn agents(global: &GlobalArgs, known: Option<&Agents>, answers: &GatewayProbe) -> Option<Check> {
     let (views, note) = match (answers, known) {
-        (Answers::Nothing, known) => (found_here(known?), format!(" ({LOCAL})")),
-        (Answers::Health | Answers::Status(_), _) => {
+        (GatewayProbe::Nothing, known) => (agents_found_here(known?), format!(" ({LOCAL})")),
+        (GatewayProbe::Health | GatewayProbe::Status(_), _) => {
             let deadline = Instant::now() + Duration::from_millis(AGENTS_MS);
             let asked = async { global.client()?.until(Some(deadline)).get("/v1/agents").await };
             match asked.await {
                 Ok(views) => (views, String::new()),
-                Err(failure) => return Some(check("agents", Verdict::Note, failure.message)),
+                Err(failure) => return Some(check("agents", CheckStatus::Note, failure.message)),
             }
         }
     };
     let installed = views.iter().filter(|view| view.installed);
     let names: Vec<&str> = installed.map(|view| view.name.as_str()).collect();
-    Some(check("agents", Verdict::Ok, format!("installed: {}{note}", names.join(" "))))
+    Some(check("agents", CheckStatus::Ok, format!("installed: {}{note}", names.join(" "))))
 }
 
 fn directory(dir: &Path) -> Check {
@@ -156,24 +156,24 @@ fn directory(dir: &Path) -> Check {
     let shown = dir.display();
     match std::fs::metadata(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            check(name, Verdict::Note, format!("{shown} does not exist yet: `acp-gateway up` makes it"))
+            check(name, CheckStatus::Note, format!("{shown} does not exist yet: `acp-gateway up` makes it"))
         }
-        Err(error) => check(name, Verdict::Failed, format!("{shown}: {error}")),
+        Err(error) => check(name, CheckStatus::Failed, format!("{shown}: {error}")),
         Ok(meta) if meta.uid() != rustix::process::geteuid().as_raw() => {
-            check(name, Verdict::Failed, format!("{shown} belongs to uid {}", meta.uid()))
+            check(name, CheckStatus::Failed, format!("{shown} belongs to uid {}", meta.uid()))
         }
         Ok(meta) if meta.mode() & 0o077 != 0 => {
-            check(name, Verdict::Failed, format!("others may enter {shown}: chmod 700 it"))
+            check(name, CheckStatus::Failed, format!("others may enter {shown}: chmod 700 it"))
         }
         Ok(_) => match rustix::fs::access(dir, rustix::fs::Access::WRITE_OK) {
-            Ok(()) => check(name, Verdict::Ok, shown.to_string()),
-            Err(error) => check(name, Verdict::Failed, format!("{shown} cannot be written: {error}")),
+            Ok(()) => check(name, CheckStatus::Ok, shown.to_string()),
+            Err(error) => check(name, CheckStatus::Failed, format!("{shown} cannot be written: {error}")),
         },
     }
 }
 
 /// Level of detail that the gateway answers with.
-enum Answers {
+enum GatewayProbe {
     Nothing,
     /// Only the health endpoint.
     Health,
@@ -181,27 +181,27 @@ enum Answers {
 }
 
 /// Queries the gateway.
-async fn gateway(global: &Global, state_dir: &Path) -> (Answers, Vec<Check>) {
+async fn gateway(global: &GlobalArgs, state_dir: &Path) -> (GatewayProbe, Vec<Check>) {
     let name = "gateway";
     let deadline = Instant::now() + Duration::from_millis(ANSWER_MS);
-    let failed = |failure: Failure| vec![check(name, Verdict::Failed, failure.message)];
+    let failed = |failure: Failure| vec![check(name, CheckStatus::Failed, failure.message)];
     let client = match global.client() {
         Ok(client) => client.until(Some(deadline)),
-        Err(failure) => return (Answers::Nothing, failed(failure)),
+        Err(failure) => return (GatewayProbe::Nothing, failed(failure)),
     };
     let health = match client.get::<HealthView>("/v1/health").await {
         Ok(health) => health,
         Err(_) if !state_dir.join(SOCKET).exists() => {
             let text = "not running: start it with `acp-gateway up`";
-            return (Answers::Nothing, vec![check(name, Verdict::Note, text)]);
+            return (GatewayProbe::Nothing, vec![check(name, CheckStatus::Note, text)]);
         }
-        Err(failure) => return (Answers::Nothing, failed(failure)),
+        Err(failure) => return (GatewayProbe::Nothing, failed(failure)),
     };
     match client.get::<StatusView>("/v1/status").await {
-        Err(failure) => (Answers::Health, failed(failure)),
+        Err(failure) => (GatewayProbe::Health, failed(failure)),
         Ok(status) => {
             let checks = serving(&health, &status);
-            (Answers::Status(Box::new(status)), checks)
+            (GatewayProbe::Status(Box::new(status)), checks)
         }
     }
 }
@@ -210,24 +210,26 @@ fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
     let mut checks = vec![if status.supervisor.connected {
         let detail =
             format!("pid {}, version {}, durability {}", health.pid, status.version, status.durability);
-        check("gateway", Verdict::Ok, detail)
+        check("gateway", CheckStatus::Ok, detail)
     } else {
         let detail = format!("pid {}, and without its supervisor: {}", health.pid, status.supervisor.detail);
-        check("gateway", Verdict::Failed, detail)
+        check("gateway", CheckStatus::Failed, detail)
     }];
     checks.extend(status.backends.iter().map(|backend| {
-        let verdict = if backend.ok { Verdict::Ok } else { Verdict::Failed };
+        let verdict = if backend.ok { CheckStatus::Ok } else { CheckStatus::Failed };
         check("backend", verdict, format!("{}: {}", backend.id, backend.details))
     }));
     if status.backends.is_empty() {
-        checks.push(check("backend", Verdict::Failed, "none is registered: no session can be started"));
+        checks.push(check("backend", CheckStatus::Failed, "none is registered: no session can be started"));
     }
     if !status.dispatch_enabled {
         let text = "acp.dispatch.enabled is false: prompts are refused, by policy";
-        checks.push(check("dispatch", Verdict::Note, text));
+        checks.push(check("dispatch", CheckStatus::Note, text));
     }
     match &status.store {
-        None => checks.push(check("store", Verdict::Failed, "the control plane cannot be read; see the log")),
+        None => {
+            checks.push(check("store", CheckStatus::Failed, "the control plane cannot be read; see the log"))
+        }
         Some(store) => checks.extend(stored(store)),
     }
     checks
@@ -251,7 +253,7 @@ fn edited(loaded: &ConfigView, state_dir: &Path) -> Option<Check> {
     };
     let shown = path.display();
     let text = format!("{shown} {change} after the gateway had loaded its configuration: SIGHUP loads it");
-    Some(check("configuration", Verdict::Note, text))
+    Some(check("configuration", CheckStatus::Note, text))
 }
 
 fn stored(store: &StoreView) -> Vec<Check> {
@@ -265,20 +267,20 @@ fn stored(store: &StoreView) -> Vec<Check> {
         store.inbox_waiting
     );
     let well = store.health == "well";
-    let mut checks = vec![check("store", if well { Verdict::Ok } else { Verdict::Failed }, detail)];
+    let mut checks = vec![check("store", if well { CheckStatus::Ok } else { CheckStatus::Failed }, detail)];
     checks.push(match store.stale_bindings {
-        0 => check("bindings", Verdict::Ok, "none is stale"),
+        0 => check("bindings", CheckStatus::Ok, "none is stale"),
         count => {
             let text = format!(
                 "{count} lead nowhere: say `/unfocus` there, or bind the conversation anew. {}",
                 store.stale.join("; ")
             );
-            check("bindings", Verdict::Failed, text)
+            check("bindings", CheckStatus::Failed, text)
         }
     });
     if store.actors_stuck > 0 {
         let text = format!("{} sessions are stuck; the log names them", store.actors_stuck);
-        checks.push(check("actors", Verdict::Failed, text));
+        checks.push(check("actors", CheckStatus::Failed, text));
     }
     if !store.still.is_empty() {
         let text = format!(
@@ -286,7 +288,7 @@ fn stored(store: &StoreView) -> Vec<Check> {
              says more; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back",
             store.still.join("; ")
         );
-        checks.push(check("records", Verdict::Failed, text));
+        checks.push(check("records", CheckStatus::Failed, text));
     }
     checks
 }
@@ -299,18 +301,18 @@ fn database(dir: &Path, answers: bool) -> Vec<Check> {
         Err(_) if !answers && !dir.join(LOCK_FILE).exists() => return Vec::new(),
         Ok(meta) if meta.len() > CHECKED_FIRST_BYTES => {
             let text = "large: `acp-gateway store check` looks at it page by page";
-            return vec![check(name, Verdict::Note, text)];
+            return vec![check(name, CheckStatus::Note, text)];
         }
         _ => {}
     }
-    match store_check::look(dir, true) {
+    match store_check::check_database(dir, true) {
         Ok(report) if report.ok => {
             let text = format!("schema {}, {} checks hold", report.schema_version, report.checks.len());
-            vec![check(name, Verdict::Ok, text)]
+            vec![check(name, CheckStatus::Ok, text)]
         }
         Ok(report) => {
             let broken = report.checks.into_iter().filter(|check| !check.broken.is_empty());
-            let text = |found: store_check::Finding| {
+            let text = |found: store_check::CheckFinding| {
                 format!(
                     "{} {}: {}; see `acp-gateway store check`",
                     found.name,
@@ -318,16 +320,16 @@ fn database(dir: &Path, answers: bool) -> Vec<Check> {
                     found.broken.join(", ")
                 )
             };
-            broken.map(|found| check(name, Verdict::Failed, text(found))).collect()
+            broken.map(|found| check(name, CheckStatus::Failed, text(found))).collect()
         }
-        Err(error) => vec![check(name, Verdict::Failed, error.whole())],
+        Err(error) => vec![check(name, CheckStatus::Failed, error.whole())],
     }
 }
 
 async fn supervisor(socket: &Path) -> Vec<Check> {
     let name = "supervisor";
     if !socket.exists() {
-        return vec![check(name, Verdict::Note, format!("none listens at {}", socket.display()))];
+        return vec![check(name, CheckStatus::Note, format!("none listens at {}", socket.display()))];
     }
     let hello = hello_at(socket, Role::Admin);
     let deadline = Duration::from_millis(ANSWER_MS);
@@ -335,11 +337,11 @@ async fn supervisor(socket: &Path) -> Vec<Check> {
     match asked.await {
         Err(ConnError::Refused(refusal)) if is_tenant_only(refusal.code, socket) => {
             let text = "answers; its state is shown to root, its own user and its admin group";
-            vec![check(name, Verdict::Ok, text)]
+            vec![check(name, CheckStatus::Ok, text)]
         }
-        Err(error) => vec![check(name, Verdict::Failed, format!("{}: {error}", socket.display()))],
+        Err(error) => vec![check(name, CheckStatus::Failed, format!("{}: {error}", socket.display()))],
         Ok(Reply::Status(status)) => supervised(&status),
-        Ok(_) => vec![check(name, Verdict::Failed, "it answered out of turn")],
+        Ok(_) => vec![check(name, CheckStatus::Failed, "it answered out of turn")],
     }
 }
 
@@ -355,8 +357,10 @@ fn supervised(status: &Status) -> Vec<Check> {
         status.leases.iter().filter(|(state, _)| !state.is_ended()).map(|(_, count)| count).sum();
     let detail =
         format!("pid {}, version {}, rung {}, {living} leases", status.pid, status.version, status.rung);
-    let mut checks = vec![check("supervisor", Verdict::Ok, detail)];
-    checks.extend(status.warnings.iter().map(|warning| check("supervisor", Verdict::Note, warning.clone())));
+    let mut checks = vec![check("supervisor", CheckStatus::Ok, detail)];
+    checks.extend(
+        status.warnings.iter().map(|warning| check("supervisor", CheckStatus::Note, warning.clone())),
+    );
     checks
 }
 
@@ -381,14 +385,17 @@ mod tests {
     }
 
     /// Returns the names of the checks that are not ok if the value at `path` is replaced.
-    fn complaints(path: &str, value: Value) -> Vec<(&'static str, Verdict)> {
+    fn complaints(path: &str, value: Value) -> Vec<(&'static str, CheckStatus)> {
         let mut status = status();
         *status.pointer_mut(path).unwrap() = value;
         let health: HealthView =
             serde_json::from_value(json!({ "ok": true, "pid": 7, "version": "1" })).unwrap();
         let status: StatusView = serde_json::from_value(status).unwrap();
         let checks = serving(&health, &status).into_iter();
-        checks.filter(|check| check.verdict != Verdict::Ok).map(|check| (check.name, check.verdict)).collect()
+        checks
+            .filter(|check| check.verdict != CheckStatus::Ok)
+            .map(|check| (check.name, check.verdict))
+            .collect()
     }
 
     #[test]
@@ -413,7 +420,7 @@ mod tests {
 
     #[test]
     fn each_thing_that_can_be_wrong_has_its_check() {
-        use Verdict::{Failed, Note};
+        use CheckStatus::{Failed, Note};
         for (path, value, want) in [
             ("/pid", json!(9), vec![]),
             ("/supervisor/connected", json!(false), vec![("gateway", Failed)]),

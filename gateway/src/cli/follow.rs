@@ -1,7 +1,7 @@
 //! Event streams on a terminal and for programs.
 
-use crate::cli::output::{Out, Outcome, TextStyle, name};
-use crate::client::Events;
+use crate::cli::output::{CliResult, Out, TextStyle, name};
+use crate::client::EventStream;
 use crate::core::project::subject;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 /// Fields of an event line that every reader needs; the rest is parsed when the event is shown.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Head<'a> {
+pub(crate) struct EventHead<'a> {
     /// Type of the event.
     #[serde(rename = "type", borrow)]
     pub(crate) kind: Cow<'a, str>,
@@ -20,7 +20,7 @@ pub(crate) struct Head<'a> {
     pub(crate) run_id: Option<Cow<'a, str>>,
 }
 
-impl<'a> Head<'a> {
+impl<'a> EventHead<'a> {
     /// Reads the head of a line.
     ///
     /// # Errors
@@ -33,21 +33,21 @@ impl<'a> Head<'a> {
 }
 
 /// Shows events: JSON lines for programs, text for people.
-pub(crate) struct Show {
+pub(crate) struct EventPrinter {
     /// True while a line of the agent's thoughts is open.
     thinking: bool,
     /// True if prompts of users are shown, too.
     prompts: bool,
 }
 
-impl Show {
+impl EventPrinter {
     /// Creates the printer. With `prompts`, prompts of users are shown, too.
     pub(crate) fn new(prompts: bool) -> Self {
         Self { thinking: false, prompts }
     }
 
     /// Shows one event.
-    pub(crate) fn event(&mut self, line: &str, head: &Head<'_>, out: &mut Out) -> Outcome {
+    pub(crate) fn event(&mut self, line: &str, head: &EventHead<'_>, out: &mut Out) -> CliResult {
         if out.json {
             return out.line(line);
         }
@@ -95,7 +95,7 @@ impl Show {
             "error" => {
                 out.end_line()?;
                 out.flush()?;
-                crate::cli::output::say(&format!("error: {} ({})", text("message"), text("code")));
+                crate::cli::output::print_message(&format!("error: {} ({})", text("message"), text("code")));
                 Ok(())
             }
             "done" => match text("stop_reason") {
@@ -109,7 +109,7 @@ impl Show {
         }
     }
 
-    fn delta(&mut self, thought: bool, text: &str, out: &mut Out) -> Outcome {
+    fn delta(&mut self, thought: bool, text: &str, out: &mut Out) -> CliResult {
         if !thought {
             self.end_thought(out)?;
             return out.text(text);
@@ -125,7 +125,7 @@ impl Show {
         Ok(())
     }
 
-    fn end_thought(&mut self, out: &mut Out) -> Outcome {
+    fn end_thought(&mut self, out: &mut Out) -> CliResult {
         if std::mem::take(&mut self.thinking) {
             out.style(TextStyle::Plain)?;
             out.text("\n")?;
@@ -138,7 +138,7 @@ fn status(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
 
-fn plan(event: &Value, out: &mut Out) -> Outcome {
+fn plan(event: &Value, out: &mut Out) -> CliResult {
     let entries = event.get("entries").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     for entry in entries {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -165,8 +165,8 @@ pub(crate) fn exit_of(line: &str) -> u8 {
 }
 
 /// Prints a stream until it ends or `limit` events are printed.
-pub(crate) async fn print_events(mut events: Events, limit: u64, out: &mut Out) -> Outcome {
-    let mut show = Show::new(true);
+pub(crate) async fn print_events(mut events: EventStream, limit: u64, out: &mut Out) -> CliResult {
+    let mut show = EventPrinter::new(true);
     let mut left = limit;
     while left > 0 {
         let ready = match events.ready() {
@@ -177,7 +177,7 @@ pub(crate) async fn print_events(mut events: Events, limit: u64, out: &mut Out) 
             }
         };
         let Some(line) = ready else { break };
-        show.event(&line, &Head::of(&line)?, out)?;
+        show.event(&line, &EventHead::of(&line)?, out)?;
         left -= 1;
     }
     show.end_thought(out)?;

@@ -1,14 +1,14 @@
 //! `generate`: man pages and completion scripts of this program, for `make man` and `make completions`.
 
 use crate::cli::inside;
-use crate::cli::output::Outcome;
+use crate::cli::output::CliResult;
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
 /// Kind of files to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
+enum GenerateKind {
     /// One page for each verb (section 1)
     Man,
     /// One script for each shell
@@ -20,17 +20,17 @@ enum What {
 pub(crate) struct GenerateArgs {
     /// Kind of files to write
     #[arg(value_enum)]
-    what: What,
+    what: GenerateKind,
     /// Directory to write to; created if missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
 
 /// `generate`
-pub(crate) fn run(args: &GenerateArgs, command: &clap::Command) -> Outcome {
+pub(crate) fn run(args: &GenerateArgs, command: &clap::Command) -> CliResult {
     let written = std::fs::create_dir_all(&args.dir).and_then(|()| match args.what {
-        What::Man => clap_mangen::generate_to(command.clone(), &args.dir),
-        What::Completions => Shell::value_variants().iter().try_for_each(|shell| {
+        GenerateKind::Man => clap_mangen::generate_to(command.clone(), &args.dir),
+        GenerateKind::Completions => Shell::value_variants().iter().try_for_each(|shell| {
             let path =
                 clap_complete::generate_to(*shell, &mut command.clone(), command.get_name(), &args.dir);
             path.map(|_| ())

@@ -18,12 +18,12 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Replaces the filter of the running log.
-type Change = Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+type ReplaceFilterFn = Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
 /// Handle to change the log level of this process.
 #[derive(Clone)]
 pub(crate) struct LogHandle {
-    change: Option<Change>,
+    change: Option<ReplaceFilterFn>,
 }
 
 impl LogHandle {
@@ -56,7 +56,7 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
     let filter = filter(&log.level)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // Starting fails only if logging is already active; then there is nothing to change either.
-    let change: Change = match log.format {
+    let change: ReplaceFilterFn = match log.format {
         LogFormat::Text => {
             let terminal = io::IsTerminal::is_terminal(&io::stderr());
             let builder = builder.with_ansi(terminal).with_filter_reloading();
@@ -67,7 +67,8 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
             Arc::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
         }
         LogFormat::Json => {
-            let builder = builder.fmt_fields(JsonFields::new()).event_format(Flat).with_filter_reloading();
+            let builder =
+                builder.fmt_fields(JsonFields::new()).event_format(FlatJsonFormat).with_filter_reloading();
             let handle = builder.reload_handle();
             if builder.try_init().is_err() {
                 return Ok(LogHandle { change: None });
@@ -79,9 +80,9 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
 }
 
 /// Formats each event as one flat JSON object.
-struct Flat;
+struct FlatJsonFormat;
 
-impl<S> FormatEvent<S, JsonFields> for Flat
+impl<S> FormatEvent<S, JsonFields> for FlatJsonFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
@@ -102,15 +103,15 @@ where
             let fields = fields.and_then(|fields| serde_json::from_str::<Map<String, Value>>(fields).ok());
             line.extend(fields.into_iter().flatten());
         }
-        event.record(&mut Fields(&mut line));
+        event.record(&mut JsonFieldVisitor(&mut line));
         writeln!(writer, "{}", Value::Object(line))
     }
 }
 
 /// Copies the fields of an event into a JSON object.
-struct Fields<'a>(&'a mut Map<String, Value>);
+struct JsonFieldVisitor<'a>(&'a mut Map<String, Value>);
 
-impl Visit for Fields<'_> {
+impl Visit for JsonFieldVisitor<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.0.insert(field.name().to_owned(), format!("{value:?}").into());
     }
@@ -187,7 +188,7 @@ mod tests {
         let sink = lines.clone();
         let subscriber = tracing_subscriber::fmt()
             .fmt_fields(JsonFields::new())
-            .event_format(Flat)
+            .event_format(FlatJsonFormat)
             .with_writer(move || sink.clone())
             .finish();
         tracing::subscriber::with_default(subscriber, || {

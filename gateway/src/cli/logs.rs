@@ -1,9 +1,9 @@
 //! `logs`: standard error of the agents of a session.
 
 use crate::api::LogPage;
-use crate::cli::Global;
-use crate::cli::output::{Out, Outcome};
-use crate::client::{Client, encode};
+use crate::cli::GlobalArgs;
+use crate::cli::output::{CliResult, Out};
+use crate::client::{GatewayClient, encode};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Polling interval while following.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Maximum wait for a gateway or supervisor that is being restarted, while following.
-const RETURN: Duration = Duration::from_secs(60);
+const RESTART_WAIT: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +51,7 @@ struct LogLine<'a> {
 }
 
 /// `logs`
-pub(crate) async fn run(global: &Global, args: LogsArgs, out: &mut Out) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, args: LogsArgs, out: &mut Out) -> CliResult {
     let client = global.client()?;
     let path = format!("/v1/sessions/{}/log", encode(args.session.as_str()));
     let page: LogPage = client.get(&format!("{path}?lines={}", args.lines)).await?;
@@ -70,7 +70,7 @@ pub(crate) async fn run(global: &Global, args: LogsArgs, out: &mut Out) -> Outco
     }
 }
 
-async fn follow(client: &Client, path: &str, from: u64, out: &mut Out) -> Outcome {
+async fn follow(client: &GatewayClient, path: &str, from: u64, out: &mut Out) -> CliResult {
     let (mut offset, mut heard) = (from, Instant::now());
     loop {
         match client.get::<LogPage>(&format!("{path}?offset={offset}")).await {
@@ -81,7 +81,7 @@ async fn follow(client: &Client, path: &str, from: u64, out: &mut Out) -> Outcom
                     continue;
                 }
             }
-            Err(failure) if is_away(&failure) && heard.elapsed() < RETURN => {}
+            Err(failure) if is_restarting(&failure) && heard.elapsed() < RESTART_WAIT => {}
             Err(failure) => return Err(failure.into()),
         }
         tokio::time::sleep(PAUSE).await;
@@ -89,11 +89,11 @@ async fn follow(client: &Client, path: &str, from: u64, out: &mut Out) -> Outcom
 }
 
 /// True for failures of a gateway or supervisor that is being restarted.
-const fn is_away(failure: &Failure) -> bool {
+const fn is_restarting(failure: &Failure) -> bool {
     matches!(failure.code, Code::GatewayUnavailable | Code::BackendUnavailable)
 }
 
-fn print(page: &LogPage, out: &mut Out) -> Outcome {
+fn print(page: &LogPage, out: &mut Out) -> CliResult {
     for line in page.text.lines() {
         if out.json {
             out.json(&parse(line))?;

@@ -18,13 +18,13 @@ pub(crate) mod sessions;
 pub(crate) mod store;
 pub(crate) mod up;
 
-use crate::channel::Channel;
-use crate::client::Client;
+use crate::channel::ChannelAdapter;
+use crate::client::GatewayClient;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use output::{Out, Outcome};
+use output::{CliResult, Out};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,14 +44,14 @@ With --json every verb prints JSON lines, failures too. Exit codes: 0 done or ca
 #[command(name = "acp-gateway", version, about = "Live with coding agents: sessions that outlast everything", after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
-    global: Global,
+    global: GlobalArgs,
     #[command(subcommand)]
-    verb: Verb,
+    verb: CliCommand,
 }
 
 /// Flags of every verb.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Global {
+pub(crate) struct GlobalArgs {
     /// State directory of the gateway [default: $XDG_STATE_HOME/acp-host or ~/.local/state/acp-host]
     #[arg(long, global = true, value_name = "DIR", env = "ACP_GATEWAY_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub(crate) struct Global {
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum CliCommand {
     /// Start a supervisor if none answers, and serve; Ctrl-C ends both
     Up(serve::ServeArgs),
     /// Serve in the foreground; the supervisor is managed elsewhere
@@ -70,7 +70,7 @@ enum Verb {
     Chat(chat::ChatArgs),
     /// Sessions: spawn, list, show, history, set, cancel, new, close, archive, delete, reset
     #[command(subcommand)]
-    Sessions(sessions::Verb),
+    Sessions(sessions::SessionsCommand),
     /// Send a prompt and stream the reply
     Prompt(prompt::PromptArgs),
     /// Send text into the running turn
@@ -79,17 +79,17 @@ enum Verb {
     Logs(logs::LogsArgs),
     /// List and answer pending permission requests
     #[command(subcommand)]
-    Permissions(permissions::Verb),
+    Permissions(permissions::PermissionsCommand),
     /// List the known agents, and which are installed here
     Agents(agents::AgentsArgs),
     /// Check the installation
     Doctor(doctor::DoctorArgs),
     /// Show or check the configuration
     #[command(subcommand)]
-    Config(config::Verb),
+    Config(config::ConfigCommand),
     /// Check, read, back up or restore the control plane's database
     #[command(subcommand)]
-    Store(store::Verb),
+    Store(store::StoreCommand),
     /// Give a copied state directory a new identity
     Adopt,
     /// Run a deterministic agent that needs no credentials: speaks ACP on standard input and output
@@ -119,7 +119,7 @@ pub fn main() -> ExitCode {
 
 /// Like `main`; a gateway started by it has these channels in addition to the built-in ones.
 #[must_use]
-pub fn main_with(channels: Vec<Arc<dyn Channel>>) -> ExitCode {
+pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     crate::memory::configure_allocator();
     let args: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&args) {
@@ -128,8 +128,8 @@ pub fn main_with(channels: Vec<Arc<dyn Channel>>) -> ExitCode {
     };
     let global = cli.global;
     match cli.verb {
-        Verb::DemoAgent => crate::demo_agent::main(global.state_dir.as_deref()),
-        Verb::Detached { command } => up::detached(&command),
+        CliCommand::DemoAgent => crate::demo_agent::main(global.state_dir.as_deref()),
+        CliCommand::Detached { command } => up::detached(&command),
         verb => {
             let mut out = Out::new(global.json);
             let outcome = run(&global, verb, channels, &mut out);
@@ -150,33 +150,38 @@ fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
         let text = text.strip_prefix("error: ").unwrap_or(&text).trim();
         return out.finish(Err(Failure::new(Code::Usage, text).origin("client").into()));
     }
-    output::say(error.render().to_string().trim_end());
+    output::print_message(error.render().to_string().trim_end());
     ExitCode::from(Code::Usage.exit())
 }
 
-fn run(global: &Global, verb: Verb, channels: Vec<Arc<dyn Channel>>, out: &mut Out) -> Outcome {
+fn run(
+    global: &GlobalArgs,
+    verb: CliCommand,
+    channels: Vec<Arc<dyn ChannelAdapter>>,
+    out: &mut Out,
+) -> CliResult {
     match verb {
-        Verb::Up(args) => service()?.block_on(up::run(global, &args, channels, out)),
-        Verb::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),
-        Verb::Chat(args) => command()?.block_on(chat::run(global, args, out)),
-        Verb::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
-        Verb::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),
-        Verb::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),
-        Verb::Logs(args) => command()?.block_on(logs::run(global, args, out)),
-        Verb::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
-        Verb::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
-        Verb::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),
-        Verb::Config(verb) => config::run(global, &verb, out),
-        Verb::Store(verb) => store::run(global, &verb, out),
-        Verb::Adopt => adopt::run(global, out),
-        Verb::Completions { shell } => completions(shell, out),
-        Verb::Generate(args) => generate::run(&args, &Cli::command()),
+        CliCommand::Up(args) => service()?.block_on(up::run(global, &args, channels, out)),
+        CliCommand::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),
+        CliCommand::Chat(args) => command()?.block_on(chat::run(global, args, out)),
+        CliCommand::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
+        CliCommand::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),
+        CliCommand::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),
+        CliCommand::Logs(args) => command()?.block_on(logs::run(global, args, out)),
+        CliCommand::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
+        CliCommand::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
+        CliCommand::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),
+        CliCommand::Config(verb) => config::run(global, &verb, out),
+        CliCommand::Store(verb) => store::run(global, &verb, out),
+        CliCommand::Adopt => adopt::run(global, out),
+        CliCommand::Completions { shell } => completions(shell, out),
+        CliCommand::Generate(args) => generate::run(&args, &Cli::command()),
         // Handled by `main_with`.
-        Verb::DemoAgent | Verb::Detached { .. } => Ok(()),
+        CliCommand::DemoAgent | CliCommand::Detached { .. } => Ok(()),
     }
 }
 
-fn completions(shell: clap_complete::Shell, out: &mut Out) -> Outcome {
+fn completions(shell: clap_complete::Shell, out: &mut Out) -> CliResult {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "acp-gateway", &mut script);
     out.text(&String::from_utf8_lossy(&script))
@@ -204,7 +209,7 @@ pub(crate) fn usage(message: impl Into<String>) -> Failure {
     Failure::new(Code::Usage, message).origin("client")
 }
 
-impl Global {
+impl GlobalArgs {
     /// Returns the absolute path of the state directory.
     ///
     /// # Errors
@@ -220,9 +225,9 @@ impl Global {
     /// Creates a client of the gateway.
     ///
     /// # Errors
-    /// As [`Global::state_dir`].
-    pub(crate) fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::new(&self.state_dir()?))
+    /// As [`GlobalArgs::state_dir`].
+    pub(crate) fn client(&self) -> Result<GatewayClient, Failure> {
+        Ok(GatewayClient::new(&self.state_dir()?))
     }
 }
 
@@ -235,13 +240,13 @@ fn default_state_dir() -> Option<PathBuf> {
 
 /// `--idempotency-key`.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Once {
+pub(crate) struct IdempotencyArgs {
     /// Idempotency key: repeated requests with the same key take effect once [default: a new key]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<IdempotencyKey>,
 }
 
-impl Once {
+impl IdempotencyArgs {
     /// Returns the given key, or a new one.
     pub(crate) fn key(&self) -> IdempotencyKey {
         self.idempotency_key.clone().unwrap_or_else(IdempotencyKey::mint)

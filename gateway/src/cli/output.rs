@@ -11,16 +11,16 @@ use std::process::ExitCode;
 
 /// Reason why a command ends early.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum CliError {
     /// The command failed; the failure is not printed yet.
     Failed(Failure),
     /// The command ended with this exit code and has printed everything.
     Code(u8),
     /// The reader of standard output has closed it.
-    Unread,
+    StdoutClosed,
 }
 
-impl From<Failure> for Stop {
+impl From<Failure> for CliError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
@@ -51,7 +51,7 @@ impl TextStyle {
 }
 
 /// Result of a command.
-pub(crate) type Outcome = Result<(), Stop>;
+pub(crate) type CliResult = Result<(), CliError>;
 
 /// Standard output.
 pub(crate) struct Out {
@@ -72,8 +72,8 @@ impl Out {
         Self { stdout: BufWriter::with_capacity(64 * 1024, stdout), json, terminal, open_line: false }
     }
 
-    fn raw(&mut self, bytes: &[u8]) -> Outcome {
-        self.stdout.write_all(bytes).map_err(unread)
+    fn raw(&mut self, bytes: &[u8]) -> CliResult {
+        self.stdout.write_all(bytes).map_err(write_error)
     }
 
     /// Sanitizes text for standard output if standard output is a terminal.
@@ -86,7 +86,7 @@ impl Out {
     }
 
     /// Prints a line; ends an open line first.
-    pub(crate) fn line(&mut self, text: &str) -> Outcome {
+    pub(crate) fn line(&mut self, text: &str) -> CliResult {
         self.end_line()?;
         let text = self.safe(text);
         self.raw(text.as_bytes())?;
@@ -94,12 +94,12 @@ impl Out {
     }
 
     /// Sets the style of the following text on a terminal.
-    pub(crate) fn style(&mut self, style: TextStyle) -> Outcome {
+    pub(crate) fn style(&mut self, style: TextStyle) -> CliResult {
         if self.terminal && !self.json { self.raw(style.escape()) } else { Ok(()) }
     }
 
     /// Prints streamed text without ending the line.
-    pub(crate) fn text(&mut self, text: &str) -> Outcome {
+    pub(crate) fn text(&mut self, text: &str) -> CliResult {
         let text = self.safe(text);
         if let Some(last) = text.as_bytes().last() {
             self.open_line = *last != b'\n';
@@ -108,12 +108,12 @@ impl Out {
     }
 
     /// Ends an open line.
-    pub(crate) fn end_line(&mut self) -> Outcome {
+    pub(crate) fn end_line(&mut self) -> CliResult {
         if std::mem::take(&mut self.open_line) { self.raw(b"\n") } else { Ok(()) }
     }
 
     /// Prints a value as one line of JSON.
-    pub(crate) fn json<T: Serialize>(&mut self, value: &T) -> Outcome {
+    pub(crate) fn json<T: Serialize>(&mut self, value: &T) -> CliResult {
         let text = serde_json::to_string(value).map_err(|error| {
             Failure::new(acp_shared::codes::Code::Runtime, error.to_string()).origin("client")
         })?;
@@ -122,7 +122,7 @@ impl Out {
     }
 
     /// Prints a value as one line of JSON, or as the text that `people` makes of it.
-    pub(crate) fn show<T: Serialize>(&mut self, value: &T, people: impl FnOnce(&T) -> String) -> Outcome {
+    pub(crate) fn show<T: Serialize>(&mut self, value: &T, people: impl FnOnce(&T) -> String) -> CliResult {
         if self.json {
             return self.json(value);
         }
@@ -132,13 +132,13 @@ impl Out {
     }
 
     /// Flushes the buffer.
-    pub(crate) fn flush(&mut self) -> Outcome {
-        self.stdout.flush().map_err(unread)
+    pub(crate) fn flush(&mut self) -> CliResult {
+        self.stdout.flush().map_err(write_error)
     }
 
     /// Prints a note that is not part of the output: dimmed on a terminal, otherwise on standard error, and
     /// not at all with `--json`.
-    pub(crate) fn note(&mut self, text: &str) -> Outcome {
+    pub(crate) fn note(&mut self, text: &str) -> CliResult {
         if self.json {
             return Ok(());
         }
@@ -151,21 +151,21 @@ impl Out {
         }
         // Flushed first, so that the order is right if both streams go to the same file.
         self.flush()?;
-        say(text);
+        print_message(text);
         Ok(())
     }
 
     /// Ends the command: prints a failure that is not printed yet and returns the exit code.
-    pub(crate) fn finish(mut self, outcome: Outcome) -> ExitCode {
+    pub(crate) fn finish(mut self, outcome: CliResult) -> ExitCode {
         let ended = outcome.and_then(|()| self.end_line()).and_then(|()| self.flush());
         match ended {
-            Ok(()) | Err(Stop::Unread) => ExitCode::SUCCESS,
-            Err(Stop::Code(code)) => {
+            Ok(()) | Err(CliError::StdoutClosed) => ExitCode::SUCCESS,
+            Err(CliError::Code(code)) => {
                 // The reader may be gone; then nothing can be reported.
                 let _ = self.end_line().and_then(|()| self.flush());
                 ExitCode::from(code)
             }
-            Err(Stop::Failed(failure)) => self.fail(failure),
+            Err(CliError::Failed(failure)) => self.fail(failure),
         }
     }
 
@@ -175,14 +175,14 @@ impl Out {
             let _ = self.json(&ErrorBody::from(failure));
         } else {
             let _ = self.end_line().and_then(|()| self.flush());
-            say(&format!("error: {failure}"));
+            print_message(&format!("error: {failure}"));
         }
         ExitCode::from(code)
     }
 }
 
 /// Prints a message on standard error.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_message(text: &str) {
     let mut stderr = io::stderr().lock();
     let text = if stderr.is_terminal() { sanitize::text(text) } else { Cow::Borrowed(text) };
     // A closed standard error cannot be reported anywhere.
@@ -194,12 +194,12 @@ pub(crate) fn name(text: &str) -> String {
     sanitize::line(text.trim(), NAME_CHARS_MAX)
 }
 
-fn unread(error: io::Error) -> Stop {
+fn write_error(error: io::Error) -> CliError {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        return Stop::Unread;
+        return CliError::StdoutClosed;
     }
     let what = format!("cannot write to standard output: {error}");
-    Stop::Failed(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
+    CliError::Failed(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
 }
 
 /// Formats a table for people: no frames, minimal column widths, one line per row.

@@ -1,8 +1,8 @@
 //! `permissions list | answer`.
 
 use crate::api::{AnswerBody, Done, OptionView, PermissionView};
-use crate::cli::output::{Out, Outcome, age, now_ms, table};
-use crate::cli::{Global, Once};
+use crate::cli::output::{CliResult, Out, age, now_ms, table};
+use crate::cli::{GlobalArgs, IdempotencyArgs};
 use crate::client::encode;
 use crate::core::permission::kind_words;
 use acp_shared::ids::SessionKey;
@@ -10,7 +10,7 @@ use clap::Subcommand;
 
 /// `permissions …`
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum PermissionsCommand {
     /// List the pending permission requests of a session
     List {
         /// The session
@@ -25,20 +25,20 @@ pub(crate) enum Verb {
         /// Option to choose
         option_id: String,
         #[command(flatten)]
-        once: Once,
+        once: IdempotencyArgs,
     },
 }
 
 /// `permissions …`
-pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, verb: PermissionsCommand, out: &mut Out) -> CliResult {
     let client = global.client()?;
     match verb {
-        Verb::List { session } => {
+        PermissionsCommand::List { session } => {
             let path = format!("/v1/sessions/{}/permissions", encode(session.as_str()));
             let views: Vec<PermissionView> = client.get(&path).await?;
             out.show(&views, |views| list(views))
         }
-        Verb::Answer { session, permission_id, option_id, once } => {
+        PermissionsCommand::Answer { session, permission_id, option_id, once } => {
             let (session, id) = (encode(session.as_str()), encode(&permission_id));
             let path = format!("/v1/sessions/{session}/permissions/{id}");
             let body = AnswerBody { option_id, by: None };

@@ -1,13 +1,13 @@
 //! `prompt` and `steer`: sends a prompt and follows the reply.
 
 use crate::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
-use crate::cli::follow::{Head, Show, exit_of};
-use crate::cli::output::{Out, Outcome, Stop, name, say};
-use crate::cli::{Global, Once, inside, usage};
-use crate::client::{Client, Events, Wanted, encode};
+use crate::cli::follow::{EventHead, EventPrinter, exit_of};
+use crate::cli::output::{CliError, CliResult, Out, name, print_message};
+use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
+use crate::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::core::permission::kind_note;
-use crate::core::project::excerpt;
-use crate::core::request::{Cancelled, PromptAccepted};
+use crate::core::project::tool_preview;
+use crate::core::request::{CancelResult, PromptAccepted};
 use crate::core::rows::RunMode;
 use crate::core::session::SessionState;
 use crate::error::Failure;
@@ -50,11 +50,11 @@ pub(crate) struct PromptArgs {
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
-    once: Once,
+    once: IdempotencyArgs,
 }
 
 /// `prompt` and `steer`
-pub(crate) async fn run(global: &Global, args: PromptArgs, steer: bool, out: &mut Out) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out: &mut Out) -> CliResult {
     let deadline = match args.timeout {
         None => None,
         Some(seconds) => {
@@ -85,8 +85,8 @@ pub(crate) async fn run(global: &Global, args: PromptArgs, steer: bool, out: &mu
     if accepted.queued_behind > 0 && !accepted.steered {
         out.note(&format!("[queued behind {}]", accepted.queued_behind))?;
     }
-    let mut turn = Turn {
-        events: client.events(Wanted {
+    let mut turn = TurnFollower {
+        events: client.events(EventSelection {
             session: args.session.clone(),
             after: accepted.after_seq,
             // The reply to a steer is part of the running turn, so all runs are followed.
@@ -98,9 +98,9 @@ pub(crate) async fn run(global: &Global, args: PromptArgs, steer: bool, out: &mu
         run: accepted.run_id,
         steered: accepted.steered,
         client,
-        asker: ask.then(Asker::start),
+        asker: ask.then(StdinLines::start),
         question: None,
-        show: Show::new(false),
+        show: EventPrinter::new(false),
     };
     turn.follow(out).await
 }
@@ -119,9 +119,9 @@ fn read_stdin() -> Result<String, Failure> {
 }
 
 /// Lines typed by a person, read on a separate thread.
-struct Asker(mpsc::Receiver<String>);
+struct StdinLines(mpsc::Receiver<String>);
 
-impl Asker {
+impl StdinLines {
     fn start() -> Self {
         let (lines, typed) = mpsc::channel(4);
         // The thread ends with the process, or at the end of its input.
@@ -137,9 +137,9 @@ impl Asker {
     }
 }
 
-async fn typed(asker: &mut Option<Asker>) -> String {
+async fn next_line(asker: &mut Option<StdinLines>) -> String {
     match asker {
-        Some(Asker(lines)) => match lines.recv().await {
+        Some(StdinLines(lines)) => match lines.recv().await {
             Some(line) => line,
             None => std::future::pending().await,
         },
@@ -148,19 +148,19 @@ async fn typed(asker: &mut Option<Asker>) -> String {
 }
 
 /// State of following a turn.
-struct Turn {
-    client: Client,
-    events: Events,
+struct TurnFollower {
+    client: GatewayClient,
+    events: EventStream,
     session: SessionKey,
     run: RunId,
     steered: bool,
-    asker: Option<Asker>,
+    asker: Option<StdinLines>,
     question: Option<PermissionView>,
-    show: Show,
+    show: EventPrinter,
 }
 
-impl Turn {
-    async fn follow(&mut self, out: &mut Out) -> Outcome {
+impl TurnFollower {
+    async fn follow(&mut self, out: &mut Out) -> CliResult {
         let mut interrupt =
             signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
         let mut cancelled = false;
@@ -170,13 +170,13 @@ impl Turn {
                 None => {
                     out.flush()?;
                     match self.wait(&mut interrupt).await? {
-                        Woken::Event(line) => line,
-                        Woken::Typed(line) => {
+                        FollowEvent::Event(line) => line,
+                        FollowEvent::Typed(line) => {
                             self.answer(&line, out).await?;
                             continue;
                         }
-                        Woken::Interrupted if cancelled => return Err(Stop::Code(INTERRUPTED)),
-                        Woken::Interrupted => {
+                        FollowEvent::Interrupted if cancelled => return Err(CliError::Code(INTERRUPTED)),
+                        FollowEvent::Interrupted => {
                             cancelled = true;
                             self.cancel(out).await?;
                             continue;
@@ -184,25 +184,30 @@ impl Turn {
                     }
                 }
             };
-            let Some(line) = line else { return self.ended_early(out) };
-            let head = Head::of(&line)?;
+            let Some(line) = line else { return self.on_stream_end(out) };
+            let head = EventHead::of(&line)?;
             self.show.event(&line, &head, out)?;
-            if let Some(outcome) = self.judge(&line, &head, out).await? {
+            if let Some(outcome) = self.outcome_of(&line, &head, out).await? {
                 return outcome;
             }
         }
     }
 
-    async fn wait(&mut self, interrupt: &mut Signal) -> Result<Woken, Failure> {
+    async fn wait(&mut self, interrupt: &mut Signal) -> Result<FollowEvent, Failure> {
         tokio::select! {
-            line = self.events.next() => line.map(Woken::Event),
-            typed = typed(&mut self.asker) => Ok(Woken::Typed(typed)),
-            _ = interrupt.recv() => Ok(Woken::Interrupted),
+            line = self.events.next() => line.map(FollowEvent::Event),
+            typed = next_line(&mut self.asker) => Ok(FollowEvent::Typed(typed)),
+            _ = interrupt.recv() => Ok(FollowEvent::Interrupted),
         }
     }
 
     /// Returns the outcome of the command if the event determines it.
-    async fn judge(&mut self, line: &str, head: &Head<'_>, out: &mut Out) -> Result<Option<Outcome>, Stop> {
+    async fn outcome_of(
+        &mut self,
+        line: &str,
+        head: &EventHead<'_>,
+        out: &mut Out,
+    ) -> Result<Option<CliResult>, CliError> {
         let own = head.run_id.as_deref() == Some(self.run.to_string().as_str());
         match head.kind.as_ref() {
             "permission" => self.ask(line, out)?,
@@ -217,30 +222,30 @@ impl Turn {
                 }
             }
             "done" => return Ok(Some(Ok(()))),
-            "error" if own || self.steered => return Ok(Some(Err(Stop::Code(exit_of(line))))),
+            "error" if own || self.steered => return Ok(Some(Err(CliError::Code(exit_of(line))))),
             _ => {}
         }
         Ok(None)
     }
 
-    fn ended_early(&self, out: &mut Out) -> Outcome {
+    fn on_stream_end(&self, out: &mut Out) -> CliResult {
         out.end_line()?;
         Err(Failure::of(acp_shared::codes::Code::SessionClosed).origin("gateway").into())
     }
 
-    fn ask(&mut self, line: &str, out: &mut Out) -> Outcome {
+    fn ask(&mut self, line: &str, out: &mut Out) -> CliResult {
         if self.asker.is_none() {
             return Ok(());
         }
         #[derive(serde::Deserialize)]
-        struct Asked {
+        struct PermissionPayload {
             permission_id: String,
             title: String,
             options: Vec<crate::api::OptionView>,
             #[serde(default)]
             tool_call: serde_json::Value,
         }
-        let asked: Asked = match serde_json::from_str(line) {
+        let asked: PermissionPayload = match serde_json::from_str(line) {
             Ok(asked) => asked,
             Err(error) => return out.note(&format!("[a question of the agent cannot be shown: {error}]")),
         };
@@ -250,7 +255,7 @@ impl Turn {
             format!("  {} {}{note}", i + 1, name(called))
         });
         out.line(&format!("The agent asks: {}", name(&asked.title)))?;
-        if let Some(excerpt) = excerpt(&asked.tool_call) {
+        if let Some(excerpt) = tool_preview(&asked.tool_call) {
             out.line(&excerpt)?;
         }
         out.line(&choices.collect::<Vec<_>>().join("\n"))?;
@@ -270,7 +275,7 @@ impl Turn {
         Ok(())
     }
 
-    async fn answer(&mut self, typed: &str, out: &mut Out) -> Outcome {
+    async fn answer(&mut self, typed: &str, out: &mut Out) -> CliResult {
         let Some(question) = &self.question else { return Ok(()) };
         let typed = typed.trim();
         let by_number = typed.parse::<usize>().ok().and_then(|n| question.options.get(n.checked_sub(1)?));
@@ -285,22 +290,22 @@ impl Turn {
         let answered: Result<Done, Failure> = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
         if let Err(failure) = answered {
             // Another client was faster, or the turn is over; the events report both.
-            say(&format!("not answered: {failure}"));
+            print_message(&format!("not answered: {failure}"));
         }
         self.question = None;
         Ok(())
     }
 
-    async fn cancel(&mut self, out: &mut Out) -> Outcome {
+    async fn cancel(&mut self, out: &mut Out) -> CliResult {
         out.note("[cancelling; Ctrl-C again leaves the turn alone]")?;
         let path = format!("/v1/sessions/{}/cancel", encode(self.session.as_str()));
         let body = CancelBody { run_id: (!self.steered).then_some(self.run) };
-        let _: Cancelled = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
+        let _: CancelResult = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
         Ok(())
     }
 }
 
-enum Woken {
+enum FollowEvent {
     Event(Option<String>),
     Typed(String),
     Interrupted,

@@ -1,13 +1,14 @@
 //! `serve`: the gateway in the foreground.
 
-use crate::app::{self, Hangup, Ready, Reload, Settings, Signals};
-use crate::channel::Channel;
+use crate::app;
+use crate::app::{GatewayReady, Reload, ServiceSignals, SighupAction, StartOptions};
+use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
-use crate::cli::output::{Out, Outcome, Stop};
-use crate::cli::{Global, inside, logging, usage};
+use crate::cli::output::{CliError, CliResult, Out};
+use crate::cli::{GlobalArgs, inside, logging, usage};
 use crate::config::{Config, Log, unused};
 use crate::error::Failure;
-use crate::supervisor::secret_beside;
+use crate::supervisor::default_secret_path;
 use clap::Args;
 use serde::Serialize;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -37,7 +38,11 @@ pub(crate) fn supervisor_dir(state_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// `CONFIG_INVALID`, `USAGE`.
-pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Result<Settings, Failure> {
+pub(crate) fn prepare(
+    global: &GlobalArgs,
+    args: &ServeArgs,
+    attended: bool,
+) -> Result<StartOptions, Failure> {
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, &args.config, args.supervisor_socket.as_deref())?;
     make_private(&state_dir)?;
@@ -62,14 +67,21 @@ pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Resu
         read: Box::new(move || read(&dir, &config_args, socket_flag.as_deref()).map(|(loaded, _)| loaded)),
         log_level: Box::new(move |level| log_handle.set(level)),
     });
-    Ok(Settings { state_dir, loaded, reload, supervisor_socket, supervisor_secret, stays_refused: !attended })
+    Ok(StartOptions {
+        state_dir,
+        loaded,
+        reload,
+        supervisor_socket,
+        supervisor_secret,
+        stays_refused: !attended,
+    })
 }
 
 /// Returns the supervisor's socket, and the file with its shared secret.
 pub(crate) fn supervisor_of(config: &Config, state_dir: &Path) -> (PathBuf, PathBuf) {
     let own = || supervisor_dir(state_dir).join("supervisor.sock");
     let socket = config.supervisor.socket.clone().unwrap_or_else(own);
-    let secret = config.supervisor.secret_file.clone().unwrap_or_else(|| secret_beside(&socket));
+    let secret = config.supervisor.secret_file.clone().unwrap_or_else(|| default_secret_path(&socket));
     (socket, secret)
 }
 
@@ -108,27 +120,32 @@ struct ReadyLine<'a> {
 
 /// `serve`
 pub(crate) async fn run(
-    global: &Global,
+    global: &GlobalArgs,
     args: &ServeArgs,
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
-) -> Outcome {
+) -> CliResult {
     let settings = prepare(global, args, false)?;
     let supervisor = settings.supervisor_socket.clone();
     if !settings.supervisor_socket.exists() {
         tracing::warn!(socket = %supervisor.display(), "waiting for the supervisor");
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, channels, Signals::listen(Hangup::Reloads)?, |ready: Ready| {
-        let line = ReadyLine { event: "ready", pid: ready.pid, socket: &ready.socket };
-        printed = out.show(&line, |line| {
-            format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)
-        });
-    });
+    let served = app::serve(
+        settings,
+        channels,
+        ServiceSignals::listen(SighupAction::Reloads)?,
+        |ready: GatewayReady| {
+            let line = ReadyLine { event: "ready", pid: ready.pid, socket: &ready.socket };
+            printed = out.show(&line, |line| {
+                format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)
+            });
+        },
+    );
     served.await?;
     // A closed standard output does not end a service.
     match printed {
-        Ok(()) | Err(Stop::Unread) => Ok(()),
+        Ok(()) | Err(CliError::StdoutClosed) => Ok(()),
         Err(stop) => Err(stop),
     }
 }

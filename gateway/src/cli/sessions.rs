@@ -6,14 +6,14 @@ use crate::api::{
 };
 use crate::cli::follow::print_events;
 use crate::cli::given::{GivenArgs, absolute};
-use crate::cli::output::{Out, Outcome, age, name, now_ms, table};
-use crate::cli::{Global, Once, usage};
-use crate::client::{Wanted, encode};
+use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
+use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
+use crate::client::{EventSelection, encode};
 use crate::config::{NonInteractive, PermissionMode};
-use crate::core::request::{Cancelled, SessionNow};
+use crate::core::request::{CancelResult, SessionStatus};
 use crate::core::rows::{BindingStatus, SessionMode};
 use crate::core::sanitize;
-use crate::core::ttl::{Expiry, Source, span};
+use crate::core::ttl::{Expiry, TimeoutKind, format_duration};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
@@ -25,7 +25,7 @@ const PROMPT_CHARS_MAX: usize = 48;
 
 /// `sessions …`
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum SessionsCommand {
     /// Start a session with an agent; prints its key
     #[command(
         after_help = "Example: acp-gateway sessions spawn --agent demo --cwd ~/project --label 'try it'"
@@ -52,7 +52,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         run: Option<RunId>,
         #[command(flatten)]
-        once: Once,
+        once: IdempotencyArgs,
     },
     /// Change one setting of a session, now and for every later start of its agent
     #[command(after_help = "Example: acp-gateway sessions set KEY --mode plan")]
@@ -65,14 +65,14 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "ID")]
         binding: Option<BindingId>,
         #[command(flatten)]
-        once: Once,
+        once: IdempotencyArgs,
     },
     /// Begin a new conversation with the next prompt; the session and its journal stay
     New {
         /// The session
         session: SessionKey,
         #[command(flatten)]
-        once: Once,
+        once: IdempotencyArgs,
     },
     /// Close a session for good, and end its agent
     Close(EndArgs),
@@ -96,7 +96,7 @@ pub(crate) struct EndArgs {
     #[arg(long)]
     discard: bool,
     #[command(flatten)]
-    once: Once,
+    once: IdempotencyArgs,
 }
 
 /// `sessions set`
@@ -105,14 +105,14 @@ pub(crate) struct SetArgs {
     /// The session
     session: SessionKey,
     #[command(flatten)]
-    one: Setting,
+    one: SettingArgs,
     #[command(flatten)]
-    once: Once,
+    once: IdempotencyArgs,
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Setting {
+struct SettingArgs {
     /// The agent's mode
     #[arg(long)]
     mode: Option<String>,
@@ -124,10 +124,10 @@ struct Setting {
     cwd: Option<PathBuf>,
     /// Set the handling of permission requests
     #[arg(long, value_enum, value_name = "MODE")]
-    permission: Option<Permission>,
+    permission: Option<PermissionModeArg>,
     /// Set the handling of permission requests that no person can answer
     #[arg(long, value_enum, value_name = "POLICY")]
-    non_interactive_permissions: Option<Policy>,
+    non_interactive_permissions: Option<UnattendedArg>,
     /// Time limit of a turn, 1 to 86400; 0 removes the limit
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
@@ -152,14 +152,14 @@ pub(crate) struct SpawnArgs {
     #[arg(long)]
     label: Option<String>,
     /// Lifetime of the session
-    #[arg(long, value_enum, default_value_t = Mode::Persistent)]
-    mode: Mode,
+    #[arg(long, value_enum, default_value_t = SessionModeArg::Persistent)]
+    mode: SessionModeArg,
     /// Handling of permission requests [default: the agent's]
     #[arg(long, value_enum, value_name = "MODE")]
-    permission: Option<Permission>,
+    permission: Option<PermissionModeArg>,
     /// Handling of permission requests that no person can answer [default: the agent's]
     #[arg(long, value_enum, value_name = "POLICY")]
-    non_interactive_permissions: Option<Policy>,
+    non_interactive_permissions: Option<UnattendedArg>,
     /// First prompt; follow it with `sessions history KEY --follow`
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -175,17 +175,17 @@ pub(crate) struct SpawnArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=120))]
     wait: u64,
     #[command(flatten)]
-    once: Once,
+    once: IdempotencyArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Mode {
+enum SessionModeArg {
     Persistent,
     Oneshot,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Permission {
+enum PermissionModeArg {
     Ask,
     ApproveReads,
     ApproveAll,
@@ -193,27 +193,27 @@ enum Permission {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Policy {
+enum UnattendedArg {
     Deny,
     Fail,
 }
 
-impl From<Permission> for PermissionMode {
-    fn from(permission: Permission) -> Self {
+impl From<PermissionModeArg> for PermissionMode {
+    fn from(permission: PermissionModeArg) -> Self {
         match permission {
-            Permission::Ask => Self::Ask,
-            Permission::ApproveReads => Self::ApproveReads,
-            Permission::ApproveAll => Self::ApproveAll,
-            Permission::DenyAll => Self::DenyAll,
+            PermissionModeArg::Ask => Self::Ask,
+            PermissionModeArg::ApproveReads => Self::ApproveReads,
+            PermissionModeArg::ApproveAll => Self::ApproveAll,
+            PermissionModeArg::DenyAll => Self::DenyAll,
         }
     }
 }
 
-impl From<Policy> for NonInteractive {
-    fn from(policy: Policy) -> Self {
+impl From<UnattendedArg> for NonInteractive {
+    fn from(policy: UnattendedArg) -> Self {
         match policy {
-            Policy::Deny => Self::Deny,
-            Policy::Fail => Self::Fail,
+            UnattendedArg::Deny => Self::Deny,
+            UnattendedArg::Fail => Self::Fail,
         }
     }
 }
@@ -241,21 +241,21 @@ pub(crate) struct HistoryArgs {
 }
 
 /// `sessions …`
-pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Out) -> CliResult {
     let client = global.client()?;
     let path = |session: &SessionKey, verb: &str| format!("/v1/sessions/{}{verb}", encode(session.as_str()));
     match verb {
-        Verb::Spawn(args) => spawn(global, args, out).await,
-        Verb::List { all } => {
+        SessionsCommand::Spawn(args) => spawn(global, args, out).await,
+        SessionsCommand::List { all } => {
             let views: Vec<SessionView> = client.get(&format!("/v1/sessions?all={all}")).await?;
             out.show(&views, |views| list(views))
         }
-        Verb::Show { session } => {
+        SessionsCommand::Show { session } => {
             let view: SessionView = client.get(&path(&session, "")).await?;
             out.show(&view, show)
         }
-        Verb::History(args) => {
-            let wanted = Wanted {
+        SessionsCommand::History(args) => {
+            let wanted = EventSelection {
                 session: args.session,
                 after: args.after,
                 run: args.run,
@@ -264,23 +264,23 @@ pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
             };
             print_events(client.events(wanted), args.limit.unwrap_or(u64::MAX), out).await
         }
-        Verb::Cancel { session, run, once } => {
+        SessionsCommand::Cancel { session, run, once } => {
             let body = CancelBody { run_id: run };
-            let done: Cancelled = client.post(&path(&session, "/cancel"), &body, &once.key()).await?;
+            let done: CancelResult = client.post(&path(&session, "/cancel"), &body, &once.key()).await?;
             out.show(&done, |done| match done.run_id {
                 Some(run) => format!("Run {run} was asked to stop."),
                 None => "Nothing ran or waited.".to_owned(),
             })
         }
-        Verb::Set(SetArgs { session, one, once }) => {
+        SessionsCommand::Set(SetArgs { session, one, once }) => {
             let body = one.body()?;
-            let now: SessionNow = client.post(&path(&session, "/options"), &body, &once.key()).await?;
+            let now: SessionStatus = client.post(&path(&session, "/options"), &body, &once.key()).await?;
             out.show(&now, |now| match &now.setting {
                 Some(result) => format!("{}: {}", now.session_key, result.text),
                 None => format!("{} has it, now and after a restart of its agent.", now.session_key),
             })
         }
-        Verb::Unbind { session, binding, once } => {
+        SessionsCommand::Unbind { session, binding, once } => {
             let body = UnbindBody { binding_id: binding, reason: None };
             let ended: Vec<BoundView> = client.post(&path(&session, "/unbind"), &body, &once.key()).await?;
             out.show(&ended, |ended| {
@@ -288,21 +288,21 @@ pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
                 format!("Unbound: {}.", places.collect::<Vec<_>>().join(", "))
             })
         }
-        Verb::New { session, once } => {
-            let now: SessionNow = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
+        SessionsCommand::New { session, once } => {
+            let now: SessionStatus = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
             out.show(&now, |now| format!("{} begins anew with the next prompt.", now.session_key))
         }
-        Verb::Close(args) => end(global, "/close", args, out).await,
-        Verb::Archive(args) => end(global, "/archive", args, out).await,
-        Verb::Delete(args) => end(global, "/delete", args, out).await,
-        Verb::Reset(args) => end(global, "/reset", args, out).await,
+        SessionsCommand::Close(args) => end(global, "/close", args, out).await,
+        SessionsCommand::Archive(args) => end(global, "/archive", args, out).await,
+        SessionsCommand::Delete(args) => end(global, "/delete", args, out).await,
+        SessionsCommand::Reset(args) => end(global, "/reset", args, out).await,
     }
 }
 
-async fn end(global: &Global, verb: &str, args: EndArgs, out: &mut Out) -> Outcome {
+async fn end(global: &GlobalArgs, verb: &str, args: EndArgs, out: &mut Out) -> CliResult {
     let path = format!("/v1/sessions/{}{verb}", encode(args.session.as_str()));
     let body = CloseBody { reason: args.reason, discard: args.discard };
-    let now: SessionNow = global.client()?.post(&path, &body, &args.once.key()).await?;
+    let now: SessionStatus = global.client()?.post(&path, &body, &args.once.key()).await?;
     out.show(&now, |now| {
         let forgets = match now.discarded {
             Some(true) => " Its agent was asked to forget it.",
@@ -313,7 +313,7 @@ async fn end(global: &Global, verb: &str, args: EndArgs, out: &mut Out) -> Outco
     })
 }
 
-impl Setting {
+impl SettingArgs {
     fn body(self) -> Result<OptionBody, Failure> {
         let cwd = self.cwd.map(|dir| absolute(&dir)).transpose()?;
         let config = self.option.map(|given| {
@@ -334,7 +334,7 @@ impl Setting {
     }
 }
 
-async fn spawn(global: &Global, args: SpawnArgs, out: &mut Out) -> Outcome {
+async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult {
     let here = || std::env::current_dir().map_err(|error| usage(format!("the current directory: {error}")));
     let cwd = absolute(&args.cwd.map_or_else(here, Ok)?)?;
     let (mcp_servers, additional_directories) = args.given.read()?;
@@ -343,8 +343,8 @@ async fn spawn(global: &Global, args: SpawnArgs, out: &mut Out) -> Outcome {
         cwd: Some(cwd),
         label: args.label,
         mode: Some(match args.mode {
-            Mode::Persistent => SessionMode::Persistent,
-            Mode::Oneshot => SessionMode::Oneshot,
+            SessionModeArg::Persistent => SessionMode::Persistent,
+            SessionModeArg::Oneshot => SessionMode::Oneshot,
         }),
         permission: args.permission.map(PermissionMode::from),
         non_interactive_permissions: args.non_interactive_permissions.map(NonInteractive::from),
@@ -373,7 +373,7 @@ async fn spawn(global: &Global, args: SpawnArgs, out: &mut Out) -> Outcome {
             let text = format!(
                 "The agent has not opened its session within {}; it is still being started. \
                  `acp-gateway sessions show {key}` says when it has.",
-                span(args.wait * 1_000)
+                format_duration(args.wait * 1_000)
             );
             Err(Failure::new(Code::Timeout, text).detail("NOT_OPEN").into())
         }
@@ -390,8 +390,8 @@ fn list(views: &[SessionView]) -> String {
             view.session_key.to_string(),
             view.agent.to_string(),
             view.state.as_str().to_owned(),
-            doing(view),
-            bound(view),
+            format_turns(view),
+            format_bindings(view),
             view.label.clone().unwrap_or_default(),
             view.cwd.clone(),
             age(view.last_activity_at_ms, now),
@@ -402,13 +402,13 @@ fn list(views: &[SessionView]) -> String {
 }
 
 /// Formats the running turn and the number of queued ones.
-fn doing(view: &SessionView) -> String {
+fn format_turns(view: &SessionView) -> String {
     let run = view.active_run.map_or("-".to_owned(), |run| run.to_string());
     if view.queued_runs == 0 { run } else { format!("{run} +{}", view.queued_runs) }
 }
 
 /// Formats the bindings of a session; the status of inactive ones is added.
-fn bound(view: &SessionView) -> String {
+fn format_bindings(view: &SessionView) -> String {
     let places = view.bindings.iter().map(|at| match at.status {
         BindingStatus::Active => format!("{}:{}", at.channel, at.conversation_id),
         BindingStatus::Pending | BindingStatus::Parked | BindingStatus::Ending | BindingStatus::Ended => {
@@ -420,7 +420,7 @@ fn bound(view: &SessionView) -> String {
 }
 
 /// Formats the MCP servers and additional directories of a session.
-fn given(view: &SessionView) -> Vec<(&'static str, String)> {
+fn format_environment(view: &SessionView) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     if !view.mcp_servers.is_empty() {
         let servers = view
@@ -438,13 +438,13 @@ fn given(view: &SessionView) -> Vec<(&'static str, String)> {
 /// Formats the timeout that ends first.
 fn time_left(expiry: &Expiry, now: u64) -> String {
     let what = match expiry.source {
-        Source::BindingIdle => "idle limit of its binding",
-        Source::BindingMaxAge => "maximum age of its binding",
-        Source::Session => "limit of sessions",
-        Source::Runtime => "limit of idle agents",
+        TimeoutKind::BindingIdle => "idle limit of its binding",
+        TimeoutKind::BindingMaxAge => "maximum age of its binding",
+        TimeoutKind::Session => "limit of sessions",
+        TimeoutKind::Runtime => "limit of idle agents",
     };
-    let left = span(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
-    format!("in {left}, if nothing happens ({what}, {})", span(expiry.window_ms))
+    let left = format_duration(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
+    format!("in {left}, if nothing happens ({what}, {})", format_duration(expiry.window_ms))
 }
 
 fn show(view: &SessionView) -> String {
@@ -467,13 +467,13 @@ fn show(view: &SessionView) -> String {
         ("agent session", view.agent_session_id.as_deref().map_or_else(none, name)),
         ("resumable", view.resumable.to_string()),
         ("lease", view.lease_id.clone().unwrap_or_else(none)),
-        ("active run", doing(view)),
-        ("bound to", bound(view)),
+        ("active run", format_turns(view)),
+        ("bound to", format_bindings(view)),
         ("events", view.last_session_seq.to_string()),
         ("created", format!("{} ago", age(view.created_at_ms, now))),
         ("active", format!("{} ago", age(view.last_activity_at_ms, now))),
     ];
-    facts.extend(given(view));
+    facts.extend(format_environment(view));
     if view.owner_session_key != view.session_key {
         facts.push(("owner", view.owner_session_key.to_string()));
     }

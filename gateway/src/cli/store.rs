@@ -1,10 +1,10 @@
 //! `store`: checks, reads, backs up and restores the control plane's database. Works without a running
 //! gateway, and stops none.
 
-use crate::cli::Global;
-use crate::cli::output::{Out, Outcome, Stop, age, now_ms, table};
+use crate::cli::GlobalArgs;
+use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
 use crate::error::Failure;
-use crate::store::check::{self, Report};
+use crate::store::check::{self, CheckReport};
 use crate::store::salvage::{self, Salvage};
 use crate::store::{StoreError, backup, restore, rollback};
 use acp_shared::codes::Code;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Interval of progress reports.
-const SAY_EVERY: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `store …`
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum StoreCommand {
     /// Check the database and its invariants; read-only, may run while the gateway runs
     Check(CheckArgs),
     /// List the sessions in the file, even a damaged one as far as it can be read; read-only
@@ -65,21 +65,21 @@ pub(crate) struct RestoreArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct BackedUp {
+struct BackupOutput {
     file: PathBuf,
     bytes: u64,
     broken: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Restored {
+struct RestoreOutput {
     kept: Option<PathBuf>,
     uncertain: u64,
     adopt: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Accepted {
+struct AcceptLossOutput {
     epoch: u64,
     event_id: u64,
     known_epoch: u64,
@@ -88,31 +88,31 @@ struct Accepted {
 }
 
 /// `store …`
-pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
+pub(crate) fn run(global: &GlobalArgs, verb: &StoreCommand, out: &mut Out) -> CliResult {
     let dir = global.state_dir()?;
-    if !dir.is_dir() && !matches!(verb, Verb::Restore(_)) {
+    if !dir.is_dir() && !matches!(verb, StoreCommand::Restore(_)) {
         return Err(super::usage(format!("{} is no directory", dir.display())).into());
     }
     match verb {
-        Verb::Check(args) => checked(&dir, args, out),
-        Verb::Sessions(args) => listed(&dir, args, out),
-        Verb::Backup(args) => backed_up(&dir, args, out),
-        Verb::Restore(args) => restored(&dir, args, out),
-        Verb::AcceptLoss => accepted(&dir, out),
+        StoreCommand::Check(args) => check_store(&dir, args, out),
+        StoreCommand::Sessions(args) => listed(&dir, args, out),
+        StoreCommand::Backup(args) => run_backup(&dir, args, out),
+        StoreCommand::Restore(args) => run_restore(&dir, args, out),
+        StoreCommand::AcceptLoss => run_accept_loss(&dir, out),
     }
 }
 
 /// Keeps the full error text: the person at the command line has to act on it.
-fn failed(error: StoreError) -> Stop {
+fn failed(error: StoreError) -> CliError {
     let whole = error.whole();
     let mut failure = Failure::from(error).origin("client");
     failure.message = whole;
-    Stop::Failed(failure)
+    CliError::Failed(failure)
 }
 
-fn checked(dir: &Path, args: &CheckArgs, out: &mut Out) -> Outcome {
-    let report = check::look(dir, args.quick).map_err(failed)?;
-    out.show(&report, people)?;
+fn check_store(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
+    let report = check::check_database(dir, args.quick).map_err(failed)?;
+    out.show(&report, format_report)?;
     if report.ok {
         return Ok(());
     }
@@ -126,7 +126,7 @@ fn checked(dir: &Path, args: &CheckArgs, out: &mut Out) -> Outcome {
     Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
 }
 
-fn people(report: &Report) -> String {
+fn format_report(report: &CheckReport) -> String {
     let rows = report.checks.iter().map(|check| {
         let found = if check.broken.is_empty() { String::new() } else { check.broken.join("; ") };
         let verdict = if check.broken.is_empty() { "ok" } else { "BROKEN" };
@@ -136,10 +136,10 @@ fn people(report: &Report) -> String {
     format!("{head}\n{}", table(&["", "CHECK", "RULE", "FOUND"], rows))
 }
 
-fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> Outcome {
-    let mut found = salvage::look(dir).map_err(failed)?;
+fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> CliResult {
+    let mut found = salvage::salvage(dir).map_err(failed)?;
     found.sessions.retain(|saved| args.all || saved.state != "closed");
-    out.show(&found, saved)?;
+    out.show(&found, format_salvage)?;
     if found.unread.is_empty() {
         return Ok(());
     }
@@ -148,7 +148,7 @@ fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> Outcome {
     Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
 }
 
-fn saved(found: &Salvage) -> String {
+fn format_salvage(found: &Salvage) -> String {
     let now = now_ms();
     let rows = found.sessions.iter().map(|saved| {
         let (label, bound) = (saved.label.clone().unwrap_or_default(), saved.bound.join(", "));
@@ -163,10 +163,10 @@ fn saved(found: &Salvage) -> String {
     text
 }
 
-fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> Outcome {
+fn run_backup(dir: &Path, args: &BackupArgs, out: &mut Out) -> CliResult {
     let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
-    let made = saying(out, |progress| backup::backup(dir, &file, args.replace, progress))?;
-    let view = BackedUp { file: made.path, bytes: made.bytes, broken: made.broken };
+    let made = with_progress(out, |progress| backup::backup(dir, &file, args.replace, progress))?;
+    let view = BackupOutput { file: made.path, bytes: made.bytes, broken: made.broken };
     out.show(&view, |view| {
         let mut text =
             format!("{} holds the control plane as it was, {} bytes.", view.file.display(), view.bytes);
@@ -177,11 +177,11 @@ fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> Outcome {
     })
 }
 
-fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> Outcome {
+fn run_restore(dir: &Path, args: &RestoreArgs, out: &mut Out) -> CliResult {
     let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
-    let done = saying(out, |progress| restore::restore(dir, &file, progress))?;
+    let done = with_progress(out, |progress| restore::restore(dir, &file, progress))?;
     let adopt = done.moved.map(|why| format!("acp-gateway adopt --state-dir {} ({why})", dir.display()));
-    let view = Restored { kept: done.kept, uncertain: done.uncertain, adopt };
+    let view = RestoreOutput { kept: done.kept, uncertain: done.uncertain, adopt };
     out.show(&view, |view| {
         let mut text = "The backup is in place.".to_owned();
         if let Some(kept) = &view.kept {
@@ -201,9 +201,9 @@ fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> Outcome {
     })
 }
 
-fn accepted(dir: &Path, out: &mut Out) -> Outcome {
-    let rollback::Accepted { note, uncertain } = rollback::accept(dir).map_err(failed)?;
-    let view = Accepted {
+fn run_accept_loss(dir: &Path, out: &mut Out) -> CliResult {
+    let rollback::AcceptedLoss { note, uncertain } = rollback::accept(dir).map_err(failed)?;
+    let view = AcceptLossOutput {
         epoch: note.epoch,
         event_id: note.event_id,
         known_epoch: note.known_epoch,
@@ -220,12 +220,12 @@ fn accepted(dir: &Path, out: &mut Out) -> Outcome {
 }
 
 /// Runs a long operation and reports its progress once per second.
-fn saying<T>(
+fn with_progress<T>(
     out: &mut Out,
     work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, StoreError>,
-) -> Result<T, Stop> {
+) -> Result<T, CliError> {
     #[derive(Serialize)]
-    struct Line {
+    struct ProgressLine {
         event: &'static str,
         pages: u64,
         pages_total: u64,
@@ -233,11 +233,11 @@ fn saying<T>(
     let mut said = Instant::now();
     let mut unread = None;
     let worked = work(&mut |pages, pages_total| {
-        if said.elapsed() < SAY_EVERY || unread.is_some() {
+        if said.elapsed() < PROGRESS_INTERVAL || unread.is_some() {
             return;
         }
         said = Instant::now();
-        let line = Line { event: "progress", pages, pages_total };
+        let line = ProgressLine { event: "progress", pages, pages_total };
         let told =
             if out.json { out.json(&line) } else { out.note(&format!("{pages} of {pages_total} pages")) };
         unread = told.err();

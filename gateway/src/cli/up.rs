@@ -3,17 +3,18 @@
 //! the gateway is killed, the supervisor keeps running and the next `up` finds it.
 
 use crate::agents::Agents;
-use crate::app::{self, Hangup, Ready, Signals};
-use crate::channel::Channel;
-use crate::cli::agents::{exe, found_here};
+use crate::app;
+use crate::app::{GatewayReady, ServiceSignals, SighupAction};
+use crate::channel::ChannelAdapter;
+use crate::cli::agents::{agents_found_here, exe};
 use crate::cli::config::environment;
-use crate::cli::output::{Out, Outcome, Stop, say};
+use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
-use crate::cli::{Global, inside};
+use crate::cli::{GlobalArgs, inside};
 use crate::error::Failure;
 use crate::http::kin;
-use crate::live::Live;
-use crate::store::identity::Home;
+use crate::live::LiveConfig;
+use crate::store::identity::StateDirLocation;
 use crate::store::{Durability, Store, StoreError};
 use crate::supervisor::hello_at;
 use acp_shared::codes::Code;
@@ -44,7 +45,7 @@ const LOG_LINES: usize = 5;
 
 /// Supervisor that answers.
 #[derive(Debug)]
-struct Supervisor {
+struct RunningSupervisor {
     pid: i32,
     socket: PathBuf,
     /// Child process, if this `up` started the supervisor.
@@ -53,7 +54,7 @@ struct Supervisor {
     process: Option<OwnedFd>,
 }
 
-impl Supervisor {
+impl RunningSupervisor {
     /// Creates the handle of a running supervisor that another process started.
     fn found(pid: i32, socket: &Path) -> Self {
         let process = rustix::process::Pid::from_raw(pid);
@@ -64,7 +65,7 @@ impl Supervisor {
 }
 
 #[derive(Debug, Serialize)]
-struct ReadyLine<'a> {
+struct UpReadyLine<'a> {
     event: &'a str,
     gateway_pid: u32,
     supervisor_pid: i32,
@@ -74,27 +75,28 @@ struct ReadyLine<'a> {
 
 /// `up`
 pub(crate) async fn run(
-    global: &Global,
+    global: &GlobalArgs,
     args: &ServeArgs,
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
-) -> Outcome {
+) -> CliResult {
     let settings = prepare(global, args, true)?;
-    let agents = Agents::new(Live::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
+    let agents =
+        Agents::new(LiveConfig::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
-    let mut signals = Signals::listen(Hangup::Ends)?;
+    let mut signals = ServiceSignals::listen(SighupAction::Ends)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
     // Ctrl-C during the start: there is nothing to serve.
-    if signals.came() {
+    if signals.is_raised() {
         return if supervisor.child.is_some() {
-            end_unused(&mut supervisor, &state_dir).await
+            stop_unused_supervisor(&mut supervisor, &state_dir).await
         } else {
             Ok(())
         };
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, channels, signals, |ready: Ready| {
-        let line = ReadyLine {
+    let served = app::serve(settings, channels, signals, |ready: GatewayReady| {
+        let line = UpReadyLine {
             event: "ready",
             gateway_pid: ready.pid,
             supervisor_pid: supervisor.pid,
@@ -107,24 +109,24 @@ pub(crate) async fn run(
     let ended = match &served {
         Ok(()) => end(&mut supervisor, &state_dir, out).await,
         // A supervisor started by this command is ended; one that was running before is left running.
-        Err(_) if supervisor.child.is_some() => end_unused(&mut supervisor, &state_dir).await,
+        Err(_) if supervisor.child.is_some() => stop_unused_supervisor(&mut supervisor, &state_dir).await,
         Err(_) => Ok(()),
     };
     served?;
     ended?;
     match printed {
-        Ok(()) | Err(Stop::Unread) => Ok(()),
+        Ok(()) | Err(CliError::StdoutClosed) => Ok(()),
         Err(stop) => Err(stop),
     }
 }
 
 /// Builds the welcome text.
-fn welcome(line: &ReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool) -> String {
+fn welcome(line: &UpReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool) -> String {
     let flag = if named { format!(" --state-dir {}", state_dir.display()) } else { String::new() };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let here = std::env::current_dir().unwrap_or_default();
-    let program = typed(&exe(), &std::env::split_paths(&path).collect::<Vec<_>>(), &here);
-    let views = found_here(agents);
+    let program = command_to_type(&exe(), &std::env::split_paths(&path).collect::<Vec<_>>(), &here);
+    let views = agents_found_here(agents);
     let real: Vec<String> = views
         .iter()
         .filter(|view| view.installed && view.allowed && view.name.as_str() != crate::agents::DEMO)
@@ -158,7 +160,7 @@ fn welcome(line: &ReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool)
 
 /// Returns the command to type for this program: the name if `PATH` resolves to this file, else the path,
 /// relative if below the current directory.
-fn typed(exe: &Path, path: &[PathBuf], here: &Path) -> String {
+fn command_to_type(exe: &Path, path: &[PathBuf], here: &Path) -> String {
     let name = Path::new(exe.file_name().unwrap_or_default());
     let found = path.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
     let is_this =
@@ -174,7 +176,7 @@ async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Fa
     let dir = state_dir.to_owned();
     let opened = tokio::task::spawn_blocking(move || {
         let store = Store::open(&dir, Durability::Full)?;
-        Ok::<_, StoreError>((store, Home::of(&dir)?))
+        Ok::<_, StoreError>((store, StateDirLocation::of(&dir)?))
     });
     let opened = opened.await.map_err(|error| inside("the state directory", &error))?;
     let (store, home) = opened.map_err(Failure::from)?;
@@ -194,28 +196,28 @@ async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply
 }
 
 /// Returns the pid of the supervisor at this socket, if one answers.
-async fn answering(socket: &Path) -> Result<Option<i32>, Failure> {
+async fn running_supervisor_pid(socket: &Path) -> Result<Option<i32>, Failure> {
     match ask(socket, Request::Status).await {
         Ok(acp_shared::protocol::Reply::Status(status)) => Ok(Some(status.pid)),
-        Ok(_) => Err(refused(socket, "it answered out of turn")),
-        Err(ConnError::Refused(refusal)) => Err(refused(socket, &refusal.to_string())),
-        Err(ConnError::Wire(error)) => Err(refused(socket, &error.to_string())),
+        Ok(_) => Err(supervisor_failure(socket, "it answered out of turn")),
+        Err(ConnError::Refused(refusal)) => Err(supervisor_failure(socket, &refusal.to_string())),
+        Err(ConnError::Wire(error)) => Err(supervisor_failure(socket, &error.to_string())),
         Err(ConnError::OutOfTurn | ConnError::RolledBack(_)) => {
-            Err(refused(socket, "it answered out of turn"))
+            Err(supervisor_failure(socket, "it answered out of turn"))
         }
         Err(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => Ok(None),
     }
 }
 
-fn refused(socket: &Path, why: &str) -> Failure {
+fn supervisor_failure(socket: &Path, why: &str) -> Failure {
     let what = format!("the supervisor at {} does not serve us: {why}", socket.display());
     Failure::new(Code::BackendUnavailable, what).origin("supervisor")
 }
 
 /// Returns the supervisor to use; starts one in the state directory if none answers.
-async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Failure> {
-    if let Some(pid) = answering(socket).await? {
-        return Ok(Supervisor::found(pid, socket));
+async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<RunningSupervisor, Failure> {
+    if let Some(pid) = running_supervisor_pid(socket).await? {
+        return Ok(RunningSupervisor::found(pid, socket));
     }
     let home = supervisor_dir(state_dir);
     make_private(&home)?;
@@ -224,11 +226,15 @@ async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Fa
     let mut child = start(&home, socket, &log)?;
     let until = Instant::now() + Duration::from_millis(START_MS);
     loop {
-        if let Some(pid) = answering(socket).await? {
+        if let Some(pid) = running_supervisor_pid(socket).await? {
             // With two concurrent `up`s, the other one's supervisor may be the one that answers.
             let ours = i32::try_from(child.id()).is_ok_and(|child| child == pid);
-            let found = Supervisor::found(pid, socket);
-            return Ok(if ours { Supervisor { child: Some(child), process: None, ..found } } else { found });
+            let found = RunningSupervisor::found(pid, socket);
+            return Ok(if ours {
+                RunningSupervisor { child: Some(child), process: None, ..found }
+            } else {
+                found
+            });
         }
         let gone = child.try_wait().map_err(|error| inside("the supervisor", &error))?;
         if gone.is_some() || Instant::now() >= until {
@@ -267,13 +273,13 @@ fn start(home: &Path, socket: &Path, log: &Path) -> Result<Child, Failure> {
 /// `detached`: leaves the Unix session of the caller and execs the program.
 pub(crate) fn detached(command: &[OsString]) -> ExitCode {
     if let Err(error) = rustix::process::setsid() {
-        say(&format!("cannot leave the session: {error}"));
+        print_message(&format!("cannot leave the session: {error}"));
         return ExitCode::FAILURE;
     }
     let Some((program, args)) = command.split_first() else { return ExitCode::FAILURE };
     // Returns only on failure.
     let error = Command::new(program).args(args).exec();
-    say(&format!("cannot start {}: {error}", program.display()));
+    print_message(&format!("cannot start {}: {error}", program.display()));
     ExitCode::FAILURE
 }
 
@@ -294,9 +300,9 @@ fn last_lines(log: &Path, before: u64) -> String {
 
 /// Ends the supervisor of this state directory, unless other gateways use it (H17). Connects as the gateway
 /// that has just ended, so that this gateway's own leases do not prevent the shutdown.
-async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Result<(), Stop> {
+async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out) -> Result<(), CliError> {
     let (hello, marks) = own_hello(&supervisor.socket, state_dir).await?;
-    match ask_to_end(supervisor, state_dir, (hello, Some(marks))).await {
+    match request_shutdown(supervisor, state_dir, (hello, Some(marks))).await {
         Ok(_) | Err(ConnError::Closed) => {}
         Err(ConnError::Refused(refusal)) => {
             return out.note(&format!("The supervisor (pid {}) goes on: {refusal}", supervisor.pid));
@@ -309,17 +315,20 @@ async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Re
                 .note(&format!("The supervisor (pid {}) goes on: {}", supervisor.pid, rollback.refusal));
         }
         Err(error @ (ConnError::Wire(_) | ConnError::Timeout(_) | ConnError::OutOfTurn)) => {
-            return Err(refused(&supervisor.socket, &error.to_string()).into());
+            return Err(supervisor_failure(&supervisor.socket, &error.to_string()).into());
         }
     }
-    ended(supervisor).await
+    wait_for_exit(supervisor).await
 }
 
 /// Ends the supervisor that was started for a gateway that failed to start. Open leases of an earlier gateway
 /// keep the supervisor running, and the next `up` finds it.
-async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(), Stop> {
-    match ask_to_end(supervisor, state_dir, (hello_at(&supervisor.socket, Role::Admin), None)).await {
-        Ok(_) | Err(ConnError::Closed) => ended(supervisor).await,
+async fn stop_unused_supervisor(
+    supervisor: &mut RunningSupervisor,
+    state_dir: &Path,
+) -> Result<(), CliError> {
+    match request_shutdown(supervisor, state_dir, (hello_at(&supervisor.socket, Role::Admin), None)).await {
+        Ok(_) | Err(ConnError::Closed) => wait_for_exit(supervisor).await,
         Err(error) => {
             tracing::warn!(%error, supervisor_pid = supervisor.pid, "the supervisor goes on");
             Ok(())
@@ -327,8 +336,8 @@ async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(),
     }
 }
 
-async fn ask_to_end(
-    supervisor: &Supervisor,
+async fn request_shutdown(
+    supervisor: &RunningSupervisor,
     state_dir: &Path,
     (hello, marks): (Hello, Option<Marks>),
 ) -> Result<acp_shared::protocol::Reply, ConnError> {
@@ -343,7 +352,7 @@ async fn ask_to_end(
 }
 
 /// Waits until the supervisor has ended.
-async fn ended(supervisor: &mut Supervisor) -> Result<(), Stop> {
+async fn wait_for_exit(supervisor: &mut RunningSupervisor) -> Result<(), CliError> {
     let until = Instant::now() + Duration::from_millis(END_MS);
     while Instant::now() < until {
         let ended = match (&mut supervisor.child, &supervisor.process) {
@@ -357,7 +366,7 @@ async fn ended(supervisor: &mut Supervisor) -> Result<(), Stop> {
         }
         tokio::time::sleep(Duration::from_millis(ASK_MS)).await;
     }
-    Err(refused(&supervisor.socket, "it was asked to end and has not").into())
+    Err(supervisor_failure(&supervisor.socket, "it was asked to end and has not").into())
 }
 
 #[cfg(test)]
@@ -374,18 +383,18 @@ mod tests {
         std::fs::create_dir_all(exe.parent().unwrap()).unwrap();
         std::fs::create_dir(&bin).unwrap();
         std::fs::write(&exe, "").unwrap();
-        assert_eq!(typed(&exe, path, &real), "target/release/acp-gateway");
-        assert_eq!(typed(&exe, path, Path::new("/nowhere")), exe.display().to_string());
+        assert_eq!(command_to_type(&exe, path, &real), "target/release/acp-gateway");
+        assert_eq!(command_to_type(&exe, path, Path::new("/nowhere")), exe.display().to_string());
         assert_eq!(
-            typed(&exe, &[], exe.parent().unwrap()),
+            command_to_type(&exe, &[], exe.parent().unwrap()),
             exe.display().to_string(),
             "no shell looks there"
         );
         std::fs::write(bin.join("acp-gateway"), "another one").unwrap();
-        assert_eq!(typed(&exe, path, &real), "target/release/acp-gateway");
+        assert_eq!(command_to_type(&exe, path, &real), "target/release/acp-gateway");
         std::fs::remove_file(bin.join("acp-gateway")).unwrap();
         std::os::unix::fs::symlink(&exe, bin.join("acp-gateway")).unwrap();
-        assert_eq!(typed(&exe, path, &real), "acp-gateway");
+        assert_eq!(command_to_type(&exe, path, &real), "acp-gateway");
     }
 
     #[test]

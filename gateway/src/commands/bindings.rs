@@ -1,66 +1,66 @@
 //! Commands on bindings: bind, unbind, verbosity and timeouts.
 
-use super::{Asked, Commands, Meant};
+use super::{CommandContext, Commands, ResolvedCommand};
 use crate::bindings::configured::may_unbind;
-use crate::bindings::{BindRequest, Bound, DONE, Unbind};
-use crate::core::binding::{Window, intro};
-use crate::core::command::gate::{Belongs, Who};
+use crate::bindings::{BINDING_SCOPE, BindRequest, SessionBinding, UnbindTarget};
+use crate::core::binding::{BindingTimeout, binding_notice};
+use crate::core::command::gate::{AccessRequirement, Ownership};
 use crate::core::rows::{BindingRow, Verbosity};
 use crate::core::session::SessionState;
-use crate::core::ttl::span;
-use crate::core::when::utc;
+use crate::core::ttl::format_duration;
+use crate::core::when::format_utc;
 use crate::error::Failure;
-use crate::inbound::root_key;
+use crate::inbound::message_idempotency_key;
 use crate::store::{bindings, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, SessionKey};
 
 impl Commands {
     /// `/focus`
-    pub(super) async fn focus(&self, asked: Asked<'_>, name: &str) -> Result<String, Failure> {
+    pub(super) async fn focus(&self, context: CommandContext<'_>, name: &str) -> Result<String, Failure> {
         let decide = async {
-            let session_key = self.named(asked, Some(name), Who::Focus).await?;
+            let session_key = self.resolve_session(context, Some(name), AccessRequirement::Focus).await?;
             if self.service.session(&session_key).await?.state == SessionState::Closed {
                 return Err(Failure::of(Code::SessionClosed));
             }
-            Ok(Meant { session_key, answer: None, elsewhere: false })
+            Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
-        let key = self.meant(asked, decide).await?.session_key;
-        let at = asked.inbound.conversation.clone();
+        let key = self.resolve_once(context, decide).await?.session_key;
+        let at = context.inbound.conversation.clone();
         let request = BindRequest {
             session_key: key.clone(),
             windows: self.service.may_focus(&at)?,
             at,
             placement: None,
-            by: asked.by.name.to_owned(),
+            by: context.by.name.to_owned(),
             made: None,
-            key: root_key(asked.inbound)?,
+            key: message_idempotency_key(context.inbound)?,
         };
         let bound = self.bindings.bind(request).await?;
-        Ok(match bound.fresh {
-            true => self.begun(asked, &bound),
+        Ok(match bound.is_new {
+            true => self.bound_text(context, &bound),
             false => format!("This conversation was bound already to {key}."),
         })
     }
 
     /// `/unfocus`
-    pub(super) async fn unfocus(&self, asked: Asked<'_>) -> Result<String, Failure> {
-        let at = asked.inbound.conversation.clone();
+    pub(super) async fn unfocus(&self, context: CommandContext<'_>) -> Result<String, Failure> {
+        let at = context.inbound.conversation.clone();
         let here = at.clone();
-        let root = root_key(asked.inbound)?;
+        let root = message_idempotency_key(context.inbound)?;
         let of = root.clone();
         let before = self.store.read("unfocus_before", move |db| {
-            let done = commands::before::<Vec<BindingId>>(db, DONE, &of)?;
+            let done = commands::before::<Vec<BindingId>>(db, BINDING_SCOPE, &of)?;
             Ok((done.is_some(), bindings::of_conversation(db, &here)?))
         });
         let (is_done, binding) = before.await?;
         if let Some(binding) = binding.filter(|_| !is_done) {
-            let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by] };
-            asked.by.may(Who::Binder, &belongs)?;
+            let belongs = Ownership { session: Vec::new(), bindings: vec![binding.bound_by] };
+            context.by.may(AccessRequirement::Binder, &belongs)?;
             may_unbind(&self.service.config(), &at, &binding.metadata)?;
         }
-        let reason = format!("unbound by {}", asked.name());
-        let ended = self.bindings.unbind(Unbind::Conversation(at), &reason, root).await?;
+        let reason = format!("unbound by {}", context.name());
+        let ended = self.bindings.unbind(UnbindTarget::Conversation(at), &reason, root).await?;
         Ok(match ended.first() {
             Some(BindingRow { session_key: key, .. }) => {
                 format!("Unbound. The session goes on; /focus {key} binds it again.")
@@ -73,13 +73,13 @@ impl Commands {
     /// `/acp verbosity`
     pub(super) async fn verbosity(
         &self,
-        asked: Asked<'_>,
+        context: CommandContext<'_>,
         change: Option<Option<Verbosity>>,
     ) -> Result<String, Failure> {
-        let (at, root) = (asked.inbound.conversation.clone(), root_key(asked.inbound)?);
+        let (at, root) = (context.inbound.conversation.clone(), message_idempotency_key(context.inbound)?);
         let of = root.clone();
         let found = self.store.read("verbosity", move |db| {
-            Ok((commands::before::<String>(db, DONE, &of)?, bindings::of_conversation(db, &at)?))
+            Ok((commands::before::<String>(db, BINDING_SCOPE, &of)?, bindings::of_conversation(db, &at)?))
         });
         let (said, binding) = found.await?;
         if let Some(said) = said {
@@ -90,10 +90,10 @@ impl Commands {
             return Err(Failure::new(Code::NotBound, text).origin("gateway"));
         };
         let Some(to) = change else { return Ok(verbosity_text(binding.verbosity, "")) };
-        let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by.clone()] };
-        asked.by.may(Who::Binder, &belongs)?;
+        let belongs = Ownership { session: Vec::new(), bindings: vec![binding.bound_by.clone()] };
+        context.by.may(AccessRequirement::Binder, &belongs)?;
         let done = self.store.write("verbosity_set", move |tx| {
-            commands::once(tx, DONE, &root, || {
+            commands::run_once(tx, BINDING_SCOPE, &root, || {
                 bindings::set_verbosity(tx, &binding, to)?;
                 Ok(verbosity_text(to, " from now on"))
             })
@@ -104,24 +104,24 @@ impl Commands {
     /// `/session idle`, `/session max-age`
     pub(super) async fn window(
         &self,
-        asked: Asked<'_>,
+        context: CommandContext<'_>,
         target: Option<&str>,
-        window: Window,
+        window: BindingTimeout,
         change: Option<Option<u64>>,
     ) -> Result<String, Failure> {
         let Some(ms) = change else {
-            let session = self.named(asked, target, Who::Anyone).await?;
-            return self.shown(asked, session, window).await;
+            let session = self.resolve_session(context, target, AccessRequirement::Anyone).await?;
+            return self.window_report(context, session, window).await;
         };
         let decide = async {
-            let session_key = self.named(asked, target, Who::Binder).await?;
-            Ok(Meant { session_key, answer: None, elsewhere: false })
+            let session_key = self.resolve_session(context, target, AccessRequirement::Binder).await?;
+            Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
-        let session = self.meant(asked, decide).await?.session_key;
-        let root = root_key(asked.inbound)?;
-        let (key, at) = (session.clone(), asked.inbound.conversation.clone());
+        let session = self.resolve_once(context, decide).await?.session_key;
+        let root = message_idempotency_key(context.inbound)?;
+        let (key, at) = (session.clone(), context.inbound.conversation.clone());
         let done = self.store.write("binding_window", move |tx| {
-            commands::once(tx, DONE, &root, || {
+            commands::run_once(tx, BINDING_SCOPE, &root, || {
                 let shown = commands::set_window(tx, &key, &at, (window, ms))?;
                 let count = shown.len();
                 let text = shown.first().map(|binding| window_text(binding, window));
@@ -138,10 +138,10 @@ impl Commands {
 
     /// Builds the reply to a command that bound a session: intro of the session if bound here, else the other
     /// conversation.
-    pub(super) fn begun(&self, asked: Asked<'_>, bound: &Bound) -> String {
+    pub(super) fn bound_text(&self, context: CommandContext<'_>, bound: &SessionBinding) -> String {
         let at = &bound.binding.conversation;
-        if at.conversation_id == asked.inbound.conversation.conversation_id {
-            intro(&bound.session, &bound.binding)
+        if at.conversation_id == context.inbound.conversation.conversation_id {
+            binding_notice(&bound.session, &bound.binding)
         } else {
             let place = self.bindings.mention(at);
             format!("{} is bound to the conversation {place}. Go on there.", bound.session.session_key)
@@ -149,9 +149,15 @@ impl Commands {
     }
 
     /// Returns the text for one timeout of a session's binding.
-    async fn shown(&self, asked: Asked<'_>, session: SessionKey, window: Window) -> Result<String, Failure> {
-        let (key, at) = (session.clone(), asked.inbound.conversation.clone());
-        let found = self.store.read("binding_windows", move |db| commands::bindings_near(db, &key, &at));
+    async fn window_report(
+        &self,
+        context: CommandContext<'_>,
+        session: SessionKey,
+        window: BindingTimeout,
+    ) -> Result<String, Failure> {
+        let (key, at) = (session.clone(), context.inbound.conversation.clone());
+        let found =
+            self.store.read("binding_windows", move |db| commands::bindings_in_account(db, &key, &at));
         let found = found.await?;
         found.first().map(|binding| window_text(binding, window)).ok_or_else(|| unbound(&session))
     }
@@ -179,18 +185,18 @@ fn unbound(session: &SessionKey) -> Failure {
 }
 
 /// Describes a timeout of a binding and when it ends the binding.
-fn window_text(binding: &BindingRow, window: Window) -> String {
+fn window_text(binding: &BindingRow, window: BindingTimeout) -> String {
     let (ms, since_ms, after) = match window {
-        Window::Idle => (binding.idle_ms, binding.last_activity_at_ms, " without a word"),
-        Window::MaxAge => (binding.max_age_ms, binding.bound_at_ms, ", whatever is said"),
+        BindingTimeout::Idle => (binding.idle_ms, binding.last_activity_at_ms, " without a word"),
+        BindingTimeout::MaxAge => (binding.max_age_ms, binding.bound_at_ms, ", whatever is said"),
     };
     match ms.filter(|ms| *ms > 0) {
         None => format!("/session {} is off: the binding does not end for that reason.", window.as_str()),
         Some(ms) => format!(
             "/session {} is {}: the binding ends after that time{after}; as it is, at {}.",
             window.as_str(),
-            span(ms),
-            utc(since_ms.saturating_add(ms))
+            format_duration(ms),
+            format_utc(since_ms.saturating_add(ms))
         ),
     }
 }

@@ -1,20 +1,20 @@
 //! Commands that report sessions, agents and health. Replies contain no secrets and no internals: those are
 //! in the log and in `acp-gateway doctor`.
 
-use super::{Asked, Commands, options, permissions};
+use super::{CommandContext, Commands, options, permissions};
 use crate::api::{AgentView, StatusView};
-use crate::core::command::gate::Standing;
+use crate::core::command::gate::RequesterRole;
 use crate::core::paths::hide_paths;
-use crate::core::policy::Policy;
-use crate::core::project::unmarked;
+use crate::core::policy::EffectivePolicy;
+use crate::core::project::escape_name;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::run::RunState;
 use crate::core::ttl::Expiry;
-use crate::core::when::utc;
+use crate::core::when::format_utc;
 use crate::error::Failure;
-use crate::store::codec::Word as _;
+use crate::store::codec::SqlEnum as _;
 use crate::store::commands;
-use crate::store::levels::Circumstances;
+use crate::store::levels::SessionActivity;
 use acp_shared::ids::SessionKey;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -22,25 +22,25 @@ use std::fmt::Write as _;
 /// Maximum number of sessions in a list.
 const LIST_MAX: usize = 20;
 /// Maximum number of sessions searched for those of one person.
-const LOOK_MAX: u32 = 1_000;
+const SEARCHED_MAX: u32 = 1_000;
 /// Maximum number of runs counted in a session's status.
 const RUNS_MAX: u32 = 100;
 /// Maximum length of a text from an agent or an error, in characters.
 const TEXT_CHARS_MAX: usize = 300;
 /// Maximum number of agent capabilities in a status.
-const ABILITIES_MAX: usize = 16;
+const CAPABILITIES_MAX: usize = 16;
 
 impl Commands {
     /// Returns the open sessions that the person may see, last used first.
-    async fn visible(&self, asked: Asked<'_>) -> Result<Vec<SessionRow>, Failure> {
-        if asked.by.standing == Standing::Operator {
+    async fn visible_sessions(&self, context: CommandContext<'_>) -> Result<Vec<SessionRow>, Failure> {
+        if context.by.role == RequesterRole::Operator {
             return self.service.sessions(false, u32::try_from(LIST_MAX).unwrap_or(u32::MAX)).await;
         }
         let mut own = Vec::new();
-        for row in self.service.sessions(false, LOOK_MAX).await? {
+        for row in self.service.sessions(false, SEARCHED_MAX).await? {
             let key = row.session_key.clone();
             let owners = self.store.read("session_owners", move |db| commands::owners(db, &key)).await?;
-            if asked.by.owns(&owners) {
+            if context.by.owns(&owners) {
                 own.push(row);
             }
             if own.len() == LIST_MAX {
@@ -51,14 +51,14 @@ impl Commands {
     }
 
     /// `/acp sessions`
-    pub(super) async fn sessions(&self, asked: Asked<'_>) -> Result<String, Failure> {
-        let current = self.here(asked.inbound).await?;
-        let rows = self.visible(asked).await?;
+    pub(super) async fn sessions(&self, context: CommandContext<'_>) -> Result<String, Failure> {
+        let current = self.bound_session(context.inbound).await?;
+        let rows = self.visible_sessions(context).await?;
         if rows.is_empty() {
             return Ok("There are no sessions. /acp spawn starts one.".to_owned());
         }
-        let around = self.service.circumstances().await?;
-        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
+        let around = self.service.session_activity().await?;
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
         let mut text = String::from("Sessions, the one used last first (* is this conversation's):");
         for row in &rows {
             let mark = if current.as_ref() == Some(&row.session_key) { '*' } else { '-' };
@@ -74,7 +74,7 @@ impl Commands {
         let expiry = self.service.expiry(session).await?;
         let key = session.clone();
         let bindings = self.store.read("status", move |db| crate::store::bindings::of_session(db, &key));
-        let is_markdown = self.router.reads_markdown(at);
+        let is_markdown = self.router.renders_markdown(at);
         let mut text = status_text(&row, &bindings.await?, expiry.as_ref(), is_markdown);
         let waiting = runs.iter().filter(|run| run.state == RunState::Queued).count();
         let running = runs.iter().find(|run| run.state == RunState::Running);
@@ -89,33 +89,33 @@ impl Commands {
     }
 
     /// `/agents`
-    pub(super) async fn agents(&self, asked: Asked<'_>) -> Result<String, Failure> {
-        let rows = self.visible(asked).await?;
-        let around = self.service.circumstances().await?;
+    pub(super) async fn agents(&self, context: CommandContext<'_>) -> Result<String, Failure> {
+        let rows = self.visible_sessions(context).await?;
+        let around = self.service.session_activity().await?;
         let views = self.service.agents().await?;
-        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
         Ok(agents_text(&rows, &around, &views, is_markdown))
     }
 
     /// `/acp doctor`
-    pub(super) async fn doctor(&self, asked: Asked<'_>) -> Result<String, Failure> {
+    pub(super) async fn doctor(&self, context: CommandContext<'_>) -> Result<String, Failure> {
         let status = self.service.status().await?;
-        let around = self.service.circumstances().await?;
-        let policy = self.service.policy(&asked.inbound.conversation);
+        let around = self.service.session_activity().await?;
+        let policy = self.service.policy(&context.inbound.conversation);
         Ok(doctor_text(&status, &around, &policy))
     }
 
     /// `/acp install`
-    pub(super) async fn install(&self, asked: Asked<'_>) -> Result<String, Failure> {
+    pub(super) async fn install(&self, context: CommandContext<'_>) -> Result<String, Failure> {
         let status = self.service.status().await?;
         let views = self.service.agents().await?;
-        let policy = self.service.policy(&asked.inbound.conversation);
+        let policy = self.service.policy(&context.inbound.conversation);
         Ok(install_text(&status, &views, &policy))
     }
 }
 
 /// Shortens a text to one line of limited length.
-fn short(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut out: String = plain.take(TEXT_CHARS_MAX).collect();
     if text.chars().count() > TEXT_CHARS_MAX {
@@ -124,29 +124,29 @@ fn short(text: &str) -> String {
     out.trim().to_owned()
 }
 
-fn place(binding: &BindingRow) -> String {
+fn binding_text(binding: &BindingRow) -> String {
     let at = &binding.conversation;
     let status = if binding.status == BindingStatus::Active { "" } else { binding.status.word() };
     format!("{}/{} {status}", at.channel, at.conversation_id).trim_end().to_owned()
 }
 
-fn places(bindings: &[BindingRow]) -> String {
-    let all: Vec<String> = bindings.iter().map(place).collect();
+fn bindings_text(bindings: &[BindingRow]) -> String {
+    let all: Vec<String> = bindings.iter().map(binding_text).collect();
     if all.is_empty() { "unbound".to_owned() } else { format!("bound to {}", all.join(", ")) }
 }
 
-fn name(row: &SessionRow, is_markdown: bool) -> String {
-    row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| unmarked(label, is_markdown))
+fn session_name(row: &SessionRow, is_markdown: bool) -> String {
+    row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| escape_name(label, is_markdown))
 }
 
-fn session_line(row: &SessionRow, around: &Circumstances, is_markdown: bool) -> String {
+fn session_line(row: &SessionRow, around: &SessionActivity, is_markdown: bool) -> String {
     let mut text = format!(
         "{} ({}, {}, {}, {}) {}",
-        name(row, is_markdown),
+        session_name(row, is_markdown),
         row.mode.word(),
         row.state,
         row.backend,
-        places(around.bindings.get(&row.session_key).map_or(&[], Vec::as_slice)),
+        bindings_text(around.bindings.get(&row.session_key).map_or(&[], Vec::as_slice)),
         row.session_key
     );
     if let Some(run_id) = around.running.get(&row.session_key) {
@@ -169,26 +169,26 @@ fn status_text(
 ) -> String {
     let mut text = format!("{} ({}) in {}", row.session_key, row.agent, row.cwd);
     if let Some(label) = &row.label {
-        let _ = write!(text, ", called {}", unmarked(label, is_markdown));
+        let _ = write!(text, ", called {}", escape_name(label, is_markdown));
     }
     let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
-    let _ = write!(text, "\n{}", places(bindings));
+    let _ = write!(text, "\n{}", bindings_text(bindings));
     let agent_session = row.agent_session_id.as_deref().unwrap_or("pending until its first answer");
     let resumable = if row.agent_session_id.is_none() || row.resumable { "" } else { " (cannot be resumed)" };
     let _ = write!(text, "\nagent's conversation: {agent_session}{resumable}");
     if let Some(agent) = row.agent_info.as_deref().and_then(agent_text) {
         let _ = write!(text, "\nagent: {agent}");
     }
-    let _ = write!(text, "\nsettings: {}", options::effective(row));
+    let _ = write!(text, "\nsettings: {}", options::settings_text(row));
     for (name, values) in row.options.agent.lines() {
-        let _ = write!(text, "\nagent's {}: {}", short(&name), short(&values));
+        let _ = write!(text, "\nagent's {}: {}", one_line(&name), one_line(&values));
     }
-    let _ = write!(text, "\nlast used: {}", utc(row.last_activity_at_ms));
+    let _ = write!(text, "\nlast used: {}", format_utc(row.last_activity_at_ms));
     if let Some(expiry) = expiry {
-        let _ = write!(text, "\nends: {} if it is not used ({})", utc(expiry.at_ms), expiry.reason());
+        let _ = write!(text, "\nends: {} if it is not used ({})", format_utc(expiry.at_ms), expiry.reason());
     }
     if let Some(failure) = &row.last_error {
-        let _ = write!(text, "\nlast error: {} ({})", short(&hide_paths(&failure.message)), failure.code);
+        let _ = write!(text, "\nlast error: {} ({})", one_line(&hide_paths(&failure.message)), failure.code);
     }
     text
 }
@@ -196,10 +196,11 @@ fn status_text(
 /// Describes an agent by its own `initialize` response: name, version, capabilities.
 fn agent_text(info: &str) -> Option<String> {
     let info: Value = serde_json::from_str(info).ok()?;
-    let words = ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(short).unwrap_or_default());
+    let words =
+        ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(one_line).unwrap_or_default());
     let mut abilities = Vec::new();
-    collect("", &info["agentCapabilities"], &mut abilities);
-    abilities.truncate(ABILITIES_MAX);
+    collect_capabilities("", &info["agentCapabilities"], &mut abilities);
+    abilities.truncate(CAPABILITIES_MAX);
     let named = words.join(" ");
     let can = if abilities.is_empty() { String::new() } else { format!("can {}", abilities.join(", ")) };
     let parts: Vec<&str> = [named.trim(), can.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
@@ -207,21 +208,21 @@ fn agent_text(info: &str) -> Option<String> {
 }
 
 /// Collects the paths of enabled capabilities: `true`, or an object without members.
-fn collect(path: &str, value: &Value, found: &mut Vec<String>) {
+fn collect_capabilities(path: &str, value: &Value, found: &mut Vec<String>) {
     let is_on = value.as_bool() == Some(true) || value.as_object().is_some_and(serde_json::Map::is_empty);
     if is_on && !path.is_empty() {
-        found.push(short(path));
+        found.push(one_line(path));
         return;
     }
     for (key, value) in value.as_object().into_iter().flatten().filter(|(key, _)| *key != "_meta") {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        collect(&path, value, found);
+        collect_capabilities(&path, value, found);
     }
 }
 
 fn agents_text(
     rows: &[SessionRow],
-    around: &Circumstances,
+    around: &SessionActivity,
     views: &[AgentView],
     is_markdown: bool,
 ) -> String {
@@ -251,7 +252,7 @@ fn agents_text(
     text
 }
 
-fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> String {
+fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &EffectivePolicy) -> String {
     let mut checks: Vec<(bool, String)> = Vec::new();
     let mut next: Vec<&str> = Vec::new();
     let mut check = |ok: bool, text: String, step: &'static str| {
@@ -320,7 +321,7 @@ fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> 
     text
 }
 
-fn install_text(status: &StatusView, views: &[AgentView], policy: &Policy) -> String {
+fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePolicy) -> String {
     let wanted = &policy.backend.value;
     let is_there = status.backends.iter().any(|backend| backend.id == *wanted);
     let mut steps = Vec::new();
@@ -328,7 +329,7 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &Policy) -> St
         (true, _) => {
             steps.push(format!("The backend {wanted} is part of this gateway: there is nothing to install."))
         }
-        (false, Some(command)) => steps.push(format!("On the gateway's machine run: {}", short(command))),
+        (false, Some(command)) => steps.push(format!("On the gateway's machine run: {}", one_line(command))),
         (false, None) => {
             steps.push(format!(
                 "The backend {wanted} is not there: set {} to `direct`, which is.",
@@ -338,7 +339,9 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &Policy) -> St
     }
     let missing = views.iter().filter(|view| !view.installed && view.allowed);
     let notes: Vec<String> = missing
-        .map(|view| format!("\n   - {}: {}", view.name, view.note.as_deref().map(short).unwrap_or_default()))
+        .map(|view| {
+            format!("\n   - {}: {}", view.name, view.note.as_deref().map(one_line).unwrap_or_default())
+        })
         .collect();
     if notes.is_empty() {
         steps.push("Every agent that is known and allowed is installed.".to_owned());

@@ -12,13 +12,13 @@ mod options;
 mod permissions;
 
 use crate::bindings::{BoundDeliveryRouter, SessionBindingService};
-use crate::core::command::gate::{Belongs, Requester, Standing, Who};
-use crate::core::command::{Act, Command, target, verbs};
-use crate::core::request::QueuedChange;
+use crate::core::command::gate::{AccessRequirement, Ownership, Requester, RequesterRole};
+use crate::core::command::{ChatCommand, SessionAction, target, verbs};
+use crate::core::request::QueueEdit;
 use crate::core::route::Route;
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::inbound::root_key;
+use crate::inbound::message_idempotency_key;
 use crate::store::inbox::{Inbound, Outcome};
 use crate::store::{Store, commands};
 use acp_shared::codes::Code;
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Scope under which the meaning of commands is stored.
-const MEANT: &str = "command";
+const RESOLVED_SCOPE: &str = "command";
 
 /// Command executor.
 #[derive(Clone)]
@@ -40,12 +40,12 @@ pub(crate) struct Commands {
 
 /// Message of a command, and its author.
 #[derive(Debug, Clone, Copy)]
-struct Asked<'a> {
+struct CommandContext<'a> {
     inbound: &'a Inbound,
     by: Requester<'a>,
 }
 
-impl Asked<'_> {
+impl CommandContext<'_> {
     /// Returns the author's name for records and replies.
     fn name(&self) -> &str {
         let shown = if self.inbound.author.is_empty() { self.by.name } else { &self.inbound.author };
@@ -55,12 +55,12 @@ impl Asked<'_> {
 
 /// Resolved meaning of a command: decided once, and committed before execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Meant {
+struct ResolvedCommand {
     /// Target session.
     session_key: SessionKey,
     /// Chosen option, for an answer to a permission request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    answer: Option<permissions::Choice>,
+    answer: Option<permissions::AnsweredRequest>,
     /// True if the target is not the session of this conversation.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     elsewhere: bool,
@@ -83,136 +83,161 @@ impl Commands {
     pub(crate) async fn run(
         &self,
         inbound: &Inbound,
-        standing: Standing,
-        command: Command,
+        standing: RequesterRole,
+        command: ChatCommand,
     ) -> Result<Outcome, Failure> {
-        let asked =
-            Asked { inbound, by: Requester { name: inbound.who(), standing, approves: inbound.approves } };
-        let who = command.who();
-        let text = match command {
-            Command::Help => verbs::help(),
-            Command::Misused { why, usage } => verbs::misuse(&why, usage),
-            Command::Sessions => self.sessions(asked).await?,
-            Command::Agents => self.agents(asked).await?,
-            Command::Doctor => self.doctor(asked).await?,
-            Command::Install => self.install(asked).await?,
-            Command::Unfocus => self.unfocus(asked).await?,
-            Command::Focus(name) => self.focus(asked, &name).await?,
-            Command::Window { target, window, change } => {
-                self.window(asked, target.as_deref(), window, change).await?
-            }
-            Command::Verbosity { change } => self.verbosity(asked, change).await?,
-            Command::Spawn(args) => return self.spawn(asked, args).await,
-            Command::On { target, act } => return self.on(asked, target.as_deref(), who, act).await,
+        let context = CommandContext {
+            inbound,
+            by: Requester { name: inbound.who(), role: standing, approves: inbound.approves },
         };
-        self.said(asked, text).await
+        let who = command.required_access();
+        let text = match command {
+            ChatCommand::Help => verbs::help_text(),
+            ChatCommand::Misused { why, usage } => verbs::misuse_text(&why, usage),
+            ChatCommand::Sessions => self.sessions(context).await?,
+            ChatCommand::Agents => self.agents(context).await?,
+            ChatCommand::Doctor => self.doctor(context).await?,
+            ChatCommand::Install => self.install(context).await?,
+            ChatCommand::Unfocus => self.unfocus(context).await?,
+            ChatCommand::Focus(name) => self.focus(context, &name).await?,
+            ChatCommand::Window { target, window, change } => {
+                self.window(context, target.as_deref(), window, change).await?
+            }
+            ChatCommand::Verbosity { change } => self.verbosity(context, change).await?,
+            ChatCommand::Spawn(args) => return self.spawn(context, args).await,
+            ChatCommand::On { target, act } => {
+                return self.run_on_session(context, target.as_deref(), who, act).await;
+            }
+        };
+        self.text_outcome(context, text).await
     }
 
     /// Executes a command on one session.
-    async fn on(
+    async fn run_on_session(
         &self,
-        asked: Asked<'_>,
+        context: CommandContext<'_>,
         target: Option<&str>,
-        who: Who,
-        act: Act,
+        who: AccessRequirement,
+        act: SessionAction,
     ) -> Result<Outcome, Failure> {
-        let args = if let Act::Answer(args) = &act { Some(args) } else { None };
+        let args = if let SessionAction::Answer(args) = &act { Some(args) } else { None };
         let decide = async {
-            let session_key = self.named(asked, target, who).await?;
+            let session_key = self.resolve_session(context, target, who).await?;
             let answer = match args {
-                Some(args) => Some(self.choose(asked, &session_key, args).await?),
+                Some(args) => Some(self.choose_option(context, &session_key, args).await?),
                 None => None,
             };
             let elsewhere =
-                target.is_some() && self.here(asked.inbound).await?.as_ref() != Some(&session_key);
-            Ok(Meant { session_key, answer, elsewhere })
+                target.is_some() && self.bound_session(context.inbound).await?.as_ref() != Some(&session_key);
+            Ok(ResolvedCommand { session_key, answer, elsewhere })
         };
-        let meant = if act.changes() { self.meant(asked, decide).await? } else { decide.await? };
-        let session = &meant.session_key;
+        let resolved = if act.changes() { self.resolve_once(context, decide).await? } else { decide.await? };
+        let session = &resolved.session_key;
         let text = match act {
-            Act::Steer(text) => return self.steer(asked, &meant, text).await,
-            Act::Cancel => self.cancel(asked, session, None).await?,
-            Act::CancelRun(run_id) => self.cancel(asked, session, Some(run_id)).await?,
-            Act::Drop(run_id) => self.queued(asked, session, run_id, QueuedChange::Drop).await?,
-            Act::SteerRun(run_id) => self.queued(asked, session, run_id, QueuedChange::Steer).await?,
-            Act::Close { ending, discard } => self.close(asked, session, (ending, discard)).await?,
-            Act::New => self.new_conversation(asked, session).await?,
-            Act::Set(setting) => self.set(asked, session, setting).await?,
-            Act::Status => self.status(&asked.inbound.conversation, session).await?,
-            Act::Permissions => self.pending(&asked.inbound.conversation, session).await?,
-            Act::Answer(_) => return self.answer(asked, &meant).await,
+            SessionAction::Steer(text) => return self.steer(context, &resolved, text).await,
+            SessionAction::Cancel => self.cancel(context, session, None).await?,
+            SessionAction::CancelRun(run_id) => self.cancel(context, session, Some(run_id)).await?,
+            SessionAction::Drop(run_id) => self.queued(context, session, run_id, QueueEdit::Drop).await?,
+            SessionAction::SteerRun(run_id) => {
+                self.queued(context, session, run_id, QueueEdit::Steer).await?
+            }
+            SessionAction::Close { ending, discard } => {
+                self.close(context, session, (ending, discard)).await?
+            }
+            SessionAction::New => self.new_conversation(context, session).await?,
+            SessionAction::Set(setting) => self.set(context, session, setting).await?,
+            SessionAction::Status => self.status(&context.inbound.conversation, session).await?,
+            SessionAction::Permissions => self.pending(&context.inbound.conversation, session).await?,
+            SessionAction::Answer(_) => return self.answer(context, &resolved).await,
         };
-        self.said(asked, text).await
+        self.text_outcome(context, text).await
     }
 
     /// Returns the meaning committed for this message, or commits the result of `decide`.
-    async fn meant(
+    async fn resolve_once(
         &self,
-        asked: Asked<'_>,
-        decide: impl Future<Output = Result<Meant, Failure>>,
-    ) -> Result<Meant, Failure> {
-        let key = root_key(asked.inbound)?;
+        context: CommandContext<'_>,
+        decide: impl Future<Output = Result<ResolvedCommand, Failure>>,
+    ) -> Result<ResolvedCommand, Failure> {
+        let key = message_idempotency_key(context.inbound)?;
         let of = key.clone();
-        let before = self.store.read("command_before", move |db| commands::before(db, MEANT, &of)).await?;
-        if let Some(meant) = before {
-            return Ok(meant);
+        let before =
+            self.store.read("command_before", move |db| commands::before(db, RESOLVED_SCOPE, &of)).await?;
+        if let Some(resolved) = before {
+            return Ok(resolved);
         }
-        let meant = decide.await?;
-        let kept = self.store.write("command_meant", move |tx| commands::once(tx, MEANT, &key, || Ok(meant)));
+        let resolved = decide.await?;
+        let kept = self
+            .store
+            .write("command_meant", move |tx| commands::run_once(tx, RESOLVED_SCOPE, &key, || Ok(resolved)));
         Ok(kept.await?)
     }
 
     /// Returns the named session, or the one of this conversation, if the author may act on it as `who`
     /// requires.
-    async fn named(&self, asked: Asked<'_>, name: Option<&str>, who: Who) -> Result<SessionKey, Failure> {
+    async fn resolve_session(
+        &self,
+        context: CommandContext<'_>,
+        name: Option<&str>,
+        who: AccessRequirement,
+    ) -> Result<SessionKey, Failure> {
         let session = match name {
-            Some(name) => self.find(name).await?,
+            Some(name) => self.find_session(name).await?,
             // Commands come from people only, so no session is the requester.
             None => {
-                let arrival = self.router.arrival(&asked.inbound.conversation).await?;
-                target::unnamed(arrival.route, None)?
+                let arrival = self.router.route_inbound(&context.inbound.conversation).await?;
+                target::default_session(arrival.route, None)?
             }
         };
-        self.may(asked, who, &session).await?;
+        self.authorize(context, who, &session).await?;
         Ok(session)
     }
 
     /// Returns the session with that key or label.
-    async fn find(&self, name: &str) -> Result<SessionKey, Failure> {
+    async fn find_session(&self, name: &str) -> Result<SessionKey, Failure> {
         let wanted = name.to_owned();
         let found = self.store.read("command_target", move |db| commands::candidates(db, &wanted)).await?;
-        target::find(name, &found)
+        target::find_session(name, &found)
     }
 
     /// Fails if the author may not act on the session.
-    async fn may(&self, asked: Asked<'_>, who: Who, session: &SessionKey) -> Result<(), Failure> {
-        if asked.by.standing == Standing::Operator || who == Who::Anyone {
+    async fn authorize(
+        &self,
+        context: CommandContext<'_>,
+        who: AccessRequirement,
+        session: &SessionKey,
+    ) -> Result<(), Failure> {
+        if context.by.role == RequesterRole::Operator || who == AccessRequirement::Anyone {
             return Ok(());
         }
-        let (session, at) = (session.clone(), asked.inbound.conversation.clone());
+        let (session, at) = (session.clone(), context.inbound.conversation.clone());
         let belongs = self.store.read("command_owners", move |db| {
             let bindings = match who {
-                Who::Anyone | Who::Owner | Who::Approver => Vec::new(),
-                Who::Binder => commands::bindings_near(db, &session, &at)?,
-                Who::Focus => crate::store::bindings::of_conversation(db, &at)?.into_iter().collect(),
+                AccessRequirement::Anyone | AccessRequirement::Owner | AccessRequirement::Approver => {
+                    Vec::new()
+                }
+                AccessRequirement::Binder => commands::bindings_in_account(db, &session, &at)?,
+                AccessRequirement::Focus => {
+                    crate::store::bindings::of_conversation(db, &at)?.into_iter().collect()
+                }
             };
             let bindings = bindings.into_iter().map(|binding| binding.bound_by).collect();
-            Ok(Belongs { session: commands::owners(db, &session)?, bindings })
+            Ok(Ownership { session: commands::owners(db, &session)?, bindings })
         });
-        asked.by.may(who, &belongs.await?)
+        context.by.may(who, &belongs.await?)
     }
 
     /// Returns the session that this conversation is bound to now, if any.
-    async fn here(&self, inbound: &Inbound) -> Result<Option<SessionKey>, Failure> {
-        Ok(match self.router.look(&inbound.conversation).await?.route {
+    async fn bound_session(&self, inbound: &Inbound) -> Result<Option<SessionKey>, Failure> {
+        Ok(match self.router.peek_inbound(&inbound.conversation).await?.route {
             Route::Bound { session_key, .. } => Some(session_key),
             Route::Unbound { .. } | Route::Refused { .. } => None,
         })
     }
 
     /// Builds the outcome of a command that is answered with a text.
-    async fn said(&self, asked: Asked<'_>, text: String) -> Result<Outcome, Failure> {
-        let session_key = self.here(asked.inbound).await?;
+    async fn text_outcome(&self, context: CommandContext<'_>, text: String) -> Result<Outcome, Failure> {
+        let session_key = self.bound_session(context.inbound).await?;
         Ok(Outcome::Command { session_key, run_id: None, text, is_shown: false })
     }
 }

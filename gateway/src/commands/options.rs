@@ -1,57 +1,60 @@
 //! Commands that change settings of a session.
 
-use super::{Asked, Commands};
+use super::{CommandContext, Commands};
 use crate::core::options::Setting;
 use crate::core::request::SettingResult;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionRow};
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use crate::error::Failure;
-use crate::inbound::root_key;
+use crate::inbound::message_idempotency_key;
 use acp_shared::ids::SessionKey;
 
 impl Commands {
     /// `/acp set-mode`, `set`, `cwd`, `permissions`, `timeout`, `model`, `reset-options`
     pub(super) async fn set(
         &self,
-        asked: Asked<'_>,
+        context: CommandContext<'_>,
         session: &SessionKey,
         setting: Setting,
     ) -> Result<String, Failure> {
-        let done = said(&setting);
-        let now = self.service.set(session, setting, root_key(asked.inbound)?).await?;
-        let done = now.setting.map_or(done, |result| confirmed(&result));
+        let done = setting_text(&setting);
+        let now = self.service.set(session, setting, message_idempotency_key(context.inbound)?).await?;
+        let done = now.setting.map_or(done, |result| confirmation(&result));
         let row = self.service.session(session).await?;
-        Ok(format!("{done}\nSettings of {session}: {}.", effective(&row)))
+        Ok(format!("{done}\nSettings of {session}: {}.", settings_text(&row)))
     }
 }
 
 /// Reports the agent's answer to a change of its own settings.
-fn confirmed(result: &SettingResult) -> String {
+fn confirmation(result: &SettingResult) -> String {
     let kept = if result.is_applied { " Later starts of the agent ask for it too." } else { "" };
     format!("{}{kept}", result.text)
 }
 
 /// Builds the confirmation of a change.
-fn said(setting: &Setting) -> String {
+fn setting_text(setting: &Setting) -> String {
     const KEPT: &str = "also after a restart of the agent";
     match setting {
         Setting::Mode(mode) => format!("The mode is {mode}, {KEPT}."),
         Setting::Model(model) => format!("The model is {model}, {KEPT}."),
         Setting::Cwd(_) => "The agent goes on in another directory with the next message.".to_owned(),
-        Setting::Permission(mode) => format!("From now on: {}.", asks(*mode)),
-        Setting::NonInteractive(policy) => format!("From now on: {}.", unasked(*policy)),
+        Setting::Permission(mode) => format!("From now on: {}.", mode_text(*mode)),
+        Setting::NonInteractive(policy) => format!("From now on: {}.", unattended_text(*policy)),
         Setting::TimeoutS(0) => {
             "A turn may take as long as the gateway lets it, from the next one on.".to_owned()
         }
         Setting::TimeoutS(seconds) => {
-            format!("A turn may take {}, from the next one on.", span(seconds.saturating_mul(1_000)))
+            format!(
+                "A turn may take {}, from the next one on.",
+                format_duration(seconds.saturating_mul(1_000))
+            )
         }
         Setting::Config { id, value } => format!("{id} is {value}, {KEPT}."),
         Setting::Defaults => "All settings are what configuration says.".to_owned(),
     }
 }
 
-const fn asks(mode: PermissionMode) -> &'static str {
+const fn mode_text(mode: PermissionMode) -> &'static str {
     match mode {
         PermissionMode::ApproveAll => "the agent may do everything (approve-all)",
         PermissionMode::ApproveReads => "the agent may read, and asks for the rest (approve-reads)",
@@ -60,7 +63,7 @@ const fn asks(mode: PermissionMode) -> &'static str {
     }
 }
 
-const fn unasked(policy: NonInteractive) -> &'static str {
+const fn unattended_text(policy: NonInteractive) -> &'static str {
     match policy {
         NonInteractive::Deny => "what nobody can be asked about is refused",
         NonInteractive::Fail => "what nobody can be asked about ends the run",
@@ -68,14 +71,16 @@ const fn unasked(policy: NonInteractive) -> &'static str {
 }
 
 /// Formats the effective settings of a session.
-pub(super) fn effective(row: &SessionRow) -> String {
+pub(super) fn settings_text(row: &SessionRow) -> String {
     let options = &row.options;
     let mut out = vec![format!("directory {}", row.cwd)];
     out.extend(options.mode_id.iter().map(|mode| format!("mode {mode}")));
     out.extend(options.model.iter().map(|model| format!("model {model}")));
-    out.push(asks(options.permission).to_owned());
-    out.push(unasked(options.non_interactive).to_owned());
-    out.extend(options.timeout_s.map(|s| format!("a turn may take {}", span(s.saturating_mul(1_000)))));
+    out.push(mode_text(options.permission).to_owned());
+    out.push(unattended_text(options.non_interactive).to_owned());
+    out.extend(
+        options.timeout_s.map(|s| format!("a turn may take {}", format_duration(s.saturating_mul(1_000)))),
+    );
     out.extend(options.config.iter().map(|(id, value)| format!("{id} = {value}")));
     out.join("; ")
 }

@@ -74,8 +74,8 @@ impl ClientFs {
 /// `agents.NAME`: settings of one agent. Absent ones come from the section of the backend, then the built-in
 /// table, then the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Agent {
+#[serde(default, deny_unknown_fields, expecting = "struct Agent")]
+pub(crate) struct AgentConfig {
     /// Program and arguments; never a shell line. Default: none, the built-in agent of that name.
     pub(crate) command: Option<Vec<String>>,
     /// Additional environment variables of the agent. Default: none.

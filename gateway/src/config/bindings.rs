@@ -1,7 +1,7 @@
 //! `[[bindings]]`: static bindings of conversations to sessions. `core/configured.rs` selects the entry for a
 //! conversation and decides the consequences.
 
-use super::check::{Found, absolute, owned};
+use super::check::{KeyProblems, absolute, owned};
 use super::{Config, NonInteractive, PermissionMode};
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ impl Default for Binding {
 }
 
 /// Checks the entries and adds their mistakes to `found`.
-pub(super) fn check(found: &mut Found, config: &Config) {
+pub(super) fn check(found: &mut KeyProblems, config: &Config) {
     for (number, entry) in config.bindings.iter().enumerate() {
         let index = number.to_string();
         let at = |key: &str| owned(&["bindings", &index], &[key]);

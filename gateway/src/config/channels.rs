@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 /// `session.*`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Session {
+#[serde(default, deny_unknown_fields, expecting = "struct Session")]
+pub(crate) struct SessionConfig {
     /// Idle time after which a session is closed. 0: never. Default: 0. Source: "global/session TTL".
     pub(crate) ttl_minutes: u64,
     /// `session.thread_bindings.*`.
@@ -42,7 +42,7 @@ impl Default for SessionBindings {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Channels {
     /// `channels.console.*`.
-    pub(crate) console: Channel,
+    pub(crate) console: ChannelConfig,
     /// `channels.discord.*`.
     pub(crate) discord: Discord,
 }
@@ -52,7 +52,7 @@ impl Channels {
     pub(crate) const NAMES: [&'static str; 2] = ["console", "discord"];
 
     /// File settings of an account and of its channel, in this order; `None` for a channel without them.
-    pub(crate) fn files(&self, name: &str, account: &str) -> [Option<&Files>; 2] {
+    pub(crate) fn files(&self, name: &str, account: &str) -> [Option<&FilesConfig>; 2] {
         match name {
             "discord" => {
                 let own = self.discord.accounts.get(account).map(|account| &account.files);
@@ -107,7 +107,7 @@ pub(crate) struct Discord {
     /// `channels.discord.thread_bindings.*`.
     pub(crate) thread_bindings: ThreadBindings,
     /// `channels.discord.files.*`.
-    pub(crate) files: Files,
+    pub(crate) files: FilesConfig,
     /// Sends agent output through webhooks, under the names of agents. Default: false. Ours.
     pub(crate) personas: bool,
     /// `channels.discord.accounts.ID.*`: the bots. Default: none.
@@ -133,7 +133,7 @@ pub(crate) struct DiscordAccount {
     /// `channels.discord.accounts.ID.thread_bindings.*`.
     pub(crate) thread_bindings: ThreadBindings,
     /// `channels.discord.accounts.ID.files.*`.
-    pub(crate) files: Files,
+    pub(crate) files: FilesConfig,
     /// Sends agent output through webhooks, under the names of agents. Default: none,
     /// `channels.discord.personas`. Ours.
     pub(crate) personas: Option<bool>,
@@ -159,8 +159,8 @@ pub(crate) struct DiscordAccount {
 /// `….files.*` of Discord or one of its accounts: output sent as file attachments. Absent settings come from
 /// the level above.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Files {
+#[serde(default, deny_unknown_fields, expecting = "struct Files")]
+pub(crate) struct FilesConfig {
     /// Maximum number of messages of an answer. A longer one is sent as its beginning with the whole text
     /// attached as a file. 0: no attachment. Default: none, 5. Ours.
     pub(crate) long_final_parts: Option<u64>,
@@ -172,8 +172,8 @@ pub(crate) struct Files {
 
 /// `channels.NAME.*`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Channel {
+#[serde(default, deny_unknown_fields, expecting = "struct Channel")]
+pub(crate) struct ChannelConfig {
     /// `channels.NAME.thread_bindings.*`.
     pub(crate) thread_bindings: ThreadBindings,
     /// `channels.NAME.accounts.ID.*`. Default: none.

@@ -1,7 +1,7 @@
 //! Checks beyond types: bounds of numbers and consistency between values.
 
-use super::channels::{Files, ThreadBindings};
-use super::{Agent, Channels, Config, bindings, mcp};
+use super::channels::{FilesConfig, ThreadBindings};
+use super::{AgentConfig, Channels, Config, bindings, mcp};
 use std::path::Path;
 
 /// Maximum of duration settings: 7 days.
@@ -20,15 +20,15 @@ const FILE_BYTES: (u64, u64) = (64 * 1024, 10 * 1024 * 1024);
 /// Environment variables that identify the gateway's processes; set by the supervisor.
 pub(crate) const RESERVED_ENV: [&str; 2] = ["OPENCLAW_ACPX_LEASE_ID", "OPENCLAW_GATEWAY_INSTANCE_ID"];
 
-pub(super) type Found = Vec<(Vec<String>, String)>;
+pub(super) type KeyProblems = Vec<(Vec<String>, String)>;
 
 fn key(path: &str) -> Vec<String> {
     path.split('.').map(str::to_owned).collect()
 }
 
 /// Returns all mistakes, as key and message.
-pub(crate) fn check(config: &Config) -> Found {
-    let mut found = Found::new();
+pub(crate) fn check(config: &Config) -> KeyProblems {
+    let mut found = KeyProblems::new();
     for (path, value, min, max) in numbers(config) {
         bounded(&mut found, key(path), value, min, max);
     }
@@ -91,13 +91,18 @@ pub(super) fn owned(above: &[&str], rest: &[&str]) -> Vec<String> {
     above.iter().chain(rest).map(|&segment| segment.to_owned()).collect()
 }
 
-fn optional(found: &mut Found, key: Vec<String>, value: Option<u64>, (min, max): (u64, u64)) {
+fn optional(found: &mut KeyProblems, key: Vec<String>, value: Option<u64>, (min, max): (u64, u64)) {
     if let Some(value) = value {
         bounded(found, key, value, min, max);
     }
 }
 
-fn check_account(found: &mut Found, above: &[&str], sessions_max: Option<u64>, bindings: &ThreadBindings) {
+fn check_account(
+    found: &mut KeyProblems,
+    above: &[&str],
+    sessions_max: Option<u64>,
+    bindings: &ThreadBindings,
+) {
     if above.last().is_some_and(|id| id.is_empty()) {
         found.push((owned(above, &[]), "an account needs a name".to_owned()));
     }
@@ -105,13 +110,13 @@ fn check_account(found: &mut Found, above: &[&str], sessions_max: Option<u64>, b
     check_bindings(found, above, bindings);
 }
 
-fn check_bindings(found: &mut Found, above: &[&str], bindings: &ThreadBindings) {
+fn check_bindings(found: &mut KeyProblems, above: &[&str], bindings: &ThreadBindings) {
     for (name, value) in [("idle_hours", bindings.idle_hours), ("max_age_hours", bindings.max_age_hours)] {
         optional(found, owned(above, &["thread_bindings", name]), value, (0, LONG_HOURS));
     }
 }
 
-fn check_files(found: &mut Found, above: &[&str], files: &Files) {
+fn check_files(found: &mut KeyProblems, above: &[&str], files: &FilesConfig) {
     for (name, value, bounds) in
         [("long_final_parts", files.long_final_parts, LONG_PARTS), ("bytes_max", files.bytes_max, FILE_BYTES)]
     {
@@ -119,7 +124,7 @@ fn check_files(found: &mut Found, above: &[&str], files: &Files) {
     }
 }
 
-fn check_stream(found: &mut Found, config: &Config) {
+fn check_stream(found: &mut KeyProblems, config: &Config) {
     for kind in config.acp.stream.tag_visibility.keys() {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if kind.is_empty() || !kind.chars().all(plain) {
@@ -129,7 +134,7 @@ fn check_stream(found: &mut Found, config: &Config) {
     }
 }
 
-fn check_backend(found: &mut Found, config: &Config) {
+fn check_backend(found: &mut KeyProblems, config: &Config) {
     let direct = &config.backends.direct;
     let at = |name: &str| owned(&["backends", "direct"], &[name]);
     allow_list(found, at("env_allow"), &direct.env_allow);
@@ -145,7 +150,7 @@ fn check_backend(found: &mut Found, config: &Config) {
 }
 
 /// Checks names of variables or prefixes `NAME*`.
-fn allow_list(found: &mut Found, key: Vec<String>, patterns: &[String]) {
+fn allow_list(found: &mut KeyProblems, key: Vec<String>, patterns: &[String]) {
     for pattern in patterns {
         let name = pattern.strip_suffix('*').unwrap_or(pattern);
         if pattern.is_empty() || name.contains(['*', '=', '\0']) {
@@ -190,19 +195,19 @@ fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 23] {
     ]
 }
 
-fn bounded(found: &mut Found, key: Vec<String>, value: u64, min: u64, max: u64) {
+fn bounded(found: &mut KeyProblems, key: Vec<String>, value: u64, min: u64, max: u64) {
     if !(min..=max).contains(&value) {
         found.push((key, format!("{value} is out of bounds, {min} to {max} is possible")));
     }
 }
 
-pub(super) fn absolute(found: &mut Found, key: Vec<String>, path: Option<&Path>) {
+pub(super) fn absolute(found: &mut KeyProblems, key: Vec<String>, path: Option<&Path>) {
     if path.is_some_and(|path| !path.is_absolute()) {
         found.push((key, "must be an absolute path".to_owned()));
     }
 }
 
-fn check_agent(found: &mut Found, above: &[String], agent: &Agent) {
+fn check_agent(found: &mut KeyProblems, above: &[String], agent: &AgentConfig) {
     let at = |name: &str| above.iter().cloned().chain([name.to_owned()]).collect::<Vec<_>>();
     if let Some(command) = &agent.command {
         if command.first().is_none_or(String::is_empty) {

@@ -25,7 +25,7 @@ pub(crate) struct Inputs<'a> {
 
 /// A valid configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedConfig {
     /// Values.
     pub(crate) config: Config,
     /// Origins of the values; a missing key has its default.
@@ -78,7 +78,7 @@ impl fmt::Display for ConfigError {
 ///
 /// # Errors
 /// All unknown keys, wrong types and values out of bounds, each with its location.
-pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
+pub(crate) fn load(inputs: Inputs<'_>) -> Result<LoadedConfig, ConfigError> {
     let schema = schema().map_err(|e| fault(&e))?;
     let mut sources = Sources::new();
     let mut table = toml::Table::new();
@@ -118,7 +118,7 @@ pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
         })
         .collect();
     let file = inputs.file.map(|(path, text)| LoadedFile::new(path, text));
-    if problems.is_empty() { Ok(Loaded { config, sources, file }) } else { Err(ConfigError(problems)) }
+    if problems.is_empty() { Ok(LoadedConfig { config, sources, file }) } else { Err(ConfigError(problems)) }
 }
 
 /// Returns the origin of a key, of a key below it, or of a section above it.
@@ -149,7 +149,7 @@ fn read_file(
         ConfigError(vec![Problem { source, message: hide_value(e.message()) }])
     };
     let tree = DeTable::parse(text).map_err(|e| bad(&e))?;
-    let mut walk = Walk { at: &at, sources, problems: Vec::new() };
+    let mut walk = ValueWalker { at: &at, sources, problems: Vec::new() };
     walk.table(&mut Vec::new(), tree.get_ref(), schema);
     if !walk.problems.is_empty() {
         return Err(ConfigError(walk.problems));
@@ -159,13 +159,13 @@ fn read_file(
     text.parse::<toml::Table>().map_err(|e| bad(&e))
 }
 
-struct Walk<'a> {
+struct ValueWalker<'a> {
     at: &'a dyn Fn(usize) -> Source,
     sources: &'a mut Sources,
     problems: Vec<Problem>,
 }
 
-impl Walk<'_> {
+impl ValueWalker<'_> {
     fn table(&mut self, path: &mut Vec<String>, table: &DeTable<'_>, shape: &Shape) {
         for (key, value) in table {
             path.push(key.get_ref().to_string());

@@ -1,7 +1,7 @@
 //! `[[mcp_servers]]`: MCP servers for agents. The JSON of `--mcp-config` has the same shape.
 
 use super::Config;
-use super::check::{Found, owned};
+use super::check::{KeyProblems, owned};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -147,7 +147,7 @@ pub(crate) fn mistakes(servers: &[McpServer]) -> Vec<(usize, &'static str, Strin
 }
 
 /// Checks the global list and the lists of agents, and adds their mistakes to `found`.
-pub(super) fn check(found: &mut Found, config: &Config) {
+pub(super) fn check(found: &mut KeyProblems, config: &Config) {
     let mut list = |above: &[&str], servers: &[McpServer]| {
         for (index, key, text) in mistakes(servers) {
             found.push((owned(above, &["mcp_servers", &index.to_string(), key]), text));

@@ -16,9 +16,9 @@ pub(crate) mod stream;
 mod tests;
 pub(crate) mod unused;
 
-pub(crate) use agent::{Agent, Backend, Backends, ClientFs};
+pub(crate) use agent::{AgentConfig, Backend, Backends, ClientFs};
 pub(crate) use bindings::{Binding, SessionMode};
-pub(crate) use channels::{Channels, DiscordAccount, Session};
+pub(crate) use channels::{Channels, DiscordAccount, SessionConfig};
 pub(crate) use mcp::{McpServer, McpTransport, Secret};
 pub(crate) use stream::{DeliveryMode, Separator, Stream};
 
@@ -59,7 +59,7 @@ pub(crate) struct Config {
     /// `acp.*`: sessions and the control plane.
     pub(crate) acp: Acp,
     /// `session.*`: timeouts of sessions and their bindings.
-    pub(crate) session: Session,
+    pub(crate) session: SessionConfig,
     /// `channels.*`: channels and their accounts.
     pub(crate) channels: Channels,
     /// `[[bindings]]`: static bindings of conversations to sessions. Default: none.
@@ -67,15 +67,15 @@ pub(crate) struct Config {
     /// `backends.*`: settings for all agents of a runtime backend.
     pub(crate) backends: Backends,
     /// `agents.NAME`: agents beyond the built-in table, and settings of built-in ones. Default: none.
-    pub(crate) agents: BTreeMap<AgentName, Agent>,
+    pub(crate) agents: BTreeMap<AgentName, AgentConfig>,
     /// `[[mcp_servers]]`: MCP servers of every agent. Default: none.
     pub(crate) mcp_servers: Vec<McpServer>,
     /// `permission.*`: handling of permission requests.
-    pub(crate) permission: Permission,
+    pub(crate) permission: PermissionConfig,
     /// `limits.*`: caps and watchdogs (ours).
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitsConfig,
     /// `supervisor.*`: connection to the supervisor (ours).
-    pub(crate) supervisor: Supervisor,
+    pub(crate) supervisor: SupervisorConfig,
     /// `log.*`: log level and format (ours).
     pub(crate) log: Log,
     /// `metrics.*`: additional metrics endpoint (ours).
@@ -275,8 +275,8 @@ impl Default for Idempotency {
 
 /// `permission.*`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Permission {
+#[serde(default, deny_unknown_fields, expecting = "struct Permission")]
+pub(crate) struct PermissionConfig {
     /// Permission mode, unless the agent or the session sets its own. Default: `ask`.
     pub(crate) mode: PermissionMode,
     /// Outcome of unattended permission requests. Default: `deny`. Source: `nonInteractivePermissions`.
@@ -285,7 +285,7 @@ pub(crate) struct Permission {
     pub(crate) timeout_ms: u64,
 }
 
-impl Default for Permission {
+impl Default for PermissionConfig {
     fn default() -> Self {
         Self {
             mode: PermissionMode::Ask,
@@ -297,8 +297,8 @@ impl Default for Permission {
 
 /// `limits.*`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Limits {
+#[serde(default, deny_unknown_fields, expecting = "struct Limits")]
+pub(crate) struct LimitsConfig {
     /// Maximum number of unfinished runs per session, unless the backend or the agent sets its own. Default:
     /// 16. Source: the backend's max inflight runs per session.
     pub(crate) queue_runs_max: u64,
@@ -316,7 +316,7 @@ pub(crate) struct Limits {
     pub(crate) connections_max: u64,
 }
 
-impl Default for Limits {
+impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
             queue_runs_max: 16,
@@ -331,8 +331,8 @@ impl Default for Limits {
 
 /// `supervisor.*`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Supervisor {
+#[serde(default, deny_unknown_fields, expecting = "struct Supervisor")]
+pub(crate) struct SupervisorConfig {
     /// Socket of the supervisor. Default: none, `supervisor/supervisor.sock` in the state directory.
     pub(crate) socket: Option<PathBuf>,
     /// File with the secret for the supervisor. Default: none, `secret` next to the socket.

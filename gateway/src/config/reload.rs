@@ -1,7 +1,7 @@
 //! Differences between two configurations on a reload: changed keys, split into those applied at once and
 //! those that need a restart.
 
-use super::load::Loaded;
+use super::load::LoadedConfig;
 use super::source::join;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(crate) fn needs_restart(key: &str) -> bool {
 
 /// Result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub(crate) struct ReloadChanges {
     /// Keys applied now.
     pub(crate) applied: Vec<String>,
     /// Keys that differ from the configuration at start and apply after a restart.
@@ -38,17 +38,18 @@ pub(crate) struct Changes {
 /// # Errors
 /// A configuration cannot be serialized as JSON: a bug in this program.
 pub(crate) fn changes(
-    started: &Loaded,
-    current: &Loaded,
-    next: &Loaded,
-) -> Result<Changes, serde_json::Error> {
+    started: &LoadedConfig,
+    current: &LoadedConfig,
+    next: &LoadedConfig,
+) -> Result<ReloadChanges, serde_json::Error> {
     let (started, current, next) = (leaves(started)?, leaves(current)?, leaves(next)?);
-    let applied = differing(&current, &next).into_iter().filter(|key| !needs_restart(key)).collect();
-    let after_restart = differing(&started, &next).into_iter().filter(|key| needs_restart(key)).collect();
-    Ok(Changes { applied, after_restart })
+    let applied = differing_keys(&current, &next).into_iter().filter(|key| !needs_restart(key)).collect();
+    let after_restart =
+        differing_keys(&started, &next).into_iter().filter(|key| needs_restart(key)).collect();
+    Ok(ReloadChanges { applied, after_restart })
 }
 
-fn leaves(loaded: &Loaded) -> Result<BTreeMap<String, Value>, serde_json::Error> {
+fn leaves(loaded: &LoadedConfig) -> Result<BTreeMap<String, Value>, serde_json::Error> {
     let mut found = BTreeMap::new();
     collect(&mut Vec::new(), serde_json::to_value(&loaded.config)?, &mut found);
     Ok(found)
@@ -70,7 +71,7 @@ fn collect(path: &mut Vec<String>, value: Value, found: &mut BTreeMap<String, Va
 }
 
 /// Keys with different values, or present in only one of the two maps. An absent value equals null.
-fn differing(one: &BTreeMap<String, Value>, other: &BTreeMap<String, Value>) -> Vec<String> {
+fn differing_keys(one: &BTreeMap<String, Value>, other: &BTreeMap<String, Value>) -> Vec<String> {
     let of = |map: &BTreeMap<String, Value>, key: &str| map.get(key).cloned().unwrap_or(Value::Null);
     let mut keys: Vec<&String> = one.keys().chain(other.keys()).collect();
     keys.sort();
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn loaded(text: &str) -> Loaded {
+    fn loaded(text: &str) -> LoadedConfig {
         load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap()
     }
 
@@ -96,7 +97,7 @@ mod tests {
         let names = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>();
         assert_eq!(
             changes(&started, &started, &first).unwrap(),
-            Changes { applied: names(&["acp.enabled"]), after_restart: names(&["log.format"]) }
+            ReloadChanges { applied: names(&["acp.enabled"]), after_restart: names(&["log.format"]) }
         );
         let second = loaded("[log]\nformat = \"json\"\n[agents.a]\ncommand = [\"a\"]\nenv = { K = \"v\" }\n");
         let got = changes(&started, &first, &second).unwrap();
@@ -105,7 +106,7 @@ mod tests {
         let set: Vec<&str> = got.applied.iter().map(String::as_str).collect();
         assert!(set.contains(&"acp.enabled") && set.contains(&"agents.a.command"), "{set:?}");
         assert!(set.contains(&"agents.a.env.K") && !set.contains(&"agents.a.mode"), "{set:?}");
-        assert_eq!(changes(&started, &started, &started).unwrap(), Changes::default());
+        assert_eq!(changes(&started, &started, &started).unwrap(), ReloadChanges::default());
     }
 
     #[test]

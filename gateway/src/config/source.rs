@@ -1,7 +1,7 @@
 //! Schema of the configuration keys, and the origin of each value.
 
 use super::channels::{Account, DiscordAccount};
-use super::{Agent, Binding, Config, McpServer, mcp, unused};
+use super::{AgentConfig, Binding, Config, McpServer, mcp, unused};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ pub(crate) enum Shape {
 /// The defaults cannot be serialized as JSON: a bug in this program.
 pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
     let mut root = shape(serde_json::to_value(Config::default())?);
-    let mut agent = shape(serde_json::to_value(Agent::default())?);
+    let mut agent = shape(serde_json::to_value(AgentConfig::default())?);
     let servers = Shape::List(Box::new(shape(serde_json::to_value(McpServer::default())?)));
     agent.replace(&["mcp_servers"], servers.clone());
     let account = shape(serde_json::to_value(Account::default())?);
@@ -139,7 +139,7 @@ impl Shape {
 
 /// Line of `config show`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Shown {
+pub(crate) struct ShownValue {
     /// Key.
     pub(crate) key: String,
     /// Value; secrets in an agent's environment are hidden.
@@ -159,7 +159,7 @@ pub(crate) struct Shown {
 pub(crate) fn shown(
     config: &Config,
     sources: &BTreeMap<Vec<String>, Source>,
-) -> Result<Vec<Shown>, serde_json::Error> {
+) -> Result<Vec<ShownValue>, serde_json::Error> {
     let mut rows = Vec::new();
     flatten(&mut Vec::new(), serde_json::to_value(config)?, sources, &mut rows);
     Ok(rows)
@@ -169,7 +169,7 @@ fn flatten(
     path: &mut Vec<String>,
     value: Value,
     sources: &BTreeMap<Vec<String>, Source>,
-    rows: &mut Vec<Shown>,
+    rows: &mut Vec<ShownValue>,
 ) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -193,7 +193,7 @@ fn flatten(
             let source = sources.get(path.as_slice()).cloned().unwrap_or(Source::Default);
             let key = join(path);
             let note = unused::note(&key);
-            rows.push(Shown { key, value, source, note });
+            rows.push(ShownValue { key, value, source, note });
         }
     }
 }

@@ -1,6 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::load::{ConfigError, Inputs, Loaded, load};
+use super::load::{ConfigError, Inputs, LoadedConfig, load};
 use super::source::{Source, schema, shown};
 use super::{Config, Durability, NonInteractive, PermissionMode};
 use acp_shared::ids::AgentName;
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "/etc/gateway.toml";
 
-fn file(text: &str) -> Result<Loaded, ConfigError> {
+fn file(text: &str) -> Result<LoadedConfig, ConfigError> {
     load(Inputs { file: Some((Path::new(FILE), text)), ..Inputs::default() })
 }
 
-fn env(name: &str, value: &str) -> Result<Loaded, ConfigError> {
+fn env(name: &str, value: &str) -> Result<LoadedConfig, ConfigError> {
     load(Inputs { env: &[(name.to_owned(), value.to_owned())], ..Inputs::default() })
 }
 
-fn message(result: Result<Loaded, ConfigError>) -> String {
+fn message(result: Result<LoadedConfig, ConfigError>) -> String {
     result.map(|_| ()).unwrap_err().to_string()
 }
 
 #[test]
 fn nothing_gives_the_defaults() {
-    assert_eq!(load(Inputs::default()).unwrap(), Loaded::default());
+    assert_eq!(load(Inputs::default()).unwrap(), LoadedConfig::default());
     assert_eq!(file("").unwrap().config, Config::default());
     let config = Config::default();
     assert!(config.acp.enabled && config.acp.dispatch.enabled);
@@ -86,7 +86,7 @@ fn the_example_names_every_key() {
     });
     let whole = file(&uncommented.collect::<Vec<_>>().join("\n")).unwrap();
     let named: Vec<String> = whole.sources.keys().map(|key| key.join(".")).collect();
-    let agent = serde_json::to_value(super::Agent::default()).unwrap();
+    let agent = serde_json::to_value(super::AgentConfig::default()).unwrap();
     let of_agent = agent
         .as_object()
         .unwrap()
@@ -289,7 +289,7 @@ proptest! {
 const BOUND: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
 
 #[test]
-fn d15_mistakes_of_bindings_name_their_line() {
+fn mistakes_of_bindings_name_their_line() {
     let after = |text: &str| format!("{BOUND}\n{BOUND}{text}");
     let cases = [
         (

@@ -6,21 +6,21 @@ use super::source::Sources;
 
 /// Key without effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unused {
+pub(crate) struct IgnoredKey {
     /// Key or section; `*` matches one segment.
     pub(crate) key: &'static str,
     /// Reason, and the actual behaviour.
     pub(crate) instead: &'static str,
 }
 
-const fn unused(key: &'static str, instead: &'static str) -> Unused {
-    Unused { key, instead }
+const fn unused(key: &'static str, instead: &'static str) -> IgnoredKey {
+    IgnoredKey { key, instead }
 }
 
 const SPAWNS: &str = "agents cannot spawn sessions yet";
 
 /// All unused keys.
-pub(crate) const UNUSED: [Unused; 4] = [
+pub(crate) const UNUSED: [IgnoredKey; 4] = [
     unused("channels.console.thread_bindings.spawn_subagent_sessions", SPAWNS),
     unused("channels.console.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
     unused("channels.discord.thread_bindings.spawn_subagent_sessions", SPAWNS),

@@ -1,6 +1,6 @@
 //! Modes, models and config options of an agent's session, as last reported by the agent.
 
-use crate::core::link::SetOption;
+use crate::core::link::OptionChange;
 use crate::core::sanitize::line;
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ pub(crate) struct ConfigOption {
 
 /// A report of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum SettingsReport {
     /// All settings, reported when a session is opened.
     All(AgentSettings),
     /// Complete list of config options.
@@ -77,15 +77,15 @@ impl AgentSettings {
     }
 
     /// Applies a report.
-    pub(crate) fn apply(&mut self, report: Report) {
+    pub(crate) fn apply(&mut self, report: SettingsReport) {
         match report {
-            Report::All(settings) => *self = settings,
-            Report::Options(options) => self.options = options,
-            Report::Mode(mode) => match self.mode_mut() {
+            SettingsReport::All(settings) => *self = settings,
+            SettingsReport::Options(options) => self.options = options,
+            SettingsReport::Mode(mode) => match self.mode_mut() {
                 Some(choices) => choices.current = Some(mode),
                 None => self.modes = Some(Choices { current: Some(mode), values: Vec::new() }),
             },
-            Report::Value { id, value } => {
+            SettingsReport::Value { id, value } => {
                 if let Some(option) = self.options.iter_mut().find(|option| option.id == id) {
                     option.choices.current = Some(value);
                 } else if id == MODEL_OPTION
@@ -127,14 +127,14 @@ impl AgentSettings {
 
     /// Returns the error message for a change that the reports rule out: an unlisted mode, or an invalid
     /// value of a boolean. All other changes are decided by the agent.
-    pub(crate) fn refusal(&self, option: &SetOption) -> Option<String> {
+    pub(crate) fn refusal(&self, option: &OptionChange) -> Option<String> {
         match option {
-            SetOption::Mode(mode) => {
+            OptionChange::Mode(mode) => {
                 let values = &self.mode()?.values;
                 (!values.is_empty() && !values.contains(mode))
                     .then(|| format!("The agent has no mode \"{mode}\"; it has: {}.", listed(values)))
             }
-            SetOption::Config { id, value } => {
+            OptionChange::Config { id, value } => {
                 let is_wrong = self.of_id(id)?.is_boolean && boolean(value).is_none();
                 is_wrong.then(|| format!("The option \"{id}\" is true or false, not \"{value}\"."))
             }
@@ -206,18 +206,18 @@ mod tests {
         }
     }
 
-    fn config(id: &str, value: &str) -> SetOption {
-        SetOption::Config { id: id.to_owned(), value: value.to_owned() }
+    fn config(id: &str, value: &str) -> OptionChange {
+        OptionChange::Config { id: id.to_owned(), value: value.to_owned() }
     }
 
     #[test]
     fn reports_change_what_they_are_about() {
         let mut now = AgentSettings::new();
-        now.apply(Report::Mode("plan".to_owned()));
+        now.apply(SettingsReport::Mode("plan".to_owned()));
         assert_eq!(now.lines(), [("mode".to_owned(), "plan".to_owned())]);
-        now.apply(Report::All(reported()));
-        now.apply(Report::Mode("plan".to_owned()));
-        now.apply(Report::Value { id: "web".to_owned(), value: "false".to_owned() });
+        now.apply(SettingsReport::All(reported()));
+        now.apply(SettingsReport::Mode("plan".to_owned()));
+        now.apply(SettingsReport::Value { id: "web".to_owned(), value: "false".to_owned() });
         let row = |name: &str, text: &str| (name.to_owned(), text.to_owned());
         let mut want = vec![
             row("mode", "plan (of ask, plan)"),
@@ -225,19 +225,19 @@ mod tests {
             row("web", "false (of true, false)"),
         ];
         assert_eq!(now.lines(), want);
-        now.apply(Report::Options(Vec::new()));
+        now.apply(SettingsReport::Options(Vec::new()));
         want.truncate(1);
         assert_eq!(now.lines(), want, "a list of options says nothing of the modes");
         now.models = Some(choices("m1", &[]));
-        now.apply(Report::Value { id: MODEL_OPTION.to_owned(), value: "m2".to_owned() });
+        now.apply(SettingsReport::Value { id: MODEL_OPTION.to_owned(), value: "m2".to_owned() });
         assert_eq!(now.lines().last(), Some(&row("model", "m2")));
     }
 
     #[test]
     fn a_mode_that_is_an_option_is_shown_once_and_changed_there() {
         let mut now = AgentSettings::new();
-        now.apply(Report::Options(vec![option("p", Some("mode"), choices("ask", &["ask", "auto"]))]));
-        now.apply(Report::Mode("auto".to_owned()));
+        now.apply(SettingsReport::Options(vec![option("p", Some("mode"), choices("ask", &["ask", "auto"]))]));
+        now.apply(SettingsReport::Mode("auto".to_owned()));
         assert_eq!(now.lines(), [("mode".to_owned(), "auto (of ask, auto)".to_owned())]);
         assert_eq!(now.modes, None);
     }
@@ -245,8 +245,8 @@ mod tests {
     #[test]
     fn only_what_the_reports_rule_out_is_refused_here() {
         for (change, is_refused) in [
-            (SetOption::Mode("plan".to_owned()), false),
-            (SetOption::Mode("yolo".to_owned()), true),
+            (OptionChange::Mode("plan".to_owned()), false),
+            (OptionChange::Mode("yolo".to_owned()), true),
             (config("web", "on"), false),
             (config("web", "false"), false),
             (config("web", "perhaps"), true),
@@ -256,7 +256,7 @@ mod tests {
             assert_eq!(reported().refusal(&change).is_some(), is_refused, "{change:?}");
             assert_eq!(AgentSettings::new().refusal(&change), None, "{change:?}");
         }
-        let text = reported().refusal(&SetOption::Mode("yolo".to_owned()));
+        let text = reported().refusal(&OptionChange::Mode("yolo".to_owned()));
         assert_eq!(text.as_deref(), Some("The agent has no mode \"yolo\"; it has: ask, plan."));
     }
 

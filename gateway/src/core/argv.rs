@@ -15,29 +15,29 @@ const KEY_BYTES_MIN: usize = 24;
 /// Returns the words of a command line with possible secrets redacted: values of flags and variables with a
 /// secret name, words that contain one of `secrets` (values of the environment), and words that look like API
 /// keys.
-pub(crate) fn shown(argv: &[String], secrets: &[&str]) -> Vec<String> {
-    let mut shown = Vec::with_capacity(argv.len());
+pub(crate) fn redact_argv(argv: &[String], secrets: &[&str]) -> Vec<String> {
+    let mut redacted = Vec::with_capacity(argv.len());
     let mut hide_next = false;
     for (at, word) in argv.iter().enumerate() {
         let hidden = std::mem::take(&mut hide_next);
         if at == 0 {
-            shown.push(word.clone());
+            redacted.push(word.clone());
         } else if hidden && !word.starts_with('-') {
-            shown.push(HIDDEN.to_owned());
+            redacted.push(HIDDEN.to_owned());
         } else if let Some((name, value)) = word.split_once('=') {
-            let hide = is_telling(name) || is_secret(value, secrets);
-            shown.push(if hide { format!("{name}={HIDDEN}") } else { word.clone() });
+            let hide = has_secret_name(name) || is_secret(value, secrets);
+            redacted.push(if hide { format!("{name}={HIDDEN}") } else { word.clone() });
         } else if is_secret(word, secrets) {
-            shown.push(HIDDEN.to_owned());
+            redacted.push(HIDDEN.to_owned());
         } else {
-            hide_next = word.starts_with('-') && is_telling(word);
-            shown.push(word.clone());
+            hide_next = word.starts_with('-') && has_secret_name(word);
+            redacted.push(word.clone());
         }
     }
-    shown
+    redacted
 }
 
-fn is_telling(name: &str) -> bool {
+fn has_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET_NAMES.iter().any(|part| name.contains(part))
 }
@@ -77,7 +77,7 @@ mod tests {
             ("", ""),
         ] {
             let argv: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(shown(&argv, &env).join(" "), want, "{line}");
+            assert_eq!(redact_argv(&argv, &env).join(" "), want, "{line}");
         }
     }
 }

@@ -3,11 +3,11 @@
 //!
 //! Source: seed 003 "Core service contract", `openclaw.md` §3 and D1, D4, D5, D10; design rule H13.
 
-use crate::core::route::Target;
+use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::sanitize;
 use crate::core::session::SessionState;
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::BindingId;
@@ -46,7 +46,7 @@ impl Capabilities {
 
     /// Returns the default placement: a child if preferred, else the conversation itself, else a child.
     /// `None` if neither is supported.
-    pub(crate) const fn usual(self) -> Option<Placement> {
+    pub(crate) const fn default_placement(self) -> Option<Placement> {
         match self {
             Self { child: true, child_first: true, .. } => Some(Placement::Child),
             Self { here: true, .. } => Some(Placement::Here),
@@ -57,7 +57,7 @@ impl Capabilities {
 }
 
 /// Returns the placeholder conversation of a binding whose child of `parent` is not created yet (H13).
-pub(crate) fn unmade(parent: &ConversationRef, binding_id: BindingId) -> ConversationRef {
+pub(crate) fn placeholder_conversation(parent: &ConversationRef, binding_id: BindingId) -> ConversationRef {
     ConversationRef {
         channel: parent.channel.clone(),
         account_id: parent.account_id.clone(),
@@ -68,20 +68,20 @@ pub(crate) fn unmade(parent: &ConversationRef, binding_id: BindingId) -> Convers
 
 /// Reason why a binding is stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stale {
+pub(crate) enum StaleReason {
     /// The session does not exist.
     SessionMissing,
     /// The session is closed.
     SessionClosed,
 }
 
-impl Stale {
+impl StaleReason {
     /// Returns the reason why a binding to this session is stale. A session in `error` is still usable.
-    pub(crate) const fn of(target: Target) -> Option<Self> {
+    pub(crate) const fn of(target: BoundSession) -> Option<Self> {
         match target {
-            Target::Missing => Some(Self::SessionMissing),
-            Target::Known(SessionState::Closed) => Some(Self::SessionClosed),
-            Target::Known(_) => None,
+            BoundSession::Missing => Some(Self::SessionMissing),
+            BoundSession::Known(SessionState::Closed) => Some(Self::SessionClosed),
+            BoundSession::Known(_) => None,
         }
     }
 
@@ -121,45 +121,49 @@ impl Stale {
 
 /// Action at start for a binding that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtStart {
+pub(crate) enum StartupAction {
     /// Keep the binding.
     Keep,
     /// End the stale binding.
-    End(Stale),
+    End(StaleReason),
     /// Create the missing conversation of the binding (H13).
     Finish,
 }
 
 /// Returns the action for a binding at start (D10). A binding is kept if the session could not be read
 /// (`None`), or if a stale session has unfinished runs, which a person must look at first.
-pub(crate) fn at_start(status: BindingStatus, target: Option<Target>, runs_due: u64) -> AtStart {
-    let Some(target) = target else { return AtStart::Keep };
-    match (Stale::of(target), status) {
-        (_, BindingStatus::Ended) => AtStart::Keep,
-        (Some(stale), _) if runs_due == 0 => AtStart::End(stale),
-        (Some(_), _) => AtStart::Keep,
-        (None, BindingStatus::Pending) => AtStart::Finish,
-        (None, BindingStatus::Active | BindingStatus::Parked | BindingStatus::Ending) => AtStart::Keep,
+pub(crate) fn startup_action(
+    status: BindingStatus,
+    target: Option<BoundSession>,
+    runs_due: u64,
+) -> StartupAction {
+    let Some(target) = target else { return StartupAction::Keep };
+    match (StaleReason::of(target), status) {
+        (_, BindingStatus::Ended) => StartupAction::Keep,
+        (Some(stale), _) if runs_due == 0 => StartupAction::End(stale),
+        (Some(_), _) => StartupAction::Keep,
+        (None, BindingStatus::Pending) => StartupAction::Finish,
+        (None, BindingStatus::Active | BindingStatus::Parked | BindingStatus::Ending) => StartupAction::Keep,
     }
 }
 
 /// Returns the binding that replaces `before` in the same conversation. Timeouts (D5) and verbosity carry
 /// over.
-pub(crate) fn renewed(new: BindingRow, before: &BindingRow) -> BindingRow {
+pub(crate) fn carry_over_settings(new: BindingRow, before: &BindingRow) -> BindingRow {
     let BindingRow { idle_ms, max_age_ms, verbosity, .. } = *before;
     BindingRow { idle_ms, max_age_ms, verbosity, ..new }
 }
 
 /// Timeout of a binding that a person can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Window {
+pub(crate) enum BindingTimeout {
     /// Maximum time without activity.
     Idle,
     /// Maximum age.
     MaxAge,
 }
 
-impl Window {
+impl BindingTimeout {
     /// Returns the name used in commands.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -170,20 +174,20 @@ impl Window {
 }
 
 /// Returns the binding with a changed timeout, which restarts now (D4). `None` turns the timeout off.
-pub(crate) fn with_window(
+pub(crate) fn with_timeout(
     binding: BindingRow,
-    window: Window,
+    window: BindingTimeout,
     window_ms: Option<u64>,
     now_ms: u64,
 ) -> BindingRow {
     let window_ms = window_ms.filter(|ms| *ms > 0);
     match window {
-        Window::Idle => BindingRow {
+        BindingTimeout::Idle => BindingRow {
             idle_ms: window_ms,
             last_activity_at_ms: binding.last_activity_at_ms.max(now_ms),
             ..binding
         },
-        Window::MaxAge => {
+        BindingTimeout::MaxAge => {
             BindingRow { max_age_ms: window_ms, bound_at_ms: binding.bound_at_ms.max(now_ms), ..binding }
         }
     }
@@ -191,7 +195,7 @@ pub(crate) fn with_window(
 
 /// Returns the notice of a new binding (D1): agent, directory, session ids and lifetime. The agent's process
 /// is not mentioned, since the process may still be starting.
-pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
+pub(crate) fn binding_notice(session: &SessionRow, binding: &BindingRow) -> String {
     let name = sanitize::line(session.label.as_deref().unwrap_or(session.agent.as_str()), usize::MAX);
     let own = match &session.agent_session_id {
         Some(id) => format!("agent's id {}", sanitize::line(id, usize::MAX)),
@@ -201,13 +205,13 @@ pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
         "{name} is bound here, in {}: session {}, {own}. What you type goes to it. {}",
         sanitize::line(&session.cwd, usize::MAX),
         session.session_key,
-        lifetime(binding)
+        lifetime_text(binding)
     )
 }
 
 /// Returns the lifetime of a binding as a sentence for people.
-pub(crate) fn lifetime(binding: &BindingRow) -> String {
-    let on = |window: Option<u64>| window.filter(|ms| *ms > 0).map(span);
+pub(crate) fn lifetime_text(binding: &BindingRow) -> String {
+    let on = |window: Option<u64>| window.filter(|ms| *ms > 0).map(format_duration);
     match (on(binding.idle_ms), on(binding.max_age_ms)) {
         (None, None) => "The binding does not end by itself.".to_owned(),
         (Some(idle), None) => format!("The binding ends after {idle} without a word."),

@@ -68,25 +68,25 @@ fn a_binding_goes_where_the_channel_can() {
         (false, false, None),
     ] {
         let can = Capabilities { here, child, child_first: false };
-        assert_eq!((can.allow(Here), can.allow(Child), can.usual()), (here, child, usual));
+        assert_eq!((can.allow(Here), can.allow(Child), can.default_placement()), (here, child, usual));
         let first = Capabilities { here, child, child_first: true };
-        assert_eq!(first.usual(), if child { Some(Child) } else { usual });
+        assert_eq!(first.default_placement(), if child { Some(Child) } else { usual });
     }
 }
 
 #[test]
-fn d10_a_start_over_the_whole_space() {
+fn a_start_over_the_whole_space() {
     let mut table = String::new();
-    let mut targets = vec![None, Some(Target::Missing)];
-    targets.extend(SessionState::ALL.map(|state| Some(Target::Known(state))));
+    let mut targets = vec![None, Some(BoundSession::Missing)];
+    targets.extend(SessionState::ALL.map(|state| Some(BoundSession::Known(state))));
     for status in [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended]
     {
         for target in &targets {
-            let does = [0, 1].map(|runs| format!("{:?}", at_start(status, *target, runs)));
+            let does = [0, 1].map(|runs| format!("{:?}", startup_action(status, *target, runs)));
             let what = match target {
                 None => "unreadable".to_owned(),
-                Some(Target::Missing) => "missing".to_owned(),
-                Some(Target::Known(state)) => state.as_str().to_owned(),
+                Some(BoundSession::Missing) => "missing".to_owned(),
+                Some(BoundSession::Known(state)) => state.as_str().to_owned(),
             };
             table.push_str(&format!("{status:?} {what}: {}\n", does.join(" | ")));
         }
@@ -128,9 +128,9 @@ fn d10_a_start_over_the_whole_space() {
 }
 
 #[test]
-fn d01_a_conversation_is_told_who_works_there_and_for_how_long() {
+fn a_conversation_is_told_who_works_there_and_for_how_long() {
     let mut session = session();
-    let told = intro(&session, &row(Some(86_400_000), None));
+    let told = binding_notice(&session, &row(Some(86_400_000), None));
     assert_eq!(
         told,
         "demo is bound here, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes \
@@ -138,7 +138,7 @@ fn d01_a_conversation_is_told_who_works_there_and_for_how_long() {
     );
     session.label = Some("docs".to_owned());
     session.agent_session_id = Some("sess-7".to_owned());
-    let told = intro(&session, &row(Some(5_400_000), Some(172_800_000)));
+    let told = binding_notice(&session, &row(Some(5_400_000), Some(172_800_000)));
     assert_eq!(
         told,
         "docs is bound here, in /tmp: session agent:demo:acp:1, agent's id sess-7. What you type goes to it. The \
@@ -149,39 +149,40 @@ fn d01_a_conversation_is_told_who_works_there_and_for_how_long() {
         (Some(0), Some(0), "The binding does not end by itself."),
         (None, Some(60_000), "The binding ends 1m after it began."),
     ] {
-        assert_eq!(lifetime(&row(idle, age)), want);
+        assert_eq!(lifetime_text(&row(idle, age)), want);
     }
 }
 
 #[test]
-fn d04_a_window_that_is_set_begins_now() {
+fn a_window_that_is_set_begins_now() {
     let before = BindingRow { bound_at_ms: 10, last_activity_at_ms: 20, ..row(Some(1), Some(2)) };
-    let idle = with_window(before.clone(), Window::Idle, Some(500), 100);
+    let idle = with_timeout(before.clone(), BindingTimeout::Idle, Some(500), 100);
     assert_eq!(idle, BindingRow { idle_ms: Some(500), last_activity_at_ms: 100, ..before.clone() });
-    let age = with_window(before.clone(), Window::MaxAge, Some(500), 100);
+    let age = with_timeout(before.clone(), BindingTimeout::MaxAge, Some(500), 100);
     assert_eq!(age, BindingRow { max_age_ms: Some(500), bound_at_ms: 100, ..before.clone() });
     for off in [None, Some(0)] {
-        assert_eq!(with_window(before.clone(), Window::Idle, off, 100).idle_ms, None);
-        assert_eq!(with_window(before.clone(), Window::MaxAge, off, 100).max_age_ms, None);
+        assert_eq!(with_timeout(before.clone(), BindingTimeout::Idle, off, 100).idle_ms, None);
+        assert_eq!(with_timeout(before.clone(), BindingTimeout::MaxAge, off, 100).max_age_ms, None);
     }
     // A clock that was set back takes no time away.
-    assert_eq!(with_window(before.clone(), Window::Idle, Some(1), 5).last_activity_at_ms, 20);
+    assert_eq!(with_timeout(before.clone(), BindingTimeout::Idle, Some(1), 5).last_activity_at_ms, 20);
 }
 
 #[test]
-fn d05_a_rebind_keeps_the_windows() {
+fn a_rebind_keeps_the_windows() {
     let before = row(Some(7), None);
     let new = BindingRow { bound_by: "bob".to_owned(), bound_at_ms: 9, ..row(Some(1), Some(1)) };
-    let got = renewed(new.clone(), &before);
+    let got = carry_over_settings(new.clone(), &before);
     assert_eq!(got, BindingRow { idle_ms: Some(7), max_age_ms: None, ..new });
 }
 
 #[test]
-fn b01_a_stale_binding_is_said_with_its_code_and_what_to_do() {
+fn a_stale_binding_is_said_with_its_code_and_what_to_do() {
     let row = row(None, None);
-    for (stale, what) in
-        [(Stale::SessionMissing, "which does not exist any more"), (Stale::SessionClosed, "which is closed")]
-    {
+    for (stale, what) in [
+        (StaleReason::SessionMissing, "which does not exist any more"),
+        (StaleReason::SessionClosed, "which is closed"),
+    ] {
         for (removed, next) in [(false, "Say /unfocus"), (true, "the binding was removed")] {
             let failure = stale.failure(&row, removed);
             assert_eq!(failure.code, Code::StaleBinding);

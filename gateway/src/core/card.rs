@@ -12,9 +12,9 @@
 //! repeated. Source: openclaw "live" delivery and C1, C7.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::policy::{LIVE_COALESCE_MS_MIN, Stream};
-use crate::core::project::{Body, Style};
-use crate::core::split::{self, Limit, tail};
+use crate::core::policy::{LIVE_COALESCE_MS_MIN, StreamPolicy};
+use crate::core::project::{RunOutput, Style};
+use crate::core::split::{self, MessageLimit, last_part};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -33,22 +33,22 @@ const RETRY_LAST_MS: u64 = 30_000;
 
 /// Update rate of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct UpdateRate {
     /// Pause in the output after which pending text is shown, in milliseconds.
     pub(crate) idle_ms: u64,
     /// Minimum interval between two updates, in milliseconds.
     pub(crate) interval_ms: u64,
 }
 
-impl Pace {
+impl UpdateRate {
     /// Returns the configured rate.
-    pub(crate) const fn of(stream: &Stream) -> Self {
+    pub(crate) const fn of(stream: &StreamPolicy) -> Self {
         Self { idle_ms: stream.coalesce_idle_ms.value, interval_ms: stream.min_interval_ms.value }
     }
 
     /// Returns the rate for a conversation with cards although the configuration disables live delivery: the
     /// pause is raised to `LIVE_COALESCE_MS_MIN`, since channels limit edits.
-    pub(crate) const fn of_cards(self) -> Self {
+    pub(crate) const fn with_card_minimum(self) -> Self {
         let idle_ms = if self.idle_ms < LIVE_COALESCE_MS_MIN { LIVE_COALESCE_MS_MIN } else { self.idle_ms };
         Self { idle_ms, ..self }
     }
@@ -56,7 +56,7 @@ impl Pace {
 
 /// Operation on the message of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum CardUpdate {
     /// Send a new message.
     Post {
         /// Number of the message within the run, from 0. A repeated send keeps the number, and thereby the
@@ -74,28 +74,28 @@ pub(crate) enum Act {
     },
 }
 
-/// Outcome of an [`Act`].
+/// Outcome of an [`CardUpdate`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum CardUpdateResult {
     /// The text is shown.
     Shown {
         /// Id of the message in the channel.
         message_id: String,
     },
     /// Failed or uncertain. Retried later.
-    Later {
+    Retry {
         /// Delay before the retry in milliseconds, if the channel names one.
         after_ms: Option<u64>,
     },
     /// The message no longer exists.
     Gone,
     /// The channel rejects the operation permanently.
-    Never,
+    Rejected,
 }
 
 /// State of a run's messages, stored for a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct CardRecord {
     /// Id of the message to edit, given by the channel; `None` before a confirmed send.
     pub(crate) message_id: Option<String>,
     /// Number of the next message.
@@ -108,7 +108,7 @@ pub(crate) struct Known {
 
 /// Content of an unconfirmed send or edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Flight {
+struct PendingUpdate {
     /// Bytes of the body covered by the content, on the scale of `Card::grown`.
     upto: u64,
     status: String,
@@ -122,11 +122,11 @@ struct Flight {
 /// Status card of one run in one conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Card {
-    body: Body,
-    limit: Limit,
-    pace: Pace,
+    body: RunOutput,
+    limit: MessageLimit,
+    rate: UpdateRate,
     can_edit: bool,
-    known: Known,
+    record: CardRecord,
     /// Total number of bytes added to the body; `shown` of them are visible.
     grown: u64,
     shown: u64,
@@ -135,7 +135,7 @@ pub(crate) struct Card {
     /// Lines not sent yet, in a channel without edits. `through` is the last journal row read.
     lines: Vec<String>,
     through: u64,
-    flight: Option<Flight>,
+    in_flight: Option<PendingUpdate>,
     /// Time of the last text or line that is not shown yet.
     text_at: Option<u64>,
     /// Time at which the status line began to differ from the shown one.
@@ -143,7 +143,7 @@ pub(crate) struct Card {
     not_before: u64,
     failures: u32,
     /// True after a send with an uncertain outcome: a message with an older text may exist.
-    is_post_unsure: bool,
+    is_post_uncertain: bool,
     /// Ids of the pending permission requests.
     asking: BTreeSet<String>,
     /// Number of messages deleted in the channel.
@@ -155,29 +155,40 @@ pub(crate) struct Card {
 
 impl Card {
     /// Creates the card of a run. `now` is in milliseconds; `can_edit`: the channel can edit messages.
-    pub(crate) fn new(style: Style, pace: Pace, can_edit: bool, known: Option<Known>, now: u64) -> Self {
+    pub(crate) fn new(
+        style: Style,
+        rate: UpdateRate,
+        can_edit: bool,
+        record: Option<CardRecord>,
+        now: u64,
+    ) -> Self {
         let limit = style.limit;
         // State without a message id was stored before a send: neither outcome nor text is known.
-        let is_post_unsure = can_edit && known.as_ref().is_some_and(|known| known.message_id.is_none());
+        let is_post_uncertain = can_edit && record.as_ref().is_some_and(|record| record.message_id.is_none());
         Self {
             // No limit on the output: the card shows the end of the text.
-            body: Body::new(Style { output_chars_max: usize::MAX, ..style }),
+            body: RunOutput::new(Style { output_chars_max: usize::MAX, ..style }),
             limit,
-            pace,
+            rate,
             can_edit,
-            known: known.unwrap_or(Known { message_id: None, number: 0, through: 0, posted_at_ms: None }),
+            record: record.unwrap_or(CardRecord {
+                message_id: None,
+                number: 0,
+                through: 0,
+                posted_at_ms: None,
+            }),
             grown: 0,
             shown: 0,
             status_shown: String::new(),
             text_shown: String::new(),
             lines: Vec::new(),
             through: 0,
-            flight: None,
+            in_flight: None,
             text_at: None,
             status_at: now,
-            not_before: now.saturating_add(pace.interval_ms),
+            not_before: now.saturating_add(rate.interval_ms),
             failures: 0,
-            is_post_unsure,
+            is_post_uncertain,
             asking: BTreeSet::new(),
             lost: 0,
             ending: None,
@@ -186,18 +197,18 @@ impl Card {
     }
 
     /// Changes the update rate.
-    pub(crate) const fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    pub(crate) const fn set_rate(&mut self, rate: UpdateRate) {
+        self.rate = rate;
     }
 
     /// Returns the state to store for a restart.
-    pub(crate) const fn known(&self) -> &Known {
-        &self.known
+    pub(crate) const fn record(&self) -> &CardRecord {
+        &self.record
     }
 
     /// Sets the id of a message found by a lookup in the channel.
-    pub(crate) fn is_found(&mut self, message_id: String) {
-        self.known.message_id = Some(message_id);
+    pub(crate) fn set_message_id(&mut self, message_id: String) {
+        self.record.message_id = Some(message_id);
     }
 
     /// True once the row that ends the run was added.
@@ -211,10 +222,10 @@ impl Card {
         let status = self.status();
         match row.kind {
             EventKind::Permission => {
-                self.asking.insert(question(row));
+                self.asking.insert(permission_id_of(row));
             }
             EventKind::PermissionSettled => {
-                self.asking.remove(&question(row));
+                self.asking.remove(&permission_id_of(row));
             }
             EventKind::Error => self.ending = Some("Failed"),
             EventKind::Done => {
@@ -224,14 +235,14 @@ impl Card {
             }
             _ => {
                 let line = self.body.add(row.kind, &row.payload);
-                self.lines.extend(line.filter(|_| !self.can_edit && row.session_seq > self.known.through));
+                self.lines.extend(line.filter(|_| !self.can_edit && row.session_seq > self.record.through));
             }
         }
         self.through = self.through.max(row.session_seq);
         let added = self.body.text().len().saturating_sub(before);
         self.grown += added as u64;
         if self.body.text().len() > KEPT_BYTES.1 {
-            self.body.keep_end(KEPT_BYTES.0);
+            self.body.trim_start_to(KEPT_BYTES.0);
         }
         if added > 0 {
             self.text_at = Some(now);
@@ -241,12 +252,13 @@ impl Card {
         }
     }
 
-    /// Returns the time of the next [`Card::act`]; `None` if nothing is pending or an operation is unconfirmed.
+    /// Returns the time of the next [`Card::next_update`]; `None` if nothing is pending or an operation is
+    /// unconfirmed.
     pub(crate) fn due_at(&self) -> Option<u64> {
-        if self.is_off || self.flight.is_some() {
+        if self.is_off || self.in_flight.is_some() {
             return None;
         }
-        let idle_at = |since: u64| since.saturating_add(self.pace.idle_ms);
+        let idle_at = |since: u64| since.saturating_add(self.rate.idle_ms);
         if !self.can_edit {
             let is_due = !self.lines.is_empty();
             return is_due.then(|| self.not_before.max(idle_at(self.text_at.unwrap_or(0))));
@@ -255,89 +267,90 @@ impl Card {
             return Some(self.not_before);
         }
         let text = self.text_at.filter(|_| self.idle_end().is_some()).map(idle_at);
-        let is_other = self.status() != self.status_shown || self.is_post_unsure;
+        let is_other = self.status() != self.status_shown || self.is_post_uncertain;
         let status = is_other.then(|| idle_at(self.status_at));
         text.into_iter().chain(status).min().map(|at| at.max(self.not_before))
     }
 
-    /// Returns the operation that is due. The outcome must be passed to [`Card::came`] before the next one.
-    pub(crate) fn act(&mut self, now: u64) -> Option<Act> {
+    /// Returns the operation that is due. The outcome must be passed to [`Card::handle_result`] before the
+    /// next one.
+    pub(crate) fn next_update(&mut self, now: u64) -> Option<CardUpdate> {
         if self.due_at()? > now {
             return None;
         }
-        let flight = if self.can_edit { self.rendered(now) } else { self.listed() };
-        if self.can_edit && flight.text == self.text_shown && !self.is_post_unsure {
-            self.is_shown(now, &flight);
+        let in_flight = if self.can_edit { self.render_update(now) } else { self.list_update() };
+        if self.can_edit && in_flight.text == self.text_shown && !self.is_post_uncertain {
+            self.mark_shown(now, &in_flight);
             return None;
         }
-        let text = flight.text.clone();
-        let act = match self.known.message_id.clone().filter(|_| self.can_edit) {
-            Some(message_id) => Act::Edit { message_id, text },
-            None => Act::Post { number: self.known.number, text },
+        let text = in_flight.text.clone();
+        let act = match self.record.message_id.clone().filter(|_| self.can_edit) {
+            Some(message_id) => CardUpdate::Edit { message_id, text },
+            None => CardUpdate::Post { number: self.record.number, text },
         };
-        self.flight = Some(Flight { is_post: matches!(act, Act::Post { .. }), ..flight });
+        self.in_flight = Some(PendingUpdate { is_post: matches!(act, CardUpdate::Post { .. }), ..in_flight });
         Some(act)
     }
 
-    /// Handles the outcome of the last [`Act`].
-    pub(crate) fn came(&mut self, now: u64, came: Came) {
-        let Some(flight) = self.flight.take() else { return };
-        match came {
-            Came::Shown { message_id } => {
+    /// Handles the outcome of the last [`CardUpdate`].
+    pub(crate) fn handle_result(&mut self, now: u64, result: CardUpdateResult) {
+        let Some(in_flight) = self.in_flight.take() else { return };
+        match result {
+            CardUpdateResult::Shown { message_id } => {
                 if self.can_edit {
-                    self.known.message_id = Some(message_id);
+                    self.record.message_id = Some(message_id);
                 } else {
-                    self.known.number += 1;
-                    self.known.through = flight.through;
-                    self.lines.drain(..flight.lines.min(self.lines.len()));
+                    self.record.number += 1;
+                    self.record.through = in_flight.through;
+                    self.lines.drain(..in_flight.lines.min(self.lines.len()));
                 }
                 // The channel may have kept an earlier message with an older text: update once more.
-                if std::mem::take(&mut self.is_post_unsure) && flight.is_post && self.can_edit {
-                    self.not_before = now.saturating_add(self.pace.interval_ms);
+                if std::mem::take(&mut self.is_post_uncertain) && in_flight.is_post && self.can_edit {
+                    self.not_before = now.saturating_add(self.rate.interval_ms);
                     self.status_shown.clear();
                 } else {
-                    self.is_shown(now, &flight);
+                    self.mark_shown(now, &in_flight);
                 }
                 self.failures = 0;
             }
-            Came::Later { after_ms } => {
-                self.is_post_unsure |= flight.is_post;
-                let wait_ms = self.pace.interval_ms.max(250) << self.failures.min(10);
+            CardUpdateResult::Retry { after_ms } => {
+                self.is_post_uncertain |= in_flight.is_post;
+                let wait_ms = self.rate.interval_ms.max(250) << self.failures.min(10);
                 self.not_before = now.saturating_add(after_ms.unwrap_or(wait_ms.min(RETRY_LAST_MS)));
                 self.failures += 1;
             }
-            Came::Gone => {
-                self.begin_anew();
+            CardUpdateResult::Gone => {
+                self.start_new_message();
                 self.lost += 1;
                 self.is_off = self.lost >= CARDS_MAX;
-                self.not_before = now.saturating_add(self.pace.interval_ms);
+                self.not_before = now.saturating_add(self.rate.interval_ms);
             }
-            Came::Never => self.is_off = true,
+            CardUpdateResult::Rejected => self.is_off = true,
         }
     }
 
     /// Sets the time of the send, milliseconds since the Unix epoch.
-    pub(crate) const fn posted(&mut self, at_ms: u64) {
-        self.known.posted_at_ms = Some(at_ms);
+    pub(crate) const fn set_posted_at(&mut self, at_ms: u64) {
+        self.record.posted_at_ms = Some(at_ms);
     }
 
     /// Moves the card to a new message if the present one is older than `edits_until_ms`, the age limit for
     /// edits. Returns the last edit of the old message.
-    pub(crate) fn rotate(&mut self, now_ms: u64, edits_until_ms: Option<u64>) -> Option<Act> {
-        let age_ms = now_ms.saturating_sub(self.known.posted_at_ms?);
-        if self.flight.is_some() || self.is_over() || age_ms < edits_until_ms? {
+    pub(crate) fn rotate(&mut self, now_ms: u64, edits_until_ms: Option<u64>) -> Option<CardUpdate> {
+        let age_ms = now_ms.saturating_sub(self.record.posted_at_ms?);
+        if self.in_flight.is_some() || self.is_over() || age_ms < edits_until_ms? {
             return None;
         }
-        let message_id = self.known.message_id.clone().filter(|_| self.can_edit)?;
-        self.begin_anew();
+        let message_id = self.record.message_id.clone().filter(|_| self.can_edit)?;
+        self.start_new_message();
         let text = self.with_tools("This goes on below");
-        Some(Act::Edit { message_id, text: first(&text, self.limit) })
+        Some(CardUpdate::Edit { message_id, text: first_part(&text, self.limit) })
     }
 
-    fn begin_anew(&mut self) {
-        self.known.message_id = None;
-        self.known.posted_at_ms = None;
-        self.known.number += 1;
+    fn start_new_message(&mut self) {
+        self.record.message_id = None;
+        self.record.posted_at_ms = None;
+        self.record.number += 1;
         self.status_shown.clear();
         self.text_shown.clear();
     }
@@ -348,18 +361,18 @@ impl Card {
     }
 
     /// Returns the last edit of the card, after the run ended and the answer was sent.
-    pub(crate) fn fold(&self) -> Option<Act> {
-        let message_id = self.known.message_id.clone().filter(|_| self.can_edit)?;
+    pub(crate) fn closing_edit(&self) -> Option<CardUpdate> {
+        let message_id = self.record.message_id.clone().filter(|_| self.can_edit)?;
         let text = self.with_tools(self.ending.unwrap_or("Not followed any more"));
-        Some(Act::Edit { message_id, text: first(&text, self.limit) })
+        Some(CardUpdate::Edit { message_id, text: first_part(&text, self.limit) })
     }
 
-    fn is_shown(&mut self, now: u64, flight: &Flight) {
-        self.shown = flight.upto;
-        self.status_shown.clone_from(&flight.status);
-        self.text_shown.clone_from(&flight.text);
+    fn mark_shown(&mut self, now: u64, in_flight: &PendingUpdate) {
+        self.shown = in_flight.upto;
+        self.status_shown.clone_from(&in_flight.status);
+        self.text_shown.clone_from(&in_flight.text);
         let interval_ms =
-            if self.can_edit { self.pace.interval_ms } else { self.pace.interval_ms.max(UNEDITED_MS) };
+            if self.can_edit { self.rate.interval_ms } else { self.rate.interval_ms.max(UNEDITED_MS) };
         self.not_before = now.saturating_add(interval_ms);
         if self.shown == self.grown {
             self.text_at = None;
@@ -367,22 +380,25 @@ impl Card {
     }
 
     /// Renders the card with all text that may be shown now.
-    fn rendered(&self, now: u64) -> Flight {
+    fn render_update(&self, now: u64) -> PendingUpdate {
         let text = self.body.text();
-        let is_idle = self.text_at.is_some_and(|at| now >= at.saturating_add(self.pace.idle_ms));
+        let is_idle = self.text_at.is_some_and(|at| now >= at.saturating_add(self.rate.idle_ms));
         let idle_end = if is_idle { self.idle_end() } else { None };
         let end = self.soon_end().max(idle_end).unwrap_or(text.len() - self.pending());
         let status = self.status();
         let head = format!("{status}\n\n");
         let shown = text.get(..end).unwrap_or_default();
-        let rest =
-            self.limit.less(&head).map(|limit| tail(shown, limit)).filter(|rest| !rest.trim().is_empty());
+        let rest = self
+            .limit
+            .minus(&head)
+            .map(|limit| last_part(shown, limit))
+            .filter(|rest| !rest.trim().is_empty());
         let whole = match rest {
             Some(rest) => head + rest.trim_end(),
-            None => first(&status, self.limit),
+            None => first_part(&status, self.limit),
         };
         let held = (text.len() - end) as u64;
-        Flight {
+        PendingUpdate {
             upto: self.grown - held,
             status,
             text: whole,
@@ -393,11 +409,11 @@ impl Card {
     }
 
     /// Renders the lines not sent yet.
-    fn listed(&self) -> Flight {
-        Flight {
+    fn list_update(&self) -> PendingUpdate {
+        PendingUpdate {
             upto: self.grown,
             status: String::new(),
-            text: tail(&self.lines.join("\n"), self.limit),
+            text: last_part(&self.lines.join("\n"), self.limit),
             lines: self.lines.len(),
             through: self.through,
             is_post: true,
@@ -456,7 +472,7 @@ impl Card {
 }
 
 /// Returns the permission id of a row.
-fn question(row: &EventRow) -> String {
+fn permission_id_of(row: &EventRow) -> String {
     let payload: Value = serde_json::from_str(&row.payload).unwrap_or(Value::Null);
     payload["permission_id"].as_str().unwrap_or_default().to_owned()
 }
@@ -466,8 +482,8 @@ fn last_space(text: &str) -> Option<usize> {
 }
 
 /// Returns the start of `text` that fits into one message.
-fn first(text: &str, limit: Limit) -> String {
-    split::first(text, limit).unwrap_or_default()
+fn first_part(text: &str, limit: MessageLimit) -> String {
+    split::first_part(text, limit).unwrap_or_default()
 }
 
 #[cfg(test)]

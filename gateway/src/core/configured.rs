@@ -7,15 +7,15 @@
 //! message, once the session is idle: a reload interrupts no turn. Source: `openclaw.md` §1.1, §1.5 and D15.
 
 use crate::config::bindings::{ANY_ACCOUNT, Binding};
-use crate::core::binding::Stale;
-use crate::core::route::Target;
+use crate::core::binding::StaleReason;
+use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, ConversationRef, SessionMode};
 use crate::core::session::SessionState;
 use acp_shared::ids::{AgentName, IdError, SessionKey};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Key in a binding's metadata for the properties of the entry (`Made`).
+/// Key in a binding's metadata for the properties of the entry (`StaticSessionSpec`).
 const METADATA: &str = "configured";
 /// Key in a binding's metadata for the id of the message that caused the binding. The store starts the
 /// backfill there.
@@ -28,7 +28,7 @@ const HASH_BYTES: usize = 8;
 /// Properties of an entry whose change requires a new session. Label and permissions apply to new sessions
 /// only, and changes by a person are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Made {
+pub(crate) struct StaticSessionSpec {
     /// Conversation of the entry. Threads below the conversation use the same session.
     pub(crate) home: String,
     /// Agent of the session.
@@ -41,7 +41,7 @@ pub(crate) struct Made {
     pub(crate) cwd: Option<String>,
 }
 
-impl Made {
+impl StaticSessionSpec {
     /// Returns the properties of an entry; `None` for an invalid entry without an agent.
     pub(crate) fn of(entry: &Binding) -> Option<Self> {
         Some(Self {
@@ -54,7 +54,7 @@ impl Made {
     }
 
     /// Reads the properties from a binding's metadata; `None` if the binding is not a static one.
-    pub(crate) fn read(metadata: &str) -> Option<Self> {
+    pub(crate) fn from_metadata(metadata: &str) -> Option<Self> {
         let mut metadata: serde_json::Value = serde_json::from_str(metadata).ok()?;
         serde_json::from_value(metadata.get_mut(METADATA)?.take()).ok()
     }
@@ -66,7 +66,7 @@ impl Made {
     }
 
     /// Returns the configuration keys with different values.
-    fn differs(&self, from: &Self) -> Vec<&'static str> {
+    fn changed_keys(&self, from: &Self) -> Vec<&'static str> {
         let keys = [
             ("conversation", self.home != from.home),
             ("agent", self.agent != from.agent),
@@ -80,7 +80,7 @@ impl Made {
 
 /// Entry for a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found<'a> {
+pub(crate) struct MatchedEntry<'a> {
     /// Index in the table, from 0.
     pub(crate) number: usize,
     /// The entry.
@@ -88,13 +88,13 @@ pub(crate) struct Found<'a> {
 }
 
 /// Returns the entry for a conversation: direct before inherited, a named account before `*`.
-pub(crate) fn find<'a>(table: &'a [Binding], at: &ConversationRef) -> Option<Found<'a>> {
+pub(crate) fn find_entry<'a>(table: &'a [Binding], at: &ConversationRef) -> Option<MatchedEntry<'a>> {
     let entry = |conversation: &str, account: &str| {
         let fits = |it: &Binding| {
             it.channel == at.channel && it.account == account && it.conversation == conversation
         };
         let number = table.iter().position(fits)?;
-        Some(Found { number, entry: &table[number] })
+        Some(MatchedEntry { number, entry: &table[number] })
     };
     let in_conversation = |id: &str| entry(id, &at.account_id).or_else(|| entry(id, ANY_ACCOUNT));
     in_conversation(&at.conversation_id)
@@ -132,38 +132,38 @@ pub(crate) fn next_key(first: &SessionKey, before: u64) -> Result<SessionKey, Id
 
 /// Session created for a static binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Under {
+pub(crate) struct StaticSession {
     /// Key of the session.
     pub(crate) session_key: SessionKey,
     /// State of the session.
     pub(crate) state: SessionState,
     /// Properties of the entry, as recorded in the session's bindings.
-    pub(crate) made: Option<Made>,
+    pub(crate) made: Option<StaticSessionSpec>,
     /// True if the session has unfinished runs.
     pub(crate) busy: bool,
 }
 
 /// State of a conversation when a message arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct ConversationState<'a> {
     /// Binding of the conversation that has not ended, with the state of the bound session.
-    pub(crate) binding: Option<(&'a BindingRow, Target)>,
+    pub(crate) binding: Option<(&'a BindingRow, BoundSession)>,
     /// True if the bound session has unfinished runs.
     pub(crate) busy: bool,
     /// Newest session of the entry for the conversation.
-    pub(crate) under: Option<&'a Under>,
+    pub(crate) under: Option<&'a StaticSession>,
 }
 
 /// Session to close after a change of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Done {
+pub(crate) struct RetiredSession {
     /// Key of the session.
     pub(crate) session_key: SessionKey,
     /// Changed configuration keys; empty if the entry was removed.
     pub(crate) changed: Vec<String>,
 }
 
-impl Done {
+impl RetiredSession {
     fn new(session_key: &SessionKey, changed: &[&str]) -> Self {
         let changed = changed.iter().map(|&key| key.to_owned()).collect();
         Self { session_key: session_key.clone(), changed }
@@ -180,84 +180,92 @@ impl Done {
 
 /// Action before a message is routed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum StaticBindingAction {
     /// Nothing: unbound, bound by a person, up to date, or busy.
     Leave,
     /// Close the session without a replacement.
-    Withdraw(Done),
+    Withdraw(RetiredSession),
     /// Close the replaced session, if any, and bind the conversation to an existing or a new one.
-    Bind(Bind),
+    Bind(BindParams),
 }
 
-/// Parameters of [`Act::Bind`].
+/// Parameters of [`StaticBindingAction::Bind`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Bind {
+pub(crate) struct BindParams {
     /// Properties of the session.
-    pub(crate) made: Made,
+    pub(crate) made: StaticSessionSpec,
     /// Existing session; `None` creates a new one.
     pub(crate) to: Option<SessionKey>,
     /// Session to close first.
-    pub(crate) after: Option<Done>,
+    pub(crate) after: Option<RetiredSession>,
 }
 
-impl Bind {
+impl BindParams {
     /// Adds the session to close first. A closed session is never reused as the target.
-    fn after(self, done: Done) -> Act {
+    fn replacing(self, done: RetiredSession) -> StaticBindingAction {
         let to = self.to.filter(|to| *to != done.session_key);
-        Act::Bind(Self { to, after: Some(done), ..self })
+        StaticBindingAction::Bind(Self { to, after: Some(done), ..self })
     }
 }
 
 /// Returns the action for a message in the conversation `at`.
-pub(crate) fn decide(table: &[Binding], at: &ConversationRef, seen: Seen<'_>) -> Act {
-    let want = find(table, at).and_then(|found| Made::of(found.entry));
-    let bound = seen.binding.filter(|(_, target)| Stale::of(*target).is_none());
-    match (bound.map(|(row, _)| (row, Made::read(&row.metadata))), want) {
-        (Some((_, None)), _) | (None, None) => Act::Leave,
-        (Some((row, Some(made))), want) => kept_or_not(table, at, (row, made, seen.busy), want, seen.under),
-        (None, Some(want)) => Act::Bind(taken_up(want, seen.under)),
+pub(crate) fn static_binding_action(
+    table: &[Binding],
+    at: &ConversationRef,
+    seen: ConversationState<'_>,
+) -> StaticBindingAction {
+    let want = find_entry(table, at).and_then(|found| StaticSessionSpec::of(found.entry));
+    let bound = seen.binding.filter(|(_, target)| StaleReason::of(*target).is_none());
+    match (bound.map(|(row, _)| (row, StaticSessionSpec::from_metadata(&row.metadata))), want) {
+        (Some((_, None)), _) | (None, None) => StaticBindingAction::Leave,
+        (Some((row, Some(made))), want) => decide_bound(table, at, (row, made, seen.busy), want, seen.under),
+        (None, Some(want)) => StaticBindingAction::Bind(bind_params(want, seen.under)),
     }
 }
 
 /// Returns the action for a conversation with a static binding.
-fn kept_or_not(
+fn decide_bound(
     table: &[Binding],
     at: &ConversationRef,
-    (row, made, busy): (&BindingRow, Made, bool),
-    want: Option<Made>,
-    under: Option<&Under>,
-) -> Act {
+    (row, made, busy): (&BindingRow, StaticSessionSpec, bool),
+    want: Option<StaticSessionSpec>,
+    under: Option<&StaticSession>,
+) -> StaticBindingAction {
     let home =
         ConversationRef { conversation_id: made.home.clone(), parent_conversation_id: None, ..at.clone() };
-    let at_home = find(table, &home).and_then(|found| Made::of(found.entry));
+    let at_home = find_entry(table, &home).and_then(|found| StaticSessionSpec::of(found.entry));
     // True if the session is still the configured one for its home conversation.
     let stands = at_home.as_ref() == Some(&made);
     match want {
-        Some(want) if want == made => Act::Leave,
+        Some(want) if want == made => StaticBindingAction::Leave,
         // Not a removal: some channels omit the parent conversation in some messages.
-        None if stands => Act::Leave,
-        Some(want) if stands => Act::Bind(taken_up(want, under)),
-        _ if busy => Act::Leave,
-        None => Act::Withdraw(Done::new(&row.session_key, &[])),
+        None if stands => StaticBindingAction::Leave,
+        Some(want) if stands => StaticBindingAction::Bind(bind_params(want, under)),
+        _ if busy => StaticBindingAction::Leave,
+        None => StaticBindingAction::Withdraw(RetiredSession::new(&row.session_key, &[])),
         Some(want) => {
-            let done = Done::new(&row.session_key, &want.differs(&made));
-            taken_up(want, under).after(done)
+            let done = RetiredSession::new(&row.session_key, &want.changed_keys(&made));
+            bind_params(want, under).replacing(done)
         }
     }
 }
 
 /// Returns the binding for a conversation without one, or bound to a session other than the configured one.
-fn taken_up(want: Made, under: Option<&Under>) -> Bind {
+fn bind_params(want: StaticSessionSpec, under: Option<&StaticSession>) -> BindParams {
     let Some(under) = under.filter(|under| under.state != SessionState::Closed) else {
-        return Bind { made: want, to: None, after: None };
+        return BindParams { made: want, to: None, after: None };
     };
     match &under.made {
         Some(made) if *made != want && !under.busy => {
-            let done = Done::new(&under.session_key, &want.differs(made));
-            Bind { made: want, to: None, after: Some(done) }
+            let done = RetiredSession::new(&under.session_key, &want.changed_keys(made));
+            BindParams { made: want, to: None, after: Some(done) }
         }
         // Reuses the recorded properties, so that the next message detects a postponed change.
-        made => Bind { made: made.clone().unwrap_or(want), to: Some(under.session_key.clone()), after: None },
+        made => BindParams {
+            made: made.clone().unwrap_or(want),
+            to: Some(under.session_key.clone()),
+            after: None,
+        },
     }
 }
 

@@ -45,12 +45,12 @@ fn row(session: &str, metadata: String) -> BindingRow {
     }
 }
 
-fn made(entry: &Binding) -> Made {
-    Made::of(entry).unwrap()
+fn made(entry: &Binding) -> StaticSessionSpec {
+    StaticSessionSpec::of(entry).unwrap()
 }
 
 #[test]
-fn d15_direct_goes_before_the_parent_and_an_account_before_any() {
+fn direct_goes_before_the_parent_and_an_account_before_any() {
     let all = [
         entry("*", "up", "parent-any"),
         entry("a", "up", "parent-a"),
@@ -81,7 +81,7 @@ fn d15_direct_goes_before_the_parent_and_an_account_before_any() {
             if reversed {
                 entries.reverse();
             }
-            let found = find(&entries, at);
+            let found = find_entry(&entries, at);
             let agent = found.and_then(|found| found.entry.agent.as_ref()).map(AgentName::as_str);
             assert_eq!(agent, *want, "{which:?} {at:?}");
             assert!(found.is_none_or(|found| entries[found.number] == *found.entry));
@@ -90,7 +90,7 @@ fn d15_direct_goes_before_the_parent_and_an_account_before_any() {
 }
 
 #[test]
-fn d15_the_key_follows_from_the_conversation() {
+fn the_key_follows_from_the_conversation() {
     let agent = AgentName::parse("codex").unwrap();
     let first = first_key(&agent, ("discord", "default", "123")).unwrap();
     // Of sha256("discord:default:123"), as the source makes it.
@@ -114,17 +114,18 @@ fn what_a_row_was_made_from_is_read_again() {
         backend: Some("direct".to_owned()),
         ..entry("a", "c", "codex")
     });
-    assert_eq!(Made::read(&made.metadata(Some("17"))), Some(made.clone()));
-    assert_eq!(Made::read(&made.metadata(None)), Some(made));
+    assert_eq!(StaticSessionSpec::from_metadata(&made.metadata(Some("17"))), Some(made.clone()));
+    assert_eq!(StaticSessionSpec::from_metadata(&made.metadata(None)), Some(made));
     for other in ["{}", "", "{\"configured\": 1}", "{\"configured\": {\"home\": \"c\"}}"] {
-        assert_eq!(Made::read(other), None, "{other}");
+        assert_eq!(StaticSessionSpec::from_metadata(other), None, "{other}");
     }
 }
 
 /// Every combination of what is configured, what is bound and what is there.
 #[test]
-fn d15_what_is_done_before_a_message_is_routed() {
+fn what_is_done_before_a_message_is_routed() {
     use SessionState::{Closed, Error, Idle, Running};
+    use StaticBindingAction::Leave;
     let now = entry("a", "c", "codex");
     let was = Binding { cwd: Some("/old".into()), ..now.clone() };
     let parent = entry("a", "up", "codex");
@@ -134,23 +135,30 @@ fn d15_what_is_done_before_a_message_is_routed() {
     let of = |entry: &Binding| made(entry).metadata(None);
     let person = || "{}".to_owned();
     let under = |state, from: &Binding, busy| {
-        Some(Under { session_key: key("k:old"), state, made: Some(made(from)), busy })
+        Some(StaticSession { session_key: key("k:old"), state, made: Some(made(from)), busy })
     };
     let bind = |from: &Binding, to: Option<&str>, after: Option<(&str, &[&str])>| {
-        Act::Bind(Bind {
+        StaticBindingAction::Bind(BindParams {
             made: made(from),
             to: to.map(key),
-            after: after.map(|(closed, changed)| Done::new(&key(closed), changed)),
+            after: after.map(|(closed, changed)| RetiredSession::new(&key(closed), changed)),
         })
     };
-    let known = |state| Target::Known(state);
-    let gone = Act::Withdraw(Done::new(&key("k"), &[]));
-    type Row<'a> = (&'a str, &'a [Binding], Option<(String, Target)>, bool, Option<Under>, Act);
+    let known = |state| BoundSession::Known(state);
+    let gone = StaticBindingAction::Withdraw(RetiredSession::new(&key("k"), &[]));
+    type Row<'a> = (
+        &'a str,
+        &'a [Binding],
+        Option<(String, BoundSession)>,
+        bool,
+        Option<StaticSession>,
+        StaticBindingAction,
+    );
     let cases: Vec<Row<'_>> = vec![
-        ("nothing at all", &plain, None, false, None, Act::Leave),
-        ("a person's binding", &plain, Some((person(), known(Idle))), false, None, Act::Leave),
-        ("a person's goes first", &own, Some((person(), known(Idle))), false, None, Act::Leave),
-        ("in error too", &own, Some((person(), known(Error))), false, None, Act::Leave),
+        ("nothing at all", &plain, None, false, None, Leave),
+        ("a person's binding", &plain, Some((person(), known(Idle))), false, None, Leave),
+        ("a person's goes first", &own, Some((person(), known(Idle))), false, None, Leave),
+        ("in error too", &own, Some((person(), known(Error))), false, None, Leave),
         (
             "a person's that leads nowhere",
             &own,
@@ -162,13 +170,13 @@ fn d15_what_is_done_before_a_message_is_routed() {
         (
             "and one that is missing",
             &own,
-            Some((person(), Target::Missing)),
+            Some((person(), BoundSession::Missing)),
             false,
             None,
             bind(&now, None, None),
         ),
-        ("nowhere, and nothing configured", &plain, Some((of(&now), known(Closed))), false, None, Act::Leave),
-        ("as configured", &own, Some((of(&now), known(Running))), true, None, Act::Leave),
+        ("nowhere, and nothing configured", &plain, Some((of(&now), known(Closed))), false, None, Leave),
+        ("as configured", &own, Some((of(&now), known(Running))), true, None, Leave),
         ("the first message", &own, None, false, None, bind(&now, None, None)),
         ("after a close", &own, None, false, under(Closed, &now, false), bind(&now, None, None)),
         ("after an unbind", &own, None, false, under(Idle, &now, false), bind(&now, Some("k:old"), None)),
@@ -204,7 +212,7 @@ fn d15_what_is_done_before_a_message_is_routed() {
             None,
             bind(&now, None, Some(("k", &["cwd"]))),
         ),
-        ("another directory, at work", &own, Some((of(&was), known(Running))), true, None, Act::Leave),
+        ("another directory, at work", &own, Some((of(&was), known(Running))), true, None, Leave),
         (
             "another agent, which was here before",
             &thread,
@@ -214,7 +222,7 @@ fn d15_what_is_done_before_a_message_is_routed() {
             bind(&parent, Some("k:old"), Some(("k", &["agent"]))),
         ),
         ("the entry is gone", &plain, Some((of(&now), known(Idle))), false, None, gone),
-        ("gone, at work", &plain, Some((of(&now), known(Idle))), true, None, Act::Leave),
+        ("gone, at work", &plain, Some((of(&now), known(Idle))), true, None, Leave),
         (
             "an entry of its own: the parent's session stays",
             &both,
@@ -235,18 +243,18 @@ fn d15_what_is_done_before_a_message_is_routed() {
     for (what, table, binding, busy, under, want) in cases {
         let row = binding.map(|(metadata, target)| (row("k", metadata), target));
         let binding = row.as_ref().map(|(row, target)| (row, *target));
-        let seen = Seen { binding, busy, under: under.as_ref() };
-        assert_eq!(decide(table, &at("a", "c", Some("up")), seen), want, "{what}");
+        let seen = ConversationState { binding, busy, under: under.as_ref() };
+        assert_eq!(static_binding_action(table, &at("a", "c", Some("up")), seen), want, "{what}");
     }
     // A channel that does not name the parent this time takes nothing away.
     let inherited = row("k", of(&parent));
-    let seen = Seen { binding: Some((&inherited, known(Idle))), busy: false, under: None };
-    assert_eq!(decide(&thread, &at("a", "c", None), seen), Act::Leave);
+    let seen = ConversationState { binding: Some((&inherited, known(Idle))), busy: false, under: None };
+    assert_eq!(static_binding_action(&thread, &at("a", "c", None), seen), Leave);
 }
 
 #[test]
 fn why_a_session_is_closed_is_said_in_words() {
-    let reason = |changed: &[&str]| Done::new(&key("k"), changed).reason();
+    let reason = |changed: &[&str]| RetiredSession::new(&key("k"), changed).reason();
     assert_eq!(reason(&[]), "the configuration binds this conversation no more");
     assert_eq!(
         reason(&["agent", "cwd"]),
@@ -268,27 +276,27 @@ prop_compose! {
 proptest! {
     /// Once what is decided was done, nothing more is: the same message twice, or the next one, finds all in place.
     #[test]
-    fn d15_what_was_done_is_not_done_again(
+    fn what_was_done_is_not_done_again(
         table in prop::collection::vec(some_entry(), 0..5),
         before in prop::option::of(some_entry()),
         parent in prop::option::of(Just("up")),
     ) {
         let at = at("a", "c", parent);
         let row_before = before.as_ref().map(|before| row("k", made(before).metadata(None)));
-        let binding = row_before.as_ref().map(|row| (row, Target::Known(SessionState::Idle)));
-        let after = match decide(&table, &at, Seen { binding, busy: false, under: None }) {
-            Act::Leave => return Ok(()),
-            Act::Withdraw(done) => {
+        let binding = row_before.as_ref().map(|row| (row, BoundSession::Known(SessionState::Idle)));
+        let after = match static_binding_action(&table, &at, ConversationState { binding, busy: false, under: None }) {
+            StaticBindingAction::Leave => return Ok(()),
+            StaticBindingAction::Withdraw(done) => {
                 prop_assert_eq!(done.session_key, key("k"));
                 None
             }
-            Act::Bind(bind) => {
+            StaticBindingAction::Bind(bind) => {
                 // Never is the session that is bound to the one that is closed.
                 prop_assert!(bind.after.is_none_or(|done| Some(done.session_key) != bind.to));
                 Some(row("k2", bind.made.metadata(None)))
             }
         };
-        let binding = after.as_ref().map(|row| (row, Target::Known(SessionState::Idle)));
-        prop_assert_eq!(decide(&table, &at, Seen { binding, busy: false, under: None }), Act::Leave);
+        let binding = after.as_ref().map(|row| (row, BoundSession::Known(SessionState::Idle)));
+        prop_assert_eq!(static_binding_action(&table, &at, ConversationState { binding, busy: false, under: None }), StaticBindingAction::Leave);
     }
 }

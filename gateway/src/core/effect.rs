@@ -1,21 +1,23 @@
 //! Database writes of an actor: the rows of one transaction, all or nothing.
 
 use crate::core::event::EventKind;
-use crate::core::rows::{AgentRequestRow, LeaseRow, LeaseUse, OutboxRow, PermissionRow, RunRow, SessionRow};
+use crate::core::rows::{
+    AgentRequestRow, LeaseRow, LeaseStatus, OutboxRow, PermissionRow, RunRow, SessionRow,
+};
 use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
 
 /// Limits on the sessions in use, checked before one more session comes into use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Caps {
+pub(crate) struct SessionLimits {
     /// Maximum of all sessions.
     pub(crate) sessions_max: u64,
     /// Limit of the session's account.
-    pub(crate) account: Option<AccountCap>,
+    pub(crate) account: Option<AccountLimit>,
 }
 
 /// Limit on the sessions in use of one account. A session belongs to the account of its first binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AccountCap {
+pub(crate) struct AccountLimit {
     /// Channel of the account.
     pub(crate) channel: String,
     /// Id of the account.
@@ -64,11 +66,11 @@ pub(crate) enum Write {
         link_state: Option<String>,
     },
     /// Update the state of a lease.
-    LeaseUse {
+    LeaseStatus {
         /// The lease.
         lease_id: LeaseId,
         /// New state.
-        usage: LeaseUse,
+        usage: LeaseStatus,
     },
     /// Store a piece of an unfinished line (H2).
     Tail {
@@ -114,7 +116,7 @@ pub(crate) enum Write {
         result: String,
     },
     /// Bring the session into use. Fails if the session was not in use and a limit is reached.
-    Wake(Caps),
+    Wake(SessionLimits),
     /// End every binding of the session.
     EndBindings {
         /// Reason of the end.
@@ -138,7 +140,7 @@ pub(crate) enum Write {
 
 /// State of a session's actor, as read from the database after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Snapshot {
+pub(crate) struct ActorSnapshot {
     /// The session.
     pub(crate) session: SessionRow,
     /// Lease in use, if any.
@@ -157,7 +159,7 @@ pub(crate) struct Snapshot {
 
 /// Condition of a write: the actor must not be superseded by a newer one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fence {
+pub(crate) struct ActorFence {
     /// The session.
     pub(crate) session_key: SessionKey,
     /// Epoch of the actor; the database holds the newest epoch.

@@ -54,7 +54,7 @@ kinds! {
     /// Payload: `{"permission_id", "params", "deadline_at_ms"?}`. The params are as received, except for the
     /// tool call, which is completed with data of earlier updates of the same call.
     Permission = "permission",
-    /// Settled permission request. `by` is the name of a person; `without` names another settler.
+    /// Resolved permission request. `by` is the name of a person; `without` names another cause.
     /// Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`.
     PermissionSettled = "permission_settled",
     /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload:

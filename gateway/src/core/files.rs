@@ -45,28 +45,28 @@ pub enum AttachmentContent {
 
 /// Attached file, as stored with a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct File {
+pub(crate) struct PromptFile {
     name: String,
     mime: String,
-    data: Data,
+    data: FileData,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Data {
+enum FileData {
     Text(String),
     Base64 { bytes: u64, base64: String },
     LeftOut(String),
 }
 
 /// Converts the files of a message, within the limits of one message.
-pub(crate) fn taken(attachments: &[Attachment]) -> Vec<File> {
+pub(crate) fn from_attachments(attachments: &[Attachment]) -> Vec<PromptFile> {
     let mut room = FILES_BYTES_MAX;
-    let mut out: Vec<File> = Vec::new();
+    let mut out: Vec<PromptFile> = Vec::new();
     for attachment in attachments.iter().take(FILES_MAX) {
         let data = match &attachment.content {
-            AttachmentContent::LeftOut { bytes, why } => Data::LeftOut(format!("{bytes} bytes: {why}")),
-            AttachmentContent::Bytes(bytes) if bytes.len() > room => Data::LeftOut(format!(
+            AttachmentContent::LeftOut { bytes, why } => FileData::LeftOut(format!("{bytes} bytes: {why}")),
+            AttachmentContent::Bytes(bytes) if bytes.len() > room => FileData::LeftOut(format!(
                 "{} bytes: all files of a message may have {FILES_BYTES_MAX}",
                 bytes.len()
             )),
@@ -76,23 +76,27 @@ pub(crate) fn taken(attachments: &[Attachment]) -> Vec<File> {
                     .ok()
                     .filter(|text| !is_media(&attachment.mime) && !text.contains('\0'))
                 {
-                    Some(text) => Data::Text(text.to_owned()),
-                    None => Data::Base64 { bytes: bytes.len() as u64, base64: base64(bytes) },
+                    Some(text) => FileData::Text(text.to_owned()),
+                    None => FileData::Base64 { bytes: bytes.len() as u64, base64: base64(bytes) },
                 }
             }
         };
-        out.push(File { name: plain(&attachment.name), mime: plain(&attachment.mime), data });
+        out.push(PromptFile { name: clean_name(&attachment.name), mime: clean_name(&attachment.mime), data });
     }
     let more = attachments.len().saturating_sub(FILES_MAX);
     if more > 0 {
         let why = format!("a message may bring {FILES_MAX} files");
-        out.push(File { name: format!("{more} more"), mime: String::new(), data: Data::LeftOut(why) });
+        out.push(PromptFile {
+            name: format!("{more} more"),
+            mime: String::new(),
+            data: FileData::LeftOut(why),
+        });
     }
     out
 }
 
 /// Serializes files for the row of a run; `None` if empty.
-pub(crate) fn kept(files: &[File]) -> Option<Arc<str>> {
+pub(crate) fn serialize_files(files: &[PromptFile]) -> Option<Arc<str>> {
     if files.is_empty() { None } else { serde_json::to_string(files).ok().map(Arc::from) }
 }
 
@@ -100,14 +104,14 @@ fn is_media(mime: &str) -> bool {
     ["image/", "audio/", "video/"].iter().any(|kind| mime.starts_with(kind))
 }
 
-fn plain(text: &str) -> String {
+fn clean_name(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
 }
 
 /// Content types accepted by an agent besides text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Takes {
+pub(crate) struct AcceptedContent {
     /// Images.
     pub(crate) image: bool,
     /// Audio.
@@ -117,39 +121,39 @@ pub(crate) struct Takes {
 }
 
 /// Returns the content blocks of a prompt with these files, as parameters of `session/prompt`.
-pub(crate) fn blocks(text: &str, kept: Option<&str>, takes: Takes) -> Value {
-    let files: Vec<File> = kept.and_then(|kept| serde_json::from_str(kept).ok()).unwrap_or_default();
+pub(crate) fn content_blocks(text: &str, kept: Option<&str>, takes: AcceptedContent) -> Value {
+    let files: Vec<PromptFile> = kept.and_then(|kept| serde_json::from_str(kept).ok()).unwrap_or_default();
     let has_text = !text.is_empty() || files.is_empty();
     let mut out: Vec<Value> = has_text.then(|| json!({ "type": "text", "text": text })).into_iter().collect();
-    out.extend((1..).zip(files).map(|(number, file)| block(number, file, takes)));
+    out.extend((1..).zip(files).map(|(number, file)| content_block(number, file, takes)));
     Value::Array(out)
 }
 
-fn block(number: usize, file: File, takes: Takes) -> Value {
-    let File { name, mime, data } = file;
-    let uri = format!("attachment:///{number}/{}", encoded(&name));
+fn content_block(number: usize, file: PromptFile, takes: AcceptedContent) -> Value {
+    let PromptFile { name, mime, data } = file;
+    let uri = format!("attachment:///{number}/{}", percent_encode(&name));
     let said =
         |what: &str| json!({ "type": "text", "text": format!("[The file {name} was left out: {what}.]") });
     match data {
-        Data::LeftOut(why) => said(&why),
-        Data::Text(text) if takes.embedded => {
+        FileData::LeftOut(why) => said(&why),
+        FileData::Text(text) if takes.embedded => {
             let mime = if mime.is_empty() { "text/plain" } else { &mime };
             json!({ "type": "resource", "resource": { "uri": uri, "mimeType": mime, "text": text } })
         }
-        Data::Text(text) if text.len() <= INLINE_BYTES_MAX => {
+        FileData::Text(text) if text.len() <= INLINE_BYTES_MAX => {
             json!({ "type": "text", "text": format!("[The file {name}:]\n{text}\n[The end of {name}.]") })
         }
-        Data::Text(text) => said(&format!("{} bytes, and this agent takes no files", text.len())),
-        Data::Base64 { base64, .. } if takes.image && mime.starts_with("image/") => {
+        FileData::Text(text) => said(&format!("{} bytes, and this agent takes no files", text.len())),
+        FileData::Base64 { base64, .. } if takes.image && mime.starts_with("image/") => {
             json!({ "type": "image", "mimeType": mime, "data": base64, "uri": uri })
         }
-        Data::Base64 { base64, .. } if takes.audio && mime.starts_with("audio/") => {
+        FileData::Base64 { base64, .. } if takes.audio && mime.starts_with("audio/") => {
             json!({ "type": "audio", "mimeType": mime, "data": base64 })
         }
-        Data::Base64 { base64, .. } if takes.embedded && !is_media(&mime) => {
+        FileData::Base64 { base64, .. } if takes.embedded && !is_media(&mime) => {
             json!({ "type": "resource", "resource": { "uri": uri, "mimeType": mime, "blob": base64 } })
         }
-        Data::Base64 { bytes, .. } => {
+        FileData::Base64 { bytes, .. } => {
             let kind = if mime.is_empty() { "such files" } else { &mime };
             said(&format!("{bytes} bytes, and this agent does not take {kind}"))
         }
@@ -157,7 +161,7 @@ fn block(number: usize, file: File, takes: Takes) -> Value {
 }
 
 /// Percent-encodes a name for a URI.
-fn encoded(name: &str) -> String {
+fn percent_encode(name: &str) -> String {
     let mut out = String::new();
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -195,7 +199,7 @@ mod tests {
         Attachment { name: name.to_owned(), mime: mime.to_owned(), content }
     }
 
-    const ALL: Takes = Takes { image: true, audio: true, embedded: true };
+    const ALL: AcceptedContent = AcceptedContent { image: true, audio: true, embedded: true };
 
     #[test]
     fn base64_is_that_of_the_standard() {
@@ -224,9 +228,9 @@ mod tests {
             mime: String::new(),
             content: AttachmentContent::LeftOut { bytes: 99, why: "too long".to_owned() },
         };
-        let kept = kept(&taken(&[png, source, zip, gone])).unwrap();
+        let kept = serialize_files(&from_attachments(&[png, source, zip, gone])).unwrap();
         assert_eq!(
-            blocks("hi", Some(&kept), ALL),
+            content_blocks("hi", Some(&kept), ALL),
             json!([
                 {"type": "text", "text": "hi"},
                 {"type": "image", "mimeType": "image/png", "data": "iQD/", "uri": "attachment:///1/a%20b.png"},
@@ -238,7 +242,7 @@ mod tests {
             ])
         );
         assert_eq!(
-            blocks("hi", Some(&kept), Takes::default()),
+            content_blocks("hi", Some(&kept), AcceptedContent::default()),
             json!([
                 {"type": "text", "text": "hi"},
                 {"type": "text", "text": "[The file a b.png was left out: 3 bytes, and this agent does not take image/png.]"},
@@ -247,7 +251,7 @@ mod tests {
                 {"type": "text", "text": "[The file big was left out: 99 bytes: too long.]"},
             ])
         );
-        assert_eq!(blocks("hi", None, ALL), json!([{"type": "text", "text": "hi"}]));
+        assert_eq!(content_blocks("hi", None, ALL), json!([{"type": "text", "text": "hi"}]));
     }
 
     #[test]
@@ -255,12 +259,12 @@ mod tests {
         let half = FILES_BYTES_MAX / 2;
         let files =
             [file("a", "", &vec![b'x'; half]), file("b", "", &vec![b'x'; half + 1]), file("c", "", b"y")];
-        let said = blocks("t", kept(&taken(&files)).as_deref(), ALL);
+        let said = content_blocks("t", serialize_files(&from_attachments(&files)).as_deref(), ALL);
         let left_out =
             |at: usize| said[at]["text"].as_str().is_some_and(|text| text.contains("was left out"));
         assert!(!left_out(1) && left_out(2) && !left_out(3), "{:?}", said[2]);
         let many: Vec<Attachment> = (0..FILES_MAX + 2).map(|at| file(&at.to_string(), "", b"x")).collect();
-        let said = blocks("t", kept(&taken(&many)).as_deref(), ALL);
+        let said = content_blocks("t", serialize_files(&from_attachments(&many)).as_deref(), ALL);
         assert_eq!(said.as_array().map(Vec::len), Some(FILES_MAX + 2));
         assert!(said[FILES_MAX + 1]["text"].as_str().unwrap().contains("2 more"), "{said}");
     }

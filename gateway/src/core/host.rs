@@ -8,16 +8,16 @@ mod grant;
 mod question;
 
 pub(crate) use grant::{Grant, GrantTarget, Grants};
-pub(crate) use question::{Question, command_line, shell_words};
+pub(crate) use question::{HostQuestion, command_line, shell_words};
 
-use crate::core::link::Wanted;
+use crate::core::link::AgentRequestKind;
 use crate::core::rows::{NonInteractive, PermissionMode};
 use serde::{Deserialize, Serialize};
 
 /// Kind of effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Effect {
+pub(crate) enum HostEffect {
     /// `fs/read_text_file`.
     Read,
     /// `fs/write_text_file`.
@@ -26,18 +26,18 @@ pub(crate) enum Effect {
     Run,
 }
 
-impl Effect {
+impl HostEffect {
     /// Returns the effect of a request. `None` for methods of a terminal, which was allowed at creation.
-    pub(crate) const fn of(wanted: &Wanted) -> Option<Self> {
+    pub(crate) const fn of(wanted: &AgentRequestKind) -> Option<Self> {
         match wanted {
-            Wanted::FsRead { .. } => Some(Self::Read),
-            Wanted::FsWrite { .. } => Some(Self::Write),
-            Wanted::TerminalCreate { .. } => Some(Self::Run),
-            Wanted::Permission { .. }
-            | Wanted::TerminalOutput { .. }
-            | Wanted::TerminalWait { .. }
-            | Wanted::TerminalKill { .. }
-            | Wanted::TerminalRelease { .. } => None,
+            AgentRequestKind::FsRead { .. } => Some(Self::Read),
+            AgentRequestKind::FsWrite { .. } => Some(Self::Write),
+            AgentRequestKind::TerminalCreate { .. } => Some(Self::Run),
+            AgentRequestKind::Permission { .. }
+            | AgentRequestKind::TerminalOutput { .. }
+            | AgentRequestKind::TerminalWait { .. }
+            | AgentRequestKind::TerminalKill { .. }
+            | AgentRequestKind::TerminalRelease { .. } => None,
         }
     }
 
@@ -53,7 +53,7 @@ impl Effect {
 
 /// Facts that decide about an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Circumstances {
+pub(crate) struct EffectContext {
     /// Permission mode of the session.
     pub(crate) mode: PermissionMode,
     /// Outcome if no person can be asked.
@@ -70,11 +70,11 @@ pub(crate) struct Circumstances {
 
 /// Decision about an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum EffectDecision {
     /// Carry it out.
-    Perform(Reason),
+    Perform(DecisionReason),
     /// Answer with an error.
-    Refuse(Reason),
+    Refuse(DecisionReason),
     /// Ask a person.
     Ask,
     /// Answer with an error and end the run with `PERMISSION_PROMPT_UNAVAILABLE`.
@@ -83,7 +83,7 @@ pub(crate) enum Decision {
 
 /// Reason of an outcome. The names are in journals: never change one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum DecisionReason {
     /// The permission mode.
     Mode,
     /// A permission given before.
@@ -100,7 +100,7 @@ pub(crate) enum Reason {
     Deadline,
 }
 
-impl Reason {
+impl DecisionReason {
     /// Returns the name in the journal.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -127,20 +127,22 @@ impl Reason {
 }
 
 /// Decides about an effect. The file service confines reads to the session's roots.
-pub(crate) const fn decide(effect: Effect, now: Circumstances) -> Decision {
-    let reads = matches!(effect, Effect::Read);
+pub(crate) const fn decide_effect(effect: HostEffect, now: EffectContext) -> EffectDecision {
+    let reads = matches!(effect, HostEffect::Read);
     match now.mode {
-        PermissionMode::DenyAll => Decision::Refuse(Reason::Mode),
-        _ if now.is_stopping && !reads => Decision::Refuse(Reason::Stopped),
-        PermissionMode::ApproveAll => Decision::Perform(Reason::Mode),
-        PermissionMode::ApproveReads | PermissionMode::Ask if reads => Decision::Perform(Reason::Mode),
+        PermissionMode::DenyAll => EffectDecision::Refuse(DecisionReason::Mode),
+        _ if now.is_stopping && !reads => EffectDecision::Refuse(DecisionReason::Stopped),
+        PermissionMode::ApproveAll => EffectDecision::Perform(DecisionReason::Mode),
+        PermissionMode::ApproveReads | PermissionMode::Ask if reads => {
+            EffectDecision::Perform(DecisionReason::Mode)
+        }
         PermissionMode::ApproveReads | PermissionMode::Ask => {
             match (now.is_granted, now.in_turn && now.interactive, now.non_interactive) {
-                (true, _, _) => Decision::Perform(Reason::Granted),
-                (false, true, _) => Decision::Ask,
-                (false, false, NonInteractive::Fail) if now.in_turn => Decision::FailRun,
+                (true, _, _) => EffectDecision::Perform(DecisionReason::Granted),
+                (false, true, _) => EffectDecision::Ask,
+                (false, false, NonInteractive::Fail) if now.in_turn => EffectDecision::FailRun,
                 (false, false, NonInteractive::Deny | NonInteractive::Fail) => {
-                    Decision::Refuse(Reason::Nobody)
+                    EffectDecision::Refuse(DecisionReason::Nobody)
                 }
             }
         }
@@ -155,12 +157,12 @@ pub(crate) struct Inspection {
     /// True if the file has exactly the new content.
     pub(crate) is_same: bool,
     /// Present content.
-    pub(crate) old: Content,
+    pub(crate) old: FileContent,
 }
 
 /// Content of a file, as shown in a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum FileContent {
     /// The file does not exist.
     Absent,
     /// Text of the file.

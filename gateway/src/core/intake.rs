@@ -80,7 +80,7 @@ impl<'a> AgentLine<'a> {
 
 /// Rewrites a string literal: with `pair` the leading half is replaced by the character of both halves; with
 /// `without_end` the trailing half is removed.
-pub(crate) fn rejoined(literal: &str, pair: Option<(u16, u16)>, without_end: bool) -> String {
+pub(crate) fn rejoin_surrogates(literal: &str, pair: Option<(u16, u16)>, without_end: bool) -> String {
     let joined = pair.and_then(|(high, low)| char::decode_utf16([high, low]).next()?.ok());
     let from = 1 + if pair.is_some() { ESCAPE_BYTES } else { 0 };
     let to = literal.len().saturating_sub(1 + if without_end { ESCAPE_BYTES } else { 0 });
@@ -94,7 +94,7 @@ pub(crate) fn rejoined(literal: &str, pair: Option<(u16, u16)>, without_end: boo
 }
 
 /// Repairs a stored payload. Rows of earlier versions were stored as received.
-pub(crate) fn readable(payload: &str) -> Cow<'_, str> {
+pub(crate) fn readable_payload(payload: &str) -> Cow<'_, str> {
     let mut scanner = Scanner::new(payload);
     scanner.run();
     scanner.finish().0.map_or(Cow::Borrowed(payload), Cow::Owned)

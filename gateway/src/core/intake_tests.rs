@@ -60,15 +60,15 @@ fn halves_at_the_ends_of_a_string_are_known() {
     let source = r#"{"t":"\ude00 a \ud83d","u":"\ud83d","v":"\\ud83d"}"#;
     let line = AgentLine::repair(source.as_bytes());
     let literal = |name: &str| {
-        let members = crate::core::jsonrpc::Members::parse(line.text()).unwrap();
+        let members = crate::core::jsonrpc::ObjectMembers::parse(line.text()).unwrap();
         members.get(name).unwrap()
     };
     assert_eq!(line.leading_half(literal("t")), Some(0xde00));
     assert_eq!(line.trailing_half(literal("t")), Some(0xd83d));
     assert_eq!((line.leading_half(literal("u")), line.trailing_half(literal("u"))), (None, Some(0xd83d)));
     assert_eq!((line.leading_half(literal("v")), line.trailing_half(literal("v"))), (None, None));
-    assert_eq!(rejoined(literal("t"), Some((0xd83d, 0xde00)), true), "\"😀 a \"");
-    assert_eq!(rejoined(literal("u"), None, true), "\"\"");
+    assert_eq!(rejoin_surrogates(literal("t"), Some((0xd83d, 0xde00)), true), "\"😀 a \"");
+    assert_eq!(rejoin_surrogates(literal("u"), None, true), "\"\"");
     // What the agent itself wrote as a replacement character is none of ours.
     let line = AgentLine::repair(br#"["\ufffd","\ud83d"]"#);
     assert_eq!(line.trailing_half(line.text().get(1..9).unwrap()), None);
@@ -119,7 +119,7 @@ proptest! {
             prop_assert_eq!(&fixed, &line);
         }
         prop_assert_eq!(repaired(&fixed), fixed.clone());
-        prop_assert_eq!(readable(&line).into_owned(), fixed);
+        prop_assert_eq!(readable_payload(&line).into_owned(), fixed);
     }
 
     /// No bytes do harm, and none makes JSON of what is none.

@@ -32,12 +32,12 @@ pub(crate) const LIMIT_REACHED: i64 = -32005;
 
 /// Members of a JSON object in order, with raw values, borrowed from the object's text.
 #[derive(Debug, Clone)]
-pub(crate) struct Members<'a> {
+pub(crate) struct ObjectMembers<'a> {
     text: &'a str,
     list: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
 
-impl<'a> Members<'a> {
+impl<'a> ObjectMembers<'a> {
     /// Parses one object. White space around the object is allowed.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl<'de> Visitor<'de> for KeyVisitor {
 
 /// JSON-RPC message. Ids, params, results and errors are raw JSON text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Message<'a> {
+pub(crate) enum RpcMessage<'a> {
     /// Request, which expects a response.
     Request {
         /// Id, returned unchanged in the response.
@@ -172,7 +172,7 @@ pub(crate) enum Message<'a> {
 
 /// Reason why a line is not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Malformed {
+pub(crate) enum RpcParseError {
     /// Not JSON.
     #[error("not JSON")]
     NotJson,
@@ -187,25 +187,25 @@ pub(crate) enum Malformed {
     NoMessage,
 }
 
-impl<'a> Message<'a> {
+impl<'a> RpcMessage<'a> {
     /// Parses one line.
     ///
     /// # Errors
-    /// [`Malformed`]. Invalid input is not repaired here (see [`crate::core::intake`]).
-    pub(crate) fn read(text: &'a str) -> Result<Self, Malformed> {
-        let members = Members::parse(text).map_err(|_| what_else(text))?;
+    /// [`RpcParseError`]. Invalid input is not repaired here (see [`crate::core::intake`]).
+    pub(crate) fn parse(text: &'a str) -> Result<Self, RpcParseError> {
+        let members = ObjectMembers::parse(text).map_err(|_| classify_invalid(text))?;
         Self::of(&members)
     }
 
     /// Classifies the members of a parsed object.
     ///
     /// # Errors
-    /// [`Malformed::NoMessage`].
-    pub(crate) fn of(members: &Members<'a>) -> Result<Self, Malformed> {
+    /// [`RpcParseError::NoMessage`].
+    pub(crate) fn of(members: &ObjectMembers<'a>) -> Result<Self, RpcParseError> {
         let id = members.get("id");
         let params = members.get("params");
         if let Some(method) = members.get("method") {
-            let method = string(method).ok_or(Malformed::NoMessage)?;
+            let method = string(method).ok_or(RpcParseError::NoMessage)?;
             return Ok(match id {
                 Some(id) => Self::Request { id, method, params },
                 None => Self::Notification { method, params },
@@ -216,18 +216,18 @@ impl<'a> Message<'a> {
         match (error, members.get("result")) {
             (Some(error), _) => Ok(Self::Response { id, outcome: Err(error) }),
             (None, Some(result)) => Ok(Self::Response { id, outcome: Ok(result) }),
-            (None, None) => Err(Malformed::NoMessage),
+            (None, None) => Err(RpcParseError::NoMessage),
         }
     }
 }
 
-fn what_else(text: &str) -> Malformed {
+fn classify_invalid(text: &str) -> RpcParseError {
     if serde_json::from_str::<IgnoredAny>(text).is_err() {
-        Malformed::NotJson
+        RpcParseError::NotJson
     } else if text.trim_start().starts_with('[') {
-        Malformed::Batch
+        RpcParseError::Batch
     } else {
-        Malformed::NotObject
+        RpcParseError::NotObject
     }
 }
 

@@ -2,52 +2,52 @@
 use super::*;
 use proptest::prelude::*;
 
-fn request<'a>(id: &'a str, method: &'a str, params: Option<&'a str>) -> Message<'a> {
-    Message::Request { id, method: method.into(), params }
+fn request<'a>(id: &'a str, method: &'a str, params: Option<&'a str>) -> RpcMessage<'a> {
+    RpcMessage::Request { id, method: method.into(), params }
 }
 
 #[test]
 fn messages_are_told_apart() {
-    let note = |method: &'static str, params| Message::Notification { method: method.into(), params };
+    let note = |method: &'static str, params| RpcMessage::Notification { method: method.into(), params };
     let table = [
         (r#"{"jsonrpc":"2.0","id":0,"method":"a"}"#, Ok(request("0", "a", None))),
         (r#"{"id":"0","method":"a","params":{}}"#, Ok(request("\"0\"", "a", Some("{}")))),
         (r#"{"id":null,"method":"a","params":null}"#, Ok(request("null", "a", Some("null")))),
         (r#"{"id":1.50,"method":"a"}"#, Ok(request("1.50", "a", None))),
         (r#"{"method":"a\u0062","params":[1]}"#, Ok(note("ab", Some("[1]")))),
-        (r#"{"id":0,"result":null}"#, Ok(Message::Response { id: Some("0"), outcome: Ok("null") })),
+        (r#"{"id":0,"result":null}"#, Ok(RpcMessage::Response { id: Some("0"), outcome: Ok("null") })),
         (
             r#"{"id":"x","result":{},"error":null}"#,
-            Ok(Message::Response { id: Some("\"x\""), outcome: Ok("{}") }),
+            Ok(RpcMessage::Response { id: Some("\"x\""), outcome: Ok("{}") }),
         ),
         (
             r#"{"id":null,"error":{"code":1}}"#,
-            Ok(Message::Response { id: Some("null"), outcome: Err(r#"{"code":1}"#) }),
+            Ok(RpcMessage::Response { id: Some("null"), outcome: Err(r#"{"code":1}"#) }),
         ),
-        (r#"{"error":{}}"#, Ok(Message::Response { id: None, outcome: Err("{}") })),
+        (r#"{"error":{}}"#, Ok(RpcMessage::Response { id: None, outcome: Err("{}") })),
         (r#"{"id":1,"id":2,"method":"a"}"#, Ok(request("2", "a", None))),
         (r#" {"id":1,"method":"a"} "#, Ok(request("1", "a", None))),
-        (r#"{"id":1,"method":7}"#, Err(Malformed::NoMessage)),
-        (r#"{"id":1}"#, Err(Malformed::NoMessage)),
-        ("{}", Err(Malformed::NoMessage)),
-        (r#"[{"id":1,"method":"a"}]"#, Err(Malformed::Batch)),
-        ("[]", Err(Malformed::Batch)),
-        ("7", Err(Malformed::NotObject)),
-        ("\"{}\"", Err(Malformed::NotObject)),
-        ("", Err(Malformed::NotJson)),
-        ("[", Err(Malformed::NotJson)),
-        ("{} {}", Err(Malformed::NotJson)),
-        ("Loading model…", Err(Malformed::NotJson)),
+        (r#"{"id":1,"method":7}"#, Err(RpcParseError::NoMessage)),
+        (r#"{"id":1}"#, Err(RpcParseError::NoMessage)),
+        ("{}", Err(RpcParseError::NoMessage)),
+        (r#"[{"id":1,"method":"a"}]"#, Err(RpcParseError::Batch)),
+        ("[]", Err(RpcParseError::Batch)),
+        ("7", Err(RpcParseError::NotObject)),
+        ("\"{}\"", Err(RpcParseError::NotObject)),
+        ("", Err(RpcParseError::NotJson)),
+        ("[", Err(RpcParseError::NotJson)),
+        ("{} {}", Err(RpcParseError::NotJson)),
+        ("Loading model…", Err(RpcParseError::NotJson)),
     ];
     for (line, want) in table {
-        assert_eq!(Message::read(line), want, "{line}");
+        assert_eq!(RpcMessage::parse(line), want, "{line}");
     }
 }
 
 #[test]
 fn members_keep_order_duplicates_and_spelling() {
     let text = r#"{ "b" : 12345678901234567890123,"a":1e3, "b":{"x":[1 ,2]} ,"traceparent":"t" }"#;
-    let members = Members::parse(text).unwrap();
+    let members = ObjectMembers::parse(text).unwrap();
     let list: Vec<_> = members.iter().collect();
     assert_eq!(
         list,
@@ -65,14 +65,14 @@ fn members_keep_order_duplicates_and_spelling() {
 #[test]
 fn a_deep_message_is_no_danger() {
     let deep = format!("{{\"method\":\"a\",\"params\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(matches!(Message::read(&deep), Ok(Message::Notification { .. })));
+    assert!(matches!(RpcMessage::parse(&deep), Ok(RpcMessage::Notification { .. })));
 }
 
 #[test]
 fn what_is_sent_is_one_line_and_reads_back() {
     let line = String::from_utf8(super::request("new:1", "session/new", r#"{"cwd":"/"}"#)).unwrap();
     let body = line.strip_suffix('\n').unwrap();
-    assert_eq!(Message::read(body), Ok(request("\"new:1\"", "session/new", Some(r#"{"cwd":"/"}"#))));
+    assert_eq!(RpcMessage::parse(body), Ok(request("\"new:1\"", "session/new", Some(r#"{"cwd":"/"}"#))));
     let answers = [
         (Ok("{\n\"a\":1}".to_owned()), "{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{ \"a\":1}}\n"),
         (
@@ -121,7 +121,7 @@ proptest! {
         let list: Vec<_> =
             members.iter().map(|(k, v)| format!("{space}{}{space}:{v}{space}", quoted(k))).collect();
         let text = format!("{{{}}}", list.join(","));
-        let read = Members::parse(&text).unwrap();
+        let read = ObjectMembers::parse(&text).unwrap();
         prop_assert_eq!(read.rewritten(&[]), text.clone());
         let same: Vec<_> = read.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         prop_assert_eq!(same, members.clone());
@@ -129,15 +129,15 @@ proptest! {
         let changed = read.rewritten(&[("a", &id)]);
         let want: Vec<_> =
             members.into_iter().map(|(k, v)| if k == "a" { (k, id.clone()) } else { (k, v) }).collect();
-        let again = Members::parse(&changed).unwrap();
+        let again = ObjectMembers::parse(&changed).unwrap();
         let got: Vec<_> = again.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         prop_assert_eq!(got, want);
     }
 
     #[test]
     fn hostile_text_never_panics(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
-        let _ = Message::read(&text);
-        if let Ok(members) = Members::parse(&text) {
+        let _ = RpcMessage::parse(&text);
+        if let Ok(members) = ObjectMembers::parse(&text) {
             prop_assert_eq!(members.rewritten(&[]), text);
         }
     }

@@ -28,7 +28,7 @@ pub(crate) enum LineError {
 
 /// Line splitter of one stream.
 #[derive(Debug, Clone)]
-pub(crate) struct Lines {
+pub(crate) struct LineSplitter {
     /// Offset of the next expected byte.
     next: u64,
     /// Unfinished line, without a newline; ends at `next`.
@@ -36,7 +36,7 @@ pub(crate) struct Lines {
     bytes_max: usize,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Creates a splitter. The stream is at the start of a line, at this offset.
     pub(crate) const fn new(offset: u64, bytes_max: usize) -> Self {
         Self { next: offset, tail: Vec::new(), bytes_max }
@@ -81,7 +81,7 @@ impl Lines {
     /// splitter's offset.
     ///
     /// # Errors
-    /// [`LineError`] as for [`Lines::push`].
+    /// [`LineError`] as for [`LineSplitter::push`].
     pub(crate) fn preload(&mut self, offset: u64, piece: &[u8]) -> Result<(), LineError> {
         self.push(offset, piece, |_, _| {})
     }
@@ -122,8 +122,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn split(stream: &[u8], cuts: &[usize], base: u64) -> (Vec<(u64, Vec<u8>)>, Lines) {
-        let mut lines = Lines::new(base, 1 << 20);
+    fn split(stream: &[u8], cuts: &[usize], base: u64) -> (Vec<(u64, Vec<u8>)>, LineSplitter) {
+        let mut lines = LineSplitter::new(base, 1 << 20);
         let mut out = Vec::new();
         let mut from = 0;
         for cut in cuts.iter().copied().chain([stream.len()]) {
@@ -148,19 +148,19 @@ mod tests {
 
     #[test]
     fn too_long_a_line_is_an_error_and_the_ones_before_it_are_not_lost() {
-        let mut lines = Lines::new(0, 4);
+        let mut lines = LineSplitter::new(0, 4);
         let mut out = Vec::new();
         let error = lines.push(0, b"abcd\nabcde", |at, line| out.push((at, line.to_vec()))).unwrap_err();
         assert_eq!(out, [(0, b"abcd".to_vec())]);
         assert_eq!(error, LineError::TooLong { start: 5, bytes_max: 4 });
-        let mut lines = Lines::new(0, 4);
+        let mut lines = LineSplitter::new(0, 4);
         lines.push(0, b"abc", |_, _| {}).unwrap();
         assert_eq!(lines.push(3, b"de\n", |_, _| {}), Err(LineError::TooLong { start: 0, bytes_max: 4 }));
     }
 
     #[test]
     fn a_gap_is_an_error_and_a_repetition_is_not() {
-        let mut lines = Lines::new(5, 100);
+        let mut lines = LineSplitter::new(5, 100);
         assert_eq!(lines.push(6, b"x", |_, _| {}), Err(LineError::Gap { expected: 5, got: 6 }));
         let mut out = Vec::new();
         lines.push(5, b"ab", |at, line| out.push((at, line.to_vec()))).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_long_line_in_small_pieces_is_not_scanned_again_and_again() {
         // 8 MiB in pieces of 16 bytes: with a rescan of the tail at each piece this would be 2 TiB of reading.
-        let mut lines = Lines::new(0, LINE_BYTES_MAX);
+        let mut lines = LineSplitter::new(0, LINE_BYTES_MAX);
         let mut found = 0;
         for i in 0..1_u64 << 19 {
             lines.push(i * 16, &[b'x'; 16], |_, _| {}).unwrap();
@@ -200,7 +200,7 @@ mod tests {
             }
             // A restart within the unfinished line: the restored pieces give the same lines.
             let start = whole.line_start();
-            let mut again = Lines::new(start, 1 << 20);
+            let mut again = LineSplitter::new(start, 1 << 20);
             let half = whole.tail().len() / 2;
             again.preload(start, whole.tail().get(..half).unwrap()).unwrap();
             again.preload(start + half as u64, whole.tail().get(half..).unwrap()).unwrap();

@@ -2,12 +2,12 @@
 //! input, and lines of the agent into steps. The machine does no I/O; the session task commits each step and
 //! then carries out the step.
 //!
-//! The complete state is a text ([`Link::save`]), committed in one transaction with the stdout offset read so
-//! far. After a crash the gateway restores the machine from the text and continues at the offset. This makes
-//! the processing of output exactly-once.
+//! The complete state is a text ([`BackendMachine::save`]), committed in one transaction with the stdout
+//! offset read so far. After a crash the gateway restores the machine from the text and continues at the
+//! offset. This makes the processing of output exactly-once.
 
 use crate::config::{ClientFs, McpServer};
-use crate::core::agent_settings::Report;
+use crate::core::agent_settings::SettingsReport;
 use crate::core::event::NewEvent;
 use crate::error::Failure;
 use acp_shared::ids::{LeaseId, RunId};
@@ -15,42 +15,42 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Backend state machine of one session.
-pub(crate) trait Link: Send {
+pub(crate) trait BackendMachine: Send {
     /// Opens a session in a new process of the agent (initialise, then new, resume or load). Ends with
-    /// [`LinkStep::Ready`] or [`LinkStep::Failed`]. Clears all state of an earlier process.
-    fn ensure_session(&mut self, input: &EnsureSession) -> Vec<LinkStep>;
+    /// [`BackendStep::Ready`] or [`BackendStep::Failed`]. Clears all state of an earlier process.
+    fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep>;
     /// Submits a turn, or steers the running one. Requires an open session, and for a turn no running one.
-    fn submit(&mut self, input: &Submit) -> Vec<LinkStep>;
+    fn submit(&mut self, input: &SubmitParams) -> Vec<BackendStep>;
     /// Handles one line of the agent, without newline. `at` is the offset of the first byte in the lease's
     /// stdout.
-    fn stream(&mut self, at: u64, line: &[u8]) -> Vec<LinkStep>;
-    /// Sends the answer to a request of the agent ([`LinkStep::Ask`]).
-    fn answer(&mut self, answer: &Answer) -> Vec<LinkStep>;
+    fn stream(&mut self, at: u64, line: &[u8]) -> Vec<BackendStep>;
+    /// Sends the answer to a request of the agent ([`BackendStep::Request`]).
+    fn answer(&mut self, answer: &RequestReply) -> Vec<BackendStep>;
     /// Asks the agent to stop the running turn, without a signal to the process. The turn ends with
-    /// [`LinkStep::TurnDone`].
-    fn cancel(&mut self, run_id: RunId) -> Vec<LinkStep>;
-    /// Changes a session option. The agent's answer comes as [`LinkStep::OptionAnswered`].
-    fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep>;
+    /// [`BackendStep::TurnDone`].
+    fn cancel(&mut self, run_id: RunId) -> Vec<BackendStep>;
+    /// Changes a session option. The agent's answer comes as [`BackendStep::OptionAnswered`].
+    fn set_option(&mut self, option: &OptionChange) -> Vec<BackendStep>;
     /// Tells the agent about the close of the session, if supported (`session/delete` for
-    /// [`Goodbye::Discard`], else `session/close`). The answer comes as [`LinkStep::Farewell`].
-    fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep>;
+    /// [`CloseMode::Discard`], else `session/close`). The answer comes as [`BackendStep::CloseAnswered`].
+    fn close(&mut self, goodbye: CloseMode) -> Vec<BackendStep>;
     /// True if the agent can delete the conversation now.
     fn can_discard(&self) -> bool;
     /// Flushes buffered output; called once at the end of the agent's output.
-    fn ended(&mut self) -> Vec<LinkStep> {
+    fn ended(&mut self) -> Vec<BackendStep> {
         Vec::new()
     }
-    /// Sends a request without effect to an idle agent. Any answer comes as [`LinkStep::Alive`].
-    fn probe(&mut self) -> Vec<LinkStep>;
+    /// Sends a request without effect to an idle agent. Any answer comes as [`BackendStep::ProbeAnswered`].
+    fn probe(&mut self) -> Vec<BackendStep>;
     /// True if the running turn can be steered.
     fn can_steer(&self) -> bool;
     /// Returns the machine's state as text, to be committed.
     fn save(&self) -> String;
 }
 
-/// Parameters of [`Link::ensure_session`].
+/// Parameters of [`BackendMachine::start_session`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct EnsureSession {
+pub(crate) struct StartSessionParams {
     /// Lease of the new process.
     pub(crate) lease_id: LeaseId,
     /// Absolute working directory.
@@ -75,9 +75,9 @@ pub(crate) struct EnsureSession {
     pub(crate) offer_terminal: bool,
 }
 
-/// Parameters of [`Link::submit`].
+/// Parameters of [`BackendMachine::submit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Submit {
+pub(crate) struct SubmitParams {
     /// Run of the turn. The request id towards the agent is derived from the run id.
     pub(crate) run_id: RunId,
     /// The prompt.
@@ -91,16 +91,16 @@ pub(crate) struct Submit {
 /// Message to the agent about the close of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Goodbye {
+pub(crate) enum CloseMode {
     /// Close the session.
     Close,
     /// Delete the conversation.
     Discard,
 }
 
-/// Change of a session option, see [`Link::set_option`].
+/// Change of a session option, see [`BackendMachine::set_option`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum SetOption {
+pub(crate) enum OptionChange {
     /// `session/set_mode`.
     Mode(String),
     /// `session/set_config_option`.
@@ -112,7 +112,7 @@ pub(crate) enum SetOption {
     },
 }
 
-impl std::fmt::Display for SetOption {
+impl std::fmt::Display for OptionChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Mode(mode) => write!(f, "mode \"{mode}\""),
@@ -123,15 +123,15 @@ impl std::fmt::Display for SetOption {
 
 /// Step requested by the backend. Steps are carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LinkStep {
+pub(crate) enum BackendStep {
     /// Append to the journal.
     Event(NewEvent),
     /// Write one message (newline included) to the agent's standard input, through the outbox.
     Send {
         /// Bytes of the message.
         bytes: Vec<u8>,
-        /// Meaning of the message, for the outbox row and for H6.
-        meaning: Meaning,
+        /// Kind of the message, for the outbox row and for H6.
+        kind: InputKind,
     },
     /// The session is open.
     Ready {
@@ -145,7 +145,7 @@ pub(crate) enum LinkStep {
     /// The agent answered a change of a mode or an option.
     OptionAnswered {
         /// The change.
-        option: SetOption,
+        option: OptionChange,
         /// True for a person's request; false for a preset or a stored setting.
         is_own: bool,
         /// True if the agent accepted the change.
@@ -154,7 +154,7 @@ pub(crate) enum LinkStep {
         text: String,
     },
     /// The agent reported its modes, models or config options.
-    Reported(Report),
+    SettingsReported(SettingsReport),
     /// The session could not be opened, or the agent violated the protocol. The process is unusable.
     Failed(Failure),
     /// The turn ended with an answer. Follows all output of the turn.
@@ -180,21 +180,21 @@ pub(crate) enum LinkStep {
         /// True if accepted; otherwise the steer must be queued as a prompt.
         taken: bool,
     },
-    /// The agent sent a request. Requires exactly one call of [`Link::answer`].
-    Ask(Ask),
+    /// The agent sent a request. Requires exactly one call of [`BackendMachine::answer`].
+    Request(AgentRequest),
     /// The agent withdrew a request (`$/cancel_request`), or the turn ended: no answer is expected.
-    Unask {
+    RequestWithdrawn {
         /// Offset of the request's line.
         at: u64,
     },
     /// Certainty that the agent asks in the present mode.
-    Asking(Asking),
+    AskGuarantee(AskGuarantee),
     /// Answer to a probe.
-    Alive,
+    ProbeAnswered,
     /// The agent answered the message about the close, or none was sent. No further answer is expected.
-    Farewell,
+    CloseAnswered,
     /// Log message about a tolerated irregularity.
-    Note(String),
+    Log(String),
     /// Count an invalid line of the agent in the metrics.
     LineFault(LineFault),
 }
@@ -221,7 +221,7 @@ impl LineFault {
 /// Certainty that an agent asks before acting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Asking {
+pub(crate) enum AskGuarantee {
     /// Ensured by mode, preset or configuration.
     Ensured,
     /// Not ensured: no asking mode is known, or none could be set.
@@ -230,10 +230,10 @@ pub(crate) enum Asking {
     Never,
 }
 
-/// Meaning of an outbox row.
+/// Kind of an outbox row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum Meaning {
+pub(crate) enum InputKind {
     /// Handshake, settings and other messages without side effects.
     Control,
     /// The prompt of a run.
@@ -261,7 +261,7 @@ pub(crate) enum Meaning {
 /// Request of the agent. The offset of its line in the lease's stdout is a permanent unique id (H3, H4),
 /// independent of the agent's own ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ask {
+pub(crate) struct AgentRequest {
     /// Offset of the request's line.
     pub(crate) at: u64,
     /// Run of the turn, if any.
@@ -271,13 +271,13 @@ pub(crate) struct Ask {
     /// Params as received, JSON text.
     pub(crate) params: String,
     /// Parsed request.
-    pub(crate) what: Wanted,
+    pub(crate) what: AgentRequestKind,
 }
 
 /// Parsed request of an agent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum Wanted {
+pub(crate) enum AgentRequestKind {
     /// `session/request_permission`.
     Permission {
         /// Title of the tool call, or a substitute.
@@ -349,9 +349,9 @@ pub(crate) struct PermissionOption {
     pub(crate) kind: String,
 }
 
-/// Answer to an [`Ask`].
+/// Answer to an [`AgentRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct RequestReply {
     /// Offset of the request's line.
     pub(crate) at: u64,
     /// JSON-RPC result as JSON text, or error.

@@ -19,7 +19,7 @@ const REDACTED_BYTES_MIN: usize = 8;
 pub(crate) type McpServers = BTreeMap<String, McpServer>;
 
 /// Merges lists of servers by name; later lists take precedence.
-pub(crate) fn merged<'a>(levels: impl IntoIterator<Item = &'a [McpServer]>) -> Vec<McpServer> {
+pub(crate) fn merge_servers<'a>(levels: impl IntoIterator<Item = &'a [McpServer]>) -> Vec<McpServer> {
     let mut all: Vec<McpServer> = Vec::new();
     for server in levels.into_iter().flatten() {
         match all.iter_mut().find(|have| have.name == server.name) {
@@ -31,7 +31,7 @@ pub(crate) fn merged<'a>(levels: impl IntoIterator<Item = &'a [McpServer]>) -> V
 }
 
 /// Returns the distinct directories of all lists, in order, without the working directory.
-pub(crate) fn directories<'a>(cwd: &str, lists: impl IntoIterator<Item = &'a [String]>) -> Vec<String> {
+pub(crate) fn merge_directories<'a>(cwd: &str, lists: impl IntoIterator<Item = &'a [String]>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for directory in lists.into_iter().flatten() {
         if directory != cwd && !all.contains(directory) {
@@ -45,7 +45,7 @@ pub(crate) fn directories<'a>(cwd: &str, lists: impl IntoIterator<Item = &'a [St
 ///
 /// # Errors
 /// `USAGE` with the detail `INVALID_MCP_CONFIG`.
-pub(crate) fn named(servers: McpServers) -> Result<Vec<McpServer>, Failure> {
+pub(crate) fn servers_from_map(servers: McpServers) -> Result<Vec<McpServer>, Failure> {
     let list: Vec<McpServer> =
         servers.into_iter().map(|(name, server)| McpServer { name, ..server }).collect();
     match mistakes(&list).into_iter().next() {
@@ -71,7 +71,7 @@ pub(crate) fn check_directories(directories: &[String]) -> Result<(), Failure> {
 }
 
 /// True if the agent supports the transport. Every agent supports `stdio`; `http` and `sse` are capabilities.
-pub(crate) const fn is_taken(transport: McpTransport, http: bool, sse: bool) -> bool {
+pub(crate) const fn is_transport_supported(transport: McpTransport, http: bool, sse: bool) -> bool {
     match transport {
         McpTransport::Stdio => true,
         McpTransport::Http => http,
@@ -80,7 +80,7 @@ pub(crate) const fn is_taken(transport: McpTransport, http: bool, sse: bool) -> 
 }
 
 /// Returns a server as an element of ACP's `mcpServers`.
-pub(crate) fn param(server: &McpServer) -> Value {
+pub(crate) fn server_param(server: &McpServer) -> Value {
     let pairs = |map: &BTreeMap<String, Secret>| -> Vec<Value> {
         map.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
     };
@@ -125,23 +125,23 @@ pub(crate) fn redact_text(text: &mut String, servers: &[McpServer]) {
 pub(crate) fn redact_failure(failure: &mut Failure, servers: &[McpServer]) {
     redact_text(&mut failure.message, servers);
     if let Some(error) = &mut failure.acp {
-        blank(error, &secrets(servers));
+        redact_value(error, &secrets(servers));
     }
 }
 
 /// Redacts the secrets of these servers in JSON of an agent, which may repeat received parameters.
-pub(crate) fn redacted(json: &str, servers: &[McpServer]) -> String {
+pub(crate) fn redact_json(json: &str, servers: &[McpServer]) -> String {
     let secrets = secrets(servers);
     match serde_json::from_str::<Value>(json) {
         Ok(mut value) if !secrets.is_empty() => {
-            blank(&mut value, &secrets);
+            redact_value(&mut value, &secrets);
             value.to_string()
         }
         Ok(_) | Err(_) => json.to_owned(),
     }
 }
 
-fn blank(value: &mut Value, secrets: &[String]) {
+fn redact_value(value: &mut Value, secrets: &[String]) {
     match value {
         Value::String(text) => {
             for secret in secrets {
@@ -150,8 +150,8 @@ fn blank(value: &mut Value, secrets: &[String]) {
                 }
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(|inner| blank(inner, secrets)),
-        Value::Object(map) => map.values_mut().for_each(|inner| blank(inner, secrets)),
+        Value::Array(list) => list.iter_mut().for_each(|inner| redact_value(inner, secrets)),
+        Value::Object(map) => map.values_mut().for_each(|inner| redact_value(inner, secrets)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         let global = [server("a", json!({"command": "a1"})), server("b", json!({"command": "b1"}))];
         let agent = [server("b", json!({"command": "b2"})), server("c", json!({"command": "c2"}))];
         let session = [server("c", json!({"type": "http", "url": "https://c"}))];
-        let all = merged([&global[..], &agent[..], &session[..]]);
+        let all = merge_servers([&global[..], &agent[..], &session[..]]);
         let got: Vec<String> = all
             .iter()
             .map(McpServerView::from)
@@ -218,7 +218,7 @@ mod tests {
     fn directories_are_distinct_and_without_the_working_directory() {
         let list = |dirs: &[&str]| dirs.iter().map(|&dir| dir.to_owned()).collect::<Vec<_>>();
         let (one, two) = (list(&["/a", "/w"]), list(&["/b", "/a"]));
-        assert_eq!(directories("/w", [&one[..], &two[..]]), ["/a", "/b"]);
+        assert_eq!(merge_directories("/w", [&one[..], &two[..]]), ["/a", "/b"]);
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
             ),
         ];
         for (given, want) in table {
-            assert_eq!(param(&server("n", given)), want);
+            assert_eq!(server_param(&server("n", given)), want);
         }
     }
 
@@ -263,15 +263,15 @@ mod tests {
             ),
             (json!({"command": "x", "args": ["x".repeat(20_000)]}), ["\"n\"", "bytes at most"]),
         ] {
-            let failure = named([("n".to_owned(), server("", given))].into()).unwrap_err();
+            let failure = servers_from_map([("n".to_owned(), server("", given))].into()).unwrap_err();
             assert_eq!(failure.detail_code.as_deref(), Some("INVALID_MCP_CONFIG"));
             for want in wants {
                 assert!(failure.message.contains(want), "{want:?} is not in {:?}", failure.message);
             }
         }
         let many = (0..33).map(|n| (n.to_string(), server("", json!({"command": "x"})))).collect();
-        assert!(named(many).unwrap_err().message.contains("32 servers at most"));
-        assert!(named([("n".to_owned(), server("", json!({"command": "x"})))].into()).is_ok());
+        assert!(servers_from_map(many).unwrap_err().message.contains("32 servers at most"));
+        assert!(servers_from_map([("n".to_owned(), server("", json!({"command": "x"})))].into()).is_ok());
         let unknown = serde_json::from_value::<McpServer>(json!({"command": "x", "disabled": true}));
         assert!(unknown.unwrap_err().to_string().contains("disabled"));
     }
@@ -299,11 +299,11 @@ mod tests {
         let given = [server("n", json!({"command": "mcp", "env": {"A": "se\"cret\n1", "B": "short"}}))];
         let said =
             json!({"code": -32602, "message": "no short se\"cret\n1", "data": {"env": ["se\"cret\n1"]}});
-        let got = redacted(&said.to_string(), &given);
+        let got = redact_json(&said.to_string(), &given);
         let want = json!({"code": -32602, "message": "no short ***", "data": {"env": ["***"]}});
         assert_eq!(serde_json::from_str::<Value>(&got).unwrap(), want);
-        assert_eq!(redacted("{\"n\":1e2}", &[]), "{\"n\":1e2}");
-        assert_eq!(redacted("no json", &given), "no json");
+        assert_eq!(redact_json("{\"n\":1e2}", &[]), "{\"n\":1e2}");
+        assert_eq!(redact_json("no json", &given), "no json");
     }
 
     proptest! {

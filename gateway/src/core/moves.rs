@@ -9,7 +9,7 @@ use acp_shared::ids::{IdempotencyKey, RunId};
 
 /// One state transition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Move {
+pub(crate) enum Transition {
     /// Transition of the session.
     Session {
         /// Previous state.
@@ -22,7 +22,7 @@ pub(crate) enum Move {
         code: Option<Code>,
     },
     /// Transition of a run.
-    Run(Box<RunMove>),
+    Run(Box<RunTransition>),
     /// Event that the state table does not allow: nothing changed. Caused by a bug in the caller.
     Refused {
         /// Run; `None` for the session itself.
@@ -36,7 +36,7 @@ pub(crate) enum Move {
 
 /// Transition of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RunMove {
+pub(crate) struct RunTransition {
     /// Id of the run.
     pub(crate) run_id: RunId,
     /// Turn or steer.
@@ -59,10 +59,10 @@ pub(crate) struct RunMove {
     pub(crate) code: Option<Code>,
 }
 
-impl Move {
+impl Transition {
     /// Creates the transition of a run. `row` has the new state.
     pub(crate) fn run(from: Option<RunState>, event: Option<RunEvent>, row: &RunRow) -> Self {
-        Self::Run(Box::new(RunMove {
+        Self::Run(Box::new(RunTransition {
             run_id: row.run_id,
             mode: row.mode,
             idempotency_key: row.idempotency_key.clone(),

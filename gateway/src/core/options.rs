@@ -3,7 +3,7 @@
 
 use crate::core::agent_settings::MODEL_OPTION;
 use crate::core::host::Grants;
-use crate::core::link::SetOption;
+use crate::core::link::OptionChange;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionOptions};
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -54,7 +54,7 @@ pub(crate) enum Setting {
 }
 
 /// Checks text given by a person: not empty, not too long, no control characters.
-fn text(what: &str, value: &str, chars_max: usize) -> Result<(), Failure> {
+fn check_text(what: &str, value: &str, chars_max: usize) -> Result<(), Failure> {
     if value.trim().is_empty() {
         return Err(invalid(format!("The {what} is empty.")));
     }
@@ -82,7 +82,7 @@ fn invalid(text: String) -> Failure {
 /// # Errors
 /// `USAGE`, with a message for people.
 pub(crate) fn check_label(label: &str) -> Result<(), Failure> {
-    text("label", label, LABEL_CHARS_MAX)
+    check_text("label", label, LABEL_CHARS_MAX)
 }
 
 impl Setting {
@@ -92,10 +92,10 @@ impl Setting {
     /// `USAGE` with the detail `INVALID_RUNTIME_OPTION` and a message for people.
     pub(crate) fn check(&self, options: &SessionOptions) -> Result<(), Failure> {
         match self {
-            Self::Mode(mode) => text("mode", mode, MODE_CHARS_MAX),
-            Self::Model(model) => text("model", model, MODEL_CHARS_MAX),
+            Self::Mode(mode) => check_text("mode", mode, MODE_CHARS_MAX),
+            Self::Model(model) => check_text("model", model, MODEL_CHARS_MAX),
             Self::Cwd(cwd) => {
-                text("working directory", cwd, CWD_BYTES_MAX)?;
+                check_text("working directory", cwd, CWD_BYTES_MAX)?;
                 if cwd.len() > CWD_BYTES_MAX {
                     return Err(invalid(format!(
                         "The working directory may have {CWD_BYTES_MAX} bytes at most."
@@ -118,7 +118,7 @@ impl Setting {
                     );
                     return Err(invalid(text));
                 }
-                text("option's value", value, VALUE_CHARS_MAX)?;
+                check_text("option's value", value, VALUE_CHARS_MAX)?;
                 let is_new = !options.config.iter().any(|(have, _)| have == id);
                 if is_new && options.config.len() >= CONFIG_MAX {
                     return Err(invalid(format!("A session may have {CONFIG_MAX} options at most.")));
@@ -130,22 +130,22 @@ impl Setting {
     }
 
     /// Returns the setting for a change of an agent's option.
-    fn of_agent(option: &SetOption) -> Self {
+    fn from_option_change(option: &OptionChange) -> Self {
         match option.clone() {
-            SetOption::Mode(mode) => Self::Mode(mode),
-            SetOption::Config { id, value } if id == MODEL_OPTION => Self::Model(value),
-            SetOption::Config { id, value } => Self::Config { id, value },
+            OptionChange::Mode(mode) => Self::Mode(mode),
+            OptionChange::Config { id, value } if id == MODEL_OPTION => Self::Model(value),
+            OptionChange::Config { id, value } => Self::Config { id, value },
         }
     }
 
     /// Returns the change to send to a running agent; `None` if the agent needs no message.
-    pub(crate) fn for_agent(&self) -> Option<SetOption> {
+    pub(crate) fn option_change(&self) -> Option<OptionChange> {
         match self {
-            Self::Mode(mode) => Some(SetOption::Mode(mode.clone())),
+            Self::Mode(mode) => Some(OptionChange::Mode(mode.clone())),
             Self::Model(model) => {
-                Some(SetOption::Config { id: MODEL_OPTION.to_owned(), value: model.clone() })
+                Some(OptionChange::Config { id: MODEL_OPTION.to_owned(), value: model.clone() })
             }
-            Self::Config { id, value } => Some(SetOption::Config { id: id.clone(), value: value.clone() }),
+            Self::Config { id, value } => Some(OptionChange::Config { id: id.clone(), value: value.clone() }),
             Self::Cwd(_)
             | Self::Permission(_)
             | Self::NonInteractive(_)
@@ -155,14 +155,14 @@ impl Setting {
     }
 
     /// True if the agent must be restarted.
-    pub(crate) const fn restarts(&self) -> bool {
+    pub(crate) const fn requires_restart(&self) -> bool {
         matches!(self, Self::Cwd(_) | Self::Defaults)
     }
 }
 
 impl SessionOptions {
     /// Applies a setting, except for the working directory, which has a column of its own.
-    pub(crate) fn take(&mut self, setting: &Setting, defaults: (PermissionMode, NonInteractive)) {
+    pub(crate) fn apply(&mut self, setting: &Setting, defaults: (PermissionMode, NonInteractive)) {
         match setting {
             Setting::Mode(mode) => {
                 self.mode_id = Some(mode.clone());
@@ -193,14 +193,14 @@ impl SessionOptions {
     }
 
     /// Stores a change that the agent accepted.
-    pub(crate) fn keep(&mut self, option: &SetOption) {
+    pub(crate) fn store_accepted(&mut self, option: &OptionChange) {
         let (permission, non_interactive) = (self.permission, self.non_interactive);
-        self.take(&Setting::of_agent(option), (permission, non_interactive));
+        self.apply(&Setting::from_option_change(option), (permission, non_interactive));
     }
 
     /// Removes a change that the agent refused.
-    pub(crate) fn drop_refused(&mut self, option: &SetOption) {
-        match Setting::of_agent(option) {
+    pub(crate) fn remove_refused(&mut self, option: &OptionChange) {
+        match Setting::from_option_change(option) {
             Setting::Mode(mode) if self.mode_id.as_ref() == Some(&mode) => self.mode_id = None,
             Setting::Model(model) if self.model.as_ref() == Some(&model) => self.model = None,
             Setting::Config { id, value } => self.config.retain(|pair| *pair != (id.clone(), value.clone())),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn b14_every_option_has_its_limits() {
+    fn every_option_has_its_limits() {
         let long = |count: usize| "x".repeat(count);
         let table = [
             (Setting::Mode(long(64)), true),
@@ -275,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn b14_a_session_has_a_bounded_number_of_options() {
+    fn a_session_has_a_bounded_number_of_options() {
         let mut full = options();
         for number in 0..CONFIG_MAX {
             let setting = config(&format!("k{number}"), "v");
             setting.check(&full).unwrap();
-            full.take(&setting, (PermissionMode::Ask, NonInteractive::Deny));
+            full.apply(&setting, (PermissionMode::Ask, NonInteractive::Deny));
         }
         assert!(config("one-more", "v").check(&full).is_err());
         config("k0", "another").check(&full).unwrap();
@@ -298,7 +298,7 @@ mod tests {
             config("effort", "low"),
             config("effort", "high"),
         ] {
-            now.take(&setting, defaults);
+            now.apply(&setting, defaults);
         }
         let want = SessionOptions {
             permission: PermissionMode::ApproveAll,
@@ -311,29 +311,29 @@ mod tests {
         };
         assert_eq!(now, want);
         now.additional_directories = vec!["/more".to_owned()];
-        now.take(&Setting::TimeoutS(0), defaults);
+        now.apply(&Setting::TimeoutS(0), defaults);
         assert_eq!(now.timeout_s, None);
-        now.take(&Setting::Defaults, defaults);
+        now.apply(&Setting::Defaults, defaults);
         let given = SessionOptions::new(defaults.0, defaults.1);
         assert_eq!(now, SessionOptions { additional_directories: vec!["/more".to_owned()], ..given });
     }
 
     #[test]
     fn changes_are_kept_when_taken_and_forgotten_when_refused() {
-        let effort = |value: &str| SetOption::Config { id: "effort".to_owned(), value: value.to_owned() };
-        let model = SetOption::Config { id: "model".to_owned(), value: "big".to_owned() };
-        let mode = SetOption::Mode("plan".to_owned());
+        let effort = |value: &str| OptionChange::Config { id: "effort".to_owned(), value: value.to_owned() };
+        let model = OptionChange::Config { id: "model".to_owned(), value: "big".to_owned() };
+        let mode = OptionChange::Mode("plan".to_owned());
         let mut now = options();
         for change in [&mode, &model, &effort("low")] {
-            now.keep(change);
+            now.store_accepted(change);
         }
         let kept = (now.mode_id.as_deref(), now.model.as_deref(), now.config.len());
         assert_eq!(kept, (Some("plan"), Some("big"), 1));
-        now.drop_refused(&effort("high"));
-        now.drop_refused(&SetOption::Mode("ask".to_owned()));
+        now.remove_refused(&effort("high"));
+        now.remove_refused(&OptionChange::Mode("ask".to_owned()));
         assert_eq!((now.mode_id.is_some(), now.config.len()), (true, 1), "another value was refused");
         for change in [mode, model, effort("low")] {
-            now.drop_refused(&change);
+            now.remove_refused(&change);
         }
         assert_eq!(now, options());
     }

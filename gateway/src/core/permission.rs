@@ -19,12 +19,12 @@ const SHORT_ID_CHARS: usize = 4;
 
 /// Decision about a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum PermissionDecision {
     /// Answer with this option, which allows the request.
     Allow(String),
     /// Answer with this option, which rejects the request.
     Reject(String),
-    /// Answer `cancelled`: rejected, but the agent offers no suitable option.
+    /// Answer `cancelled_result`: rejected, but the agent offers no suitable option.
     Cancel,
     /// Ask a person.
     Ask,
@@ -33,7 +33,7 @@ pub(crate) enum Decision {
 }
 
 /// Parses the full id of a permission into lease and offset; `None` for any other text, e.g. a prefix.
-pub(crate) fn named(permission_id: &str) -> Option<(LeaseId, u64)> {
+pub(crate) fn parse_permission_id(permission_id: &str) -> Option<(LeaseId, u64)> {
     let (lease_id, at) = permission_id.split_once(':')?;
     let lease_id = LeaseId::parse(lease_id).ok()?;
     let is_plain = !at.is_empty() && at.bytes().all(|byte| byte.is_ascii_digit());
@@ -49,13 +49,13 @@ pub(crate) fn short_id(permission_id: &str) -> String {
 }
 
 /// Decides about a request. `interactive`: a person can be asked. `tool_kind`: ACP's tool kind, if given.
-pub(crate) fn decide(
+pub(crate) fn decide_permission(
     mode: PermissionMode,
     non_interactive: NonInteractive,
     interactive: bool,
     options: &[PermissionOption],
     tool_kind: Option<&str>,
-) -> Decision {
+) -> PermissionDecision {
     let of = |kind: &str| options.iter().find(|option| option.kind == kind).map(|option| option.id.clone());
     let reads = matches!(tool_kind, Some("read" | "search"));
     let allowed = match mode {
@@ -64,19 +64,23 @@ pub(crate) fn decide(
         PermissionMode::ApproveReads | PermissionMode::Ask | PermissionMode::DenyAll => None,
     };
     if let Some(id) = allowed {
-        return Decision::Allow(id);
+        return PermissionDecision::Allow(id);
     }
     match mode {
-        PermissionMode::DenyAll => {
-            of("reject_once").or_else(|| of("reject_always")).map_or(Decision::Cancel, Decision::Reject)
-        }
+        PermissionMode::DenyAll => of("reject_once")
+            .or_else(|| of("reject_always"))
+            .map_or(PermissionDecision::Cancel, PermissionDecision::Reject),
         // No option allows the request, so a question would be useless.
-        PermissionMode::ApproveAll => of("reject_once").map_or(Decision::Cancel, Decision::Reject),
+        PermissionMode::ApproveAll => {
+            of("reject_once").map_or(PermissionDecision::Cancel, PermissionDecision::Reject)
+        }
         PermissionMode::ApproveReads | PermissionMode::Ask => match (interactive, non_interactive) {
-            (true, _) if options.is_empty() => Decision::Cancel,
-            (true, _) => Decision::Ask,
-            (false, NonInteractive::Deny) => of("reject_once").map_or(Decision::Cancel, Decision::Reject),
-            (false, NonInteractive::Fail) => Decision::FailRun,
+            (true, _) if options.is_empty() => PermissionDecision::Cancel,
+            (true, _) => PermissionDecision::Ask,
+            (false, NonInteractive::Deny) => {
+                of("reject_once").map_or(PermissionDecision::Cancel, PermissionDecision::Reject)
+            }
+            (false, NonInteractive::Fail) => PermissionDecision::FailRun,
         },
     }
 }
@@ -105,17 +109,17 @@ pub(crate) fn kind_note(name: &str, kind: &str) -> String {
 }
 
 /// Returns the id of the option `reject_once`, if offered.
-pub(crate) fn rejection(options: &[PermissionOption]) -> Option<String> {
+pub(crate) fn reject_once_option(options: &[PermissionOption]) -> Option<String> {
     options.iter().find(|option| option.kind == "reject_once").map(|option| option.id.clone())
 }
 
 /// Returns the result that selects an option, JSON text.
-pub(crate) fn selected(option_id: &str) -> String {
+pub(crate) fn selected_result(option_id: &str) -> String {
     serde_json::json!({ "outcome": { "outcome": "selected", "optionId": option_id } }).to_string()
 }
 
 /// Returns the result that selects no option, JSON text.
-pub(crate) fn cancelled() -> String {
+pub(crate) fn cancelled_result() -> String {
     serde_json::json!({ "outcome": { "outcome": "cancelled" } }).to_string()
 }
 
@@ -163,12 +167,12 @@ mod tests {
                     for interactive in [true, false] {
                         for tool in TOOLS {
                             seen += 1;
-                            let got = decide(mode, non_interactive, interactive, &options, tool);
+                            let got = decide_permission(mode, non_interactive, interactive, &options, tool);
                             let at =
                                 format!("{mode:?} {non_interactive:?} {interactive} {tool:?} {options:?}");
                             let reads = tool == Some("read") || tool == Some("search");
                             match &got {
-                                Decision::Allow(id) => {
+                                PermissionDecision::Allow(id) => {
                                     assert!(id.starts_with("id-allow"), "{at}");
                                     let may = mode == PermissionMode::ApproveAll
                                         || (mode == PermissionMode::ApproveReads
@@ -177,28 +181,28 @@ mod tests {
                                     assert!(may, "{at}");
                                     assert!(id == "id-allow_once" || !has("allow_once"), "{at}");
                                 }
-                                Decision::Reject(id) => {
+                                PermissionDecision::Reject(id) => {
                                     assert!(id.starts_with("id-reject"), "{at}");
                                     assert!(
                                         id == "id-reject_once" || mode == PermissionMode::DenyAll,
                                         "{at}"
                                     );
                                 }
-                                Decision::Ask => {
+                                PermissionDecision::Ask => {
                                     assert!(interactive && !options.is_empty(), "{at}");
                                     assert!(
                                         matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
                                         "{at}"
                                     );
                                 }
-                                Decision::FailRun => {
+                                PermissionDecision::FailRun => {
                                     assert!(!interactive && non_interactive == NonInteractive::Fail, "{at}");
                                     assert!(
                                         matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
                                         "{at}"
                                     );
                                 }
-                                Decision::Cancel => {
+                                PermissionDecision::Cancel => {
                                     assert!(!has("reject_once") || options.is_empty(), "{at}")
                                 }
                             }
@@ -220,21 +224,25 @@ mod tests {
                 kind: (*kind).to_owned(),
             })
             .collect();
-        let allow = || Decision::Allow("id-allow_once".to_owned());
-        let reject = || Decision::Reject("id-reject_once".to_owned());
+        let allow = || PermissionDecision::Allow("id-allow_once".to_owned());
+        let reject = || PermissionDecision::Reject("id-reject_once".to_owned());
         let (deny, fail) = (NonInteractive::Deny, NonInteractive::Fail);
         for (mode, non_interactive, interactive, tool, want) in [
             (PermissionMode::ApproveAll, deny, false, Some("execute"), allow()),
             (PermissionMode::ApproveReads, fail, false, Some("read"), allow()),
-            (PermissionMode::ApproveReads, fail, false, Some("execute"), Decision::FailRun),
+            (PermissionMode::ApproveReads, fail, false, Some("execute"), PermissionDecision::FailRun),
             (PermissionMode::ApproveReads, deny, false, None, reject()),
-            (PermissionMode::ApproveReads, deny, true, None, Decision::Ask),
+            (PermissionMode::ApproveReads, deny, true, None, PermissionDecision::Ask),
             (PermissionMode::DenyAll, fail, true, Some("read"), reject()),
-            (PermissionMode::Ask, deny, true, Some("read"), Decision::Ask),
+            (PermissionMode::Ask, deny, true, Some("read"), PermissionDecision::Ask),
             (PermissionMode::Ask, deny, false, Some("read"), reject()),
-            (PermissionMode::Ask, fail, false, Some("read"), Decision::FailRun),
+            (PermissionMode::Ask, fail, false, Some("read"), PermissionDecision::FailRun),
         ] {
-            assert_eq!(decide(mode, non_interactive, interactive, &all, tool), want, "{mode:?} {tool:?}");
+            assert_eq!(
+                decide_permission(mode, non_interactive, interactive, &all, tool),
+                want,
+                "{mode:?} {tool:?}"
+            );
         }
     }
 
@@ -261,7 +269,7 @@ mod tests {
 
     #[test]
     fn results_are_what_acp_wants() {
-        assert_eq!(selected("a\"b"), r#"{"outcome":{"optionId":"a\"b","outcome":"selected"}}"#);
-        assert_eq!(cancelled(), r#"{"outcome":{"outcome":"cancelled"}}"#);
+        assert_eq!(selected_result("a\"b"), r#"{"outcome":{"optionId":"a\"b","outcome":"selected"}}"#);
+        assert_eq!(cancelled_result(), r#"{"outcome":{"outcome":"cancelled"}}"#);
     }
 }

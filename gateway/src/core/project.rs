@@ -2,8 +2,8 @@
 //! caller.
 //!
 //! One journal row yields the parts of that row and no others, so the batching of the journal does not
-//! matter. Data outside of the row (e.g. the output of the run that ends with the row) comes as a [`Digest`]
-//! of rows that were committed earlier or in the same transaction, and never change.
+//! matter. Data outside of the row (e.g. the output of the run that ends with the row) comes as a
+//! [`RenderData`] of rows that were committed earlier or in the same transaction, and never change.
 
 pub(crate) mod actions;
 mod body;
@@ -18,23 +18,23 @@ pub(crate) mod question;
 mod style;
 pub(crate) mod tag;
 
-pub(crate) use actions::Asks;
-pub(crate) use body::Body;
+pub(crate) use actions::ButtonGroup;
+pub(crate) use body::RunOutput;
 pub(crate) use digest::RunDigest;
-pub(crate) use excerpt::{excerpt, shown_targets, subject};
-pub(crate) use files::{File, FileRef};
-pub(crate) use names::{quoted, unmarked};
-pub(crate) use style::{Shows, Style, Styles};
+pub(crate) use excerpt::{shown_targets, subject, tool_preview};
+pub(crate) use files::{FileRef, MessageFile};
+pub(crate) use names::{escape_name, quote_name};
+pub(crate) use style::{ChannelFeatures, Style, StyleHistory};
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::paths::hide_paths;
 use crate::core::rows::RunMode;
 use crate::core::sanitize;
-use crate::core::split::Limit;
-use crate::core::told::step;
+use crate::core::split::MessageLimit;
+use crate::core::told::next_step_for;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
-use files::{Piece, lay_out};
+use files::{MessagePiece, lay_out};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -45,15 +45,16 @@ const OPTIONS_MAX: usize = 25;
 /// Maximum number of parts of one row. A message limit that requires more parts is too small for
 /// conversations.
 const PARTS_MAX: u32 = 100_000;
-/// First number of late parts: notices about a message delivered long before ([`unchanged`]). Only late parts
-/// are sent behind the checkpoint of their conversation.
-pub(crate) const LATE_FROM: u32 = 2 * PARTS_MAX;
+/// First number of late parts: notices about a message delivered long before ([`unedited_notice`]). Only late
+/// parts are sent behind the checkpoint of their conversation.
+pub(crate) const LATE_PART_NO_MIN: u32 = 2 * PARTS_MAX;
 /// Placeholder for a row with an unreadable payload.
 const UNREADABLE: &str = "(Something of this session cannot be shown here: its record cannot be read.)";
 /// Status values not shown, since later rows imply them.
-pub(crate) const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
+pub(crate) const HIDDEN_STATUSES: [&str; 4] =
+    ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// Status values of agent and binding that are shown even at verbosity `none`.
-pub(crate) const OWED: [&str; 8] = [
+pub(crate) const ALWAYS_SHOWN_STATUSES: [&str; 8] = [
     "asking_not_ensured",
     "agent_failed",
     "agent_away",
@@ -64,7 +65,7 @@ pub(crate) const OWED: [&str; 8] = [
     "unbound",
 ];
 /// Kinds of rows that can yield parts.
-pub(crate) const SHOWN: [EventKind; 7] = [
+pub(crate) const RENDERED_KINDS: [EventKind; 7] = [
     EventKind::Permission,
     EventKind::PermissionSettled,
     EventKind::Status,
@@ -74,7 +75,7 @@ pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Closed,
 ];
 /// Kinds of rows that the final message of a run is made of.
-pub(crate) const DIGESTED: [EventKind; 7] = [
+pub(crate) const OUTPUT_KINDS: [EventKind; 7] = [
     EventKind::AgentMessage,
     EventKind::AgentThought,
     EventKind::ToolCall,
@@ -118,7 +119,7 @@ impl PartKind {
 
 /// Durable message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct MessagePart {
     /// Journal row of the part.
     pub(crate) session_seq: u64,
     /// Number among the parts of the row, from 0.
@@ -132,8 +133,8 @@ pub(crate) struct Part {
     /// Permanent unique id of the part, by which channels detect duplicates.
     pub(crate) nonce: String,
     /// Buttons of the message.
-    pub(crate) asks: Option<Asks>,
-    /// Files of the message. [`contents`] recomputes their content from the journal.
+    pub(crate) asks: Option<ButtonGroup>,
+    /// Files of the message. [`part_files`] recomputes their content from the journal.
     pub(crate) files: Vec<FileRef>,
 }
 
@@ -161,22 +162,42 @@ pub(crate) fn nonce_of(name: &[&str]) -> String {
 
 /// Returns the notice about a part with an uncertain delivery (H12), sent once after the other parts of the
 /// row. `None` if the part is such a notice.
-pub(crate) fn unsure(binding_id: BindingId, part: &Part) -> Option<Part> {
-    missing(binding_id, part, "It is not known whether a message arrived here", "It is not sent again; the")
+pub(crate) fn uncertain_notice(binding_id: BindingId, part: &MessagePart) -> Option<MessagePart> {
+    missing_part_notice(
+        binding_id,
+        part,
+        "It is not known whether a message arrived here",
+        "It is not sent again; the",
+    )
 }
 
 /// Returns the notice about a part that the channel rejected, so that people know about the missing part.
-pub(crate) fn refused(binding_id: BindingId, part: &Part) -> Option<Part> {
-    missing(binding_id, part, "A message is not shown here, since the channel will not have it", "The")
+pub(crate) fn rejected_notice(binding_id: BindingId, part: &MessagePart) -> Option<MessagePart> {
+    missing_part_notice(
+        binding_id,
+        part,
+        "A message is not shown here, since the channel will not have it",
+        "The",
+    )
 }
 
 /// Returns the notice about a part whose files cannot be recomputed.
-pub(crate) fn lost(binding_id: BindingId, part: &Part) -> Option<Part> {
-    missing(binding_id, part, "A message is not shown here, since its file cannot be made any more", "The")
+pub(crate) fn lost_files_notice(binding_id: BindingId, part: &MessagePart) -> Option<MessagePart> {
+    missing_part_notice(
+        binding_id,
+        part,
+        "A message is not shown here, since its file cannot be made any more",
+        "The",
+    )
 }
 
 /// Returns the notice about a part that is missing, or may be.
-fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) -> Option<Part> {
+fn missing_part_notice(
+    binding_id: BindingId,
+    part: &MessagePart,
+    what_happened: &str,
+    then: &str,
+) -> Option<MessagePart> {
     if part.part_no >= PARTS_MAX {
         return None;
     }
@@ -187,7 +208,7 @@ fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) 
     };
     let part_no = PARTS_MAX + part.part_no;
     let number = part.part_no + 1;
-    Some(Part {
+    Some(MessagePart {
         session_seq: part.session_seq,
         part_no,
         run_id: part.run_id,
@@ -202,15 +223,15 @@ fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) 
 /// Returns the notice about an obsolete message that cannot be edited and keeps buttons without effect, sent
 /// once after the other parts of the row. `text` is the intended text of the message; the notice repeats the
 /// last line. `None` if the message is a notice about another part.
-pub(crate) fn unchanged(
+pub(crate) fn unedited_notice(
     binding_id: BindingId,
     (session_seq, part_no): (u64, u32),
     run_id: Option<RunId>,
     text: &str,
-) -> Option<Part> {
-    let part_no = (part_no < PARTS_MAX).then_some(LATE_FROM + part_no)?;
+) -> Option<MessagePart> {
+    let part_no = (part_no < PARTS_MAX).then_some(LATE_PART_NO_MIN + part_no)?;
     let became = text.trim_end().rsplit('\n').next().unwrap_or_default();
-    Some(Part {
+    Some(MessagePart {
         session_seq,
         part_no,
         run_id,
@@ -224,7 +245,7 @@ pub(crate) fn unchanged(
 
 /// Data required for the projection of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum RequiredData {
     /// Nothing.
     Nothing,
     /// Digest of the run that ends with the row.
@@ -234,17 +255,17 @@ pub(crate) enum Need {
 }
 
 /// Returns the data required for the projection of `event`.
-pub(crate) fn need(event: &EventRow) -> Need {
+pub(crate) fn required_data(event: &EventRow) -> RequiredData {
     match (event.kind, event.run_id) {
-        (EventKind::Done | EventKind::Error, Some(run_id)) => Need::Run(run_id),
-        (EventKind::Permission, _) => Need::Next,
-        _ => Need::Nothing,
+        (EventKind::Done | EventKind::Error, Some(run_id)) => RequiredData::Run(run_id),
+        (EventKind::Permission, _) => RequiredData::Next,
+        _ => RequiredData::Nothing,
     }
 }
 
 /// Data for the projection of a row.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Digest<'a> {
+pub(crate) enum RenderData<'a> {
     /// Nothing required or nothing available.
     Nothing,
     /// Digest of the run that ends with the row.
@@ -254,20 +275,20 @@ pub(crate) enum Digest<'a> {
 }
 
 /// Returns the parts of one journal row in the conversation of `binding_id`, in order. Most rows have none.
-pub(crate) fn project(
+pub(crate) fn render_row(
     binding_id: BindingId,
     style: &Style,
     event: &EventRow,
-    digest: Digest<'_>,
-) -> Vec<Part> {
-    let Some((kind, pieces)) = laid_out(binding_id, style, event, digest) else { return Vec::new() };
+    digest: RenderData<'_>,
+) -> Vec<MessagePart> {
+    let Some((kind, pieces)) = lay_out_row(binding_id, style, event, digest) else { return Vec::new() };
     let asks = if kind == PartKind::Permission {
-        actions::of_permission(&parse(&event.payload), style.shows.buttons)
+        actions::permission_buttons(&parse(&event.payload), style.shows.buttons)
     } else {
         None
     };
     let count = pieces.len();
-    let part = |(part_no, piece): (u32, Piece)| Part {
+    let part = |(part_no, piece): (u32, MessagePiece)| MessagePart {
         session_seq: event.session_seq,
         part_no,
         run_id: event.run_id,
@@ -275,21 +296,21 @@ pub(crate) fn project(
         nonce: nonce(binding_id, event.session_seq, part_no),
         // The last part holds the question and thus the buttons.
         asks: asks.clone().filter(|_| part_no as usize + 1 == count),
-        files: piece.files.iter().map(File::named).collect(),
+        files: piece.files.iter().map(MessageFile::named).collect(),
         text: piece.text,
     };
     (0..PARTS_MAX).zip(pieces).map(part).collect()
 }
 
 /// Returns the files of one part of a row, with their content.
-pub(crate) fn contents(
+pub(crate) fn part_files(
     binding_id: BindingId,
     style: &Style,
     event: &EventRow,
-    digest: Digest<'_>,
+    digest: RenderData<'_>,
     part_no: u32,
-) -> Vec<File> {
-    let pieces = laid_out(binding_id, style, event, digest).map(|(_, pieces)| pieces).unwrap_or_default();
+) -> Vec<MessageFile> {
+    let pieces = lay_out_row(binding_id, style, event, digest).map(|(_, pieces)| pieces).unwrap_or_default();
     (0..PARTS_MAX)
         .zip(pieces)
         .find(|(no, _)| *no == part_no)
@@ -297,61 +318,63 @@ pub(crate) fn contents(
         .unwrap_or_default()
 }
 
-fn laid_out(
+fn lay_out_row(
     binding_id: BindingId,
     style: &Style,
     event: &EventRow,
-    digest: Digest<'_>,
-) -> Option<(PartKind, Vec<Piece>)> {
-    if is_of_another(binding_id, event) {
+    digest: RenderData<'_>,
+) -> Option<(PartKind, Vec<MessagePiece>)> {
+    if is_for_other_binding(binding_id, event) {
         return None;
     }
-    let said = say(style, event, digest)?;
+    let said = message_content(style, event, digest)?;
     Some((said.kind, lay_out(&said, run_of(digest))))
 }
 
 /// Content of a row's message.
-struct Said {
+struct MessageContent {
     kind: PartKind,
     body: String,
     /// Text that must stay at the end, also if the body is sent as a file.
     end: String,
     /// Size limit of one message.
-    limit: Limit,
+    limit: MessageLimit,
 }
 
-impl Said {
+impl MessageContent {
     /// Returns body and end.
     fn text(&self) -> String {
-        joined(self.body.clone(), Some(self.end.clone()).filter(|end| !end.is_empty()))
+        join_paragraphs(self.body.clone(), Some(self.end.clone()).filter(|end| !end.is_empty()))
     }
 }
 
 /// True if the row belongs to one binding only, and to a different one.
-fn is_of_another(binding_id: BindingId, event: &EventRow) -> bool {
+fn is_for_other_binding(binding_id: BindingId, event: &EventRow) -> bool {
     event.kind == EventKind::Status
         && parse(&event.payload)["binding_id"].as_str().is_some_and(|of| of != binding_id.to_string())
 }
 
 /// Returns the content of a row's message, if the row is shown.
-fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
+fn message_content(style: &Style, event: &EventRow, digest: RenderData<'_>) -> Option<MessageContent> {
     let payload = parse(&event.payload);
     let run = run_of(digest);
     let (kind, body, ending) = match event.kind {
         EventKind::Done => {
-            let (kind, ending) = done(&payload, run)?;
-            let body = if kind == PartKind::Final { run.map(RunDigest::told) } else { None };
+            let (kind, ending) = completed_content(&payload, run)?;
+            let body = if kind == PartKind::Final { run.map(RunDigest::output_text) } else { None };
             (kind, body.unwrap_or_default(), ending)
         }
-        EventKind::Error => {
-            (PartKind::Final, run.map(RunDigest::told).unwrap_or_default(), Some(failed(&payload)))
-        }
+        EventKind::Error => (
+            PartKind::Final,
+            run.map(RunDigest::output_text).unwrap_or_default(),
+            Some(failure_text(&payload)),
+        ),
         _ => {
-            let (kind, text) = aside(style, event, &payload, digest)?;
+            let (kind, text) = notice_content(style, event, &payload, digest)?;
             (kind, text, None)
         }
     };
-    let is_left_out = style.is_quiet() && kind == PartKind::Notice && !is_owed(event.kind, &payload);
+    let is_left_out = style.is_quiet() && kind == PartKind::Notice && !is_always_shown(event.kind, &payload);
     let heading = run.filter(|_| kind == PartKind::Final).and_then(|run| run.heading(style.shows.markdown));
     let body = match heading {
         Some(heading) if body.is_empty() => heading,
@@ -360,37 +383,44 @@ fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
     };
     let footer = run.filter(|_| kind == PartKind::Final).and_then(|run| run.footer(event.created_at_ms));
     let small = if style.shows.markdown { question::SMALL } else { "" };
-    let end = joined(ending.unwrap_or_default(), footer.map(|line| format!("{small}{line}")));
+    let end = join_paragraphs(ending.unwrap_or_default(), footer.map(|line| format!("{small}{line}")));
     let (body, end) = (sanitize::text(&body).into_owned(), sanitize::text(&end).into_owned());
-    (!is_left_out).then_some(Said { kind, body, end, limit: style.limit })
+    (!is_left_out).then_some(MessageContent { kind, body, end, limit: style.limit })
 }
 
 /// True if a notice is shown at every verbosity: the result of a person's message, the cause of a delay, the
 /// result of a permission request, the end of the binding.
-fn is_owed(kind: EventKind, payload: &Value) -> bool {
+fn is_always_shown(kind: EventKind, payload: &Value) -> bool {
     match kind {
         EventKind::Done | EventKind::Closed | EventKind::PermissionSettled => true,
-        EventKind::Status => payload["status"].as_str().is_some_and(|status| OWED.contains(&status)),
+        EventKind::Status => {
+            payload["status"].as_str().is_some_and(|status| ALWAYS_SHOWN_STATUSES.contains(&status))
+        }
         _ => false,
     }
 }
 
 /// Returns kind and text for a row that does not end a run.
-fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -> Option<(PartKind, String)> {
-    if payload.is_null() && SHOWN.contains(&event.kind) {
+fn notice_content(
+    style: &Style,
+    event: &EventRow,
+    payload: &Value,
+    digest: RenderData<'_>,
+) -> Option<(PartKind, String)> {
+    if payload.is_null() && RENDERED_KINDS.contains(&event.kind) {
         return Some((PartKind::Error, format!("{UNREADABLE} (event {})", event.session_seq)));
     }
     match event.kind {
         EventKind::Permission => {
             let by_policy =
-                matches!(digest, Digest::Next(next) if question::settles_by_policy(payload, next));
-            (!by_policy).then(|| (PartKind::Permission, question::asked(style, event, payload)))
+                matches!(digest, RenderData::Next(next) if question::is_resolved_by_policy(payload, next));
+            (!by_policy).then(|| (PartKind::Permission, question::permission_prompt(style, event, payload)))
         }
         EventKind::PermissionSettled => {
-            question::settled(style, payload).map(|text| (PartKind::Notice, text))
+            question::resolution_notice(style, payload).map(|text| (PartKind::Notice, text))
         }
         EventKind::Status => {
-            let quiet = payload["status"].as_str().is_some_and(|status| QUIET.contains(&status));
+            let quiet = payload["status"].as_str().is_some_and(|status| HIDDEN_STATUSES.contains(&status));
             let text = payload["text"].as_str().unwrap_or_default();
             (!quiet && !text.is_empty()).then(|| (PartKind::Notice, hide_paths(text)))
         }
@@ -402,7 +432,7 @@ fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -
             ))
         }
         EventKind::Closed => {
-            let reason = payload["reason"].as_str().map(short).unwrap_or_default();
+            let reason = payload["reason"].as_str().map(short_line).unwrap_or_default();
             let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
             Some((PartKind::Notice, format!("The session is closed{why}. Start a new one with /acp spawn.")))
         }
@@ -421,15 +451,15 @@ fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -
     }
 }
 
-const fn run_of<'a>(digest: Digest<'a>) -> Option<&'a RunDigest> {
+const fn run_of<'a>(digest: RenderData<'a>) -> Option<&'a RunDigest> {
     match digest {
-        Digest::Run(run) => Some(run),
-        Digest::Nothing | Digest::Next(_) => None,
+        RenderData::Run(run) => Some(run),
+        RenderData::Nothing | RenderData::Next(_) => None,
     }
 }
 
 /// Returns kind and closing line for a run that ended without an error.
-fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, Option<String>)> {
+fn completed_content(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, Option<String>)> {
     let stop_reason = payload["stop_reason"].as_str().unwrap_or_default();
     if stop_reason == "steered" || run.is_some_and(|run| run.mode == RunMode::Steer) {
         return None;
@@ -438,7 +468,7 @@ fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, Option<St
         return Some((PartKind::Notice, Some("A queued prompt was cancelled before its turn.".to_owned())));
     }
     let ending = match stop_reason {
-        "" | "end_turn" if run.is_none_or(|run| run.told().is_empty()) => {
+        "" | "end_turn" if run.is_none_or(|run| run.output_text().is_empty()) => {
             Some("The turn ended without an answer.".to_owned())
         }
         "" | "end_turn" => None,
@@ -448,12 +478,12 @@ fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, Option<St
         }
         "max_tokens" => Some("The agent stopped at its length limit. Ask it to go on.".to_owned()),
         "max_turn_requests" => Some("The agent stopped at its limit of steps. Ask it to go on.".to_owned()),
-        other => Some(format!("The turn ended: {}.", short(other))),
+        other => Some(format!("The turn ended: {}.", short_line(other))),
     };
     Some((PartKind::Final, ending))
 }
 
-fn failed(payload: &Value) -> String {
+fn failure_text(payload: &Value) -> String {
     let code = payload["code"].as_str().unwrap_or_default();
     let advice = Code::parse(code).map_or("", Code::text);
     let message = hide_paths(payload["message"].as_str().unwrap_or_default().trim());
@@ -468,7 +498,7 @@ fn failed(payload: &Value) -> String {
             text.push_str(advice);
         }
     }
-    let next = step(Code::parse(code).unwrap_or(Code::TurnFailed), payload["detail_code"].as_str());
+    let next = next_step_for(Code::parse(code).unwrap_or(Code::TurnFailed), payload["detail_code"].as_str());
     text.push_str(&format!("\nNext: {next}"));
     if payload["retryable"].as_bool() == Some(true) {
         text.push_str(" Sending it again may work.");
@@ -476,7 +506,7 @@ fn failed(payload: &Value) -> String {
     text
 }
 
-fn joined(body: String, ending: Option<String>) -> String {
+fn join_paragraphs(body: String, ending: Option<String>) -> String {
     match ending {
         Some(ending) if body.is_empty() => ending,
         // Small text needs no blank line before.
@@ -487,7 +517,7 @@ fn joined(body: String, ending: Option<String>) -> String {
 }
 
 /// Returns the start of a title, a name or a reason, on one line.
-fn short(text: &str) -> String {
+fn short_line(text: &str) -> String {
     sanitize::line(text, TITLE_CHARS_MAX)
 }
 

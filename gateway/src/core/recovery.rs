@@ -1,31 +1,32 @@
 //! Recovery at start: a pure function from database rows to a plan.
 //!
-//! The plan lists the sessions that get an actor at once, with the action. The actor itself calls [`step`]
-//! first, so that there is only one decision. Combinations that no transaction produces (a damaged or
-//! hand-edited database) are repaired, not trusted. Source: seed 000 "Recovery and self-healing".
+//! The plan lists the sessions that get an actor at once, with the action. The actor itself calls
+//! [`recovery_action`] first, so that there is only one decision. Combinations that no transaction produces
+//! (a damaged or hand-edited database) are repaired, not trusted. Source: seed 000 "Recovery and
+//! self-healing".
 
-use crate::core::rows::LeaseUse;
+use crate::core::rows::LeaseStatus;
 use crate::core::session::SessionState;
 use acp_shared::ids::SessionKey;
 
 /// Session found at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct RecoveryCandidate {
     /// Key of the session.
     pub(crate) session_key: SessionKey,
     /// Summary of the rows.
-    pub(crate) rows: Rows,
+    pub(crate) rows: RecoveryFacts,
     /// Time of the last activity, milliseconds since the Unix epoch.
     pub(crate) last_activity_at_ms: u64,
 }
 
 /// Summary of a session's rows, as far as recovery depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rows {
+pub(crate) struct RecoveryFacts {
     /// State of the session.
     pub(crate) state: SessionState,
     /// State of the agent lease that has not ended, if any.
-    pub(crate) lease: Option<LeaseUse>,
+    pub(crate) lease: Option<LeaseStatus>,
     /// True if a run is `running`.
     pub(crate) running: bool,
     /// True if prompts are queued.
@@ -36,7 +37,7 @@ pub(crate) struct Rows {
 
 /// Recovery action for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
+pub(crate) enum RecoveryAction {
     /// Nothing. The actor is created on demand.
     Rest,
     /// Start the agent: none runs, and the session is in `creating` or prompts are queued.
@@ -54,12 +55,12 @@ pub(crate) enum Step {
     /// Fail the running turn or the steers with an uncertain outcome, since no lease can tell the outcome.
     GiveUp,
     /// Repair rows that no transaction produces: the state follows the runs.
-    Mend(Mend),
+    Repair(Repair),
 }
 
 /// Repair of contradictory rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Mend {
+pub(crate) enum Repair {
     /// Cancel the unfinished runs of a closed session.
     CancelRuns,
     /// End the turn of a session without a running run.
@@ -69,29 +70,29 @@ pub(crate) enum Mend {
 }
 
 /// Returns the recovery action for a session with these rows.
-pub(crate) const fn step(rows: Rows) -> Step {
-    use LeaseUse as L;
+pub(crate) const fn recovery_action(rows: RecoveryFacts) -> RecoveryAction {
+    use LeaseStatus as L;
     use SessionState as S;
-    let Rows { state, lease, running, queued, steers } = rows;
+    let RecoveryFacts { state, lease, running, queued, steers } = rows;
     let turn = matches!(state, S::Running | S::Cancelling);
     match (state, lease) {
-        (S::Closed, _) if running || queued || steers => Step::Mend(Mend::CancelRuns),
-        (S::Closed, Some(L::Intended | L::Open | L::Ready | L::Closing)) => Step::Drain,
-        (S::Closed, Some(L::Ended) | None) => Step::Rest,
-        _ if running && !turn => Step::Mend(Mend::FailRun),
-        _ if turn && !running => Step::Mend(Mend::Idle),
-        (_, Some(L::Closing)) => Step::Drain,
-        (_, Some(L::Intended | L::Open | L::Ready)) if running => Step::Continue,
-        (_, Some(L::Intended)) => Step::SpawnAgain,
-        (_, Some(L::Open)) => Step::Open,
-        (_, Some(L::Ready)) => Step::Attach,
+        (S::Closed, _) if running || queued || steers => RecoveryAction::Repair(Repair::CancelRuns),
+        (S::Closed, Some(L::Intended | L::Open | L::Ready | L::Closing)) => RecoveryAction::Drain,
+        (S::Closed, Some(L::Ended) | None) => RecoveryAction::Rest,
+        _ if running && !turn => RecoveryAction::Repair(Repair::FailRun),
+        _ if turn && !running => RecoveryAction::Repair(Repair::Idle),
+        (_, Some(L::Closing)) => RecoveryAction::Drain,
+        (_, Some(L::Intended | L::Open | L::Ready)) if running => RecoveryAction::Continue,
+        (_, Some(L::Intended)) => RecoveryAction::SpawnAgain,
+        (_, Some(L::Open)) => RecoveryAction::Open,
+        (_, Some(L::Ready)) => RecoveryAction::Attach,
         (_, Some(L::Ended) | None) => {
             if running || steers {
-                Step::GiveUp
+                RecoveryAction::GiveUp
             } else if queued || matches!(state, S::Creating) {
-                Step::Start
+                RecoveryAction::Start
             } else {
-                Step::Rest
+                RecoveryAction::Rest
             }
         }
     }
@@ -99,9 +100,9 @@ pub(crate) const fn step(rows: Rows) -> Step {
 
 /// Plan of a start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct RecoveryPlan {
     /// Sessions that get an actor at once, with the first action.
-    pub(crate) now: Vec<(SessionKey, Step)>,
+    pub(crate) now: Vec<(SessionKey, RecoveryAction)>,
     /// Idle sessions that get an actor at once as well, most recently used first.
     pub(crate) eager: Vec<SessionKey>,
     /// Number of sessions whose actor is created on demand.
@@ -109,18 +110,18 @@ pub(crate) struct Plan {
 }
 
 /// Returns the plan for all sessions found, with at most `eager_max` actors for idle sessions.
-pub(crate) fn plan(mut found: Vec<Found>, eager_max: usize) -> Plan {
+pub(crate) fn recovery_plan(mut found: Vec<RecoveryCandidate>, eager_max: usize) -> RecoveryPlan {
     // Most recently used first: people who wait are served before others.
     found.sort_by(|one, other| {
         let by_age = other.last_activity_at_ms.cmp(&one.last_activity_at_ms);
         by_age.then_with(|| one.session_key.as_str().cmp(other.session_key.as_str()))
     });
-    let mut plan = Plan::default();
-    for Found { session_key, rows, .. } in found {
-        match step(rows) {
-            Step::Rest if matches!(rows.state, SessionState::Closed) => {}
-            Step::Rest if plan.eager.len() < eager_max => plan.eager.push(session_key),
-            Step::Rest => plan.lazy += 1,
+    let mut plan = RecoveryPlan::default();
+    for RecoveryCandidate { session_key, rows, .. } in found {
+        match recovery_action(rows) {
+            RecoveryAction::Rest if matches!(rows.state, SessionState::Closed) => {}
+            RecoveryAction::Rest if plan.eager.len() < eager_max => plan.eager.push(session_key),
+            RecoveryAction::Rest => plan.lazy += 1,
             step => plan.now.push((session_key, step)),
         }
     }
@@ -133,21 +134,21 @@ mod tests {
     use super::*;
     use std::fmt::Write as _;
 
-    const LEASES: [Option<LeaseUse>; 5] = [
+    const LEASES: [Option<LeaseStatus>; 5] = [
         None,
-        Some(LeaseUse::Intended),
-        Some(LeaseUse::Open),
-        Some(LeaseUse::Ready),
-        Some(LeaseUse::Closing),
+        Some(LeaseStatus::Intended),
+        Some(LeaseStatus::Open),
+        Some(LeaseStatus::Ready),
+        Some(LeaseStatus::Closing),
     ];
 
-    fn every_combination() -> Vec<Rows> {
+    fn every_combination() -> Vec<RecoveryFacts> {
         let mut all = Vec::new();
         for state in SessionState::ALL {
             for lease in LEASES {
                 for bits in 0..8_u8 {
                     let (running, queued, steers) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
-                    all.push(Rows { state, lease, running, queued, steers });
+                    all.push(RecoveryFacts { state, lease, running, queued, steers });
                 }
             }
         }
@@ -157,21 +158,21 @@ mod tests {
     /// Every combination of rows has an answer that is written down: state and lease down the table, runs across
     /// (none, running, queued, running+queued, then the same with steers).
     #[test]
-    fn b12_every_combination_of_rows_has_its_step() {
+    fn every_combination_of_rows_has_its_step() {
         let mut table = String::new();
         for rows in every_combination() {
             if !rows.running && !rows.queued && !rows.steers {
                 let lease = rows.lease.map_or("-", |lease| match lease {
-                    LeaseUse::Intended => "intended",
-                    LeaseUse::Open => "open",
-                    LeaseUse::Ready => "ready",
-                    LeaseUse::Closing => "closing",
-                    LeaseUse::Ended => "ended",
+                    LeaseStatus::Intended => "intended",
+                    LeaseStatus::Open => "open",
+                    LeaseStatus::Ready => "ready",
+                    LeaseStatus::Closing => "closing",
+                    LeaseStatus::Ended => "ended",
                 });
                 write!(table, "\n{} {lease}:", rows.state).unwrap();
             }
-            let name = match step(rows) {
-                Step::Mend(mend) => format!("{mend:?}"),
+            let name = match recovery_action(rows) {
+                RecoveryAction::Repair(mend) => format!("{mend:?}"),
                 step => format!("{step:?}"),
             };
             write!(table, " {name}").unwrap();
@@ -181,19 +182,19 @@ mod tests {
     }
 
     #[test]
-    fn b12_nothing_that_has_not_ended_is_left_to_itself() {
+    fn nothing_that_has_not_ended_is_left_to_itself() {
         for rows in every_combination() {
             let unfinished = rows.running || rows.queued || rows.steers;
-            let rests = step(rows) == Step::Rest;
+            let rests = recovery_action(rows) == RecoveryAction::Rest;
             assert!(!(rests && (unfinished || rows.lease.is_some())), "{rows:?}");
         }
     }
 
     #[test]
     fn idle_sessions_get_actors_up_to_the_cap_and_the_newest_first() {
-        let found = |name: &str, state, lease, at| Found {
+        let found = |name: &str, state, lease, at| RecoveryCandidate {
             session_key: SessionKey::parse(name).unwrap(),
-            rows: Rows { state, lease, running: false, queued: false, steers: false },
+            rows: RecoveryFacts { state, lease, running: false, queued: false, steers: false },
             last_activity_at_ms: at,
         };
         let sessions = || {
@@ -201,21 +202,22 @@ mod tests {
                 found("old", SessionState::Idle, None, 1),
                 found("new", SessionState::Error, None, 9),
                 found("middle", SessionState::Idle, None, 5),
-                found("living", SessionState::Idle, Some(LeaseUse::Ready), 2),
+                found("living", SessionState::Idle, Some(LeaseStatus::Ready), 2),
                 found("gone", SessionState::Closed, None, 3),
-                found("ending", SessionState::Closed, Some(LeaseUse::Ready), 4),
+                found("ending", SessionState::Closed, Some(LeaseStatus::Ready), 4),
             ]
         };
-        let now = [("ending", Step::Drain), ("living", Step::Attach)];
+        let now = [("ending", RecoveryAction::Drain), ("living", RecoveryAction::Attach)];
         for (cap, eager, lazy) in
             [(0, vec![], 3), (2, vec!["new", "middle"], 1), (9, vec!["new", "middle", "old"], 0)]
         {
-            let plan = plan(sessions(), cap);
-            let names: Vec<(&str, Step)> = plan.now.iter().map(|(key, step)| (key.as_str(), *step)).collect();
+            let plan = recovery_plan(sessions(), cap);
+            let names: Vec<(&str, RecoveryAction)> =
+                plan.now.iter().map(|(key, step)| (key.as_str(), *step)).collect();
             assert_eq!(names, now);
             assert_eq!(plan.eager.iter().map(SessionKey::as_str).collect::<Vec<_>>(), eager);
             assert_eq!(plan.lazy, lazy);
         }
-        assert_eq!(plan(Vec::new(), 16), Plan::default());
+        assert_eq!(recovery_plan(Vec::new(), 16), RecoveryPlan::default());
     }
 }

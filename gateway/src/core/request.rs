@@ -2,7 +2,7 @@
 
 use crate::config::McpServer;
 use crate::core::binding::Placement;
-use crate::core::files::File;
+use crate::core::files::PromptFile;
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -46,12 +46,12 @@ pub(crate) struct SpawnRequest {
     pub(crate) additional_directories: Vec<String>,
     /// Further properties for a static binding; not available to other requesters.
     #[serde(skip)]
-    pub(crate) configured: Option<Configured>,
+    pub(crate) configured: Option<StaticSessionParams>,
 }
 
 /// Properties of a session created for a static binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Configured {
+pub(crate) struct StaticSessionParams {
     /// Session key, derived from the conversation.
     pub(crate) session_key: SessionKey,
     /// Metadata for the row of the binding.
@@ -80,7 +80,7 @@ impl CloseRequest {
 
 /// Result of a `SpawnRequest`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Spawned {
+pub(crate) struct SpawnResult {
     /// Key of the session.
     pub(crate) session_key: SessionKey,
     /// First run, if a prompt was given.
@@ -100,7 +100,7 @@ pub(crate) struct PromptRequest {
     pub(crate) interactive: bool,
     /// Attached files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) files: Vec<File>,
+    pub(crate) files: Vec<PromptFile>,
     /// Id of the channel's message.
     pub(crate) requester_message_id: Option<String>,
     /// Conversation of the prompt, which gets the answer.
@@ -125,7 +125,7 @@ pub(crate) struct PromptAccepted {
 
 /// Result of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Cancelled {
+pub(crate) struct CancelResult {
     /// Run to be cancelled; `None` if no run was running or queued.
     pub(crate) run_id: Option<RunId>,
     /// State of the run afterwards: `running` until the agent confirms.
@@ -135,7 +135,7 @@ pub(crate) struct Cancelled {
 /// Change of a queued run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum QueuedChange {
+pub(crate) enum QueueEdit {
     /// Remove the run.
     Drop,
     /// Use the run as a steer into the running turn.
@@ -147,7 +147,7 @@ pub(crate) enum QueuedChange {
 /// Result of the change of a queued run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum QueuedNow {
+pub(crate) enum QueueEditResult {
     /// Changed as requested.
     Done,
     /// Nothing changed: the run has left the queue.
@@ -158,7 +158,7 @@ pub(crate) enum QueuedNow {
 
 /// State of a session after a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SessionNow {
+pub(crate) struct SessionStatus {
     /// Key of the session.
     pub(crate) session_key: SessionKey,
     /// State of the session.

@@ -3,7 +3,7 @@
 //! There are exactly three outcomes: bound, unbound with the channel's normal destination, or refused. There
 //! is no implicit fallback, and routing ignores content. Every outcome carries a reason.
 
-use crate::core::binding::Stale;
+use crate::core::binding::StaleReason;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef};
 use crate::core::session::SessionState;
 use crate::error::Failure;
@@ -25,7 +25,7 @@ pub(crate) enum Route {
     /// No binding applies: the channel's normal destination, named by the caller.
     Unbound {
         /// Normal destination.
-        destination: Destination,
+        destination: UnboundDestination,
         /// Reason, for logs and counters.
         reason: &'static str,
     },
@@ -60,7 +60,7 @@ impl Route {
 
 /// Normal destination of a message without a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Destination {
+pub enum UnboundDestination {
     /// Inbound: ignore the message, without a reply.
     Ignore,
     /// Inbound: reply with instructions to bind the conversation.
@@ -73,7 +73,7 @@ pub enum Destination {
 
 /// State of a binding's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum BoundSession {
     /// No such session.
     Missing,
     /// Existing session in this state.
@@ -81,8 +81,8 @@ pub(crate) enum Target {
 }
 
 /// Returns the name of a binding's expired timeout, if any. A running turn keeps the binding alive.
-pub(crate) fn expired(binding: &BindingRow, session: Target, now_ms: u64) -> Option<&'static str> {
-    if matches!(session, Target::Known(SessionState::Running | SessionState::Cancelling)) {
+pub(crate) fn expired(binding: &BindingRow, session: BoundSession, now_ms: u64) -> Option<&'static str> {
+    if matches!(session, BoundSession::Known(SessionState::Running | SessionState::Cancelling)) {
         return None;
     }
     let over = |since_ms: u64, window_ms: Option<u64>| {
@@ -99,13 +99,17 @@ pub(crate) fn expired(binding: &BindingRow, session: Target, now_ms: u64) -> Opt
 
 /// Returns the route of a person's message. `binding` is the newest binding of the conversation that has not
 /// ended; `normal` is the channel's destination for messages without a binding.
-pub(crate) fn inbound(binding: Option<(&BindingRow, Target)>, normal: Destination, now_ms: u64) -> Route {
+pub(crate) fn route_inbound(
+    binding: Option<(&BindingRow, BoundSession)>,
+    normal: UnboundDestination,
+    now_ms: u64,
+) -> Route {
     let Some((binding, session)) = binding else {
         return Route::Unbound { destination: normal, reason: "no-binding" };
     };
-    match (binding.status, Stale::of(session)) {
+    match (binding.status, StaleReason::of(session)) {
         (BindingStatus::Ended, _) => Route::Unbound { destination: normal, reason: "binding-ended" },
-        (_, Some(stale)) => stale_at(stale, binding),
+        (_, Some(stale)) => stale_route(stale, binding),
         (BindingStatus::Pending, None) => pending(),
         (BindingStatus::Ending, None) => refused(Code::NotBound, "binding-ending"),
         (BindingStatus::Active | BindingStatus::Parked, None) => match expired(binding, session, now_ms) {
@@ -125,11 +129,11 @@ pub(crate) fn inbound(binding: Option<(&BindingRow, Target)>, normal: Destinatio
 /// Facts for the route of an outbound message. The content is excluded, since it must not decide the
 /// destination.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct OutboundContext<'a> {
     /// Sending session, if named.
     pub(crate) session_key: Option<&'a SessionKey>,
     /// State of the session.
-    pub(crate) session: Target,
+    pub(crate) session: BoundSession,
     /// Bindings of the session.
     pub(crate) bindings: &'a [BindingRow],
     /// Conversation of the request; `None` for a caller without one.
@@ -143,8 +147,11 @@ pub(crate) struct Question<'a> {
 /// conversation. The active binding that fits the requester is chosen. If several fit, or the only ones are
 /// elsewhere, the route is refused. Source: seed 000 "Duplicate delivery arbitration", seed 003 "Routing
 /// invariants".
-pub(crate) fn resolve(question: Question<'_>, served: impl Fn(&ConversationRef) -> bool) -> Route {
-    let Question { session_key: Some(session_key), session, bindings, requester } = question else {
+pub(crate) fn route_outbound(
+    question: OutboundContext<'_>,
+    served: impl Fn(&ConversationRef) -> bool,
+) -> Route {
+    let OutboundContext { session_key: Some(session_key), session, bindings, requester } = question else {
         return refused(Code::NoSession, "missing-target-session");
     };
     let is_valid = |it: &ConversationRef| !it.channel.is_empty() && !it.conversation_id.is_empty();
@@ -155,28 +162,28 @@ pub(crate) fn resolve(question: Question<'_>, served: impl Fn(&ConversationRef) 
         .iter()
         .filter(|it| it.session_key == *session_key && it.status != BindingStatus::Ended)
         .collect();
-    match (Stale::of(session), own.first()) {
-        (Some(stale), Some(binding)) => return stale_at(stale, binding),
-        (Some(Stale::SessionMissing), None) => return refused(Code::NoSession, "session-missing"),
-        (Some(Stale::SessionClosed), None) | (None, _) => {}
+    match (StaleReason::of(session), own.first()) {
+        (Some(stale), Some(binding)) => return stale_route(stale, binding),
+        (Some(StaleReason::SessionMissing), None) => return refused(Code::NoSession, "session-missing"),
+        (Some(StaleReason::SessionClosed), None) | (None, _) => {}
     }
     let (active, others): (Vec<&BindingRow>, Vec<&BindingRow>) =
         own.into_iter().partition(|it| it.status.is_live());
     let chosen = match (active.as_slice(), requester) {
         ([], _) if others.iter().any(|it| it.status == BindingStatus::Pending) => return pending(),
         ([], None) => {
-            return Route::Unbound { destination: Destination::Journal, reason: "no-active-binding" };
+            return Route::Unbound { destination: UnboundDestination::Journal, reason: "no-active-binding" };
         }
         ([], Some(requester)) if !served(requester) => return unserved(requester),
         ([], Some(requester)) => {
             return Route::Unbound {
-                destination: Destination::Conversation(requester.clone()),
+                destination: UnboundDestination::Conversation(requester.clone()),
                 reason: "no-active-binding",
             };
         }
         ([only], None) => Ok((*only, "single-active-binding")),
         (_, None) => Err("ambiguous-without-requester"),
-        (active, Some(requester)) => fitting(active, requester),
+        (active, Some(requester)) => matching_binding(active, requester),
     };
     match chosen {
         Ok((binding, _)) if !served(&binding.conversation) => unserved(&binding.conversation),
@@ -187,7 +194,7 @@ pub(crate) fn resolve(question: Question<'_>, served: impl Fn(&ConversationRef) 
 
 /// Returns the binding that fits the conversation of a request: the binding of that conversation, or else the
 /// only binding of a child conversation.
-fn fitting<'a>(
+fn matching_binding<'a>(
     active: &[&'a BindingRow],
     requester: &ConversationRef,
 ) -> Result<(&'a BindingRow, &'static str), &'static str> {
@@ -220,7 +227,7 @@ fn refused(code: Code, reason: &'static str) -> Route {
     Route::Refused { failure: Failure::of(code), reason }
 }
 
-fn stale_at(stale: Stale, binding: &BindingRow) -> Route {
+fn stale_route(stale: StaleReason, binding: &BindingRow) -> Route {
     Route::Refused { failure: stale.failure(binding, false), reason: stale.as_str() }
 }
 
@@ -239,11 +246,11 @@ fn ambiguous(session_key: &SessionKey, reason: &'static str) -> Route {
 }
 
 fn unserved(at: &ConversationRef) -> Route {
-    Route::Refused { failure: no_adapter(&at.channel, &at.account_id), reason: "adapter-unavailable" }
+    Route::Refused { failure: no_adapter_error(&at.channel, &at.account_id), reason: "adapter-unavailable" }
 }
 
 /// Returns the error for an account without an adapter.
-pub(crate) fn no_adapter(channel: &str, account_id: &str) -> Failure {
+pub(crate) fn no_adapter_error(channel: &str, account_id: &str) -> Failure {
     let text = format!(
         "No adapter serves account {account_id:?} of channel {channel:?}, so nothing can be said there. Turn that \
          account on in the configuration and restart the gateway, or unbind what is bound there; what was to be said \

@@ -35,19 +35,20 @@ const STATUSES: [BindingStatus; 4] =
 #[test]
 fn inbound_over_the_whole_space() {
     let mut table = String::new();
-    let mut targets = vec![Target::Missing];
-    targets.extend(SessionState::ALL.map(Target::Known));
+    let mut targets = vec![BoundSession::Missing];
+    targets.extend(SessionState::ALL.map(BoundSession::Known));
     for status in STATUSES {
         for target in &targets {
             // Within both windows, past the idle one, past both.
             let reasons = [2_400, 2_500, 3_000].map(|now_ms| {
-                inbound(Some((&binding("c", None, status), *target)), Destination::Hint, now_ms).reason()
+                route_inbound(Some((&binding("c", None, status), *target)), UnboundDestination::Hint, now_ms)
+                    .reason()
             });
             table.push_str(&format!("{status:?} {target:?}: {}\n", reasons.join(" | ")));
         }
     }
-    let none = inbound(None, Destination::Ignore, 0);
-    assert_eq!(none, Route::Unbound { destination: Destination::Ignore, reason: "no-binding" });
+    let none = route_inbound(None, UnboundDestination::Ignore, 0);
+    assert_eq!(none, Route::Unbound { destination: UnboundDestination::Ignore, reason: "no-binding" });
     insta::assert_snapshot!(table, @r#"
     Pending Missing: session-missing | session-missing | session-missing
     Pending Known(Creating): binding-pending | binding-pending | binding-pending
@@ -81,31 +82,33 @@ fn inbound_over_the_whole_space() {
 }
 
 #[test]
-fn b01_refusals_say_what_to_do() {
+fn refusals_say_what_to_do() {
     let stale = binding("c", None, BindingStatus::Active);
-    for target in [Target::Missing, Target::Known(SessionState::Closed)] {
-        let Route::Refused { failure, .. } = inbound(Some((&stale, target)), Destination::Hint, 0) else {
+    for target in [BoundSession::Missing, BoundSession::Known(SessionState::Closed)] {
+        let Route::Refused { failure, .. } =
+            route_inbound(Some((&stale, target)), UnboundDestination::Hint, 0)
+        else {
             panic!("{target:?} must be refused");
         };
-        assert_eq!(failure, Stale::of(target).unwrap().failure(&stale, false));
+        assert_eq!(failure, StaleReason::of(target).unwrap().failure(&stale, false));
     }
 }
 
 #[test]
-fn d11_windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
+fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
     let mut row = binding("c", None, BindingStatus::Active);
-    let idle = Target::Known(SessionState::Idle);
+    let idle = BoundSession::Known(SessionState::Idle);
     assert_eq!(expired(&row, idle, 2_499), None);
     assert_eq!(expired(&row, idle, 2_500), Some("idle"));
     assert_eq!(expired(&row, idle, 3_000), Some("max-age"));
-    assert_eq!(expired(&row, Target::Known(SessionState::Running), u64::MAX), None);
+    assert_eq!(expired(&row, BoundSession::Known(SessionState::Running), u64::MAX), None);
     (row.idle_ms, row.max_age_ms) = (None, None);
     assert_eq!(expired(&row, idle, u64::MAX), None);
 }
 
 /// Every combination of bindings, requester, session and adapter: what is chosen, and why.
 #[test]
-fn c12_outbound_over_the_whole_space() {
+fn outbound_over_the_whole_space() {
     let active = |id: &str, parent| binding(id, parent, BindingStatus::Active);
     let of_status = |id: &str, parent, status| binding(id, parent, status);
     let mut elsewhere = active("c", None);
@@ -137,17 +140,21 @@ fn c12_outbound_over_the_whole_space() {
         for requester in &requesters {
             let from = requester.as_ref().map_or("-", |it| it.conversation_id.as_str());
             let ask = |session, served: bool| {
-                let question =
-                    Question { session_key: Some(&key), session, bindings, requester: requester.as_ref() };
-                resolve(question, |_| served)
+                let question = OutboundContext {
+                    session_key: Some(&key),
+                    session,
+                    bindings,
+                    requester: requester.as_ref(),
+                };
+                route_outbound(question, |_| served)
             };
-            let at_work = ask(Target::Known(SessionState::Running), true);
+            let at_work = ask(BoundSession::Known(SessionState::Running), true);
             // A session in error is one that can be gone on with.
-            assert_eq!(ask(Target::Known(SessionState::Error), true), at_work);
+            assert_eq!(ask(BoundSession::Known(SessionState::Error), true), at_work);
             let others = [
-                ask(Target::Known(SessionState::Closed), true),
-                ask(Target::Missing, true),
-                ask(Target::Known(SessionState::Idle), false),
+                ask(BoundSession::Known(SessionState::Closed), true),
+                ask(BoundSession::Missing, true),
+                ask(BoundSession::Known(SessionState::Idle), false),
             ];
             let [closed, missing, unserved] = others.each_ref().map(Route::reason);
             let (to, why) = (shown(&at_work, bindings), at_work.reason());
@@ -216,7 +223,7 @@ fn shown(route: &Route, bindings: &[BindingRow]) -> String {
             let it = bindings.iter().find(|it| it.binding_id == *binding_id).unwrap();
             format!("bound {}/{}", it.conversation.account_id, it.conversation.conversation_id)
         }
-        Route::Unbound { destination: Destination::Conversation(it), .. } => {
+        Route::Unbound { destination: UnboundDestination::Conversation(it), .. } => {
             format!("unbound {}", it.conversation_id)
         }
         Route::Unbound { destination, .. } => format!("unbound {destination:?}"),
@@ -228,20 +235,26 @@ fn ask<'a>(
     key: &'a SessionKey,
     bindings: &'a [BindingRow],
     requester: Option<&'a ConversationRef>,
-) -> Question<'a> {
-    Question { session_key: Some(key), session: Target::Known(SessionState::Idle), bindings, requester }
+) -> OutboundContext<'a> {
+    OutboundContext {
+        session_key: Some(key),
+        session: BoundSession::Known(SessionState::Idle),
+        bindings,
+        requester,
+    }
 }
 
 #[test]
 fn without_a_target_nothing_is_guessed() {
-    let question = Question { session_key: None, session: Target::Missing, bindings: &[], requester: None };
-    let route = resolve(question, |_| true);
+    let question =
+        OutboundContext { session_key: None, session: BoundSession::Missing, bindings: &[], requester: None };
+    let route = route_outbound(question, |_| true);
     assert_eq!((route.outcome(), route.reason()), ("refused", "missing-target-session"));
 }
 
 /// A session spawned by another session answers in its own bound conversation, not in the owner's.
 #[test]
-fn c12_a_bound_child_of_a_parent_answers_in_its_own_conversation() {
+fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();
     let child = BindingRow {
         target_kind: TargetKind::Subagent,
@@ -251,7 +264,8 @@ fn c12_a_bound_child_of_a_parent_answers_in_its_own_conversation() {
     of_parent.session_key = SessionKey::parse("agent:demo:acp:parent").unwrap();
     let both = [of_parent, child.clone()];
     for requester in [None, Some(conversation("c", None)), Some(conversation("thread", Some("c")))] {
-        let Route::Bound { binding_id, .. } = resolve(ask(&key, &both, requester.as_ref()), |_| true) else {
+        let Route::Bound { binding_id, .. } = route_outbound(ask(&key, &both, requester.as_ref()), |_| true)
+        else {
             panic!("{requester:?}");
         };
         assert_eq!(binding_id, child.binding_id, "{requester:?}");
@@ -260,19 +274,19 @@ fn c12_a_bound_child_of_a_parent_answers_in_its_own_conversation() {
 
 /// The same conversation id under two accounts are two conversations.
 #[test]
-fn d06_accounts_do_not_see_each_other() {
+fn accounts_do_not_see_each_other() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();
     let mut second = binding("c", None, BindingStatus::Active);
     second.conversation.account_id = "second".to_owned();
     let both = [binding("c", None, BindingStatus::Active), second];
     for row in &both {
-        let route = resolve(ask(&key, &both, Some(&row.conversation)), |_| true);
+        let route = route_outbound(ask(&key, &both, Some(&row.conversation)), |_| true);
         assert_eq!(route, bound(row, "requester-match"));
-        let other = resolve(ask(&key, &both[..1], Some(&both[1].conversation)), |_| true);
+        let other = route_outbound(ask(&key, &both[..1], Some(&both[1].conversation)), |_| true);
         assert_eq!(other.reason(), "no-requester-match");
         // What is not served for one account may be for the other.
         let only = |at: &ConversationRef| at.account_id == "second";
-        let served = resolve(ask(&key, &both, Some(&row.conversation)), only).reason();
+        let served = route_outbound(ask(&key, &both, Some(&row.conversation)), only).reason();
         let want =
             if row.conversation.account_id == "second" { "requester-match" } else { "adapter-unavailable" };
         assert_eq!(served, want);
@@ -284,9 +298,9 @@ fn every_refusal_says_what_to_do() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
     for (route, parts) in [
-        (resolve(ask(&key, &two, None), |_| true), ["agent:demo:acp:1", "Ask in a conversation"]),
+        (route_outbound(ask(&key, &two, None), |_| true), ["agent:demo:acp:1", "Ask in a conversation"]),
         (
-            resolve(ask(&key, &two[..1], None), |_| false),
+            route_outbound(ask(&key, &two[..1], None), |_| false),
             ["\"default\" of channel \"console\"", "configuration"],
         ),
     ] {

@@ -4,7 +4,7 @@ use crate::config::McpServer;
 pub(crate) use crate::config::{NonInteractive, PermissionMode, SessionMode};
 use crate::core::agent_settings::AgentSettings;
 use crate::core::host::Grants;
-use crate::core::link::{Ask, Asking, Meaning};
+use crate::core::link::{AgentRequest, AskGuarantee, InputKind};
 use crate::core::project::subject;
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -46,7 +46,7 @@ pub(crate) struct SessionOptions {
     pub(crate) additional_directories: Vec<String>,
     /// Certainty that the agent asks, as of the last start; `None` before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) asking: Option<Asking>,
+    pub(crate) asking: Option<AskGuarantee>,
 }
 
 impl SessionOptions {
@@ -143,7 +143,7 @@ pub(crate) struct RunRow {
     pub(crate) state: RunState,
     /// Text of the person.
     pub(crate) text: String,
-    /// Attached files, JSON text of [`crate::core::files::File`]s.
+    /// Attached files, JSON text of [`crate::core::files::PromptFile`]s.
     pub(crate) files: Option<Arc<str>>,
     /// Name of the author, for people; empty if unknown.
     pub(crate) author: String,
@@ -172,7 +172,7 @@ pub(crate) struct RunRow {
 /// State of a lease, as known to the gateway (design §9, H5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum LeaseUse {
+pub(crate) enum LeaseStatus {
     /// Committed by the gateway. The supervisor may not have the lease yet.
     Intended,
     /// Confirmed by the supervisor. The agent is opening a session.
@@ -195,12 +195,12 @@ pub(crate) struct LeaseRow {
     /// Spawn request to the supervisor, stored as JSON. Repeated unchanged if the delivery is uncertain.
     pub(crate) spawn: Spawn,
     /// State of the lease.
-    pub(crate) usage: LeaseUse,
+    pub(crate) usage: LeaseStatus,
     /// First stdout byte that is not committed: everything before is in the journal or in the tail pieces.
     pub(crate) stdout_offset: u64,
     /// Number of the next message to stdin, from 1.
     pub(crate) next_stdin_seq: u64,
-    /// State of the backend at `stdout_offset`, see [`crate::core::link::Link::save`].
+    /// State of the backend at `stdout_offset`, see [`crate::core::link::BackendMachine::save`].
     pub(crate) link_state: String,
     /// True if the output is unusable (H2): it is discarded until the process is gone.
     pub(crate) broken: bool,
@@ -215,8 +215,8 @@ pub(crate) struct OutboxRow {
     pub(crate) seq: u64,
     /// Bytes of the message, newline included.
     pub(crate) bytes: Vec<u8>,
-    /// Meaning of the message.
-    pub(crate) meaning: Meaning,
+    /// Kind of the message.
+    pub(crate) kind: InputKind,
     /// True if the supervisor confirmed the write of the last byte to the pipe.
     pub(crate) written: bool,
 }
@@ -240,8 +240,8 @@ pub(crate) struct AgentRequestRow {
     pub(crate) lease_id: LeaseId,
     /// Session, for queries.
     pub(crate) session_key: SessionKey,
-    /// The request; `ask.at` is the other half of the key.
-    pub(crate) ask: Ask,
+    /// The request; `request.at` is the other half of the key.
+    pub(crate) request: AgentRequest,
     /// State of the request.
     pub(crate) state: RequestState,
     /// Started effect: the SHA-256 of the new content in hex for a write, the lease id for a terminal.
@@ -254,25 +254,25 @@ pub(crate) struct AgentRequestRow {
 pub(crate) enum PermissionState {
     /// Waits for the answer of a person.
     Pending,
-    /// Settled, by a person or by policy.
+    /// Resolved, by a person or by policy.
     Answered,
     /// No longer required: turn ended, cancelled, lease ended, deadline.
     Expired,
 }
 
-/// Settler of a permission request. A separate variant for persons distinguishes a person named `policy` from
-/// the policy.
+/// Resolver of a permission request. A separate variant for persons distinguishes a person named `policy`
+/// from the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Settler {
+pub(crate) enum ResolvedBy {
     /// Person with this name, which may be empty.
     Person(String),
     /// Cause other than a person.
-    Without(Without),
+    Auto(AutoResolution),
 }
 
-/// Cause that settles a permission request without a person.
+/// Cause that resolves a permission request without a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Without {
+pub(crate) enum AutoResolution {
     /// Permission mode of the session, without a question.
     Policy,
     /// No answer before the deadline.
@@ -293,7 +293,7 @@ pub(crate) enum Without {
     Adopted,
 }
 
-impl Without {
+impl AutoResolution {
     /// All causes.
     pub(crate) const ALL: [Self; 9] = [
         Self::Policy,
@@ -330,14 +330,14 @@ pub(crate) struct PermissionRow {
     pub(crate) lease_id: LeaseId,
     /// The session.
     pub(crate) session_key: SessionKey,
-    /// The request; `ask.at` is the other half of the key.
-    pub(crate) ask: Ask,
+    /// The request; `request.at` is the other half of the key.
+    pub(crate) request: AgentRequest,
     /// State of the permission request.
     pub(crate) state: PermissionState,
     /// Id of the chosen option.
     pub(crate) option_id: Option<String>,
-    /// Settler of the request.
-    pub(crate) settled_by: Option<Settler>,
+    /// Resolver of the request.
+    pub(crate) resolved_by: Option<ResolvedBy>,
     /// Time of the request, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
     /// Time at which the configured outcome applies, milliseconds since the Unix epoch; `None` never.
@@ -347,12 +347,12 @@ pub(crate) struct PermissionRow {
 impl PermissionRow {
     /// Returns the id for clients: lease and offset.
     pub(crate) fn permission_id(&self) -> String {
-        format!("{}:{}", self.lease_id, self.ask.at)
+        format!("{}:{}", self.lease_id, self.request.at)
     }
 
     /// Returns the tool call of the request as ACP's JSON; null if absent.
     pub(crate) fn tool_call(&self) -> serde_json::Value {
-        let params: Option<serde_json::Value> = serde_json::from_str(&self.ask.params).ok();
+        let params: Option<serde_json::Value> = serde_json::from_str(&self.request.params).ok();
         params.and_then(|mut params| Some(params.get_mut("toolCall")?.take())).unwrap_or_default()
     }
 

@@ -55,7 +55,7 @@ impl RunEvent {
 /// Transition that the table does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a run that is {from} cannot take {event:?}")]
-pub(crate) struct IllegalRun {
+pub(crate) struct RunTransitionError {
     /// State before the event.
     pub(crate) from: RunState,
     /// Refused event.
@@ -86,8 +86,8 @@ impl RunState {
     /// Returns the state after `event`.
     ///
     /// # Errors
-    /// [`IllegalRun`] if the table does not allow the transition; nothing changes.
-    pub(crate) const fn on(self, event: RunEvent) -> Result<Self, IllegalRun> {
+    /// [`RunTransitionError`] if the table does not allow the transition; nothing changes.
+    pub(crate) const fn on(self, event: RunEvent) -> Result<Self, RunTransitionError> {
         use RunEvent as E;
         use RunState as S;
         match (self, event) {
@@ -97,7 +97,7 @@ impl RunState {
             (S::Queued | S::Running, E::Completed) => Ok(S::Completed),
             (S::Queued | S::Running, E::Failed) => Ok(S::Failed),
             (S::Queued | S::Running, E::Cancelled) => Ok(S::Cancelled),
-            (from, event) => Err(IllegalRun { from, event }),
+            (from, event) => Err(RunTransitionError { from, event }),
         }
     }
 }
@@ -121,7 +121,7 @@ mod tests {
             for event in RunEvent::ALL {
                 match from.on(event) {
                     Ok(to) => print.push_str(&format!("{from} {} {to}\n", event.as_str())),
-                    Err(refused) => assert_eq!(refused, IllegalRun { from, event }),
+                    Err(refused) => assert_eq!(refused, RunTransitionError { from, event }),
                 }
             }
         }

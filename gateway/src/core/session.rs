@@ -107,7 +107,7 @@ impl SessionEvent {
 /// Transition that the table does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a session that is {from} cannot take {event:?}")]
-pub(crate) struct IllegalSession {
+pub(crate) struct SessionTransitionError {
     /// State before the event.
     pub(crate) from: SessionState,
     /// Refused event.
@@ -134,8 +134,8 @@ impl SessionState {
     /// Returns the state after `event`.
     ///
     /// # Errors
-    /// [`IllegalSession`] if the table does not allow the transition; nothing changes.
-    pub(crate) const fn on(self, event: SessionEvent) -> Result<Self, IllegalSession> {
+    /// [`SessionTransitionError`] if the table does not allow the transition; nothing changes.
+    pub(crate) const fn on(self, event: SessionEvent) -> Result<Self, SessionTransitionError> {
         use SessionEvent as E;
         use SessionState as S;
         match (self, event) {
@@ -147,7 +147,7 @@ impl SessionState {
             (S::Error, E::Retried) => Ok(S::Creating),
             (S::Error, E::Renewed) => Ok(S::Idle),
             (S::Creating | S::Idle | S::Running | S::Cancelling | S::Error, E::Closed) => Ok(S::Closed),
-            (from, event) => Err(IllegalSession { from, event }),
+            (from, event) => Err(SessionTransitionError { from, event }),
         }
     }
 }
@@ -172,7 +172,7 @@ mod tests {
             for event in SessionEvent::ALL {
                 match from.on(event) {
                     Ok(to) => print.push_str(&format!("{from} {} {to}\n", event.as_str())),
-                    Err(refused) => assert_eq!(refused, IllegalSession { from, event }),
+                    Err(refused) => assert_eq!(refused, SessionTransitionError { from, event }),
                 }
             }
         }

@@ -23,7 +23,7 @@ pub enum Unit {
 
 /// Maximum size of one part: in the channel's unit, and in characters (Unicode scalar values).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limit {
+pub struct MessageLimit {
     unit: Unit,
     max: usize,
     chars_max: usize,
@@ -34,7 +34,7 @@ const MAX_FLOOR: usize = 32;
 /// Maximum length of a terminal's escape sequence that is kept whole, in bytes.
 const ESCAPE_BYTES_MAX: usize = 32;
 
-impl Limit {
+impl MessageLimit {
     /// Creates a limit of `max` units, at least 32.
     #[must_use]
     pub const fn new(unit: Unit, max: usize) -> Self {
@@ -62,18 +62,18 @@ impl Limit {
     }
 
     /// Returns the limit minus the size of `text`; `None` if the rest is below the minimum.
-    pub(crate) fn less(self, text: &str) -> Option<Self> {
-        let left = self.whole() - self.measure(text);
+    pub(crate) fn minus(self, text: &str) -> Option<Self> {
+        let left = self.to_size() - self.measure(text);
         let is_enough = left.units >= MAX_FLOOR && left.chars >= MAX_FLOOR;
         is_enough.then_some(Self { unit: self.unit, max: left.units, chars_max: left.chars })
     }
 
     /// True if `text` fits.
     pub(crate) fn fits(self, text: &str) -> bool {
-        self.measure(text).is_within(self.whole())
+        self.measure(text).is_within(self.to_size())
     }
 
-    const fn whole(self) -> Size {
+    const fn to_size(self) -> Size {
         Size { units: self.max, chars: self.chars_max }
     }
 
@@ -116,21 +116,21 @@ impl Sub for Size {
 }
 
 /// Splits `text`. Parts of white space only are omitted, since channels refuse them.
-pub(crate) fn split(text: &str, limit: Limit) -> Vec<String> {
-    shown(text, limit).collect()
+pub(crate) fn split(text: &str, limit: MessageLimit) -> Vec<String> {
+    visible_parts(text, limit).collect()
 }
 
 /// Returns the first part of `text`, if any. Reads only as much as necessary.
-pub(crate) fn first(text: &str, limit: Limit) -> Option<String> {
-    shown(text, limit).next()
+pub(crate) fn first_part(text: &str, limit: MessageLimit) -> Option<String> {
+    visible_parts(text, limit).next()
 }
 
-fn shown(text: &str, limit: Limit) -> impl Iterator<Item = String> {
-    pieces(text, limit).filter(|piece| !piece.body.trim().is_empty()).map(|piece| piece.render())
+fn visible_parts(text: &str, limit: MessageLimit) -> impl Iterator<Item = String> {
+    sections(text, limit).filter(|piece| !piece.body.trim().is_empty()).map(|piece| piece.render())
 }
 
 /// Returns the end of `text` as one part: as much as fits, from the start of a line if possible.
-pub(crate) fn tail(text: &str, limit: Limit) -> String {
+pub(crate) fn last_part(text: &str, limit: MessageLimit) -> String {
     let mut fence = None;
     let mut starts = Vec::new();
     let mut at = 0;
@@ -139,26 +139,26 @@ pub(crate) fn tail(text: &str, limit: Limit) -> String {
         fence = fence_after(fence, line, limit);
         at += line.len();
     }
-    let mut size = limit.measure(&fence.map(|fence: Fence<'_>| fence.closer(text)).unwrap_or_default());
+    let mut size = limit.measure(&fence.map(|fence: CodeFence<'_>| fence.closer(text)).unwrap_or_default());
     let mut best = None;
     for &(start, before) in starts.iter().rev() {
         size = size + limit.measure(text.get(start..at).unwrap_or_default());
         at = start;
-        if !size.is_within(limit.whole()) {
+        if !size.is_within(limit.to_size()) {
             break;
         }
-        let opener = limit.measure(&before.map(Fence::opener).unwrap_or_default());
-        if (size + opener).is_within(limit.whole()) {
-            best = Some(Piece { before, body: text.get(start..).unwrap_or_default(), after: fence });
+        let opener = limit.measure(&before.map(CodeFence::opener).unwrap_or_default());
+        if (size + opener).is_within(limit.to_size()) {
+            best = Some(TextSection { before, body: text.get(start..).unwrap_or_default(), after: fence });
         }
     }
     let last = best.map(|piece| piece.render());
     // For a single line that is too long: the last piece.
-    last.or_else(|| pieces(text, limit).last().map(|piece| piece.render())).unwrap_or_default()
+    last.or_else(|| sections(text, limit).last().map(|piece| piece.render())).unwrap_or_default()
 }
 
 /// Returns `text` from the first line starting at `from` or later, and reopens a fence open at that line.
-pub(crate) fn resumed_from(text: &str, from: usize, limit: Limit) -> String {
+pub(crate) fn resume_from_line(text: &str, from: usize, limit: MessageLimit) -> String {
     let (mut fence, mut at) = (None, 0);
     for line in text.split_inclusive('\n') {
         if at >= from {
@@ -167,7 +167,7 @@ pub(crate) fn resumed_from(text: &str, from: usize, limit: Limit) -> String {
         fence = fence_after(fence, line, limit);
         at += line.len();
     }
-    let opener = fence.map(Fence::opener).unwrap_or_default();
+    let opener = fence.map(CodeFence::opener).unwrap_or_default();
     opener + text.get(at..).unwrap_or_default()
 }
 
@@ -203,11 +203,11 @@ pub(crate) fn head_bytes(text: &str, bytes_max: usize) -> &str {
 }
 
 /// Returns the longest start of `text` within `limit`, cut between grapheme clusters. Does not close fences.
-pub(crate) fn head_within(text: &str, limit: Limit) -> &str {
+pub(crate) fn head_within(text: &str, limit: MessageLimit) -> &str {
     let (mut end, mut size) = (0, Size::default());
     for atom in atoms(text) {
         size = size + limit.measure(atom);
-        if !size.is_within(limit.whole()) {
+        if !size.is_within(limit.to_size()) {
             break;
         }
         end += atom.len();
@@ -217,17 +217,17 @@ pub(crate) fn head_within(text: &str, limit: Limit) -> &str {
 
 /// Section of the text, with the fences to close and reopen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Piece<'a> {
+struct TextSection<'a> {
     /// Fence open before the section.
-    before: Option<Fence<'a>>,
+    before: Option<CodeFence<'a>>,
     body: &'a str,
     /// Fence open after the section.
-    after: Option<Fence<'a>>,
+    after: Option<CodeFence<'a>>,
 }
 
-impl Piece<'_> {
+impl TextSection<'_> {
     fn render(&self) -> String {
-        let mut text = self.before.map(Fence::opener).unwrap_or_default();
+        let mut text = self.before.map(CodeFence::opener).unwrap_or_default();
         text.push_str(self.body);
         if let Some(fence) = self.after {
             text.push_str(&fence.closer(self.body));
@@ -238,13 +238,13 @@ impl Piece<'_> {
 
 /// Open code fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Fence<'a> {
+struct CodeFence<'a> {
     /// Backticks or tildes.
     marker: &'a str,
     info: &'a str,
 }
 
-impl Fence<'_> {
+impl CodeFence<'_> {
     fn opener(self) -> String {
         format!("{}{}\n", self.marker, self.info)
     }
@@ -257,7 +257,7 @@ impl Fence<'_> {
 
 /// Returns the fence that is open after `line`. Lines longer than a quarter of the limit are never fences,
 /// since they could not be repeated.
-fn fence_after<'a>(open: Option<Fence<'a>>, line: &'a str, limit: Limit) -> Option<Fence<'a>> {
+fn fence_after<'a>(open: Option<CodeFence<'a>>, line: &'a str, limit: MessageLimit) -> Option<CodeFence<'a>> {
     let line = line.trim_end_matches(['\n', '\r']);
     if line.len() > limit.fence_bytes_max() {
         return open;
@@ -271,7 +271,7 @@ fn fence_after<'a>(open: Option<Fence<'a>>, line: &'a str, limit: Limit) -> Opti
     }
     match open {
         None if mark == '`' && info.contains('`') => None,
-        None => Some(Fence { marker, info: info.trim_end() }),
+        None => Some(CodeFence { marker, info: info.trim_end() }),
         Some(fence) => {
             let closes = fence.marker.starts_with(mark)
                 && marker.len() >= fence.marker.len()
@@ -281,7 +281,7 @@ fn fence_after<'a>(open: Option<Fence<'a>>, line: &'a str, limit: Limit) -> Opti
     }
 }
 
-fn pieces(text: &str, limit: Limit) -> impl Iterator<Item = Piece<'_>> {
+fn sections(text: &str, limit: MessageLimit) -> impl Iterator<Item = TextSection<'_>> {
     let mut rest = text;
     let mut fence = None;
     let mut line_start = true;
@@ -290,25 +290,25 @@ fn pieces(text: &str, limit: Limit) -> impl Iterator<Item = Piece<'_>> {
             return None;
         }
         let before = fence;
-        let opener = before.map(Fence::opener).unwrap_or_default();
-        let budget = limit.whole() - limit.measure(&opener);
+        let opener = before.map(CodeFence::opener).unwrap_or_default();
+        let budget = limit.to_size() - limit.measure(&opener);
         let (cut, after) = best_cut(rest, before, line_start, budget, limit);
         let (body, tail) = rest.split_at(cut);
         rest = tail;
         fence = after;
         line_start = body.ends_with('\n');
-        Some(Piece { before, body, after })
+        Some(TextSection { before, body, after })
     })
 }
 
 /// Returns the position of the best cut in `rest`, and the fence open there.
 fn best_cut<'a>(
     rest: &'a str,
-    open: Option<Fence<'a>>,
+    open: Option<CodeFence<'a>>,
     line_start: bool,
     budget: Size,
-    limit: Limit,
-) -> (usize, Option<Fence<'a>>) {
+    limit: MessageLimit,
+) -> (usize, Option<CodeFence<'a>>) {
     let mut fence = open;
     let (mut end, mut size) = (0, Size::default());
     let (mut line_cut, mut paragraph_cut) = (None, None);
@@ -338,7 +338,7 @@ fn best_cut<'a>(
 
 /// Returns the position of a cut in a line that is too long: after a space in the second half, or else
 /// between two atoms. Inside of an atom only if the atom alone is too long.
-fn cut_in_line(rest: &str, open: Option<Fence<'_>>, budget: Size, limit: Limit) -> usize {
+fn cut_in_line(rest: &str, open: Option<CodeFence<'_>>, budget: Size, limit: MessageLimit) -> usize {
     let closer = open.map(|fence| limit.measure(&fence.closer(""))).unwrap_or_default();
     let room = budget - closer;
     let (mut size, mut end, mut word) = (Size::default(), 0, None);
@@ -356,7 +356,7 @@ fn cut_in_line(rest: &str, open: Option<Fence<'_>>, budget: Size, limit: Limit) 
 }
 
 /// Returns the position of a cut in a grapheme cluster that is too long for a part.
-fn cut_in_atom(rest: &str, room: Size, limit: Limit) -> usize {
+fn cut_in_atom(rest: &str, room: Size, limit: MessageLimit) -> usize {
     let (mut size, mut end) = (Size::default(), 0);
     for c in rest.chars() {
         size = size + limit.measure(c.encode_utf8(&mut [0; 4]));
@@ -401,7 +401,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes(text: &str, max: usize) -> Vec<String> {
-        split(text, Limit::new(Unit::Bytes, max))
+        split(text, MessageLimit::new(Unit::Bytes, max))
     }
 
     #[test]
@@ -446,14 +446,14 @@ mod tests {
     #[test]
     fn counts_utf16_units() {
         let text = "🦀".repeat(20);
-        assert_eq!(split(&text, Limit::new(Unit::Utf16, 32)), vec!["🦀".repeat(16), "🦀".repeat(4)]);
+        assert_eq!(split(&text, MessageLimit::new(Unit::Utf16, 32)), vec!["🦀".repeat(16), "🦀".repeat(4)]);
     }
 
     #[test]
     fn both_ways_of_counting_hold() {
-        let limit = Limit::new(Unit::Bytes, 1_000).within_chars(40);
+        let limit = MessageLimit::new(Unit::Bytes, 1_000).within_chars(40);
         assert_eq!(split(&"é".repeat(50), limit), vec!["é".repeat(40), "é".repeat(10)]);
-        let limit = Limit::new(Unit::Bytes, 40).within_chars(1_000);
+        let limit = MessageLimit::new(Unit::Bytes, 40).within_chars(1_000);
         assert_eq!(split(&"é".repeat(30), limit), vec!["é".repeat(20), "é".repeat(10)]);
     }
 
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     fn the_tail_is_the_end_from_a_line_on() {
-        let limit = Limit::new(Unit::Bytes, 32);
+        let limit = MessageLimit::new(Unit::Bytes, 32);
         let row = "x".repeat(12);
         for (what, text, want) in [
             ("nothing", String::new(), String::new()),
@@ -489,7 +489,7 @@ mod tests {
             ("code", format!("```rust\n{row}\n{row}"), format!("```rust\n{row}\n```")),
             ("one line", format!("{}end", "é".repeat(16)), "end".to_owned()),
         ] {
-            assert_eq!(tail(&text, limit), want, "{what}");
+            assert_eq!(last_part(&text, limit), want, "{what}");
         }
         assert_eq!(head("e\u{301}e\u{301}", 3), "e\u{301}");
         let code = format!("intro\n```rust\n{row}\n{row}");
@@ -499,7 +499,7 @@ mod tests {
             (15, format!("```rust\n{row}")),
             (99, "```rust\n".to_owned()),
         ] {
-            assert_eq!(resumed_from(&code, from, limit), want, "{from}");
+            assert_eq!(resume_from_line(&code, from, limit), want, "{from}");
         }
     }
 
@@ -526,8 +526,8 @@ mod tests {
             chars_max in prop_oneof![Just(usize::MAX), 1usize..120],
             utf16 in any::<bool>(),
         ) {
-            let limit = Limit::new(if utf16 { Unit::Utf16 } else { Unit::Bytes }, max).within_chars(chars_max);
-            let pieces: Vec<Piece<'_>> = pieces(&text, limit).collect();
+            let limit = MessageLimit::new(if utf16 { Unit::Utf16 } else { Unit::Bytes }, max).within_chars(chars_max);
+            let pieces: Vec<TextSection<'_>> = sections(&text, limit).collect();
             let bodies: String = pieces.iter().map(|piece| piece.body).collect();
             prop_assert_eq!(&bodies, &text);
             for piece in &pieces {
@@ -536,10 +536,10 @@ mod tests {
             for part in split(&text, limit) {
                 prop_assert!(limit.fits(&part), "{:?} is over {:?}", part, limit);
             }
-            prop_assert_eq!(first(&text, limit), split(&text, limit).into_iter().next());
+            prop_assert_eq!(first_part(&text, limit), split(&text, limit).into_iter().next());
             let start = head_bytes(&text, max);
             prop_assert!(text.starts_with(start) && start.len() <= max);
-            let tail = tail(&text, limit);
+            let tail = last_part(&text, limit);
             prop_assert!(limit.fits(&tail), "{:?} is over {:?}", tail, limit);
             prop_assert_eq!(tail.is_empty(), text.is_empty());
             let head = head(&text, chars_max);
@@ -548,7 +548,7 @@ mod tests {
 
         #[test]
         fn no_cut_is_inside_of_an_atom_that_fits(text in prop_oneof![markdownish(), any::<String>()], max in 80usize..200) {
-            let limit = Limit::new(Unit::Bytes, max);
+            let limit = MessageLimit::new(Unit::Bytes, max);
             let borders: Vec<usize> = atoms(&text)
                 .scan(0, |at, atom| {
                     *at += atom.len();
@@ -557,7 +557,7 @@ mod tests {
                 .collect();
             prop_assert!(atoms(&text).all(|atom| !atom.is_empty()));
             let mut at = 0;
-            for piece in pieces(&text, limit) {
+            for piece in sections(&text, limit) {
                 at += piece.body.len();
                 prop_assert!(borders.contains(&at) || atoms(&text).any(|atom| atom.len() > max / 4), "{at}: {text:?}");
             }
@@ -565,8 +565,8 @@ mod tests {
 
         #[test]
         fn every_part_closes_what_it_opens(text in markdownish(), max in 32usize..120) {
-            let limit = Limit::new(Unit::Bytes, max);
-            for pair in pieces(&text, limit).collect::<Vec<_>>().windows(2) {
+            let limit = MessageLimit::new(Unit::Bytes, max);
+            for pair in sections(&text, limit).collect::<Vec<_>>().windows(2) {
                 prop_assert_eq!(pair[0].after, pair[1].before);
             }
             // Without marks inside of lines every part, read alone, has all of its fences closed.

@@ -7,20 +7,20 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 
 /// Returns the error message for a conversation.
-pub(crate) fn told(failure: &Failure) -> String {
+pub(crate) fn error_message(failure: &Failure) -> String {
     let message = hide_paths(failure.message.trim_end());
     let code =
         if message.contains(failure.code.as_str()) { String::new() } else { format!(" ({})", failure.code) };
-    format!("{message}{code}\nNext: {}", next(failure))
+    format!("{message}{code}\nNext: {}", next_step(failure))
 }
 
 /// Returns the next step after a failure, for people who must not read the message itself.
-pub(crate) fn next(failure: &Failure) -> &'static str {
-    step(failure.code, failure.detail_code.as_deref())
+pub(crate) fn next_step(failure: &Failure) -> &'static str {
+    next_step_for(failure.code, failure.detail_code.as_deref())
 }
 
 /// Returns the next step: by detail code if listed, else by code.
-pub(crate) fn step(code: Code, detail: Option<&str>) -> &'static str {
+pub(crate) fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
     let by_detail = detail.and_then(|detail| {
         Some(match detail {
             "ACCOUNT_DEAF" => {
@@ -50,10 +50,10 @@ pub(crate) fn step(code: Code, detail: Option<&str>) -> &'static str {
             _ => return None,
         })
     });
-    by_detail.unwrap_or_else(|| of_code(code))
+    by_detail.unwrap_or_else(|| next_step_by_code(code))
 }
 
-const fn of_code(code: Code) -> &'static str {
+const fn next_step_by_code(code: Code) -> &'static str {
     match code {
         Code::BackendMissing => "/acp install says how it is set up, /acp doctor what is there.",
         Code::BackendUnavailable => "send it again in a moment; /acp doctor says what is wrong.",
@@ -99,7 +99,7 @@ const fn of_code(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::command::{Command, parse};
+    use crate::core::command::{ChatCommand, parse};
 
     const DETAILS: [&str; 12] = [
         "ACCOUNT_DEAF",
@@ -123,7 +123,7 @@ mod tests {
         let details = DETAILS.iter().map(|detail| Failure::of(Code::Runtime).detail(detail));
         let mut steps = Vec::new();
         for failure in codes.chain(details) {
-            let step = next(&failure);
+            let step = next_step(&failure);
             assert!(step.ends_with('.') && step.len() > 10, "{failure:?}: {step}");
             let mut words = step.split([' ', ',', ';']).map(|word| word.trim_end_matches('.')).peekable();
             while let Some(word) = words.next() {
@@ -133,14 +133,17 @@ mod tests {
                 let verb = if word == "/acp" { words.peek().copied().unwrap_or_default() } else { "" };
                 let command = parse(&format!("{word} {verb}"));
                 // A command that lacks an argument is one; an unknown one has no usage.
-                let known = !matches!(command, None | Some(Command::Misused { usage: None, .. }));
+                let known = !matches!(command, None | Some(ChatCommand::Misused { usage: None, .. }));
                 assert!(known, "{failure:?}: {word} {verb}");
             }
             steps.push(step);
         }
         // A detail that is not in the table would give the code's own step.
         assert!(
-            DETAILS.iter().all(|it| next(&Failure::of(Code::Runtime).detail(it)) != of_code(Code::Runtime))
+            DETAILS
+                .iter()
+                .all(|it| next_step(&Failure::of(Code::Runtime).detail(it))
+                    != next_step_by_code(Code::Runtime))
         );
         steps.sort_unstable();
         steps.dedup();
@@ -150,7 +153,7 @@ mod tests {
     #[test]
     fn a_conversation_is_told_no_path_of_the_server() {
         let why = "The working directory /srv/else/x lies outside of acp.workspace_roots (/srv/work; set by /etc/g.toml:3).";
-        let said = told(&Failure::new(Code::CwdNotAllowed, why));
+        let said = error_message(&Failure::new(Code::CwdNotAllowed, why));
         let want =
             "The working directory [path] lies outside of acp.workspace_roots ([path]; set by [path]).";
         assert!(said.starts_with(want), "{said}");
@@ -162,6 +165,6 @@ mod tests {
             Failure::new(Code::TurnFailed, "ACP turn failed before completion. The agent said: no.\n");
         let want = "ACP turn failed before completion. The agent said: no. (ACP_TURN_FAILED)\n\
                     Next: send it again, or see /acp status.";
-        assert_eq!(told(&failure), want);
+        assert_eq!(error_message(&failure), want);
     }
 }

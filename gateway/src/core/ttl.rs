@@ -5,14 +5,14 @@
 //! queued runs protect all of them: a busy session has no deadline. A timeout of 0 is off.
 //! Source: seed 000 "TTL policy", design §6 "Bindings and delivery".
 
-use crate::core::policy::Ttl;
+use crate::core::policy::TimeoutPolicy;
 use crate::core::rows::BindingRow;
 use acp_shared::ids::BindingId;
 use serde::{Deserialize, Serialize};
 
 /// Configured timeouts, in milliseconds; 0 is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Windows {
+pub(crate) struct Timeouts {
     /// Idle time after which a session is closed.
     pub(crate) session_ms: u64,
     /// Idle time after which the agent's process is ended; the session stays.
@@ -26,7 +26,7 @@ pub(crate) struct Windows {
 /// Kind of a timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Source {
+pub(crate) enum TimeoutKind {
     /// Idle timeout of a binding.
     BindingIdle,
     /// Maximum age of a binding.
@@ -39,7 +39,7 @@ pub(crate) enum Source {
 
 /// Times and timeouts of one binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BindingClock {
+pub(crate) struct BindingTimes {
     /// Id of the binding.
     pub(crate) binding_id: BindingId,
     /// Start of the maximum age, milliseconds since the Unix epoch.
@@ -52,7 +52,7 @@ pub(crate) struct BindingClock {
     pub(crate) max_age_ms: Option<u64>,
 }
 
-impl From<&BindingRow> for BindingClock {
+impl From<&BindingRow> for BindingTimes {
     fn from(row: &BindingRow) -> Self {
         Self {
             binding_id: row.binding_id,
@@ -66,7 +66,7 @@ impl From<&BindingRow> for BindingClock {
 
 /// State of a session, as input for the timeouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Subject {
+pub(crate) struct TimeoutInput {
     /// True if a run is running or queued, or the agent is starting.
     pub(crate) busy: bool,
     /// True if the agent's process can be ended without loss: it runs, and the conversation is resumable.
@@ -74,7 +74,7 @@ pub(crate) struct Subject {
     /// Time of the last activity of a person or the agent.
     pub(crate) last_activity_at_ms: u64,
     /// Active bindings of the session.
-    pub(crate) bindings: Vec<BindingClock>,
+    pub(crate) bindings: Vec<BindingTimes>,
 }
 
 /// Deadline of one timeout. The earliest deadline of a session is the effective one.
@@ -83,7 +83,7 @@ pub(crate) struct Expiry {
     /// Time of the deadline, milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
     /// Kind of the timeout.
-    pub(crate) source: Source,
+    pub(crate) source: TimeoutKind,
     /// Length of the timeout, in milliseconds.
     pub(crate) window_ms: u64,
     /// Binding of the timeout; `None` for timeouts of a session or process.
@@ -91,10 +91,10 @@ pub(crate) struct Expiry {
     pub(crate) binding_id: Option<BindingId>,
 }
 
-impl Windows {
+impl Timeouts {
     /// Returns the timeouts of a policy. Defaults for bindings are off: each binding stores its own since
     /// creation.
-    pub(crate) fn of(ttl: &Ttl) -> Self {
+    pub(crate) fn of(ttl: &TimeoutPolicy) -> Self {
         Self {
             session_ms: ttl.session_ms.value.unwrap_or(0),
             runtime_ms: ttl.runtime_ms.value.unwrap_or(0),
@@ -103,37 +103,42 @@ impl Windows {
     }
 
     /// Returns the deadlines of all timeouts that are on, earliest first. Empty while the session is busy.
-    pub(crate) fn all(&self, subject: &Subject) -> Vec<Expiry> {
+    pub(crate) fn all(&self, subject: &TimeoutInput) -> Vec<Expiry> {
         if subject.busy {
             return Vec::new();
         }
         let mut found: Vec<Expiry> =
             subject.bindings.iter().flat_map(|clock| self.of_binding(clock)).collect();
-        found.extend(expiry(subject.last_activity_at_ms, self.session_ms, Source::Session, None));
+        found.extend(expiry(subject.last_activity_at_ms, self.session_ms, TimeoutKind::Session, None));
         if subject.agent_may_end {
-            found.extend(expiry(subject.last_activity_at_ms, self.runtime_ms, Source::Runtime, None));
+            found.extend(expiry(subject.last_activity_at_ms, self.runtime_ms, TimeoutKind::Runtime, None));
         }
         found.sort_by_key(|expiry| (expiry.at_ms, expiry.source));
         found
     }
 
     /// Returns the effective deadline: the earliest one.
-    pub(crate) fn effective(&self, subject: &Subject) -> Option<Expiry> {
+    pub(crate) fn effective(&self, subject: &TimeoutInput) -> Option<Expiry> {
         self.all(subject).into_iter().next()
     }
 
     /// Returns the deadlines of one binding: from its own timeouts, or else the configured ones.
-    fn of_binding(&self, clock: &BindingClock) -> impl Iterator<Item = Expiry> + use<> {
+    fn of_binding(&self, clock: &BindingTimes) -> impl Iterator<Item = Expiry> + use<> {
         let idle_ms = clock.idle_ms.unwrap_or(self.binding_idle_ms);
         let max_age_ms = clock.max_age_ms.unwrap_or(self.binding_max_age_ms);
         let id = Some(clock.binding_id);
-        let idle = expiry(clock.last_activity_at_ms, idle_ms, Source::BindingIdle, id);
-        let max_age = expiry(clock.bound_at_ms, max_age_ms, Source::BindingMaxAge, id);
+        let idle = expiry(clock.last_activity_at_ms, idle_ms, TimeoutKind::BindingIdle, id);
+        let max_age = expiry(clock.bound_at_ms, max_age_ms, TimeoutKind::BindingMaxAge, id);
         idle.into_iter().chain(max_age)
     }
 }
 
-fn expiry(since_ms: u64, window_ms: u64, source: Source, binding_id: Option<BindingId>) -> Option<Expiry> {
+fn expiry(
+    since_ms: u64,
+    window_ms: u64,
+    source: TimeoutKind,
+    binding_id: Option<BindingId>,
+) -> Option<Expiry> {
     (window_ms > 0).then(|| Expiry {
         at_ms: since_ms.saturating_add(window_ms),
         source,
@@ -145,18 +150,18 @@ fn expiry(since_ms: u64, window_ms: u64, source: Source, binding_id: Option<Bind
 impl Expiry {
     /// Returns the reason of the end, for the conversation and the journal.
     pub(crate) fn reason(&self) -> String {
-        let window = span(self.window_ms);
+        let window = format_duration(self.window_ms);
         match self.source {
-            Source::BindingIdle => format!("nothing was said here for {window}, the idle limit"),
-            Source::BindingMaxAge => format!("it was bound here for {window}, the maximum age"),
-            Source::Session => format!("it was not used for {window}, the limit of sessions"),
-            Source::Runtime => format!("it had nothing to do for {window}"),
+            TimeoutKind::BindingIdle => format!("nothing was said here for {window}, the idle limit"),
+            TimeoutKind::BindingMaxAge => format!("it was bound here for {window}, the maximum age"),
+            TimeoutKind::Session => format!("it was not used for {window}, the limit of sessions"),
+            TimeoutKind::Runtime => format!("it had nothing to do for {window}"),
         }
     }
 }
 
 /// Formats a duration for people: `1h30m`, `2d`, `45s`, `300ms`.
-pub(crate) fn span(ms: u64) -> String {
+pub(crate) fn format_duration(ms: u64) -> String {
     let parts = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
     let mut left = ms;
     let mut out = String::new();
@@ -174,8 +179,8 @@ pub(crate) fn span(ms: u64) -> String {
 mod tests {
     use super::*;
 
-    fn clock(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingClock {
-        BindingClock {
+    fn clock(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingTimes {
+        BindingTimes {
             binding_id: BindingId::mint(),
             bound_at_ms: 1_000,
             last_activity_at_ms: 5_000,
@@ -184,19 +189,19 @@ mod tests {
         }
     }
 
-    fn subject(bindings: Vec<BindingClock>) -> Subject {
-        Subject { busy: false, agent_may_end: true, last_activity_at_ms: 6_000, bindings }
+    fn subject(bindings: Vec<BindingTimes>) -> TimeoutInput {
+        TimeoutInput { busy: false, agent_may_end: true, last_activity_at_ms: 6_000, bindings }
     }
 
-    fn windows(session_ms: u64, runtime_ms: u64, binding_idle_ms: u64, binding_max_age_ms: u64) -> Windows {
-        Windows { session_ms, runtime_ms, binding_idle_ms, binding_max_age_ms }
+    fn windows(session_ms: u64, runtime_ms: u64, binding_idle_ms: u64, binding_max_age_ms: u64) -> Timeouts {
+        Timeouts { session_ms, runtime_ms, binding_idle_ms, binding_max_age_ms }
     }
 
     /// The effective window is the minimum of all, and says which it is; 0 is off, a window of the binding's own
     /// goes before the configured one.
     #[test]
-    fn d02_the_effective_window_is_the_earliest_with_its_source() {
-        use Source as S;
+    fn the_effective_window_is_the_earliest_with_its_source() {
+        use TimeoutKind as S;
         let table = [
             ("nothing is on", windows(0, 0, 0, 0), None, None, None),
             ("session alone", windows(100, 0, 0, 0), None, None, Some((6_100, S::Session))),
@@ -220,17 +225,17 @@ mod tests {
     }
 
     #[test]
-    fn d11_what_runs_protects_every_window() {
+    fn what_runs_protects_every_window() {
         let on = windows(1, 1, 1, 1);
-        let busy = Subject { busy: true, ..subject(vec![clock(Some(1), Some(1))]) };
+        let busy = TimeoutInput { busy: true, ..subject(vec![clock(Some(1), Some(1))]) };
         assert_eq!(on.all(&busy), []);
-        assert_eq!(on.all(&Subject { busy: false, ..busy }).len(), 4);
+        assert_eq!(on.all(&TimeoutInput { busy: false, ..busy }).len(), 4);
     }
 
     #[test]
     fn an_agent_whose_conversation_would_be_lost_is_not_ended() {
         let on = windows(0, 1, 0, 0);
-        assert_eq!(on.effective(&Subject { agent_may_end: false, ..subject(Vec::new()) }), None);
+        assert_eq!(on.effective(&TimeoutInput { agent_may_end: false, ..subject(Vec::new()) }), None);
     }
 
     #[test]
@@ -247,11 +252,14 @@ mod tests {
     }
 
     #[test]
-    fn d02_people_read_which_limit_it_was() {
+    fn people_read_which_limit_it_was() {
         let say = |source, window_ms| Expiry { at_ms: 0, source, window_ms, binding_id: None }.reason();
-        assert_eq!(say(Source::BindingIdle, 86_400_000), "nothing was said here for 1d, the idle limit");
-        assert_eq!(say(Source::BindingMaxAge, 5_400_000), "it was bound here for 1h30m, the maximum age");
-        assert_eq!(say(Source::Session, 2_500), "it was not used for 2s500ms, the limit of sessions");
-        assert_eq!(say(Source::Runtime, 0), "it had nothing to do for 0s");
+        assert_eq!(say(TimeoutKind::BindingIdle, 86_400_000), "nothing was said here for 1d, the idle limit");
+        assert_eq!(
+            say(TimeoutKind::BindingMaxAge, 5_400_000),
+            "it was bound here for 1h30m, the maximum age"
+        );
+        assert_eq!(say(TimeoutKind::Session, 2_500), "it was not used for 2s500ms, the limit of sessions");
+        assert_eq!(say(TimeoutKind::Runtime, 0), "it had nothing to do for 0s");
     }
 }

@@ -18,7 +18,7 @@ const ENVELOPE: [&str; 7] =
     ["event_version", "session_key", "session_seq", "run_id", "seq", "type", "created_at_ms"];
 
 /// Returns the `type` of a row's kind, as seen by clients.
-pub(crate) const fn type_of(kind: EventKind) -> &'static str {
+pub(crate) const fn wire_type(kind: EventKind) -> &'static str {
     match kind {
         EventKind::AgentMessage | EventKind::AgentThought => "text_delta",
         EventKind::Prompt
@@ -57,11 +57,11 @@ pub(crate) fn write_event(row: &EventRow, out: &mut String) {
         }
         (None, _) => out.push_str(r#","run_id":null,"seq":null"#),
     }
-    let _ = write!(out, r#","type":"{}","created_at_ms":{}"#, type_of(row.kind), row.created_at_ms);
+    let _ = write!(out, r#","type":"{}","created_at_ms":{}"#, wire_type(row.kind), row.created_at_ms);
     let body = out.len();
     if write_body(row, out).is_none() {
         out.truncate(body);
-        write_odd(&row.payload, out);
+        write_unreadable(&row.payload, out);
     }
     out.push('}');
     if out.as_bytes().iter().skip(start).any(|b| matches!(b, b'\n' | b'\r')) {
@@ -102,7 +102,7 @@ fn write_body(row: &EventRow, out: &mut String) -> Option<()> {
 }
 
 /// Appends a payload that is not an object, or not the expected one.
-fn write_odd(payload: &str, out: &mut String) {
+fn write_unreadable(payload: &str, out: &mut String) {
     match serde_json::from_str::<&RawValue>(payload) {
         Ok(raw) => member("payload", raw.get(), out),
         Err(_) => {
@@ -134,13 +134,13 @@ fn is_string(raw: &RawValue) -> bool {
 }
 
 /// Members of an object in order, duplicates included.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+struct RawMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for RawMembers<'de> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Collect;
         impl<'de> Visitor<'de> for Collect {
-            type Value = Members<'de>;
+            type Value = RawMembers<'de>;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object")
             }
@@ -149,7 +149,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 while let Some((Name(name), value)) = map.next_entry()? {
                     members.push((name, value));
                 }
-                Ok(Members(members))
+                Ok(RawMembers(members))
             }
         }
         deserializer.deserialize_map(Collect)
@@ -178,7 +178,7 @@ impl<'de> Deserialize<'de> for Name<'de> {
     }
 }
 
-impl<'a> Members<'a> {
+impl<'a> RawMembers<'a> {
     fn of(json: &'a str) -> Option<Self> {
         serde_json::from_str(json).ok()
     }
@@ -191,10 +191,10 @@ impl<'a> Members<'a> {
 }
 
 fn chunk(stream: &str, payload: &str, out: &mut String) -> Option<()> {
-    let update = Members::of(payload)?;
+    let update = RawMembers::of(payload)?;
     let content = update.get("content")?;
     let _ = write!(out, r#","stream":"{stream}","text":"#);
-    let parts = Members::of(content.get());
+    let parts = RawMembers::of(content.get());
     let text = parts.as_ref().and_then(|parts| {
         let plain = parts.get("type").is_some_and(|kind| kind.get() == r#""text""#);
         parts.get("text").filter(|text| plain && is_string(text))
@@ -212,7 +212,7 @@ fn chunk(stream: &str, payload: &str, out: &mut String) -> Option<()> {
 }
 
 fn tool_call(payload: &str, out: &mut String) -> Option<()> {
-    let update = Members::of(payload)?;
+    let update = RawMembers::of(payload)?;
     let name = update.get("name").filter(|name| is_string(name));
     out.push_str(r#","name":"#);
     match name.or_else(|| update.get("title").filter(|title| is_string(title))) {
@@ -229,7 +229,7 @@ fn tool_call(payload: &str, out: &mut String) -> Option<()> {
     Some(())
 }
 
-fn tool_members(update: &Members<'_>, out: &mut String) {
+fn tool_members(update: &RawMembers<'_>, out: &mut String) {
     for (name, theirs) in [
         ("tool_call_id", "toolCallId"),
         ("title", "title"),
@@ -244,39 +244,39 @@ fn tool_members(update: &Members<'_>, out: &mut String) {
 }
 
 fn tool_call_update(payload: &str, out: &mut String) -> Option<()> {
-    let update = Members::of(payload)?;
+    let update = RawMembers::of(payload)?;
     tool_members(&update, out);
     optional("raw_input", update.get("rawInput"), out);
     Some(())
 }
 
 fn plan(payload: &str, out: &mut String) -> Option<()> {
-    let update = Members::of(payload)?;
+    let update = RawMembers::of(payload)?;
     member("entries", update.get("entries")?.get(), out);
     Some(())
 }
 
 fn update(payload: &str, out: &mut String) -> Option<()> {
-    let members = Members::of(payload)?;
+    let members = RawMembers::of(payload)?;
     optional("update_kind", members.get("sessionUpdate"), out);
     member("update", payload.trim(), out);
     Some(())
 }
 
 fn permission(payload: &str, out: &mut String) -> Option<()> {
-    let outer = Members::of(payload)?;
+    let outer = RawMembers::of(payload)?;
     member("permission_id", outer.get("permission_id")?.get(), out);
-    let params = outer.get("params").and_then(|params| Members::of(params.get()));
-    let params = params.unwrap_or(Members(Vec::new()));
-    let tool = params.get("toolCall").and_then(|tool| Members::of(tool.get()));
+    let params = outer.get("params").and_then(|params| RawMembers::of(params.get()));
+    let params = params.unwrap_or(RawMembers(Vec::new()));
+    let tool = params.get("toolCall").and_then(|tool| RawMembers::of(tool.get()));
     let title = tool.as_ref().and_then(|tool| tool.get("title")).filter(|title| is_string(title));
     out.push_str(r#","title":"#);
     out.push_str(title.map_or("\"\"", |title| title.get()));
     out.push_str(r#","options":["#);
     let options = params.get("options").and_then(|raw| serde_json::from_str(raw.get()).ok());
     let options: Vec<&RawValue> = options.unwrap_or_default();
-    let is_answerable = |option: &Members<'_>| option.get("optionId").is_some_and(is_string);
-    let options = options.iter().filter_map(|raw| Members::of(raw.get())).filter(is_answerable);
+    let is_answerable = |option: &RawMembers<'_>| option.get("optionId").is_some_and(is_string);
+    let options = options.iter().filter_map(|raw| RawMembers::of(raw.get())).filter(is_answerable);
     for (i, option) in options.enumerate() {
         let part = |name: &str| option.get(name).filter(|raw| is_string(raw)).map_or("null", |raw| raw.get());
         let gap = if i == 0 { "" } else { "," };
@@ -295,7 +295,7 @@ fn permission(payload: &str, out: &mut String) -> Option<()> {
 
 /// Appends the members of a payload built by the gateway as members of the line.
 fn splice(payload: &str, out: &mut String) -> Option<()> {
-    for (name, value) in Members::of(payload)?.0 {
+    for (name, value) in RawMembers::of(payload)?.0 {
         if ENVELOPE.contains(&name.as_ref()) {
             continue;
         }
@@ -506,7 +506,7 @@ mod tests {
             ] {
                 let line = event_line(&row(kind, &payload));
                 let value: Value = serde_json::from_str(&line).unwrap();
-                prop_assert_eq!(&value["type"], type_of(kind));
+                prop_assert_eq!(&value["type"], wire_type(kind));
                 prop_assert_eq!(value["session_seq"].as_u64(), Some(7));
                 prop_assert!(!line.contains(['\n', '\r']));
             }

@@ -3,7 +3,7 @@
 const DAY_S: u64 = 86_400;
 
 /// Formats milliseconds since the Unix epoch as a UTC time: `2026-11-22T05:46:41Z`.
-pub(crate) fn utc(ms: u64) -> String {
+pub(crate) fn format_utc(ms: u64) -> String {
     let seconds = ms / 1_000;
     let (mut days, of_day) = (seconds / DAY_S, seconds % DAY_S);
     let mut year = 1970;
@@ -35,7 +35,7 @@ const fn is_leap(year: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::utc;
+    use super::format_utc;
 
     #[test]
     fn moments_are_those_of_the_calendar() {
@@ -48,8 +48,8 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
             (253_402_300_799, "9999-12-31T23:59:59Z"),
         ] {
-            assert_eq!(utc(seconds * 1_000), want);
+            assert_eq!(format_utc(seconds * 1_000), want);
         }
-        assert!(utc(u64::MAX).starts_with("9999-12-31T"), "{}", utc(u64::MAX));
+        assert!(format_utc(u64::MAX).starts_with("9999-12-31T"), "{}", format_utc(u64::MAX));
     }
 }

@@ -1,9 +1,9 @@
 //! One attempt to deliver one part: the persona it is sent under, and the lookup of a part whose result is
 //! unknown.
 
-use super::pass::Pass;
-use super::tries::Tries;
-use crate::channel::{Channel, Lookup, Outgoing, SendOutcome};
+use super::pass::DeliveryWorker;
+use super::tries::RetryState;
+use crate::channel::{ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
 use crate::core::project::PartKind;
 use crate::core::rows::BindingRow;
 use crate::store::delivery::{self as rows, PartRow};
@@ -12,14 +12,14 @@ use crate::store::{StoreError, now_ms, sessions};
 /// Maximum duration of the commit before a message under a persona, in milliseconds.
 const BEGIN_MS_MAX: u64 = 5_000;
 
-impl Pass {
+impl DeliveryWorker {
     /// Returns the persona that a part is or was sent under: for agents' answers, if the channel supports
     /// personas.
     pub(super) async fn persona(
         &self,
         binding: &BindingRow,
         row: &PartRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<Option<String>, StoreError> {
         let was = row.persona_at_ms.is_some();
         let may = was || channel.has_personas(&binding.conversation);
@@ -38,20 +38,20 @@ impl Pass {
     pub(super) async fn attempt(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         message: &Outgoing,
-        tries: &mut Tries,
+        retry: &mut RetryState,
     ) -> Result<Option<SendOutcome>, StoreError> {
         let (at, nonce) = (&binding.conversation, message.nonce.clone());
         // A persona is used once only: a repetition relies on the nonce, which deduplicates normal messages.
-        let is_named = message.persona.is_some() && !tries.is_unknown && channel.has_personas(at);
+        let is_named = message.persona.is_some() && !retry.is_unknown && channel.has_personas(at);
         let named_at_ms = is_named.then(now_ms);
         if !self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce, named_at_ms)).await? {
             return Ok(None);
         }
-        tries.persona_at_ms = named_at_ms.or(tries.persona_at_ms);
-        if tries.is_unknown
-            && let Some(outcome) = self.look_for(binding, channel, message, tries).await
+        retry.persona_at_ms = named_at_ms.or(retry.persona_at_ms);
+        if retry.is_unknown
+            && let Some(outcome) = self.lookup_part(binding, channel, message, retry).await
         {
             return Ok(Some(outcome));
         }
@@ -66,30 +66,30 @@ impl Pass {
 
     /// Looks up a part whose result is unknown; `None` if it was provably not sent and, under a persona, can
     /// no longer arrive.
-    async fn look_for(
+    async fn lookup_part(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         message: &Outgoing,
-        tries: &Tries,
+        retry: &RetryState,
     ) -> Option<SendOutcome> {
         let at = &binding.conversation;
-        let may_be_named = tries.persona_at_ms.is_some() && message.persona.is_some();
+        let may_be_named = retry.persona_at_ms.is_some() && message.persona.is_some();
         let looked = match may_be_named {
             true => channel.lookup(at, message).await,
             false => channel.lookup(at, &without_name(message)).await,
         };
         match looked {
-            Lookup::Found { message_id } => Some(SendOutcome::Sent { message_id }),
-            Lookup::Unknown { why } => Some(SendOutcome::Uncertain { why }),
-            Lookup::Later { why, retry_after_ms } => {
+            LookupOutcome::Found { message_id } => Some(SendOutcome::Sent { message_id }),
+            LookupOutcome::Unknown { why } => Some(SendOutcome::Uncertain { why }),
+            LookupOutcome::Later { why, retry_after_ms } => {
                 tracing::info!(session_key = %binding.session_key, why, "a part is looked for later");
                 Some(SendOutcome::Limited { retry_after_ms })
             }
-            Lookup::Absent if !may_be_named => None,
-            Lookup::Absent => {
+            LookupOutcome::Absent if !may_be_named => None,
+            LookupOutcome::Absent => {
                 let bytes = message.files.iter().map(|file| file.bytes.len() as u64).sum();
-                let retry_after_ms = tries.arrives_ms(now_ms(), bytes)?;
+                let retry_after_ms = retry.next_lookup_delay_ms(now_ms(), bytes)?;
                 Some(SendOutcome::Limited { retry_after_ms })
             }
         }

@@ -1,22 +1,22 @@
 //! Best-effort side effects of delivery: removes obsolete buttons, and shows a run's result on the user's
 //! message.
 
-use super::pass::Pass;
-use crate::channel::{Channel, EditOutcome, Outgoing, Signal};
-use crate::core::project::{Part, PartKind};
+use super::pass::DeliveryWorker;
+use crate::channel::{ChannelAdapter, EditOutcome, Outgoing, Signal};
+use crate::core::project::{MessagePart, PartKind};
 use crate::core::rows::BindingRow;
 use crate::core::run::RunState;
-use crate::core::split::tail;
+use crate::core::split::last_part;
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::{StoreError, inbox};
 use std::time::Duration;
 
 /// Maximum duration of one side effect, in milliseconds.
-const BESIDE_MS: u64 = 5_000;
+const SIDE_EFFECT_TIMEOUT_MS: u64 = 5_000;
 
 /// Result of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Edit {
+enum EditResult {
     /// The message is as it should be, or does not exist.
     Done,
     /// Unknown.
@@ -27,77 +27,77 @@ enum Edit {
 
 /// Result of updating a message whose buttons are obsolete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Amends {
+enum ButtonUpdateResult {
     /// The message shows the result, or nothing can be done.
     Done,
     /// A separate pending message shows the result.
-    Said,
+    SentSeparately,
     /// To be retried.
-    Left,
+    Retry,
 }
 
 /// Result of a pass over the messages with obsolete buttons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tidied {
+pub(super) struct ButtonCleanup {
     /// True if a message needs a retry.
-    pub(super) is_left: bool,
+    pub(super) needs_retry: bool,
     /// True if a separate message became pending instead of an edit.
-    pub(super) is_owed: bool,
+    pub(super) has_pending: bool,
 }
 
-impl Pass {
-    /// Updates all messages with obsolete buttons: see [`Pass::amend`].
-    pub(super) async fn tidy(
+impl DeliveryWorker {
+    /// Updates all messages with obsolete buttons: see [`DeliveryWorker::update_stale_message`].
+    pub(super) async fn update_stale_buttons(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
-    ) -> Result<Tidied, StoreError> {
+        channel: &dyn ChannelAdapter,
+    ) -> Result<ButtonCleanup, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-        let is_markdown = channel.reads_markdown();
-        let over = move |db: &_| buttons::over(db, &at, &key, is_markdown);
+        let is_markdown = channel.renders_markdown();
+        let over = move |db: &_| buttons::settled_messages(db, &at, &key, is_markdown);
         let over = self.store.read("delivery_over", over).await?;
-        let mut tidied = Tidied::default();
+        let mut cleanup = ButtonCleanup::default();
         for message in over {
-            match self.amend(binding, channel, message).await? {
-                Amends::Done => {}
-                Amends::Said => tidied.is_owed = true,
-                Amends::Left => tidied.is_left = true,
+            match self.update_stale_message(binding, channel, message).await? {
+                ButtonUpdateResult::Done => {}
+                ButtonUpdateResult::SentSeparately => cleanup.has_pending = true,
+                ButtonUpdateResult::Retry => cleanup.needs_retry = true,
             }
         }
-        Ok(tidied)
+        Ok(cleanup)
     }
 
-    /// Like `tidy`, before pending parts are sent, which wait for it: stops at the first message that
-    /// needs a retry. Returns true if a separate message became pending.
-    pub(super) async fn amend_some(
+    /// Like `update_stale_buttons`, before pending parts are sent, which wait for it: stops at the first
+    /// message that needs a retry. Returns true if a separate message became pending.
+    pub(super) async fn update_stale_buttons_before_send(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         over: Vec<ButtonMessage>,
     ) -> Result<bool, StoreError> {
-        let mut is_owed = false;
+        let mut has_pending = false;
         for message in over {
-            match self.amend(binding, channel, message).await? {
-                Amends::Done => {}
-                Amends::Said => is_owed = true,
-                Amends::Left => break,
+            match self.update_stale_message(binding, channel, message).await? {
+                ButtonUpdateResult::Done => {}
+                ButtonUpdateResult::SentSeparately => has_pending = true,
+                ButtonUpdateResult::Retry => break,
             }
         }
-        Ok(is_owed)
+        Ok(has_pending)
     }
 
     /// Removes the buttons of a message and adds the result to its text; if the message can never be edited,
     /// a separate message shows the result.
-    async fn amend(
+    async fn update_stale_message(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         over: ButtonMessage,
-    ) -> Result<Amends, StoreError> {
+    ) -> Result<ButtonUpdateResult, StoreError> {
         let ButtonMessage { message_id, kind, text } = over.clone();
         // The result is at the end of the text.
         let limit = channel.limit();
-        let text = if limit.fits(&text) { text } else { tail(&text, limit) };
+        let text = if limit.fits(&text) { text } else { last_part(&text, limit) };
         let message = Outgoing {
             kind,
             text,
@@ -114,42 +114,48 @@ impl Pass {
         let at = &binding.conversation;
         let edit = async {
             if !channel.can_edit() {
-                return Some(Edit::Done);
+                return Some(EditResult::Done);
             }
             let edited = channel.edit(at, &message_id, &message);
-            match tokio::time::timeout(Duration::from_millis(BESIDE_MS), edited).await {
-                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(Edit::Done),
+            match tokio::time::timeout(Duration::from_millis(SIDE_EFFECT_TIMEOUT_MS), edited).await {
+                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(EditResult::Done),
                 // A rate limit says nothing about the message.
                 Ok(EditOutcome::Limited { .. }) => None,
                 Ok(EditOutcome::Refused { why }) => {
                     tracing::warn!(message_id, why, "a message keeps buttons that mean nothing");
-                    Some(Edit::Never)
+                    Some(EditResult::Never)
                 }
-                Ok(EditOutcome::Failed { .. }) | Err(_) => Some(Edit::Unknown),
+                Ok(EditOutcome::Failed { .. }) | Err(_) => Some(EditResult::Unknown),
             }
         };
         let done = tokio::select! {
             biased;
-            () = self.stop.cancelled() => return Ok(Amends::Left),
+            () = self.stop.cancelled() => return Ok(ButtonUpdateResult::Retry),
             done = edit => done,
         };
-        let Some(done) = done else { return Ok(Amends::Left) };
+        let Some(done) = done else { return Ok(ButtonUpdateResult::Retry) };
         let binding = binding.clone();
         let tried = move |tx: &crate::store::Tx<'_>| match done {
-            Edit::Never => {
-                Ok(if buttons::refused(tx, &binding, &over)? { Amends::Said } else { Amends::Done })
-            }
-            Edit::Done | Edit::Unknown => {
-                let is_done = done == Edit::Done;
-                buttons::tried(tx, &binding.conversation, &over.message_id, is_done)?;
-                Ok(if is_done { Amends::Done } else { Amends::Left })
+            EditResult::Never => Ok(if buttons::plan_result_notice(tx, &binding, &over)? {
+                ButtonUpdateResult::SentSeparately
+            } else {
+                ButtonUpdateResult::Done
+            }),
+            EditResult::Done | EditResult::Unknown => {
+                let is_done = done == EditResult::Done;
+                buttons::record_attempt(tx, &binding.conversation, &over.message_id, is_done)?;
+                Ok(if is_done { ButtonUpdateResult::Done } else { ButtonUpdateResult::Retry })
             }
         };
         self.store.write("delivery_buttons", tried).await
     }
 
     /// Shows the end of a run on the message that requested it, once the answer is sent.
-    pub(super) async fn show_end(&self, binding: &BindingRow, part: &Part) -> Result<(), StoreError> {
+    pub(super) async fn signal_run_result(
+        &self,
+        binding: &BindingRow,
+        part: &MessagePart,
+    ) -> Result<(), StoreError> {
         let Some(run_id) = part.run_id.filter(|_| part.kind == PartKind::Final) else { return Ok(()) };
         let Ok(channel) = self.channels.get(&binding.conversation) else { return Ok(()) };
         if !channel.can_signal() {
@@ -162,19 +168,25 @@ impl Pass {
             Some((message_id, _)) => Signal::Done { message_id },
             None => return Ok(()),
         };
-        self.give(binding, signal);
+        self.send_signal(binding, signal);
         Ok(())
     }
 
     /// Sends a reaction or typing indicator without waiting for the result.
-    pub(super) fn give(&self, binding: &BindingRow, signal: Signal) {
+    pub(super) fn send_signal(&self, binding: &BindingRow, signal: Signal) {
         let Ok(channel) = self.channels.get(&binding.conversation) else { return };
         if !channel.can_signal() {
             return;
         }
         let at = binding.conversation.clone();
         tokio::spawn(async move {
-            drop(tokio::time::timeout(Duration::from_millis(BESIDE_MS), channel.signal(&at, &signal)).await);
+            drop(
+                tokio::time::timeout(
+                    Duration::from_millis(SIDE_EFFECT_TIMEOUT_MS),
+                    channel.signal(&at, &signal),
+                )
+                .await,
+            );
         });
     }
 }

@@ -1,11 +1,12 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome, console::Console};
-use crate::config::load::{Inputs, Loaded, load};
+use crate::channel::console::Console;
+use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::event::EventKind;
-use crate::core::route::Destination;
+use crate::core::route::UnboundDestination;
 use crate::core::rows::{ConversationRef, RunMode};
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::{bindings, console};
 use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_row, spawn};
 use acp_shared::ids::SessionKey;
@@ -27,16 +28,21 @@ const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
 /// The parts that [`two_turns`] come to where nothing can be changed: a question, its answer, six for a long turn, one for a short one.
 const PARTS: usize = 9;
 
-fn loaded(text: &str) -> Loaded {
+fn loaded(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
-fn configured(text: &str) -> Live {
-    Live::new(loaded(text))
+fn configured(text: &str) -> LiveConfig {
+    LiveConfig::new(loaded(text))
 }
 
 /// The driver over these channels.
-fn driven(store: &Store, channel: Arc<dyn Channel>, live: &Live, stop: &CancellationToken) -> JoinHandle<()> {
+fn driven(
+    store: &Store,
+    channel: Arc<dyn ChannelAdapter>,
+    live: &LiveConfig,
+    stop: &CancellationToken,
+) -> JoinHandle<()> {
     let channels = Channels::new([channel]);
     tokio::spawn(run(store.clone(), channels, live.clone(), Metrics::default(), stop.clone()))
 }
@@ -104,7 +110,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     let farewell = caught_up(&store, "c", PARTS).await.pop();
     assert_eq!(farewell.unwrap(), "The session is closed (enough). Start a new one with /acp spawn.");
     eventually("the ended binding to be settled", || async {
-        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
     stop.cancel();
@@ -149,7 +155,7 @@ async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch()
     let stop = CancellationToken::new();
     let task = on_console(&store, &stop);
     eventually("the binding to be settled", || async {
-        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
     stop.cancel();
@@ -205,7 +211,7 @@ impl Faulty {
     }
 }
 
-impl Channel for Faulty {
+impl ChannelAdapter for Faulty {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -214,15 +220,15 @@ impl Channel for Faulty {
         if self.account.is_empty() { "default" } else { self.account }
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let fault = self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None);
             let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
@@ -245,15 +251,15 @@ impl Channel for Faulty {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(async move {
             if self.blind {
-                return Lookup::Unknown { why: "no permission to read".to_owned() };
+                return LookupOutcome::Unknown { why: "no permission to read".to_owned() };
             }
             let taken = self.taken.lock().unwrap();
             match taken.iter().position(|(nonce, _)| *nonce == message.nonce) {
-                Some(at) => Lookup::Found { message_id: at.to_string() },
-                None => Lookup::Absent,
+                Some(at) => LookupOutcome::Found { message_id: at.to_string() },
+                None => LookupOutcome::Absent,
             }
         })
     }
@@ -269,7 +275,7 @@ async fn written() -> (tempfile::TempDir, Store) {
 }
 
 fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> JoinHandle<()> {
-    driven(store, Arc::clone(channel) as Arc<dyn Channel>, &configured(LONG), stop)
+    driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(LONG), stop)
 }
 
 async fn settled(store: &Store, count: usize) {
@@ -293,7 +299,7 @@ async fn undisturbed() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn c09_a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
+async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
     let want = undisturbed().await;
     assert_eq!(want.len(), PARTS);
     for fault in [Fault::HangBefore, Fault::HangAfter] {
@@ -317,7 +323,7 @@ async fn c09_a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn c09_a_crash_after_any_commit_loses_and_repeats_nothing() {
+async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
     let want = undisturbed().await;
     // The style, the plan, and two for each part.
     for commits in 1..=20 {
@@ -339,7 +345,7 @@ async fn c09_a_crash_after_any_commit_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn c11_faults_of_the_channel_lose_and_repeat_nothing() {
+async fn faults_of_the_channel_lose_and_repeat_nothing() {
     let want = undisturbed().await;
     for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
         let (_dir, store) = written().await;
@@ -381,18 +387,18 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
     scribe.done().await;
     let channel = Arc::new(Faulty { blind: true, ..Faulty::default() });
     channel.faults.lock().unwrap().extend(faults);
-    let pass = Pass {
+    let pass = DeliveryWorker {
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    let due = Due { binding: binding.clone(), end: 3 };
-    assert_eq!(pass.run(due.clone(), None).await, Left::At(3));
+    let due = DueBinding { binding: binding.clone(), end: 3 };
+    assert_eq!(pass.run(due.clone(), None).await, WorkerExit::At(3));
     // Whoever looks again finds nothing more to send.
-    assert_eq!(pass.run(due, None).await, Left::At(3));
+    assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
     let saved = store.read("saved", move |db| rows::checkpoint(db, binding.binding_id)).await.unwrap();
     assert_eq!(saved, 3);
     (channel.texts(), states(&store).await)
@@ -400,7 +406,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
 
 /// H12: it stays uncertain, is not sent again, and that is said.
 #[tokio::test]
-async fn h12_a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
+async fn a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
     for (fault, shown) in [(Fault::LostAfter, &["x"][..]), (Fault::LostBefore, &[])] {
         let (texts, states) = blindly(&[fault]).await;
         assert_eq!(states, ["uncertain", "sent"]);
@@ -426,26 +432,26 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend([Fault::LostBefore, Fault::Reject]);
     let stop = CancellationToken::new();
-    let pass = |stop: &CancellationToken, retry_first_ms| Pass {
+    let pass = |stop: &CancellationToken, retry_first_ms| DeliveryWorker {
         live: configured(LONG),
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         stop: stop.clone(),
         retry_first_ms,
     };
-    let due = Due { binding: binding.clone(), end: 3 };
+    let due = DueBinding { binding: binding.clone(), end: 3 };
     // It is stopped in the pause after the refusal.
     let first = pass(&stop, 500);
     let first = tokio::spawn(async move { first.run(due, None).await });
     eventually("the refusal", || async { channel.faults.lock().unwrap().is_empty().then_some(()) }).await;
     stop.cancel();
-    assert_eq!(first.await.unwrap(), Left::Unknown);
+    assert_eq!(first.await.unwrap(), WorkerExit::Unknown);
     let id = binding.binding_id;
-    let part = store.read("part", move |db| rows::unsettled(db, id)).await.unwrap().remove(0).part;
+    let part = store.read("part", move |db| rows::pending_parts(db, id)).await.unwrap().remove(0).part;
     channel.taken.lock().unwrap().push((part.nonce, part.text));
     let next = pass(&CancellationToken::new(), 1);
-    assert_eq!(next.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(next.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -462,15 +468,15 @@ async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
     scribe.done().await;
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend([Fault::Limit; 9].into_iter().chain([Fault::LostAfter]));
-    let pass = Pass {
+    let pass = DeliveryWorker {
         live: configured(LONG),
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -510,15 +516,15 @@ async fn attempts_retries_and_rate_limits_are_counted() {
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend([Fault::Limit, Fault::Reject, Fault::LostBefore, Fault::None]);
     let metrics = Metrics::default();
-    let pass = Pass {
+    let pass = DeliveryWorker {
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         metrics: metrics.clone(),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     let text = metrics.render();
     for series in [
@@ -537,7 +543,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
 /// A turn of a session is shown where the session is bound and nowhere else: not above that conversation, where its
 /// owner is bound, and not where it was asked for. A prompt from the command line makes no difference.
 #[tokio::test]
-async fn c12_only_the_bound_conversation_is_told() {
+async fn only_the_bound_conversation_is_told() {
     let (_dir, store) = open();
     let parent = SessionKey::parse("agent:demo:acp:parent").unwrap();
     spawn(&store, session_row(&parent), Some(binding_row(&parent, &conversation("c")))).await;
@@ -550,7 +556,7 @@ async fn c12_only_the_bound_conversation_is_told() {
     };
     spawn(&store, child, Some(binding_row(&key(), &thread))).await;
     let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
     let task = tokio::spawn(run(store.clone(), channels, configured(LONG), Metrics::default(), stop.clone()));
     let mut scribe = Scribe::claim(&store, &key()).await;
     for text in ["asked for in the thread", "asked for at the command line"] {
@@ -578,9 +584,9 @@ async fn what_nobody_serves_waits_for_its_adapter() {
         "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
     eventually("it waits", || async { metrics.render().contains(waits).then_some(()) }).await;
     let second = Arc::new(Faulty { account: "second", ..Faulty::default() });
-    channels.register(Arc::clone(&second) as Arc<dyn Channel>).unwrap();
+    channels.register(Arc::clone(&second) as Arc<dyn ChannelAdapter>).unwrap();
     let channel = Arc::new(Faulty::default());
-    channels.register(Arc::clone(&channel) as Arc<dyn Channel>).unwrap();
+    channels.register(Arc::clone(&channel) as Arc<dyn ChannelAdapter>).unwrap();
     settled(&store, PARTS).await;
     stop.cancel();
     task.await.unwrap();
@@ -588,6 +594,6 @@ async fn what_nobody_serves_waits_for_its_adapter() {
     assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
     // What was sent is known as the gateway's own from then on (C13).
     let at = conversation("c");
-    let own = store.read("said", move |db| crate::store::said::is_own(db, &at, "9")).await.unwrap();
+    let own = store.read("said", move |db| crate::store::said::is_own_message(db, &at, "9")).await.unwrap();
     assert!(own);
 }

@@ -8,16 +8,16 @@ const RETRY_LAST_MS: u64 = 30_000;
 /// Time in which a message sent under a persona may still arrive, in milliseconds: until it is written out
 /// (20 s at most on Discord), until its response times out (15 s), and as long again as a margin. Measured by
 /// the wall clock, which may be set meanwhile.
-const ARRIVES_MS: u64 = 60_000;
+const ARRIVAL_WINDOW_MS: u64 = 60_000;
 /// Additional time for uploads: minimum upload rate.
 const UPLOAD_BYTES_PER_MS: u64 = 128;
 /// First interval between lookups in that time, in milliseconds. Each interval is as long as all before it: a
 /// failed lookup proves nothing, and lookups consume the channel's request budget.
-const ARRIVES_LOOK_MS: u64 = 5_000;
+const LOOKUP_INTERVAL_MS: u64 = 5_000;
 
 /// Attempts at one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tries {
+pub(super) struct RetryState {
     /// Number of attempts, those of earlier processes included.
     pub(super) attempts: u64,
     /// True if the result of one attempt is unknown.
@@ -34,7 +34,7 @@ pub(super) struct Tries {
     pause_ms: u64,
 }
 
-impl Tries {
+impl RetryState {
     /// Restores the attempts from a part's row. The retry delay doubles each time.
     pub(super) fn of(row: &PartRow, first_pause_ms: u64) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Tries {
     }
 
     /// Records the result of another attempt.
-    pub(super) fn note(&mut self, outcome: &SendOutcome) {
+    pub(super) fn record_outcome(&mut self, outcome: &SendOutcome) {
         self.attempts += 1;
         let is_unknown = matches!(outcome, SendOutcome::Uncertain { .. });
         self.is_unknown |= is_unknown;
@@ -67,10 +67,10 @@ impl Tries {
     /// Returns the delay before the next lookup, in milliseconds, or `None` once the message cannot arrive
     /// any longer. A message sent under a persona may arrive after a lookup did not find it, and only a
     /// lookup can tell (C10). `bytes` is the size of its files.
-    pub(super) fn arrives_ms(&self, now_ms: u64, bytes: u64) -> Option<u64> {
+    pub(super) fn next_lookup_delay_ms(&self, now_ms: u64, bytes: u64) -> Option<u64> {
         let since_ms = now_ms.abs_diff(self.persona_at_ms?);
-        let left_ms = (ARRIVES_MS + bytes / UPLOAD_BYTES_PER_MS).checked_sub(since_ms)?;
-        Some(left_ms.clamp(1, since_ms.max(ARRIVES_LOOK_MS)))
+        let left_ms = (ARRIVAL_WINDOW_MS + bytes / UPLOAD_BYTES_PER_MS).checked_sub(since_ms)?;
+        Some(left_ms.clamp(1, since_ms.max(LOOKUP_INTERVAL_MS)))
     }
 
     /// Returns the delay before the next attempt, in milliseconds. A delay requested by the channel does not
@@ -88,10 +88,10 @@ impl Tries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::project::{Part, PartKind};
+    use crate::core::project::{MessagePart, PartKind};
 
     fn row(state: PartState, attempts: u64, persona_at_ms: Option<u64>) -> PartRow {
-        let part = Part {
+        let part = MessagePart {
             session_seq: 1,
             part_no: 0,
             run_id: None,
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn each_attempt_is_remembered_for_what_it_was() {
         let why = String::new;
-        let mut tries = Tries::of(&row(PartState::Planned, 3, None), 10_000);
+        let mut tries = RetryState::of(&row(PartState::Planned, 3, None), 10_000);
         let mut seen = Vec::new();
         for outcome in [
             SendOutcome::Rejected { why: why(), again: true },
@@ -117,7 +117,7 @@ mod tests {
             SendOutcome::Uncertain { why: why() },
             SendOutcome::Uncertain { why: why() },
         ] {
-            tries.note(&outcome);
+            tries.record_outcome(&outcome);
             seen.push((tries.is_unknown, tries.unknown_in_a_row, tries.files_refused, tries.pause()));
         }
         assert_eq!(
@@ -132,14 +132,14 @@ mod tests {
             ]
         );
         assert_eq!(tries.attempts, 9);
-        assert!(Tries::of(&row(PartState::Sending, 0, None), 1).is_unknown);
+        assert!(RetryState::of(&row(PartState::Sending, 0, None), 1).is_unknown);
     }
 
     /// An unknown result stays unknown until the message can no longer arrive; a message that was certainly
     /// not sent never arrives.
     #[test]
-    fn c10_what_went_under_a_name_is_waited_for_until_it_cannot_arrive() {
-        let sending = |at_ms| Tries::of(&row(PartState::Sending, 1, at_ms), 1);
+    fn what_went_under_a_name_is_waited_for_until_it_cannot_arrive() {
+        let sending = |at_ms| RetryState::of(&row(PartState::Sending, 1, at_ms), 1);
         for (at_ms, now_ms, bytes, want) in [
             (None, 1_000_000, 0, None),
             (Some(1_000_000), 1_000_000, 0, Some(5_000)),
@@ -155,7 +155,11 @@ mod tests {
             (Some(1_000_000), 999_000, 0, Some(5_000)),
             (Some(100_000_000), 13_600_000, 0, None),
         ] {
-            assert_eq!(sending(at_ms).arrives_ms(now_ms, bytes), want, "{at_ms:?} {now_ms} {bytes}");
+            assert_eq!(
+                sending(at_ms).next_lookup_delay_ms(now_ms, bytes),
+                want,
+                "{at_ms:?} {now_ms} {bytes}"
+            );
         }
         let again = SendOutcome::Rejected { why: String::new(), again: true };
         let uncertain = SendOutcome::Uncertain { why: String::new() };
@@ -164,8 +168,8 @@ mod tests {
             (PartState::Planned, &uncertain, Some(7)),
             (PartState::Sending, &again, Some(7)),
         ] {
-            let mut tries = Tries { persona_at_ms: Some(7), ..Tries::of(&row(state, 0, None), 1) };
-            tries.note(outcome);
+            let mut tries = RetryState { persona_at_ms: Some(7), ..RetryState::of(&row(state, 0, None), 1) };
+            tries.record_outcome(outcome);
             assert_eq!(tries.persona_at_ms, want, "{state:?} {outcome:?}");
         }
     }

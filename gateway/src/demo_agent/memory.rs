@@ -13,7 +13,7 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// One line of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
-pub(crate) enum Line {
+pub(crate) enum TranscriptLine {
     /// First line of the file.
     Session {
         /// Working directory.
@@ -33,11 +33,11 @@ pub(crate) enum Line {
 
 /// Storage of conversations.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct TranscriptStore {
     dir: PathBuf,
 }
 
-impl Memory {
+impl TranscriptStore {
     /// Uses `dir`, which is created with the first conversation.
     pub(crate) fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
@@ -54,7 +54,7 @@ impl Memory {
     ///
     /// # Errors
     /// I/O errors of the file system.
-    pub(crate) fn append(&self, id: &str, line: &Line) -> io::Result<()> {
+    pub(crate) fn append(&self, id: &str, line: &TranscriptLine) -> io::Result<()> {
         let path = self.file(id).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         let mut file: File = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
@@ -64,7 +64,7 @@ impl Memory {
     }
 
     /// Reads a conversation; `None` if it does not exist. A line truncated by a crash is skipped.
-    pub(crate) fn read(&self, id: &str) -> Option<Vec<Line>> {
+    pub(crate) fn read(&self, id: &str) -> Option<Vec<TranscriptLine>> {
         let text = std::fs::read_to_string(self.file(id)?).ok()?;
         Some(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
@@ -78,8 +78,8 @@ impl Memory {
         ids.sort();
         ids.into_iter()
             .filter_map(|id| match self.read(&id)?.into_iter().next()? {
-                Line::Session { cwd } => Some((id, cwd)),
-                Line::User { .. } | Line::Agent { .. } => None,
+                TranscriptLine::Session { cwd } => Some((id, cwd)),
+                TranscriptLine::User { .. } | TranscriptLine::Agent { .. } => None,
             })
             .collect()
     }

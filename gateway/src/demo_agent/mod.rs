@@ -6,7 +6,7 @@ pub(crate) mod script;
 pub(crate) mod turn;
 pub(crate) mod wire;
 
-use memory::{Line, Memory};
+use memory::{TranscriptLine, TranscriptStore};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead};
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Instant;
-use turn::{Progress, Turn};
-use wire::{Incoming, Wire};
+use turn::{DemoTurn, TurnProgress};
+use wire::{AcpWriter, Incoming};
 
 /// Maximum number of buffered input lines.
 const LINES_MAX: usize = 64;
@@ -27,7 +27,7 @@ const BURST: usize = 128;
 const CRASHED: u8 = 70;
 
 /// Conversation that is open in this process.
-pub(crate) struct Session {
+pub(crate) struct DemoSession {
     /// Working directory.
     pub(crate) cwd: PathBuf,
     /// Mode: `ask` or `auto`.
@@ -36,11 +36,11 @@ pub(crate) struct Session {
     pub(crate) allow_always: bool,
 }
 
-struct Agent {
-    wire: Wire,
-    memory: Memory,
-    sessions: BTreeMap<String, Session>,
-    turns: Vec<Turn>,
+struct DemoAgent {
+    wire: AcpWriter,
+    memory: TranscriptStore,
+    sessions: BTreeMap<String, DemoSession>,
+    turns: Vec<DemoTurn>,
     next_request: u64,
 }
 
@@ -61,9 +61,9 @@ pub(crate) fn main(state_dir: Option<&Path>) -> ExitCode {
             }
         }
     });
-    let mut agent = Agent {
-        wire: Wire::new(),
-        memory: Memory::new(&dir),
+    let mut agent = DemoAgent {
+        wire: AcpWriter::new(),
+        memory: TranscriptStore::new(&dir),
         sessions: BTreeMap::new(),
         turns: Vec::new(),
         next_request: 0,
@@ -84,11 +84,11 @@ fn default_dir() -> PathBuf {
     )
 }
 
-impl Agent {
+impl DemoAgent {
     /// Processes input as it arrives and advances turns in between. Output is flushed before any wait.
     fn run(&mut self, lines: &Receiver<Vec<u8>>) -> io::Result<ExitCode> {
         loop {
-            match self.look(lines)? {
+            match self.next_line(lines)? {
                 Some(line) => self.line(&line)?,
                 None => {
                     self.wire.flush()?;
@@ -102,11 +102,11 @@ impl Agent {
                     continue;
                 };
                 match turn.advance(BURST, session, &self.memory, &mut self.wire, &mut self.next_request)? {
-                    Progress::Goes => {}
-                    Progress::Ended => {
+                    TurnProgress::Running => {}
+                    TurnProgress::Ended => {
                         ended.insert(at);
                     }
-                    Progress::Crashed => {
+                    TurnProgress::Crashed => {
                         self.wire.flush()?;
                         return Ok(ExitCode::from(CRASHED));
                     }
@@ -121,7 +121,7 @@ impl Agent {
     }
 
     /// Returns the next line, or an empty one if a turn can advance first. `None` at the end of input.
-    fn look(&mut self, lines: &Receiver<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
+    fn next_line(&mut self, lines: &Receiver<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
         match lines.try_recv() {
             Ok(line) => return Ok(Some(line)),
             Err(TryRecvError::Disconnected) => return Ok(None),
@@ -132,7 +132,7 @@ impl Agent {
             return Ok(Some(Vec::new()));
         }
         self.wire.flush()?;
-        match self.turns.iter().filter_map(Turn::wakes_at).min() {
+        match self.turns.iter().filter_map(DemoTurn::wakes_at).min() {
             None => Ok(lines.recv().ok()),
             Some(at) => match lines.recv_timeout(at.saturating_duration_since(now)) {
                 Ok(line) => Ok(Some(line)),
@@ -206,7 +206,7 @@ impl Agent {
             return self.wire.error(id, -32602, "cwd must be an absolute path");
         };
         let session = format!("demo-{}", uuid::Uuid::now_v7().simple());
-        if let Err(error) = self.memory.append(&session, &Line::Session { cwd: cwd.to_owned() }) {
+        if let Err(error) = self.memory.append(&session, &TranscriptLine::Session { cwd: cwd.to_owned() }) {
             return self.wire.error(id, -32603, &format!("the conversation cannot be kept: {error}"));
         }
         let mode = self.insert(&session, cwd);
@@ -215,7 +215,7 @@ impl Agent {
 
     fn insert(&mut self, session: &str, cwd: &str) -> String {
         let mode = "ask".to_owned();
-        let opened = Session { cwd: PathBuf::from(cwd), mode: mode.clone(), allow_always: false };
+        let opened = DemoSession { cwd: PathBuf::from(cwd), mode: mode.clone(), allow_always: false };
         self.sessions.insert(session.to_owned(), opened);
         mode
     }
@@ -225,16 +225,18 @@ impl Agent {
             return self.wire.error(id, -32002, "there is no such session");
         };
         let kept = lines.iter().find_map(|line| match line {
-            Line::Session { cwd } => Some(cwd.as_str()),
-            Line::User { .. } | Line::Agent { .. } => None,
+            TranscriptLine::Session { cwd } => Some(cwd.as_str()),
+            TranscriptLine::User { .. } | TranscriptLine::Agent { .. } => None,
         });
         let cwd = params["cwd"].as_str().or(kept).unwrap_or("/").to_owned();
         if replay {
             for line in &lines {
                 match line {
-                    Line::Session { .. } => {}
-                    Line::User { text } => self.wire.chunk(session, "user_message_chunk", text)?,
-                    Line::Agent { text } => self.wire.chunk(session, "agent_message_chunk", text)?,
+                    TranscriptLine::Session { .. } => {}
+                    TranscriptLine::User { text } => self.wire.chunk(session, "user_message_chunk", text)?,
+                    TranscriptLine::Agent { text } => {
+                        self.wire.chunk(session, "agent_message_chunk", text)?
+                    }
                 }
             }
         }
@@ -267,10 +269,10 @@ impl Agent {
             return self.wire.error(id, -32600, "a turn is running");
         }
         let text = prompt_text(params);
-        if let Err(error) = self.memory.append(session, &Line::User { text: text.clone() }) {
+        if let Err(error) = self.memory.append(session, &TranscriptLine::User { text: text.clone() }) {
             return self.wire.error(id, -32603, &format!("the conversation cannot be kept: {error}"));
         }
-        self.turns.push(Turn::new(id, session, &text));
+        self.turns.push(DemoTurn::new(id, session, &text));
         Ok(())
     }
 

@@ -26,7 +26,7 @@ const PAUSE_MS_MAX: u64 = 3_600_000;
 
 /// One step of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ScriptStep {
     /// Send text.
     Text(String),
     /// Send a thought.
@@ -65,14 +65,14 @@ pub(crate) enum Step {
 }
 
 /// Returns the steps for a prompt.
-pub(crate) fn steps(prompt: &str) -> VecDeque<Step> {
+pub(crate) fn steps(prompt: &str) -> VecDeque<ScriptStep> {
     let mut steps = VecDeque::new();
     let mut echo = String::new();
     for line in prompt.lines() {
         match directive(line.trim()) {
             Some(step) => {
                 if !echo.is_empty() {
-                    steps.push_back(Step::Text(std::mem::take(&mut echo)));
+                    steps.push_back(ScriptStep::Text(std::mem::take(&mut echo)));
                 }
                 steps.push_back(step);
             }
@@ -85,34 +85,34 @@ pub(crate) fn steps(prompt: &str) -> VecDeque<Step> {
         }
     }
     if !echo.is_empty() || steps.is_empty() {
-        steps.push_back(Step::Text(echo));
+        steps.push_back(ScriptStep::Text(echo));
     }
     steps
 }
 
-fn directive(line: &str) -> Option<Step> {
+fn directive(line: &str) -> Option<ScriptStep> {
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
     match (word, rest) {
-        ("help", "") => Some(Step::Text(HELP.to_owned())),
-        ("plan", "") => Some(Step::Plan),
-        ("tool", "") => Some(Step::Tool),
-        ("permission", "") => Some(Step::Permission),
-        ("crash", "") => Some(Step::Crash),
-        ("think", "") => Some(Step::Thought("Let me think about it.".to_owned())),
-        ("think", text) => Some(Step::Thought(text.to_owned())),
-        ("slow", "") => Some(Step::Pause { ms: 10_000 }),
-        ("slow", ms) => ms.parse().ok().filter(|ms| *ms <= PAUSE_MS_MAX).map(|ms| Step::Pause { ms }),
+        ("help", "") => Some(ScriptStep::Text(HELP.to_owned())),
+        ("plan", "") => Some(ScriptStep::Plan),
+        ("tool", "") => Some(ScriptStep::Tool),
+        ("permission", "") => Some(ScriptStep::Permission),
+        ("crash", "") => Some(ScriptStep::Crash),
+        ("think", "") => Some(ScriptStep::Thought("Let me think about it.".to_owned())),
+        ("think", text) => Some(ScriptStep::Thought(text.to_owned())),
+        ("slow", "") => Some(ScriptStep::Pause { ms: 10_000 }),
+        ("slow", ms) => ms.parse().ok().filter(|ms| *ms <= PAUSE_MS_MAX).map(|ms| ScriptStep::Pause { ms }),
         ("write", rest) => {
             let (file, text) = rest.split_once(char::is_whitespace)?;
-            Some(Step::Write { file: file.to_owned(), text: text.trim().to_owned() })
+            Some(ScriptStep::Write { file: file.to_owned(), text: text.trim().to_owned() })
         }
         ("stream", rest) => stream(rest),
         _ => None,
     }
 }
 
-fn stream(rest: &str) -> Option<Step> {
+fn stream(rest: &str) -> Option<ScriptStep> {
     let mut words = rest.split_whitespace();
     let total = words.next()?.parse().ok().filter(|total| (1..=CHUNKS_MAX).contains(total))?;
     let (mut pace_ms, mut bytes) = (0, 0);
@@ -124,7 +124,7 @@ fn stream(rest: &str) -> Option<Step> {
             _ => return None,
         }
     }
-    Some(Step::Stream { next: 1, total, pace_ms, bytes })
+    Some(ScriptStep::Stream { next: 1, total, pace_ms, bytes })
 }
 
 /// Writes the text of a numbered chunk: `chunk N`, padded with `.` to the size, and a newline. Only the
@@ -157,9 +157,9 @@ mod tests {
 
     #[test]
     fn prompts_become_steps() {
-        let text = |text: &str| Step::Text(text.to_owned());
-        let stream = |total, pace_ms, bytes| Step::Stream { next: 1, total, pace_ms, bytes };
-        let table: Vec<(&str, Vec<Step>)> = vec![
+        let text = |text: &str| ScriptStep::Text(text.to_owned());
+        let stream = |total, pace_ms, bytes| ScriptStep::Stream { next: 1, total, pace_ms, bytes };
+        let table: Vec<(&str, Vec<ScriptStep>)> = vec![
             ("hello", vec![text("hello")]),
             ("", vec![text("")]),
             ("two\nlines", vec![text("two\nlines")]),
@@ -171,20 +171,23 @@ mod tests {
             ("stream x", vec![text("stream x")]),
             ("stream 3 pace", vec![text("stream 3 pace")]),
             ("stream 3 colour 1", vec![text("stream 3 colour 1")]),
-            ("write a.txt  some text ", vec![Step::Write { file: "a.txt".into(), text: "some text".into() }]),
+            (
+                "write a.txt  some text ",
+                vec![ScriptStep::Write { file: "a.txt".into(), text: "some text".into() }],
+            ),
             ("write a.txt", vec![text("write a.txt")]),
-            ("slow", vec![Step::Pause { ms: 10_000 }]),
-            ("slow 5", vec![Step::Pause { ms: 5 }]),
+            ("slow", vec![ScriptStep::Pause { ms: 10_000 }]),
+            ("slow 5", vec![ScriptStep::Pause { ms: 5 }]),
             ("slow 99999999999", vec![text("slow 99999999999")]),
             (
                 "  plan\nfirst\nsecond\ntool\nthink hard\npermission\ncrash\nlast",
                 vec![
-                    Step::Plan,
+                    ScriptStep::Plan,
                     text("first\nsecond"),
-                    Step::Tool,
-                    Step::Thought("hard".into()),
-                    Step::Permission,
-                    Step::Crash,
+                    ScriptStep::Tool,
+                    ScriptStep::Thought("hard".into()),
+                    ScriptStep::Permission,
+                    ScriptStep::Crash,
                     text("last"),
                 ],
             ),

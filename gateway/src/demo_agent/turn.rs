@@ -1,9 +1,9 @@
 //! One turn of the demo agent: its remaining steps, and the event it waits for.
 
-use super::Session;
-use super::memory::{ANSWER_BYTES_MAX, Line, Memory};
-use super::script::{Step, chunk, steps};
-use super::wire::Wire;
+use super::DemoSession;
+use super::memory::{ANSWER_BYTES_MAX, TranscriptLine, TranscriptStore};
+use super::script::{ScriptStep, chunk, steps};
+use super::wire::AcpWriter;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// State of a turn after a burst of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum TurnProgress {
     /// The turn has more steps, now or later.
-    Goes,
+    Running,
     /// The turn has ended and was answered.
     Ended,
     /// The process must exit.
@@ -22,24 +22,24 @@ pub(crate) enum Progress {
 }
 
 #[derive(Debug)]
-enum Wait {
+enum TurnWait {
     /// Nothing: the next step can run.
     None,
     /// A point in time.
     Until(Instant),
     /// The answer to a permission request.
-    Answer { request: u64, tool: String, then: Option<Step> },
+    Answer { request: u64, tool: String, then: Option<ScriptStep> },
 }
 
 /// A turn.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct DemoTurn {
     /// Session of the turn.
     pub(crate) session: String,
     /// Id of the `session/prompt` request, as raw JSON.
     id: String,
-    steps: VecDeque<Step>,
-    wait: Wait,
+    steps: VecDeque<ScriptStep>,
+    wait: TurnWait,
     cancelled: bool,
     /// Outcome of the answered permission request.
     outcome: Option<Option<Value>>,
@@ -50,14 +50,14 @@ pub(crate) struct Turn {
     scratch: Vec<u8>,
 }
 
-impl Turn {
+impl DemoTurn {
     /// Creates the turn of a prompt; `id` is JSON.
     pub(crate) fn new(id: &str, session: &str, prompt: &str) -> Self {
         Self {
             session: session.to_owned(),
             id: id.to_owned(),
             steps: steps(prompt),
-            wait: Wait::None,
+            wait: TurnWait::None,
             cancelled: false,
             outcome: None,
             said: String::new(),
@@ -75,12 +75,12 @@ impl Turn {
 
     /// Adds text to the running turn.
     pub(crate) fn steer(&mut self, text: &str) {
-        self.steps.push_front(Step::Text(format!("[steered: {text}]\n")));
+        self.steps.push_front(ScriptStep::Text(format!("[steered: {text}]\n")));
     }
 
     /// Takes a response of the client if it answers this turn's permission request.
     pub(crate) fn answered(&mut self, id: &str, result: Option<&Value>) {
-        if let Wait::Answer { request, .. } = &self.wait
+        if let TurnWait::Answer { request, .. } = &self.wait
             && id == request.to_string()
         {
             self.outcome = Some(result.cloned());
@@ -91,17 +91,17 @@ impl Turn {
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.cancelled
             || match &self.wait {
-                Wait::None => true,
-                Wait::Until(at) => *at <= now,
-                Wait::Answer { .. } => self.outcome.is_some(),
+                TurnWait::None => true,
+                TurnWait::Until(at) => *at <= now,
+                TurnWait::Answer { .. } => self.outcome.is_some(),
             }
     }
 
     /// Returns the end of a timed wait; `None` if the turn is due, or waits for an answer.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         match &self.wait {
-            Wait::Until(at) => Some(*at),
-            Wait::None | Wait::Answer { .. } => None,
+            TurnWait::Until(at) => Some(*at),
+            TurnWait::None | TurnWait::Answer { .. } => None,
         }
     }
 
@@ -109,19 +109,19 @@ impl Turn {
     pub(crate) fn advance(
         &mut self,
         burst: usize,
-        session: &mut Session,
-        memory: &Memory,
-        wire: &mut Wire,
+        session: &mut DemoSession,
+        memory: &TranscriptStore,
+        wire: &mut AcpWriter,
         next_request: &mut u64,
-    ) -> io::Result<Progress> {
+    ) -> io::Result<TurnProgress> {
         for _ in 0..burst {
             if !self.is_due(Instant::now()) {
-                return Ok(Progress::Goes);
+                return Ok(TurnProgress::Running);
             }
             if self.cancelled {
                 return self.end("cancelled", memory, wire);
             }
-            if let Wait::Answer { tool, then, .. } = std::mem::replace(&mut self.wait, Wait::None) {
+            if let TurnWait::Answer { tool, then, .. } = std::mem::replace(&mut self.wait, TurnWait::None) {
                 let outcome = self.outcome.take().flatten().unwrap_or(Value::Null);
                 self.settled(&tool, then, &outcome, session, wire)?;
                 continue;
@@ -129,60 +129,60 @@ impl Turn {
             let Some(step) = self.steps.pop_front() else {
                 return self.end("end_turn", memory, wire);
             };
-            if step == Step::Crash {
-                return Ok(Progress::Crashed);
+            if step == ScriptStep::Crash {
+                return Ok(TurnProgress::Crashed);
             }
             self.step(step, session, wire, next_request)?;
         }
-        Ok(Progress::Goes)
+        Ok(TurnProgress::Running)
     }
 
     fn step(
         &mut self,
-        step: Step,
-        session: &mut Session,
-        wire: &mut Wire,
+        step: ScriptStep,
+        session: &mut DemoSession,
+        wire: &mut AcpWriter,
         next_request: &mut u64,
     ) -> io::Result<()> {
         match step {
-            Step::Text(text) => self.say(&text, wire),
-            Step::Thought(text) => wire.chunk(&self.session, "agent_thought_chunk", &text),
-            Step::Stream { next, total, pace_ms, bytes } => {
+            ScriptStep::Text(text) => self.say(&text, wire),
+            ScriptStep::Thought(text) => wire.chunk(&self.session, "agent_thought_chunk", &text),
+            ScriptStep::Stream { next, total, pace_ms, bytes } => {
                 self.scratch.clear();
                 chunk(next, bytes, &mut self.scratch);
                 wire.plain_chunk(&self.session, &self.scratch)?;
                 self.said_bytes += self.scratch.len() as u64 + 1;
                 if next < total {
-                    self.steps.push_front(Step::Stream { next: next + 1, total, pace_ms, bytes });
+                    self.steps.push_front(ScriptStep::Stream { next: next + 1, total, pace_ms, bytes });
                     if pace_ms > 0 {
-                        self.wait = Wait::Until(Instant::now() + Duration::from_millis(pace_ms));
+                        self.wait = TurnWait::Until(Instant::now() + Duration::from_millis(pace_ms));
                     }
                 }
                 Ok(())
             }
-            Step::Plan => self.plan(wire),
-            Step::Tool => {
+            ScriptStep::Plan => self.plan(wire),
+            ScriptStep::Tool => {
                 let tool = self.call("Look around", "search", &json!({"pattern": "demo"}), wire)?;
                 self.tool_status(&tool, "in_progress", wire)?;
                 self.tool_status(&tool, "completed", wire)
             }
-            Step::Permission => {
+            ScriptStep::Permission => {
                 self.ask("Do the thing that needs a permission", None, session, wire, next_request)
             }
-            Step::Write { file, text } => {
+            ScriptStep::Write { file, text } => {
                 let title = format!("Write {file}");
-                self.ask(&title, Some(Step::Write { file, text }), session, wire, next_request)
+                self.ask(&title, Some(ScriptStep::Write { file, text }), session, wire, next_request)
             }
-            Step::Pause { ms } => {
-                self.wait = Wait::Until(Instant::now() + Duration::from_millis(ms));
+            ScriptStep::Pause { ms } => {
+                self.wait = TurnWait::Until(Instant::now() + Duration::from_millis(ms));
                 Ok(())
             }
             // Handled by `advance`.
-            Step::Crash => Ok(()),
+            ScriptStep::Crash => Ok(()),
         }
     }
 
-    fn say(&mut self, text: &str, wire: &mut Wire) -> io::Result<()> {
+    fn say(&mut self, text: &str, wire: &mut AcpWriter) -> io::Result<()> {
         if self.said.len() + text.len() <= ANSWER_BYTES_MAX {
             self.said.push_str(text);
         }
@@ -190,7 +190,7 @@ impl Turn {
         wire.chunk(&self.session, "agent_message_chunk", text)
     }
 
-    fn plan(&mut self, wire: &mut Wire) -> io::Result<()> {
+    fn plan(&mut self, wire: &mut AcpWriter) -> io::Result<()> {
         let entries = ["Read the prompt", "Do what it says", "Say that it is done"];
         for done in 0..=entries.len() {
             let entries: Vec<Value> = entries
@@ -210,7 +210,7 @@ impl Turn {
         Ok(())
     }
 
-    fn call(&mut self, title: &str, kind: &str, input: &Value, wire: &mut Wire) -> io::Result<String> {
+    fn call(&mut self, title: &str, kind: &str, input: &Value, wire: &mut AcpWriter) -> io::Result<String> {
         self.tools += 1;
         let tool = format!("tool-{}", self.tools);
         let update = json!({
@@ -221,7 +221,7 @@ impl Turn {
         Ok(tool)
     }
 
-    fn tool_status(&mut self, tool: &str, status: &str, wire: &mut Wire) -> io::Result<()> {
+    fn tool_status(&mut self, tool: &str, status: &str, wire: &mut AcpWriter) -> io::Result<()> {
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": tool, "status": status});
         wire.update(&self.session, &update)
     }
@@ -229,13 +229,13 @@ impl Turn {
     fn ask(
         &mut self,
         title: &str,
-        then: Option<Step>,
-        session: &mut Session,
-        wire: &mut Wire,
+        then: Option<ScriptStep>,
+        session: &mut DemoSession,
+        wire: &mut AcpWriter,
         next_request: &mut u64,
     ) -> io::Result<()> {
         let input = match &then {
-            Some(Step::Write { file, text }) => json!({"path": file, "content": text}),
+            Some(ScriptStep::Write { file, text }) => json!({"path": file, "content": text}),
             _ => json!({}),
         };
         let tool = self.call(title, "edit", &input, wire)?;
@@ -252,7 +252,7 @@ impl Turn {
         *next_request += 1;
         // The permission request shows the change to make.
         let content: Vec<Value> = match &then {
-            Some(Step::Write { file, text }) => {
+            Some(ScriptStep::Write { file, text }) => {
                 change(&session.cwd, file, text).map(|(_, diff)| diff).into_iter().collect()
             }
             _ => Vec::new(),
@@ -270,7 +270,7 @@ impl Turn {
             ],
         });
         wire.request(request, "session/request_permission", &params)?;
-        self.wait = Wait::Answer { request, tool, then };
+        self.wait = TurnWait::Answer { request, tool, then };
         Ok(())
     }
 
@@ -278,10 +278,10 @@ impl Turn {
     fn settled(
         &mut self,
         tool: &str,
-        then: Option<Step>,
+        then: Option<ScriptStep>,
         result: &Value,
-        session: &mut Session,
-        wire: &mut Wire,
+        session: &mut DemoSession,
+        wire: &mut AcpWriter,
     ) -> io::Result<()> {
         let option = result.pointer("/outcome/optionId").and_then(Value::as_str).unwrap_or("cancelled");
         session.allow_always |= option == "allow-always";
@@ -290,7 +290,7 @@ impl Turn {
             return self.say(&format!("Not allowed ({option}).\n"), wire);
         }
         let text = match then {
-            Some(Step::Write { file, text }) => match write(&session.cwd, &file, &text) {
+            Some(ScriptStep::Write { file, text }) => match write(&session.cwd, &file, &text) {
                 Ok(diff) => {
                     let update = json!({
                         "sessionUpdate": "tool_call_update", "toolCallId": tool, "status": "completed",
@@ -312,13 +312,18 @@ impl Turn {
         self.say(&text, wire)
     }
 
-    fn end(&mut self, reason: &str, memory: &Memory, wire: &mut Wire) -> io::Result<Progress> {
+    fn end(
+        &mut self,
+        reason: &str,
+        memory: &TranscriptStore,
+        wire: &mut AcpWriter,
+    ) -> io::Result<TurnProgress> {
         // A failure to save the conversation shows up with the next prompt.
-        let _ = memory.append(&self.session, &Line::Agent { text: std::mem::take(&mut self.said) });
+        let _ = memory.append(&self.session, &TranscriptLine::Agent { text: std::mem::take(&mut self.said) });
         let (input, output) = (self.prompt_bytes.div_ceil(4), self.said_bytes.div_ceil(4));
         let usage = json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output});
         wire.result(&self.id, &json!({"stopReason": reason, "usage": usage}))?;
-        Ok(Progress::Ended)
+        Ok(TurnProgress::Ended)
     }
 }
 

@@ -24,11 +24,11 @@ pub(crate) struct Incoming<'a> {
 }
 
 /// Writer of output lines.
-pub(crate) struct Wire {
+pub(crate) struct AcpWriter {
     out: BufWriter<StdoutLock<'static>>,
 }
 
-impl Wire {
+impl AcpWriter {
     /// Locks standard output.
     pub(crate) fn new() -> Self {
         Self { out: BufWriter::with_capacity(128 * 1024, io::stdout().lock()) }

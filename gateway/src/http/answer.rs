@@ -17,12 +17,12 @@ use serde::de::DeserializeOwned;
 
 /// Error response to a request.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct ApiError {
     failure: Failure,
     status: StatusCode,
 }
 
-impl Refused {
+impl ApiError {
     /// Creates an error with this code and message.
     pub(crate) fn of(code: Code, message: impl Into<String>) -> Self {
         Self::from(Failure::new(code, message).origin("gateway"))
@@ -40,13 +40,13 @@ impl Refused {
     }
 }
 
-impl From<Failure> for Refused {
+impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {
         Self { status: status_of(failure.code), failure }
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         json(self.status, &ErrorBody::from(self.failure))
     }
@@ -109,25 +109,25 @@ impl<T: Serialize> IntoResponse for Json<T> {
 
 /// JSON request body, limited in size and time. An empty body counts as `{}`.
 #[derive(Debug)]
-pub(crate) struct Input<T>(pub(crate) T);
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Api> for Input<T> {
-    type Rejection = Refused;
+impl<T: DeserializeOwned> FromRequest<Api> for JsonBody<T> {
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, api: &Api) -> Result<Self, Refused> {
+    async fn from_request(request: Request, api: &Api) -> Result<Self, ApiError> {
         let is_json = request.headers().get(header::CONTENT_TYPE).is_none_or(|kind| {
             let kind = kind.to_str().unwrap_or_default();
             kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
         });
         if !is_json {
-            let refused = Refused::usage("the body must be application/json");
+            let refused = ApiError::usage("the body must be application/json");
             return Err(refused.status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
         let max = api.limits.body_bytes_max;
         let reading = to_bytes(request.into_body(), max);
         let bytes = match tokio::time::timeout(api.body_deadline(), reading).await {
             Err(_) => {
-                let refused = Refused::of(Code::Timeout, "the body did not arrive in time");
+                let refused = ApiError::of(Code::Timeout, "the body did not arrive in time");
                 return Err(refused.status(StatusCode::REQUEST_TIMEOUT));
             }
             Ok(Err(error)) => return Err(body_error(&error, max)),
@@ -135,63 +135,63 @@ impl<T: DeserializeOwned> FromRequest<Api> for Input<T> {
         };
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         let body = serde_json::from_slice(text).map(Self);
-        body.map_err(|error| Refused::usage(format!("the body: {}", hide_value(&error.to_string()))))
+        body.map_err(|error| ApiError::usage(format!("the body: {}", hide_value(&error.to_string()))))
     }
 }
 
-fn body_error(error: &axum::Error, max: usize) -> Refused {
+fn body_error(error: &axum::Error, max: usize) -> ApiError {
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
         if inner.is::<http_body_util::LengthLimitError>() {
-            let refused = Refused::of(Code::LimitReached, format!("the body is larger than {max} bytes"));
+            let refused = ApiError::of(Code::LimitReached, format!("the body is larger than {max} bytes"));
             return refused.status(StatusCode::PAYLOAD_TOO_LARGE);
         }
         source = inner.source();
     }
-    Refused::usage("the body ended early")
+    ApiError::usage("the body ended early")
 }
 
 /// Session key from the path.
 #[derive(Debug)]
-pub(crate) struct Key(pub(crate) SessionKey);
+pub(crate) struct SessionKeyPath(pub(crate) SessionKey);
 
-impl FromRequestParts<Api> for Key {
-    type Rejection = Refused;
+impl FromRequestParts<Api> for SessionKeyPath {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
         let params = Path::<std::collections::HashMap<String, String>>::from_request_parts(parts, api).await;
-        let params = params.map_err(|error| Refused::usage(error.body_text()))?;
+        let params = params.map_err(|error| ApiError::usage(error.body_text()))?;
         let text = params.get("key").map(String::as_str).unwrap_or_default();
-        SessionKey::parse(text).map(Self).map_err(|error| Refused::of(Code::NoSession, error.to_string()))
+        SessionKey::parse(text).map(Self).map_err(|error| ApiError::of(Code::NoSession, error.to_string()))
     }
 }
 
 /// Idempotency key of a modifying request; generated if the client sent none.
 #[derive(Debug)]
-pub(crate) struct Once(pub(crate) IdempotencyKey);
+pub(crate) struct IdempotencyKeyHeader(pub(crate) IdempotencyKey);
 
-impl FromRequestParts<Api> for Once {
-    type Rejection = Refused;
+impl FromRequestParts<Api> for IdempotencyKeyHeader {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
         let mut values = parts.headers.get_all(IDEMPOTENCY_HEADER).iter();
         let Some(value) = values.next() else { return Ok(Self(IdempotencyKey::mint())) };
         if values.next().is_some() {
-            return Err(Refused::usage("more than one Idempotency-Key"));
+            return Err(ApiError::usage("more than one Idempotency-Key"));
         }
         let text = value.to_str().unwrap_or("\u{fffd}");
-        IdempotencyKey::parse(text).map(Self).map_err(|error| Refused::usage(error.to_string()))
+        IdempotencyKey::parse(text).map(Self).map_err(|error| ApiError::usage(error.to_string()))
     }
 }
 
 /// Default author of a request: the user name of the peer, or an empty string.
 #[derive(Debug)]
-pub(crate) struct Caller(pub(crate) String);
+pub(crate) struct DefaultAuthor(pub(crate) String);
 
-impl FromRequestParts<Api> for Caller {
-    type Rejection = Refused;
+impl FromRequestParts<Api> for DefaultAuthor {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
         Ok(Self(parts.extensions.get::<Peer>().map_or_else(String::new, Peer::name)))
     }
 }

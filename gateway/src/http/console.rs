@@ -2,10 +2,10 @@
 
 use crate::channel::console::conversation;
 use crate::core::route::Route;
-use crate::http::answer::{Caller, Input, Json, Once, Refused};
+use crate::http::answer::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, JsonBody};
 use crate::http::cursor::{self, Cursor};
 use crate::http::{Api, no_such_method};
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::store::Store;
 use crate::store::console::{self, ConsoleMessage};
 use crate::store::inbox::{Inbound, Outcome};
@@ -33,15 +33,15 @@ const NAME_BYTES_MAX: usize = 200;
 #[derive(Debug, Clone)]
 pub(crate) struct ConsoleApi {
     /// Receives messages from people.
-    pub(crate) inlet: Inlet,
+    pub(crate) inlet: InboundService,
     /// Stores the messages shown.
     pub(crate) store: Store,
 }
 
 /// Body of `POST /v1/console/conversations/{id}/messages`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Say {
+#[serde(deny_unknown_fields, expecting = "struct Say")]
+pub(crate) struct ConsoleMessageBody {
     /// Text of the message.
     pub(crate) text: String,
     /// The client's id of the message; the idempotency key when absent.
@@ -52,9 +52,9 @@ pub(crate) struct Say {
     pub(crate) author: Option<String>,
 }
 
-/// Response to a [`Say`].
+/// Response to a [`ConsoleMessageBody`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Said {
+pub(crate) struct ConsoleMessageResponse {
     /// Id of the message; sending it again returns the same response.
     pub(crate) message_id: String,
     /// Outcome of the message.
@@ -94,17 +94,17 @@ struct MessagesQuery {
 pub(crate) fn router(api: Api, console: ConsoleApi) -> Router {
     Router::new()
         .route("/v1/console/conversations/{id}", get(show))
-        .route("/v1/console/conversations/{id}/messages", post(say).get(messages))
+        .route("/v1/console/conversations/{id}/messages", post(post_message).get(messages))
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::extract::DefaultBodyLimit::disable())
         .layer(Extension(console))
         .with_state(api)
 }
 
-fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
-    let Path(id) = path.map_err(|error| Refused::usage(error.body_text()))?;
+fn name(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    let Path(id) = path.map_err(|error| ApiError::usage(error.body_text()))?;
     if id.is_empty() || id.len() > NAME_BYTES_MAX || id.chars().any(char::is_control) {
-        return Err(Refused::usage(format!(
+        return Err(ApiError::usage(format!(
             "the name of a conversation has 1 to {NAME_BYTES_MAX} bytes, and no control characters"
         )));
     }
@@ -114,9 +114,9 @@ fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
 async fn show(
     Extension(console): Extension<ConsoleApi>,
     path: Result<Path<String>, PathRejection>,
-) -> Result<Json<ConversationView>, Refused> {
+) -> Result<Json<ConversationView>, ApiError> {
     let at = conversation(&name(path)?);
-    let route = console.inlet.router().look(&at).await.map_err(crate::error::Failure::from)?.route;
+    let route = console.inlet.router().peek_inbound(&at).await.map_err(crate::error::Failure::from)?.route;
     let reason = route.reason().to_owned();
     let session_key = match route {
         Route::Bound { session_key, .. } => Some(session_key),
@@ -125,19 +125,19 @@ async fn show(
     Ok(Json(ConversationView { session_key, reason }))
 }
 
-async fn say(
+async fn post_message(
     Extension(console): Extension<ConsoleApi>,
     path: Result<Path<String>, PathRejection>,
-    Once(key): Once,
-    Caller(caller): Caller,
-    Input(say): Input<Say>,
-) -> Result<Json<Said>, Refused> {
+    IdempotencyKeyHeader(key): IdempotencyKeyHeader,
+    DefaultAuthor(caller): DefaultAuthor,
+    JsonBody(say): JsonBody<ConsoleMessageBody>,
+) -> Result<Json<ConsoleMessageResponse>, ApiError> {
     let id = name(path)?;
     let message_id = say.message_id.unwrap_or_else(|| key.as_str().to_owned());
     let author = say.author.unwrap_or(caller);
     let inbound = Inbound::new(conversation(&id), message_id.clone(), author, say.text);
     let outcome = console.inlet.accept(inbound).await?;
-    Ok(Json(Said { message_id, outcome }))
+    Ok(Json(ConsoleMessageResponse { message_id, outcome }))
 }
 
 async fn messages(
@@ -146,9 +146,9 @@ async fn messages(
     path: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     query: Result<Query<MessagesQuery>, QueryRejection>,
-) -> Result<Response, Refused> {
+) -> Result<Response, ApiError> {
     let id = name(path)?;
-    let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
     let after = query.after.unwrap_or_default().0;
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -158,8 +158,14 @@ async fn messages(
         return Ok(Json(MessagesPage { messages, next_after }).into_response());
     }
     let cursor = cursor::resume(&headers, query.after)?;
-    let viewer =
-        Viewer { wake: console.store.committed(), store: console.store, api, id, cursor, is_over: false };
+    let viewer = ConversationReader {
+        wake: console.store.committed(),
+        store: console.store,
+        api,
+        id,
+        cursor,
+        is_over: false,
+    };
     let batches = stream::unfold(viewer, |mut viewer| async move {
         let batch = viewer.next().await?;
         Some((batch, viewer))
@@ -182,7 +188,7 @@ async fn read(
 }
 
 /// Stream of messages of one conversation, as a cursor over its rows.
-struct Viewer {
+struct ConversationReader {
     wake: watch::Receiver<u64>,
     store: Store,
     api: Api,
@@ -191,7 +197,7 @@ struct Viewer {
     is_over: bool,
 }
 
-impl Viewer {
+impl ConversationReader {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.is_over {
             return None;

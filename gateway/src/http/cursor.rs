@@ -1,6 +1,6 @@
 //! Row numbers from which clients continue to read.
 
-use super::answer::Refused;
+use super::answer::ApiError;
 use axum::http::HeaderMap;
 use serde::Deserialize;
 
@@ -24,11 +24,11 @@ impl TryFrom<u64> for Cursor {
 ///
 /// # Errors
 /// `USAGE` if the header is no such number.
-pub(super) fn resume(headers: &HeaderMap, after: Option<Cursor>) -> Result<u64, Refused> {
+pub(super) fn resume(headers: &HeaderMap, after: Option<Cursor>) -> Result<u64, ApiError> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(after.unwrap_or_default().0) };
     let number = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());
     match number.map(Cursor::try_from) {
         Some(Ok(cursor)) => Ok(cursor.0),
-        Some(Err(_)) | None => Err(Refused::usage("Last-Event-ID must be a number below 2^63")),
+        Some(Err(_)) | None => Err(ApiError::usage("Last-Event-ID must be a number below 2^63")),
     }
 }

@@ -7,7 +7,7 @@ use crate::core::session::SessionState;
 use crate::core::view::write_event;
 use crate::error::Failure;
 use crate::http::Api;
-use crate::http::answer::{Json, Key, Refused};
+use crate::http::answer::{ApiError, Json, SessionKeyPath};
 use crate::http::cursor::{self, Cursor};
 use acp_shared::ids::{RunId, SessionKey};
 use axum::body::{Body, Bytes};
@@ -53,11 +53,11 @@ pub(crate) struct EventsQuery {
 /// `GET /v1/sessions/{key}/events`: a page, or a stream if the client accepts `text/event-stream`.
 pub(crate) async fn events(
     State(api): State<Api>,
-    Key(key): Key,
+    SessionKeyPath(key): SessionKeyPath,
     headers: HeaderMap,
     query: Result<Query<EventsQuery>, QueryRejection>,
-) -> Result<Response, Refused> {
-    let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     api.service.session(&key).await?;
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !accept.contains("text/event-stream") {
@@ -65,14 +65,14 @@ pub(crate) async fn events(
     }
     let cursor = cursor::resume(&headers, query.after)?;
     let keep_alive = Duration::from_millis(api.limits.keep_alive_ms);
-    let reader = Reader {
+    let reader = JournalReader {
         wake: api.service.watch(&key),
-        filter: Filter { run: query.run, replay: query.replay },
+        filter: EventFilter { run: query.run, replay: query.replay },
         until_done: query.until_done,
         follow: query.follow.unwrap_or(true),
         cursor,
         keep_alive,
-        state: Phase::Reading,
+        state: StreamPhase::Reading,
         api,
         key,
     };
@@ -88,21 +88,21 @@ pub(crate) async fn events(
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Filter {
+struct EventFilter {
     run: Option<RunId>,
     replay: bool,
 }
 
-impl Filter {
-    fn takes(&self, row: &EventRow) -> bool {
+impl EventFilter {
+    fn matches(&self, row: &EventRow) -> bool {
         (self.replay || row.kind != EventKind::Replay) && (self.run.is_none() || row.run_id == self.run)
     }
 }
 
-async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, Refused> {
+async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, ApiError> {
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
     let after = query.after.unwrap_or_default().0;
-    let filter = Filter { run: query.run, replay: query.replay };
+    let filter = EventFilter { run: query.run, replay: query.replay };
     let mut page = EventsPage { events: Vec::new(), next_after: after, more: true };
     let mut bytes = 0;
     let room = |page: &EventsPage| limit.saturating_sub(u32::try_from(page.events.len()).unwrap_or(u32::MAX));
@@ -114,7 +114,7 @@ async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<Events
         }
         for row in rows {
             page.next_after = row.session_seq;
-            if filter.takes(&row) {
+            if filter.matches(&row) {
                 let mut line = String::with_capacity(row.payload.len() + 256);
                 write_event(&row, &mut line);
                 bytes += line.len();
@@ -130,7 +130,7 @@ async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<Events
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum StreamPhase {
     /// More rows may follow.
     Reading,
     /// The last batch was sent.
@@ -138,22 +138,22 @@ enum Phase {
 }
 
 /// Cursor over a session's journal.
-struct Reader {
+struct JournalReader {
     api: Api,
     key: SessionKey,
     wake: watch::Receiver<u64>,
-    filter: Filter,
+    filter: EventFilter,
     until_done: bool,
     follow: bool,
     cursor: u64,
     keep_alive: Duration,
-    state: Phase,
+    state: StreamPhase,
 }
 
-impl Reader {
+impl JournalReader {
     /// Returns the next chunk of the stream; `None` at its end.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
-        if self.state == Phase::Ended {
+        if self.state == StreamPhase::Ended {
             return None;
         }
         match self.step().await {
@@ -161,7 +161,7 @@ impl Reader {
             Err(failure) => {
                 // Breaks the connection, so that the client reconnects instead of taking this for the end.
                 tracing::warn!(session_key = %self.key, %failure, "an event stream cannot be read on");
-                self.state = Phase::Ended;
+                self.state = StreamPhase::Ended;
                 Some(Err(io::Error::other(failure)))
             }
         }
@@ -176,7 +176,7 @@ impl Reader {
             let found = !rows.is_empty();
             for row in rows {
                 self.take(&row, &mut out);
-                if self.state == Phase::Ended {
+                if self.state == StreamPhase::Ended {
                     break;
                 }
             }
@@ -190,22 +190,22 @@ impl Reader {
                 self.end(&mut out);
                 return Ok(Some(Bytes::from(out)));
             }
-            if self.nothing_follows().await? {
+            if self.is_exhausted().await? {
                 // Read rows that were committed between the read above and this check.
                 last_look = true;
                 continue;
             }
             match self.wait().await {
-                Woken::Rows => {}
-                Woken::Silence => return Ok(Some(Bytes::from_static(b":\n\n"))),
-                Woken::GatewayEnds => return Ok(None),
+                StreamWake::Rows => {}
+                StreamWake::Silence => return Ok(Some(Bytes::from_static(b":\n\n"))),
+                StreamWake::GatewayEnds => return Ok(None),
             }
         }
     }
 
     fn take(&mut self, row: &EventRow, out: &mut String) {
         self.cursor = row.session_seq;
-        if self.filter.takes(row) {
+        if self.filter.matches(row) {
             // Writing into a String cannot fail.
             let _ = write!(out, "id: {}\ndata: ", row.session_seq);
             write_event(row, out);
@@ -220,10 +220,10 @@ impl Reader {
 
     fn end(&mut self, out: &mut String) {
         let _ = write!(out, "event: {STREAM_END}\ndata: {{}}\n\n");
-        self.state = Phase::Ended;
+        self.state = StreamPhase::Ended;
     }
 
-    async fn nothing_follows(&self) -> Result<bool, Failure> {
+    async fn is_exhausted(&self) -> Result<bool, Failure> {
         if !self.follow {
             return Ok(true);
         }
@@ -238,16 +238,16 @@ impl Reader {
         Ok(self.api.service.session(&self.key).await?.state == SessionState::Closed)
     }
 
-    async fn wait(&mut self) -> Woken {
+    async fn wait(&mut self) -> StreamWake {
         tokio::select! {
-            () = self.api.ending.cancelled() => Woken::GatewayEnds,
-            changed = self.wake.changed() => if changed.is_ok() { Woken::Rows } else { Woken::GatewayEnds },
-            () = tokio::time::sleep(self.keep_alive) => Woken::Silence,
+            () = self.api.ending.cancelled() => StreamWake::GatewayEnds,
+            changed = self.wake.changed() => if changed.is_ok() { StreamWake::Rows } else { StreamWake::GatewayEnds },
+            () = tokio::time::sleep(self.keep_alive) => StreamWake::Silence,
         }
     }
 }
 
-enum Woken {
+enum StreamWake {
     Rows,
     Silence,
     GatewayEnds,

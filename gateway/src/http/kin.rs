@@ -15,7 +15,7 @@ const SUPERVISOR: &str = "acp-supervisor";
 
 /// Process in an ancestry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Forebear {
+pub(crate) struct ProcessInfo {
     /// Process id of the parent.
     parent: i32,
     /// Process name as stored by the kernel.
@@ -25,16 +25,16 @@ pub(crate) struct Forebear {
 }
 
 /// Source of process information.
-pub(crate) trait Line {
+pub(crate) trait ProcessTable {
     /// Returns a process, if it exists.
-    fn look(&self, pid: i32) -> Option<Forebear>;
+    fn process(&self, pid: i32) -> Option<ProcessInfo>;
 }
 
 /// Process information from `/proc`.
-pub(crate) struct Proc;
+pub(crate) struct ProcFs;
 
-impl Line for Proc {
-    fn look(&self, pid: i32) -> Option<Forebear> {
+impl ProcessTable for ProcFs {
+    fn process(&self, pid: i32) -> Option<ProcessInfo> {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         // The name may contain any character, including parentheses; it ends at the last one.
@@ -42,11 +42,11 @@ impl Line for Proc {
         let parent = tail.split_ascii_whitespace().nth(1)?.parse().ok()?;
         let name = head.split_once('(').map(|(_, name)| name.to_owned())?;
         let environ = std::fs::read(format!("/proc/{pid}/environ")).ok();
-        Some(Forebear { parent, name, marked: environ.map(|bytes| names_a_lease(&bytes)) })
+        Some(ProcessInfo { parent, name, marked: environ.map(|bytes| has_lease_marker(&bytes)) })
     }
 }
 
-fn names_a_lease(environ: &[u8]) -> bool {
+fn has_lease_marker(environ: &[u8]) -> bool {
     let is = |entry: &[u8], name: &str| {
         entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
     };
@@ -54,34 +54,33 @@ fn names_a_lease(environ: &[u8]) -> bool {
 }
 
 /// Returns this process and its ancestors, whose properties a peer may share without being an agent.
-pub(crate) fn own_line(line: &impl Line) -> HashSet<i32> {
+pub(crate) fn own_ancestry(table: &impl ProcessTable) -> HashSet<i32> {
     let mut own = HashSet::new();
     let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
     while pid > 0 && own.insert(pid) {
-        pid = line.look(pid).map_or(0, |forebear| forebear.parent);
+        pid = table.process(pid).map_or(0, |process| process.parent);
     }
     own
 }
 
 /// True if a process descends from a lease, or if its ancestry cannot be determined.
-pub(crate) fn is_an_agents(line: &impl Line, own: &HashSet<i32>, pid: i32) -> bool {
-    (0..TRIES_MAX).find_map(|_| follow(line, own, pid)).unwrap_or(true)
+pub(crate) fn is_agent_process(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
+    (0..TRIES_MAX).find_map(|_| descends_from_lease(table, own, pid)).unwrap_or(true)
 }
 
-fn follow(line: &impl Line, own: &HashSet<i32>, pid: i32) -> Option<bool> {
+fn descends_from_lease(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<bool> {
     let mut at = pid;
     for _ in 0..GENERATIONS_MAX {
         if at <= 1 || own.contains(&at) {
             return Some(false);
         }
-        let forebear = line.look(at)?;
+        let process = table.process(at)?;
         // A wrapper with an unreadable environment is recognised by name; any other one by environment.
-        let named =
-            forebear.name == SUPERVISOR || (forebear.name == WRAPPER_FILE && forebear.marked.is_none());
-        if named || forebear.marked == Some(true) {
+        let named = process.name == SUPERVISOR || (process.name == WRAPPER_FILE && process.marked.is_none());
+        if named || process.marked == Some(true) {
             return Some(true);
         }
-        at = forebear.parent;
+        at = process.parent;
     }
     None
 }
@@ -106,17 +105,17 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    struct Fake(HashMap<i32, Forebear>);
+    struct Fake(HashMap<i32, ProcessInfo>);
 
-    impl Line for Fake {
-        fn look(&self, pid: i32) -> Option<Forebear> {
+    impl ProcessTable for Fake {
+        fn process(&self, pid: i32) -> Option<ProcessInfo> {
             self.0.get(&pid).cloned()
         }
     }
 
     #[test]
     fn who_comes_out_of_a_tree() {
-        let p = |parent, name: &str, marked| Forebear { parent, name: name.into(), marked };
+        let p = |parent, name: &str, marked| ProcessInfo { parent, name: name.into(), marked };
         let line = Fake(HashMap::from([
             (10, p(1, "sshd", None)),
             (11, p(10, "bash", Some(false))),
@@ -150,7 +149,7 @@ mod tests {
             ("a line without an end", 50, true),
             ("not there", 60, true),
         ] {
-            assert_eq!(is_an_agents(&line, &own, pid), want, "{name}");
+            assert_eq!(is_agent_process(&line, &own, pid), want, "{name}");
         }
     }
 
@@ -163,15 +162,15 @@ mod tests {
             (b"OPENCLAW_ACPX_LEASE_IDX=x\0", false),
             (b"", false),
         ] {
-            assert_eq!(names_a_lease(environ), want);
+            assert_eq!(has_lease_marker(environ), want);
         }
     }
 
     #[test]
     fn this_process_is_nobodys_agent_to_itself() {
-        let own = own_line(&Proc);
+        let own = own_ancestry(&ProcFs);
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(own.contains(&me));
-        assert!(!is_an_agents(&Proc, &own, me));
+        assert!(!is_agent_process(&ProcFs, &own, me));
     }
 }

@@ -3,7 +3,7 @@
 use crate::api::LogPage;
 use crate::core::mcp;
 use crate::http::Api;
-use crate::http::answer::{Json, Key, Refused};
+use crate::http::answer::{ApiError, Json, SessionKeyPath};
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{LogFrom, LogPiece};
 use axum::extract::rejection::QueryRejection;
@@ -30,13 +30,13 @@ pub(crate) struct LogQuery {
 /// `GET /v1/sessions/{key}/log`: the last lines, or lines from an offset on.
 pub(crate) async fn log(
     State(api): State<Api>,
-    Key(key): Key,
+    SessionKeyPath(key): SessionKeyPath,
     query: Result<Query<LogQuery>, QueryRejection>,
-) -> Result<Json<LogPage>, Refused> {
-    let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
+) -> Result<Json<LogPage>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let session = api.service.session(&key).await?;
     let piece = match (query.offset, query.lines) {
-        (Some(_), Some(_)) => return Err(Refused::usage("either offset or lines")),
+        (Some(_), Some(_)) => return Err(ApiError::usage("either offset or lines")),
         (Some(offset), None) => api.service.session_log(&key, LogFrom::Offset(offset)).await?,
         (None, lines) => last_lines(&api, &key, lines.unwrap_or(LINES)).await?,
     };
@@ -47,7 +47,7 @@ pub(crate) async fn log(
     let of_agent = loaded.config.agents.get(&session.agent).map(|agent| agent.mcp_servers.as_slice());
     let levels =
         [loaded.config.mcp_servers.as_slice(), of_agent.unwrap_or_default(), &session.options.mcp_servers];
-    mcp::redact_text(&mut text, &mcp::merged(levels));
+    mcp::redact_text(&mut text, &mcp::merge_servers(levels));
     Ok(Json(LogPage {
         text,
         offset: piece.offset,
@@ -56,7 +56,7 @@ pub(crate) async fn log(
     }))
 }
 
-async fn last_lines(api: &Api, key: &SessionKey, lines: u32) -> Result<LogPiece, Refused> {
+async fn last_lines(api: &Api, key: &SessionKey, lines: u32) -> Result<LogPiece, ApiError> {
     let mut all = api.service.session_log(key, LogFrom::End(TAIL_BYTES)).await?;
     for _ in 1..PIECES_MAX {
         let next = all.offset + all.bytes.len() as u64;

@@ -16,7 +16,7 @@ mod stall;
 mod tests;
 
 use crate::core::session::Ending;
-use crate::http::answer::Refused;
+use crate::http::answer::ApiError;
 use crate::http::service::Service;
 use acp_shared::codes::Code;
 use axum::Router;
@@ -108,10 +108,10 @@ pub(crate) fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-async fn no_such_path(State(_): State<Api>) -> Refused {
-    Refused::usage("there is no such path").status(StatusCode::NOT_FOUND)
+async fn no_such_path(State(_): State<Api>) -> ApiError {
+    ApiError::usage("there is no such path").status(StatusCode::NOT_FOUND)
 }
 
-async fn no_such_method(State(_): State<Api>) -> Refused {
-    Refused::of(Code::Usage, "this path does not have that method").status(StatusCode::METHOD_NOT_ALLOWED)
+async fn no_such_method(State(_): State<Api>) -> ApiError {
+    ApiError::of(Code::Usage, "this path does not have that method").status(StatusCode::METHOD_NOT_ALLOWED)
 }

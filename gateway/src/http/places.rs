@@ -1,4 +1,4 @@
-//! Places of connections to the local API. Streams have a separate maximum. A new connection is never
+//! Slots of connections to the local API. Streams have a separate maximum. A new connection is never
 //! refused: it closes the connection that has been inactive for longest, so that held connections lock no
 //! client out.
 
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 const STREAM_QUARTERS: usize = 3;
 
 #[derive(Debug)]
-struct Entry {
+struct SlotEntry {
     id: u64,
     /// True while a request is being handled.
     is_busy: bool,
@@ -18,34 +18,34 @@ struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SlotTable {
     last_id: u64,
     /// Connections that serve requests or wait for one, the least recently active first.
-    short: Vec<Entry>,
+    short: Vec<SlotEntry>,
     streams: HashSet<u64>,
 }
 
-/// Places of all connections.
+/// Slots of all connections.
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
-    table: Arc<Mutex<Table>>,
+pub(crate) struct ConnectionSlots {
+    table: Arc<Mutex<SlotTable>>,
     max: usize,
 }
 
-/// Place of one connection, released on drop.
+/// Slot of one connection, released on drop.
 #[derive(Debug)]
-pub(crate) struct ConnectionPlace {
-    places: Places,
+pub(crate) struct ConnectionSlot {
+    slots: ConnectionSlots,
     id: u64,
     end: CancellationToken,
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(crate) fn new(max: usize) -> Self {
         Self { table: Arc::default(), max: max.max(4) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,52 +54,52 @@ impl Places {
         self.max * STREAM_QUARTERS / 4
     }
 
-    /// Takes a place for a new connection. Returns true if another connection was closed for it: the least
+    /// Takes a slot for a new connection. Returns true if another connection was closed for it: the least
     /// recently active one without a request, otherwise the least recently active one.
-    pub(crate) fn take(&self) -> (Arc<ConnectionPlace>, bool) {
+    pub(crate) fn take(&self) -> (Arc<ConnectionSlot>, bool) {
         let mut table = self.table();
         let is_full = table.short.len() + table.streams.len() >= self.max;
         if is_full {
             let at = table.short.iter().position(|entry| !entry.is_busy).unwrap_or(0);
-            // Streams never use all places, so a candidate exists.
+            // Streams never use all slots, so a candidate exists.
             if at < table.short.len() {
                 table.short.remove(at).end.cancel();
             }
         }
         table.last_id += 1;
         let (id, end) = (table.last_id, CancellationToken::new());
-        table.short.push(Entry { id, is_busy: false, end: end.clone() });
+        table.short.push(SlotEntry { id, is_busy: false, end: end.clone() });
         drop(table);
-        (Arc::new(ConnectionPlace { places: self.clone(), id, end }), is_full)
+        (Arc::new(ConnectionSlot { slots: self.clone(), id, end }), is_full)
     }
 }
 
-impl ConnectionPlace {
-    /// Cancelled when the connection must be closed to free its place.
+impl ConnectionSlot {
+    /// Cancelled when the connection must be closed to free its slot.
     pub(crate) const fn end(&self) -> &CancellationToken {
         &self.end
     }
 
     /// Marks the beginning of a request.
-    pub(crate) fn begin(&self) {
-        self.moved(true);
+    pub(crate) fn begin_request(&self) {
+        self.set_busy(true);
     }
 
     /// Marks the end of a request whose response is not a stream.
-    pub(crate) fn answered(&self) {
-        self.moved(false);
+    pub(crate) fn end_request(&self) {
+        self.set_busy(false);
     }
 
-    fn moved(&self, is_busy: bool) {
-        let mut table = self.places.table();
+    fn set_busy(&self, is_busy: bool) {
+        let mut table = self.slots.table();
         table.remove(self.id);
-        table.short.push(Entry { id: self.id, is_busy, end: self.end.clone() });
+        table.short.push(SlotEntry { id: self.id, is_busy, end: self.end.clone() });
     }
 
     /// Counts the connection as a stream. Returns false if the maximum of streams is reached.
     pub(crate) fn stream(&self) -> bool {
-        let mut table = self.places.table();
-        if table.streams.len() >= self.places.streams_max() {
+        let mut table = self.slots.table();
+        if table.streams.len() >= self.slots.streams_max() {
             return false;
         }
         table.remove(self.id);
@@ -108,13 +108,13 @@ impl ConnectionPlace {
     }
 }
 
-impl Drop for ConnectionPlace {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.places.table().remove(self.id);
+        self.slots.table().remove(self.id);
     }
 }
 
-impl Table {
+impl SlotTable {
     fn remove(&mut self, id: u64) {
         self.short.retain(|entry| entry.id != id);
         self.streams.remove(&id);
@@ -125,53 +125,53 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn is_ended(place: &ConnectionPlace) -> bool {
-        place.end().is_cancelled()
+    fn is_ended(slot: &ConnectionSlot) -> bool {
+        slot.end().is_cancelled()
     }
 
     #[test]
     fn new_connection_ends_least_recently_active_idle_one() {
-        let places = Places::new(4);
-        let held: Vec<_> = (0..4).map(|_| places.take().0).collect();
-        held[0].begin();
-        held[1].begin();
-        held[1].answered();
-        let (fifth, displaced) = places.take();
+        let slots = ConnectionSlots::new(4);
+        let held: Vec<_> = (0..4).map(|_| slots.take().0).collect();
+        held[0].begin_request();
+        held[1].begin_request();
+        held[1].end_request();
+        let (fifth, displaced) = slots.take();
         assert!(displaced && is_ended(&held[2]));
-        let (sixth, _) = places.take();
+        let (sixth, _) = slots.take();
         assert!(is_ended(&held[3]) && !is_ended(&held[1]) && !is_ended(&held[0]));
-        for place in [&fifth, &sixth, &held[1]] {
-            place.begin();
+        for slot in [&fifth, &sixth, &held[1]] {
+            slot.begin_request();
         }
         // All of them handle requests.
-        let (_seventh, displaced) = places.take();
+        let (_seventh, displaced) = slots.take();
         assert!(displaced && is_ended(&held[0]));
     }
 
     #[test]
     fn streams_leave_a_quarter_of_the_places() {
-        let places = Places::new(8);
-        let held: Vec<_> = (0..6).map(|_| places.take().0).collect();
-        assert!(held.iter().all(|place| place.stream()));
-        let more: Vec<_> = (0..2).map(|_| places.take()).collect();
-        assert!(more.iter().all(|(place, displaced)| !displaced && !place.stream()));
-        let (_last, displaced) = places.take();
-        assert!(displaced && held.iter().all(|place| !is_ended(place)));
-        // A stream that ends leaves its place to another one.
-        held[0].answered();
+        let slots = ConnectionSlots::new(8);
+        let held: Vec<_> = (0..6).map(|_| slots.take().0).collect();
+        assert!(held.iter().all(|slot| slot.stream()));
+        let more: Vec<_> = (0..2).map(|_| slots.take()).collect();
+        assert!(more.iter().all(|(slot, displaced)| !displaced && !slot.stream()));
+        let (_last, displaced) = slots.take();
+        assert!(displaced && held.iter().all(|slot| !is_ended(slot)));
+        // A stream that ends leaves its slot to another one.
+        held[0].end_request();
         assert!(more[1].0.stream());
         drop(held);
-        assert_eq!(places.table().streams.len(), 1);
+        assert_eq!(slots.table().streams.len(), 1);
     }
 
     #[test]
     fn place_is_given_back() {
-        let places = Places::new(4);
+        let slots = ConnectionSlots::new(4);
         for _ in 0..100 {
-            let (place, displaced) = places.take();
+            let (slot, displaced) = slots.take();
             assert!(!displaced);
-            place.begin();
+            slot.begin_request();
         }
-        assert!(places.table().short.is_empty());
+        assert!(slots.table().short.is_empty());
     }
 }

@@ -1,9 +1,9 @@
 //! Socket of the local API: peer check, connection limit and timeouts.
 
 use crate::error::Failure;
-use crate::http::answer::Refused;
-use crate::http::places::{ConnectionPlace, Places};
-use crate::http::stall::Stall;
+use crate::http::answer::ApiError;
+use crate::http::places::{ConnectionSlot, ConnectionSlots};
+use crate::http::stall::WriteTimeout;
 use crate::http::{ApiLimits, kin};
 use acp_shared::codes::Code;
 use acp_shared::log_limit::RefusalLog;
@@ -63,12 +63,12 @@ impl Peer {
 /// Listening socket. Its file is removed when the gateway stops in order, while it holds the lock of the
 /// state directory.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct ApiListener {
     listener: UnixListener,
     path: PathBuf,
 }
 
-impl Bound {
+impl ApiListener {
     /// Listens at `path`, with mode 0600 from the start. The caller holds the lock of the directory; a socket
     /// left by an earlier process is replaced atomically, so that clients always find one.
     ///
@@ -107,11 +107,11 @@ impl Bound {
     /// Serves until `ending` is cancelled; then lets open requests finish for a short time, and removes the
     /// socket's file.
     pub(crate) async fn serve(self, router: Router, limits: ApiLimits, ending: CancellationToken) {
-        let places = Places::new(limits.connections_max);
+        let slots = ConnectionSlots::new(limits.connections_max);
         let refused = Arc::new(Semaphore::new(REFUSED_MAX));
         let log = RefusalLog::default();
         let tasks = TaskTracker::new();
-        let own = kin::own_line(&kin::Proc);
+        let own = kin::own_ancestry(&kin::ProcFs);
         loop {
             let accepted = tokio::select! {
                 () = ending.cancelled() => break,
@@ -126,7 +126,7 @@ impl Bound {
                 }
             };
             let Some(peer) = admit(&stream, &log) else { continue };
-            if is_an_agents(&stream, peer, &own) {
+            if is_agent_peer(&stream, peer, &own) {
                 if log.may_log(peer.uid, "an agent") {
                     tracing::warn!(uid = peer.uid, pid = peer.pid, reason = "an agent", "connection refused");
                 }
@@ -139,11 +139,11 @@ impl Bound {
                 }
                 continue;
             }
-            let (place, displaced) = places.take();
+            let (slot, displaced) = slots.take();
             if displaced && log.may_log(peer.uid, "too many connections") {
                 tracing::warn!(limits.connections_max, "too many connections; the least active one is ended");
             }
-            tasks.spawn(connection(stream, peer, router.clone(), limits, (place, ending.clone())));
+            tasks.spawn(connection(stream, peer, router.clone(), limits, (slot, ending.clone())));
         }
         log.flush();
         tasks.close();
@@ -177,16 +177,16 @@ fn admit(stream: &UnixStream, log: &RefusalLog) -> Option<Peer> {
 
 /// True if the peer descends from an agent (H9). Checked when it connects; a later transfer of the connection
 /// to another process is not detected.
-fn is_an_agents(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
+fn is_agent_peer(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
     let Some(pid) = peer.pid else { return false };
     let process = kin::pidfd(stream);
-    kin::is_an_agents(&kin::Proc, own, pid) || process.as_ref().is_some_and(kin::has_ended)
+    kin::is_agent_process(&kin::ProcFs, own, pid) || process.as_ref().is_some_and(kin::has_ended)
 }
 
 /// Response to every request of an agent's process.
-fn for_an_agent() -> Response {
+fn agent_refusal() -> Response {
     let text = "The gateway does not take orders from the agents in its care. Ask from a shell of your own.";
-    Refused::of(Code::PermissionDenied, text).into_response()
+    ApiError::of(Code::PermissionDenied, text).into_response()
 }
 
 /// Reads one request to its end, refuses it, and closes. Closing with unread input would reset the connection
@@ -195,7 +195,7 @@ pub(super) async fn refuse(stream: UnixStream, body_bytes_max: usize) {
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| async move {
         let mut body = Limited::new(request.into_body(), body_bytes_max);
         while let Some(Ok(_)) = body.frame().await {}
-        Ok::<_, Infallible>(for_an_agent())
+        Ok::<_, Infallible>(agent_refusal())
     });
     let within = Duration::from_millis(REFUSED_MS);
     let mut http = http1::Builder::new();
@@ -237,7 +237,7 @@ fn too_many_streams() -> Response {
         "too many event streams are open; end some, or raise \
                                                     limits.connections_max",
     );
-    Refused::from(failure.origin("gateway").retryable()).into_response()
+    ApiError::from(failure.origin("gateway").retryable()).into_response()
 }
 
 async fn connection(
@@ -245,9 +245,9 @@ async fn connection(
     peer: Peer,
     router: Router,
     limits: ApiLimits,
-    (place, ending): (Arc<ConnectionPlace>, CancellationToken),
+    (slot, ending): (Arc<ConnectionSlot>, CancellationToken),
 ) {
-    let at = Arc::clone(&place);
+    let at = Arc::clone(&slot);
     let socket = match watch(&stream) {
         Ok(socket) => socket,
         Err(error) => {
@@ -259,13 +259,13 @@ async fn connection(
         request.extensions_mut().insert(peer);
         let request: Request = request.map(axum::body::Body::new);
         let (inner, at) = (TowerToHyperService::new(router.clone()), Arc::clone(&at));
-        at.begin();
+        at.begin_request();
         async move {
             let answer = hyper::service::Service::call(&inner, request).await?;
             if !is_stream(&answer) {
-                at.answered();
+                at.end_request();
             } else if !at.stream() {
-                at.answered();
+                at.end_request();
                 return Ok(too_many_streams());
             }
             Ok::<_, Infallible>(answer)
@@ -276,12 +276,12 @@ async fn connection(
         .header_read_timeout(Duration::from_millis(limits.head_ms))
         .max_buf_size(HEAD_BYTES_MAX)
         .half_close(true);
-    let stream = Stall::new(stream, Duration::from_millis(limits.stall_ms));
+    let stream = WriteTimeout::new(stream, Duration::from_millis(limits.stall_ms));
     let serving = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(serving);
     let served = tokio::select! {
         served = serving.as_mut() => served,
-        () = place.end().cancelled() => return,
+        () = slot.end().cancelled() => return,
         () = closed(&socket) => return,
         () = ending.cancelled() => {
             serving.as_mut().graceful_shutdown();

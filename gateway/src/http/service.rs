@@ -2,18 +2,18 @@
 //! trait, so that the API can be tested over a real socket without both.
 
 use crate::api::{AgentView, StatusView};
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy};
 use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
-    SpawnRequest, Spawned,
+    CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
+    SpawnRequest, SpawnResult,
 };
 use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::store::levels::Circumstances;
+use crate::store::levels::SessionActivity;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use std::future::Future;
@@ -22,50 +22,54 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Future of an operation's result.
-pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+pub(crate) type ServiceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
 /// Operations of the gateway that the API uses. The modifying methods are the manager's own.
 pub(crate) trait Service: Send + Sync + 'static {
     /// See [`crate::manager::Manager::spawn`].
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned>;
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult>;
     /// See [`crate::manager::Manager::prompt`].
     fn prompt<'a>(
         &'a self,
         session: &'a SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, PromptAccepted>;
+    ) -> ServiceFuture<'a, PromptAccepted>;
     /// See [`crate::manager::Manager::cancel`].
     fn cancel<'a>(
         &'a self,
         session: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled>;
+    ) -> ServiceFuture<'a, CancelResult>;
     /// See [`crate::manager::Manager::queued`].
     fn queued<'a>(
         &'a self,
         session: &'a SessionKey,
         run: RunId,
-        change: QueuedChange,
+        change: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow>;
+    ) -> ServiceFuture<'a, QueueEditResult>;
     /// See [`crate::manager::Manager::close`].
     fn close<'a>(
         &'a self,
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow>;
+    ) -> ServiceFuture<'a, SessionStatus>;
     /// See [`crate::manager::Manager::new_conversation`].
-    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow>;
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus>;
     /// See [`crate::manager::Manager::set`].
     fn set<'a>(
         &'a self,
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow>;
+    ) -> ServiceFuture<'a, SessionStatus>;
     /// See [`crate::manager::Manager::answer_permission`].
     fn answer_permission<'a>(
         &'a self,
@@ -74,7 +78,7 @@ pub(crate) trait Service: Send + Sync + 'static {
         option_id: &'a str,
         by: &'a str,
         key: IdempotencyKey,
-    ) -> Reply<'a, ()>;
+    ) -> ServiceFuture<'a, ()>;
 
     /// Ends one binding or all bindings of a session, and returns the ended ones.
     ///
@@ -86,22 +90,22 @@ pub(crate) trait Service: Send + Sync + 'static {
         binding: Option<BindingId>,
         reason: String,
         key: IdempotencyKey,
-    ) -> Reply<'a, Vec<BindingRow>>;
+    ) -> ServiceFuture<'a, Vec<BindingRow>>;
 
     /// Returns the session, or `NO_SESSION`.
-    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow>;
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow>;
     /// Returns the next timeout of the session, if any applies.
-    fn expiry<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Option<Expiry>>;
+    fn expiry<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>>;
     /// Returns all sessions or only the open ones, newest first, at most `limit`.
-    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>>;
+    fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>>;
     /// Returns runs and bindings of the open sessions.
-    fn circumstances(&self) -> Reply<'_, Circumstances>;
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity>;
     /// Returns a run of the session, if it exists.
-    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>>;
+    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>>;
     /// Returns the newest runs of the session, oldest first, at most `limit`.
-    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>>;
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>>;
     /// Returns pending permission requests of the session, oldest first.
-    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>>;
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>>;
     /// Returns journal rows after number `after`, in order: at most `limit` rows and about `bytes_max` bytes
     /// of payload, but at least one row if there is one.
     fn events_after<'a>(
@@ -110,9 +114,9 @@ pub(crate) trait Service: Send + Sync + 'static {
         after: u64,
         limit: u32,
         bytes_max: usize,
-    ) -> Reply<'a, Vec<EventRow>>;
+    ) -> ServiceFuture<'a, Vec<EventRow>>;
     /// Returns a piece of the standard error of the session's agents.
-    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece>;
+    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece>;
     /// Notifies about committed rows of the session. A hint; closed when the gateway stops.
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64>;
 
@@ -121,10 +125,10 @@ pub(crate) trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     /// `ACP_DISABLED` if this is disabled.
-    fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure>;
+    fn may_focus(&self, at: &ConversationRef) -> Result<BindingTimeouts, Failure>;
 
     /// Returns the settings in effect for a conversation.
-    fn policy(&self, at: &ConversationRef) -> Policy;
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy;
 
     /// True if a stale binding of the conversation may be removed automatically.
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
@@ -133,7 +137,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     }
 
     /// Returns the live configuration.
-    fn config(&self) -> Arc<Loaded> {
+    fn config(&self) -> Arc<LoadedConfig> {
         Arc::default()
     }
 
@@ -142,7 +146,7 @@ pub(crate) trait Service: Send + Sync + 'static {
         true
     }
     /// Returns the status of the gateway.
-    fn status(&self) -> Reply<'_, StatusView>;
+    fn status(&self) -> ServiceFuture<'_, StatusView>;
     /// Returns all agents, built-in and configured.
-    fn agents(&self) -> Reply<'_, Vec<AgentView>>;
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>>;
 }

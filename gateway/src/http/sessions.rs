@@ -7,14 +7,14 @@ use crate::api::{
 use crate::core::binding::Placement;
 use crate::core::mcp;
 use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest,
+    CancelResult, CloseRequest, PromptAccepted, PromptRequest, SessionStatus, SpawnRequest,
 };
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
 use crate::error::Failure;
 use crate::http::Api;
-use crate::http::answer::{Caller, Input, Json, Key, Once, Refused};
+use crate::http::answer::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath};
 use acp_shared::ids::SessionKey;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -40,12 +40,12 @@ pub(crate) async fn health(State(api): State<Api>) -> Json<HealthView> {
 }
 
 /// `GET /v1/status`.
-pub(crate) async fn status(State(api): State<Api>) -> Result<Json<StatusView>, Refused> {
+pub(crate) async fn status(State(api): State<Api>) -> Result<Json<StatusView>, ApiError> {
     Ok(Json(api.service.status().await?))
 }
 
 /// `GET /v1/agents`.
-pub(crate) async fn agents(State(api): State<Api>) -> Result<Json<Vec<AgentView>>, Refused> {
+pub(crate) async fn agents(State(api): State<Api>) -> Result<Json<Vec<AgentView>>, ApiError> {
     Ok(Json(api.service.agents().await?))
 }
 
@@ -64,21 +64,21 @@ pub(crate) struct ListQuery {
 pub(crate) async fn list(
     State(api): State<Api>,
     query: Result<Query<ListQuery>, QueryRejection>,
-) -> Result<Json<Vec<SessionView>>, Refused> {
-    let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
+) -> Result<Json<Vec<SessionView>>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let limit = query.limit.unwrap_or(SESSIONS_MAX).min(SESSIONS_MAX);
     let rows = api.service.sessions(query.all, limit).await?;
-    let mut around = api.service.circumstances().await?;
+    let mut around = api.service.session_activity().await?;
     Ok(Json(rows.into_iter().map(|row| SessionView::from(row).within(&mut around)).collect()))
 }
 
 /// `POST /v1/sessions`.
 pub(crate) async fn spawn(
     State(api): State<Api>,
-    Once(once): Once,
-    Caller(caller): Caller,
-    Input(body): Input<SpawnBody>,
-) -> Result<Json<SpawnedView>, Refused> {
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    DefaultAuthor(caller): DefaultAuthor,
+    JsonBody(body): JsonBody<SpawnBody>,
+) -> Result<Json<SpawnedView>, ApiError> {
     let wait = body.wait_s.map(|seconds| Duration::from_secs(seconds.min(OPENING_WAIT_MAX_S)));
     let request = SpawnRequest {
         agent: body.agent,
@@ -93,7 +93,7 @@ pub(crate) async fn spawn(
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
         spawned_by: body.spawned_by,
-        mcp_servers: mcp::named(body.mcp_servers)?,
+        mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
         additional_directories: body.additional_directories,
         configured: None,
     };
@@ -110,7 +110,7 @@ async fn opening(
     api: &Api,
     key: &SessionKey,
     wait: Duration,
-) -> Result<(Option<Opening>, Option<Failure>), Refused> {
+) -> Result<(Option<Opening>, Option<Failure>), ApiError> {
     let mut changes = api.service.watch(key);
     let opened = async {
         loop {
@@ -130,9 +130,12 @@ async fn opening(
 }
 
 /// `GET /v1/sessions/{key}`.
-pub(crate) async fn show(State(api): State<Api>, Key(key): Key) -> Result<Json<SessionView>, Refused> {
+pub(crate) async fn show(
+    State(api): State<Api>,
+    SessionKeyPath(key): SessionKeyPath,
+) -> Result<Json<SessionView>, ApiError> {
     let view = SessionView::from(api.service.session(&key).await?);
-    let mut view = view.within(&mut api.service.circumstances().await?);
+    let mut view = view.within(&mut api.service.session_activity().await?);
     let runs = api.service.runs(&key, RUNS_SHOWN).await?;
     let mut place = 0;
     let placed = runs.into_iter().map(|row| {
@@ -153,13 +156,13 @@ pub(crate) async fn show(State(api): State<Api>, Key(key): Key) -> Result<Json<S
 /// `POST /v1/sessions/{key}/prompt`.
 pub(crate) async fn prompt(
     State(api): State<Api>,
-    Key(key): Key,
-    Once(once): Once,
-    Caller(caller): Caller,
-    Input(body): Input<PromptBody>,
-) -> Result<Json<PromptAccepted>, Refused> {
+    SessionKeyPath(key): SessionKeyPath,
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    DefaultAuthor(caller): DefaultAuthor,
+    JsonBody(body): JsonBody<PromptBody>,
+) -> Result<Json<PromptAccepted>, ApiError> {
     if body.text.is_empty() {
-        return Err(Refused::usage("the text is empty"));
+        return Err(ApiError::usage("the text is empty"));
     }
     let request = PromptRequest {
         text: body.text,
@@ -177,10 +180,10 @@ pub(crate) async fn prompt(
 /// `POST /v1/sessions/{key}/cancel`.
 pub(crate) async fn cancel(
     State(api): State<Api>,
-    Key(key): Key,
-    Once(once): Once,
-    Input(body): Input<CancelBody>,
-) -> Result<Json<Cancelled>, Refused> {
+    SessionKeyPath(key): SessionKeyPath,
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    JsonBody(body): JsonBody<CancelBody>,
+) -> Result<Json<CancelResult>, ApiError> {
     Ok(Json(api.service.cancel(&key, body.run_id, once).await?))
 }
 
@@ -188,13 +191,13 @@ pub(crate) async fn cancel(
 pub(crate) fn ending(ending: Ending) -> MethodRouter<Api> {
     post(
         move |State(api): State<Api>,
-              Key(key): Key,
-              Once(once): Once,
-              Caller(caller): Caller,
-              Input(body): Input<CloseBody>| async move {
+              SessionKeyPath(key): SessionKeyPath,
+              IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+              DefaultAuthor(caller): DefaultAuthor,
+              JsonBody(body): JsonBody<CloseBody>| async move {
             let reason = body.reason.unwrap_or_else(|| format!("{} by {caller}", ending.as_str()));
             let request = CloseRequest { reason, ending, discard: body.discard };
-            Ok::<_, Refused>(Json(api.service.close(&key, request, once).await?))
+            Ok::<_, ApiError>(Json(api.service.close(&key, request, once).await?))
         },
     )
 }
@@ -202,11 +205,11 @@ pub(crate) fn ending(ending: Ending) -> MethodRouter<Api> {
 /// `POST /v1/sessions/{key}/unbind`.
 pub(crate) async fn unbind(
     State(api): State<Api>,
-    Key(key): Key,
-    Once(once): Once,
-    Caller(caller): Caller,
-    Input(body): Input<UnbindBody>,
-) -> Result<Json<Vec<BoundView>>, Refused> {
+    SessionKeyPath(key): SessionKeyPath,
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    DefaultAuthor(caller): DefaultAuthor,
+    JsonBody(body): JsonBody<UnbindBody>,
+) -> Result<Json<Vec<BoundView>>, ApiError> {
     let reason = body.reason.unwrap_or_else(|| format!("unbound by {caller}"));
     let ended = api.service.unbind(&key, body.binding_id, reason, once).await?;
     Ok(Json(ended.into_iter().map(BoundView::from).collect()))
@@ -215,29 +218,29 @@ pub(crate) async fn unbind(
 /// `POST /v1/sessions/{key}/new`.
 pub(crate) async fn new(
     State(api): State<Api>,
-    Key(key): Key,
-    Once(once): Once,
-    Input(NewBody {}): Input<NewBody>,
-) -> Result<Json<SessionNow>, Refused> {
+    SessionKeyPath(key): SessionKeyPath,
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    JsonBody(NewBody {}): JsonBody<NewBody>,
+) -> Result<Json<SessionStatus>, ApiError> {
     Ok(Json(api.service.new_conversation(&key, once).await?))
 }
 
 /// `POST /v1/sessions/{key}/options`.
 pub(crate) async fn options(
     State(api): State<Api>,
-    Key(key): Key,
-    Once(once): Once,
-    Input(body): Input<OptionBody>,
-) -> Result<Json<SessionNow>, Refused> {
-    let setting = body.setting().ok_or_else(|| Refused::usage("say exactly one setting"))?;
+    SessionKeyPath(key): SessionKeyPath,
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    JsonBody(body): JsonBody<OptionBody>,
+) -> Result<Json<SessionStatus>, ApiError> {
+    let setting = body.setting().ok_or_else(|| ApiError::usage("say exactly one setting"))?;
     Ok(Json(api.service.set(&key, setting, once).await?))
 }
 
 /// `GET /v1/sessions/{key}/permissions`.
 pub(crate) async fn permissions(
     State(api): State<Api>,
-    Key(key): Key,
-) -> Result<Json<Vec<PermissionView>>, Refused> {
+    SessionKeyPath(key): SessionKeyPath,
+) -> Result<Json<Vec<PermissionView>>, ApiError> {
     api.service.session(&key).await?;
     let rows = api.service.pending_permissions(&key).await?;
     Ok(Json(rows.into_iter().map(PermissionView::from).collect()))
@@ -247,12 +250,12 @@ pub(crate) async fn permissions(
 pub(crate) async fn answer(
     State(api): State<Api>,
     path: Result<Path<(String, String)>, PathRejection>,
-    Key(key): Key,
-    Once(once): Once,
-    Caller(caller): Caller,
-    Input(body): Input<AnswerBody>,
-) -> Result<Json<Done>, Refused> {
-    let Path((_, permission_id)) = path.map_err(|error| Refused::usage(error.body_text()))?;
+    SessionKeyPath(key): SessionKeyPath,
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    DefaultAuthor(caller): DefaultAuthor,
+    JsonBody(body): JsonBody<AnswerBody>,
+) -> Result<Json<Done>, ApiError> {
+    let Path((_, permission_id)) = path.map_err(|error| ApiError::usage(error.body_text()))?;
     let by = body.by.unwrap_or(caller);
     api.service.answer_permission(&key, &permission_id, &body.option_id, &by, once).await?;
     Ok(Json(Done { ok: true }))

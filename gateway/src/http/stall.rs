@@ -11,14 +11,14 @@ use tokio::time::{Sleep, sleep};
 
 /// Stream with a time limit for each blocked write.
 #[derive(Debug)]
-pub(crate) struct Stall<S> {
+pub(crate) struct WriteTimeout<S> {
     inner: S,
     limit: Duration,
     /// Timer of the blocked write, if any.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stall<S> {
+impl<S> WriteTimeout<S> {
     pub(crate) fn new(inner: S, limit: Duration) -> Self {
         Self { inner, limit, waiting: None }
     }
@@ -34,7 +34,7 @@ impl<S> Stall<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -44,7 +44,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
         self.within(cx, written)
@@ -81,7 +81,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn write_that_nobody_reads_fails_after_the_limit() {
         let (near, mut far) = tokio::io::duplex(4);
-        let mut near = Stall::new(near, Duration::from_secs(60));
+        let mut near = WriteTimeout::new(near, Duration::from_secs(60));
         // Each byte read restarts the time limit.
         let reading = tokio::spawn(async move {
             for _ in 0..10 {

@@ -5,19 +5,20 @@ mod connections;
 mod console;
 mod streams;
 
-use super::service::{Reply, Service};
-use super::{Api, ApiLimits, router, server::Bound};
+use super::service::{Service, ServiceFuture};
+use super::{Api, ApiLimits, router, server::ApiListener};
 use crate::api::{
     AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
 };
-use crate::client::{Client, Wanted};
+use crate::client::{EventSelection, GatewayClient};
 use crate::config::load::{Inputs, load};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy, Scope, effective};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
 use crate::core::request::CloseRequest;
 use crate::core::request::{
-    Cancelled, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow, SpawnRequest, Spawned,
+    CancelResult, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus, SpawnRequest,
+    SpawnResult,
 };
 use crate::core::rows::{
     BindingRow, ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
@@ -53,7 +54,7 @@ struct Fake {
     wake: watch::Sender<u64>,
 }
 
-fn ready<'a, T: Send + 'a>(result: Result<T, Failure>) -> Reply<'a, T> {
+fn ready<'a, T: Send + 'a>(result: Result<T, Failure>) -> ServiceFuture<'a, T> {
     Box::pin(std::future::ready(result))
 }
 
@@ -144,8 +145,8 @@ impl Fake {
         }
     }
 
-    fn now(&self) -> SessionNow {
-        SessionNow {
+    fn now(&self) -> SessionStatus {
+        SessionStatus {
             session_key: self.key.clone(),
             state: SessionState::Idle,
             discarded: None,
@@ -155,16 +156,16 @@ impl Fake {
 }
 
 impl Service for Fake {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         self.note(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
-        ready(Ok(Spawned { session_key: self.key.clone(), run_id: None }))
+        ready(Ok(SpawnResult { session_key: self.key.clone(), run_id: None }))
     }
     fn prompt<'a>(
         &'a self,
         session: &'a SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, PromptAccepted> {
+    ) -> ServiceFuture<'a, PromptAccepted> {
         if *session != self.key {
             return ready(Err(Failure::of(Code::NoSession)));
         }
@@ -176,35 +177,44 @@ impl Service for Fake {
         _: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled> {
+    ) -> ServiceFuture<'a, CancelResult> {
         self.note("cancel", &key);
-        ready(Ok(Cancelled { run_id: run, state: None }))
+        ready(Ok(CancelResult { run_id: run, state: None }))
     }
     fn queued<'a>(
         &'a self,
         _: &'a SessionKey,
         _: RunId,
-        _: QueuedChange,
+        _: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow> {
+    ) -> ServiceFuture<'a, QueueEditResult> {
         self.note("queued", &key);
-        ready(Ok(QueuedNow::Done))
+        ready(Ok(QueueEditResult::Done))
     }
     fn close<'a>(
         &'a self,
         _: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         let CloseRequest { reason, ending, discard } = request;
         self.note(&format!("{} {reason} {discard}", ending.as_str()), &key);
         ready(Ok(self.now()))
     }
-    fn new_conversation<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
         self.note("new", &key);
         ready(Ok(self.now()))
     }
-    fn set<'a>(&'a self, _: &'a SessionKey, setting: Setting, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn set<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        setting: Setting,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
         self.note(&format!("{setting:?}"), &key);
         ready(Ok(self.now()))
     }
@@ -215,11 +225,11 @@ impl Service for Fake {
         option: &'a str,
         by: &'a str,
         key: IdempotencyKey,
-    ) -> Reply<'a, ()> {
+    ) -> ServiceFuture<'a, ()> {
         self.note(&format!("answer {id} {option} {by}"), &key);
         ready(Ok(()))
     }
-    fn expiry<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
         ready(Ok(None))
     }
     fn unbind<'a>(
@@ -228,27 +238,27 @@ impl Service for Fake {
         binding: Option<BindingId>,
         reason: String,
         key: IdempotencyKey,
-    ) -> Reply<'a, Vec<BindingRow>> {
+    ) -> ServiceFuture<'a, Vec<BindingRow>> {
         self.note(&format!("unbind {} {reason}", binding.is_some()), &key);
         ready(Ok(Vec::new()))
     }
-    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
         ready(if *session == self.key { Ok(self.row()) } else { Err(Failure::of(Code::NoSession)) })
     }
-    fn sessions(&self, _: bool, _: u32) -> Reply<'_, Vec<SessionRow>> {
+    fn sessions(&self, _: bool, _: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         ready(Ok(vec![self.row()]))
     }
-    fn circumstances(&self) -> Reply<'_, crate::store::levels::Circumstances> {
+    fn session_activity(&self) -> ServiceFuture<'_, crate::store::levels::SessionActivity> {
         let running = [(self.key.clone(), self.run)].into();
-        ready(Ok(crate::store::levels::Circumstances { running, ..Default::default() }))
+        ready(Ok(crate::store::levels::SessionActivity { running, ..Default::default() }))
     }
-    fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
+    fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
         ready(Ok((run == self.run).then(|| self.run_row())))
     }
-    fn runs<'a>(&'a self, _: &'a SessionKey, _: u32) -> Reply<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, _: &'a SessionKey, _: u32) -> ServiceFuture<'a, Vec<RunRow>> {
         ready(Ok(vec![self.run_row()]))
     }
-    fn pending_permissions<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+    fn pending_permissions<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
         ready(Ok(Vec::new()))
     }
     fn events_after<'a>(
@@ -257,7 +267,7 @@ impl Service for Fake {
         after: u64,
         limit: u32,
         bytes_max: usize,
-    ) -> Reply<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
         let rows = self.rows.lock().unwrap();
         let mut bytes = 0;
         let mut found = Vec::new();
@@ -270,7 +280,7 @@ impl Service for Fake {
         }
         ready(Ok(found))
     }
-    fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece> {
+    fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         // Pieces of at most two lines, of a log whose first line was dropped.
         let log = b"two\nthree\nfour\nfive\n";
         let (base, end) = (4, 4 + log.len() as u64);
@@ -285,19 +295,19 @@ impl Service for Fake {
     fn watch(&self, _: &SessionKey) -> watch::Receiver<u64> {
         self.wake.subscribe()
     }
-    fn may_focus(&self, _: &ConversationRef) -> Result<BindingWindows, Failure> {
-        Ok(BindingWindows::default())
+    fn may_focus(&self, _: &ConversationRef) -> Result<BindingTimeouts, Failure> {
+        Ok(BindingTimeouts::default())
     }
 
-    fn policy(&self, at: &ConversationRef) -> Policy {
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
         let loaded = load(Inputs::default()).unwrap();
-        effective(&loaded, &Scope::of(Some(at)))
+        effective_policy(&loaded, &PolicyScope::of(Some(at)))
     }
 
-    fn status(&self) -> Reply<'_, StatusView> {
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
         ready(Err(Failure::of(Code::BackendUnavailable)))
     }
-    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
         ready(Ok(Vec::new()))
     }
 }
@@ -311,7 +321,7 @@ impl Server {
     fn start(dir: &Path, fake: &Arc<Fake>, limits: ApiLimits) -> Self {
         let ending = CancellationToken::new();
         let api = Api { service: Arc::clone(fake) as Arc<dyn Service>, limits, ending: ending.clone() };
-        let bound = Bound::bind(&dir.join(SOCKET)).unwrap();
+        let bound = ApiListener::bind(&dir.join(SOCKET)).unwrap();
         let serving = tokio::spawn(bound.serve(router(api), limits, ending.clone()));
         Self { ending, serving }
     }
@@ -417,10 +427,10 @@ async fn the_socket_is_private_and_goes_with_the_gateway() {
     server.end().await;
     assert!(!socket.exists());
     std::fs::write(&socket, "precious").unwrap();
-    assert_eq!(Bound::bind(&socket).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(ApiListener::bind(&socket).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
     let long = dir.path().join("x".repeat(120));
-    assert_eq!(Bound::bind(&long).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    assert_eq!(ApiListener::bind(&long).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
 }
 
 #[tokio::test]
@@ -428,10 +438,10 @@ async fn verbs_reach_the_service_with_their_key() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     let server = Server::start(dir.path(), &fake, LIMITS);
-    let client = Client::new(dir.path());
+    let client = GatewayClient::new(dir.path());
     let key = IdempotencyKey::parse("k").unwrap();
     let path = |rest: &str| format!("/v1/sessions/agent:demo:acp:a%2Fb{rest}");
-    let _: Spawned = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();
+    let _: SpawnResult = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();
     let body = PromptBody {
         text: "hi".into(),
         mode: None,
@@ -441,16 +451,16 @@ async fn verbs_reach_the_service_with_their_key() {
     };
     let accepted: PromptAccepted = client.post(&path("/prompt"), &body, &key).await.unwrap();
     assert_eq!(accepted.run_id, fake.run);
-    let _: Cancelled = client.post(&path("/cancel"), &json!({}), &key).await.unwrap();
-    let _: SessionNow = client.post(&path("/close"), &json!({"reason": "done"}), &key).await.unwrap();
+    let _: CancelResult = client.post(&path("/cancel"), &json!({}), &key).await.unwrap();
+    let _: SessionStatus = client.post(&path("/close"), &json!({"reason": "done"}), &key).await.unwrap();
     let discard = json!({"reason": "done", "discard": true});
     for verb in ["/reset", "/archive", "/delete"] {
-        let _: SessionNow = client.post(&path(verb), &discard, &key).await.unwrap();
+        let _: SessionStatus = client.post(&path(verb), &discard, &key).await.unwrap();
     }
     for body in [json!({"reason": "done"}), json!({"reason": "done", "binding_id": BindingId::mint()})] {
         let _: Vec<Value> = client.post(&path("/unbind"), &body, &key).await.unwrap();
     }
-    let _: SessionNow = client.post(&path("/new"), &json!({}), &key).await.unwrap();
+    let _: SessionStatus = client.post(&path("/new"), &json!({}), &key).await.unwrap();
     for option in [
         json!({"mode": "ask"}),
         json!({"model": "big"}),
@@ -461,10 +471,11 @@ async fn verbs_reach_the_service_with_their_key() {
         json!({"config": {"id": "effort", "value": "low"}}),
         json!({"defaults": true}),
     ] {
-        let _: SessionNow = client.post(&path("/options"), &option, &key).await.unwrap();
+        let _: SessionStatus = client.post(&path("/options"), &option, &key).await.unwrap();
     }
     for none_or_two in [json!({}), json!({"mode": "ask", "model": "big"}), json!({"defaults": false})] {
-        let refused = client.post::<_, SessionNow>(&path("/options"), &none_or_two, &key).await.unwrap_err();
+        let refused =
+            client.post::<_, SessionStatus>(&path("/options"), &none_or_two, &key).await.unwrap_err();
         assert_eq!(refused.code, Code::Usage, "{none_or_two}");
     }
     let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };

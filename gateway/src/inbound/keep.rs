@@ -2,13 +2,13 @@
 //! then sends the response. If the adapter cannot (a kill, an acknowledgement that may be lost), the gateway
 //! executes the interaction anyway and reports it in the conversation.
 
-use super::{Inlet, Inner, check, lane_of};
-use crate::channel::{AnswerShown, Claim, Kept, PartKind};
-use crate::core::command::{self, Act, Command};
-use crate::core::permission::{NOT_PENDING, named};
-use crate::core::project::quoted;
+use super::{InboundService, Inner, queue_key, validate};
+use crate::channel::{PartKind, PostedReply, ReplyReservation, ReserveOutcome};
+use crate::core::command::{ChatCommand, SessionAction};
+use crate::core::permission::{NOT_PENDING, parse_permission_id};
+use crate::core::project::quote_name;
 use crate::core::rows::ConversationRef;
-use crate::core::told;
+use crate::core::{command, told};
 use crate::error::Failure;
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::inbox::{self, Inbound, Outcome};
@@ -19,130 +19,138 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Maximum duration of a started commit beyond the caller's patience.
-const COMMIT: Duration = Duration::from_millis(500);
+const COMMIT_GRACE: Duration = Duration::from_millis(500);
 /// Reason recorded for a withdrawn reservation.
-const NOT_HEARD: &str = "not-acknowledged";
+const NOT_ACKNOWLEDGED: &str = "not-acknowledged";
 
 /// Key of a message: its conversation, and the channel's message id.
-pub(super) type Key = (ConversationRef, String);
+pub(super) type MessageKey = (ConversationRef, String);
 
 /// Reservations held by adapters.
 #[derive(Debug, Default)]
-pub(super) struct Claims(Mutex<HashSet<Key>>);
+pub(super) struct Reservations(Mutex<HashSet<MessageKey>>);
 
-impl Claims {
-    fn all(&self) -> MutexGuard<'_, HashSet<Key>> {
+impl Reservations {
+    fn all(&self) -> MutexGuard<'_, HashSet<MessageKey>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True if an adapter holds a reservation on the message.
     pub(super) fn is_held(&self, inbound: &Inbound) -> bool {
-        self.all().contains(&key_of(inbound))
+        self.all().contains(&message_key(inbound))
     }
 
     /// Removes the reservation of a message that is done.
-    pub(super) fn end(&self, inbound: &Inbound) {
-        self.all().remove(&key_of(inbound));
+    pub(super) fn release(&self, inbound: &Inbound) {
+        self.all().remove(&message_key(inbound));
     }
 }
 
-pub(super) fn key_of(inbound: &Inbound) -> Key {
-    (lane_of(&inbound.conversation), inbound.message_id.clone())
+pub(super) fn message_key(inbound: &Inbound) -> MessageKey {
+    (queue_key(&inbound.conversation), inbound.message_id.clone())
 }
 
 /// Guard of a reservation. When dropped, an interaction that is not complete is left to the gateway.
-struct Hold {
+struct ReservationGuard {
     inner: Arc<Inner>,
-    key: Key,
+    key: MessageKey,
 }
 
-impl Hold {
+impl ReservationGuard {
     /// Reserves the message; `None` if it is reserved already.
     fn of(inner: &Arc<Inner>, inbound: &Inbound) -> Option<Self> {
-        let key = key_of(inbound);
-        let is_free = inner.claims.all().insert(key.clone());
+        let key = message_key(inbound);
+        let is_free = inner.reservations.all().insert(key.clone());
         is_free.then(|| Self { inner: Arc::clone(inner), key })
     }
 }
 
-impl Drop for Hold {
+impl Drop for ReservationGuard {
     fn drop(&mut self) {
-        if self.inner.claims.all().remove(&self.key) {
-            self.inner.left.notify_one();
+        if self.inner.reservations.all().remove(&self.key) {
+            self.inner.retry_needed.notify_one();
         }
     }
 }
 
 /// State of the message's inbox row before the reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Row {
+enum ReservedRowState {
     New,
-    Before,
-    Done,
+    Unsettled,
+    Settled,
 }
 
-fn kept(tx: &Tx<'_>, said: &Inbound) -> Result<Row, StoreError> {
+fn insert_reserved(tx: &Tx<'_>, said: &Inbound) -> Result<ReservedRowState, StoreError> {
     let before = inbox::get(tx, &said.conversation, &said.message_id)?;
     if before.is_none() {
         inbox::insert(tx, said)?;
     }
-    Ok(before.map_or(Row::New, |row| if row.settled { Row::Done } else { Row::Before }))
+    Ok(before.map_or(ReservedRowState::New, |row| {
+        if row.settled { ReservedRowState::Settled } else { ReservedRowState::Unsettled }
+    }))
 }
 
-impl Inlet {
-    /// See [`crate::channel::Inbox::keep_first`].
-    pub(super) async fn first_kept(&self, message: Inbound, patience: Duration) -> Kept {
-        if let Err(failure) = check(&message) {
-            return Kept::Not { why: failure.to_string() };
+impl InboundService {
+    /// See [`crate::channel::InboundPort::reserve`].
+    pub(super) async fn reserve_interaction(&self, message: Inbound, patience: Duration) -> ReserveOutcome {
+        if let Err(failure) = validate(&message) {
+            return ReserveOutcome::NotReserved { why: failure.to_string() };
         }
-        let Some(hold) = Hold::of(&self.inner, &message) else { return Kept::Repeated };
+        let Some(hold) = ReservationGuard::of(&self.inner, &message) else {
+            return ReserveOutcome::Duplicate;
+        };
         // The first swap decides: either the writer writes the row, or after a timeout it is never written.
         let decided = Arc::new(AtomicBool::new(false));
         let (begun, said) = (Arc::clone(&decided), message.clone());
         let insert = move |tx: &Tx<'_>| match begun.swap(true, Ordering::SeqCst) {
             true => Ok(None),
-            false => kept(tx, &said).map(Some),
+            false => insert_reserved(tx, &said).map(Some),
         };
         let store = self.inner.store.clone();
         let mut write = Box::pin(async move { store.write("inbox_keep", insert).await });
         let mut done = tokio::time::timeout(patience, &mut write).await;
         if done.is_err() && decided.swap(true, Ordering::SeqCst) {
-            done = tokio::time::timeout(COMMIT, &mut write).await;
+            done = tokio::time::timeout(COMMIT_GRACE, &mut write).await;
             if done.is_err() {
                 // The reservation is held until the commit has finished, so that no retry runs before.
                 tokio::spawn(async move {
                     drop(write.await);
                     drop(hold);
                 });
-                return Kept::Unknown { why: "its commit takes long".to_owned() };
+                return ReserveOutcome::Unknown { why: "its commit takes long".to_owned() };
             }
         }
         let kept = match done {
-            Ok(Ok(Some(Row::Done))) => Kept::Repeated,
+            Ok(Ok(Some(ReservedRowState::Settled))) => ReserveOutcome::Duplicate,
             Ok(Ok(Some(row))) => {
-                return Kept::Taken(Claim { is_new: row == Row::New, _held: Box::new(hold) });
+                return ReserveOutcome::Reserved(ReplyReservation {
+                    is_new: row == ReservedRowState::New,
+                    _held: Box::new(hold),
+                });
             }
-            Ok(Err(error)) => Kept::Not { why: error.to_string() },
-            Ok(Ok(None)) | Err(_) => Kept::Not { why: "its database is busy".to_owned() },
+            Ok(Err(error)) => ReserveOutcome::NotReserved { why: error.to_string() },
+            Ok(Ok(None)) | Err(_) => ReserveOutcome::NotReserved { why: "its database is busy".to_owned() },
         };
-        self.inner.claims.end(&message);
+        self.inner.reservations.release(&message);
         kept
     }
 
-    /// See [`crate::channel::Inbox::withdraw`]. Runs in the conversation queue, after a message in progress.
-    pub(super) async fn take_back(&self, message: Inbound) -> bool {
-        let lane = self.inner.lane(&message.conversation);
-        let turn = lane.lock().await;
+    /// See [`crate::channel::InboundPort::withdraw`]. Runs in the conversation queue, after a message in
+    /// progress.
+    pub(super) async fn withdraw_interaction(&self, message: Inbound) -> bool {
+        let lock = self.inner.conversation_lock(&message.conversation);
+        let turn = lock.lock().await;
         let said = message.clone();
-        let ignored = Outcome::Ignored { reason: NOT_HEARD.to_owned() };
+        let ignored = Outcome::Ignored { reason: NOT_ACKNOWLEDGED.to_owned() };
         let withdraw = move |tx: &Tx<'_>| inbox::withdraw(tx, &said, &ignored);
         let withdrawn = self.inner.store.write("inbox_withdraw", withdraw).await;
         drop(turn);
-        drop(lane);
-        self.inner.prune(&message.conversation);
+        drop(lock);
+        self.inner.remove_idle_lock(&message.conversation);
         match withdrawn {
             Ok(is_so) => {
-                self.inner.claims.end(&message);
+                self.inner.reservations.release(&message);
                 is_so
             }
             Err(error) => {
@@ -152,16 +160,16 @@ impl Inlet {
         }
     }
 
-    /// See [`crate::channel::Inbox::told`].
-    pub(super) async fn was_told(&self, message: Inbound, answer: Option<AnswerShown>) -> bool {
+    /// See [`crate::channel::InboundPort::mark_replied`].
+    pub(super) async fn record_caller_reply(&self, message: Inbound, answer: Option<PostedReply>) -> bool {
         let said = message.clone();
         let settle = move |tx: &Tx<'_>| {
             let row = inbox::get(tx, &said.conversation, &said.message_id)?;
             let Some(outcome) = row.and_then(|row| row.outcome) else { return Ok(false) };
             let asks = outcome.asks().zip(outcome.prompted());
-            if let (Some(AnswerShown { message_id, text }), Some((asks, session))) = (answer.clone(), asks) {
+            if let (Some(PostedReply { message_id, text }), Some((asks, session))) = (answer.clone(), asks) {
                 let shown = ButtonMessage { message_id, kind: PartKind::Notice, text };
-                buttons::keep(tx, &said.conversation, session, &shown, &asks.about)?;
+                buttons::insert_message(tx, &said.conversation, session, &shown, &asks.about)?;
             }
             inbox::settle(tx, &said, &outcome)?;
             Ok(true)
@@ -169,7 +177,7 @@ impl Inlet {
         match self.inner.store.write("inbox_told", settle).await {
             Ok(is_settled) => {
                 if is_settled {
-                    self.inner.claims.end(&message);
+                    self.inner.reservations.release(&message);
                 }
                 true
             }
@@ -183,15 +191,20 @@ impl Inlet {
 
 impl Inner {
     /// True if the message's adapter sends the response and still holds the reservation.
-    pub(super) fn is_told_by_caller(&self, inbound: &Inbound) -> bool {
-        inbound.answer == inbox::Answer::ByCaller && self.claims.is_held(inbound)
+    pub(super) fn is_reply_by_caller(&self, inbound: &Inbound) -> bool {
+        inbound.answer == inbox::ReplyRoute::ByCaller && self.reservations.is_held(inbound)
     }
 }
 
 /// Builds the text for a conversation about an interaction whose response may not have been delivered.
 /// `caller_tells` is true if the interaction was executed in time and only its response may be missing. A
 /// private response is not repeated. `is_markdown`: the conversation renders Markdown.
-pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_markdown: bool) -> String {
+pub(super) fn late_reply_text(
+    inbound: &Inbound,
+    outcome: &Outcome,
+    caller_tells: bool,
+    is_markdown: bool,
+) -> String {
     let command = command::parse(&inbound.text);
     let words: Vec<&str> = inbound.text.split_whitespace().take(2).collect();
     let is_refused = matches!(outcome, Outcome::Refused { .. });
@@ -201,16 +214,16 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
         (true, false) => "was done, and whoever used it may not have been told",
         (true, true) => "could not be done, and whoever used it may not have been told",
     };
-    let what = format!("`{}` of {} {became}", words.join(" "), quoted(&inbound.author, is_markdown));
-    let is_private = command.as_ref().is_some_and(Command::is_private);
-    let changes = matches!(&command, Some(Command::On { act, .. }) if act.changes());
+    let what = format!("`{}` of {} {became}", words.join(" "), quote_name(&inbound.author, is_markdown));
+    let is_private = command.as_ref().is_some_and(ChatCommand::is_private);
+    let changes = matches!(&command, Some(ChatCommand::On { act, .. }) if act.changes());
     let said = outcome.text();
     match outcome {
         Outcome::Ignored { .. } => String::new(),
         Outcome::Refused { failure, .. } if is_private => {
             // What happened is private; the next step is the same for everybody.
-            let over = over(command.as_ref(), failure).unwrap_or_default();
-            format!("{what}{over}. Next: {}", told::next(failure))
+            let over = answer_too_late_text(command.as_ref(), failure).unwrap_or_default();
+            format!("{what}{over}. Next: {}", told::next_step(failure))
         }
         Outcome::Refused { .. } => format!("{what}: {said}"),
         _ if is_private && !changes => format!("{what}. What it says is for them alone: use it again."),
@@ -221,9 +234,9 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
 
 /// Returns why repeating an answer to a permission request is useless: a click names its request, which is
 /// settled; a typed answer may have matched none or several.
-fn over(command: Option<&Command>, failure: &Failure) -> Option<&'static str> {
-    let Some(Command::On { act: Act::Answer(args), .. }) = command else { return None };
-    let is_one = args.permission.as_deref().is_some_and(|id| named(id).is_some());
+fn answer_too_late_text(command: Option<&ChatCommand>, failure: &Failure) -> Option<&'static str> {
+    let Some(ChatCommand::On { act: SessionAction::Answer(args), .. }) = command else { return None };
+    let is_one = args.permission.as_deref().is_some_and(|id| parse_permission_id(id).is_some());
     let text = if is_one { ": its question is over" } else { ": it named no single question that waits" };
     (failure.detail_code.as_deref() == Some(NOT_PENDING)).then_some(text)
 }

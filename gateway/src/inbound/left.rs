@@ -4,13 +4,13 @@
 //! In each conversation one worker sends the pending replies, in the order of the messages. Incoming messages
 //! do not wait for it, and conversations are independent.
 
-use super::keep::{Key, key_of};
-use super::tell::Before;
-use super::{Inlet, Inner, lane_of, span};
+use super::keep::{MessageKey, message_key};
+use super::tell::PriorReply;
+use super::{InboundService, Inner, queue_key, span};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Health, StoreError, buttons, replies, said};
+use crate::store::{StoreError, StoreHealth, buttons, replies, said};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,33 +21,33 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 /// Maximum number of messages of a conversation read at once.
-const ROWS: u64 = 256;
+const BATCH_ROWS: u64 = 256;
 /// Maximum number of conversations retried concurrently.
-const AT_ONCE: usize = 64;
+const CONCURRENT_MAX: usize = 64;
 /// First and maximum delay before messages that are not settled are retried, in milliseconds.
 const RETRY_MS: (u64, u64) = (1_000, 30_000);
 
 /// Pending replies.
 #[derive(Debug, Default)]
-pub(super) struct Untold(Mutex<State>);
+pub(super) struct ReplyQueue(Mutex<ReplyQueueState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ReplyQueueState {
     /// Conversations with an active worker; true if more replies arrived since the worker's last read.
     busy: HashMap<ConversationRef, bool>,
     /// Messages executed by this process whose reply was not attempted yet.
-    new: HashSet<Key>,
+    new: HashSet<MessageKey>,
 }
 
-impl Untold {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ReplyQueue {
+    fn lock(&self) -> MutexGuard<'_, ReplyQueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks a message as executed just now, so that its reply was certainly not sent; `false` removes the
     /// mark.
-    pub(super) fn is_new(&self, inbound: &Inbound, is_so: bool) {
-        let (mut state, key) = (self.lock(), key_of(inbound));
+    pub(super) fn mark_fresh(&self, inbound: &Inbound, is_so: bool) {
+        let (mut state, key) = (self.lock(), message_key(inbound));
         if is_so {
             state.new.insert(key)
         } else {
@@ -56,23 +56,23 @@ impl Untold {
     }
 
     /// Claims the reply. Returns true for the first attempt in this process.
-    fn is_first(&self, inbound: &Inbound) -> bool {
-        self.lock().new.remove(&key_of(inbound))
+    fn take_fresh(&self, inbound: &Inbound) -> bool {
+        self.lock().new.remove(&message_key(inbound))
     }
 }
 
 /// Worker that sends the pending replies of a conversation.
-struct Telling<'a> {
+struct ReplyWorker<'a> {
     inner: &'a Inner,
     at: ConversationRef,
     is_over: bool,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> ReplyWorker<'a> {
     /// Starts a worker; `None` if one is active already, which then reads again before it ends.
     fn begin(inner: &'a Inner, at: &ConversationRef) -> Option<Self> {
-        let at = lane_of(at);
-        match inner.untold.lock().busy.entry(at.clone()) {
+        let at = queue_key(at);
+        match inner.reply_queue.lock().busy.entry(at.clone()) {
             Entry::Occupied(mut there) => {
                 there.insert(true);
                 None
@@ -86,7 +86,7 @@ impl<'a> Telling<'a> {
 
     /// True if more replies arrived since the last read; otherwise the worker ends.
     fn has_more(&mut self) -> bool {
-        let mut state = self.inner.untold.lock();
+        let mut state = self.inner.reply_queue.lock();
         let has_more = state.busy.insert(self.at.clone(), false).unwrap_or(false);
         if !has_more {
             state.busy.remove(&self.at);
@@ -96,17 +96,17 @@ impl<'a> Telling<'a> {
     }
 }
 
-impl Drop for Telling<'_> {
+impl Drop for ReplyWorker<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             // A reply could not be sent: retried later, with newer ones.
-            self.inner.untold.lock().busy.remove(&self.at);
-            self.inner.left.notify_one();
+            self.inner.reply_queue.lock().busy.remove(&self.at);
+            self.inner.retry_needed.notify_one();
         }
     }
 }
 
-impl Inlet {
+impl InboundService {
     /// Processes unfinished messages and replies at start, before any channel is opened. Returns the number
     /// of settled messages.
     ///
@@ -116,28 +116,28 @@ impl Inlet {
         let places = self.inner.store.read("inbox_unsettled", inbox::unsettled_in).await?;
         let (mut settled, mut each) = (0, JoinSet::new());
         for at in places {
-            if each.len() >= AT_ONCE {
-                settled += ended(each.join_next().await);
+            if each.len() >= CONCURRENT_MAX {
+                settled += settled_count(each.join_next().await);
             }
             let inner = Arc::clone(&self.inner);
-            each.spawn(async move { inner.take_up(&at).await });
+            each.spawn(async move { inner.resume_conversation(&at).await });
         }
         while let Some(done) = each.join_next().await {
-            settled += ended(Some(done));
+            settled += settled_count(Some(done));
         }
         Ok(settled)
     }
 
     /// Retries messages that could not be settled (full disk, channel unavailable), until they are or `stop`.
-    pub(crate) async fn keep(self, stop: CancellationToken) {
-        self.inner.left.notify_one();
+    pub(crate) async fn run_retries(self, stop: CancellationToken) {
+        self.inner.retry_needed.notify_one();
         let mut health = self.inner.store.health();
         let mut adapters = self.inner.channels.changes();
         let mut pause_ms = RETRY_MS.0;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.inner.left.notified() => {}
+                () = self.inner.retry_needed.notified() => {}
                 // A new adapter may make replies deliverable.
                 Ok(()) = adapters.changed() => {}
             }
@@ -145,41 +145,41 @@ impl Inlet {
                 biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
-                () = healed(&mut health) => {}
+                () = wait_until_writable(&mut health) => {}
             }
             pause_ms = (pause_ms * 2).min(RETRY_MS.1);
             // Unfinished work is resumed by the next start.
             let is_settled = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                is_settled = self.settles_all() => is_settled,
+                is_settled = self.retry_unsettled() => is_settled,
             };
             if is_settled {
                 pause_ms = RETRY_MS.0;
             } else {
-                self.inner.left.notify_one();
+                self.inner.retry_needed.notify_one();
             }
         }
     }
 
     /// Retries all unsettled messages. True if the remaining ones are in progress elsewhere or wait for an
     /// adapter.
-    async fn settles_all(&self) -> bool {
+    async fn retry_unsettled(&self) -> bool {
         let Ok(settled) = self.resume().await else { return false };
         if settled > 0 {
             tracing::info!(settled, "messages that had to wait were settled");
         }
-        let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, ROWS));
+        let left = self.inner.store.read("inbox_left", |db| inbox::unsettled_messages(db, BATCH_ROWS));
         let inner = &self.inner;
         let is_elsewhere = |row: &InboxRow| {
-            inner.claims.is_held(&row.inbound) || !inner.channels.serves(&row.inbound.conversation)
+            inner.reservations.is_held(&row.inbound) || !inner.channels.has_adapter(&row.inbound.conversation)
         };
         left.await.is_ok_and(|rows| rows.iter().all(is_elsewhere))
     }
 }
 
 /// Returns the number of messages settled by a task that has ended.
-fn ended(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
+fn settled_count(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
     let settled = task.transpose().map_err(|error| {
         tracing::error!(%error, "the task of a conversation ended out of order");
     });
@@ -187,9 +187,9 @@ fn ended(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
 }
 
 /// Waits until the store accepts commits again.
-async fn healed(health: &mut watch::Receiver<Health>) {
+async fn wait_until_writable(health: &mut watch::Receiver<StoreHealth>) {
     while health.changed().await.is_ok() {
-        if *health.borrow_and_update() == Health::Well {
+        if *health.borrow_and_update() == StoreHealth::Well {
             return;
         }
     }
@@ -198,37 +198,39 @@ async fn healed(health: &mut watch::Receiver<Health>) {
 
 impl Inner {
     /// Executes and answers the unfinished messages of a conversation. Returns the number of settled ones.
-    async fn take_up(&self, at: &ConversationRef) -> usize {
+    async fn resume_conversation(&self, at: &ConversationRef) -> usize {
         let of = at.clone();
-        let undone = self.store.read("inbox_undone", move |db| inbox::undone(db, &of, ROWS)).await;
+        let undone =
+            self.store.read("inbox_undone", move |db| inbox::unprocessed_messages(db, &of, BATCH_ROWS)).await;
         // A reserved message is left to its adapter.
-        let is_left = |row: &InboxRow| !self.claims.is_held(&row.inbound);
+        let is_left = |row: &InboxRow| !self.reservations.is_held(&row.inbound);
         for row in undone.unwrap_or_default().into_iter().filter(is_left) {
             let message_id = row.inbound.message_id.clone();
             let around = span(&row.inbound);
-            if let Err(failure) = self.take(row.inbound).instrument(around).await {
+            if let Err(failure) = self.process(row.inbound).instrument(around).await {
                 tracing::warn!(message_id, %failure, "a message of before waits on");
             }
         }
-        self.tell_left(at).await
+        self.flush_replies(at).await
     }
 
     /// Sends the pending replies of a conversation, unless a worker is active. Returns the number of settled
     /// messages.
-    pub(super) async fn tell_left(&self, at: &ConversationRef) -> usize {
+    pub(super) async fn flush_replies(&self, at: &ConversationRef) -> usize {
         let mut settled = 0;
-        let Some(mut telling) = Telling::begin(self, at) else { return settled };
+        let Some(mut worker) = ReplyWorker::begin(self, at) else { return settled };
         loop {
             let of = at.clone();
-            let untold = self.store.read("inbox_untold", move |db| inbox::untold(db, &of, ROWS)).await;
+            let untold =
+                self.store.read("inbox_untold", move |db| inbox::pending_replies(db, &of, BATCH_ROWS)).await;
             let Ok(rows) = untold else { return settled };
-            let (is_page, before) = (rows.len() as u64 == ROWS, settled);
+            let (is_page, before) = (rows.len() as u64 == BATCH_ROWS, settled);
             for (row, outcome) in rows {
-                if self.is_told_by_caller(&row.inbound) {
+                if self.is_reply_by_caller(&row.inbound) {
                     continue;
                 }
                 let (message_id, around) = (row.inbound.message_id.clone(), span(&row.inbound));
-                if let Err(failure) = self.tell_one(row, outcome).instrument(around).await {
+                if let Err(failure) = self.flush_reply(row, outcome).instrument(around).await {
                     // Later replies must not overtake this one.
                     tracing::info!(message_id, %failure, "what came of a message is told later");
                     return settled;
@@ -236,32 +238,33 @@ impl Inner {
                 settled += 1;
             }
             let goes_on = is_page && settled > before;
-            if !goes_on && !telling.has_more() {
+            if !goes_on && !worker.has_more() {
                 return settled;
             }
         }
     }
 
     /// Sends the reply to a message, and settles the message.
-    async fn tell_one(&self, row: InboxRow, outcome: Outcome) -> Result<(), Failure> {
-        let before = match (self.untold.is_first(&row.inbound), row.caller_tells) {
-            (true, _) => Before::Nobody,
-            (false, true) => Before::PerhapsByCaller,
-            (false, false) => Before::Perhaps,
+    async fn flush_reply(&self, row: InboxRow, outcome: Outcome) -> Result<(), Failure> {
+        let before = match (self.reply_queue.take_fresh(&row.inbound), row.caller_tells) {
+            (true, _) => PriorReply::NotSent,
+            (false, true) => PriorReply::MaybeSentByCaller,
+            (false, false) => PriorReply::MaybeSent,
         };
-        let told = self.tell(&row.inbound, &outcome, row.received_at_ms, before).await?;
-        let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
+        let told = self.send_reply(&row.inbound, &outcome, row.received_at_ms, before).await?;
+        let receives_own_messages =
+            self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.receives_own_messages());
         let said = row.inbound;
         let settle = move |tx: &crate::store::Tx<'_>| {
             for reply in &told {
-                replies::ended(tx, &reply.nonce, Some(&reply.message.message_id))?;
-                if hears_itself {
-                    said::remember(tx, &said.conversation, &reply.message.message_id)?;
+                replies::record_outcome(tx, &reply.nonce, Some(&reply.message.message_id))?;
+                if receives_own_messages {
+                    said::record_sent_message(tx, &said.conversation, &reply.message.message_id)?;
                 }
                 if let (true, Some(asks), Some(session)) =
                     (reply.has_buttons, outcome.asks(), outcome.prompted())
                 {
-                    buttons::keep(tx, &said.conversation, session, &reply.message, &asks.about)?;
+                    buttons::insert_message(tx, &said.conversation, session, &reply.message, &asks.about)?;
                 }
             }
             inbox::settle(tx, &said, &outcome)

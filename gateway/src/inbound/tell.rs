@@ -1,14 +1,14 @@
 //! Replies to messages: sent once, with a nonce derived from the message.
 
-use super::keep::late;
-use super::{Inner, root_nonce};
-use crate::channel::{Channel, Lookup, Outgoing, SendOutcome, Signal};
+use super::keep::late_reply_text;
+use super::{Inner, message_nonce};
+use crate::channel::{ChannelAdapter, LookupOutcome, Outgoing, SendOutcome, Signal};
 use crate::core::project::PartKind;
 use crate::core::split::split;
 use crate::error::Failure;
 use crate::store::buttons::ButtonMessage;
-use crate::store::inbox::{Answer, Inbound, Outcome};
-use crate::store::replies::{self, Apart};
+use crate::store::inbox::{Inbound, Outcome, ReplyRoute};
+use crate::store::replies::{self, ReplySearchKey};
 use acp_shared::codes::Code;
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ const REPLY_ATTEMPTS_MAX: u32 = 3;
 /// Maximum wait for a rate-limited channel, in milliseconds.
 const REPLY_LIMIT_MS: u64 = 5_000;
 /// Maximum duration of a reaction, in milliseconds.
-const SIGNAL_MS: u64 = 10_000;
+const SIGNAL_TIMEOUT_MS: u64 = 10_000;
 
 /// Sender of a possible earlier reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Before {
+pub(super) enum PriorReply {
     /// The message was executed just now: no reply was sent.
-    Nobody,
+    NotSent,
     /// The gateway may have replied in the conversation.
-    Perhaps,
+    MaybeSent,
     /// The adapter may have responded to the interaction, or the gateway after it.
-    PerhapsByCaller,
+    MaybeSentByCaller,
 }
 
 /// Sent message of a reply.
-pub(super) struct Reply {
+pub(super) struct SentReply {
     /// Nonce of the message.
     pub(super) nonce: String,
     /// The channel's message id, and the text.
@@ -43,23 +43,27 @@ pub(super) struct Reply {
 impl Inner {
     /// Sends the reply to a message, once: its nonce is derived from the message id. Returns the sent
     /// messages.
-    pub(super) async fn tell(
+    pub(super) async fn send_reply(
         &self,
         inbound: &Inbound,
         outcome: &Outcome,
         received_at_ms: u64,
-        before: Before,
-    ) -> Result<Vec<Reply>, Failure> {
+        before: PriorReply,
+    ) -> Result<Vec<SentReply>, Failure> {
         if outcome.is_shown() {
             return Ok(Vec::new());
         }
         // Deferred until an adapter serves the conversation, like the agent's output.
         let channel = self.channels.get(&inbound.conversation).map_err(Failure::from)?;
         let text = match inbound.answer {
-            Answer::ByMessage => outcome.text(),
-            Answer::ByCaller => {
-                late(inbound, outcome, before == Before::PerhapsByCaller, channel.reads_markdown()).into()
-            }
+            ReplyRoute::ByMessage => outcome.text(),
+            ReplyRoute::ByCaller => late_reply_text(
+                inbound,
+                outcome,
+                before == PriorReply::MaybeSentByCaller,
+                channel.renders_markdown(),
+            )
+            .into(),
         };
         let kind =
             if matches!(outcome, Outcome::Refused { .. }) { PartKind::Error } else { PartKind::Notice };
@@ -73,8 +77,9 @@ impl Inner {
         let count = texts.len();
         for (number, text) in texts.into_iter().enumerate() {
             let asks = outcome.asks().filter(|_| number + 1 == count);
-            let nonce = root_nonce(inbound, &format!("reply {number}"));
-            let Apart { tag, others } = self.apart(inbound, (&nonce, &text), received_at_ms).await?;
+            let nonce = message_nonce(inbound, &format!("reply {number}"));
+            let ReplySearchKey { tag, others } =
+                self.reserve_reply(inbound, (&nonce, &text), received_at_ms).await?;
             let message = Outgoing {
                 kind,
                 text,
@@ -89,14 +94,14 @@ impl Inner {
                 files: Vec::new(),
             };
             let Some(message_id) =
-                self.reply(channel.as_ref(), inbound, &message, before != Before::Nobody).await?
+                self.send_message(channel.as_ref(), inbound, &message, before != PriorReply::NotSent).await?
             else {
                 let nonce = message.nonce;
-                let never = move |tx: &crate::store::Tx<'_>| replies::ended(tx, &nonce, None);
+                let never = move |tx: &crate::store::Tx<'_>| replies::record_outcome(tx, &nonce, None);
                 self.store.write("reply_rejected", never).await?;
                 continue;
             };
-            said.push(Reply {
+            said.push(SentReply {
                 nonce: message.nonce,
                 message: ButtonMessage { message_id, kind, text: message.text },
                 has_buttons: asks.is_some(),
@@ -107,14 +112,14 @@ impl Inner {
 
     /// Returns what distinguishes the reply from the gateway's other messages; committed before sending
     /// (H12).
-    async fn apart(
+    async fn reserve_reply(
         &self,
         inbound: &Inbound,
         (nonce, text): (&str, &str),
         received_at_ms: u64,
-    ) -> Result<Apart, Failure> {
+    ) -> Result<ReplySearchKey, Failure> {
         let (at, said) = (inbound.conversation.clone(), (nonce.to_owned(), text.to_owned()));
-        let since_ms = received_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS);
+        let since_ms = received_at_ms.saturating_sub(replies::SEARCH_WINDOW_MS);
         let begin = move |tx: &crate::store::Tx<'_>| replies::begin(tx, &at, (&said.0, &said.1), since_ms);
         self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }
@@ -122,9 +127,9 @@ impl Inner {
     /// Sends one message of a reply and returns the channel's message id. If an earlier attempt has an
     /// unknown result (response lost, or made by an earlier process), the message is looked up first and
     /// never sent blindly.
-    async fn reply(
+    async fn send_message(
         &self,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         inbound: &Inbound,
         message: &Outgoing,
         mut is_unknown: bool,
@@ -133,13 +138,13 @@ impl Inner {
             let looked = if is_unknown {
                 channel.lookup(&inbound.conversation, message).await
             } else {
-                Lookup::Absent
+                LookupOutcome::Absent
             };
             let outcome = match looked {
-                Lookup::Found { message_id } => return Ok(Some(message_id)),
-                Lookup::Unknown { why } => SendOutcome::Uncertain { why },
-                Lookup::Later { retry_after_ms, .. } => SendOutcome::Limited { retry_after_ms },
-                Lookup::Absent => channel.send(&inbound.conversation, message).await.of(message),
+                LookupOutcome::Found { message_id } => return Ok(Some(message_id)),
+                LookupOutcome::Unknown { why } => SendOutcome::Uncertain { why },
+                LookupOutcome::Later { retry_after_ms, .. } => SendOutcome::Limited { retry_after_ms },
+                LookupOutcome::Absent => channel.send(&inbound.conversation, message).await.of(message),
             };
             is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });
             match outcome {
@@ -169,10 +174,10 @@ impl Inner {
     }
 
     /// Acknowledges a prompt with a reaction, in the background.
-    pub(super) fn show(&self, inbound: &Inbound, outcome: &Outcome) {
+    pub(super) fn acknowledge(&self, inbound: &Inbound, outcome: &Outcome) {
         let Outcome::Prompted { queued_behind, .. } = outcome else { return };
         let Ok(channel) = self.channels.get(&inbound.conversation) else { return };
-        if inbound.answer == Answer::ByCaller || !channel.can_signal() {
+        if inbound.answer == ReplyRoute::ByCaller || !channel.can_signal() {
             return;
         }
         let message_id = inbound.message_id.clone();
@@ -181,7 +186,7 @@ impl Inner {
         let at = inbound.conversation.clone();
         tokio::spawn(async move {
             let shown = channel.signal(&at, &signal);
-            drop(tokio::time::timeout(Duration::from_millis(SIGNAL_MS), shown).await);
+            drop(tokio::time::timeout(Duration::from_millis(SIGNAL_TIMEOUT_MS), shown).await);
         });
     }
 }

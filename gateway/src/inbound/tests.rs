@@ -2,19 +2,19 @@
 use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
-use crate::channel::{Channel, Limit, Lookup, Outgoing, SendOutcome, Unit};
-use crate::config::load::{Inputs, Loaded, load};
+use crate::channel::{ChannelAdapter, LookupOutcome, MessageLimit, Outgoing, SendOutcome, Unit};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy, Scope, effective};
-use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
+use crate::core::request::{CloseRequest, QueueEdit, QueueEditResult};
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
-use crate::core::told::told;
+use crate::core::told::error_message;
 use crate::core::ttl::Expiry;
-use crate::http::service::Reply;
-use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
-use crate::store::levels::Circumstances;
+use crate::http::service::ServiceFuture;
+use crate::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
+use crate::store::levels::SessionActivity;
 use crate::store::sessions::SessionFilter;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
 use acp_shared::ids::RunId;
@@ -35,9 +35,9 @@ mod untold;
 
 use fake::Fake;
 
-fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+fn inlet(store: &Store, fake: &Arc<Fake>) -> InboundService {
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
+    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }
 
 fn message(id: &str, text: &str) -> Inbound {
@@ -57,7 +57,7 @@ fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
 }
 
-async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
+async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
     let (dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let fake = Fake::new(&store);
@@ -66,7 +66,7 @@ async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
 }
 
 #[tokio::test]
-async fn c14_a_message_is_one_prompt_however_often_it_comes() {
+async fn a_message_is_one_prompt_however_often_it_comes() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
@@ -83,7 +83,7 @@ async fn c14_a_message_is_one_prompt_however_often_it_comes() {
 }
 
 #[tokio::test]
-async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
+async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
     let whole = [
         line("person", "hello"),
         line("person", "queued"),
@@ -97,13 +97,13 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
         let said = message("m2", "queued");
         inner.commit(&said).await.unwrap();
         if crash != "committed" {
-            let outcome = inner.act(&said, Vec::new()).await.unwrap();
+            let outcome = inner.execute(&said, Vec::new()).await.unwrap();
             if crash != "prompted" {
                 let (kept, recorded) = (said.clone(), outcome.clone());
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inner.tell(&said, &outcome, 0, super::tell::Before::Nobody).await.unwrap();
+                inner.send_reply(&said, &outcome, 0, super::tell::PriorReply::NotSent).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);
@@ -115,7 +115,7 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
 }
 
 #[tokio::test]
-async fn b01_what_goes_nowhere_is_said() {
+async fn what_goes_nowhere_is_said() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
@@ -138,11 +138,14 @@ async fn b01_what_goes_nowhere_is_said() {
     assert!(failure.message.contains("ACP_STALE_BINDING"), "{failure}");
     assert_eq!(fake.said(), Vec::<String>::new());
     let errors: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
-    assert_eq!(errors, [line("error", &told(&Failure::of(Code::NotBound))), line("error", &refused.text())]);
+    assert_eq!(
+        errors,
+        [line("error", &error_message(&Failure::of(Code::NotBound))), line("error", &refused.text())]
+    );
 }
 
 #[tokio::test]
-async fn c14_a_claim_that_failed_is_released_and_taken_up_again() {
+async fn a_claim_that_failed_is_released_and_taken_up_again() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();
@@ -154,7 +157,10 @@ async fn c14_a_claim_that_failed_is_released_and_taken_up_again() {
     let refused = inlet.accept(message("m2", "more")).await.unwrap();
     assert_eq!(inlet.accept(message("m2", "more")).await.unwrap(), refused);
     assert_eq!(fake.said().len(), 1);
-    assert_eq!(shown(&store).await.last().unwrap(), &line("error", &told(&Failure::of(Code::LimitReached))));
+    assert_eq!(
+        shown(&store).await.last().unwrap(),
+        &line("error", &error_message(&Failure::of(Code::LimitReached)))
+    );
 }
 
 #[tokio::test]
@@ -177,7 +183,7 @@ async fn odd_messages_are_not_taken() {
 async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restart() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let stop = CancellationToken::new();
-    let keeping = tokio::spawn(inlet.clone().keep(stop.clone()));
+    let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let refused = inlet.accept(message("m1", "hello")).await.unwrap_err();
     assert_eq!(refused.code, Code::StoreUnavailable);
@@ -185,7 +191,7 @@ async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restar
     crate::tests::eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) })
         .await;
     crate::tests::eventually("nothing is left in the inbox", || async {
-        let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
         left.is_empty().then_some(())
     })
     .await;
@@ -204,7 +210,7 @@ async fn stale_bindings_and_full_queues_are_counted() {
         let outcome = inlet.accept(message(id, "hello")).await.unwrap();
         assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
     }
-    let places = inlet.inner.places.acquire_many(u32::try_from(WAITING_MAX).unwrap()).await.unwrap();
+    let places = inlet.inner.permits.acquire_many(u32::try_from(IN_PROGRESS_MAX).unwrap()).await.unwrap();
     assert_eq!(inlet.accept(message("3", "hello")).await.unwrap_err().code, Code::LimitReached);
     drop(places);
     let text = inlet.inner.metrics.render();
@@ -214,7 +220,7 @@ async fn stale_bindings_and_full_queues_are_counted() {
     ] {
         assert!(text.contains(series), "{series}: {text}");
     }
-    let levels = store.read("levels", crate::store::levels::look).await.unwrap();
+    let levels = store.read("levels", crate::store::levels::read_gauges).await.unwrap();
     assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
 }
 
@@ -242,24 +248,24 @@ impl Foggy {
     }
 }
 
-impl Channel for Foggy {
+impl ChannelAdapter for Foggy {
     fn id(&self) -> &'static str {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 1_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 1_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, SendOutcome> {
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
         self.taken.lock().unwrap().push(message.nonce.clone());
         let outcome = if Self::one_less(&self.unanswered) {
             SendOutcome::Uncertain { why: "the answer was lost".to_owned() }
@@ -273,27 +279,27 @@ impl Channel for Foggy {
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, Lookup> {
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
         self.since.lock().unwrap().push(message.not_before_ms);
         let is_there = self.taken.lock().unwrap().contains(&message.nonce);
         let found = match (Self::one_less(&self.blind), is_there) {
-            (true, _) => Lookup::Unknown { why: "the history cannot be read".to_owned() },
-            (false, true) => Lookup::Found { message_id: "1".to_owned() },
-            (false, false) => Lookup::Absent,
+            (true, _) => LookupOutcome::Unknown { why: "the history cannot be read".to_owned() },
+            (false, true) => LookupOutcome::Found { message_id: "1".to_owned() },
+            (false, false) => LookupOutcome::Absent,
         };
         Box::pin(std::future::ready(found))
     }
 }
 
-fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, Inlet) {
+fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, InboundService) {
     let foggy = Arc::new(Foggy {
         unanswered: StdMutex::new(unanswered),
         blind: StdMutex::new(blind),
         ..Foggy::default()
     });
-    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn ChannelAdapter>]);
     let service = Fake::new(store) as Arc<dyn Service>;
-    (foggy, Inlet::new(store.clone(), channels, service, Metrics::default()))
+    (foggy, InboundService::new(store.clone(), channels, service, Metrics::default()))
 }
 
 #[tokio::test]

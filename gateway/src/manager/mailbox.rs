@@ -1,9 +1,9 @@
 //! Access to a session's actor: creation, and the two bounded queues.
 
 use super::Manager;
-use crate::core::actor::{Answered, Command, Keyed};
+use crate::core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
 use crate::error::Failure;
-use crate::session_task::{Envelope, Lanes, Patience, run};
+use crate::session_task::{ActorRequest, CommandQueues, LoadRetry, run};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use std::sync::PoisonError;
@@ -20,9 +20,9 @@ pub(crate) const ENDING: &str = "GATEWAY_ENDING";
 
 /// Senders to a session's task.
 #[derive(Clone)]
-pub(super) struct Actor {
-    mailbox: mpsc::Sender<Envelope>,
-    urgent: mpsc::Sender<Envelope>,
+pub(super) struct ActorHandle {
+    mailbox: mpsc::Sender<ActorRequest>,
+    urgent: mpsc::Sender<ActorRequest>,
 }
 
 impl Manager {
@@ -30,9 +30,9 @@ impl Manager {
     pub(super) async fn ask(
         &self,
         session: &SessionKey,
-        command: Command,
-        keyed: Option<Keyed>,
-    ) -> Result<Answered, Failure> {
+        command: ActorCommand,
+        keyed: Option<IdempotencyRecord>,
+    ) -> Result<CommandReply, Failure> {
         if self.deps.store.session(session.clone()).await.map_err(Failure::from)?.is_none() {
             return Err(Failure::of(Code::NoSession));
         }
@@ -40,13 +40,13 @@ impl Manager {
         for _ in 0..3 {
             let actor = self.actor(session);
             let (reply, answer) = oneshot::channel();
-            let envelope = Envelope { command: command.clone(), keyed: keyed.clone(), reply };
+            let request = ActorRequest { command: command.clone(), keyed: keyed.clone(), reply };
             let urgent = matches!(
-                envelope.command,
-                Command::Cancel(_) | Command::Close(_) | Command::AnswerPermission { .. }
+                request.command,
+                ActorCommand::Cancel(_) | ActorCommand::Close(_) | ActorCommand::AnswerPermission { .. }
             );
-            let lane = if urgent { &actor.urgent } else { &actor.mailbox };
-            match lane.try_send(envelope) {
+            let queue = if urgent { &actor.urgent } else { &actor.mailbox };
+            match queue.try_send(request) {
                 Ok(()) => {
                     if let Ok(result) = answer.await {
                         return result;
@@ -69,27 +69,27 @@ impl Manager {
 
     /// Returns the session's actor; creates it if needed. If the database prevents the creation, the actor's
     /// task keeps retrying: a session that was just committed may have a run that no client requests again.
-    pub(super) fn actor(&self, key: &SessionKey) -> Actor {
-        self.actor_with(key, Patience::UntilStop)
+    pub(super) fn actor(&self, key: &SessionKey) -> ActorHandle {
+        self.actor_with(key, LoadRetry::UntilStop)
     }
 
     /// Like `actor`, with the retry policy of the creation.
-    pub(super) fn actor_with(&self, key: &SessionKey, patience: Patience) -> Actor {
+    pub(super) fn actor_with(&self, key: &SessionKey, load_retry: LoadRetry) -> ActorHandle {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
             return actor.clone();
         }
         actors.retain(|_, actor| !actor.mailbox.is_closed());
-        let (mailbox, mailbox_lane) = mpsc::channel(MAILBOX_MAX);
-        let (urgent, urgent_lane) = mpsc::channel(URGENT_MAX);
-        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
-        let actor = Actor { mailbox, urgent };
+        let (mailbox, mailbox_receiver) = mpsc::channel(MAILBOX_MAX);
+        let (urgent, urgent_receiver) = mpsc::channel(URGENT_MAX);
+        let queues = CommandQueues { mailbox: mailbox_receiver, urgent: urgent_receiver };
+        let actor = ActorHandle { mailbox, urgent };
         actors.insert(key.clone(), actor.clone());
-        self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes, patience));
+        self.tasks.spawn(run(self.deps.clone(), key.clone(), queues, load_retry));
         actor
     }
 
-    fn forget(&self, key: &SessionKey, dead: &Actor) {
+    fn forget(&self, key: &SessionKey, dead: &ActorHandle) {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if actors.get(key).is_some_and(|actor| actor.mailbox.same_channel(&dead.mailbox)) {
             actors.remove(key);

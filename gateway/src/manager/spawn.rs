@@ -1,19 +1,19 @@
 //! Creation of a session: the checks, and the single transaction.
 
 use super::{Manager, caps_of, fingerprint, over_cap};
-use crate::bindings::{new_binding, to_be_made};
+use crate::bindings::{into_pending, new_binding};
 use crate::config::load::nearest_source;
-use crate::core::actor::Keyed;
+use crate::core::actor::IdempotencyRecord;
 use crate::core::binding::Placement;
 use crate::core::event::{EventKind, prompt_payload};
-use crate::core::policy::{Bind, BindingWindows, Effective, Policy, Scope};
-use crate::core::request::{SpawnRequest, Spawned};
+use crate::core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
+use crate::core::request::{SpawnRequest, SpawnResult};
 use crate::core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::core::{mcp, options};
 use crate::error::Failure;
-use crate::lookup::{Findings, look_up_soon};
+use crate::lookup::{LookupResults, look_up_with_timeout};
 use crate::observe;
 use crate::runtime::Runtime;
 use crate::store::{SpawnTx, StoreError};
@@ -32,8 +32,12 @@ impl Manager {
     /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`,
     /// `ACP_DISPATCH_DISABLED`, `USAGE` (label), `NO_SESSION` (of the spawner), `ACP_STORE_UNAVAILABLE`,
     /// `ACP_IDEMPOTENCY_CONFLICT`: nothing was created.
-    pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
-        let mut policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
+    pub(crate) async fn spawn(
+        &self,
+        request: SpawnRequest,
+        key: IdempotencyKey,
+    ) -> Result<SpawnResult, Failure> {
+        let mut policy = self.deps.live.policy(&PolicyScope::of(request.bind.as_ref()));
         if let Some(backend) = request.configured.as_ref().and_then(|it| it.backend.clone()) {
             let key = "backend of [[bindings]]".to_owned();
             let source = nearest_source(&["bindings".to_owned()], &self.deps.live.now().sources);
@@ -50,24 +54,29 @@ impl Manager {
         &self,
         request: SpawnRequest,
         key: IdempotencyKey,
-        policy: &Policy,
-    ) -> Result<Spawned, Failure> {
-        let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
-        if let Some(spawned) = self.spawned_before(&keyed).await? {
+        policy: &EffectivePolicy,
+    ) -> Result<SpawnResult, Failure> {
+        let keyed = IdempotencyRecord {
+            scope: "spawn".to_owned(),
+            key: key.clone(),
+            fingerprint: fingerprint(&request),
+        };
+        if let Some(spawned) = self.stored_spawn(&keyed).await? {
             return Ok(spawned);
         }
         policy.may_spawn(request.prompt.is_some())?;
         let windows = match (&request.bind, &request.configured) {
-            (None, _) => BindingWindows::default(),
-            (Some(_), None) => policy.may_bind(Bind::Spawn)?,
+            (None, _) => BindingTimeouts::default(),
+            (Some(_), None) => policy.may_bind(BindOrigin::Spawn)?,
             // A static binding is the operator's: only the switches apply, and no timeouts.
-            (Some(_), Some(_)) => policy.may_bind(Bind::Focus).map(|_| BindingWindows::default())?,
+            (Some(_), Some(_)) => policy.may_bind(BindOrigin::Focus).map(|_| BindingTimeouts::default())?,
         };
         if let Some(label) = &request.label {
             options::check_label(label)?;
         }
         let backend = self.deps.registry.require(&policy.backend.value);
-        self.await_health(backend.map_err(|failure| policy.without_backend(failure))?, policy).await?;
+        self.await_health(backend.map_err(|failure| policy.explain_missing_backend(failure))?, policy)
+            .await?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
@@ -77,9 +86,9 @@ impl Manager {
         mcp::check_directories(&request.additional_directories)?;
         let directories = &request.additional_directories;
         let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
-        let found = look_up_soon(&self.deps.supervisor, &lookup).await?;
+        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let tx = self.spawn_tx((agent, request, windows), (key, keyed.clone()), policy, &found)?;
-        let spawned = Spawned {
+        let spawned = SpawnResult {
             session_key: tx.session.session_key.clone(),
             run_id: tx.run.as_ref().map(|run| run.run_id),
         };
@@ -88,7 +97,7 @@ impl Manager {
             Ok(()) => observe::spawned(&session, run.as_ref()),
             // Another connection used the same key just now: return its response.
             Err(StoreError::KeyTaken { .. }) => {
-                let before = self.spawned_before(&keyed).await?;
+                let before = self.stored_spawn(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
             }
             Err(error) => return Err(over_cap(error, policy)),
@@ -101,7 +110,7 @@ impl Manager {
     ///
     /// # Errors
     /// `ACP_BACKEND_UNAVAILABLE` when that takes too long.
-    async fn await_health(&self, backend: Arc<dyn Runtime>, policy: &Policy) -> Result<(), Failure> {
+    async fn await_health(&self, backend: Arc<dyn Runtime>, policy: &EffectivePolicy) -> Result<(), Failure> {
         let mut status = self.deps.supervisor.status();
         let is_well = async {
             while !backend.health().ok {
@@ -120,7 +129,7 @@ impl Manager {
             Code::BackendUnavailable.text()
         );
         let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR").origin("gateway");
-        Err(policy.without_backend(failure.retryable()))
+        Err(policy.explain_missing_backend(failure.retryable()))
     }
 
     /// Fails unless the spawning session is open.
@@ -135,7 +144,7 @@ impl Manager {
         Ok(())
     }
 
-    async fn spawned_before(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
+    async fn stored_spawn(&self, keyed: &IdempotencyRecord) -> Result<Option<SpawnResult>, Failure> {
         let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
         let metrics = &self.deps.metrics;
         match found.map_err(Failure::from)? {
@@ -157,10 +166,10 @@ impl Manager {
 
     fn spawn_tx(
         &self,
-        (agent, request, windows): (AgentName, SpawnRequest, BindingWindows),
-        (key, keyed): (IdempotencyKey, Keyed),
-        policy: &Policy,
-        found: &Findings,
+        (agent, request, windows): (AgentName, SpawnRequest, BindingTimeouts),
+        (key, keyed): (IdempotencyKey, IdempotencyRecord),
+        policy: &EffectivePolicy,
+        found: &LookupResults,
     ) -> Result<SpawnTx, Failure> {
         let profile = self.deps.profiles.profile(&agent, found)?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref(), found)?;
@@ -170,7 +179,7 @@ impl Manager {
             request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
         let options = SessionOptions {
             mcp_servers: request.mcp_servers.clone(),
-            additional_directories: mcp::directories(&cwd, [directories.as_slice()]),
+            additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
             ..SessionOptions::new(
                 request.permission.unwrap_or(profile.permission),
                 request.non_interactive.unwrap_or(profile.non_interactive),
@@ -189,7 +198,7 @@ impl Manager {
             let new = BindingRow { target_kind: kind, metadata, ..new };
             match request.placement {
                 Placement::Here => new,
-                Placement::Child => to_be_made(new),
+                Placement::Child => into_pending(new),
             }
         });
         let caps = caps_of(policy, binding.as_ref().map(|binding| &binding.conversation));
@@ -198,7 +207,7 @@ impl Manager {
             first_run(told, &session_key, key, now_ms)
         });
         let events = run.iter().map(first_event).collect();
-        let spawned = Spawned { session_key, run_id: run.as_ref().map(|run| run.run_id) };
+        let spawned = SpawnResult { session_key, run_id: run.as_ref().map(|run| run.run_id) };
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
         Ok(SpawnTx { session, binding, run, events, idempotency, caps })

@@ -7,49 +7,49 @@ use std::time::{Duration, Instant};
 
 /// Tracked state of one actor.
 #[derive(Debug)]
-struct Known {
+struct TrackedActor {
     key: String,
     /// Start of the current input, in milliseconds since the watch was created, plus one; 0 while idle.
     busy_since: AtomicU64,
-    told: AtomicU64,
+    is_reported: AtomicU64,
 }
 
 /// Watchdog of all actors. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ActorWatch {
-    made: Instant,
+    created_at: Instant,
     next: Arc<AtomicU64>,
-    known: Arc<Mutex<HashMap<u64, Arc<Known>>>>,
+    actors: Arc<Mutex<HashMap<u64, Arc<TrackedActor>>>>,
 }
 
 impl Default for ActorWatch {
     fn default() -> Self {
-        Self { made: Instant::now(), next: Arc::default(), known: Arc::default() }
+        Self { created_at: Instant::now(), next: Arc::default(), actors: Arc::default() }
     }
 }
 
 /// Handle of one actor, with which it reports work and idleness. Removes the actor on drop.
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub(crate) struct ActorHeartbeat {
     watch: ActorWatch,
     id: u64,
-    known: Arc<Known>,
+    actor: Arc<TrackedActor>,
 }
 
-impl Pulse {
+impl ActorHeartbeat {
     /// Reports the start of an input.
     pub(crate) fn begin(&self) {
-        self.known.busy_since.store(self.watch.ms() + 1, Ordering::Relaxed);
+        self.actor.busy_since.store(self.watch.ms() + 1, Ordering::Relaxed);
     }
 
     /// Reports that the actor is idle.
     pub(crate) fn wait(&self) {
-        self.known.busy_since.store(0, Ordering::Relaxed);
-        self.known.told.store(0, Ordering::Relaxed);
+        self.actor.busy_since.store(0, Ordering::Relaxed);
+        self.actor.is_reported.store(0, Ordering::Relaxed);
     }
 }
 
-impl Drop for Pulse {
+impl Drop for ActorHeartbeat {
     fn drop(&mut self) {
         self.watch.lock().remove(&self.id);
     }
@@ -57,12 +57,16 @@ impl Drop for Pulse {
 
 impl ActorWatch {
     /// Adds an idle actor of this session.
-    pub(crate) fn enter(&self, key: &str) -> Pulse {
+    pub(crate) fn enter(&self, key: &str) -> ActorHeartbeat {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let known = Known { key: key.to_owned(), busy_since: AtomicU64::new(0), told: AtomicU64::new(0) };
-        let known = Arc::new(known);
-        self.lock().insert(id, Arc::clone(&known));
-        Pulse { watch: self.clone(), id, known }
+        let actor = TrackedActor {
+            key: key.to_owned(),
+            busy_since: AtomicU64::new(0),
+            is_reported: AtomicU64::new(0),
+        };
+        let actor = Arc::new(actor);
+        self.lock().insert(id, Arc::clone(&actor));
+        ActorHeartbeat { watch: self.clone(), id, actor }
     }
 
     /// Number of live actors.
@@ -72,31 +76,32 @@ impl ActorWatch {
 
     /// Number of actors that have been processing one input for at least `limit`.
     pub(crate) fn stuck(&self, limit: Duration) -> usize {
-        self.lock().values().filter(|known| self.busy(known).is_some_and(|busy| busy >= limit)).count()
+        self.lock().values().filter(|actor| self.busy(actor).is_some_and(|busy| busy >= limit)).count()
     }
 
     /// Returns stuck actors that were not reported before: the session key and the duration.
     pub(crate) fn newly_stuck(&self, limit: Duration) -> Vec<(String, Duration)> {
-        let known = self.lock();
-        let stuck =
-            known.values().filter_map(|known| Some((known, self.busy(known).filter(|busy| *busy >= limit)?)));
-        let fresh = stuck.filter(|(known, _)| known.told.swap(1, Ordering::Relaxed) == 0);
-        fresh.map(|(known, busy)| (known.key.clone(), busy)).collect()
+        let actors = self.lock();
+        let stuck = actors
+            .values()
+            .filter_map(|actor| Some((actor, self.busy(actor).filter(|busy| *busy >= limit)?)));
+        let fresh = stuck.filter(|(actor, _)| actor.is_reported.swap(1, Ordering::Relaxed) == 0);
+        fresh.map(|(actor, busy)| (actor.key.clone(), busy)).collect()
     }
 
-    fn busy(&self, known: &Known) -> Option<Duration> {
-        match known.busy_since.load(Ordering::Relaxed) {
+    fn busy(&self, actor: &TrackedActor) -> Option<Duration> {
+        match actor.busy_since.load(Ordering::Relaxed) {
             0 => None,
             since => Some(Duration::from_millis((self.ms() + 1).saturating_sub(since))),
         }
     }
 
     fn ms(&self) -> u64 {
-        u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
+        u64::try_from(self.created_at.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Known>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<TrackedActor>>> {
+        self.actors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,18 +112,18 @@ mod tests {
     #[test]
     fn an_actor_is_stuck_while_it_is_at_one_thing_for_too_long() {
         let watch = ActorWatch::default();
-        let pulse = watch.enter("one");
+        let heartbeat = watch.enter("one");
         let other = watch.enter("two");
         let limit = Duration::ZERO;
         assert_eq!((watch.count(), watch.stuck(limit)), (2, 0));
-        pulse.begin();
+        heartbeat.begin();
         assert_eq!((watch.stuck(limit), watch.stuck(Duration::from_secs(9))), (1, 0));
         let named: Vec<String> = watch.newly_stuck(limit).into_iter().map(|(key, _)| key).collect();
         assert_eq!(named, ["one"]);
         assert!(watch.newly_stuck(limit).is_empty(), "each is named once");
-        pulse.wait();
+        heartbeat.wait();
         assert_eq!(watch.stuck(limit), 0);
-        drop((pulse, other));
+        drop((heartbeat, other));
         assert_eq!(watch.count(), 0);
     }
 }

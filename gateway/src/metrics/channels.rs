@@ -1,33 +1,33 @@
 //! Metrics of channels connected to an external service. The channel maintains them; they are copied at
 //! scrape time.
 
-use super::{Counts, Figure, Labels, Levels, keep, labels};
+use super::{ChannelMetric, CounterFamily, GaugeFamily, Labels, labels, set_total};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
+type SecondsFamily = Family<Labels, Counter<f64, AtomicU64>>;
 
 /// Metrics by channel and account.
 #[derive(Debug, Clone, Default)]
-pub(super) struct OfChannels {
-    connected: Levels,
-    authorized: Levels,
-    waiting: Levels,
-    under_way: Levels,
-    sessions: Counts,
-    gaps: Counts,
-    dropped: Counts,
-    strange: Counts,
-    requests: Counts,
-    retries: Counts,
-    limits: Counts,
-    turns: Counts,
-    waited: Seconds,
+pub(super) struct ChannelFamilies {
+    connected: GaugeFamily,
+    authorized: GaugeFamily,
+    waiting: GaugeFamily,
+    under_way: GaugeFamily,
+    sessions: CounterFamily,
+    gaps: CounterFamily,
+    dropped: CounterFamily,
+    strange: CounterFamily,
+    requests: CounterFamily,
+    retries: CounterFamily,
+    limits: CounterFamily,
+    turns: CounterFamily,
+    waited: SecondsFamily,
 }
 
-impl OfChannels {
+impl ChannelFamilies {
     pub(super) fn register(&self, all: &mut Registry) {
         let text = "1 while events of the account come in";
         all.register("channel_connected", text, self.connected.clone());
@@ -49,30 +49,31 @@ impl OfChannels {
     }
 
     /// Sets one metric of an account.
-    pub(super) fn set(&self, channel: &str, account: &str, figure: &Figure, value: u64) {
+    pub(super) fn set(&self, channel: &str, account: &str, figure: &ChannelMetric, value: u64) {
         let own = [("channel", channel), ("account", account)];
         let with = |name: &'static str, word: &str| labels([own[0], own[1], (name, word)]);
-        let level = |levels: &Levels| {
+        let level = |levels: &GaugeFamily| {
             levels.get_or_create_owned(&labels(own)).set(i64::try_from(value).unwrap_or(i64::MAX));
         };
-        let count = |counts: &Counts, which: Labels| keep(&counts.get_or_create_owned(&which), value);
+        let count =
+            |counts: &CounterFamily, which: Labels| set_total(&counts.get_or_create_owned(&which), value);
         match figure {
-            Figure::Connected => level(&self.connected),
-            Figure::Authorized => level(&self.authorized),
-            Figure::RequestsWaiting => level(&self.waiting),
-            Figure::RequestsUnderWay => level(&self.under_way),
-            Figure::Gaps => count(&self.gaps, labels(own)),
-            Figure::EventsDropped => count(&self.dropped, labels(own)),
-            Figure::EventsStrange => count(&self.strange, labels(own)),
-            Figure::Sessions(what) => count(&self.sessions, with("what", what)),
-            Figure::Requests(kind, outcome) => {
+            ChannelMetric::Connected => level(&self.connected),
+            ChannelMetric::Authorized => level(&self.authorized),
+            ChannelMetric::RequestsWaiting => level(&self.waiting),
+            ChannelMetric::RequestsUnderWay => level(&self.under_way),
+            ChannelMetric::Gaps => count(&self.gaps, labels(own)),
+            ChannelMetric::EventsDropped => count(&self.dropped, labels(own)),
+            ChannelMetric::EventsStrange => count(&self.strange, labels(own)),
+            ChannelMetric::Sessions(what) => count(&self.sessions, with("what", what)),
+            ChannelMetric::Requests(kind, outcome) => {
                 let which = labels([own[0], own[1], ("kind", kind), ("outcome", outcome)]);
                 count(&self.requests, which);
             }
-            Figure::Retries(kind) => count(&self.retries, with("kind", kind)),
-            Figure::RateLimits(scope) => count(&self.limits, with("scope", scope)),
-            Figure::Turns(priority) => count(&self.turns, with("priority", priority)),
-            Figure::WaitedMs(priority) => {
+            ChannelMetric::Retries(kind) => count(&self.retries, with("kind", kind)),
+            ChannelMetric::RateLimits(scope) => count(&self.limits, with("scope", scope)),
+            ChannelMetric::Turns(priority) => count(&self.turns, with("priority", priority)),
+            ChannelMetric::WaitedMs(priority) => {
                 // Only this function writes the value, and a sum of waits never decreases.
                 let waited = self.waited.get_or_create_owned(&with("priority", priority));
                 waited.inner().store(super::seconds(value).to_bits(), Ordering::Relaxed);
@@ -91,37 +92,49 @@ mod tests {
     fn every_figure_of_an_account_is_scraped_under_its_name() {
         let metrics = Metrics::default();
         let all = [
-            (Figure::Connected, "channel_connected{channel=\"discord\",account=\"main\"} 1"),
-            (Figure::Authorized, "channel_authorized{channel=\"discord\",account=\"main\"} 2"),
+            (ChannelMetric::Connected, "channel_connected{channel=\"discord\",account=\"main\"} 1"),
+            (ChannelMetric::Authorized, "channel_authorized{channel=\"discord\",account=\"main\"} 2"),
             (
-                Figure::Sessions("begun"),
+                ChannelMetric::Sessions("begun"),
                 "channel_sessions_total{channel=\"discord\",account=\"main\",what=\"begun\"} 3",
             ),
-            (Figure::Gaps, "channel_gaps_total{channel=\"discord\",account=\"main\"} 4"),
-            (Figure::EventsDropped, "channel_events_dropped_total{channel=\"discord\",account=\"main\"} 5"),
-            (Figure::EventsStrange, "channel_events_strange_total{channel=\"discord\",account=\"main\"} 6"),
+            (ChannelMetric::Gaps, "channel_gaps_total{channel=\"discord\",account=\"main\"} 4"),
             (
-                Figure::Requests("create_message", "done"),
+                ChannelMetric::EventsDropped,
+                "channel_events_dropped_total{channel=\"discord\",account=\"main\"} 5",
+            ),
+            (
+                ChannelMetric::EventsStrange,
+                "channel_events_strange_total{channel=\"discord\",account=\"main\"} 6",
+            ),
+            (
+                ChannelMetric::Requests("create_message", "done"),
                 "channel_requests_total{channel=\"discord\",account=\"main\",kind=\"create_message\",outcome=\"done\"} 7",
             ),
             (
-                Figure::Retries("typing"),
+                ChannelMetric::Retries("typing"),
                 "channel_request_retries_total{channel=\"discord\",account=\"main\",kind=\"typing\"} 8",
             ),
             (
-                Figure::RateLimits("shared"),
+                ChannelMetric::RateLimits("shared"),
                 "channel_rate_limits_total{channel=\"discord\",account=\"main\",scope=\"shared\"} 9",
             ),
             (
-                Figure::Turns("final"),
+                ChannelMetric::Turns("final"),
                 "channel_request_turns_total{channel=\"discord\",account=\"main\",priority=\"final\"} 10",
             ),
             (
-                Figure::WaitedMs("final"),
+                ChannelMetric::WaitedMs("final"),
                 "channel_request_wait_seconds_total{channel=\"discord\",account=\"main\",priority=\"final\"} 0.011",
             ),
-            (Figure::RequestsWaiting, "channel_requests_waiting{channel=\"discord\",account=\"main\"} 12"),
-            (Figure::RequestsUnderWay, "channel_requests_under_way{channel=\"discord\",account=\"main\"} 13"),
+            (
+                ChannelMetric::RequestsWaiting,
+                "channel_requests_waiting{channel=\"discord\",account=\"main\"} 12",
+            ),
+            (
+                ChannelMetric::RequestsUnderWay,
+                "channel_requests_under_way{channel=\"discord\",account=\"main\"} 13",
+            ),
         ];
         for _ in 0..2 {
             for ((figure, _), value) in all.iter().zip(1..) {

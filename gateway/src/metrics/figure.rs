@@ -2,7 +2,7 @@
 
 /// Metric of a channel account. Label values come from a small fixed set: no ids, no text of people.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Figure {
+pub enum ChannelMetric {
     /// 1 while events are being received.
     Connected,
     /// 1 until the service refuses the account's token.

@@ -1,4 +1,4 @@
-//! Metrics of the gateway. `packaging/doc/metrics.md` explains each one.
+//! Metrics of the gateway. `docs/manual/metrics.md` explains each one.
 //!
 //! Used by all other modules: events are counted where they happen. Values that can be read from the database
 //! or a connection are read at scrape time (see `crate::scrape`).
@@ -8,9 +8,9 @@ mod channels;
 mod figure;
 mod troubles;
 
-pub(crate) use actors::{ActorWatch, Pulse};
-pub use figure::Figure;
-pub(crate) use troubles::Troubles;
+pub(crate) use actors::{ActorHeartbeat, ActorWatch};
+pub use figure::ChannelMetric;
+pub(crate) use troubles::BlockedItems;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -26,9 +26,9 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 pub(crate) const OK: &str = "OK";
 
 type Labels = Vec<(&'static str, String)>;
-type Counts = Family<Labels, Counter>;
-type Levels = Family<Labels, Gauge>;
-type Times = Family<Labels, Histogram, fn() -> Histogram>;
+type CounterFamily = Family<Labels, Counter>;
+type GaugeFamily = Family<Labels, Gauge>;
+type HistogramFamily = Family<Labels, Histogram, fn() -> Histogram>;
 
 /// Creates a histogram from a hundredth of a second to an hour, for queues, turns and deliveries.
 fn long_times() -> Histogram {
@@ -59,33 +59,33 @@ pub(crate) struct Metrics {
 #[derive(Debug)]
 struct Inner {
     registry: Registry,
-    spawns: Counts,
-    runs: Counts,
-    queue_wait: Times,
-    turn: Times,
-    projection: Times,
-    restarts: Counts,
+    spawns: CounterFamily,
+    runs: CounterFamily,
+    queue_wait: HistogramFamily,
+    turn: HistogramFamily,
+    projection: HistogramFamily,
+    restarts: CounterFamily,
     evictions: Counter,
-    stale: Counts,
-    stale_removed: Counts,
-    routes: Counts,
-    lookups: Counts,
-    attempts: Counts,
-    retries: Counts,
-    rate_limits: Counts,
-    rejections: Counts,
-    line_faults: Counts,
-    levels: Now,
-    channels: channels::OfChannels,
+    stale: CounterFamily,
+    stale_removed: CounterFamily,
+    routes: CounterFamily,
+    lookups: CounterFamily,
+    attempts: CounterFamily,
+    retries: CounterFamily,
+    rate_limits: CounterFamily,
+    rejections: CounterFamily,
+    line_faults: CounterFamily,
+    levels: ScrapedGauges,
+    channels: channels::ChannelFamilies,
     actors: ActorWatch,
-    troubles: Troubles,
+    blocked_items: BlockedItems,
 }
 
 /// Metrics that are read at scrape time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Now {
+pub(crate) struct ScrapedGauges {
     /// Sessions that are not closed, by state.
-    pub(crate) sessions: Levels,
+    pub(crate) sessions: GaugeFamily,
     /// Queued runs.
     pub(crate) queued: Gauge,
     /// Inbox messages that are not settled.
@@ -123,36 +123,36 @@ pub(crate) struct Now {
 }
 
 /// Copies a counter maintained elsewhere. The value never decreases.
-pub(crate) fn keep(counter: &Counter, value: u64) {
+pub(crate) fn set_total(counter: &Counter, value: u64) {
     counter.inner().fetch_max(value, Ordering::Relaxed);
 }
 
 impl Metrics {
     /// Creates all metrics. `group_sizes` and `commit_seconds` are histograms that the store fills.
     pub(crate) fn new(group_sizes: Histogram, commit_seconds: Histogram) -> Self {
-        let times = || Times::new_with_constructor(long_times as fn() -> Histogram);
+        let times = || HistogramFamily::new_with_constructor(long_times as fn() -> Histogram);
         let mut inner = Inner {
             registry: Registry::with_prefix("acp"),
-            spawns: Counts::default(),
-            runs: Counts::default(),
+            spawns: CounterFamily::default(),
+            runs: CounterFamily::default(),
             queue_wait: times(),
             turn: times(),
             projection: times(),
-            restarts: Counts::default(),
+            restarts: CounterFamily::default(),
             evictions: Counter::default(),
-            stale: Counts::default(),
-            stale_removed: Counts::default(),
-            routes: Counts::default(),
-            lookups: Counts::default(),
-            attempts: Counts::default(),
-            retries: Counts::default(),
-            rate_limits: Counts::default(),
-            rejections: Counts::default(),
-            line_faults: Counts::default(),
-            levels: Now::default(),
-            channels: channels::OfChannels::default(),
+            stale: CounterFamily::default(),
+            stale_removed: CounterFamily::default(),
+            routes: CounterFamily::default(),
+            lookups: CounterFamily::default(),
+            attempts: CounterFamily::default(),
+            retries: CounterFamily::default(),
+            rate_limits: CounterFamily::default(),
+            rejections: CounterFamily::default(),
+            line_faults: CounterFamily::default(),
+            levels: ScrapedGauges::default(),
+            channels: channels::ChannelFamilies::default(),
             actors: ActorWatch::default(),
-            troubles: Troubles::default(),
+            blocked_items: BlockedItems::default(),
         };
         inner.register_events();
         inner.register_levels();
@@ -170,7 +170,7 @@ impl Metrics {
     }
 
     /// Returns the metrics that are set at scrape time.
-    pub(crate) fn now(&self) -> &Now {
+    pub(crate) fn gauges(&self) -> &ScrapedGauges {
         &self.inner.levels
     }
 
@@ -180,8 +180,8 @@ impl Metrics {
     }
 
     /// Returns the failures that persist until the database is repaired.
-    pub(crate) fn troubles(&self) -> &Troubles {
-        &self.inner.troubles
+    pub(crate) fn blocked_items(&self) -> &BlockedItems {
+        &self.inner.blocked_items
     }
 
     /// Counts the opening of a session by its agent: [`OK`], or the error code.
@@ -226,7 +226,7 @@ impl Metrics {
     }
 
     /// Sets a metric reported by a channel for one of its accounts.
-    pub(crate) fn channel(&self, channel: &str, account: &str, figure: &Figure, value: u64) {
+    pub(crate) fn channel(&self, channel: &str, account: &str, figure: &ChannelMetric, value: u64) {
         self.inner.channels.set(channel, account, figure, value);
     }
 

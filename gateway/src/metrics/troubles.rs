@@ -8,11 +8,11 @@ const LISTED_MAX: usize = 20;
 
 /// Blocked items and the reasons. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Troubles {
+pub(crate) struct BlockedItems {
     known: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
-impl Troubles {
+impl BlockedItems {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn what_goes_on_is_not_named_any_more() {
-        let troubles = Troubles::default();
+        let troubles = BlockedItems::default();
         for what in ["b", "a", "b"] {
             troubles.note(what.to_owned(), "no".to_owned());
         }

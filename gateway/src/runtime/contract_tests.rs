@@ -6,7 +6,9 @@ mod fake;
 
 use super::{Runtime, direct};
 use crate::core::event::EventKind;
-use crate::core::link::{Answer, EnsureSession, Goodbye, Link, LinkStep, Meaning, Submit};
+use crate::core::link::{
+    BackendMachine, BackendStep, CloseMode, InputKind, RequestReply, StartSessionParams, SubmitParams,
+};
 use crate::core::permission;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
@@ -35,28 +37,28 @@ pub(super) trait Peer {
 struct Rig {
     peer: Box<dyn Peer>,
     runtime: Box<dyn Runtime>,
-    link: Box<dyn Link>,
+    link: Box<dyn BackendMachine>,
     restarts: bool,
     at: u64,
-    log: Vec<LinkStep>,
+    log: Vec<BackendStep>,
 }
 
 impl Rig {
     fn new(peer: Box<dyn Peer>, restarts: bool) -> Self {
         let runtime = peer.runtime();
-        let link = runtime.link(None).unwrap();
+        let link = runtime.machine(None).unwrap();
         Self { peer, runtime, link, restarts, at: 0, log: Vec::new() }
     }
 
     /// One call, and everything that the agent answers to at once.
-    fn call(&mut self, act: impl FnOnce(&mut dyn Link) -> Vec<LinkStep>) -> Vec<LinkStep> {
+    fn call(&mut self, act: impl FnOnce(&mut dyn BackendMachine) -> Vec<BackendStep>) -> Vec<BackendStep> {
         if self.restarts {
-            self.link = self.runtime.link(Some(&self.link.save())).unwrap();
+            self.link = self.runtime.machine(Some(&self.link.save())).unwrap();
         }
         let mut steps = act(self.link.as_mut());
         let mut lines = Vec::new();
         for step in &steps {
-            if let LinkStep::Send { bytes, .. } = step {
+            if let BackendStep::Send { bytes, .. } = step {
                 let text = std::str::from_utf8(bytes).unwrap();
                 let line = text.strip_suffix('\n').expect("a message ends with a newline");
                 assert!(!line.contains('\n'), "one message is one line: {line}");
@@ -70,15 +72,15 @@ impl Rig {
         steps
     }
 
-    fn line(&mut self, line: &str) -> Vec<LinkStep> {
+    fn line(&mut self, line: &str) -> Vec<BackendStep> {
         let at = self.at;
         self.at += line.len() as u64 + 1;
         self.call(|link| link.stream(at, line.as_bytes()))
     }
 
-    fn open(&mut self, lease_id: LeaseId, resume: Option<&str>) -> Vec<LinkStep> {
+    fn open(&mut self, lease_id: LeaseId, resume: Option<&str>) -> Vec<BackendStep> {
         self.at = 0;
-        let input = EnsureSession {
+        let input = StartSessionParams {
             lease_id,
             cwd: "/work space".to_owned(),
             resume: resume.map(str::to_owned),
@@ -91,72 +93,81 @@ impl Rig {
             client_fs: crate::config::ClientFs::Both,
             offer_terminal: true,
         };
-        self.call(|link| link.ensure_session(&input))
+        self.call(|link| link.start_session(&input))
     }
 
-    fn submit(&mut self, run_id: RunId, steer: bool) -> Vec<LinkStep> {
-        self.call(|link| link.submit(&Submit { run_id, text: "do\n\"it\"".to_owned(), files: None, steer }))
-    }
-
-    fn answer(&mut self, at: u64) -> Vec<LinkStep> {
+    fn submit(&mut self, run_id: RunId, steer: bool) -> Vec<BackendStep> {
         self.call(|link| {
-            link.answer(&Answer { at, outcome: Ok(permission::selected("yes")), is_rejection: false })
+            link.submit(&SubmitParams { run_id, text: "do\n\"it\"".to_owned(), files: None, steer })
+        })
+    }
+
+    fn answer(&mut self, at: u64) -> Vec<BackendStep> {
+        self.call(|link| {
+            link.answer(&RequestReply {
+                at,
+                outcome: Ok(permission::selected_result("yes")),
+                is_rejection: false,
+            })
         })
     }
 }
 
-fn sends(steps: &[LinkStep]) -> Vec<Meaning> {
+fn sends(steps: &[BackendStep]) -> Vec<InputKind> {
     steps
         .iter()
         .filter_map(|step| match step {
-            LinkStep::Send { meaning, .. } => Some(*meaning),
+            BackendStep::Send { kind, .. } => Some(*kind),
             _ => None,
         })
         .collect()
 }
 
-fn asked(steps: &[LinkStep]) -> Vec<u64> {
+fn asked(steps: &[BackendStep]) -> Vec<u64> {
     steps
         .iter()
         .filter_map(|step| match step {
-            LinkStep::Ask(ask) => Some(ask.at),
+            BackendStep::Request(ask) => Some(ask.at),
             _ => None,
         })
         .collect()
 }
 
-fn said(steps: &[LinkStep]) -> Vec<Option<RunId>> {
+fn said(steps: &[BackendStep]) -> Vec<Option<RunId>> {
     steps
         .iter()
         .filter_map(|step| match step {
-            LinkStep::Event(event) if event.kind == EventKind::AgentMessage => Some(event.run_id),
+            BackendStep::Event(event) if event.kind == EventKind::AgentMessage => Some(event.run_id),
             _ => None,
         })
         .collect()
 }
 
-fn ended(steps: &[LinkStep]) -> Vec<(RunId, &str)> {
+fn ended(steps: &[BackendStep]) -> Vec<(RunId, &str)> {
     steps
         .iter()
         .filter_map(|step| match step {
-            LinkStep::TurnDone { run_id, stop_reason, .. } => Some((*run_id, stop_reason.as_str())),
-            LinkStep::TurnFailed { run_id, .. } => Some((*run_id, "failed")),
+            BackendStep::TurnDone { run_id, stop_reason, .. } => Some((*run_id, stop_reason.as_str())),
+            BackendStep::TurnFailed { run_id, .. } => Some((*run_id, "failed")),
             _ => None,
         })
         .collect()
 }
 
 /// The whole life of a session, each promise checked where it falls due. Returns everything the machine did.
-fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<LinkStep> {
+fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
     assert!(!rig.link.can_steer());
     let opened = rig.open(lease, None);
-    let ready = |step: &&LinkStep| matches!(step, LinkStep::Ready { agent_session_id, .. } if !agent_session_id.is_empty());
+    let ready = |step: &&BackendStep| matches!(step, BackendStep::Ready { agent_session_id, .. } if !agent_session_id.is_empty());
     assert_eq!(opened.iter().filter(ready).count(), 1, "{opened:?}");
-    assert!(matches!(opened.last(), Some(LinkStep::Ready { .. })), "nothing comes after Ready: {opened:?}");
+    assert!(
+        matches!(opened.last(), Some(BackendStep::Ready { .. })),
+        "nothing comes after Ready: {opened:?}"
+    );
 
     // A turn: sent once, its words are its own, and its end comes last.
     let [first, second, third, fourth] = *runs;
-    assert_eq!(sends(&rig.submit(first, false)), [Meaning::Prompt { run_id: first }]);
+    assert_eq!(sends(&rig.submit(first, false)), [InputKind::Prompt { run_id: first }]);
     assert_eq!(said(&rig.line(&rig.peer.says("a"))), [Some(first)]);
     assert_eq!(ended(&rig.submit(second, false)), [(second, "failed")], "one turn at a time");
     assert_eq!(said(&rig.line(&rig.peer.says("b"))), [Some(first)]);
@@ -170,26 +181,28 @@ fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<LinkStep> {
     let one = asked(&rig.line(&rig.peer.asks(0)));
     let two = asked(&rig.line(&rig.peer.asks(0)));
     assert!(one.len() == 1 && two.len() == 1 && one != two, "two requests with one id are two");
-    assert_eq!(sends(&rig.answer(two[0])), [Meaning::Answer { at: two[0] }]);
+    assert_eq!(sends(&rig.answer(two[0])), [InputKind::Answer { at: two[0] }]);
     assert!(sends(&rig.answer(two[0])).is_empty(), "an answer goes out once");
     assert!(sends(&rig.answer(u64::MAX)).is_empty(), "what was not asked has no answer");
 
     // Cancel touches the running turn only; the turn's end takes its questions back before it is said.
     assert!(sends(&rig.call(|link| link.cancel(first))).is_empty());
-    assert_eq!(sends(&rig.call(|link| link.cancel(second))), [Meaning::Cancel { run_id: second }]);
+    assert_eq!(sends(&rig.call(|link| link.cancel(second))), [InputKind::Cancel { run_id: second }]);
     let end = rig.line(&rig.peer.ends(second, "cancelled"));
     assert_eq!(ended(&end), [(second, "cancelled")]);
-    assert!(matches!(end.last(), Some(LinkStep::TurnDone { .. })), "{end:?}");
-    assert!(end.contains(&LinkStep::Unask { at: one[0] }), "{end:?}");
+    assert!(matches!(end.last(), Some(BackendStep::TurnDone { .. })), "{end:?}");
+    assert!(end.contains(&BackendStep::RequestWithdrawn { at: one[0] }), "{end:?}");
     assert!(sends(&rig.answer(one[0])).is_empty(), "too late");
 
     // Nonsense is tolerated, and the session goes on.
     for line in ["", "Loading…", "{\"", "[]", "[{}]", "7", "null", "{}", "{\"id\":null}"] {
         let steps = rig.line(line);
-        let bad = |s: &LinkStep| matches!(s, LinkStep::Failed(_) | LinkStep::Send { .. } | LinkStep::Ask(_));
+        let bad = |s: &BackendStep| {
+            matches!(s, BackendStep::Failed(_) | BackendStep::Send { .. } | BackendStep::Request(_))
+        };
         assert!(ended(&steps).is_empty() && !steps.iter().any(bad), "{line}: {steps:?}");
     }
-    assert!(rig.call(|link| link.probe()).contains(&LinkStep::Alive));
+    assert!(rig.call(|link| link.probe()).contains(&BackendStep::ProbeAnswered));
 
     // A failing turn is the turn's failure, not the session's.
     rig.submit(third, false);
@@ -197,18 +210,18 @@ fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<LinkStep> {
     rig.submit(fourth, false);
     let steer = RunId::mint();
     if !rig.link.can_steer() {
-        assert_eq!(rig.submit(steer, true), [LinkStep::Steered { run_id: steer, taken: false }]);
+        assert_eq!(rig.submit(steer, true), [BackendStep::Steered { run_id: steer, taken: false }]);
     }
     rig.line(&rig.peer.ends(fourth, "end_turn"));
-    assert_eq!(rig.call(|link| link.close(Goodbye::Discard)).last(), Some(&LinkStep::Farewell));
+    assert_eq!(rig.call(|link| link.close(CloseMode::Discard)).last(), Some(&BackendStep::CloseAnswered));
     rig.log
 }
 
 fn whole_life(peer: impl Fn() -> Box<dyn Peer>) {
     let (lease, runs) = (LeaseId::mint(), [(); 4].map(|()| RunId::mint()));
     // The steer's id is minted inside, so it is left out of the comparison.
-    let comparable = |log: Vec<LinkStep>| -> Vec<LinkStep> {
-        log.into_iter().filter(|step| !matches!(step, LinkStep::Steered { .. })).collect()
+    let comparable = |log: Vec<BackendStep>| -> Vec<BackendStep> {
+        log.into_iter().filter(|step| !matches!(step, BackendStep::Steered { .. })).collect()
     };
     let straight = comparable(life(Rig::new(peer(), false), lease, &runs));
     let restarted = comparable(life(Rig::new(peer(), true), lease, &runs));
@@ -219,11 +232,11 @@ fn never_a_new_conversation(mut peer: Box<dyn Peer>) {
     peer.set_resumable(false);
     let mut rig = Rig::new(peer, true);
     let steps = rig.open(LeaseId::mint(), Some("old"));
-    let refused = |step: &LinkStep| matches!(step, LinkStep::Failed(failure) if failure.code == Code::ResumeUnavailable);
+    let refused = |step: &BackendStep| matches!(step, BackendStep::Failed(failure) if failure.code == Code::ResumeUnavailable);
     assert!(steps.iter().any(refused), "{steps:?}");
     for step in &steps {
-        assert!(!matches!(step, LinkStep::Ready { .. }));
-        if let LinkStep::Send { bytes, .. } = step {
+        assert!(!matches!(step, BackendStep::Ready { .. }));
+        if let BackendStep::Send { bytes, .. } = step {
             assert!(!rig.peer.begins_conversation(std::str::from_utf8(bytes).unwrap()), "{step:?}");
         }
     }
@@ -233,7 +246,7 @@ fn old_conversation_goes_on(mut peer: Box<dyn Peer>) {
     peer.set_resumable(true);
     let mut rig = Rig::new(peer, true);
     let steps = rig.open(LeaseId::mint(), Some("old"));
-    let ready = |step: &LinkStep| matches!(step, LinkStep::Ready { agent_session_id, resumable: true, .. } if agent_session_id == "old");
+    let ready = |step: &BackendStep| matches!(step, BackendStep::Ready { agent_session_id, resumable: true, .. } if agent_session_id == "old");
     assert!(steps.iter().any(ready), "{steps:?}");
     let run_id = RunId::mint();
     let replay = rig.line(&rig.peer.says("old words"));
@@ -258,7 +271,7 @@ fn another_process_is_another_start(peer: Box<dyn Peer>) {
 
 fn foreign_state_is_an_error(peer: Box<dyn Peer>) {
     for text in ["{", "[1]", "7", "\"x\""] {
-        assert!(peer.runtime().link(Some(text)).is_err(), "{text}");
+        assert!(peer.runtime().machine(Some(text)).is_err(), "{text}");
     }
 }
 

@@ -1,49 +1,51 @@
 //! Machine of a session whose backend is not registered: it ignores all input and sends nothing, so that the
 //! session can still be cancelled, closed and inspected. Output of its agent cannot be read.
 
-use crate::core::link::{Answer, EnsureSession, Goodbye, Link, LinkStep, SetOption, Submit};
+use crate::core::link::{
+    BackendMachine, BackendStep, CloseMode, OptionChange, RequestReply, StartSessionParams, SubmitParams,
+};
 use acp_shared::ids::RunId;
 
 /// Replacement machine. Keeps the saved state for the time when the backend is available again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MissingLink {
+pub(crate) struct UnavailableMachine {
     saved: String,
 }
 
-impl MissingLink {
+impl UnavailableMachine {
     /// Replaces the machine with this saved state.
     pub(crate) fn new(saved: Option<&str>) -> Self {
         Self { saved: saved.unwrap_or_default().to_owned() }
     }
 }
 
-impl Link for MissingLink {
-    fn ensure_session(&mut self, _: &EnsureSession) -> Vec<LinkStep> {
+impl BackendMachine for UnavailableMachine {
+    fn start_session(&mut self, _: &StartSessionParams) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn submit(&mut self, _: &Submit) -> Vec<LinkStep> {
+    fn submit(&mut self, _: &SubmitParams) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<LinkStep> {
+    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn answer(&mut self, _: &Answer) -> Vec<LinkStep> {
+    fn answer(&mut self, _: &RequestReply) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn cancel(&mut self, _: RunId) -> Vec<LinkStep> {
+    fn cancel(&mut self, _: RunId) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
+    fn set_option(&mut self, option: &OptionChange) -> Vec<BackendStep> {
         let text = "The backend of this session is not there.".to_owned();
-        vec![LinkStep::OptionAnswered { option: option.clone(), is_own: true, is_taken: false, text }]
+        vec![BackendStep::OptionAnswered { option: option.clone(), is_own: true, is_taken: false, text }]
     }
-    fn close(&mut self, _: Goodbye) -> Vec<LinkStep> {
-        vec![LinkStep::Farewell]
+    fn close(&mut self, _: CloseMode) -> Vec<BackendStep> {
+        vec![BackendStep::CloseAnswered]
     }
     fn can_discard(&self) -> bool {
         false
     }
-    fn probe(&mut self) -> Vec<LinkStep> {
+    fn probe(&mut self) -> Vec<BackendStep> {
         Vec::new()
     }
     fn can_steer(&self) -> bool {

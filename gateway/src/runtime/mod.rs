@@ -1,17 +1,17 @@
-//! The runtime port: backends by name, each with its pure state machine ([`Link`]).
+//! The runtime port: backends by name, each with its pure state machine ([`BackendMachine`]).
 
 #[cfg(test)]
 mod contract_tests;
 pub(crate) mod direct;
 pub(crate) mod missing;
 
-use crate::core::link::Link;
+use crate::core::link::BackendMachine;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A runtime backend. Its machine is [`Link`], with the methods of the source document's contract
+/// A runtime backend. Its machine is [`BackendMachine`], with the methods of the source document's contract
 /// (`ensureSession`, `submit`, `stream`, `cancel`, `close`) but without I/O: the session task executes the
 /// returned steps, so every backend is exactly-once in the same way.
 pub(crate) trait Runtime: Send + Sync + 'static {
@@ -22,20 +22,20 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     ///
     /// # Errors
     /// `saved` was not written by this backend.
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, LinkStateError>;
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError>;
 
     /// Returns if sessions can be started now, with details for people.
-    fn health(&self) -> Health;
+    fn health(&self) -> BackendHealth;
 }
 
 /// Error of restoring a saved machine.
 #[derive(Debug, thiserror::Error)]
 #[error("the saved state of the runtime link cannot be read")]
-pub(crate) struct LinkStateError(#[from] pub(crate) serde_json::Error);
+pub(crate) struct MachineStateError(#[from] pub(crate) serde_json::Error);
 
 /// Health of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Health {
+pub(crate) struct BackendHealth {
     /// True if the backend can be used.
     pub(crate) ok: bool,
     /// Details for people.

@@ -5,17 +5,17 @@
 use super::tests::NoAgents;
 use super::*;
 use crate::clock::Clock;
-use crate::core::actor::Command;
+use crate::core::actor::ActorCommand;
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseUse, RunMode, SessionRow};
-use crate::live::Live;
+use crate::core::rows::{LeaseStatus, RunMode, SessionRow};
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
-use crate::store::by_hand::{Hand, Pump};
-use crate::supervisor::by_hand::Wire;
+use crate::store::by_hand::{SimStore, SimWriter};
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use crate::tests::{lease_row, session_row, spawn};
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
@@ -27,12 +27,12 @@ const TURNS: usize = 200;
 
 struct Stage {
     store: Store,
-    pump: Pump,
-    wire: Wire,
+    pump: SimWriter,
+    wire: SimSupervisorConnection,
     lease_id: LeaseId,
-    mailbox: mpsc::Sender<Envelope>,
+    mailbox: mpsc::Sender<ActorRequest>,
     /// Kept, so that the way stays open.
-    _urgent: mpsc::Sender<Envelope>,
+    _urgent: mpsc::Sender<ActorRequest>,
     stop: CancellationToken,
 }
 
@@ -44,7 +44,10 @@ async fn turns() {
 }
 
 /// Does what needs the store, and commits whatever is wanted meanwhile.
-async fn committed<T: Send + 'static>(pump: &mut Pump, work: impl Future<Output = T> + Send + 'static) -> T {
+async fn committed<T: Send + 'static>(
+    pump: &mut SimWriter,
+    work: impl Future<Output = T> + Send + 'static,
+) -> T {
     let work = tokio::spawn(work);
     while !work.is_finished() {
         turns().await;
@@ -56,10 +59,10 @@ async fn committed<T: Send + 'static>(pump: &mut Pump, work: impl Future<Output 
 
 impl Stage {
     /// An actor whose session wants a process that was not asked for yet; the supervisor is away.
-    async fn new(hand: &mut Hand) -> Self {
-        crate::aside::by_hand::stay_here();
+    async fn new(hand: &mut SimStore) -> Self {
+        crate::aside::by_hand::run_inline();
         let (store, mut pump) = hand.start();
-        let (supervisor, wire) = Wire::new();
+        let (supervisor, wire) = SimSupervisorConnection::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let lease_id = committed(&mut pump, intended(store.clone(), key.clone())).await;
         let registry = Arc::new(Registry::default());
@@ -72,13 +75,13 @@ impl Stage {
             registry,
             clock: Clock::at(1_700_000_000_000),
             profiles: Arc::new(NoAgents),
-            live: Live::new(Loaded::default()),
+            live: LiveConfig::new(LoadedConfig::default()),
             stop: stop.clone(),
         };
         let (mailbox, waits) = mpsc::channel(4);
         let (urgent, hurries) = mpsc::channel(4);
-        let lanes = Lanes { mailbox: waits, urgent: hurries };
-        tokio::spawn(run(deps, key, lanes, Patience::Once));
+        let queues = CommandQueues { mailbox: waits, urgent: hurries };
+        tokio::spawn(run(deps, key, queues, LoadRetry::Once));
         let mut stage = Self { store, pump, wire, lease_id, mailbox, _urgent: urgent, stop };
         stage.goes_on().await;
         stage
@@ -115,8 +118,8 @@ impl Stage {
         };
         let (reply, _) = tokio::sync::oneshot::channel();
         let (run_id, key) = (RunId::mint(), IdempotencyKey::mint());
-        let command = Command::Prompt { run_id, request, key, caps: None };
-        self.mailbox.try_send(Envelope { command, keyed: None, reply }).ok().unwrap();
+        let command = ActorCommand::Prompt { run_id, request, key, caps: None };
+        self.mailbox.try_send(ActorRequest { command, keyed: None, reply }).ok().unwrap();
         turns().await;
         assert_eq!(self.pump.waiting().count(), 1, "the actor waits for its commit");
     }
@@ -126,7 +129,7 @@ impl Stage {
 async fn intended(store: Store, key: SessionKey) -> LeaseId {
     spawn(&store, session_row(&key), None).await;
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
-    let row = lease_row(&key, LeaseUse::Intended);
+    let row = lease_row(&key, LeaseStatus::Intended);
     let lease_id = row.lease_id;
     let session = SessionRow { lease_id: Some(lease_id), ..snapshot.session };
     let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
@@ -138,7 +141,7 @@ async fn intended(store: Store, key: SessionKey) -> LeaseId {
 /// it then took the refusal for the answer to that, the process that starts now would be nobody's.
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_connection_answered_is_no_news() {
-    let mut hand = Hand::new();
+    let mut hand = SimStore::new();
     let mut stage = Stage::new(&mut hand).await;
     stage.wire.up("supervisor");
     stage.goes_on().await;

@@ -1,13 +1,16 @@
 //! One step: the actor decides, the store commits, and only then are the effects executed. Also the recovery
 //! from a failed commit.
 
-use super::{Ended, Envelope, Task, note_trouble, refuse_waiting, trouble};
-use crate::core::actor::{Act, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Ticket};
+use super::{ActorRequest, SessionTask, TaskEnded, record_blocked_session, refuse_waiting, trouble};
+use crate::core::actor::{
+    ActorCommand, ActorEffect, ActorInput, CommandReply, IdempotencyRecord, LeaseEvent, StepContext,
+    StepOutput, Ticket,
+};
 use crate::core::effect::Write;
-use crate::core::rows::LeaseUse;
+use crate::core::rows::LeaseStatus;
 use crate::error::Failure;
 use crate::observe;
-use crate::requests::Performer;
+use crate::requests::AgentRequestExecutor;
 use crate::session_load::make;
 use crate::session_news::{acked, attached, closing, spawned, written};
 use crate::store::StoreError;
@@ -22,20 +25,20 @@ use std::time::Duration;
 const REBUILD_MS: u64 = 250;
 
 /// True if a command must act on the process even if nothing can be committed (H19).
-pub(super) const fn stops(command: &Command) -> bool {
-    matches!(command, Command::Cancel(_) | Command::Close(_))
+pub(super) const fn is_stop_command(command: &ActorCommand) -> bool {
+    matches!(command, ActorCommand::Cancel(_) | ActorCommand::Close(_))
 }
 
 /// Requests the end of a process, regardless of the database.
-pub(super) async fn stop_lease(deps: &super::Deps, lease_id: LeaseId) {
+pub(super) async fn close_lease_now(deps: &super::Deps, lease_id: LeaseId) {
     let reason = "stopped while the control plane cannot be written".to_owned();
     drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
 }
 
-impl Task {
+impl SessionTask {
     /// Handles a command: repeats the stored response if its key was used, else runs one step.
-    pub(super) async fn on_command(&mut self, envelope: Envelope) -> Ended {
-        let Envelope { command, keyed, reply } = envelope;
+    pub(super) async fn on_command(&mut self, request: ActorRequest) -> TaskEnded {
+        let ActorRequest { command, keyed, reply } = request;
         if let Some(keyed) = &keyed {
             match self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await {
                 Ok(None) => self.deps.metrics.idempotency(verb(&keyed.scope), "fresh"),
@@ -44,56 +47,57 @@ impl Task {
                     let result_is = if same { "replay" } else { "conflict" };
                     self.deps.metrics.idempotency(verb(&keyed.scope), result_is);
                     drop(reply.send(replay(&command, keyed, &fingerprint, &result)));
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
                 Err(error) => {
-                    if stops(&command) {
+                    if is_stop_command(&command) {
                         self.stop_process().await;
                     }
                     drop(reply.send(Err(Failure::from(error))));
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
             }
         }
-        if matches!(command, Command::Prompt { .. }) {
-            self.look_before_prompt().await;
+        if matches!(command, ActorCommand::Prompt { .. }) {
+            self.look_up_before_prompt().await;
         }
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         self.waiting.insert(ticket, reply);
-        let stop = stops(&command);
-        self.step_stopping(Input::Command { ticket, command, keyed }, stop).await
+        let stop = is_stop_command(&command);
+        self.step_stopping(ActorInput::Command { ticket, command, keyed }, stop).await
     }
 
     /// Runs one step that needs no action if the commit fails.
-    pub(super) async fn step(&mut self, input: Input) -> Ended {
+    pub(super) async fn step(&mut self, input: ActorInput) -> TaskEnded {
         self.step_stopping(input, false).await
     }
 
     /// Runs one step: decide, commit, act. `stops` is true if the process must be ended even if nothing can
     /// be committed (H19).
-    async fn step_stopping(&mut self, input: Input, stops: bool) -> Ended {
-        let ctx = Ctx { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
-        let Batch { writes, acts, moves, .. } = self.actor.step(&ctx, input);
+    async fn step_stopping(&mut self, input: ActorInput, stops: bool) -> TaskEnded {
+        let ctx = StepContext { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
+        let StepOutput { writes, effects, transitions, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
             let fence = self.fence.clone();
-            let opens =
-                writes.iter().any(|write| matches!(write, Write::LeaseUse { usage: LeaseUse::Ready, .. }));
+            let opens = writes
+                .iter()
+                .any(|write| matches!(write, Write::LeaseStatus { usage: LeaseStatus::Ready, .. }));
             if let Err(error) = self.deps.store.commit(fence, writes).await {
-                let stops = stops || (opens && self.opens_in_vain(ctx.now_ms));
-                return self.on_commit_failed(&error, acts, stops).await;
+                let stops = stops || (opens && self.open_commit_timed_out(ctx.now_ms));
+                return self.on_commit_failed(&error, effects, stops).await;
             }
         }
-        observe::committed(&self.deps.metrics, self.actor.session(), &moves);
+        observe::committed(&self.deps.metrics, self.actor.session(), &transitions);
         self.follow_lease();
-        self.act(acts).await;
-        Ended::No
+        self.perform_effects(effects).await;
+        TaskEnded::No
     }
 
     /// Handles a failed commit of an opened session. The rebuilt actor reads the opening again from the
     /// process, for at most the time that an agent may take to open a session. Returns true if the process is
     /// to be ended.
-    fn opens_in_vain(&mut self, now_ms: u64) -> bool {
+    fn open_commit_timed_out(&mut self, now_ms: u64) -> bool {
         let Some(lease_id) = self.actor.session().lease_id else { return false };
         let since_ms = match self.unopened {
             Some((of, since_ms)) if of == lease_id => since_ms,
@@ -108,10 +112,15 @@ impl Task {
     }
 
     /// Reports a failed commit to all callers, and rebuilds the actor from the last commit.
-    async fn on_commit_failed(&mut self, error: &StoreError, acts: Vec<Act>, stop: bool) -> Ended {
+    async fn on_commit_failed(
+        &mut self,
+        error: &StoreError,
+        effects: Vec<ActorEffect>,
+        stop: bool,
+    ) -> TaskEnded {
         let failure = Failure::from(error.clone());
-        for act in acts {
-            if let Act::Reply { ticket, .. } = act {
+        for act in effects {
+            if let ActorEffect::Reply { ticket, .. } = act {
                 self.reply(ticket, Err(failure.clone()));
             }
         }
@@ -136,28 +145,28 @@ impl Task {
         self.rebuild().await
     }
 
-    fn superseded(&self) -> Ended {
+    fn superseded(&self) -> TaskEnded {
         tracing::warn!(session_key = %self.key, "superseded by another actor");
         self.deps.metrics.actor_restarted("superseded");
-        Ended::Yes
+        TaskEnded::Yes
     }
 
     /// Ends the process of the last committed lease, although nothing can be committed now (H19).
     async fn stop_process(&mut self) {
         if let Some((lease_id, _)) = &self.feed {
-            stop_lease(&self.deps, *lease_id).await;
+            close_lease_now(&self.deps, *lease_id).await;
         }
     }
 
     /// Rebuilds the actor from the database once possible, unless another actor owns the session by then.
-    pub(super) async fn rebuild(&mut self) -> Ended {
+    pub(super) async fn rebuild(&mut self) -> TaskEnded {
         let mut lease_id = self.feed.as_ref().map(|(lease_id, _)| *lease_id);
         loop {
             tokio::select! {
-                () = self.deps.stop.cancelled() => return Ended::Yes,
+                () = self.deps.stop.cancelled() => return TaskEnded::Yes,
                 () = tokio::time::sleep(Duration::from_millis(REBUILD_MS)) => {}
             }
-            let made = match self.deps.store.claim_again(self.fence.clone()).await {
+            let made = match self.deps.store.reclaim(self.fence.clone()).await {
                 Ok((snapshot, fence)) => {
                     self.fence = fence;
                     make(&self.deps, snapshot)
@@ -167,25 +176,25 @@ impl Task {
             };
             match made {
                 Ok(actor) => {
-                    self.deps.metrics.troubles().clear(&trouble(&self.key));
+                    self.deps.metrics.blocked_items().clear(&trouble(&self.key));
                     self.actor = actor;
                     self.calls = FuturesUnordered::new();
                     self.lookup = None;
-                    self.performer = Performer::new(self.deps.supervisor.clone());
+                    self.executor = AgentRequestExecutor::new(self.deps.supervisor.clone());
                     self.feed = None;
                     self.fresh = true;
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
                 Err(failure) => {
-                    if refuse_waiting(&mut self.lanes, &failure)
+                    if refuse_waiting(&mut self.queues, &failure)
                         && let Some(lease_id) = lease_id.take()
                     {
-                        stop_lease(&self.deps, lease_id).await;
+                        close_lease_now(&self.deps, lease_id).await;
                     }
-                    if failure.is_for_repair() {
+                    if failure.needs_repair() {
                         tracing::error!(session_key = %self.key, %failure, "the actor cannot be made again");
-                        note_trouble(&self.deps, &self.key, &failure);
-                        return Ended::Yes;
+                        record_blocked_session(&self.deps, &self.key, &failure);
+                        return TaskEnded::Yes;
                     }
                 }
             }
@@ -200,17 +209,18 @@ impl Task {
         }
     }
 
-    fn reply(&mut self, ticket: Ticket, result: Result<Answered, Failure>) {
+    fn reply(&mut self, ticket: Ticket, result: Result<CommandReply, Failure>) {
         if let Some(reply) = self.waiting.remove(&ticket) {
             drop(reply.send(result));
         }
     }
 
-    async fn act(&mut self, acts: Vec<Act>) {
-        for act in acts {
+    async fn perform_effects(&mut self, effects: Vec<ActorEffect>) {
+        for act in effects {
             match act {
-                Act::Spawn(_) | Act::Attach { .. } | Act::Input { .. } if self.link_is_news() => {}
-                Act::Spawn(spawn) => {
+                ActorEffect::Spawn(_) | ActorEffect::Attach { .. } | ActorEffect::Input { .. }
+                    if self.has_connection_changed() => {}
+                ActorEffect::Spawn(spawn) => {
                     let lease_id = spawn.lease_id;
                     // Sent again if the supervisor may not have received an earlier request.
                     if self.starting.replace(lease_id) != Some(lease_id) {
@@ -218,34 +228,34 @@ impl Task {
                     }
                     self.call(lease_id, Request::Spawn(*spawn), spawned).await;
                 }
-                Act::Attach { lease_id, from_offset } => {
+                ActorEffect::Attach { lease_id, from_offset } => {
                     self.call(lease_id, Request::Attach { lease_id, from_offset }, attached).await;
                 }
-                Act::Input { lease_id, seq, bytes } => {
+                ActorEffect::Input { lease_id, seq, bytes } => {
                     let request = Request::Input { lease_id, seq, bytes };
                     self.call(lease_id, request, move |answer| written(seq, answer)).await;
                 }
-                Act::Ack { lease_id, offset } => {
+                ActorEffect::Ack { lease_id, offset } => {
                     // The events of this output and all earlier ones are committed by now.
                     let event_id = self.deps.store.counters().last_event_id();
                     self.call(lease_id, Request::AckSynced { lease_id, offset, event_id }, acked).await;
                 }
-                Act::CloseLease { lease_id, reason } => {
+                ActorEffect::CloseLease { lease_id, reason } => {
                     self.call(lease_id, Request::CloseLease { lease_id, reason }, closing).await;
                 }
-                Act::Release { lease_id } => {
+                ActorEffect::Release { lease_id } => {
                     self.call(lease_id, Request::Release { lease_id }, |_| None).await;
                 }
-                Act::Perform { row, again } => {
+                ActorEffect::Perform { row, again } => {
                     let (env, roots) = (self.actor.agent_env(), self.actor.agent_roots());
-                    self.performer.perform(*row, again, roots, env);
+                    self.executor.perform(*row, again, roots, env);
                 }
-                Act::Inspect { row } => self.performer.inspect(*row, self.actor.agent_roots()),
-                Act::Recall { at } => self.performer.recall(at),
-                Act::Forget { at } => self.performer.forget(at),
-                Act::Reply { ticket, result } => self.reply(ticket, result),
-                Act::Note(note) => tracing::info!(session_key = %self.key, note),
-                Act::LineFault(what) => {
+                ActorEffect::Inspect { row } => self.executor.inspect(*row, self.actor.agent_roots()),
+                ActorEffect::Recall { at } => self.executor.recall(at),
+                ActorEffect::DropRequest { at } => self.executor.forget(at),
+                ActorEffect::Reply { ticket, result } => self.reply(ticket, result),
+                ActorEffect::Log(note) => tracing::info!(session_key = %self.key, note),
+                ActorEffect::LineFault(what) => {
                     self.deps.metrics.line_fault(&self.actor.session().backend, what.as_str());
                 }
             }
@@ -256,7 +266,7 @@ impl Task {
     /// decided for the previous connection are not sent: the actor is notified next and then requests
     /// everything again. If sent twice, a start could be refused first and then succeed, and its process
     /// would be orphaned.
-    fn link_is_news(&self) -> bool {
+    fn has_connection_changed(&self) -> bool {
         self.link.has_changed().unwrap_or(false)
     }
 
@@ -264,7 +274,7 @@ impl Task {
         &mut self,
         lease_id: LeaseId,
         request: Request,
-        read: impl FnOnce(Result<Reply, CallError>) -> Option<LeaseNews> + Send + 'static,
+        read: impl FnOnce(Result<Reply, CallError>) -> Option<LeaseEvent> + Send + 'static,
     ) {
         let answer = self.deps.supervisor.send(request).await;
         self.calls.push(Box::pin(async move {
@@ -281,22 +291,23 @@ fn verb(scope: &str) -> &str {
 
 /// Returns the stored response of a repeated command (I5).
 pub(crate) fn replay(
-    command: &Command,
-    keyed: &Keyed,
+    command: &ActorCommand,
+    keyed: &IdempotencyRecord,
     fingerprint: &str,
     result: &str,
-) -> Result<Answered, Failure> {
+) -> Result<CommandReply, Failure> {
     if keyed.fingerprint != fingerprint {
         return Err(Failure::of(Code::IdempotencyConflict).origin("client"));
     }
     let parsed = match command {
-        Command::Prompt { .. } => serde_json::from_str(result).map(Answered::Prompt),
-        Command::Cancel(_) => serde_json::from_str(result).map(Answered::Cancel),
-        Command::Queued { .. } => serde_json::from_str(result).map(Answered::Queued),
-        Command::Close(_) | Command::Expire { .. } | Command::NewConversation | Command::Set(_) => {
-            serde_json::from_str(result).map(Answered::Now)
-        }
-        Command::AnswerPermission { .. } => Ok(Answered::Done),
+        ActorCommand::Prompt { .. } => serde_json::from_str(result).map(CommandReply::Prompt),
+        ActorCommand::Cancel(_) => serde_json::from_str(result).map(CommandReply::Cancel),
+        ActorCommand::Queued { .. } => serde_json::from_str(result).map(CommandReply::Queued),
+        ActorCommand::Close(_)
+        | ActorCommand::Expire { .. }
+        | ActorCommand::NewConversation
+        | ActorCommand::Set(_) => serde_json::from_str(result).map(CommandReply::Session),
+        ActorCommand::AnswerPermission { .. } => Ok(CommandReply::Done),
     };
     parsed.map_err(|_| Failure::of(Code::Runtime).origin("gateway"))
 }

@@ -1,7 +1,7 @@
 //! Simulated agent that speaks ACP: it opens conversations, answers prompts with unique words, requests
 //! permissions and terminals, and may fail, hang or fall silent, all by chance.
 
-use super::chance::Chance;
+use super::chance::SeededRng;
 use super::life::LINE_BYTES_MAX;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ const SPEECH_TIMES: usize = 50;
 
 /// State shared by the agents of all processes; it outlives each of them.
 #[derive(Debug, Default)]
-pub(super) struct Minds {
+pub(super) struct AgentMemory {
     /// Conversations, with the session of each.
     conversations: BTreeMap<String, String>,
     /// How often each run's prompt or steer was read.
@@ -22,7 +22,7 @@ pub(super) struct Minds {
 
 /// One action of an agent in a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+enum AgentAction {
     Word,
     /// A word with much filler: more than a few messages hold.
     Speech,
@@ -42,9 +42,9 @@ enum Deed {
 }
 
 #[derive(Debug)]
-struct Turn {
+struct SimTurn {
     id: Value,
-    deeds: VecDeque<Deed>,
+    deeds: VecDeque<AgentAction>,
     /// Number of our request that the turn waits for.
     asked: Option<usize>,
     cancelled: bool,
@@ -52,7 +52,7 @@ struct Turn {
 
 /// One process. Its output waits in `unsaid` until the scheduler releases it.
 #[derive(Debug)]
-pub(super) struct Agent {
+pub(super) struct SimAgent {
     no: usize,
     session: String,
     conversation: String,
@@ -60,10 +60,10 @@ pub(super) struct Agent {
     loads: bool,
     steers: bool,
     deletes: bool,
-    opens: Opens,
+    opens: OpenBehavior,
     /// True for an agent that ignores cancels.
     stubborn: bool,
-    turn: Option<Turn>,
+    turn: Option<SimTurn>,
     /// True for a turn that does not continue without outside input.
     pub(super) hangs: bool,
     terminal: Option<String>,
@@ -82,18 +82,18 @@ pub(super) struct Agent {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Opens {
+enum OpenBehavior {
     Well,
     Refuses,
     Never,
 }
 
-impl Agent {
-    pub(super) fn new(no: usize, session: &str, chance: &mut Chance, calm: bool) -> Self {
+impl SimAgent {
+    pub(super) fn new(no: usize, session: &str, chance: &mut SeededRng, calm: bool) -> Self {
         let opens = match chance.below(14) {
-            0 if !calm => Opens::Refuses,
-            1 if !calm => Opens::Never,
-            _ => Opens::Well,
+            0 if !calm => OpenBehavior::Refuses,
+            1 if !calm => OpenBehavior::Never,
+            _ => OpenBehavior::Well,
         };
         Self {
             no,
@@ -125,9 +125,9 @@ impl Agent {
         self.hangs = false;
         self.stubborn = false;
         if let Some(turn) = &mut self.turn {
-            turn.deeds.retain(|deed| *deed != Deed::Hang);
-            if !matches!(turn.deeds.back(), Some(Deed::End | Deed::Refuse)) {
-                turn.deeds.push_back(Deed::End);
+            turn.deeds.retain(|deed| *deed != AgentAction::Hang);
+            if !matches!(turn.deeds.back(), Some(AgentAction::End | AgentAction::Refuse)) {
+                turn.deeds.push_back(AgentAction::End);
             }
         }
     }
@@ -162,7 +162,7 @@ impl Agent {
     }
 
     /// Handles a line on standard input.
-    pub(super) fn hear(&mut self, line: &[u8], minds: &mut Minds, chance: &mut Chance) {
+    pub(super) fn hear(&mut self, line: &[u8], minds: &mut AgentMemory, chance: &mut SeededRng) {
         let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
         let id = &message["id"];
         match message["method"].as_str() {
@@ -179,7 +179,7 @@ impl Agent {
                 let run = id.as_str().and_then(|id| id.strip_prefix("prompt:")).unwrap_or_default();
                 *minds.heard.entry(run.to_owned()).or_default() += 1;
                 let deeds = self.deeds(chance);
-                self.turn = Some(Turn { id: id.clone(), deeds, asked: None, cancelled: false });
+                self.turn = Some(SimTurn { id: id.clone(), deeds, asked: None, cancelled: false });
             }
             Some("_session/steering") => {
                 let run = id.as_str().and_then(|id| id.strip_prefix("steer:")).unwrap_or_default();
@@ -202,9 +202,9 @@ impl Agent {
 
     fn initialize(&mut self, id: &Value) {
         match self.opens {
-            Opens::Well => {}
-            Opens::Refuses => return self.error(id, -32603, "not today"),
-            Opens::Never => {
+            OpenBehavior::Well => {}
+            OpenBehavior::Refuses => return self.error(id, -32603, "not today"),
+            OpenBehavior::Never => {
                 self.hangs = true;
                 return;
             }
@@ -225,7 +225,7 @@ impl Agent {
     }
 
     /// Reopens an old conversation; `load` replays its messages (H10).
-    fn reopen(&mut self, message: &Value, minds: &Minds) {
+    fn reopen(&mut self, message: &Value, minds: &AgentMemory) {
         let id = &message["id"];
         let wanted = message["params"]["sessionId"].as_str().unwrap_or_default();
         if minds.conversations.get(wanted) != Some(&self.session) {
@@ -241,32 +241,33 @@ impl Agent {
         self.result(id, &json!({}));
     }
 
-    fn deeds(&mut self, chance: &mut Chance) -> VecDeque<Deed> {
+    fn deeds(&mut self, chance: &mut SeededRng) -> VecDeque<AgentAction> {
         let kinds = [
-            (12, Deed::Word),
-            (2, Deed::Thought),
-            (2, Deed::Tool),
-            (6, Deed::Change),
-            (3, Deed::Speech),
-            (1, Deed::Noise),
-            (usize::from(!self.calm && chance.one_in(6)), Deed::Flood),
-            (2, Deed::Ask),
-            (1, Deed::Terminal),
-            (2, Deed::TerminalUse("terminal/output")),
-            (1, Deed::TerminalUse("terminal/wait_for_exit")),
-            (1, Deed::TerminalUse("terminal/kill")),
-            (1, Deed::TerminalUse("terminal/release")),
+            (12, AgentAction::Word),
+            (2, AgentAction::Thought),
+            (2, AgentAction::Tool),
+            (6, AgentAction::Change),
+            (3, AgentAction::Speech),
+            (1, AgentAction::Noise),
+            (usize::from(!self.calm && chance.one_in(6)), AgentAction::Flood),
+            (2, AgentAction::Ask),
+            (1, AgentAction::Terminal),
+            (2, AgentAction::TerminalUse("terminal/output")),
+            (1, AgentAction::TerminalUse("terminal/wait_for_exit")),
+            (1, AgentAction::TerminalUse("terminal/kill")),
+            (1, AgentAction::TerminalUse("terminal/release")),
         ];
         let count = 1 + chance.below(6);
         let picked = (0..count).filter_map(|_| chance.weighted(&kinds));
         // The output of a created terminal is read.
-        let look = |deed| (deed == Deed::Terminal).then_some(Deed::TerminalUse("terminal/output"));
-        let mut deeds: VecDeque<Deed> =
+        let look =
+            |deed| (deed == AgentAction::Terminal).then_some(AgentAction::TerminalUse("terminal/output"));
+        let mut deeds: VecDeque<AgentAction> =
             picked.flat_map(|deed| std::iter::once(deed).chain(look(deed))).collect();
         deeds.push_back(match chance.below(12) {
-            0 => Deed::Refuse,
-            1 if !self.calm => Deed::Hang,
-            _ => Deed::End,
+            0 => AgentAction::Refuse,
+            1 if !self.calm => AgentAction::Hang,
+            _ => AgentAction::End,
         });
         deeds
     }
@@ -278,7 +279,7 @@ impl Agent {
         let Some(turn) = &mut self.turn else { return };
         turn.cancelled = true;
         turn.asked = None;
-        turn.deeds = VecDeque::from([Deed::End]);
+        turn.deeds = VecDeque::from([AgentAction::End]);
         self.hangs = false;
     }
 
@@ -301,7 +302,7 @@ impl Agent {
 
     /// True if the agent has an action to run.
     pub(super) fn is_eager(&self) -> bool {
-        let may_act = |turn: &Turn| turn.asked.is_none() && !turn.deeds.is_empty();
+        let may_act = |turn: &SimTurn| turn.asked.is_none() && !turn.deeds.is_empty();
         !self.hangs && self.unsaid.is_empty() && self.turn.as_ref().is_some_and(may_act)
     }
 
@@ -324,51 +325,51 @@ impl Agent {
     pub(super) fn act(&mut self) {
         let Some(deed) = self.turn.as_mut().and_then(|turn| turn.deeds.pop_front()) else { return };
         match deed {
-            Deed::Word => self.word(""),
-            Deed::Speech => self.word(&SPEECH.repeat(SPEECH_TIMES)),
-            Deed::Thought => {
+            AgentAction::Word => self.word(""),
+            AgentAction::Speech => self.word(&SPEECH.repeat(SPEECH_TIMES)),
+            AgentAction::Thought => {
                 let content = json!({ "type": "text", "text": "hm" });
                 self.update(&json!({ "sessionUpdate": "agent_thought_chunk", "content": content }));
             }
-            Deed::Tool => {
+            AgentAction::Tool => {
                 let (call, title) = self.call("looks");
                 self.update(&json!({ "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": "read", "status": "completed" }));
             }
-            Deed::Change => {
+            AgentAction::Change => {
                 let (call, title) = self.call("changes");
                 let diff = json!([{ "type": "diff", "path": title, "oldText": null, "newText": "new\n" }]);
                 self.update(&json!({ "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": "edit", "status": "completed", "content": diff }));
             }
-            Deed::Noise => {
+            AgentAction::Noise => {
                 let line = b"this is not ACP\n";
                 self.queued += line.len() as u64;
                 self.unsaid.extend(line);
             }
-            Deed::Flood => {
+            AgentAction::Flood => {
                 self.broke = true;
                 let line = format!("{}\n", "x".repeat(LINE_BYTES_MAX + 1));
                 self.queued += line.len() as u64;
                 self.unsaid.extend(line.into_bytes());
             }
-            Deed::Ask => {
+            AgentAction::Ask => {
                 let option = |id: &str, kind: &str| json!({ "optionId": id, "name": id, "kind": kind });
                 let options = json!([option("yes", "allow_once"), option("no", "reject_once")]);
                 let call = json!({ "toolCallId": "call", "title": "may I?", "kind": "edit" });
                 let params = json!({ "sessionId": self.conversation, "toolCall": call, "options": options });
                 self.ask("session/request_permission", &params);
             }
-            Deed::Terminal => {
+            AgentAction::Terminal => {
                 let params = json!({ "sessionId": self.conversation, "command": "true" });
                 self.ask("terminal/create", &params);
             }
-            Deed::TerminalUse(method) => {
+            AgentAction::TerminalUse(method) => {
                 let terminal = self.terminal.clone().unwrap_or_else(|| "none".to_owned());
                 let params = json!({ "sessionId": self.conversation, "terminalId": terminal });
                 self.ask(method, &params);
             }
-            Deed::End => self.end(None),
-            Deed::Refuse => self.end(Some("it did not work")),
-            Deed::Hang => self.hangs = true,
+            AgentAction::End => self.end(None),
+            AgentAction::Refuse => self.end(Some("it did not work")),
+            AgentAction::Hang => self.hangs = true,
         }
     }
 

@@ -2,9 +2,9 @@
 
 /// Random number generator, determined by its seed.
 #[derive(Debug, Clone)]
-pub(super) struct Chance(u64);
+pub(super) struct SeededRng(u64);
 
-impl Chance {
+impl SeededRng {
     pub(super) const fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -12,7 +12,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Log captured on this thread.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct CapturedLog {
     /// Transitions, such as `session idle turn_started running`.
     pub(super) moves: BTreeSet<String>,
     pub(super) errors: Vec<String>,
@@ -21,17 +21,17 @@ pub(super) struct Heard {
 }
 
 thread_local! {
-    static HEARD: RefCell<Heard> = RefCell::default();
+    static HEARD: RefCell<CapturedLog> = RefCell::default();
 }
 
 /// Starts a new capture and returns the previous one.
-pub(super) fn listen(every_line: bool) -> Heard {
+pub(super) fn listen(every_line: bool) -> CapturedLog {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // Another test of the same process may have set a subscriber; then nothing is captured here.
-        drop(tracing::subscriber::set_global_default(Ear));
+        drop(tracing::subscriber::set_global_default(LogCapture));
     });
-    HEARD.replace(Heard { lines: every_line.then(Vec::new), ..Heard::default() })
+    HEARD.replace(CapturedLog { lines: every_line.then(Vec::new), ..CapturedLog::default() })
 }
 
 /// Returns and clears the captured errors; the capture continues.
@@ -48,11 +48,11 @@ pub(super) fn note(line: impl FnOnce() -> String) {
     });
 }
 
-struct Ear;
+struct LogCapture;
 
 const MOVES: &str = "acp_gateway::observe";
 
-impl Subscriber for Ear {
+impl Subscriber for LogCapture {
     fn register_callsite(&self, meta: &'static Metadata<'static>) -> Interest {
         if meta.is_span() { Interest::never() } else { Interest::sometimes() }
     }
@@ -73,19 +73,19 @@ impl Subscriber for Ear {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut fields = Fields::default();
+        let mut fields = LogFields::default();
         event.record(&mut fields);
         let meta = event.metadata();
         HEARD.with_borrow_mut(|heard| {
             if meta.target() == MOVES && !fields.event.is_empty() {
-                let Fields { message, from, event, to, .. } = &fields;
+                let LogFields { message, from, event, to, .. } = &fields;
                 heard.moves.insert(format!("{message} {from} {event} {to}"));
             }
             if *meta.level() == Level::ERROR {
                 heard.errors.push(format!("{} {}", fields.message, fields.rest));
             }
             if let Some(lines) = &mut heard.lines {
-                let Fields { message, from, event, to, rest } = &fields;
+                let LogFields { message, from, event, to, rest } = &fields;
                 lines.push(format!("    {} {message} {from} {event} {to} {rest}", meta.level()));
             }
         });
@@ -97,7 +97,7 @@ impl Subscriber for Ear {
 }
 
 #[derive(Default)]
-struct Fields {
+struct LogFields {
     message: String,
     from: String,
     event: String,
@@ -105,7 +105,7 @@ struct Fields {
     rest: String,
 }
 
-impl Visit for Fields {
+impl Visit for LogFields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let text = format!("{value:?}");
         match field.name() {

@@ -2,8 +2,8 @@
 //! and follows its side of the contract (`shared/src/protocol.rs`) exactly, so that every violation is the
 //! gateway's.
 
-use super::agent::{Agent, Minds};
-use super::chance::Chance;
+use super::agent::{AgentMemory, SimAgent};
+use super::chance::SeededRng;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::ExitStatus;
@@ -15,19 +15,19 @@ use std::collections::{BTreeMap, VecDeque};
 /// Message in transit to the gateway, on the one connection.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a few at a time")]
-pub(super) enum Word {
+pub(super) enum SupervisorMessage {
     Reply(u64, Result<Reply, Refusal>),
     Notice(Notice),
 }
 
 /// One process tree.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(super) struct SimLease {
     pub(super) no: usize,
     pub(super) spawn: Spawn,
     pub(super) state: LeaseState,
     /// `None` for a terminal.
-    pub(super) agent: Option<Agent>,
+    pub(super) agent: Option<SimAgent>,
     /// All output so far.
     pub(super) said: Vec<u8>,
     pub(super) acked: u64,
@@ -49,7 +49,7 @@ pub(super) struct Lease {
     lost: bool,
 }
 
-impl Lease {
+impl SimLease {
     pub(super) fn lives(&self) -> bool {
         self.exit.is_none()
     }
@@ -65,11 +65,11 @@ impl Lease {
 
 /// Protocol violations of the gateway that the supervisor has seen.
 #[derive(Debug, Default)]
-pub(super) struct Complaints(pub(super) Vec<String>);
+pub(super) struct ProtocolViolations(pub(super) Vec<String>);
 
 /// Seeded bugs at this interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flaw {
+pub(super) enum SupervisorBug {
     /// Output is acknowledged when read, not when committed.
     AckEarly,
     /// A message is sent twice under two numbers.
@@ -94,29 +94,29 @@ pub(super) fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
 
 /// The simulated supervisor.
 #[derive(Debug)]
-pub(super) struct Host {
-    pub(super) leases: BTreeMap<LeaseId, Lease>,
+pub(super) struct SimSupervisor {
+    pub(super) leases: BTreeMap<LeaseId, SimLease>,
     order: Vec<LeaseId>,
-    pub(super) minds: Minds,
+    pub(super) minds: AgentMemory,
     /// Received requests that are not handled yet.
     pub(super) inbox: VecDeque<(u64, Request)>,
-    pub(super) outbox: VecDeque<Word>,
-    pub(super) complaints: Complaints,
+    pub(super) outbox: VecDeque<SupervisorMessage>,
+    pub(super) complaints: ProtocolViolations,
     pub(super) calm: bool,
-    pub(super) flaw: Option<Flaw>,
+    pub(super) flaw: Option<SupervisorBug>,
     instance: GatewayInstanceId,
     pub(super) no: usize,
 }
 
-impl Host {
-    pub(super) fn new(flaw: Option<Flaw>) -> Self {
+impl SimSupervisor {
+    pub(super) fn new(flaw: Option<SupervisorBug>) -> Self {
         Self {
             leases: BTreeMap::new(),
             order: Vec::new(),
-            minds: Minds::default(),
+            minds: AgentMemory::default(),
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
-            complaints: Complaints::default(),
+            complaints: ProtocolViolations::default(),
             calm: false,
             flaw,
             instance: GatewayInstanceId::mint(),
@@ -182,14 +182,14 @@ impl Host {
     }
 
     /// Handles the oldest request.
-    pub(super) fn serve(&mut self, chance: &mut Chance) {
+    pub(super) fn serve(&mut self, chance: &mut SeededRng) {
         let Some((id, request)) = self.inbox.pop_front() else { return };
         let answer = match request {
             Request::Spawn(spawn) => Some(self.spawn(spawn, chance)),
             Request::Attach { lease_id, from_offset } => Some(self.attach(lease_id, from_offset, chance)),
             Request::Input { lease_id, seq, bytes } => self.input(id, lease_id, seq, bytes, chance),
             Request::AckSynced { lease_id, offset, .. } => Some(self.ack(lease_id, offset)),
-            Request::CloseLease { .. } if self.flaw == Some(Flaw::NotClosed) => {
+            Request::CloseLease { .. } if self.flaw == Some(SupervisorBug::NotClosed) => {
                 Some(Ok(Reply::Closing { state: LeaseState::Closing }))
             }
             Request::CloseLease { lease_id, .. } => Some(self.close(lease_id)),
@@ -204,16 +204,16 @@ impl Host {
             Request::Files(request) => Some(Ok(Reply::Files(files(request)))),
             _ => Some(Err(Refusal::new(RefusalCode::BadRequest, "not here"))),
         };
-        self.outbox.extend(answer.map(|answer| Word::Reply(id, answer)));
+        self.outbox.extend(answer.map(|answer| SupervisorMessage::Reply(id, answer)));
     }
 
-    fn known(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
+    fn known(&mut self, id: LeaseId) -> Result<&mut SimLease, Refusal> {
         self.leases
             .get_mut(&id)
             .ok_or_else(|| Refusal::new(RefusalCode::LeaseUnknown, "there is no such lease"))
     }
 
-    fn spawn(&mut self, spawn: Spawn, chance: &mut Chance) -> Result<Reply, Refusal> {
+    fn spawn(&mut self, spawn: Spawn, chance: &mut SeededRng) -> Result<Reply, Refusal> {
         let id = spawn.lease_id;
         if let Some(lease) = self.leases.get(&id) {
             if lease.spawn != spawn {
@@ -222,7 +222,7 @@ impl Host {
             return self.info(id).map(Reply::Spawned).ok_or_else(|| Refusal::new(RefusalCode::Internal, "?"));
         }
         let is_agent = spawn.kind == LeaseKind::Agent;
-        let same = |lease: &Lease| lease.agent.is_some() && lease.spawn.session_key == spawn.session_key;
+        let same = |lease: &SimLease| lease.agent.is_some() && lease.spawn.session_key == spawn.session_key;
         if is_agent && self.leases.values().any(|lease| lease.lives() && same(lease)) {
             return Err(Refusal::new(RefusalCode::SessionBusy, "its predecessor lives"));
         }
@@ -236,9 +236,9 @@ impl Host {
             }
         }
         let no = self.order.len();
-        let agent = is_agent.then(|| Agent::new(no, spawn.session_key.as_str(), chance, self.calm));
+        let agent = is_agent.then(|| SimAgent::new(no, spawn.session_key.as_str(), chance, self.calm));
         self.order.push(id);
-        let lease = Lease {
+        let lease = SimLease {
             no,
             spawn,
             state: LeaseState::Open,
@@ -260,7 +260,7 @@ impl Host {
         self.info(id).map(Reply::Spawned).ok_or_else(|| Refusal::new(RefusalCode::Internal, "?"))
     }
 
-    fn attach(&mut self, id: LeaseId, from: u64, chance: &mut Chance) -> Result<Reply, Refusal> {
+    fn attach(&mut self, id: LeaseId, from: u64, chance: &mut SeededRng) -> Result<Reply, Refusal> {
         let calm = self.calm;
         let lease = self.known(id)?;
         if lease.gone {
@@ -293,10 +293,10 @@ impl Host {
         id: LeaseId,
         seq: u64,
         bytes: Vec<u8>,
-        chance: &mut Chance,
+        chance: &mut SeededRng,
     ) -> Option<Result<Reply, Refusal>> {
         let flaw = self.flaw;
-        let again = flaw == Some(Flaw::SeqAgain) && seq > 1 && chance.one_in(8);
+        let again = flaw == Some(SupervisorBug::SeqAgain) && seq > 1 && chance.one_in(8);
         let seq = if again { seq - 1 } else { seq };
         let calm = self.calm;
         let lease = match self.known(id) {
@@ -326,7 +326,9 @@ impl Host {
             if !calm && chance.one_in(25) {
                 return Some(Err(Refusal::new(RefusalCode::Busy, "the queue is full")));
             }
-            if flaw == Some(Flaw::InputTwice) && bytes.windows(14).any(|part| part == b"session/prompt") {
+            if flaw == Some(SupervisorBug::InputTwice)
+                && bytes.windows(14).any(|part| part == b"session/prompt")
+            {
                 lease.stdin.push(bytes.clone());
                 self.hear(id, &bytes, chance);
                 return self.input_twice(id, seq, bytes, chance);
@@ -345,7 +347,7 @@ impl Host {
         id: LeaseId,
         seq: u64,
         bytes: Vec<u8>,
-        chance: &mut Chance,
+        chance: &mut SeededRng,
     ) -> Option<Result<Reply, Refusal>> {
         self.hear(id, &bytes, chance);
         let lease = self.leases.get_mut(&id)?;
@@ -353,7 +355,7 @@ impl Host {
         Some(Ok(Reply::Written { seq }))
     }
 
-    fn hear(&mut self, id: LeaseId, bytes: &[u8], chance: &mut Chance) {
+    fn hear(&mut self, id: LeaseId, bytes: &[u8], chance: &mut SeededRng) {
         let agent = self.leases.get_mut(&id).and_then(|lease| lease.agent.as_mut());
         if let Some(agent) = agent {
             agent.hear(bytes, &mut self.minds, chance);
@@ -361,13 +363,13 @@ impl Host {
     }
 
     /// Lets the process read from its pipe.
-    pub(super) fn write(&mut self, id: LeaseId, chance: &mut Chance) {
+    pub(super) fn write(&mut self, id: LeaseId, chance: &mut SeededRng) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         let fresh: Vec<Vec<u8>> =
             lease.stdin.iter().skip(usize::try_from(lease.written).unwrap_or(0)).cloned().collect();
         lease.written = lease.stdin.len() as u64;
         for (request, seq) in std::mem::take(&mut lease.unwritten) {
-            self.outbox.push_back(Word::Reply(request, Ok(Reply::Written { seq })));
+            self.outbox.push_back(SupervisorMessage::Reply(request, Ok(Reply::Written { seq })));
         }
         for bytes in fresh {
             self.hear(id, &bytes, chance);
@@ -413,13 +415,13 @@ impl Host {
         let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.exit.is_none()) else { return };
         lease.exit = Some(status);
         lease.state = LeaseState::Closed;
-        if flaw == Some(Flaw::NotDrained) {
+        if flaw == Some(SupervisorBug::NotDrained) {
             let sent = lease.sent.unwrap_or(lease.acked);
             lease.said.truncate(usize::try_from(sent).unwrap_or(0));
         }
         for (request, seq) in std::mem::take(&mut lease.unwritten) {
             let refusal = Refusal::new(RefusalCode::LeaseEnded, format!("{seq} was not written"));
-            self.outbox.push_back(Word::Reply(request, Err(refusal)));
+            self.outbox.push_back(SupervisorMessage::Reply(request, Err(refusal)));
         }
         let is_agent = lease.agent.is_some();
         if !is_agent {
@@ -447,7 +449,7 @@ impl Host {
     }
 
     /// Sends the next piece of output on the connection, split at a random byte; then the exit.
-    pub(super) fn tell(&mut self, id: LeaseId, chance: &mut Chance) {
+    pub(super) fn tell(&mut self, id: LeaseId, chance: &mut SeededRng) {
         let flaw = self.flaw;
         let Some(lease) = self.leases.get_mut(&id) else { return };
         let Some(sent) = lease.sent else { return };
@@ -459,10 +461,14 @@ impl Host {
         let from = usize::try_from(sent).unwrap_or(0);
         let bytes: Vec<u8> = lease.said.iter().skip(from).take(count).copied().collect();
         lease.sent = Some(sent + bytes.len() as u64);
-        if flaw == Some(Flaw::AckEarly) {
+        if flaw == Some(SupervisorBug::AckEarly) {
             lease.acked = lease.acked.max(sent + bytes.len() as u64);
         }
-        self.outbox.push_back(Word::Notice(Notice::Output { lease_id: id, offset: sent, bytes }));
+        self.outbox.push_back(SupervisorMessage::Notice(Notice::Output {
+            lease_id: id,
+            offset: sent,
+            bytes,
+        }));
     }
 
     fn tell_end(&mut self, id: LeaseId) {
@@ -473,11 +479,11 @@ impl Host {
         let stderr_tail = String::new();
         let exited = Notice::Exited { lease_id: id, status, end_offset, stdin_written, stderr_tail };
         let changed = Notice::LeaseChanged { lease_id: id, state: lease.state, reason: String::new() };
-        self.outbox.extend([Word::Notice(exited), Word::Notice(changed)]);
+        self.outbox.extend([SupervisorMessage::Notice(exited), SupervisorMessage::Notice(changed)]);
     }
 
     /// Releases some of an agent's pending output.
-    pub(super) fn speak(&mut self, id: LeaseId, chance: &mut Chance) {
+    pub(super) fn speak(&mut self, id: LeaseId, chance: &mut SeededRng) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         let Some(agent) = lease.agent.as_mut() else { return };
         if agent.unsaid.is_empty() {
@@ -491,7 +497,7 @@ impl Host {
     /// Lists agents in a turn, with details.
     pub(super) fn busy(&self) -> Vec<String> {
         let living = self.leases.iter().filter(|(_, lease)| lease.lives());
-        let turn = |(id, lease): (&LeaseId, &Lease)| {
+        let turn = |(id, lease): (&LeaseId, &SimLease)| {
             let turn = lease.agent.as_ref()?.turn_now()?;
             let last =
                 lease.stdin.last().map(|it| String::from_utf8_lossy(it).into_owned()).unwrap_or_default();

@@ -2,12 +2,12 @@
 //! database and at the interfaces; I6 to I8 once the simulation is at rest.
 
 use super::ear;
-use super::host::Lease;
-use super::people::{self, Want, Wish};
+use super::host::SimLease;
+use super::people::{self, SubmittedRequest, UserRequest};
 use super::shown;
-use super::stage::{Broken, Stage};
+use super::stage::{SimScheduler, Violation};
 use crate::error::Failure;
-use crate::store::by_hand::Pump;
+use crate::store::by_hand::SimWriter;
 use crate::store::check;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, SessionKey};
@@ -49,16 +49,16 @@ const OWN_FAULTS: [&str; 7] = [
 const NEVER: [&str; 3] = ["number", "panicked", "refused"];
 
 /// Rule over the rows, and the tables it depends on: without a change of these it need not be checked again.
-struct Rule {
+struct InvariantQuery {
     name: String,
     sql: &'static str,
     tables: BTreeSet<&'static str>,
 }
 
-static ROWS: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+static ROWS: LazyLock<Vec<InvariantQuery>> = LazyLock::new(|| {
     let known = check::invariants().map(|rule| (format!("{}: {}", rule.name, rule.rule), rule.sql));
     let own = RULES.iter().map(|(name, sql)| ((*name).to_owned(), *sql));
-    known.chain(own).map(|(name, sql)| Rule { name, sql, tables: tables(sql).collect() }).collect()
+    known.chain(own).map(|(name, sql)| InvariantQuery { name, sql, tables: tables(sql).collect() }).collect()
 });
 
 fn tables(sql: &'static str) -> impl Iterator<Item = &'static str> {
@@ -66,8 +66,8 @@ fn tables(sql: &'static str) -> impl Iterator<Item = &'static str> {
     words.filter(|word| word.starts_with("acp_"))
 }
 
-pub(super) fn broken(law: &str, rows: &[String]) -> Result<(), Broken> {
-    if rows.is_empty() { Ok(()) } else { Err(Broken(format!("{law}: {}", rows.join("; ")))) }
+pub(super) fn broken(law: &str, rows: &[String]) -> Result<(), Violation> {
+    if rows.is_empty() { Ok(()) } else { Err(Violation(format!("{law}: {}", rows.join("; ")))) }
 }
 
 pub(super) fn texts(db: &Connection, sql: &str) -> Vec<String> {
@@ -101,7 +101,7 @@ pub(super) fn queued_run(db: &Connection) -> Option<String> {
 }
 
 /// Checks a request before the supervisor receives it: its reason must be committed.
-pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broken> {
+pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Violation> {
     let committed = |sql: &str, id: &LeaseId, number: u64| {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         let found = db.prepare_cached(sql).and_then(|mut it| it.exists(params![id.to_string(), number]));
@@ -125,32 +125,36 @@ pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broke
         }
         _ => true,
     };
-    if known { Ok(()) } else { Err(Broken(format!("commit, then act: {request:?} is explained by no row"))) }
+    if known {
+        Ok(())
+    } else {
+        Err(Violation(format!("commit, then act: {request:?} is explained by no row")))
+    }
 }
 
 /// Checks that an answered message is stored, since its sender does not repeat it.
-pub(super) fn of_answer(no: usize, wish: &Wish, db: &Connection) -> Result<(), Broken> {
+pub(super) fn of_answer(no: usize, wish: &SubmittedRequest, db: &Connection) -> Result<(), Violation> {
     const SQL: &str = "SELECT 1 FROM acp_inbox WHERE message_id = ?1";
-    let Want::Say { text, .. } = &wish.want else { return Ok(()) };
+    let UserRequest::Say { text, .. } = &wish.want else { return Ok(()) };
     let found = db.prepare_cached(SQL).and_then(|mut it| it.exists([people::message_id(no)]));
     if found.unwrap_or_else(|error| panic!("{error}: {SQL}")) {
         return Ok(());
     }
-    Err(Broken(format!("what is answered is on record: {text:?} is not")))
+    Err(Violation(format!("what is answered is on record: {text:?} is not")))
 }
 
 /// Checks that a request may be refused with this failure.
-pub(super) fn of_refusal(wish: &mut Wish, failure: &Failure) -> Result<(), Broken> {
+pub(super) fn of_refusal(wish: &mut SubmittedRequest, failure: &Failure) -> Result<(), Violation> {
     let again =
         matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable | Code::LimitReached);
     if wish.answer.is_some() && !again {
-        return Err(Broken(format!(
+        return Err(Violation(format!(
             "I5: {:?} was answered {:?}, and then refused: {failure}",
             wish.want, wish.answer
         )));
     }
     if failure.code == Code::Runtime {
-        return Err(Broken(format!("{:?} failed: {failure}", wish.want)));
+        return Err(Violation(format!("{:?} failed: {failure}", wish.want)));
     }
     wish.refused |= wish.answer.is_none()
         && failure.code != Code::StoreUnavailable
@@ -159,14 +163,18 @@ pub(super) fn of_refusal(wish: &mut Wish, failure: &Failure) -> Result<(), Broke
 }
 
 /// Runs the checks that hold after each step.
-pub(super) fn after(stage: &mut Stage<'_>, committed: bool, pump: &Pump) -> Result<(), Broken> {
+pub(super) fn after(
+    stage: &mut SimScheduler<'_>,
+    committed: bool,
+    pump: &SimWriter,
+) -> Result<(), Violation> {
     broken("the supervisor complains", &stage.host.complaints.0)?;
     let twice = stage.host.minds.heard.iter().filter(|(_, count)| **count > 1);
     broken("an agent reads what it is told once", &twice.map(|(run, _)| run.clone()).collect::<Vec<_>>())?;
     for line in ear::errors() {
         let own = OWN_FAULTS.iter().any(|known| line.starts_with(known));
         if !own || NEVER.iter().any(|never| line.contains(never)) {
-            return Err(Broken(format!("the gateway finds a fault in itself: {line}")));
+            return Err(Violation(format!("the gateway finds a fault in itself: {line}")));
         }
     }
     of_room(stage)?;
@@ -182,12 +190,12 @@ pub(super) fn after(stage: &mut Stage<'_>, committed: bool, pump: &Pump) -> Resu
 }
 
 /// Checks I1 to I6 as far as the rows show them.
-fn of_rows(db: &Connection, concerned: impl Fn(&Rule) -> bool) -> Result<(), Broken> {
+fn of_rows(db: &Connection, concerned: impl Fn(&InvariantQuery) -> bool) -> Result<(), Violation> {
     ROWS.iter().filter(|rule| concerned(rule)).try_for_each(|rule| broken(&rule.name, &texts(db, rule.sql)))
 }
 
 /// Checks that each message is shown once.
-fn of_room(stage: &mut Stage<'_>) -> Result<(), Broken> {
+fn of_room(stage: &mut SimScheduler<'_>) -> Result<(), Violation> {
     let room = stage.room.lock();
     let Some((last, before)) = room.shown.split_last() else { return Ok(()) };
     let same = before
@@ -196,21 +204,23 @@ fn of_room(stage: &mut Stage<'_>) -> Result<(), Broken> {
         .take(8)
         .find(|it| it.conversation == last.conversation && it.message.nonce == last.message.nonce);
     match same {
-        Some(_) => Err(Broken(format!("I7: shown twice in {}: {:?}", last.conversation, last.message.text))),
+        Some(_) => {
+            Err(Violation(format!("I7: shown twice in {}: {:?}", last.conversation, last.message.text)))
+        }
         None => Ok(()),
     }
 }
 
 /// Words of each process found in the journal, and the last row read.
 #[derive(Debug, Default)]
-pub(super) struct Read {
+pub(super) struct JournalProgress {
     event_id: i64,
     /// Number of words by number of the lease.
     words: BTreeMap<usize, usize>,
 }
 
 /// Checks that the journal contains every word of the agents once, in order, in the right session.
-fn of_journal(stage: &mut Stage<'_>, db: &Connection) -> Result<(), Broken> {
+fn of_journal(stage: &mut SimScheduler<'_>, db: &Connection) -> Result<(), Violation> {
     const SQL: &str = "SELECT event_id, session_key, kind, payload_json FROM acp_events WHERE event_id > ?1 \
         AND kind IN ('agent_message','gap') ORDER BY event_id";
     let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
@@ -226,19 +236,19 @@ fn of_journal(stage: &mut Stage<'_>, db: &Connection) -> Result<(), Broken> {
     for (event_id, session, kind, payload) in rows {
         stage.read.event_id = event_id;
         if kind == "gap" {
-            return Err(Broken(format!("nothing is lost: {session} says {payload}")));
+            return Err(Violation(format!("nothing is lost: {session} says {payload}")));
         }
         let Some((lease, word)) = word_of(&payload) else { continue };
         let has = stage.read.words.entry(lease).or_default();
         if word != *has + 1 {
-            return Err(Broken(format!(
+            return Err(Violation(format!(
                 "nothing lost, nothing twice: word {word} of process {lease} after {has}"
             )));
         }
         *has = word;
         let found = stage.host.leases.values().find(|it| it.no == lease);
         if found.is_none_or(|it| it.spawn.session_key.as_str() != session) {
-            return Err(Broken(format!("{session} says what process {lease} of another session said")));
+            return Err(Violation(format!("{session} says what process {lease} of another session said")));
         }
     }
     Ok(())
@@ -252,7 +262,7 @@ pub(super) fn word_of(payload: &str) -> Option<(usize, usize)> {
 }
 
 /// Runs the checks that hold at rest.
-pub(super) fn at_rest(stage: &mut Stage<'_>) -> Result<(), Broken> {
+pub(super) fn at_rest(stage: &mut SimScheduler<'_>) -> Result<(), Violation> {
     let db = stage.hand.db();
     of_rows(db, |_| true)?;
     for (law, sql) in AT_REST {
@@ -312,19 +322,19 @@ const AT_REST: [(&str, &str); 7] = [
 
 /// Checks H1: all output of a process is journaled, however the process ended; except if its session was
 /// closed, or the supervisor that held the output died.
-fn heard_out(stage: &Stage<'_>, lease: &Lease, closed: &BTreeSet<String>) -> Result<(), Broken> {
+fn heard_out(stage: &SimScheduler<'_>, lease: &SimLease, closed: &BTreeSet<String>) -> Result<(), Violation> {
     let Some(agent) = &lease.agent else { return Ok(()) };
     let said = agent.words.iter().filter(|(end, _)| *end <= lease.said_up_to()).count();
     let has = stage.read.words.get(&lease.no).copied().unwrap_or(0);
     let excused = lease.is_lost() || agent.broke || closed.contains(lease.spawn.session_key.as_str());
     if has > said || (has < said && !excused) {
-        return Err(Broken(format!("H1: process {} said {said} words, the journal has {has}", lease.no)));
+        return Err(Violation(format!("H1: process {} said {said} words, the journal has {has}", lease.no)));
     }
     Ok(())
 }
 
 /// Checks I8: no process lives whose lease has ended, and no lease is open without a process.
-fn processes(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
+fn processes(stage: &SimScheduler<'_>, db: &Connection) -> Result<(), Violation> {
     let open: BTreeSet<String> =
         texts(db, "SELECT lease_id FROM acp_leases WHERE usage <> 'ended'").into_iter().collect();
     let living: BTreeSet<String> = stage

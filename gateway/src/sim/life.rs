@@ -1,28 +1,28 @@
 //! One run of the gateway: all parts of the service, over simulated interfaces.
 
-use super::people::{Answers, Door};
-use super::room::Room;
+use super::people::{PendingResponses, UserPort};
+use super::room::SimChannel;
 use crate::agents::Agents;
 use crate::app;
-use crate::channel::{Channel, Channels};
+use crate::channel::{ChannelAdapter, Channels};
 use crate::clock::Clock;
-use crate::config::load::{Inputs, Loaded, load};
-use crate::core::actor::{Limits, Profile};
+use crate::config::load::{Inputs, LoadedConfig, load};
+use crate::core::actor::{ActorLimits, AgentProfile};
 use crate::core::recovery;
 use crate::error::Failure;
-use crate::inbound::Inlet;
-use crate::live::Live;
-use crate::local::Local;
-use crate::lookup::{Findings, Lookup};
+use crate::inbound::InboundService;
+use crate::live::LiveConfig;
+use crate::local::GatewayService;
+use crate::lookup::{LookupRequest, LookupResults};
 use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
-use crate::session_task::{Deps, Envelope, Lanes, Patience, Profiles, run};
+use crate::session_task::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles, run};
 use crate::store::Store;
-use crate::store::by_hand::Pump;
-use crate::supervisor::Supervisor;
-use crate::supervisor::by_hand::Wire;
+use crate::store::by_hand::SimWriter;
+use crate::supervisor::SupervisorClient;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use acp_shared::ids::AgentName;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ turn_silent_ms = 30000
 cancel_stuck_ms = 8000
 "#;
 
-pub(super) fn config() -> Loaded {
+pub(super) fn config() -> LoadedConfig {
     let inputs = Inputs { file: Some((Path::new("/sim.toml"), CONFIG)), ..Inputs::default() };
     load(inputs).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -65,17 +65,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Interfaces of a gateway: its pending operations wait here until the scheduler executes them.
 #[derive(Clone)]
-pub(super) struct Ports {
-    pub(super) pump: Arc<Mutex<Pump>>,
-    pub(super) wire: Arc<Mutex<Wire>>,
-    pub(super) room: Room,
-    pub(super) answers: Answers,
-    pub(super) pause: Arc<Pause>,
+pub(super) struct SimPorts {
+    pub(super) pump: Arc<Mutex<SimWriter>>,
+    pub(super) wire: Arc<Mutex<SimSupervisorConnection>>,
+    pub(super) room: SimChannel,
+    pub(super) answers: PendingResponses,
+    pub(super) pause: Arc<IdleSignal>,
 }
 
 /// Tells the scheduler that the gateway is idle at this moment.
 #[derive(Default)]
-pub(super) struct Pause {
+pub(super) struct IdleSignal {
     told: Notify,
     /// True while the scheduler waits for the gateway to become idle.
     settling: AtomicBool,
@@ -83,8 +83,8 @@ pub(super) struct Pause {
     sleeping: AtomicBool,
 }
 
-impl Ports {
-    pub(super) fn new(pump: Pump, wire: Wire, room: Room) -> Self {
+impl SimPorts {
+    pub(super) fn new(pump: SimWriter, wire: SimSupervisorConnection, room: SimChannel) -> Self {
         Self {
             pump: Arc::new(Mutex::new(pump)),
             wire: Arc::new(Mutex::new(wire)),
@@ -133,15 +133,15 @@ impl Ports {
 struct ShortLines(Arc<Agents>);
 
 impl Profiles for ShortLines {
-    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
         self.0.lookup(agent, cwd, directories)
     }
 
-    fn configured(&self, agent: &AgentName) -> Result<Profile, Failure> {
+    fn configured(&self, agent: &AgentName) -> Result<AgentProfile, Failure> {
         self.0.configured(agent)
     }
 
-    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+    fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
         self.0.profile(agent, found)
     }
 
@@ -149,16 +149,16 @@ impl Profiles for ShortLines {
         self.0.default_agent()
     }
 
-    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure> {
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure> {
         self.0.cwd(agent, asked, found)
     }
 
-    fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure> {
+    fn directory(&self, agent: &AgentName, asked: &str, found: &LookupResults) -> Result<String, Failure> {
         self.0.directory(agent, asked, found)
     }
 
-    fn limits(&self, agent: &AgentName) -> Limits {
-        Limits { line_bytes_max: LINE_BYTES_MAX, ..Profiles::limits(self.0.as_ref(), agent) }
+    fn limits(&self, agent: &AgentName) -> ActorLimits {
+        ActorLimits { line_bytes_max: LINE_BYTES_MAX, ..Profiles::limits(self.0.as_ref(), agent) }
     }
 }
 
@@ -166,7 +166,7 @@ impl Profiles for ShortLines {
 ///
 /// # Errors
 /// Errors of the runtime builder.
-pub(super) fn runtime(ports: Ports, seed: u64) -> std::io::Result<Runtime> {
+pub(super) fn runtime(ports: SimPorts, seed: u64) -> std::io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     #[cfg(tokio_unstable)]
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
@@ -176,20 +176,20 @@ pub(super) fn runtime(ports: Ports, seed: u64) -> std::io::Result<Runtime> {
 }
 
 /// A started gateway.
-pub(super) struct Gateway {
-    pub(super) door: Door,
+pub(super) struct SimGateway {
+    pub(super) door: UserPort,
     pub(super) clock: Clock,
 }
 
 /// Builds the dependencies of actors.
 fn deps(
     store: &Store,
-    supervisor: &Supervisor,
-    config: &Loaded,
+    supervisor: &SupervisorClient,
+    config: &LoadedConfig,
     dir: &Path,
     clock: Clock,
 ) -> (Deps, Arc<Agents>) {
-    let live = Live::new(config.clone());
+    let live = LiveConfig::new(config.clone());
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
@@ -213,44 +213,44 @@ fn deps(
 /// their senders.
 pub(super) async fn leave_behind(
     store: &Store,
-    config: &Loaded,
+    config: &LoadedConfig,
     (dir, now_ms): (&Path, u64),
-) -> Vec<Sender<Envelope>> {
+) -> Vec<Sender<ActorRequest>> {
     let Ok(found) = store.found_sessions().await else { return Vec::new() };
-    let (supervisor, _) = Wire::new();
+    let (supervisor, _) = SimSupervisorConnection::new();
     let clock = Clock::at(now_ms);
-    crate::store::by_hand::tell_time(move || clock.now_ms());
+    crate::store::by_hand::set_clock(move || clock.now_ms());
     let (deps, _) = deps(store, &supervisor, config, dir, clock);
     let start = |(key, _)| {
-        let (mailbox, mailbox_lane) = channel(1);
-        let (urgent, urgent_lane) = channel(1);
-        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
+        let (mailbox, mailbox_receiver) = channel(1);
+        let (urgent, urgent_receiver) = channel(1);
+        let queues = CommandQueues { mailbox: mailbox_receiver, urgent: urgent_receiver };
         let deps = deps.clone();
         tokio::spawn(async move {
-            run(deps, key, lanes, Patience::Once).await;
+            run(deps, key, queues, LoadRetry::Once).await;
             drop(urgent);
         });
         mailbox
     };
-    recovery::plan(found, 0).now.into_iter().map(start).collect()
+    recovery::recovery_plan(found, 0).now.into_iter().map(start).collect()
 }
 
 /// Starts everything, in the order of `app::serve`. Recovery uses the simulated interfaces too.
 pub(super) fn start(
     store: &Store,
-    ports: &Ports,
-    supervisor: &Supervisor,
-    config: &Loaded,
+    ports: &SimPorts,
+    supervisor: &SupervisorClient,
+    config: &LoadedConfig,
     (dir, now_ms): (&Path, u64),
-) -> Gateway {
+) -> SimGateway {
     let clock = Clock::at(now_ms);
-    crate::store::by_hand::tell_time(move || clock.now_ms());
+    crate::store::by_hand::set_clock(move || clock.now_ms());
     let (deps, agents) = deps(store, supervisor, config, dir, clock);
     let Deps { registry, live, metrics, stop, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
-    let room: Arc<dyn Channel> = Arc::new(ports.room.clone());
+    let room: Arc<dyn ChannelAdapter> = Arc::new(ports.room.clone());
     let channels = Channels::new([room]);
-    let local = Arc::new(Local {
+    let local = Arc::new(GatewayService {
         manager: Arc::clone(&manager),
         metrics: metrics.clone(),
         store: store.clone(),
@@ -263,7 +263,7 @@ pub(super) fn start(
         live,
         started_at_ms: now_ms,
     });
-    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
+    let inlet = InboundService::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
     let resumed = (Arc::clone(&manager), inlet.clone());
     tokio::spawn(async move {
         let (manager, first) = resumed;
@@ -275,8 +275,8 @@ pub(super) fn start(
         if let Err(error) = begun.await {
             tracing::warn!(%error, "not begun");
         }
-        drop(app::in_background(&local, first, channels, clock, &stop));
+        drop(app::spawn_background_tasks(&local, first, channels, clock, &stop));
     });
-    let door = Door { inlet, manager, answers: Arc::clone(&ports.answers), fallback: None };
-    Gateway { door, clock }
+    let door = UserPort { inlet, manager, answers: Arc::clone(&ports.answers), fallback: None };
+    SimGateway { door, clock }
 }

@@ -1,6 +1,6 @@
 //! Names of steps, in traces and in the coverage lists.
 
-use super::host::Word;
+use super::host::SupervisorMessage;
 use acp_shared::protocol::{Notice, Request};
 
 /// Returns the name of a request to the supervisor.
@@ -21,12 +21,12 @@ pub(super) fn of_request(request: &Request) -> String {
 }
 
 /// Returns the name of a message from the supervisor.
-pub(super) fn of_news(word: &Word) -> String {
+pub(super) fn of_news(word: &SupervisorMessage) -> String {
     let name = match word {
-        Word::Reply(..) => "answer",
-        Word::Notice(Notice::Output { .. }) => "output",
-        Word::Notice(Notice::Exited { .. }) => "exited",
-        Word::Notice(Notice::LeaseChanged { .. }) => "changed",
+        SupervisorMessage::Reply(..) => "answer",
+        SupervisorMessage::Notice(Notice::Output { .. }) => "output",
+        SupervisorMessage::Notice(Notice::Exited { .. }) => "exited",
+        SupervisorMessage::Notice(Notice::LeaseChanged { .. }) => "changed",
     };
     format!("news:{name}")
 }

@@ -2,16 +2,16 @@
 //! repeat answered ones.
 
 use super::room::{ACCOUNT, ROOM};
-use crate::channel::{Amended, Change, Changed, Inbox};
-use crate::core::actor::Command;
+use crate::channel::{ConversationEvent, ConversationEventOutcome, InboundPort, MessageChangeOutcome};
+use crate::core::actor::ActorCommand;
 use crate::core::binding::Placement;
 use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use crate::core::rows::{ConversationRef, RunMode, SessionMode};
 use crate::core::session::Ending;
 use crate::error::Failure;
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::manager::Manager;
-use crate::session_task::Envelope;
+use crate::session_task::ActorRequest;
 use crate::store::inbox::{Inbound, Outcome};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 /// Request of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Want {
+pub(super) enum UserRequest {
     /// A message in a conversation.
     Say {
         conversation: String,
@@ -62,7 +62,7 @@ pub(super) enum Want {
     /// The chat service reports a change of a conversation.
     Changed {
         conversation: String,
-        change: Change,
+        change: ConversationEvent,
     },
     /// The conversation was read up to the message of that request.
     CaughtUp {
@@ -71,22 +71,22 @@ pub(super) enum Want {
     },
 }
 
-impl Want {
+impl UserRequest {
     /// True if the request archives a conversation.
     pub(super) fn puts_away(&self) -> bool {
-        matches!(self, Self::Changed { change: Change::Archived { .. }, .. })
+        matches!(self, Self::Changed { change: ConversationEvent::Archived { .. }, .. })
     }
 
     /// True if the request unarchives a conversation.
     pub(super) fn takes_out(&self) -> bool {
-        matches!(self, Self::Changed { change: Change::Unarchived, .. })
+        matches!(self, Self::Changed { change: ConversationEvent::Unarchived, .. })
     }
 }
 
 /// One request, for the whole simulation.
 #[derive(Debug)]
-pub(super) struct Wish {
-    pub(super) want: Want,
+pub(super) struct SubmittedRequest {
+    pub(super) want: UserRequest,
     /// First response received.
     pub(super) answer: Option<String>,
     /// True if the request was refused; refusals are not stored.
@@ -95,21 +95,21 @@ pub(super) struct Wish {
     pub(super) waits: bool,
 }
 
-impl Wish {
-    pub(super) fn new(want: Want) -> Self {
+impl SubmittedRequest {
+    pub(super) fn new(want: UserRequest) -> Self {
         Self { want, answer: None, refused: false, waits: false }
     }
 }
 
 /// Responses in transit: number of the request, and the response.
-pub(super) type Answers = Arc<Mutex<Vec<(usize, Result<String, Failure>)>>>;
+pub(super) type PendingResponses = Arc<Mutex<Vec<(usize, Result<String, Failure>)>>>;
 
 /// Access to the gateway.
 #[derive(Clone)]
-pub(super) struct Door {
-    pub(super) inlet: Inlet,
+pub(super) struct UserPort {
+    pub(super) inlet: InboundService,
     pub(super) manager: Arc<Manager>,
-    pub(super) answers: Answers,
+    pub(super) answers: PendingResponses,
     /// Seeded bug: messages without a route go to this session.
     pub(super) fallback: Option<SessionKey>,
 }
@@ -143,17 +143,17 @@ fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
 }
 
 /// Sends a prompt to an actor directly, without the manager. A response is optional.
-pub(super) fn ask_directly(actor: &Sender<Envelope>, text: String) {
+pub(super) fn ask_directly(actor: &Sender<ActorRequest>, text: String) {
     let Ok(key) = IdempotencyKey::parse(&text.replace(' ', "-")) else { return };
     let request = request(&text, false, false);
     let (reply, _) = oneshot::channel();
-    let command = Command::Prompt { run_id: RunId::mint(), request, key, caps: None };
-    drop(actor.try_send(Envelope { command, keyed: None, reply }));
+    let command = ActorCommand::Prompt { run_id: RunId::mint(), request, key, caps: None };
+    drop(actor.try_send(ActorRequest { command, keyed: None, reply }));
 }
 
-impl Door {
+impl UserPort {
     /// Sends a request, and puts its response in transit.
-    pub(super) fn ask(&self, no: usize, want: Want) {
+    pub(super) fn ask(&self, no: usize, want: UserRequest) {
         let door = self.clone();
         tokio::spawn(async move {
             let answer = door.answer(no, want).await;
@@ -163,46 +163,46 @@ impl Door {
         });
     }
 
-    async fn answer(&self, no: usize, want: Want) -> Result<String, Failure> {
+    async fn answer(&self, no: usize, want: UserRequest) -> Result<String, Failure> {
         let key = IdempotencyKey::parse(&format!("wish-{no}")).map_err(|_| Failure::of(Code::Runtime))?;
         let manager = &self.manager;
         Ok(match want {
-            Want::Say { conversation: at, text } => {
+            UserRequest::Say { conversation: at, text } => {
                 let (message_id, author) = (message_id(no), "ann".to_owned());
                 let inbound = Inbound::new(conversation(&at), message_id, author, text);
                 let outcome = self.inlet.accept(inbound.clone()).await?;
                 self.fall_back(&inbound, &outcome, key).await;
                 format!("{outcome:?}")
             }
-            Want::Prompt { session, text, steer, anew } => {
+            UserRequest::Prompt { session, text, steer, anew } => {
                 let accepted = manager.prompt(&session, request(&text, steer, anew), key).await?;
                 format!("{accepted:?}")
             }
-            Want::Cancel { session } => format!("{:?}", manager.cancel(&session, None, key).await?),
-            Want::Close { session, ending, discard } => {
+            UserRequest::Cancel { session } => format!("{:?}", manager.cancel(&session, None, key).await?),
+            UserRequest::Close { session, ending, discard } => {
                 let request = CloseRequest { reason: "by hand".to_owned(), ending, discard };
                 format!("{:?}", manager.close(&session, request, key).await?)
             }
-            Want::Renew { session } => format!("{:?}", manager.new_conversation(&session, key).await?),
-            Want::Oneshot { text } => format!("{:?}", manager.spawn(oneshot(text), key).await?),
-            Want::Answer { session, permission, option } => {
+            UserRequest::Renew { session } => format!("{:?}", manager.new_conversation(&session, key).await?),
+            UserRequest::Oneshot { text } => format!("{:?}", manager.spawn(oneshot(text), key).await?),
+            UserRequest::Answer { session, permission, option } => {
                 manager.answer_permission(&session, &permission, &option, "ann", key).await?;
                 "answered".to_owned()
             }
-            Want::Edited { conversation: at, message, text } => {
+            UserRequest::Edited { conversation: at, message, text } => {
                 let (at, id) = (conversation(&at), message_id(message));
                 let amended = match text {
-                    Some(text) => self.inlet.edited(at, id, text).await,
-                    None => self.inlet.deleted(at, id).await,
+                    Some(text) => self.inlet.on_message_edited(at, id, text).await,
+                    None => self.inlet.on_message_deleted(at, id).await,
                 };
-                heard(matches!(amended, Amended::Later { .. }))?
+                heard(matches!(amended, MessageChangeOutcome::Later { .. }))?
             }
-            Want::Changed { conversation: at, change } => {
-                let changed = self.inlet.changed(conversation(&at), change).await;
-                heard(matches!(changed, Changed::Later { .. }))?
+            UserRequest::Changed { conversation: at, change } => {
+                let changed = self.inlet.on_conversation_event(conversation(&at), change).await;
+                heard(matches!(changed, ConversationEventOutcome::Later { .. }))?
             }
-            Want::CaughtUp { conversation: at, through } => {
-                heard(!self.inlet.caught_up(conversation(&at), through.to_string()).await)?
+            UserRequest::CaughtUp { conversation: at, through } => {
+                heard(!self.inlet.set_backfill_mark(conversation(&at), through.to_string()).await)?
             }
         })
     }

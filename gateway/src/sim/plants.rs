@@ -1,13 +1,13 @@
 //! Seeded bugs, to test that the simulation finds them. Each wraps the product at one of its interfaces: it
 //! changes the data that crosses the interface, and nothing in the product itself.
 
-use super::chance::Chance;
-use super::host::Flaw;
+use super::chance::SeededRng;
+use super::host::SupervisorBug;
 use rusqlite::Connection;
 
 /// A seeded bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Plant {
+pub(super) enum SeededBug {
     /// Output is acknowledged before it is committed.
     AckBeforeCommit,
     /// The checkpoint advances before the message is sent.
@@ -40,7 +40,7 @@ pub(super) enum Plant {
     ChoiceForgotten,
 }
 
-impl Plant {
+impl SeededBug {
     pub(super) const ALL: [Self; 15] = [
         Self::AckBeforeCommit,
         Self::CheckpointBeforeSend,
@@ -60,13 +60,13 @@ impl Plant {
     ];
 
     /// Returns the flaw for bugs between gateway and supervisor.
-    pub(super) const fn at_the_host(self) -> Option<Flaw> {
+    pub(super) const fn at_the_host(self) -> Option<SupervisorBug> {
         match self {
-            Self::AckBeforeCommit => Some(Flaw::AckEarly),
-            Self::SeqAgain => Some(Flaw::SeqAgain),
-            Self::InputTwice => Some(Flaw::InputTwice),
-            Self::DeadLeaseNotDrained => Some(Flaw::NotDrained),
-            Self::LeaseNotClosed => Some(Flaw::NotClosed),
+            Self::AckBeforeCommit => Some(SupervisorBug::AckEarly),
+            Self::SeqAgain => Some(SupervisorBug::SeqAgain),
+            Self::InputTwice => Some(SupervisorBug::InputTwice),
+            Self::DeadLeaseNotDrained => Some(SupervisorBug::NotDrained),
+            Self::LeaseNotClosed => Some(SupervisorBug::NotClosed),
             _ => None,
         }
     }
@@ -79,7 +79,7 @@ impl Plant {
     }
 
     /// Applies bugs between gateway and database: changes the rows that these transactions wrote.
-    pub(super) fn after_commit(self, db: &Connection, names: &[&str], chance: &mut Chance) {
+    pub(super) fn after_commit(self, db: &Connection, names: &[&str], chance: &mut SeededRng) {
         let did = |name: &str| names.contains(&name);
         let sql = match self {
             Self::CheckpointBeforeSend if did("delivery_begin") => {

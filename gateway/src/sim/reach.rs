@@ -6,18 +6,18 @@ use crate::core::session::{SessionEvent, SessionState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Covered items, with the number of seeds that reached each.
-pub(super) type Reached = BTreeMap<String, usize>;
+pub(super) type Coverage = BTreeMap<String, usize>;
 
 /// Result of a seed.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Tally {
+pub(super) struct SeedResult {
     pub(super) effects: usize,
     pub(super) lives: usize,
     pub(super) sessions: usize,
-    pub(super) reached: Reached,
+    pub(super) reached: Coverage,
 }
 
-impl Tally {
+impl SeedResult {
     /// Adds the result of another seed. Its covered items count once each.
     pub(super) fn add(&mut self, other: Self) {
         self.effects += other.effects;
@@ -189,12 +189,12 @@ fn wanted() -> BTreeSet<String> {
 }
 
 /// Returns the required items that were not reached.
-pub(super) fn missing(reached: &Reached) -> Vec<String> {
+pub(super) fn missing(reached: &Coverage) -> Vec<String> {
     wanted().into_iter().filter(|name| !reached.contains_key(name)).collect()
 }
 
 /// Returns reached items that are on no list, which means that a list is outdated.
-pub(super) fn unknown(reached: &Reached) -> Vec<String> {
+pub(super) fn unknown(reached: &Coverage) -> Vec<String> {
     let beginnings = ["run  accepted queued", "session  spawned creating"];
     // A binding that ends between a plan and its first part, in an archived conversation.
     let seldom = ["part planned > rejected", "part planned > uncertain"];

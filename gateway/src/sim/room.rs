@@ -1,11 +1,11 @@
 //! Simulated chat service: accepts messages, deduplicates by nonce, loses responses, limits, refuses, and may
 //! not know which messages it has, all by chance. Its messages are what users see.
 
-use super::chance::Chance;
-use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
-use crate::core::route::Destination;
+use super::chance::SeededRng;
+use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
+use crate::core::route::UnboundDestination;
 use crate::core::rows::ConversationRef;
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
@@ -20,14 +20,14 @@ const FILE_BYTES_MAX: u64 = 100_000;
 
 /// Message that users see.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct ShownMessage {
     pub(super) conversation: String,
     pub(super) message: Outgoing,
 }
 
 /// Permanent fault of all output of a turn in one conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum OutputFault {
     /// All messages are refused permanently.
     Refused,
     /// The result of sending is never known.
@@ -38,38 +38,38 @@ pub(super) enum Fate {
 
 /// Call of the gateway that is not answered yet.
 #[derive(Debug)]
-pub(super) enum Call {
+pub(super) enum ChannelCall {
     Send(ConversationRef, Outgoing, oneshot::Sender<SendOutcome>),
-    Lookup(ConversationRef, Outgoing, oneshot::Sender<Lookup>),
+    Lookup(ConversationRef, Outgoing, oneshot::Sender<LookupOutcome>),
 }
 
 /// The service. Cheap to clone; it outlives the gateways.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Room {
-    inside: Arc<Mutex<Inside>>,
+pub(super) struct SimChannel {
+    inside: Arc<Mutex<SimChannelState>>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Inside {
-    pub(super) calls: Vec<Call>,
-    pub(super) shown: Vec<Shown>,
+pub(super) struct SimChannelState {
+    pub(super) calls: Vec<ChannelCall>,
+    pub(super) shown: Vec<ShownMessage>,
     /// True while every call fails with an unknown result.
     pub(super) asleep: bool,
     /// Conversation with a permanent fault, and its kind.
-    pub(super) fate: Option<(&'static str, Fate)>,
+    pub(super) fate: Option<(&'static str, OutputFault)>,
     /// Seeded bug: the service's response is taken for that of another message.
     pub(super) ignores_nonces: bool,
     /// Seeded bug: messages arrive without their files.
     pub(super) loses_files: bool,
 }
 
-impl Room {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inside> {
+impl SimChannel {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SimChannelState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Channel for Room {
+impl ChannelAdapter for SimChannel {
     fn id(&self) -> &'static str {
         ROOM
     }
@@ -78,39 +78,39 @@ impl Channel for Room {
         ACCOUNT
     }
 
-    fn limit(&self) -> Limit {
+    fn limit(&self) -> MessageLimit {
         // Small, so that answers have several parts; with room for the text next to a file.
-        Limit::new(Unit::Utf16, 80)
+        MessageLimit::new(Unit::Utf16, 80)
     }
 
     fn file_bytes_max(&self) -> Option<u64> {
         Some(FILE_BYTES_MAX)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         let (reply, answer) = oneshot::channel();
-        self.lock().calls.push(Call::Send(to.clone(), message.clone(), reply));
+        self.lock().calls.push(ChannelCall::Send(to.clone(), message.clone(), reply));
         Box::pin(async move {
             answer.await.unwrap_or_else(|_| SendOutcome::Uncertain { why: "no answer".to_owned() })
         })
     }
 
-    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let (reply, answer) = oneshot::channel();
-        self.lock().calls.push(Call::Lookup(to.clone(), message.clone(), reply));
-        Box::pin(
-            async move { answer.await.unwrap_or_else(|_| Lookup::Unknown { why: "no answer".to_owned() }) },
-        )
+        self.lock().calls.push(ChannelCall::Lookup(to.clone(), message.clone(), reply));
+        Box::pin(async move {
+            answer.await.unwrap_or_else(|_| LookupOutcome::Unknown { why: "no answer".to_owned() })
+        })
     }
 }
 
-impl Inside {
+impl SimChannelState {
     /// Returns the permanent fault of a message. Replies to people have none: they are retried without limit.
-    fn fate(&self, to: &ConversationRef, message: &Outgoing) -> Option<Fate> {
+    fn fate(&self, to: &ConversationRef, message: &Outgoing) -> Option<OutputFault> {
         let (conversation, fate) = self.fate?;
         (conversation == to.conversation_id && message.run_id.is_some()).then_some(fate)
     }
@@ -128,32 +128,32 @@ impl Inside {
             if self.loses_files {
                 message.files.clear();
             }
-            self.shown.push(Shown { conversation: to.conversation_id.clone(), message });
+            self.shown.push(ShownMessage { conversation: to.conversation_id.clone(), message });
             self.shown.len() - 1
         });
         format!("m{at}")
     }
 
     /// Handles one of the calls. A fault occurs once in `trouble` times; never for 0.
-    pub(super) fn serve(&mut self, at: usize, trouble: usize, chance: &mut Chance) -> String {
+    pub(super) fn serve(&mut self, at: usize, trouble: usize, chance: &mut SeededRng) -> String {
         let call = self.calls.remove(at);
         match call {
-            Call::Send(to, message, reply) => {
+            ChannelCall::Send(to, message, reply) => {
                 let outcome = self.take(&to, &message, trouble, chance);
                 let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);
                 drop(reply.send(outcome));
                 line
             }
-            Call::Lookup(to, message, reply) => {
+            ChannelCall::Lookup(to, message, reply) => {
                 let found = if self.ignores_nonces { None } else { self.find(&to, &message) };
                 let outcome = match found {
-                    _ if self.asleep => Lookup::Unknown { why: "asleep".to_owned() },
-                    _ if self.fate(&to, &message) == Some(Fate::Unknown) => {
-                        Lookup::Unknown { why: "nobody knows".to_owned() }
+                    _ if self.asleep => LookupOutcome::Unknown { why: "asleep".to_owned() },
+                    _ if self.fate(&to, &message) == Some(OutputFault::Unknown) => {
+                        LookupOutcome::Unknown { why: "nobody knows".to_owned() }
                     }
-                    _ if chance.one_in(trouble * 2) => Lookup::Unknown { why: "asleep".to_owned() },
-                    Some(at) => Lookup::Found { message_id: format!("m{at}") },
-                    None => Lookup::Absent,
+                    _ if chance.one_in(trouble * 2) => LookupOutcome::Unknown { why: "asleep".to_owned() },
+                    Some(at) => LookupOutcome::Found { message_id: format!("m{at}") },
+                    None => LookupOutcome::Absent,
                 };
                 let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);
                 drop(reply.send(outcome));
@@ -167,20 +167,20 @@ impl Inside {
         to: &ConversationRef,
         message: &Outgoing,
         trouble: usize,
-        chance: &mut Chance,
+        chance: &mut SeededRng,
     ) -> SendOutcome {
         if self.asleep {
             return SendOutcome::Uncertain { why: "asleep".to_owned() };
         }
         match self.fate(to, message) {
-            Some(Fate::Unknown) => return SendOutcome::Uncertain { why: "nobody knows".to_owned() },
-            Some(Fate::Refused) if self.find(to, message).is_none() => {
+            Some(OutputFault::Unknown) => return SendOutcome::Uncertain { why: "nobody knows".to_owned() },
+            Some(OutputFault::Refused) if self.find(to, message).is_none() => {
                 return SendOutcome::Rejected { why: "never here".to_owned(), again: false };
             }
-            Some(Fate::NoFiles) if !message.files.is_empty() && self.find(to, message).is_none() => {
+            Some(OutputFault::NoFiles) if !message.files.is_empty() && self.find(to, message).is_none() => {
                 return SendOutcome::FilesRefused { why: "no files".to_owned(), again: chance.one_in(2) };
             }
-            Some(Fate::Refused | Fate::NoFiles) | None => {}
+            Some(OutputFault::Refused | OutputFault::NoFiles) | None => {}
         }
         if !chance.one_in(trouble) {
             return SendOutcome::Sent { message_id: self.show(to, message) };
@@ -201,9 +201,9 @@ impl Inside {
     }
 
     /// Drops the calls of a killed gateway. Sent messages may still arrive, without a response.
-    pub(super) fn forsake(&mut self, chance: &mut Chance) {
+    pub(super) fn forsake(&mut self, chance: &mut SeededRng) {
         for call in std::mem::take(&mut self.calls) {
-            if let Call::Send(to, message, _) = call
+            if let ChannelCall::Send(to, message, _) = call
                 && chance.one_in(2)
             {
                 self.show(&to, &message);

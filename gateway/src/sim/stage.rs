@@ -2,21 +2,21 @@
 //! supervisor, a notice, a response of the chat service, a word of an agent, a request of a user, the passing
 //! of time, a crash. All durable state is checked after each event (see `laws`).
 
-use super::chance::Chance;
+use super::chance::SeededRng;
 use super::ear;
-use super::host::{Host, Word};
+use super::host::{SimSupervisor, SupervisorMessage};
 use super::laws;
-use super::life::{self, Gateway, Ports, lock};
+use super::life::{self, SimGateway, SimPorts, lock};
 use super::names;
-use super::people::Wish;
-use super::plants::Plant;
-use super::reach::{self, Tally};
-use super::room::{Call, Room};
-use super::trouble::Trouble;
-use crate::config::load::Loaded;
-use crate::session_task::Envelope;
-use crate::store::by_hand::{Hand, Pump};
-use crate::supervisor::by_hand::Wire;
+use super::people::SubmittedRequest;
+use super::plants::SeededBug;
+use super::reach::{self, SeedResult};
+use super::room::{ChannelCall, SimChannel};
+use super::trouble::FaultRates;
+use crate::config::load::LoadedConfig;
+use crate::session_task::ActorRequest;
+use crate::store::by_hand::{SimStore, SimWriter};
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
@@ -36,7 +36,7 @@ pub(super) const ROOMS: [&str; 3] = ["a", "b", "c"];
 
 /// Possible next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum NextEvent {
     Commit,
     FailCommit,
     Request,
@@ -59,32 +59,32 @@ enum Next {
 
 /// End of one run of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum GatewayEnd {
     Killed,
     AtRest,
 }
 
 /// Violation of an invariant.
 #[derive(Debug, Clone)]
-pub(super) struct Broken(pub(super) String);
+pub(super) struct Violation(pub(super) String);
 
 /// State of one seed that outlives the gateway.
-pub(super) struct Stage<'a> {
-    pub(super) hand: &'a mut Hand,
-    config: &'a Loaded,
-    pub(super) chance: Chance,
-    pub(super) host: Host,
-    pub(super) room: Room,
-    pub(super) wishes: Vec<Wish>,
-    pub(super) tally: Tally,
-    pub(super) plant: Option<Plant>,
-    pub(super) read: laws::Read,
+pub(super) struct SimScheduler<'a> {
+    pub(super) hand: &'a mut SimStore,
+    config: &'a LoadedConfig,
+    pub(super) chance: SeededRng,
+    pub(super) host: SimSupervisor,
+    pub(super) room: SimChannel,
+    pub(super) wishes: Vec<SubmittedRequest>,
+    pub(super) tally: SeedResult,
+    pub(super) plant: Option<SeededBug>,
+    pub(super) read: laws::JournalProgress,
     now_ms: u64,
     /// True once requests and faults are off, and everything must come to rest.
     pub(super) calm: bool,
     connected: bool,
     /// Frequency of faults, which differs between seeds.
-    trouble: Trouble,
+    trouble: FaultRates,
     pub(super) wishes_left: usize,
     /// Remaining crashes in the calm phase, around rare effects: many of them occur only there.
     late_crashes: usize,
@@ -95,28 +95,33 @@ pub(super) struct Stage<'a> {
     /// True if the store was made to fail in this run.
     failing: bool,
     /// Senders to actors of an earlier gateway that do not know that they are superseded.
-    pub(super) left: Vec<Sender<Envelope>>,
+    pub(super) left: Vec<Sender<ActorRequest>>,
 }
 
-impl<'a> Stage<'a> {
-    pub(super) fn new(hand: &'a mut Hand, config: &'a Loaded, seed: u64, plant: Option<Plant>) -> Self {
+impl<'a> SimScheduler<'a> {
+    pub(super) fn new(
+        hand: &'a mut SimStore,
+        config: &'a LoadedConfig,
+        seed: u64,
+        plant: Option<SeededBug>,
+    ) -> Self {
         hand.clear();
         laws::watch(hand.db());
-        let mut chance = Chance::new(seed);
-        let trouble = Trouble::of(&mut chance);
+        let mut chance = SeededRng::new(seed);
+        let trouble = FaultRates::of(&mut chance);
         let wishes_left = 14 + chance.below(14);
         let late_crashes = chance.below(LATE_CRASHES_MAX + 1);
-        let room = Room::default();
+        let room = SimChannel::default();
         room.lock().fate = trouble.fate.map(|fate| (ROOMS[chance.below(ROOMS.len())], fate));
         Self {
             hand,
             config,
-            host: Host::new(plant.and_then(Plant::at_the_host)),
+            host: SimSupervisor::new(plant.and_then(SeededBug::at_the_host)),
             room,
             wishes: Vec::new(),
-            tally: Tally::default(),
+            tally: SeedResult::default(),
             plant,
-            read: laws::Read::default(),
+            read: laws::JournalProgress::default(),
             now_ms: 1_700_000_000_000,
             calm: false,
             connected: false,
@@ -133,14 +138,14 @@ impl<'a> Stage<'a> {
     }
 
     /// Runs the seed, from an empty database to rest.
-    pub(super) fn play(mut self) -> Result<Tally, Broken> {
-        self.room.lock().ignores_nonces = self.plant == Some(Plant::NonceIgnored);
-        self.room.lock().loses_files = self.plant == Some(Plant::FilesLost);
+    pub(super) fn play(mut self) -> Result<SeedResult, Violation> {
+        self.room.lock().ignores_nonces = self.plant == Some(SeededBug::NonceIgnored);
+        self.room.lock().loses_files = self.plant == Some(SeededBug::FilesLost);
         loop {
             self.tally.lives += 1;
             let ended = self.live()?;
             ear::note(|| format!("the gateway is gone: {ended:?}"));
-            if ended == Ended::AtRest {
+            if ended == GatewayEnd::AtRest {
                 break;
             }
             self.between_lives();
@@ -150,12 +155,12 @@ impl<'a> Stage<'a> {
         Ok(self.tally)
     }
 
-    fn live(&mut self) -> Result<Ended, Broken> {
+    fn live(&mut self) -> Result<GatewayEnd, Violation> {
         let (store, pump) = self.hand.start();
-        let (supervisor, wire) = Wire::new();
-        let ports = Ports::new(pump, wire, self.room.clone());
+        let (supervisor, wire) = SimSupervisorConnection::new();
+        let ports = SimPorts::new(pump, wire, self.room.clone());
         let runtime =
-            life::runtime(ports.clone(), self.chance.next()).map_err(|error| Broken(error.to_string()))?;
+            life::runtime(ports.clone(), self.chance.next()).map_err(|error| Violation(error.to_string()))?;
         let dir = self.hand.dir().to_owned();
         let played = runtime.block_on(async {
             let at = (dir.as_path(), self.now_ms);
@@ -182,9 +187,9 @@ impl<'a> Stage<'a> {
         for wish in &mut self.wishes {
             wish.waits = false;
         }
-        let Ports { pump, .. } = ports;
-        let pump = Arc::into_inner(pump).ok_or_else(|| Broken("somebody holds the store".to_owned()))?;
-        let pump = pump.into_inner().map_err(|error| Broken(error.to_string()))?;
+        let SimPorts { pump, .. } = ports;
+        let pump = Arc::into_inner(pump).ok_or_else(|| Violation("somebody holds the store".to_owned()))?;
+        let pump = pump.into_inner().map_err(|error| Violation(error.to_string()))?;
         self.hand.stop(pump);
         played
     }
@@ -209,14 +214,14 @@ impl<'a> Stage<'a> {
         }
     }
 
-    async fn act(&mut self, ports: &Ports, mut gateway: Gateway) -> Result<Ended, Broken> {
+    async fn act(&mut self, ports: &SimPorts, mut gateway: SimGateway) -> Result<GatewayEnd, Violation> {
         self.rest_ms = 0;
         loop {
             ports.settle().await;
             self.steps += 1;
             if self.steps > STEPS_MAX {
                 let busy = self.host.busy().join("; ");
-                return Err(Broken(format!("it does not come to rest: {busy}")));
+                return Err(Violation(format!("it does not come to rest: {busy}")));
             }
             self.collect(ports);
             if !self.calm
@@ -227,23 +232,23 @@ impl<'a> Stage<'a> {
                 self.calm_down();
             }
             if self.calm && self.rest_ms >= REST_MS && !self.has_work(ports) {
-                return Ok(Ended::AtRest);
+                return Ok(GatewayEnd::AtRest);
             }
             let options = self.options(ports);
             let Some(next) = self.chance.weighted(&options) else {
-                return Err(Broken("nothing can happen".to_owned()));
+                return Err(Violation("nothing can happen".to_owned()));
             };
             let name = self.name(next, ports);
             let crash = self.crash(&name);
-            if next == Next::Crash || self.chance.one_in(crash) {
+            if next == NextEvent::Crash || self.chance.one_in(crash) {
                 return Ok(self.die(&name, "before", &gateway));
             }
             ear::note(|| format!("{} {next:?} {name}", gateway.clock.now_ms()));
-            if next != Next::Time {
+            if next != NextEvent::Time {
                 self.rest_ms = 0;
             }
             self.happen(next, ports, &mut gateway).await?;
-            laws::after(self, next == Next::Commit, &lock(&ports.pump))?;
+            laws::after(self, next == NextEvent::Commit, &lock(&ports.pump))?;
             if !name.is_empty() {
                 self.tally.effects += name.split(' ').count();
                 if self.chance.one_in(crash) {
@@ -263,7 +268,7 @@ impl<'a> Stage<'a> {
         reach::seldom(names).unwrap_or(usual)
     }
 
-    fn die(&mut self, names: &str, when: &str, gateway: &Gateway) -> Ended {
+    fn die(&mut self, names: &str, when: &str, gateway: &SimGateway) -> GatewayEnd {
         if self.calm {
             self.last_crash &= self.late_crashes > 0;
             self.late_crashes = self.late_crashes.saturating_sub(1);
@@ -272,7 +277,7 @@ impl<'a> Stage<'a> {
         for name in names.split(' ').filter(|name| !name.is_empty()) {
             self.tally.reached.insert(format!("crash {when} {name}"), 1);
         }
-        Ended::Killed
+        GatewayEnd::Killed
     }
 
     fn calm_down(&mut self) {
@@ -294,130 +299,135 @@ impl<'a> Stage<'a> {
     }
 
     /// Collects the requests that the gateway has sent since the last call.
-    fn collect(&mut self, ports: &Ports) {
+    fn collect(&mut self, ports: &SimPorts) {
         let mut wire = lock(&ports.wire);
         while let Some(request) = wire.take() {
             self.host.inbox.push_back(request);
         }
     }
 
-    fn has_work(&self, ports: &Ports) -> bool {
-        self.options(ports).iter().any(|(_, next)| !matches!(next, Next::Time | Next::Wish))
+    fn has_work(&self, ports: &SimPorts) -> bool {
+        self.options(ports).iter().any(|(_, next)| !matches!(next, NextEvent::Time | NextEvent::Wish))
             || self.wishes.iter().any(|wish| wish.answer.is_none() && !wish.refused)
     }
 
-    fn options(&self, ports: &Ports) -> Vec<(usize, Next)> {
+    fn options(&self, ports: &SimPorts) -> Vec<(usize, NextEvent)> {
         let mut all = Vec::new();
-        let mut add = |weight: usize, next: Next| {
+        let mut add = |weight: usize, next: NextEvent| {
             if weight > 0 {
                 all.push((weight, next));
             }
         };
         if lock(&ports.pump).waiting().next().is_some() {
-            add(40, Next::Commit);
-            add(if self.calm { 0 } else { self.trouble.commits }, Next::FailCommit);
+            add(40, NextEvent::Commit);
+            add(if self.calm { 0 } else { self.trouble.commits }, NextEvent::FailCommit);
         }
         if !self.host.inbox.is_empty() {
-            add(40, Next::Request);
+            add(40, NextEvent::Request);
         }
         if !self.host.outbox.is_empty() {
-            add(40, Next::News);
+            add(40, NextEvent::News);
         }
         if !ports.room.lock().calls.is_empty() {
-            add(25, Next::Room);
+            add(25, NextEvent::Room);
         }
         if !lock(&ports.answers).is_empty() {
-            add(25, Next::Answer);
+            add(25, NextEvent::Answer);
         }
         for (id, lease) in &self.host.leases {
             if self.host.has_news(*id) {
-                add(30, Next::Tell(*id));
+                add(30, NextEvent::Tell(*id));
             }
             if !lease.lives() {
                 continue;
             }
             if self.host.is_eager(*id) {
-                add(20, Next::Speak(*id));
+                add(20, NextEvent::Speak(*id));
             }
             let ends = lease.state == LeaseState::Closing || lease.agent.is_none();
             let deaths = if self.calm { 0 } else { self.trouble.deaths };
-            add(if ends { 10 } else { deaths / 2 }, Next::Exit(*id));
+            add(if ends { 10 } else { deaths / 2 }, NextEvent::Exit(*id));
             if lease.agent.is_some() && (lease.deaf || !self.calm) {
-                add(if lease.deaf { 4 } else { 1 }, Next::Deafness(*id));
+                add(if lease.deaf { 4 } else { 1 }, NextEvent::Deafness(*id));
             }
         }
         if self.connected {
-            add(if self.calm { 0 } else { 1 }, Next::Disconnect);
+            add(if self.calm { 0 } else { 1 }, NextEvent::Disconnect);
             add(
                 if self.calm || !self.steps.is_multiple_of(3) { 0 } else { self.trouble.deaths },
-                Next::SupervisorDies,
+                NextEvent::SupervisorDies,
             );
         } else {
-            add(8, Next::Connect);
+            add(8, NextEvent::Connect);
         }
         let open = self.wishes.iter().any(|wish| wish.answer.is_none() && !wish.refused && !wish.waits);
         if !self.calm || open {
-            add(7, Next::Wish);
+            add(7, NextEvent::Wish);
         }
         if !self.calm {
-            add(1, Next::RoomSleeps);
-            add(self.left.len(), Next::LeftBehind);
-            add(usize::from(self.steps.is_multiple_of(self.trouble.crash)) * 40, Next::Crash);
+            add(1, NextEvent::RoomSleeps);
+            add(self.left.len(), NextEvent::LeftBehind);
+            add(usize::from(self.steps.is_multiple_of(self.trouble.crash)) * 40, NextEvent::Crash);
         }
-        all.push((3, Next::Time));
+        all.push((3, NextEvent::Time));
         all
     }
 
     /// Returns the names of the effects of an event; empty if it is not the gateway's.
-    fn name(&self, next: Next, ports: &Ports) -> String {
+    fn name(&self, next: NextEvent, ports: &SimPorts) -> String {
         match next {
-            Next::Commit => {
+            NextEvent::Commit => {
                 lock(&ports.pump).waiting().next().map(|name| format!("commit:{name}")).unwrap_or_default()
             }
-            Next::Request => {
+            NextEvent::Request => {
                 self.host.inbox.front().map(|(_, request)| names::of_request(request)).unwrap_or_default()
             }
-            Next::News => self.host.outbox.front().map(names::of_news).unwrap_or_default(),
-            Next::Room => match ports.room.lock().calls.first() {
-                Some(Call::Send(..)) => "channel:send".to_owned(),
-                Some(Call::Lookup(..)) => "channel:lookup".to_owned(),
+            NextEvent::News => self.host.outbox.front().map(names::of_news).unwrap_or_default(),
+            NextEvent::Room => match ports.room.lock().calls.first() {
+                Some(ChannelCall::Send(..)) => "channel:send".to_owned(),
+                Some(ChannelCall::Lookup(..)) => "channel:lookup".to_owned(),
                 None => String::new(),
             },
-            Next::Answer => "reply".to_owned(),
+            NextEvent::Answer => "reply".to_owned(),
             _ => String::new(),
         }
     }
 
-    async fn happen(&mut self, next: Next, ports: &Ports, gateway: &mut Gateway) -> Result<(), Broken> {
+    async fn happen(
+        &mut self,
+        next: NextEvent,
+        ports: &SimPorts,
+        gateway: &mut SimGateway,
+    ) -> Result<(), Violation> {
         match next {
-            Next::Commit => self.commit(ports, gateway)?,
-            Next::FailCommit => {
+            NextEvent::Commit => self.commit(ports, gateway)?,
+            NextEvent::FailCommit => {
                 self.failing = true;
                 let mut pump = lock(&ports.pump);
                 let count = pump.waiting().count();
                 pump.fail(1 + self.chance.below(count));
                 pump.probe();
             }
-            Next::Request => self.request(ports)?,
-            Next::News => match self.host.outbox.pop_front() {
-                Some(Word::Reply(id, result)) => lock(&ports.wire).reply(id, result),
-                Some(Word::Notice(notice)) => lock(&ports.wire).notice(notice),
+            NextEvent::Request => self.request(ports)?,
+            NextEvent::News => match self.host.outbox.pop_front() {
+                Some(SupervisorMessage::Reply(id, result)) => lock(&ports.wire).reply(id, result),
+                Some(SupervisorMessage::Notice(notice)) => lock(&ports.wire).notice(notice),
                 None => {}
             },
-            Next::Room => {
+            NextEvent::Room => {
                 let trouble = if self.calm { 0 } else { self.trouble.room };
                 let line = ports.room.lock().serve(0, trouble, &mut self.chance);
                 ear::note(|| format!("  {line}"));
             }
-            Next::Answer => self.hear_answer(ports)?,
-            Next::Speak(id) => self.host.speak(id, &mut self.chance),
-            Next::Tell(id) => self.host.tell(id, &mut self.chance),
-            Next::Exit(id) => {
+            NextEvent::Answer => self.hear_answer(ports)?,
+            NextEvent::Speak(id) => self.host.speak(id, &mut self.chance),
+            NextEvent::Tell(id) => self.host.tell(id, &mut self.chance),
+            NextEvent::Exit(id) => {
                 let status =
                     if self.chance.one_in(2) { ExitStatus::Exited(0) } else { ExitStatus::Signaled(9) };
                 self.host.exit(id, status);
             }
-            Next::Deafness(id) => {
+            NextEvent::Deafness(id) => {
                 if let Some(lease) = self.host.leases.get_mut(&id) {
                     lease.deaf = !lease.deaf;
                     if !lease.deaf {
@@ -425,31 +435,31 @@ impl<'a> Stage<'a> {
                     }
                 }
             }
-            Next::Wish => self.wish(ports, gateway),
-            Next::Connect => {
+            NextEvent::Wish => self.wish(ports, gateway),
+            NextEvent::Connect => {
                 self.connected = true;
                 lock(&ports.wire).up(&format!("supervisor-{}", self.host.no));
             }
-            Next::Disconnect | Next::SupervisorDies => {
-                if next == Next::SupervisorDies {
+            NextEvent::Disconnect | NextEvent::SupervisorDies => {
+                if next == NextEvent::SupervisorDies {
                     self.host.die();
                 }
                 self.host.hang_up();
                 self.connected = false;
                 lock(&ports.wire).down();
             }
-            Next::RoomSleeps => {
+            NextEvent::RoomSleeps => {
                 let mut room = ports.room.lock();
                 room.asleep = !room.asleep || !self.chance.one_in(self.trouble.sleep);
             }
-            Next::LeftBehind => self.tell_left_behind(),
-            Next::Time => self.pass_time(ports, gateway).await,
-            Next::Crash => {}
+            NextEvent::LeftBehind => self.tell_left_behind(),
+            NextEvent::Time => self.pass_time(ports, gateway).await,
+            NextEvent::Crash => {}
         }
         Ok(())
     }
 
-    async fn pass_time(&mut self, ports: &Ports, gateway: &Gateway) {
+    async fn pass_time(&mut self, ports: &SimPorts, gateway: &SimGateway) {
         let alone = !self.has_work(ports);
         let ms = match self.chance.below(8) {
             _ if self.calm && alone => 30_000,
@@ -464,13 +474,13 @@ impl<'a> Stage<'a> {
         self.rest_ms += gateway.clock.now_ms().saturating_sub(before);
     }
 
-    fn commit(&mut self, ports: &Ports, gateway: &mut Gateway) -> Result<(), Broken> {
+    fn commit(&mut self, ports: &SimPorts, gateway: &mut SimGateway) -> Result<(), Violation> {
         let mut pump = lock(&ports.pump);
         let names: Vec<&'static str> = pump.waiting().collect();
         let count = if self.chance.one_in(3) { 1 + self.chance.below(names.len()) } else { 1 };
-        let count = if self.plant == Some(Plant::SupersededWrites) { 1 } else { count };
+        let count = if self.plant == Some(SeededBug::SupersededWrites) { 1 } else { count };
         self.commit_first(&mut pump, count);
-        if self.plant == Some(Plant::Fallback) {
+        if self.plant == Some(SeededBug::Fallback) {
             let keys = laws::sessions(pump.db(), true);
             gateway.door.fallback = keys.first().cloned();
         }
@@ -478,7 +488,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Commits the first `count` waiting transactions as one group, with the seeded bugs around it.
-    fn commit_first(&mut self, pump: &mut Pump, count: usize) {
+    fn commit_first(&mut self, pump: &mut SimWriter, count: usize) {
         let names: Vec<&'static str> = pump.waiting().take(count).collect();
         if let (Some(plant), Some(name)) = (self.plant, names.first()) {
             plant.before_commit(pump.db(), name);
@@ -489,7 +499,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn request(&mut self, ports: &Ports) -> Result<(), Broken> {
+    fn request(&mut self, ports: &SimPorts) -> Result<(), Violation> {
         if let Some((_, request)) = self.host.inbox.front() {
             laws::of_request(request, lock(&ports.pump).db())?;
         }

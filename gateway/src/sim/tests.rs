@@ -5,19 +5,18 @@
     reason = "a failed unwrap is a failed test, and it says why"
 )]
 
-use super::ear;
 use super::host::files;
-use super::laws;
-use super::life::{self, Ports, lock};
-use super::people::Want;
-use super::plants::Plant;
-use super::reach::{self, Tally};
-use super::room::Room;
-use super::stage::{Broken, EFFECTS_MIN, Stage};
+use super::life::{self, SimPorts, lock};
+use super::people::UserRequest;
+use super::plants::SeededBug;
+use super::reach::{self, SeedResult};
+use super::room::SimChannel;
+use super::stage::{EFFECTS_MIN, SimScheduler, Violation};
+use super::{ear, laws};
 use crate::aside;
-use crate::config::load::Loaded;
-use crate::store::by_hand::Hand;
-use crate::supervisor::by_hand::Wire;
+use crate::config::load::LoadedConfig;
+use crate::store::by_hand::SimStore;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Reply, Request};
 use std::collections::BTreeSet;
@@ -36,20 +35,25 @@ const SESSIONS_MIN: usize = 3;
 const LINES: usize = 20_000;
 
 /// State shared by all seeds.
-struct Theatre {
-    hand: Hand,
-    config: Loaded,
+struct SeedRunner {
+    hand: SimStore,
+    config: LoadedConfig,
 }
 
-impl Theatre {
+impl SeedRunner {
     fn new() -> Self {
-        aside::by_hand::stay_here();
-        Self { hand: Hand::new(), config: life::config() }
+        aside::by_hand::run_inline();
+        Self { hand: SimStore::new(), config: life::config() }
     }
 
-    fn play(&mut self, seed: u64, plant: Option<Plant>, aloud: bool) -> (Result<Tally, Broken>, Vec<String>) {
+    fn play(
+        &mut self,
+        seed: u64,
+        plant: Option<SeededBug>,
+        aloud: bool,
+    ) -> (Result<SeedResult, Violation>, Vec<String>) {
         drop(ear::listen(aloud));
-        let stage = Stage::new(&mut self.hand, &self.config, seed, plant);
+        let stage = SimScheduler::new(&mut self.hand, &self.config, seed, plant);
         let mut played = stage.play();
         let heard = ear::listen(false);
         if let Ok(tally) = &mut played {
@@ -59,12 +63,12 @@ impl Theatre {
     }
 
     /// Runs a seed without seeded bugs, and adds its result.
-    fn must_hold(&mut self, seed: u64, all: &mut Tally) {
+    fn must_hold(&mut self, seed: u64, all: &mut SeedResult) {
         // With all log lines, since another run of the seed may wake tasks in another order.
         let (played, lines) = self.play(seed, None, true);
         let tally = match played {
             Ok(tally) => tally,
-            Err(Broken(why)) => {
+            Err(Violation(why)) => {
                 let last = lines.iter().rev().take(LINES).rev().cloned().collect::<Vec<_>>().join("\n");
                 let rows = laws::rows(self.hand.db());
                 panic!("seed {seed} (SIM_SEED={seed} plays it again): {why}\n{last}\n{rows}\n{why}");
@@ -81,12 +85,12 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs this many seeds on all processors, until one fails.
-fn all_hold(first: u64, count: u64) -> Tally {
+fn all_hold(first: u64, count: u64) -> SeedResult {
     let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
     let work = || {
-        let mut theatre = Theatre::new();
-        let mut all = Tally::default();
-        let _ends = Ends(&failed);
+        let mut theatre = SeedRunner::new();
+        let mut all = SeedResult::default();
+        let _ends = FailureSignal(&failed);
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             if at >= count || failed.load(Ordering::Relaxed) {
@@ -98,16 +102,16 @@ fn all_hold(first: u64, count: u64) -> Tally {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         let working: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
-        let mut all = Tally::default();
+        let mut all = SeedResult::default();
         working.into_iter().for_each(|thread| all.add(thread.join().unwrap()));
         all
     })
 }
 
 /// Signals on drop that a seed failed, so that the other threads stop.
-struct Ends<'a>(&'a AtomicBool);
+struct FailureSignal<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for FailureSignal<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.store(true, Ordering::Relaxed);
@@ -143,7 +147,7 @@ fn seeds_fresh() {
 #[test]
 fn replay() {
     let Some(seed) = number("SIM_SEED") else { return };
-    let (played, lines) = Theatre::new().play(seed, None, true);
+    let (played, lines) = SeedRunner::new().play(seed, None, true);
     for line in lines {
         eprintln!("{line}");
     }
@@ -163,23 +167,23 @@ fn a_process_is_asked_for_once_after_a_reconnect_during_a_commit() {
 }
 
 /// Takes the next request; releases the connection for a response.
-fn take(ports: &Ports) -> Option<(u64, Request)> {
+fn take(ports: &SimPorts) -> Option<(u64, Request)> {
     lock(&ports.wire).take()
 }
 
 /// Once on each connection. A start sent twice may be refused first and then succeed, and its process would
 /// be orphaned.
 fn is_asked_for_once(breaks: bool) {
-    let mut theatre = Theatre::new();
+    let mut theatre = SeedRunner::new();
     let dir = theatre.hand.dir().to_owned();
     let (store, pump) = theatre.hand.start();
-    let (supervisor, wire) = Wire::new();
-    let ports = Ports::new(pump, wire, Room::default());
+    let (supervisor, wire) = SimSupervisorConnection::new();
+    let ports = SimPorts::new(pump, wire, SimChannel::default());
     let runtime = life::runtime(ports.clone(), 0).unwrap();
     let spawns = runtime.block_on(async {
         let gateway = life::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
         lock(&ports.wire).up("first");
-        gateway.door.ask(0, Want::Oneshot { text: "do it".to_owned() });
+        gateway.door.ask(0, UserRequest::Oneshot { text: "do it".to_owned() });
         let mut spawns: Vec<Vec<LeaseId>> = Vec::new();
         loop {
             ports.settle().await;
@@ -216,16 +220,16 @@ fn is_asked_for_once(breaks: bool) {
 /// database is writable again, without a new request.
 #[test]
 fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
-    let mut theatre = Theatre::new();
+    let mut theatre = SeedRunner::new();
     let dir = theatre.hand.dir().to_owned();
     let (store, pump) = theatre.hand.start();
-    let (supervisor, wire) = Wire::new();
-    let ports = Ports::new(pump, wire, Room::default());
+    let (supervisor, wire) = SimSupervisorConnection::new();
+    let ports = SimPorts::new(pump, wire, SimChannel::default());
     let runtime = life::runtime(ports.clone(), 0).unwrap();
     let asked = runtime.block_on(async {
         let gateway = life::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
         lock(&ports.wire).up("first");
-        gateway.door.ask(0, Want::Oneshot { text: "do it".to_owned() });
+        gateway.door.ask(0, UserRequest::Oneshot { text: "do it".to_owned() });
         let mut failed = false;
         for _ in 0..100 {
             ports.settle().await;
@@ -261,11 +265,11 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
 }
 
 /// Checks that the bug breaks this invariant in one of the first seeds; it may break others before.
-fn is_found(plant: Plant, law: &str) {
-    let mut theatre = Theatre::new();
+fn is_found(plant: SeededBug, law: &str) {
+    let mut theatre = SeedRunner::new();
     let mut others = BTreeSet::new();
     for seed in 0..FOUND_WITHIN {
-        if let Err(Broken(why)) = theatre.play(seed, Some(plant), false).0 {
+        if let Err(Violation(why)) = theatre.play(seed, Some(plant), false).0 {
             if why.contains(law) {
                 eprintln!("{plant:?}: seed {seed}: {why}");
                 return;
@@ -281,14 +285,14 @@ macro_rules! plants {
         $(
             #[test]
             fn $name() {
-                is_found(Plant::$plant, $law);
+                is_found(SeededBug::$plant, $law);
             }
         )+
 
         #[test]
         fn every_plant_has_its_test() {
-            let tested = [$(Plant::$plant),+];
-            assert!(Plant::ALL.iter().all(|plant| tested.contains(plant)));
+            let tested = [$(SeededBug::$plant),+];
+            assert!(SeededBug::ALL.iter().all(|plant| tested.contains(plant)));
         }
     };
 }

@@ -1,11 +1,11 @@
 //! Frequency of faults in a seed.
 
-use super::chance::Chance;
-use super::room::Fate;
+use super::chance::SeededRng;
+use super::room::OutputFault;
 
 /// Frequencies of faults: once in so many times, or as a weight.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Trouble {
+pub(super) struct FaultRates {
     /// The gateway is killed once in so many effects, or half as often.
     pub(super) crash: usize,
     /// The room misbehaves once in so many calls.
@@ -13,17 +13,17 @@ pub(super) struct Trouble {
     /// A sleeping room wakes once in so many opportunities.
     pub(super) sleep: usize,
     /// Permanent fault of one conversation.
-    pub(super) fate: Option<Fate>,
+    pub(super) fate: Option<OutputFault>,
     /// Weight of deaths at the supervisor.
     pub(super) deaths: usize,
     /// Weight of failing commits.
     pub(super) commits: usize,
 }
 
-impl Trouble {
+impl FaultRates {
     /// Picks the frequencies of a seed.
-    pub(super) fn of(chance: &mut Chance) -> Self {
-        let often = |chance: &mut Chance, often: usize, seldom: usize| {
+    pub(super) fn of(chance: &mut SeededRng) -> Self {
+        let often = |chance: &mut SeededRng, often: usize, seldom: usize| {
             if chance.one_in(2) { often } else { seldom }
         };
         Self {
@@ -31,9 +31,9 @@ impl Trouble {
             crash: *chance.pick(&[60, 250, 1_000]).unwrap_or(&250),
             fate: chance
                 .pick(&[
-                    Some(Fate::Refused),
-                    Some(Fate::Unknown),
-                    Some(Fate::NoFiles),
+                    Some(OutputFault::Refused),
+                    Some(OutputFault::Unknown),
+                    Some(OutputFault::NoFiles),
                     None,
                     None,
                     None,

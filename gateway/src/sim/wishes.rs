@@ -1,18 +1,17 @@
 //! The next requests of users, their repetitions, and the responses.
 
-use super::ear;
-use super::laws;
-use super::life::{Gateway, Ports, lock};
-use super::people::{self, Want, Wish};
-use super::stage::{Broken, ROOMS, Stage};
-use crate::channel::Change;
+use super::life::{SimGateway, SimPorts, lock};
+use super::people::{SubmittedRequest, UserRequest};
+use super::stage::{ROOMS, SimScheduler, Violation};
+use super::{ear, laws, people};
+use crate::channel::ConversationEvent;
 use crate::core::session::Ending;
 
 /// Verbosities that users choose.
 const VERBOSITY: [&str; 6] = ["none", "none", "full", "full", "compact", "default"];
 
-impl Stage<'_> {
-    pub(super) fn hear_answer(&mut self, ports: &Ports) -> Result<(), Broken> {
+impl SimScheduler<'_> {
+    pub(super) fn hear_answer(&mut self, ports: &SimPorts) -> Result<(), Violation> {
         let mut answers = lock(&ports.answers);
         let at = self.chance.below(answers.len());
         let (no, answer) = answers.remove(at);
@@ -26,7 +25,7 @@ impl Stage<'_> {
         match answer {
             Ok(text) => match &wish.answer {
                 Some(first) if *first != text => {
-                    return Err(Broken(format!(
+                    return Err(Violation(format!(
                         "I5: wish {no} {:?} was answered {first} and then {text}",
                         wish.want
                     )));
@@ -45,10 +44,10 @@ impl Stage<'_> {
         people::ask_directly(&self.left.swap_remove(at), text);
     }
 
-    pub(super) fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
+    pub(super) fn wish(&mut self, ports: &SimPorts, gateway: &SimGateway) {
         // A conversation is unarchived only if no archive request is in progress.
         let waits = self.wishes.iter().any(|it| it.waits && it.want.puts_away());
-        let may = |it: &Wish| !(it.waits || waits && it.want.takes_out());
+        let may = |it: &SubmittedRequest| !(it.waits || waits && it.want.takes_out());
         let open: Vec<usize> = (0..self.wishes.len())
             .filter(|no| self.wishes.get(*no).is_some_and(|it| it.answer.is_none() && !it.refused && may(it)))
             .collect();
@@ -62,7 +61,7 @@ impl Stage<'_> {
         } else if self.wishes_left > 0 && !self.calm {
             self.wishes_left -= 1;
             let want = self.new_want(ports);
-            self.wishes.push(Wish::new(want));
+            self.wishes.push(SubmittedRequest::new(want));
             self.wishes.len() - 1
         } else {
             return;
@@ -79,19 +78,21 @@ impl Stage<'_> {
         for wish in self.wishes.iter_mut().filter(|wish| wish.want.puts_away() && wish.answer.is_none()) {
             wish.refused = true;
         }
-        let out =
-            |room: &&str| Want::Changed { conversation: (*room).to_owned(), change: Change::Unarchived };
-        let wishes = ROOMS.iter().map(out).map(Wish::new);
+        let out = |room: &&str| UserRequest::Changed {
+            conversation: (*room).to_owned(),
+            change: ConversationEvent::Unarchived,
+        };
+        let wishes = ROOMS.iter().map(out).map(SubmittedRequest::new);
         self.wishes.extend(wishes);
     }
 
-    fn new_want(&mut self, ports: &Ports) -> Want {
+    fn new_want(&mut self, ports: &SimPorts) -> UserRequest {
         let no = self.wishes.len();
         if let Some(room) = ROOMS.get(no) {
-            return Want::Say { conversation: (*room).to_owned(), text: "/acp spawn demo".to_owned() };
+            return UserRequest::Say { conversation: (*room).to_owned(), text: "/acp spawn demo".to_owned() };
         }
         let room = self.chance.pick(&ROOMS).copied().unwrap_or("a").to_owned();
-        let say = |text: String| Want::Say { conversation: room.clone(), text };
+        let say = |text: String| UserRequest::Say { conversation: room.clone(), text };
         let pump = lock(&ports.pump);
         let all = laws::sessions(pump.db(), false);
         // Until every room has a session, nobody uses another room's.
@@ -119,36 +120,40 @@ impl Stage<'_> {
             25 => say("/acp set model big".to_owned()),
             26 => say(["/acp status", "/acp sessions"][self.chance.below(2)].to_owned()),
             27 => say("/session idle 90m".to_owned()),
-            28 => Want::Oneshot { text },
-            29 => Want::Cancel { session },
-            30 => Want::Close { session, ending: Ending::Closed, discard: self.chance.one_in(2) },
-            31 => Want::Renew { session },
+            28 => UserRequest::Oneshot { text },
+            29 => UserRequest::Cancel { session },
+            30 => UserRequest::Close { session, ending: Ending::Closed, discard: self.chance.one_in(2) },
+            31 => UserRequest::Renew { session },
             32 | 33 => match asked {
                 Some((session, permission)) => {
                     let option = ["yes", "no"][self.chance.below(2)].to_owned();
-                    Want::Answer { session, permission, option }
+                    UserRequest::Answer { session, permission, option }
                 }
                 None => say("/acp allow".to_owned()),
             },
-            34 => say("/acp allow".to_owned()),
-            35 => say("/acp deny".to_owned()),
+            n @ (34 | 35) => say(["/acp allow", "/acp deny"][n - 34].to_owned()),
             40..=42 => match self.wishes.get(message).map(|wish| &wish.want) {
-                Some(Want::Say { conversation, .. }) => {
+                Some(UserRequest::Say { conversation, .. }) => {
                     let text = if self.chance.one_in(3) { None } else { Some(format!("rather do {no}")) };
-                    Want::Edited { conversation: conversation.clone(), message, text }
+                    UserRequest::Edited { conversation: conversation.clone(), message, text }
                 }
                 _ => say(text),
             },
-            43 => Want::Changed { conversation: room, change: Change::Archived { by_person: true } },
-            44 | 45 => Want::Changed { conversation: room, change: Change::Unarchived },
-            46 => Want::Changed { conversation: room, change: Change::Gone { why: "deleted".to_owned() } },
-            47 => Want::CaughtUp { conversation: room, through: message },
+            number @ 43..=46 => {
+                let change = match number {
+                    43 => ConversationEvent::Archived { by_person: true },
+                    46 => ConversationEvent::Gone { why: "deleted".to_owned() },
+                    _ => ConversationEvent::Unarchived,
+                };
+                UserRequest::Changed { conversation: room, change }
+            }
+            47 => UserRequest::CaughtUp { conversation: room, through: message },
             48 | 49 => match queued {
                 Some(run) if self.chance.one_in(2) => say(format!("/acp steer --run {run}")),
                 Some(run) => say(format!("/acp drop {run}")),
                 None => say(text),
             },
-            n => Want::Prompt { session, text, steer: n == 36, anew: n == 37 },
+            n => UserRequest::Prompt { session, text, steer: n == 36, anew: n == 37 },
         }
     }
 }

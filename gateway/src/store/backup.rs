@@ -24,11 +24,11 @@ const BUSY_TRIES: u32 = 300;
 const BUSY_MS: u64 = 20;
 
 /// Progress callback: pages copied, pages in total.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+pub(crate) type BackupProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Completed backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct CompletedBackup {
     /// Path of the backup file.
     pub(crate) path: PathBuf,
     /// Its size in bytes.
@@ -47,8 +47,8 @@ pub(crate) fn backup(
     dir: &Path,
     to: &Path,
     replace: bool,
-    progress: Progress<'_>,
-) -> Result<Made, StoreError> {
+    progress: BackupProgress<'_>,
+) -> Result<CompletedBackup, StoreError> {
     let from = dir.join(DB_FILE);
     std::fs::metadata(&from).map_err(|error| StoreError::file("look at", &from, error))?;
     match std::fs::symlink_metadata(to) {
@@ -59,7 +59,7 @@ pub(crate) fn backup(
         }
         Ok(_) | Err(_) => {}
     }
-    let part = Part::beside(to)?;
+    let part = TempFile::create_next_to(to)?;
     copy(&from, &part.path, progress)?;
     let db = schema::open_to_read(&part.path)?;
     if let Some(why) = check::pages(&db, true)?.into_iter().next() {
@@ -75,8 +75,8 @@ pub(crate) fn backup(
     let broken = findings.into_iter().filter(|found| !found.broken.is_empty());
     let broken = broken.map(|found| format!("{} {}: {}", found.name, found.rule, found.broken.join(", ")));
     let (broken, bytes) = (broken.collect(), sync(&part.path)?);
-    part.take_place(to, replace)?;
-    Ok(Made { path: to.to_owned(), bytes, broken })
+    part.rename_to(to, replace)?;
+    Ok(CompletedBackup { path: to.to_owned(), bytes, broken })
 }
 
 /// Backs up a database of an older schema before its migration, as the way back.
@@ -94,7 +94,7 @@ pub(crate) fn before_migration(dir: &Path, version: i64) -> Result<PathBuf, Stor
 ///
 /// # Errors
 /// [`StoreError::Full`]; SQLite errors.
-pub(super) fn copy(from: &Path, to: &Path, progress: Progress<'_>) -> Result<(), StoreError> {
+pub(super) fn copy(from: &Path, to: &Path, progress: BackupProgress<'_>) -> Result<(), StoreError> {
     let source = schema::open_to_read(from)?;
     schema::refuse_foreign(&source, from)?;
     // Starts the snapshot: later commits are not in the copy.
@@ -107,7 +107,11 @@ pub(super) fn copy(from: &Path, to: &Path, progress: Progress<'_>) -> Result<(),
     target.close().map_err(|(_, error)| StoreError::from(error))
 }
 
-fn pages(source: &Connection, target: &mut Connection, progress: Progress<'_>) -> Result<(), StoreError> {
+fn pages(
+    source: &Connection,
+    target: &mut Connection,
+    progress: BackupProgress<'_>,
+) -> Result<(), StoreError> {
     let copying = Backup::new(source, target)?;
     let mut tries = 0;
     loop {
@@ -131,16 +135,16 @@ fn pages(source: &Connection, target: &mut Connection, progress: Progress<'_>) -
 
 /// Temporary file; removed on drop unless renamed to its target.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct TempFile {
     pub(super) path: PathBuf,
 }
 
-impl Part {
+impl TempFile {
     /// Creates an empty private file in the directory of `to`.
     ///
     /// # Errors
     /// [`StoreError::File`].
-    pub(super) fn beside(to: &Path) -> Result<Self, StoreError> {
+    pub(super) fn create_next_to(to: &Path) -> Result<Self, StoreError> {
         let mut name = to.file_name().unwrap_or_default().to_owned();
         name.push(format!(".part-{}", std::process::id()));
         let path = to.with_file_name(name);
@@ -152,7 +156,7 @@ impl Part {
     ///
     /// # Errors
     /// [`StoreError::Exists`]; [`StoreError::File`].
-    pub(super) fn take_place(self, to: &Path, replace: bool) -> Result<(), StoreError> {
+    pub(super) fn rename_to(self, to: &Path, replace: bool) -> Result<(), StoreError> {
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         match rustix::fs::renameat_with(CWD, &self.path, CWD, to, flags) {
             Ok(()) => {}
@@ -163,7 +167,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for TempFile {
     fn drop(&mut self) {
         // Fails if the file was renamed to its target.
         let _ = std::fs::remove_file(&self.path);

@@ -1,9 +1,9 @@
 //! `acp_bindings`: bindings of conversations to sessions.
 
-use crate::core::binding::{AtStart, Stale, at_start};
-use crate::core::route::Target;
+use crate::core::binding::{StaleReason, StartupAction, startup_action};
+use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
-use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word, word_opt};
+use crate::store::codec::{Int, SqlEnum, all, first, id, int, int_opt, run, word, word_opt};
 use crate::store::error::StoreError;
 use crate::store::{Tx, delivery, sessions, styles};
 use acp_shared::ids::{BindingId, SessionKey};
@@ -71,7 +71,7 @@ pub(crate) fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
             ":max_age_ms": row.max_age_ms.map(Int),
             ":metadata_json": row.metadata,
             ":end_reason": row.end_reason,
-            ":verbosity": row.verbosity.map(Word::word),
+            ":verbosity": row.verbosity.map(SqlEnum::word),
         },
     );
     match inserted {
@@ -89,21 +89,21 @@ pub(crate) fn get(db: &Connection, binding_id: BindingId) -> Result<Option<Bindi
     first(db, &sql, [binding_id.to_string()], from_row)
 }
 
-/// A binding that has not ended, as listed by `live`. Each row is parsed separately, so that an unreadable
+/// A binding that has not ended, as listed by `open_bindings`. Each row is parsed separately, so that an unreadable
 /// one does not hide the others.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct OpenBinding {
     /// Key column as stored.
     pub(crate) key: String,
     /// The binding, the state of its session and the number of the session's unfinished runs.
-    pub(crate) found: Result<(BindingRow, Target, u64), StoreError>,
+    pub(crate) found: Result<(BindingRow, BoundSession, u64), StoreError>,
 }
 
 /// Bindings that have not ended, oldest first.
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn live(db: &Connection) -> Result<Vec<Live>, StoreError> {
+pub(crate) fn open_bindings(db: &Connection) -> Result<Vec<OpenBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, s.state AS state, (SELECT count(*) FROM acp_runs AS r WHERE r.session_key = b.session_key \
          AND r.state IN ('queued','running')) AS runs_due \
@@ -113,9 +113,9 @@ pub(crate) fn live(db: &Connection) -> Result<Vec<Live>, StoreError> {
     );
     let read = |row: &Row<'_>| {
         let state = word_opt(row, "state")?;
-        Ok((from_row(row)?, state.map_or(Target::Missing, Target::Known), int(row, "runs_due")?))
+        Ok((from_row(row)?, state.map_or(BoundSession::Missing, BoundSession::Known), int(row, "runs_due")?))
     };
-    all(db, &sql, [], |row| Ok(Live { key: row.get("binding_key")?, found: read(row) }))
+    all(db, &sql, [], |row| Ok(OpenBinding { key: row.get("binding_key")?, found: read(row) }))
 }
 
 /// Bindings whose conversation still has to be created.
@@ -131,10 +131,10 @@ pub(crate) fn pending(db: &Connection) -> Result<Vec<BindingId>, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<Target, StoreError> {
+pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<BoundSession, StoreError> {
     const SQL: &str = "SELECT state FROM acp_sessions WHERE session_key = ?1";
     let state = first(db, SQL, [key.as_str()], |row| word(row, "state"))?;
-    Ok(state.map_or(Target::Missing, Target::Known))
+    Ok(state.map_or(BoundSession::Missing, BoundSession::Known))
 }
 
 /// Ends a binding if its session is missing or closed and has no unfinished runs at this moment. Returns the
@@ -142,19 +142,19 @@ pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<Target, StoreE
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<Stale>, StoreError> {
+pub(crate) fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<StaleReason>, StoreError> {
     const RUNS: &str =
         "SELECT count(*) AS runs FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')";
     let Some(row) = get(tx, binding_id)?.filter(|row| row.status != BindingStatus::Ended) else {
         return Ok(None);
     };
     let runs = first(tx, RUNS, [row.session_key.as_str()], |row| int(row, "runs"))?;
-    match at_start(row.status, Some(target(tx, &row.session_key)?), runs.unwrap_or(0)) {
-        AtStart::End(stale) => {
+    match startup_action(row.status, Some(target(tx, &row.session_key)?), runs.unwrap_or(0)) {
+        StartupAction::End(stale) => {
             end(tx, binding_id, &format!("stale: {}", stale.as_str()))?;
             Ok(Some(stale))
         }
-        AtStart::Keep | AtStart::Finish => Ok(None),
+        StartupAction::Keep | StartupAction::Finish => Ok(None),
     }
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn set_verbosity(
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET verbosity = ?2 WHERE binding_key = ?1 AND status <> 'ended'";
     let BindingRow { binding_id, session_key, .. } = binding;
-    run(db, SQL, params![binding_id.to_string(), verbosity.map(Word::word)])?;
+    run(db, SQL, params![binding_id.to_string(), verbosity.map(SqlEnum::word)])?;
     styles::choose(db, *binding_id, session_key, verbosity)
 }
 
@@ -325,7 +325,7 @@ pub(crate) fn park(db: &Connection, at: &ConversationRef, is_parked: bool) -> Re
 
 /// A bound conversation and its backfill mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct BoundConversation {
     /// The conversation.
     pub conversation: ConversationRef,
     /// Time of the binding, milliseconds since the Unix epoch. Earlier messages are not backfilled.
@@ -337,8 +337,8 @@ pub struct Place {
 const PLACE: &str = "SELECT channel, account_id, thread_id, channel_id, bound_at, backfilled_through \
     FROM acp_bindings WHERE channel = ?1 AND account_id = ?2 AND status IN ('active','parked')";
 
-fn place_of(row: &Row<'_>) -> Result<Place, StoreError> {
-    Ok(Place {
+fn bound_conversation_from_row(row: &Row<'_>) -> Result<BoundConversation, StoreError> {
+    Ok(BoundConversation {
         conversation: ConversationRef {
             channel: row.get("channel")?,
             account_id: row.get("account_id")?,
@@ -354,17 +354,24 @@ fn place_of(row: &Row<'_>) -> Result<Place, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn places(db: &Connection, channel: &str, account_id: &str) -> Result<Vec<Place>, StoreError> {
-    all(db, &format!("{PLACE} ORDER BY rowid"), params![channel, account_id], place_of)
+pub(crate) fn bound_conversations(
+    db: &Connection,
+    channel: &str,
+    account_id: &str,
+) -> Result<Vec<BoundConversation>, StoreError> {
+    all(db, &format!("{PLACE} ORDER BY rowid"), params![channel, account_id], bound_conversation_from_row)
 }
 
 /// A bound conversation, if `at` is one.
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn place(db: &Connection, at: &ConversationRef) -> Result<Option<Place>, StoreError> {
+pub(crate) fn bound_conversation(
+    db: &Connection,
+    at: &ConversationRef,
+) -> Result<Option<BoundConversation>, StoreError> {
     let sql = format!("{PLACE} AND thread_id = ?3");
-    first(db, &sql, params![at.channel, at.account_id, at.conversation_id], place_of)
+    first(db, &sql, params![at.channel, at.account_id, at.conversation_id], bound_conversation_from_row)
 }
 
 /// Moves the backfill mark of a conversation forward to a message id (H8). Ids within a channel increase, so
@@ -372,7 +379,11 @@ pub(crate) fn place(db: &Connection, at: &ConversationRef) -> Result<Option<Plac
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn caught_up(db: &Connection, at: &ConversationRef, through: &str) -> Result<bool, StoreError> {
+pub(crate) fn advance_backfill_mark(
+    db: &Connection,
+    at: &ConversationRef,
+    through: &str,
+) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET backfilled_through = ?4 WHERE channel = ?1 AND account_id = ?2 \
         AND thread_id = ?3 AND status <> 'ended' AND (backfilled_through IS NULL \
         OR length(backfilled_through) < length(?4) \

@@ -1,9 +1,9 @@
 //! `acp_button_message`: messages with buttons or questions, kept until their subject is settled.
 
-use crate::core::project::actions::{About, Fate, amended};
-use crate::core::project::{PartKind, unchanged};
+use crate::core::project::actions::{ButtonSubject, SubjectState, text_after_resolution};
+use crate::core::project::{PartKind, unedited_notice};
 use crate::core::rows::{BindingRow, ConversationRef};
-use crate::store::codec::{Int, Word as _, all, first, id, id_opt, int, json, run, to_json, word};
+use crate::store::codec::{Int, SqlEnum as _, all, first, id, id_opt, int, json, run, to_json, word};
 use crate::store::error::StoreError;
 use crate::store::{delivery, now_ms, permissions};
 use acp_shared::ids::{BindingId, SessionKey};
@@ -19,7 +19,7 @@ const PAUSE_MS_MAX: u64 = 5 * 60_000;
 /// Parameters: longest pause, first pause, current time.
 const DUE: &str = "(tries = 0 OR tried_at > ?3 OR tried_at + min(?1, ?2 << min(tries, 16)) <= ?3)";
 /// Maximum number of messages amended in one step.
-const OVER_MAX: usize = 64;
+const SETTLED_MAX: usize = 64;
 /// Maximum number of bindings returned for one pass.
 const BINDINGS_MAX: u32 = 1_000;
 
@@ -38,12 +38,12 @@ pub(crate) struct ButtonMessage {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn keep(
+pub(crate) fn insert_message(
     db: &Connection,
     at: &ConversationRef,
     session: &SessionKey,
     message: &ButtonMessage,
-    about: &About,
+    about: &ButtonSubject,
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_button_message (channel, account_id, conversation_id, message_id, session_key, \
         about_json, kind, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
@@ -61,7 +61,11 @@ pub(crate) fn keep(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> Result<bool, StoreError> {
+pub(crate) fn has_message_about(
+    db: &Connection,
+    at: &ConversationRef,
+    about: &ButtonSubject,
+) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_button_message WHERE channel = ?1 AND account_id = ?2 \
         AND conversation_id = ?3 AND about_json = ?4";
     let keys = params![at.channel, at.account_id, at.conversation_id, to_json(about)?];
@@ -73,7 +77,7 @@ pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> R
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn over(
+pub(crate) fn settled_messages(
     db: &Connection,
     at: &ConversationRef,
     session: &SessionKey,
@@ -91,36 +95,44 @@ pub(crate) fn over(
     let mut out = Vec::new();
     // Skips unsettled messages within the query: many of them must not hide a settled one.
     while let Some(row) = rows.next()?
-        && out.len() < OVER_MAX
+        && out.len() < SETTLED_MAX
     {
         let kept = ButtonMessage {
             message_id: row.get("message_id")?,
             kind: word(row, "kind")?,
             text: row.get("text")?,
         };
-        let text = at_its_end(db, json(row, "about_json")?, &kept.text, is_markdown)?;
+        let text = settled_text(db, json(row, "about_json")?, &kept.text, is_markdown)?;
         out.extend(text.map(|text| ButtonMessage { text, ..kept }));
     }
     Ok(out)
 }
 
 /// New text of a message once its subject is settled; `None` before.
-fn at_its_end(
+fn settled_text(
     db: &Connection,
-    about: About,
+    about: ButtonSubject,
     text: &str,
     is_markdown: bool,
 ) -> Result<Option<String>, StoreError> {
     const RUN: &str = "SELECT mode, state FROM acp_runs WHERE run_id = ?1";
     match about {
-        About::Permission(id) => {
+        ButtonSubject::Permission(id) => {
             let row = permissions::get(db, &id)?;
-            Ok(amended(text, row.as_ref().map_or(Fate::Gone, Fate::Permission), is_markdown))
+            Ok(text_after_resolution(
+                text,
+                row.as_ref().map_or(SubjectState::Gone, SubjectState::Permission),
+                is_markdown,
+            ))
         }
-        About::Queued(run_id) => {
+        ButtonSubject::Queued(run_id) => {
             let now =
                 first(db, RUN, [run_id.to_string()], |row| Ok((word(row, "mode")?, word(row, "state")?)))?;
-            Ok(amended(text, now.map_or(Fate::Gone, |(mode, state)| Fate::Run(mode, state)), is_markdown))
+            Ok(text_after_resolution(
+                text,
+                now.map_or(SubjectState::Gone, |(mode, state)| SubjectState::Run(mode, state)),
+                is_markdown,
+            ))
         }
     }
 }
@@ -147,7 +159,7 @@ pub(crate) fn bindings(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, S
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn tried(
+pub(crate) fn record_attempt(
     db: &Connection,
     at: &ConversationRef,
     message_id: &str,
@@ -168,7 +180,7 @@ pub(crate) fn tried(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn refused(
+pub(crate) fn plan_result_notice(
     db: &Connection,
     binding: &BindingRow,
     message: &ButtonMessage,
@@ -179,8 +191,8 @@ pub(crate) fn refused(
     let found = first(db, SQL, params![of.to_string(), message.message_id], |row| {
         Ok((int(row, "session_seq")?, row.get("part_no")?, id_opt(row, "run_id")?))
     })?;
-    let said = found.and_then(|(seq, no, run_id)| unchanged(of, (seq, no), run_id, &message.text));
+    let said = found.and_then(|(seq, no, run_id)| unedited_notice(of, (seq, no), run_id, &message.text));
     delivery::plan(db, binding, said.as_slice())?;
-    tried(db, &binding.conversation, &message.message_id, true)?;
+    record_attempt(db, &binding.conversation, &message.message_id, true)?;
     Ok(said.is_some())
 }

@@ -2,13 +2,13 @@
 //! statements on an in-memory database. The simulation decides when each group commits.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::store::guard::Place;
+use crate::store::guard::DatabaseFiles;
 use crate::store::health::HealthSender;
 use crate::store::lock::StateLock;
 use crate::store::readers::Readers;
-use crate::store::watches::Watches;
-use crate::store::writer::{Counters, Message, Writer};
-use crate::store::{GroupBounds, Identity, Inner, Store, WRITES_MAX, schema};
+use crate::store::watches::CommitNotifier;
+use crate::store::writer::{Writer, WriterCounters, WriterMessage};
+use crate::store::{GatewayIdentity, GroupBounds, Inner, Store, WRITES_MAX, schema};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
@@ -20,10 +20,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-type Time = Box<dyn Fn() -> u64>;
+type SimClock = Box<dyn Fn() -> u64>;
 
 thread_local! {
-    static TIME: RefCell<Option<Time>> = const { RefCell::new(None) };
+    static TIME: RefCell<Option<SimClock>> = const { RefCell::new(None) };
 }
 
 pub(super) fn now_ms() -> Option<u64> {
@@ -31,7 +31,7 @@ pub(super) fn now_ms() -> Option<u64> {
 }
 
 /// Sets the clock of the store on this thread.
-pub(crate) fn tell_time(now_ms: impl Fn() -> u64 + 'static) {
+pub(crate) fn set_clock(now_ms: impl Fn() -> u64 + 'static) {
     TIME.set(Some(Box::new(now_ms)));
 }
 
@@ -43,26 +43,26 @@ pub(super) enum Purpose {
     Read,
 }
 
-fn fresh_name() -> String {
+fn unique_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("simulated-{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// In-memory database shared by successive gateways.
-pub(crate) struct Hand {
+pub(crate) struct SimStore {
     dir: tempfile::TempDir,
     template: Connection,
     db: Option<Connection>,
     idle: Arc<Mutex<Vec<Connection>>>,
-    identity: Identity,
+    identity: GatewayIdentity,
 }
 
-impl Hand {
+impl SimStore {
     /// Creates an empty database.
     pub(crate) fn new() -> Self {
-        let template = schema::open_in_memory(&fresh_name(), Purpose::Template).unwrap();
+        let template = schema::open_in_memory(&unique_name(), Purpose::Template).unwrap();
         let identity =
-            Identity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
+            GatewayIdentity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
         let dir = tempfile::tempdir().unwrap();
         let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
         hand.clear();
@@ -71,7 +71,7 @@ impl Hand {
 
     /// Resets the database to its empty state.
     pub(crate) fn clear(&mut self) {
-        let name = fresh_name();
+        let name = unique_name();
         let mut db = schema::open_in_memory(&name, Purpose::Write).unwrap();
         let copied = Backup::new(&self.template, &mut db).unwrap().step(-1).unwrap();
         assert_eq!(copied, StepResult::Done, "the template is copied at once");
@@ -90,14 +90,14 @@ impl Hand {
         self.dir.path()
     }
 
-    /// Starts a store on the database. Its commits are made by the [`Pump`].
+    /// Starts a store on the database. Its commits are made by the [`SimWriter`].
     #[expect(clippy::disallowed_methods, reason = "bounded by `places`, as in the store itself")]
-    pub(crate) fn start(&mut self) -> (Store, Pump) {
+    pub(crate) fn start(&mut self) -> (Store, SimWriter) {
         self.identity.epoch += 1;
         let (queue, jobs) = channel();
         let (feed, fed) = channel();
-        let watches = Arc::new(Watches::default());
-        let counters = Arc::new(Counters::default());
+        let watches = Arc::new(CommitNotifier::default());
+        let counters = Arc::new(WriterCounters::default());
         let health = HealthSender::default();
         let writer = Writer {
             db: self.db.take().unwrap(),
@@ -107,7 +107,7 @@ impl Hand {
             // The simulation must not depend on the speed of the machine.
             bounds: GroupBounds { open_ms: u64::MAX, ..GroupBounds::default() },
             health: health.clone(),
-            place: Place::nowhere(),
+            place: DatabaseFiles::without_files(),
             lock: StateLock::take(self.dir.path()).unwrap(),
         };
         let inner = Inner {
@@ -121,30 +121,30 @@ impl Hand {
             health,
             thread: Mutex::new(None),
         };
-        (Store { inner: Arc::new(inner) }, Pump { writer, jobs, feed, waiting: VecDeque::new() })
+        (Store { inner: Arc::new(inner) }, SimWriter { writer, jobs, feed, waiting: VecDeque::new() })
     }
 
     /// Stops the gateway; uncommitted work is lost.
-    pub(crate) fn stop(&mut self, pump: Pump) {
+    pub(crate) fn stop(&mut self, pump: SimWriter) {
         self.db = Some(pump.writer.db);
     }
 }
 
 /// Writer of the simulation, one group at a time.
-pub(crate) struct Pump {
+pub(crate) struct SimWriter {
     writer: Writer,
-    jobs: Receiver<Message>,
-    feed: Sender<Message>,
-    waiting: VecDeque<Message>,
+    jobs: Receiver<WriterMessage>,
+    feed: Sender<WriterMessage>,
+    waiting: VecDeque<WriterMessage>,
 }
 
-impl Pump {
+impl SimWriter {
     /// Names of the queued transactions, in order.
     pub(crate) fn waiting(&mut self) -> impl Iterator<Item = &'static str> {
         self.waiting.extend(self.jobs.try_iter());
         self.waiting.iter().filter_map(|message| match message {
-            Message::Job(job) => Some(job.name),
-            Message::Stop => None,
+            WriterMessage::Job(job) => Some(job.name),
+            WriterMessage::Stop => None,
         })
     }
 
@@ -153,15 +153,15 @@ impl Pump {
         let mut group = Vec::new();
         while group.len() < count {
             match self.waiting.pop_front() {
-                Some(Message::Job(job)) => group.push(job),
-                Some(Message::Stop) => {}
+                Some(WriterMessage::Job(job)) => group.push(job),
+                Some(WriterMessage::Stop) => {}
                 None => break,
             }
         }
         let mut group = group.into_iter();
         let Some(first) = group.next() else { return };
         for job in group {
-            self.feed.send(Message::Job(job)).unwrap();
+            self.feed.send(WriterMessage::Job(job)).unwrap();
         }
         self.writer.group(first);
     }

@@ -1,9 +1,9 @@
 //! `acp_delivery_card`: message ids of status cards, one per run and binding. The content comes from the
 //! journal.
 
-use crate::core::card::Known;
+use crate::core::card::CardRecord;
 use crate::core::event::{EventKind, EventRow};
-use crate::core::project::SHOWN;
+use crate::core::project::RENDERED_KINDS;
 use crate::store::codec::{Int, all, first, id, int, int_opt, run};
 use crate::store::error::StoreError;
 use crate::store::{events, now_ms};
@@ -26,15 +26,15 @@ const BINDINGS_MAX: u32 = 1_000;
 
 /// Status cards of a conversation for the next delivery pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cards {
+pub(crate) struct StatusCards {
     /// Running turn of the session, and the number of the journal row before its first one.
     pub(crate) running: Option<(RunId, u64)>,
     /// Cards not folded yet: the run is still shown as unfinished.
-    pub(crate) open: Vec<(RunId, Known)>,
+    pub(crate) open: Vec<(RunId, CardRecord)>,
 }
 
-fn known(row: &Row<'_>) -> Result<Known, StoreError> {
-    Ok(Known {
+fn card_from_row(row: &Row<'_>) -> Result<CardRecord, StoreError> {
+    Ok(CardRecord {
         message_id: row.get("message_id")?,
         number: row.get("number")?,
         through: int(row, "through_session_seq")?,
@@ -46,10 +46,14 @@ fn known(row: &Row<'_>) -> Result<Known, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn look(db: &Connection, binding_id: BindingId, key: &SessionKey) -> Result<Cards, StoreError> {
+pub(crate) fn read_cards(
+    db: &Connection,
+    binding_id: BindingId,
+    key: &SessionKey,
+) -> Result<StatusCards, StoreError> {
     const RUNNING: &str = "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' \
         AND mode = 'prompt'";
-    // Cards of finished runs only if their retry is due: see [`left_open`].
+    // Cards of finished runs only if their retry is due: see [`due_folds`].
     const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq, posted_at FROM acp_delivery_card \
         WHERE binding_key = ?1 AND folded = 0 AND (tries = 0 OR run_id = ?2 \
         OR updated_at + min(?3, ?4 << min(tries, 16)) <= ?5) ORDER BY rowid";
@@ -60,8 +64,8 @@ pub(crate) fn look(db: &Connection, binding_id: BindingId, key: &SessionKey) -> 
     };
     let run_id = running.map(|(run_id, _)| run_id.to_string());
     let keys = params![binding_id.to_string(), run_id, Int(PAUSE_MS_MAX), Int(PAUSE_MS), Int(now_ms())];
-    let open = all(db, OPEN, keys, |row| Ok((id(row, "run_id")?, known(row)?)))?;
-    Ok(Cards { running, open })
+    let open = all(db, OPEN, keys, |row| Ok((id(row, "run_id")?, card_from_row(row)?)))?;
+    Ok(StatusCards { running, open })
 }
 
 /// Number of the journal row before the first one of a run.
@@ -76,7 +80,7 @@ pub(crate) fn before(db: &Connection, run_id: RunId) -> Result<u64, StoreError> 
 
 /// New rows of a session's journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct NewJournalRows {
     /// Rows of the requested run, in order.
     pub(crate) rows: Vec<EventRow>,
     /// Number of the last row read.
@@ -91,26 +95,31 @@ pub(crate) struct News {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn news(db: &Connection, key: &SessionKey, run_id: RunId, after: u64) -> Result<News, StoreError> {
+pub(crate) fn read_journal_after(
+    db: &Connection,
+    key: &SessionKey,
+    run_id: RunId,
+    after: u64,
+) -> Result<NewJournalRows, StoreError> {
     let mut rows = events::after(db, key, after, ROWS_MAX, BYTES_MAX)?;
-    let is_shown = |kind: EventKind| SHOWN.contains(&kind);
+    let is_shown = |kind: EventKind| RENDERED_KINDS.contains(&kind);
     let shown = rows.iter().filter(|row| is_shown(row.kind)).map(|row| row.session_seq).max();
     let through = rows.last().map_or(after, |row| row.session_seq);
     let bytes: usize = rows.iter().map(|row| row.payload.len()).sum();
     let is_more = rows.len() as u64 >= ROWS_MAX || bytes >= BYTES_MAX;
     rows.retain(|row| row.run_id == Some(run_id));
-    Ok(News { rows, through, shown: shown.unwrap_or(0), is_more })
+    Ok(NewJournalRows { rows, through, shown: shown.unwrap_or(0), is_more })
 }
 
 /// Stores the message and position of a card that shows an unfinished run.
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn keep(
+pub(crate) fn store_card(
     db: &Connection,
     binding_id: BindingId,
     run_id: RunId,
-    known: &Known,
+    known: &CardRecord,
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_card (binding_key, run_id, message_id, number, through_session_seq, \
         folded, updated_at, posted_at) VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7) ON CONFLICT (binding_key, run_id) DO UPDATE SET \
@@ -135,7 +144,7 @@ pub(crate) fn keep(
 
 /// Outcome of an attempt to fold a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Folded {
+pub(crate) enum FoldOutcome {
     /// Folded: the end of the run is shown.
     Yes,
     /// The message is absent. It may have been sent and appear later.
@@ -148,19 +157,19 @@ pub(crate) enum Folded {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn fold(
+pub(crate) fn record_fold(
     db: &Connection,
     binding_id: BindingId,
     run_id: RunId,
-    known: &Known,
-    folded: Folded,
+    known: &CardRecord,
+    folded: FoldOutcome,
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_delivery_card SET message_id = ?3, tries = tries + 1, updated_at = ?4, \
         folded = (tries + 1 >= ?5) WHERE binding_key = ?1 AND run_id = ?2";
     let tries = match folded {
-        Folded::Yes => 0,
-        Folded::Absent => ABSENT_MAX,
-        Folded::No => TRIES_MAX,
+        FoldOutcome::Yes => 0,
+        FoldOutcome::Absent => ABSENT_MAX,
+        FoldOutcome::No => TRIES_MAX,
     };
     let keys = (binding_id.to_string(), run_id.to_string());
     run(db, SQL, params![keys.0, keys.1, known.message_id, Int(now_ms()), tries])?;
@@ -171,7 +180,7 @@ pub(crate) fn fold(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn left_open(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
+pub(crate) fn due_folds(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
     const SQL: &str = "SELECT DISTINCT c.binding_key AS binding_key FROM acp_delivery_card AS c \
         JOIN acp_runs AS r ON r.run_id = c.run_id JOIN acp_bindings AS b ON b.binding_key = c.binding_key \
         WHERE c.folded = 0 AND r.state <> 'running' AND b.status <> 'parked' \

@@ -12,7 +12,7 @@ const FOUND_MAX: usize = 20;
 
 /// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
+pub(crate) struct CheckFinding {
     /// Stable name: `pages`, `schema`, `references`, `I1` …
     pub(crate) name: &'static str,
     /// Rule that must hold.
@@ -23,7 +23,7 @@ pub(crate) struct Finding {
 
 /// Report of a whole check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct CheckReport {
     /// True if all rules hold.
     pub(crate) ok: bool,
     /// Schema version of the file.
@@ -31,7 +31,7 @@ pub(crate) struct Report {
     /// Size of the database, in bytes.
     pub(crate) bytes: u64,
     /// Results of the checks, in order.
-    pub(crate) checks: Vec<Finding>,
+    pub(crate) checks: Vec<CheckFinding>,
 }
 
 /// Rules as SQL text.
@@ -39,7 +39,7 @@ const INVARIANTS: &str = include_str!("invariants.sql");
 
 /// Rule about rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rule {
+pub(crate) struct RowInvariant {
     /// Name: `I1` …
     pub(crate) name: &'static str,
     /// Rule that must hold.
@@ -49,11 +49,11 @@ pub(crate) struct Rule {
 }
 
 /// Rules in order. Parts that only processes or channels can show (of I7 and I8) are not included.
-pub(crate) fn invariants() -> impl Iterator<Item = Rule> {
+pub(crate) fn invariants() -> impl Iterator<Item = RowInvariant> {
     INVARIANTS.split("\n\n").filter_map(|block| {
         let (head, sql) = block.trim().strip_prefix("-- ")?.split_once('\n')?;
         let (name, rule) = head.split_once(": ")?;
-        name.starts_with('I').then_some(Rule { name, rule, sql })
+        name.starts_with('I').then_some(RowInvariant { name, rule, sql })
     })
 }
 
@@ -72,31 +72,33 @@ pub(crate) fn pages(db: &Connection, quick: bool) -> Result<Vec<String>, StoreEr
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn rules(db: &Connection) -> Result<Vec<Finding>, StoreError> {
-    invariants().map(|Rule { name, rule, sql }| Ok(Finding { name, rule, broken: texts(db, sql)? })).collect()
+pub(crate) fn rules(db: &Connection) -> Result<Vec<CheckFinding>, StoreError> {
+    invariants()
+        .map(|RowInvariant { name, rule, sql }| Ok(CheckFinding { name, rule, broken: texts(db, sql)? }))
+        .collect()
 }
 
 /// Runs all checks on one snapshot. Damage is a finding, not an error.
 ///
 /// # Errors
 /// [`StoreError::File`] without a database; errors of opening the database.
-pub(crate) fn look(dir: &Path, quick: bool) -> Result<Report, StoreError> {
+pub(crate) fn check_database(dir: &Path, quick: bool) -> Result<CheckReport, StoreError> {
     let path = dir.join(DB_FILE);
     let meta = std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;
     let mut checks = Vec::new();
     let schema_version = match look_into(dir, quick, &mut checks) {
         Ok(version) => version,
         Err(StoreError::Damaged { why }) => {
-            checks.push(Finding { name: "pages", rule: "the file can be read", broken: vec![why] });
+            checks.push(CheckFinding { name: "pages", rule: "the file can be read", broken: vec![why] });
             0
         }
         Err(error) => return Err(error),
     };
     let ok = checks.iter().all(|check| check.broken.is_empty());
-    Ok(Report { ok, schema_version, bytes: meta.len(), checks })
+    Ok(CheckReport { ok, schema_version, bytes: meta.len(), checks })
 }
 
-fn look_into(dir: &Path, quick: bool, checks: &mut Vec<Finding>) -> Result<i64, StoreError> {
+fn look_into(dir: &Path, quick: bool, checks: &mut Vec<CheckFinding>) -> Result<i64, StoreError> {
     let db = schema::open_reader(dir)?;
     db.execute_batch("BEGIN")?;
     let version = schema::version(&db)?;
@@ -105,19 +107,19 @@ fn look_into(dir: &Path, quick: bool, checks: &mut Vec<Finding>) -> Result<i64, 
     if version == 0 {
         return Err(StoreError::Damaged { why: "it is empty: it has no tables".to_owned() });
     }
-    checks.push(Finding {
+    checks.push(CheckFinding {
         name: "pages",
         rule: "the pages and indexes hang together",
         broken: pages(&db, quick)?,
     });
     let schema = if schema::is_current(version) { schema::differences(&db)? } else { Vec::new() };
-    checks.push(Finding {
+    checks.push(CheckFinding {
         name: "schema",
         rule: "tables, indexes and triggers are this program's",
         broken: schema,
     });
     let references = "SELECT \"table\" || ' ' || coalesce(rowid, '') FROM pragma_foreign_key_check";
-    checks.push(Finding {
+    checks.push(CheckFinding {
         name: "references",
         rule: "every reference leads to a row",
         broken: texts(&db, references)?,
@@ -145,14 +147,14 @@ fn texts(db: &Connection, sql: &str) -> Result<Vec<String>, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::project::LATE_FROM;
+    use crate::core::project::LATE_PART_NO_MIN;
 
     #[test]
     fn the_list_is_read_whole() {
         let marks = INVARIANTS.lines().filter(|line| line.starts_with("-- I")).count();
         assert_eq!(invariants().count(), marks);
         let names: std::collections::BTreeSet<&str> = invariants().map(|rule| rule.name).collect();
-        let is_late = format!("part_no < {LATE_FROM};");
+        let is_late = format!("part_no < {LATE_PART_NO_MIN};");
         assert!(invariants().any(|rule| rule.sql.ends_with(&is_late)), "{is_late}");
         let want = ["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8"];
         assert_eq!(names.into_iter().collect::<Vec<_>>(), want);

@@ -2,8 +2,8 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::core::rows::{
-    BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind, Verbosity,
-    Without,
+    AutoResolution, BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode,
+    TargetKind, Verbosity,
 };
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -34,7 +34,7 @@ impl FromSql for Int {
 }
 
 /// Enum stored as a word in a column with a CHECK constraint.
-pub(crate) trait Word: Copy + Sized + 'static {
+pub(crate) trait SqlEnum: Copy + Sized + 'static {
     /// All values.
     const ALL: &'static [Self];
 
@@ -44,7 +44,7 @@ pub(crate) trait Word: Copy + Sized + 'static {
 
 macro_rules! words {
     ($($name:ident { $($variant:ident = $text:literal),+ $(,)? })+) => {$(
-        impl Word for $name {
+        impl SqlEnum for $name {
             const ALL: &'static [Self] = &[$(Self::$variant),+];
             fn word(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
@@ -56,42 +56,42 @@ macro_rules! words {
 words! {
     SessionMode { Persistent = "persistent", Oneshot = "oneshot" }
     RunMode { Prompt = "prompt", Steer = "steer" }
-    LeaseUse { Intended = "intended", Open = "open", Ready = "ready", Closing = "closing", Ended = "ended" }
+    LeaseStatus { Intended = "intended", Open = "open", Ready = "ready", Closing = "closing", Ended = "ended" }
     RequestState { Received = "received", Started = "started", Answered = "answered" }
     PermissionState { Pending = "pending", Answered = "answered", Expired = "expired" }
     TargetKind { Session = "session", Subagent = "subagent" }
     BindingStatus { Pending = "pending", Active = "active", Parked = "parked", Ending = "ending", Ended = "ended" }
 }
 
-impl Word for Without {
-    const ALL: &'static [Self] = &Without::ALL;
+impl SqlEnum for AutoResolution {
+    const ALL: &'static [Self] = &AutoResolution::ALL;
     fn word(self) -> &'static str {
         self.as_str()
     }
 }
 
-impl Word for SessionState {
+impl SqlEnum for SessionState {
     const ALL: &'static [Self] = &SessionState::ALL;
     fn word(self) -> &'static str {
         self.as_str()
     }
 }
 
-impl Word for Verbosity {
+impl SqlEnum for Verbosity {
     const ALL: &'static [Self] = &Verbosity::ALL;
     fn word(self) -> &'static str {
         self.as_str()
     }
 }
 
-impl Word for Ending {
+impl SqlEnum for Ending {
     const ALL: &'static [Self] = &Ending::ALL;
     fn word(self) -> &'static str {
         self.as_str()
     }
 }
 
-impl Word for RunState {
+impl SqlEnum for RunState {
     const ALL: &'static [Self] = &RunState::ALL;
     fn word(self) -> &'static str {
         self.as_str()
@@ -106,7 +106,7 @@ fn unreadable(column: &'static str, why: impl ToString) -> StoreError {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`] for an unknown word.
-pub(crate) fn word<T: Word>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
+pub(crate) fn word<T: SqlEnum>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
     let value = row.get_ref(column)?;
     let text = value.as_str().map_err(|error| unreadable(column, error))?;
     T::ALL
@@ -120,7 +120,7 @@ pub(crate) fn word<T: Word>(row: &Row<'_>, column: &'static str) -> Result<T, St
 ///
 /// # Errors
 /// As [`word`].
-pub(crate) fn word_opt<T: Word>(row: &Row<'_>, column: &'static str) -> Result<Option<T>, StoreError> {
+pub(crate) fn word_opt<T: SqlEnum>(row: &Row<'_>, column: &'static str) -> Result<Option<T>, StoreError> {
     let is_set = !matches!(row.get_ref(column)?, ValueRef::Null);
     is_set.then(|| word(row, column)).transpose()
 }

@@ -1,8 +1,8 @@
 //! Queries behind commands: sessions matching a name, owners, timeouts of bindings, and at-most-once
 //! execution under an idempotency key.
 
-use crate::core::binding::{Window, with_window};
-use crate::core::command::target::Candidate;
+use crate::core::binding::{BindingTimeout, with_timeout};
+use crate::core::command::target::SessionCandidate;
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings::{self, COLUMNS};
 use crate::store::codec::{Int, all, first, id, json, to_json};
@@ -22,14 +22,14 @@ const OPTIONS_ROWS_MAX: u64 = 2_000;
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn candidates(db: &Connection, name: &str) -> Result<Vec<Candidate>, StoreError> {
+pub(crate) fn candidates(db: &Connection, name: &str) -> Result<Vec<SessionCandidate>, StoreError> {
     const SQL: &str = "SELECT session_key, agent_session_id, label FROM acp_sessions \
         WHERE session_key = ?1 COLLATE NOCASE OR (state <> 'closed' AND (label = ?1 OR agent_session_id = ?1 \
         OR instr(lower(session_key), ':' || lower(?1)) > 0)) \
         ORDER BY session_key = ?1 COLLATE NOCASE DESC, lower(session_key) LIKE '%:' || lower(?1) DESC, \
         agent_session_id IS ?1 DESC, label IS ?1 DESC LIMIT ?2";
     all(db, SQL, params![name, Int(CANDIDATES_MAX)], |row| {
-        Ok(Candidate {
+        Ok(SessionCandidate {
             session_key: id(row, "session_key")?,
             agent_session_id: row.get("agent_session_id")?,
             label: row.get("label")?,
@@ -52,7 +52,7 @@ pub(crate) fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, S
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn bindings_near(
+pub(crate) fn bindings_in_account(
     db: &Connection,
     key: &SessionKey,
     at: &ConversationRef,
@@ -74,12 +74,12 @@ pub(crate) fn set_window(
     db: &Connection,
     key: &SessionKey,
     at: &ConversationRef,
-    (window, ms): (Window, Option<u64>),
+    (window, ms): (BindingTimeout, Option<u64>),
 ) -> Result<Vec<BindingRow>, StoreError> {
     let now = now_ms();
     let mut changed = Vec::new();
-    for row in bindings_near(db, key, at)? {
-        let row = with_window(row, window, ms, now);
+    for row in bindings_in_account(db, key, at)? {
+        let row = with_timeout(row, window, ms, now);
         bindings::set_windows(db, &row)?;
         changed.push(row);
     }
@@ -127,7 +127,7 @@ pub(crate) fn before<T: DeserializeOwned>(
 ///
 /// # Errors
 /// Errors of `work`; [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn once<T: Serialize + DeserializeOwned>(
+pub(crate) fn run_once<T: Serialize + DeserializeOwned>(
     db: &Connection,
     scope: &str,
     key: &IdempotencyKey,

@@ -5,16 +5,16 @@
 //! searched for in the conversation.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::intake::readable;
-use crate::core::project::{self, Digest, Need, Part, PartKind, RunDigest, Style, Styles, tag};
+use crate::core::intake::readable_payload;
+use crate::core::project::{
+    self, MessagePart, PartKind, RenderData, RequiredData, RunDigest, Style, StyleHistory, tag,
+};
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
-use crate::store::codec::{Int, Word, all, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word};
+use crate::store::codec::{Int, SqlEnum, all, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word};
 use crate::store::error::StoreError;
-use crate::store::events;
-use crate::store::now_ms;
-use crate::store::replies;
+use crate::store::{events, now_ms, replies};
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub(crate) enum PartState {
     Rejected,
 }
 
-impl Word for PartState {
+impl SqlEnum for PartState {
     const ALL: &'static [Self] = &[Self::Planned, Self::Sending, Self::Sent, Self::Uncertain, Self::Rejected];
     fn word(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Word for PartState {
     }
 }
 
-impl Word for PartKind {
+impl SqlEnum for PartKind {
     const ALL: &'static [Self] = &PartKind::ALL;
     fn word(self) -> &'static str {
         self.as_str()
@@ -64,7 +64,7 @@ impl Word for PartKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartRow {
     /// Content of the part.
-    pub(crate) part: Part,
+    pub(crate) part: MessagePart,
     /// Delivery state.
     pub(crate) state: PartState,
     /// Tag that distinguishes the part from another with the same text; `None` if it needs none.
@@ -79,7 +79,7 @@ pub(crate) struct PartRow {
 }
 
 fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
-    let part = Part {
+    let part = MessagePart {
         session_seq: int(row, "session_seq")?,
         part_no: row.get("part_no")?,
         run_id: id_opt(row, "run_id")?,
@@ -129,7 +129,7 @@ pub(crate) fn advance(
 
 /// Journal rows to deliver to a conversation, with the data for their projection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Batch {
+pub(crate) struct DeliveryBatch {
     /// Rows in order.
     pub(crate) rows: Vec<EventRow>,
     /// Digests of the runs ended by the rows.
@@ -140,13 +140,15 @@ pub(crate) struct Batch {
     pub(crate) through: u64,
 }
 
-impl Batch {
+impl DeliveryBatch {
     /// Data for the projection of one of the rows.
-    pub(crate) fn digest(&self, row: &EventRow) -> Digest<'_> {
-        match project::need(row) {
-            Need::Nothing => Digest::Nothing,
-            Need::Run(run_id) => self.runs.get(&run_id).map_or(Digest::Nothing, Digest::Run),
-            Need::Next => self.next.get(&row.session_seq).map_or(Digest::Nothing, Digest::Next),
+    pub(crate) fn digest(&self, row: &EventRow) -> RenderData<'_> {
+        match project::required_data(row) {
+            RequiredData::Nothing => RenderData::Nothing,
+            RequiredData::Run(run_id) => self.runs.get(&run_id).map_or(RenderData::Nothing, RenderData::Run),
+            RequiredData::Next => {
+                self.next.get(&row.session_seq).map_or(RenderData::Nothing, RenderData::Next)
+            }
         }
     }
 }
@@ -160,11 +162,11 @@ impl Batch {
 pub(crate) fn batch(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     after: u64,
     end: u64,
-) -> Result<Batch, StoreError> {
-    read_on(db, binding, styles, (after, end), ROWS_MAX)
+) -> Result<DeliveryBatch, StoreError> {
+    read_batch(db, binding, styles, (after, end), ROWS_MAX)
 }
 
 /// Reads one row of a session's journal with the data for its projection.
@@ -174,26 +176,26 @@ pub(crate) fn batch(
 pub(crate) fn row(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     session_seq: u64,
-) -> Result<Batch, StoreError> {
-    let mut found = read_on(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
+) -> Result<DeliveryBatch, StoreError> {
+    let mut found = read_batch(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
     found.rows.retain(|row| row.session_seq == session_seq);
     Ok(found)
 }
 
-fn read_on(
+fn read_batch(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     (after, end): (u64, u64),
     rows_max: u64,
-) -> Result<Batch, StoreError> {
+) -> Result<DeliveryBatch, StoreError> {
     let key = &binding.session_key;
     let sql = format!(
         "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
-        listed(&project::SHOWN)
+        listed(&project::RENDERED_KINDS)
     );
     let rows = if after < end {
         all(db, &sql, params![key.as_str(), Int(after), Int(rows_max)], events::from_row)?
@@ -202,16 +204,16 @@ fn read_on(
     };
     let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == rows_max);
     let through = rows.last().filter(|_| is_full).map_or(end.max(after), |row| row.session_seq);
-    let mut out = Batch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
+    let mut out = DeliveryBatch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
     let mut bytes: usize = 0;
     for row in &out.rows {
         if bytes > RUN_BYTES_MAX {
             out.through = row.session_seq - 1;
             break;
         }
-        match project::need(row) {
-            Need::Nothing => {}
-            Need::Run(run_id) => {
+        match project::required_data(row) {
+            RequiredData::Nothing => {}
+            RequiredData::Run(run_id) => {
                 let style = styles.at(row.session_seq);
                 if let Some(style) = style
                     && let Some(digest) = digest(db, &binding.conversation, (run_id, row.session_seq), style)?
@@ -220,7 +222,7 @@ fn read_on(
                     out.runs.insert(run_id, digest);
                 }
             }
-            Need::Next => {
+            RequiredData::Next => {
                 let next = events::after(db, key, row.session_seq, 1, 1)?.pop();
                 out.next.extend(next.map(|next| (row.session_seq, next)));
             }
@@ -248,23 +250,23 @@ fn digest(
         "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'prompt' ORDER BY seq LIMIT 1";
     let rows_of_run = format!(
         "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 AND kind IN ({}) ORDER BY seq",
-        listed(&project::DIGESTED)
+        listed(&project::OUTPUT_KINDS)
     );
     let run_id = run_id.to_string();
     let made = first(db, RUN, [&run_id], |row| {
         let started_at_ms = int_opt(row, "started_at")?;
         let digest = RunDigest::new(word(row, "mode")?, started_at_ms.is_some(), style.clone());
-        Ok(digest.by(row.get("agent")?, started_at_ms))
+        Ok(digest.with_turn(row.get("agent")?, started_at_ms))
     })?;
     let prompt: Option<String> = first(db, PROMPT, [&run_id], |row| Ok(row.get("payload_json")?))?;
     let Some(digest) = made else { return Ok(None) };
-    let mut digest = digest.told_in(at, &prompt.unwrap_or_default());
+    let mut digest = digest.for_conversation(at, &prompt.unwrap_or_default());
     let mut statement = db.prepare_cached(&rows_of_run)?;
     let mut rows = statement.query(params![run_id, Int(ended_by)])?;
     while let Some(row) = rows.next()? {
         let kind: String = row.get("kind")?;
         if let Some(kind) = EventKind::parse(&kind) {
-            digest.add(kind, &readable(row.get_ref("payload_json")?.as_str().unwrap_or_default()));
+            digest.add(kind, &readable_payload(row.get_ref("payload_json")?.as_str().unwrap_or_default()));
         }
     }
     Ok(Some(digest))
@@ -275,13 +277,13 @@ fn digest(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Result<(), StoreError> {
+pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
         nonce, asks_json, files_json, tag, print, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
         ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
     for part in parts {
         let (tag, print) =
-            tag::choose(&part.text, &part.nonce, |print| is_said(db, binding, &part.nonce, print))?;
+            tag::choose_tag(&part.text, &part.nonce, |print| has_same_text(db, binding, &part.nonce, print))?;
         run(
             db,
             SQL,
@@ -307,7 +309,12 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
 
 /// True if another part of the conversation, of any binding, has this fingerprint, or a reply with unknown
 /// outcome.
-fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> Result<bool, StoreError> {
+fn has_same_text(
+    db: &Connection,
+    binding: &BindingRow,
+    nonce: &str,
+    print: &str,
+) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
         AND p.nonce <> ?2 AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
     let at = &binding.conversation;
@@ -319,7 +326,7 @@ fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> R
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
+pub(crate) fn pending_parts(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
     const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, files_json, tag, state, attempts, \
         persona_at, created_at FROM acp_delivery_part WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = ?1 AND b.status = 'parked') ORDER BY session_seq, part_no LIMIT ?2";
@@ -346,7 +353,7 @@ pub(crate) fn begin(db: &Connection, nonce: &str, persona_at_ms: Option<u64>) ->
 pub(crate) fn settle(
     db: &Connection,
     binding: &BindingRow,
-    part: &Part,
+    part: &MessagePart,
     state: PartState,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {
@@ -373,7 +380,7 @@ pub(crate) fn settle(
     if let (PartState::Sent, Some(asks), Some(message_id)) = (state, &part.asks, message_id) {
         let message =
             ButtonMessage { message_id: message_id.to_owned(), kind: part.kind, text: part.text.clone() };
-        buttons::keep(db, &binding.conversation, &binding.session_key, &message, &asks.about)?;
+        buttons::insert_message(db, &binding.conversation, &binding.session_key, &message, &asks.about)?;
     }
     Ok(())
 }
@@ -394,7 +401,7 @@ pub(crate) fn journaled_at(
 fn advance_run(
     db: &Connection,
     binding: &BindingRow,
-    part: &Part,
+    part: &MessagePart,
     run_id: RunId,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {
@@ -418,7 +425,7 @@ fn advance_run(
 
 /// Binding with possibly pending delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct DueBinding {
     /// The binding.
     pub(crate) binding: BindingRow,
     /// Number of the last row of the session's journal.
@@ -429,11 +436,14 @@ pub(crate) struct Due {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<Due>, StoreError> {
-    let mut found = due(db, "status IN ('active','ending')", [])?;
+pub(crate) fn delivering_bindings(
+    db: &Connection,
+    known: &[BindingId],
+) -> Result<Vec<DueBinding>, StoreError> {
+    let mut found = query_due(db, "status IN ('active','ending')", [])?;
     let active: BTreeSet<BindingId> = found.iter().map(|due| due.binding.binding_id).collect();
     for binding_id in known.iter().filter(|id| !active.contains(id)) {
-        found.extend(one(db, *binding_id)?);
+        found.extend(due_of_binding(db, *binding_id)?);
     }
     Ok(found)
 }
@@ -442,8 +452,11 @@ pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<D
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<Due>, StoreError> {
-    Ok(due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
+pub(crate) fn due_of_binding(
+    db: &Connection,
+    binding_id: BindingId,
+) -> Result<Option<DueBinding>, StoreError> {
+    Ok(query_due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
 }
 
 /// Ended bindings with pending delivery: undelivered journal rows or pending parts. The state condition is
@@ -451,20 +464,24 @@ pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<Due>,
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn owing(db: &Connection) -> Result<Vec<Due>, StoreError> {
-    const OWES: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
+pub(crate) fn ended_with_pending(db: &Connection) -> Result<Vec<DueBinding>, StoreError> {
+    const HAS_PENDING: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
         WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \
         (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key)) OR EXISTS (SELECT 1 FROM \
         acp_delivery_part AS p WHERE p.binding_key = b.binding_key AND p.state IN ('planned','sending','uncertain') \
         AND p.state <> 'uncertain'))";
-    due(db, OWES, [])
+    query_due(db, HAS_PENDING, [])
 }
 
-fn due(db: &Connection, filter: &str, params: impl rusqlite::Params) -> Result<Vec<Due>, StoreError> {
+fn query_due(
+    db: &Connection,
+    filter: &str,
+    params: impl rusqlite::Params,
+) -> Result<Vec<DueBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key) AS end \
          FROM acp_bindings AS b WHERE {filter} ORDER BY b.rowid",
         bindings::COLUMNS
     );
-    all(db, &sql, params, |row| Ok(Due { binding: bindings::from_row(row)?, end: int(row, "end")? }))
+    all(db, &sql, params, |row| Ok(DueBinding { binding: bindings::from_row(row)?, end: int(row, "end")? }))
 }

@@ -267,7 +267,7 @@ impl StoreError {
     }
 
     /// True if a retry is useless until an operator repairs the database.
-    pub(crate) const fn is_for_repair(&self) -> bool {
+    pub(crate) const fn needs_repair(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Unreadable { .. })
     }
 

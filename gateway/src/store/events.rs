@@ -1,7 +1,7 @@
 //! `acp_events`, the journal. Append-only: triggers refuse everything else.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::intake::readable;
+use crate::core::intake::readable_payload;
 use crate::store::Store;
 use crate::store::codec::{Int, first, id, id_opt, int, int_opt};
 use crate::store::error::StoreError;
@@ -29,7 +29,8 @@ pub(crate) fn from_row(row: &Row<'_>) -> Result<EventRow, StoreError> {
             column: "kind",
             why: format!("unknown kind {kind:?}"),
         })?,
-        payload: readable(row.get_ref("payload_json")?.as_str().map_err(rusqlite::Error::from)?).into_owned(),
+        payload: readable_payload(row.get_ref("payload_json")?.as_str().map_err(rusqlite::Error::from)?)
+            .into_owned(),
         created_at_ms: int(row, "created_at")?,
     })
 }

@@ -47,7 +47,7 @@ pub(crate) fn after_open(db: &Connection, lock: &mut StateLock) -> Result<(), St
     if !lock.has_database() {
         db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     }
-    lock.keep_in_mind()
+    lock.record_database()
 }
 
 /// True if the database has no schema. An unreadable file counts as false: opening it reports the error.
@@ -57,14 +57,14 @@ fn has_no_tables(path: &Path) -> bool {
 
 /// Identity of the database files, by device and inode.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct DatabaseFiles {
     files: Vec<(PathBuf, (u64, u64))>,
 }
 
-impl Place {
+impl DatabaseFiles {
     /// Place of a database without files.
     #[cfg(test)]
-    pub(super) const fn nowhere() -> Self {
+    pub(super) const fn without_files() -> Self {
         Self { files: Vec::new() }
     }
 
@@ -88,7 +88,7 @@ impl Place {
     }
 
     /// Returns an error for the first file that was removed or replaced. Writes to it would be lost.
-    pub(crate) fn left(&self) -> Option<StoreError> {
+    pub(crate) fn replaced_file_error(&self) -> Option<StoreError> {
         let gone = self.files.iter().find(|(path, id)| match file_id(path) {
             Ok(now) => now != *id,
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,

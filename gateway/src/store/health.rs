@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// Ability of the database to commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Health {
+pub(crate) enum StoreHealth {
     /// Commits succeed.
     #[default]
     Well,
@@ -24,7 +24,7 @@ pub(crate) enum Health {
     Failing,
 }
 
-impl Health {
+impl StoreHealth {
     /// Returns the health that follows from the error of a failed group.
     pub(crate) const fn after(error: &StoreError) -> Self {
         match error {
@@ -52,17 +52,17 @@ impl Health {
 /// Sending half, held by the writer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HealthSender {
-    sender: Arc<watch::Sender<Health>>,
+    sender: Arc<watch::Sender<StoreHealth>>,
 }
 
 impl HealthSender {
     /// Sets the current health and notifies receivers if it changed. `Damaged` stays set while the gateway
     /// runs: the next start checks the whole file.
-    pub(crate) fn set(&self, health: Health) {
+    pub(crate) fn set(&self, health: StoreHealth) {
         let changed = self.sender.send_if_modified(|before| {
-            *before != Health::Damaged && std::mem::replace(before, health) != health
+            *before != StoreHealth::Damaged && std::mem::replace(before, health) != health
         });
-        if changed && health == Health::Well {
+        if changed && health == StoreHealth::Well {
             tracing::warn!("the control plane can be written again");
         } else if changed {
             tracing::error!(health = health.as_str(), "the control plane cannot be written");
@@ -71,16 +71,16 @@ impl HealthSender {
 
     /// True if commits succeed.
     pub(crate) fn is_well(&self) -> bool {
-        *self.sender.borrow() == Health::Well
+        *self.sender.borrow() == StoreHealth::Well
     }
 
     /// True if a write found damage; further writes are refused.
     pub(crate) fn is_damaged(&self) -> bool {
-        *self.sender.borrow() == Health::Damaged
+        *self.sender.borrow() == StoreHealth::Damaged
     }
 
     /// Receiver of the current health and its changes.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Health> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<StoreHealth> {
         self.sender.subscribe()
     }
 }

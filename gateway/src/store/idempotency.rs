@@ -7,7 +7,7 @@ use acp_shared::ids::IdempotencyKey;
 use rusqlite::{Connection, params};
 
 /// Digest of the request, and the result as JSON text.
-pub(crate) type Remembered = (String, String);
+pub(crate) type StoredResult = (String, String);
 
 /// Returns the stored result of a key.
 ///
@@ -17,7 +17,7 @@ pub(crate) fn get(
     db: &Connection,
     scope: &str,
     key: &IdempotencyKey,
-) -> Result<Option<Remembered>, StoreError> {
+) -> Result<Option<StoredResult>, StoreError> {
     const SQL: &str =
         "SELECT fingerprint, result_json FROM acp_idempotency WHERE scope = ?1 AND idempotency_key = ?2";
     first(db, SQL, params![scope, key.as_str()], |row| Ok((row.get("fingerprint")?, row.get("result_json")?)))
@@ -54,7 +54,7 @@ impl Store {
         &self,
         scope: String,
         key: IdempotencyKey,
-    ) -> Result<Option<Remembered>, StoreError> {
+    ) -> Result<Option<StoredResult>, StoreError> {
         self.write("remembered", move |tx| get(tx, &scope, &key)).await
     }
 

@@ -3,11 +3,9 @@
 
 use crate::store::codec::run;
 use crate::store::error::StoreError;
-use crate::store::guard;
 use crate::store::lock::StateLock;
-use crate::store::meta;
-use crate::store::rollback;
 use crate::store::schema::{Durability, open_reader, open_writer};
+use crate::store::{guard, meta, rollback};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -21,7 +19,7 @@ const ACCEPTED_LOSS: &str = "accepted_loss";
 
 /// Identity of this gateway, fixed while the store is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct GatewayIdentity {
     /// Created with the database; replaced only by `adopt`.
     pub(crate) instance_id: GatewayInstanceId,
     /// Start counter, incremented at each start except after a refusal by the supervisor.
@@ -32,7 +30,7 @@ pub(crate) struct Identity {
 
 /// Location of a state directory: machine, device and inode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Home {
+pub(crate) struct StateDirLocation {
     /// Content of `/etc/machine-id`; empty if the file is missing.
     pub(crate) machine_id: String,
     /// Boot id of the kernel. Device numbers may change between boots.
@@ -43,7 +41,7 @@ pub(crate) struct Home {
     pub(crate) ino: u64,
 }
 
-impl Home {
+impl StateDirLocation {
     /// Returns the current location of `dir`.
     ///
     /// # Errors
@@ -79,9 +77,9 @@ impl Home {
 ///
 /// # Errors
 /// [`StoreError::Cloned`] if the directory is a copy; nothing changes then.
-pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<Identity, StoreError> {
-    let here = Home::of(dir)?;
-    if let Some(why) = is_elsewhere(db, dir)? {
+pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<GatewayIdentity, StoreError> {
+    let here = StateDirLocation::of(dir)?;
+    if let Some(why) = location_mismatch(db, dir)? {
         return Err(StoreError::Cloned { dir: dir.to_owned(), why });
     }
     db.execute_batch("BEGIN IMMEDIATE")?;
@@ -96,10 +94,10 @@ pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<Identity, StoreEr
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; [`StoreError::File`]; SQLite errors.
-pub(crate) fn is_elsewhere(db: &Connection, dir: &Path) -> Result<Option<String>, StoreError> {
+pub(crate) fn location_mismatch(db: &Connection, dir: &Path) -> Result<Option<String>, StoreError> {
     let Some(home) = meta::get(db, HOME)? else { return Ok(None) };
-    let home: Home = parse(HOME, &home, |text| serde_json::from_str(text))?;
-    Ok(home.moved(&Home::of(dir)?))
+    let home: StateDirLocation = parse(HOME, &home, |text| serde_json::from_str(text))?;
+    Ok(home.moved(&StateDirLocation::of(dir)?))
 }
 
 /// Raises the epoch of a restored database to the maximum of its own, that of the replaced database (if
@@ -148,7 +146,11 @@ fn epoch(db: &Connection) -> Result<u64, StoreError> {
 
 /// Increments the epoch, unless the supervisor refused this very database: otherwise repeated starts would
 /// reach the recorded epoch.
-fn settle(db: &Connection, here: &Home, refused: Option<u64>) -> Result<Identity, StoreError> {
+fn settle(
+    db: &Connection,
+    here: &StateDirLocation,
+    refused: Option<u64>,
+) -> Result<GatewayIdentity, StoreError> {
     let instance_id = match meta::get(db, INSTANCE_ID)? {
         Some(text) => parse(INSTANCE_ID, &text, GatewayInstanceId::parse)?,
         None => GatewayInstanceId::mint(),
@@ -158,7 +160,7 @@ fn settle(db: &Connection, here: &Home, refused: Option<u64>) -> Result<Identity
     meta::set(db, INSTANCE_ID, &instance_id.to_string())?;
     meta::set(db, EPOCH, &epoch.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
-    Ok(Identity { instance_id, epoch, start_id: StartId::mint() })
+    Ok(GatewayIdentity { instance_id, epoch, start_id: StartId::mint() })
 }
 
 fn parse<T, E: ToString>(
@@ -179,18 +181,18 @@ pub(crate) fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
     guard::before_open(dir, &lock)?;
     let db = open_writer(dir, Durability::Full)?;
     guard::after_open(&db, &mut lock)?;
-    let here = Home::of(dir)?;
+    let here = StateDirLocation::of(dir)?;
     db.execute_batch("BEGIN IMMEDIATE")?;
     let id = take_over(&db, &here);
     db.execute_batch(if id.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
     drop(db);
     // The refusal on record concerns the original gateway.
-    rollback::forget(dir)?;
+    rollback::remove_record(dir)?;
     drop(lock);
     id
 }
 
-fn take_over(db: &Connection, here: &Home) -> Result<GatewayInstanceId, StoreError> {
+fn take_over(db: &Connection, here: &StateDirLocation) -> Result<GatewayInstanceId, StoreError> {
     let id = GatewayInstanceId::mint();
     meta::set(db, INSTANCE_ID, &id.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
@@ -212,14 +214,14 @@ mod tests {
 
     #[test]
     fn a_home_is_told_from_its_copies() {
-        let home = Home { machine_id: "m".into(), boot_id: "b".into(), dev: 1, ino: 2 };
-        let rebooted = Home { boot_id: "c".into(), dev: 9, ..home.clone() };
+        let home = StateDirLocation { machine_id: "m".into(), boot_id: "b".into(), dev: 1, ino: 2 };
+        let rebooted = StateDirLocation { boot_id: "c".into(), dev: 9, ..home.clone() };
         let table = [
             ("itself", home.clone(), false),
             ("after a reboot, other device number", rebooted, false),
-            ("other machine", Home { machine_id: "n".into(), ..home.clone() }, true),
-            ("other directory", Home { ino: 3, ..home.clone() }, true),
-            ("other device, same boot", Home { dev: 9, ..home.clone() }, true),
+            ("other machine", StateDirLocation { machine_id: "n".into(), ..home.clone() }, true),
+            ("other directory", StateDirLocation { ino: 3, ..home.clone() }, true),
+            ("other device, same boot", StateDirLocation { dev: 9, ..home.clone() }, true),
         ];
         for (name, now, moved) in table {
             assert_eq!(home.moved(&now).is_some(), moved, "{name}");

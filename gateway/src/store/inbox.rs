@@ -1,13 +1,13 @@
 //! `acp_inbox`: inbound messages, keyed by the channel's message id. A row is committed before the message is
 //! processed, and stores the outcome: a duplicate gets the same outcome and has no second effect.
 
-use crate::core::command::gate::{Approves, Standing};
-use crate::core::files::{self, Attachment, File};
-use crate::core::project::Asks;
+use crate::core::command::gate::{ApprovalScope, RequesterRole};
+use crate::core::files::{self, Attachment, PromptFile};
+use crate::core::project::ButtonGroup;
 use crate::core::rows::ConversationRef;
 use crate::core::run::RunState;
 use crate::core::sanitize;
-use crate::core::told::told;
+use crate::core::told::error_message;
 use crate::error::Failure;
 use crate::store::bindings;
 use crate::store::codec::{Int, all, first, id, int, json, json_opt, run, to_json, word};
@@ -41,15 +41,15 @@ pub struct Inbound {
     pub author_id: String,
     /// Authorization beyond the author's own sessions, if the channel derives it from the message instead of
     /// the name.
-    pub standing: Option<Standing>,
+    pub standing: Option<RequesterRole>,
     /// Agent permission requests that the author may answer.
-    pub approves: Approves,
+    pub approves: ApprovalScope,
     /// Text of the message. May be empty if there are attachments.
     pub text: String,
     /// Files attached to the message.
     pub attachments: Vec<Attachment>,
     /// Sender of the reply.
-    pub answer: Answer,
+    pub answer: ReplyRoute,
 }
 
 impl Inbound {
@@ -62,10 +62,10 @@ impl Inbound {
             author,
             author_id: String::new(),
             standing: None,
-            approves: Approves::default(),
+            approves: ApprovalScope::default(),
             text,
             attachments: Vec::new(),
-            answer: Answer::default(),
+            answer: ReplyRoute::default(),
         }
     }
 
@@ -78,13 +78,13 @@ impl Inbound {
 /// Sender of the reply to a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ReplyRoute {
     /// The gateway replies with a message in the conversation.
     #[default]
     ByMessage,
-    /// The adapter that delivered the message replies with the content of [`crate::channel::Offered::Taken`],
-    /// as long as it holds a [`crate::channel::Claim`]: slash commands and clicks, which have their own
-    /// response path. Without a claim, the gateway replies.
+    /// The adapter that delivered the message replies with the content of [`crate::channel::IntakeOutcome::Accepted`],
+    /// as long as it holds a [`crate::channel::ReplyReservation`]: slash commands and clicks, which have their own
+    /// response path. Without a reservation, the gateway replies.
     ByCaller,
 }
 
@@ -93,9 +93,9 @@ pub enum Answer {
 #[serde(default)]
 struct Context {
     author_id: String,
-    standing: Option<Standing>,
-    approves: Approves,
-    answer: Answer,
+    standing: Option<RequesterRole>,
+    approves: ApprovalScope,
+    answer: ReplyRoute,
 }
 
 /// Result of processing a message.
@@ -116,7 +116,7 @@ pub(crate) enum Outcome {
         text: String,
         /// Buttons of the reply.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        asks: Option<Asks>,
+        asks: Option<ButtonGroup>,
     },
     /// The message was a command, and was carried out or answered.
     Command {
@@ -146,7 +146,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// Buttons of the reply.
-    pub(crate) const fn asks(&self) -> Option<&Asks> {
+    pub(crate) const fn asks(&self) -> Option<&ButtonGroup> {
         match self {
             Self::Prompted { asks, .. } => asks.as_ref(),
             Self::Command { .. } | Self::Refused { .. } | Self::Ignored { .. } => None,
@@ -170,7 +170,7 @@ impl Outcome {
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
             Self::Prompted { text, .. } | Self::Command { text, .. } => sanitize::text(text),
-            Self::Refused { failure, .. } => Cow::Owned(sanitize::text(&told(failure)).into_owned()),
+            Self::Refused { failure, .. } => Cow::Owned(sanitize::text(&error_message(failure)).into_owned()),
             Self::Ignored { .. } => Cow::Borrowed(""),
         }
     }
@@ -194,7 +194,7 @@ pub(crate) struct InboxRow {
     /// The message; its attachments are in `files`.
     pub(crate) inbound: Inbound,
     /// Files attached to the message, until it is settled.
-    pub(crate) files: Vec<File>,
+    pub(crate) files: Vec<PromptFile>,
     /// True if no further work is due for the message.
     pub(crate) settled: bool,
     /// Outcome once the message was processed. While the row is not settled, the reply is pending.
@@ -273,7 +273,7 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
             new.text,
             new.author,
             to_json(&context)?,
-            files::kept(&files::taken(&new.attachments)).as_deref(),
+            files::serialize_files(&files::from_attachments(&new.attachments)).as_deref(),
             Int(now_ms())
         ],
     )?;
@@ -282,7 +282,7 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
 
 /// Account responsible for a message that several accounts of its channel receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum MessageOwner {
     /// The account that delivered this copy.
     Own,
     /// Another account has a binding in the conversation, and this one does not.
@@ -302,27 +302,31 @@ pub(crate) enum Whose {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn whose(db: &Connection, new: &Inbound, others: &[&str]) -> Result<Whose, StoreError> {
+pub(crate) fn message_owner(
+    db: &Connection,
+    new: &Inbound,
+    others: &[&str],
+) -> Result<MessageOwner, StoreError> {
     let at = &new.conversation;
     if others.is_empty() {
-        return Ok(Whose::Own);
+        return Ok(MessageOwner::Own);
     }
     let has_own = get(db, at, &new.message_id)?.is_some();
     let there = |other: &str| ConversationRef { account_id: other.to_owned(), ..at.clone() };
     for other in others.iter().filter(|_| !has_own) {
         if get(db, &there(other), &new.message_id)?.is_some() {
-            return Ok(Whose::Taken);
+            return Ok(MessageOwner::Taken);
         }
     }
     if bindings::of_conversation(db, at)?.is_some() {
-        return Ok(Whose::Own);
+        return Ok(MessageOwner::Own);
     }
     for (number, other) in others.iter().enumerate() {
         if bindings::of_conversation(db, &there(other))?.is_some() {
-            return Ok(Whose::Other { number, has_own });
+            return Ok(MessageOwner::Other { number, has_own });
         }
     }
-    Ok(Whose::Own)
+    Ok(MessageOwner::Own)
 }
 
 /// Message of a conversation that caused a run, if it was an ordinary message and the gateway replies to it.
@@ -343,7 +347,7 @@ pub(crate) fn of_run(
         Ok((context.answer, row.get("message_id")?, word(row, "state")?))
     })?;
     Ok(found
-        .filter(|(answer, ..)| *answer == Answer::ByMessage)
+        .filter(|(answer, ..)| *answer == ReplyRoute::ByMessage)
         .map(|(_, message_id, state)| (message_id, state)))
 }
 
@@ -362,7 +366,7 @@ pub(crate) fn waiting(
         let outcome: Option<Outcome> = json_opt(row, "outcome_json")?;
         let run_id: RunId = id(row, "run_id")?;
         let is_its = matches!(outcome, Some(Outcome::Prompted { run_id: its, .. }) if its == run_id);
-        let is_there = is_its && context.answer == Answer::ByMessage;
+        let is_there = is_its && context.answer == ReplyRoute::ByMessage;
         Ok(is_there.then_some((row.get("message_id")?, row.get("text")?, row.get("prompt")?)))
     })?;
     Ok(found.into_iter().flatten().collect())
@@ -425,7 +429,7 @@ pub(crate) fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> R
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn unsettled(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
+pub(crate) fn unsettled_messages(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_inbox WHERE state = 'received' ORDER BY created_at, rowid LIMIT ?1"
     );
@@ -453,24 +457,24 @@ pub(crate) fn unsettled_in(db: &Connection) -> Result<Vec<ConversationRef>, Stor
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn undone(
+pub(crate) fn unprocessed_messages(
     db: &Connection,
     at: &ConversationRef,
     rows_max: u64,
 ) -> Result<Vec<InboxRow>, StoreError> {
-    left(db, at, "outcome_json IS NULL", rows_max)
+    query_unsettled(db, at, "outcome_json IS NULL", rows_max)
 }
 
 /// Messages of one conversation with a pending reply, and their outcomes, oldest first.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn untold(
+pub(crate) fn pending_replies(
     db: &Connection,
     at: &ConversationRef,
     rows_max: u64,
 ) -> Result<Vec<(InboxRow, Outcome)>, StoreError> {
-    let rows = left(db, at, "outcome_json IS NOT NULL", rows_max)?;
+    let rows = query_unsettled(db, at, "outcome_json IS NOT NULL", rows_max)?;
     Ok(rows
         .into_iter()
         .filter_map(|mut row| Some((row.outcome.take()?, row)))
@@ -478,7 +482,7 @@ pub(crate) fn untold(
         .collect())
 }
 
-fn left(
+fn query_unsettled(
     db: &Connection,
     at: &ConversationRef,
     which: &str,

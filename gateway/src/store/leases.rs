@@ -1,9 +1,9 @@
 //! `acp_leases` and `acp_line_tail`: processes of sessions, and the committed offsets of their output.
 
-use crate::core::rows::{LeaseRow, LeaseUse};
+use crate::core::rows::{LeaseRow, LeaseStatus};
 #[cfg(test)]
 use crate::store::Store;
-use crate::store::codec::{Int, Word, all, first, id, int, json, run, to_json, word};
+use crate::store::codec::{Int, SqlEnum, all, first, id, int, json, run, to_json, word};
 use crate::store::error::StoreError;
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::LeaseKind;
@@ -80,7 +80,7 @@ pub(crate) fn usage(
     db: &Connection,
     lease_id: LeaseId,
     session: &SessionKey,
-) -> Result<Option<LeaseUse>, StoreError> {
+) -> Result<Option<LeaseStatus>, StoreError> {
     const SQL: &str = "SELECT usage FROM acp_leases WHERE lease_id = ?1 AND session_key = ?2";
     first(db, SQL, params![lease_id.to_string(), session.as_str()], |row| word(row, "usage"))
 }
@@ -109,7 +109,7 @@ pub(crate) fn progress(
 ///
 /// # Errors
 /// SQLite errors: an ended lease stays ended.
-pub(crate) fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseUse) -> Result<(), StoreError> {
+pub(crate) fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseStatus) -> Result<(), StoreError> {
     run(
         db,
         "UPDATE acp_leases SET usage = ?2 WHERE lease_id = ?1",

@@ -1,6 +1,6 @@
 //! Current row counts for metrics and `doctor`.
 
-use crate::core::binding::Stale;
+use crate::core::binding::StaleReason;
 use crate::core::rows::BindingRow;
 use crate::core::session::SessionState;
 use crate::store::bindings;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Row counts of one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Levels {
+pub(crate) struct StoreGauges {
     /// Number of sessions by state, for all states except closed.
     pub(crate) sessions: Vec<(&'static str, u64)>,
     /// Queued runs.
@@ -35,9 +35,9 @@ const NAMED_MAX: usize = 20;
 /// # Errors
 /// SQLite errors.
 pub(crate) fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
-    let named = bindings::live(db)?.into_iter().filter_map(|live| {
+    let named = bindings::open_bindings(db)?.into_iter().filter_map(|live| {
         let (binding, target, _) = live.found.ok()?;
-        let (at, stale) = (&binding.conversation, Stale::of(target)?);
+        let (at, stale) = (&binding.conversation, StaleReason::of(target)?);
         let place = format!("{}/{}/{}", at.channel, at.account_id, at.conversation_id);
         Some(format!("{place} -> {} ({})", binding.session_key, stale.as_str()))
     });
@@ -48,14 +48,14 @@ pub(crate) fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn look(db: &Connection) -> Result<Levels, StoreError> {
+pub(crate) fn read_gauges(db: &Connection) -> Result<StoreGauges, StoreError> {
     let states = SessionState::ALL.into_iter().filter(|state| *state != SessionState::Closed);
     let by_state = "SELECT count(*) FROM acp_sessions WHERE state = ?1";
     let sessions = states.map(|state| {
         let count = db.prepare_cached(by_state)?.query_row([state.as_str()], |row| row.get::<_, i64>(0))?;
         Ok((state.as_str(), u64::try_from(count).unwrap_or(0)))
     });
-    Ok(Levels {
+    Ok(StoreGauges {
         sessions: sessions.collect::<Result<_, StoreError>>()?,
         runs_queued: count(db, "SELECT count(*) FROM acp_runs WHERE state = 'queued'")?,
         inbox_waiting: count(db, "SELECT count(*) FROM acp_inbox WHERE state = 'received'")?,
@@ -78,7 +78,7 @@ fn count(db: &Connection, sql: &str) -> Result<u64, StoreError> {
 
 /// Runs and bindings of the sessions that are not closed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Circumstances {
+pub(crate) struct SessionActivity {
     /// Running turn of each session.
     pub(crate) running: HashMap<SessionKey, RunId>,
     /// Number of queued runs of each session.
@@ -91,8 +91,8 @@ pub(crate) struct Circumstances {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn circumstances(db: &Connection) -> Result<Circumstances, StoreError> {
-    let mut found = Circumstances::default();
+pub(crate) fn session_activity(db: &Connection) -> Result<SessionActivity, StoreError> {
+    let mut found = SessionActivity::default();
     let running = "SELECT session_key, run_id FROM acp_runs WHERE state = 'running' AND mode = 'prompt'";
     found.running.extend(all(db, running, [], |row| Ok((id(row, "session_key")?, id(row, "run_id")?)))?);
     let queued =

@@ -59,7 +59,7 @@ impl StateLock {
     ///
     /// # Errors
     /// [`StoreError::File`].
-    pub(crate) fn keep_in_mind(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn record_database(&mut self) -> Result<(), StoreError> {
         if std::mem::replace(&mut self.has_database, true) { Ok(()) } else { self.write() }
     }
 

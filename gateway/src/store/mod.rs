@@ -47,15 +47,15 @@ pub(crate) mod watches;
 pub(crate) mod writer;
 
 pub(crate) use error::StoreError;
-pub(crate) use health::Health;
-pub(crate) use identity::Identity;
+pub(crate) use health::StoreHealth;
+pub(crate) use identity::GatewayIdentity;
 pub(crate) use schema::Durability;
 pub(crate) use tx::spawn::SpawnTx;
 pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
-use guard::Place;
+use guard::DatabaseFiles;
 use health::HealthSender;
 use readers::Readers;
 use rusqlite::Connection;
@@ -65,8 +65,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, oneshot, watch};
-use watches::Watches;
-use writer::{Counters, Job, Message, Writer};
+use watches::CommitNotifier;
+use writer::{WriteJob, Writer, WriterCounters, WriterMessage};
 
 /// Maximum number of write transactions queued or running; further callers wait for a permit.
 const WRITES_MAX: usize = 1024;
@@ -80,13 +80,13 @@ pub(crate) struct Store {
 #[derive(Debug)]
 struct Inner {
     dir: PathBuf,
-    identity: Identity,
+    identity: GatewayIdentity,
     // An unbounded channel; the permits of `places` bound it.
-    queue: Sender<Message>,
+    queue: Sender<WriterMessage>,
     places: Arc<Semaphore>,
     readers: Readers,
-    watches: Arc<Watches>,
-    counters: Arc<Counters>,
+    watches: Arc<CommitNotifier>,
+    counters: Arc<WriterCounters>,
     health: HealthSender,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -118,11 +118,11 @@ impl Store {
         let db = schema::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
         guard::after_open(&db, &mut lock)?;
-        let place = Place::of(dir)?;
+        let place = DatabaseFiles::of(dir)?;
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();
-        let watches = Arc::new(Watches::default());
-        let counters = Arc::new(Counters::default());
+        let watches = Arc::new(CommitNotifier::default());
+        let counters = Arc::new(WriterCounters::default());
         let health = HealthSender::default();
         let writer = Writer {
             db,
@@ -153,7 +153,7 @@ impl Store {
     }
 
     /// Identity of this gateway: instance id, epoch and start id.
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &GatewayIdentity {
         &self.inner.identity
     }
 
@@ -179,7 +179,7 @@ impl Store {
         if self.read("accepted_loss", identity::has_accepted_loss).await? {
             self.write("settle_loss", |tx| identity::settle_loss(tx)).await?;
         }
-        rollback::forget(self.dir())
+        rollback::remove_record(self.dir())
     }
 
     /// Path of the state directory.
@@ -214,8 +214,8 @@ impl Store {
     ) -> Result<T, StoreError> {
         let place = Arc::clone(&self.inner.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let (reply, answer) = oneshot::channel();
-        let job = Job::new(name, bytes, place, work, reply);
-        self.inner.queue.send(Message::Job(job)).map_err(|_| StoreError::Closed)?;
+        let job = WriteJob::new(name, bytes, place, work, reply);
+        self.inner.queue.send(WriterMessage::Job(job)).map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
@@ -253,18 +253,18 @@ impl Store {
     /// Receiver of the store's ability to commit. It changes when commits start to fail and when they work
     /// again, so callers know when to resume work. The writer probes for recovery on its own, without
     /// traffic.
-    pub(crate) fn health(&self) -> watch::Receiver<Health> {
+    pub(crate) fn health(&self) -> watch::Receiver<StoreHealth> {
         self.inner.health.subscribe()
     }
 
     /// Counters of the writer.
-    pub(crate) fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &WriterCounters {
         &self.inner.counters
     }
 
     /// Snapshot of the writer's counters.
     pub(crate) fn counts(&self) -> Counts {
-        self.inner.counters.look()
+        self.inner.counters.snapshot()
     }
 
     /// Commits the queued transactions, closes the database and unlocks the state directory. Later calls, on
@@ -273,7 +273,7 @@ impl Store {
         self.inner.places.close();
         self.inner.readers.close().await;
         // The send fails if the writer has ended already.
-        drop(self.inner.queue.send(Message::Stop));
+        drop(self.inner.queue.send(WriterMessage::Stop));
         let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))

@@ -1,9 +1,9 @@
 //! `acp_permission`: permission requests of agents (H4).
 
-use crate::core::permission::named;
-use crate::core::rows::{PermissionRow, Settler};
+use crate::core::permission::parse_permission_id;
+use crate::core::rows::{PermissionRow, ResolvedBy};
 use crate::store::Store;
-use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json, run, to_json, word, word_opt};
+use crate::store::codec::{Int, SqlEnum, all, first, id, int, int_opt, json, run, to_json, word, word_opt};
 use crate::store::error::StoreError;
 use acp_shared::ids::{LeaseId, SessionKey};
 use rusqlite::{Connection, Row, params};
@@ -21,12 +21,12 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
     Ok(PermissionRow {
         lease_id: id(row, "lease_id")?,
         session_key: id(row, "session_key")?,
-        ask: json(row, "ask_json")?,
+        request: json(row, "ask_json")?,
         state: word(row, "state")?,
         option_id: row.get("option_id")?,
-        settled_by: match word_opt(row, "settled_without")? {
-            Some(without) => Some(Settler::Without(without)),
-            None => row.get::<_, Option<String>>("settled_by")?.map(Settler::Person),
+        resolved_by: match word_opt(row, "settled_without")? {
+            Some(without) => Some(ResolvedBy::Auto(without)),
+            None => row.get::<_, Option<String>>("settled_by")?.map(ResolvedBy::Person),
         },
         created_at_ms: int(row, "created_at")?,
         deadline_at_ms: int_opt(row, "deadline_at")?,
@@ -38,9 +38,9 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
 /// # Errors
 /// [`StoreError::Refused`] if it is settled with another result.
 pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError> {
-    let (by, without) = match &row.settled_by {
-        Some(Settler::Person(name)) => (Some(name.as_str()), None),
-        Some(Settler::Without(without)) => (None, Some(without.word())),
+    let (by, without) = match &row.resolved_by {
+        Some(ResolvedBy::Person(name)) => (Some(name.as_str()), None),
+        Some(ResolvedBy::Auto(without)) => (None, Some(without.word())),
         None => (None, None),
     };
     let changed = run(
@@ -48,9 +48,9 @@ pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError
         PUT,
         params![
             row.lease_id.to_string(),
-            Int(row.ask.at),
+            Int(row.request.at),
             row.session_key.as_str(),
-            to_json(&row.ask)?,
+            to_json(&row.request)?,
             row.state.word(),
             row.option_id,
             by,
@@ -78,7 +78,7 @@ pub(crate) fn pending_of_lease(db: &Connection, lease_id: LeaseId) -> Result<Vec
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn get(db: &Connection, permission_id: &str) -> Result<Option<PermissionRow>, StoreError> {
-    let Some((lease_id, at)) = named(permission_id) else { return Ok(None) };
+    let Some((lease_id, at)) = parse_permission_id(permission_id) else { return Ok(None) };
     let sql = format!("SELECT {COLUMNS} FROM acp_permission WHERE lease_id = ?1 AND stdout_offset = ?2");
     first(db, &sql, params![lease_id.to_string(), Int(at)], from_row)
 }

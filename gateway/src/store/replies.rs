@@ -12,11 +12,11 @@ use rusqlite::{Connection, params};
 
 /// Time span before a message within which other messages of the gateway are listed, in milliseconds. A
 /// channel may search further back than the message's own time, to allow for clock differences.
-pub(crate) const OTHERS_BEFORE_MS: u64 = 10 * 60_000;
+pub(crate) const SEARCH_WINDOW_MS: u64 = 10 * 60_000;
 
 /// Tag and other message ids, for finding a reply in its conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Apart {
+pub(crate) struct ReplySearchKey {
     /// Tag shown with the reply, if it needs one.
     pub(crate) tag: Option<String>,
     /// The channel's ids of other messages that the gateway sent to the conversation.
@@ -34,15 +34,15 @@ pub(crate) fn begin(
     at: &ConversationRef,
     (nonce, text): (&str, &str),
     since_ms: u64,
-) -> Result<Apart, StoreError> {
+) -> Result<ReplySearchKey, StoreError> {
     const NEW: &str = "INSERT INTO acp_reply (nonce, channel, account_id, conversation_id, tag, print, said_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let kept = first(db, "SELECT tag FROM acp_reply WHERE nonce = ?1", [nonce], |row| Ok(row.get("tag")?))?;
     let tag = match kept {
         Some(tag) => tag,
         None => {
-            let (tag, print) = tag::choose(text, nonce, |print| {
-                Ok::<bool, StoreError>(is_under_way(db, at, print)? || is_unknown(db, at, print)?)
+            let (tag, print) = tag::choose_tag(text, nonce, |print| {
+                Ok::<bool, StoreError>(is_delivery_pending(db, at, print)? || is_unknown(db, at, print)?)
             })?;
             let keys =
                 params![nonce, at.channel, at.account_id, at.conversation_id, tag, print, Int(now_ms())];
@@ -50,11 +50,11 @@ pub(crate) fn begin(
             tag
         }
     };
-    Ok(Apart { tag, others: others(db, at, since_ms)? })
+    Ok(ReplySearchKey { tag, others: ids_of_sent_messages(db, at, since_ms)? })
 }
 
 /// True if a delivery part with this fingerprint may or may not be in the conversation.
-fn is_under_way(db: &Connection, at: &ConversationRef, print: &str) -> Result<bool, StoreError> {
+fn is_delivery_pending(db: &Connection, at: &ConversationRef, print: &str) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
         AND p.state IN ('planned','sending','uncertain') AND b.channel = ?2 AND b.account_id = ?3 AND b.thread_id = ?4 \
         LIMIT 1";
@@ -78,7 +78,7 @@ pub(crate) fn is_unknown(db: &Connection, at: &ConversationRef, print: &str) -> 
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn others(
+pub(crate) fn ids_of_sent_messages(
     db: &Connection,
     at: &ConversationRef,
     since_ms: u64,
@@ -96,7 +96,11 @@ pub(crate) fn others(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn ended(db: &Connection, nonce: &str, message_id: Option<&str>) -> Result<(), StoreError> {
+pub(crate) fn record_outcome(
+    db: &Connection,
+    nonce: &str,
+    message_id: Option<&str>,
+) -> Result<(), StoreError> {
     match message_id {
         // Retention starts at the time of sending.
         Some(id) => run(

@@ -1,7 +1,7 @@
 //! `acp_agent_request`: requests of agents to their client other than permissions (H3).
 
 use crate::core::rows::AgentRequestRow;
-use crate::store::codec::{Int, Word, all, id, json, run, to_json, word};
+use crate::store::codec::{Int, SqlEnum, all, id, json, run, to_json, word};
 use crate::store::error::StoreError;
 use acp_shared::ids::LeaseId;
 use rusqlite::{Connection, Row, params};
@@ -15,7 +15,7 @@ fn from_row(row: &Row<'_>) -> Result<AgentRequestRow, StoreError> {
     Ok(AgentRequestRow {
         lease_id: id(row, "lease_id")?,
         session_key: id(row, "session_key")?,
-        ask: json(row, "ask_json")?,
+        request: json(row, "ask_json")?,
         state: word(row, "state")?,
         intent: row.get("intent")?,
     })
@@ -31,9 +31,9 @@ pub(crate) fn put(db: &Connection, row: &AgentRequestRow, now_ms: u64) -> Result
         PUT,
         params![
             row.lease_id.to_string(),
-            Int(row.ask.at),
+            Int(row.request.at),
             row.session_key.as_str(),
-            to_json(&row.ask)?,
+            to_json(&row.request)?,
             row.state.word(),
             row.intent,
             Int(now_ms)

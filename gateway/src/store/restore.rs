@@ -12,7 +12,7 @@ use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::run::{RunEvent, RunState};
 use crate::error::Failure;
-use crate::store::backup::{Part, Progress, copy, sync, sync_dir};
+use crate::store::backup::{BackupProgress, TempFile, copy, sync, sync_dir};
 use crate::store::codec::{all, id};
 use crate::store::error::StoreError;
 use crate::store::inbox::{self, Outcome};
@@ -49,29 +49,29 @@ pub(crate) struct Restored {
 /// # Errors
 /// [`StoreError::Locked`] while a gateway runs; [`StoreError::NotABackup`], [`StoreError::Foreign`],
 /// [`StoreError::Newer`] for an unsuitable file; [`StoreError::Full`]. After an error nothing was changed.
-pub(crate) fn restore(dir: &Path, from: &Path, progress: Progress<'_>) -> Result<Restored, StoreError> {
+pub(crate) fn restore(dir: &Path, from: &Path, progress: BackupProgress<'_>) -> Result<Restored, StoreError> {
     let mut lock = StateLock::take(dir)?;
     finish(dir)?;
     let db = dir.join(DB_FILE);
-    judge(from, &db)?;
-    let part = Part::beside(&db)?;
+    check_restorable(from, &db)?;
+    let part = TempFile::create_next_to(&db)?;
     copy(from, &part.path, progress)?;
     let copied = schema::open_copy(&part.path)?;
     let uncertain = settle_unknown(&copied)?;
     identity::raise_epoch(&copied, dir)?;
-    let moved = identity::is_elsewhere(&copied, dir)?;
+    let moved = identity::location_mismatch(&copied, dir)?;
     copied.close().map_err(|(_, error)| StoreError::from(error))?;
     sync(&part.path)?;
     let ready = dir.join(format!("{READY}{}", now_ms()));
-    part.take_place(&ready, false)?;
+    part.rename_to(&ready, false)?;
     let kept = finish(dir)?;
-    rollback::forget(dir)?;
-    lock.keep_in_mind()?;
+    rollback::remove_record(dir)?;
+    lock.record_database()?;
     Ok(Restored { kept, uncertain, moved })
 }
 
 /// Checks that a file can be restored.
-fn judge(from: &Path, db: &Path) -> Result<(), StoreError> {
+fn check_restorable(from: &Path, db: &Path) -> Result<(), StoreError> {
     let meta = std::fs::metadata(from).map_err(|error| StoreError::file("look at", from, error))?;
     let refuse = |why: String| Err(StoreError::NotABackup { path: from.to_owned(), why });
     if std::fs::metadata(db).is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino())) {
@@ -111,7 +111,7 @@ pub(crate) fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     let db = dir.join(DB_FILE);
     let aside = dir.join(format!("{ASIDE}{time}"));
     for suffix in ["", COMPANIONS[0]] {
-        let (old, kept) = (with(&db, suffix), with(&aside, suffix));
+        let (old, kept) = (with_suffix(&db, suffix), with_suffix(&aside, suffix));
         match std::fs::hard_link(&old, &kept) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -121,7 +121,7 @@ pub(crate) fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     }
     sync_dir(&db)?;
     for suffix in COMPANIONS {
-        let old = with(&db, suffix);
+        let old = with_suffix(&db, suffix);
         match std::fs::remove_file(&old) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(StoreError::file("remove", old, error));
@@ -146,7 +146,7 @@ fn ready(dir: &Path) -> Result<Option<(PathBuf, String)>, StoreError> {
     Ok(times.max().map(|time| (dir.join(format!("{READY}{time}")), time)))
 }
 
-fn with(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -180,7 +180,7 @@ fn uncertain() -> Failure {
 fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
     let mut count = 0;
     let payload = serde_json::to_string(&uncertain())?;
-    let tx = Tx::alone(db);
+    let tx = Tx::unpublished(db);
     for key in waiting_sessions(db)? {
         let (_, mut last) = sessions::marks(db, &key)?;
         for mut run in runs::unfinished(db, &key)? {
@@ -202,7 +202,7 @@ fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
             (last, count) = (last + 1, count + 1);
         }
     }
-    let said = inbox::unsettled(db, u64::from(u32::MAX))?;
+    let said = inbox::unsettled_messages(db, u64::from(u32::MAX))?;
     for row in said.into_iter().filter(|row| row.outcome.is_none()) {
         let outcome = Outcome::Refused { failure: uncertain(), reason: "restored".to_owned() };
         inbox::record(db, &row.inbound, &outcome, false)?;

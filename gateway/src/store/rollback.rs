@@ -2,7 +2,7 @@
 //!
 //! The note is a separate file in the state directory, so that it survives a replacement of the database.
 
-use crate::store::backup::{Part, sync, sync_dir};
+use crate::store::backup::{TempFile, sync, sync_dir};
 use crate::store::error::StoreError;
 use crate::store::lock::StateLock;
 use crate::store::schema::{self, Durability};
@@ -15,7 +15,7 @@ const NOTE_FILE: &str = "gateway.rollback";
 
 /// Record of a refusal by the supervisor: the database is older than the supervisor's record of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Note {
+pub(crate) struct RollbackRecord {
     /// Epoch of the start that was refused.
     pub(crate) epoch: u64,
     /// Last event id of the database that was refused.
@@ -32,9 +32,9 @@ pub(crate) struct Note {
 
 /// An accepted loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedLoss {
     /// The refusal.
-    pub(crate) note: Note,
+    pub(crate) note: RollbackRecord,
     /// Number of pending prompts and messages ended as uncertain.
     pub(crate) uncertain: u64,
 }
@@ -45,7 +45,7 @@ fn path(dir: &Path) -> PathBuf {
 
 /// Reads the note in `dir`. An unreadable note counts as missing: the supervisor refuses again, and the note
 /// is rewritten.
-pub(crate) fn read(dir: &Path) -> Option<Note> {
+pub(crate) fn read(dir: &Path) -> Option<RollbackRecord> {
     serde_json::from_slice(&std::fs::read(path(dir)).ok()?).ok()
 }
 
@@ -53,19 +53,19 @@ pub(crate) fn read(dir: &Path) -> Option<Note> {
 ///
 /// # Errors
 /// [`StoreError::File`]; [`StoreError::Full`].
-pub(crate) fn write(dir: &Path, note: &Note) -> Result<(), StoreError> {
-    let part = Part::beside(&path(dir))?;
+pub(crate) fn write(dir: &Path, note: &RollbackRecord) -> Result<(), StoreError> {
+    let part = TempFile::create_next_to(&path(dir))?;
     let written = std::fs::write(&part.path, serde_json::to_vec(note)?);
     written.map_err(|error| StoreError::file("write", &part.path, error))?;
     sync(&part.path)?;
-    part.take_place(&path(dir), true)
+    part.rename_to(&path(dir), true)
 }
 
 /// Removes the note.
 ///
 /// # Errors
 /// [`StoreError::File`].
-pub(crate) fn forget(dir: &Path) -> Result<(), StoreError> {
+pub(crate) fn remove_record(dir: &Path) -> Result<(), StoreError> {
     match std::fs::remove_file(path(dir)) {
         Ok(()) => sync_dir(&path(dir)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -79,7 +79,7 @@ pub(crate) fn forget(dir: &Path) -> Result<(), StoreError> {
 /// # Errors
 /// [`StoreError::Locked`] while a gateway runs; [`StoreError::Refused`] if nothing was refused; errors of
 /// opening the database.
-pub(crate) fn accept(dir: &Path) -> Result<Accepted, StoreError> {
+pub(crate) fn accept(dir: &Path) -> Result<AcceptedLoss, StoreError> {
     let lock = StateLock::take(dir)?;
     guard::before_open(dir, &lock)?;
     let none = "no supervisor has refused this database, so there is no loss to accept";
@@ -88,8 +88,8 @@ pub(crate) fn accept(dir: &Path) -> Result<Accepted, StoreError> {
     let uncertain = restore::settle_unknown(&db)?;
     identity::accept_loss(&db, note.known_epoch)?;
     db.close().map_err(|(_, error)| StoreError::from(error))?;
-    forget(dir)?;
-    Ok(Accepted { note, uncertain })
+    remove_record(dir)?;
+    Ok(AcceptedLoss { note, uncertain })
 }
 
 #[cfg(test)]
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::store::Store;
 
-    fn note(epoch: u64) -> Note {
-        Note { epoch, event_id: 1, known_epoch: 9, known_event_id: 40, agents: 1, kept_until_ms: 5 }
+    fn note(epoch: u64) -> RollbackRecord {
+        RollbackRecord { epoch, event_id: 1, known_epoch: 9, known_event_id: 40, agents: 1, kept_until_ms: 5 }
     }
 
     async fn start(dir: &Path) -> (u64, bool) {
@@ -120,7 +120,7 @@ mod tests {
         // The refusal was of another copy.
         write(dir.path(), &note(7)).unwrap();
         assert_eq!(start(dir.path()).await, (3, false));
-        forget(dir.path()).unwrap();
+        remove_record(dir.path()).unwrap();
         assert_eq!((start(dir.path()).await, read(dir.path())), ((4, false), None));
     }
 

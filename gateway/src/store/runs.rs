@@ -2,7 +2,7 @@
 
 use crate::core::rows::RunRow;
 use crate::store::Store;
-use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json_opt, run, to_json_opt, word};
+use crate::store::codec::{Int, SqlEnum, all, first, id, int, int_opt, json_opt, run, to_json_opt, word};
 use crate::store::error::StoreError;
 use acp_shared::ids::{RunId, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};

@@ -12,7 +12,11 @@ use rusqlite::{Connection, params};
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn remember(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<(), StoreError> {
+pub(crate) fn record_sent_message(
+    db: &Connection,
+    at: &ConversationRef,
+    message_id: &str,
+) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_said (channel, account_id, conversation_id, message_id, said_at) \
         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
     let keys = params![at.channel, at.account_id, at.conversation_id, message_id, Int(now_ms())];
@@ -24,7 +28,11 @@ pub(crate) fn remember(db: &Connection, at: &ConversationRef, message_id: &str) 
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn is_own(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<bool, StoreError> {
+pub(crate) fn is_own_message(
+    db: &Connection,
+    at: &ConversationRef,
+    message_id: &str,
+) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_said WHERE channel = ?1 AND account_id = ?2 AND conversation_id = ?3 \
         AND message_id = ?4";
     let keys = params![at.channel, at.account_id, at.conversation_id, message_id];
@@ -37,7 +45,11 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::write`].
-    pub(crate) async fn forget_said(&self, before_ms: u64, rows_max: u64) -> Result<usize, StoreError> {
+    pub(crate) async fn delete_sent_messages(
+        &self,
+        before_ms: u64,
+        rows_max: u64,
+    ) -> Result<usize, StoreError> {
         const SQL: &str = "DELETE FROM acp_said WHERE (channel, account_id, conversation_id, message_id) IN \
             (SELECT channel, account_id, conversation_id, message_id FROM acp_said WHERE said_at < ?1 \
             ORDER BY said_at LIMIT ?2)";

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Session as stored, even if this program would reject the row.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Saved {
+pub(crate) struct SalvagedSession {
     /// Session key.
     pub(crate) session_key: String,
     /// Agent.
@@ -36,7 +36,7 @@ pub(crate) struct Saved {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Salvage {
     /// Readable sessions, in the order of creation.
-    pub(crate) sessions: Vec<Saved>,
+    pub(crate) sessions: Vec<SalvagedSession>,
     /// Descriptions of the unreadable parts; empty if everything was read.
     pub(crate) unread: Vec<String>,
 }
@@ -51,7 +51,7 @@ const BINDINGS: &str =
 /// # Errors
 /// [`StoreError::File`] without a database, [`StoreError::Newer`], [`StoreError::Foreign`]. Damage is not an
 /// error: see `Salvage::unread`.
-pub(crate) fn look(dir: &Path) -> Result<Salvage, StoreError> {
+pub(crate) fn salvage(dir: &Path) -> Result<Salvage, StoreError> {
     let path = dir.join(DB_FILE);
     std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;
     let mut found = Salvage::default();
@@ -123,8 +123,8 @@ fn up_to_damage<T>(
     Ok(())
 }
 
-fn session(row: &Row<'_>) -> rusqlite::Result<Saved> {
-    Ok(Saved {
+fn session(row: &Row<'_>) -> rusqlite::Result<SalvagedSession> {
+    Ok(SalvagedSession {
         session_key: text(row, 1)?.unwrap_or_default(),
         agent: text(row, 2)?.unwrap_or_default(),
         state: text(row, 3)?.unwrap_or_default(),

@@ -282,11 +282,11 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::core::rows::{
-        BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
+        BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
     };
     use crate::core::run::RunState;
     use crate::core::session::{Ending, SessionState};
-    use crate::store::codec::Word;
+    use crate::store::codec::SqlEnum;
 
     fn migrate(db: &mut Connection) {
         migrate_with(db, MIGRATIONS).unwrap();
@@ -325,7 +325,7 @@ mod tests {
         list.split(',').map(|word| word.trim().trim_matches('\'').to_owned()).collect()
     }
 
-    fn assert_words<T: Word>(db: &Connection, table: &str, column: &str) {
+    fn assert_words<T: SqlEnum>(db: &Connection, table: &str, column: &str) {
         let want: Vec<String> = T::ALL.iter().map(|value| value.word().to_owned()).collect();
         assert_eq!(checked_words(db, table, column), want, "{table}.{column}");
     }
@@ -339,7 +339,7 @@ mod tests {
         assert_words::<SessionMode>(&db, "acp_sessions", "mode");
         assert_words::<RunState>(&db, "acp_runs", "state");
         assert_words::<RunMode>(&db, "acp_runs", "mode");
-        assert_words::<LeaseUse>(&db, "acp_leases", "usage");
+        assert_words::<LeaseStatus>(&db, "acp_leases", "usage");
         assert_words::<RequestState>(&db, "acp_agent_request", "state");
         assert_words::<PermissionState>(&db, "acp_permission", "state");
         assert_words::<TargetKind>(&db, "acp_bindings", "target_kind");

@@ -1,12 +1,12 @@
 //! `acp_sessions`: sessions, with the queries behind caps, timeouts and recovery.
 
-use crate::core::effect::{AccountCap, Caps};
-use crate::core::recovery::{Found, Rows};
+use crate::core::effect::{AccountLimit, SessionLimits};
+use crate::core::recovery::{RecoveryCandidate, RecoveryFacts};
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
-use crate::core::ttl::{BindingClock, Subject, Windows};
+use crate::core::ttl::{BindingTimes, TimeoutInput, Timeouts};
 use crate::store::codec::{
-    Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
+    Int, SqlEnum, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };
 use crate::store::error::StoreError;
 use crate::store::{Store, bindings};
@@ -128,7 +128,7 @@ pub(crate) fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError
             ":cwd": row.cwd,
             ":label": row.label,
             ":state": row.state.word(),
-            ":ending": row.ending.map(Word::word),
+            ":ending": row.ending.map(SqlEnum::word),
             ":last_error": to_json_opt(row.last_error.as_ref())?,
             ":agent_session_id": row.agent_session_id,
             ":resumable": row.resumable,
@@ -182,12 +182,15 @@ const IN_USE: &str = "s.state <> 'closed' AND (s.state NOT IN ('idle', 'error') 
 ///
 /// # Errors
 /// [`StoreError::LimitReached`]; SQLite errors.
-pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps) -> Result<(), StoreError> {
+pub(crate) fn check_caps(
+    db: &Connection,
+    SessionLimits { sessions_max, account }: &SessionLimits,
+) -> Result<(), StoreError> {
     let sessions_max = *sessions_max;
     if count_in_use(db)? >= sessions_max {
         return Err(StoreError::LimitReached { sessions_max, account: false });
     }
-    let Some(AccountCap { channel, account_id, sessions_max }) = account else { return Ok(()) };
+    let Some(AccountLimit { channel, account_id, sessions_max }) = account else { return Ok(()) };
     if count_in_use_of_account(db, channel, account_id)? >= *sessions_max {
         return Err(StoreError::LimitReached { sessions_max: *sessions_max, account: true });
     }
@@ -196,9 +199,9 @@ pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps)
 
 /// Open session with the data for the caps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct SessionUsage {
     /// True if the session is not in use.
-    pub(crate) asleep: bool,
+    pub(crate) is_idle: bool,
     /// Channel and account of the session's first binding.
     pub(crate) account: Option<(String, String)>,
 }
@@ -207,7 +210,7 @@ pub(crate) struct Rest {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, StoreError> {
+pub(crate) fn session_usage(db: &Connection, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
     let sql = format!(
         "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
          ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
@@ -216,7 +219,7 @@ pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, St
     first(db, &sql, [key.as_str()], |row| {
         let channel: Option<String> = row.get("channel")?;
         let account = channel.zip(row.get::<_, Option<String>>("account_id")?);
-        Ok(Rest { asleep: row.get("asleep")?, account })
+        Ok(SessionUsage { is_idle: row.get("asleep")?, account })
     })
 }
 
@@ -281,11 +284,11 @@ const FOUND: &str = concat!(
     has_runs!("TRUE")
 );
 
-fn found(db: &Connection) -> Result<Vec<Found>, StoreError> {
+fn found(db: &Connection) -> Result<Vec<RecoveryCandidate>, StoreError> {
     all(db, FOUND, [], |row| {
-        Ok(Found {
+        Ok(RecoveryCandidate {
             session_key: id(row, "session_key")?,
-            rows: Rows {
+            rows: RecoveryFacts {
                 state: word(row, "state")?,
                 lease: word_opt(row, "usage")?,
                 running: row.get("running")?,
@@ -299,18 +302,18 @@ fn found(db: &Connection) -> Result<Vec<Found>, StoreError> {
 
 /// Session with a timeout, and the input for its deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mortal {
+pub(crate) struct ExpiringSession {
     /// Session key.
     pub(crate) session_key: SessionKey,
     /// Data that the deadline depends on.
-    pub(crate) subject: Subject,
+    pub(crate) subject: TimeoutInput,
 }
 
 /// Data that the timeouts of a session depend on; `None` if the session is closed.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subject>, StoreError> {
+pub(crate) fn expiry_subject(db: &Connection, row: &SessionRow) -> Result<Option<TimeoutInput>, StoreError> {
     const SQL: &str = concat!(
         "SELECT ",
         has_runs!("r.state IN ('queued','running')"),
@@ -323,16 +326,16 @@ pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subjec
     let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
     let bindings = bindings::of_session(db, &row.session_key)?;
     let active = bindings.iter().filter(|binding| binding.status.is_live());
-    Ok(Some(Subject {
+    Ok(Some(TimeoutInput {
         busy: !rests || runs.unwrap_or(false),
         agent_may_end: row.lease_id.is_some() && row.resumable,
         last_activity_at_ms: row.last_activity_at_ms,
-        bindings: active.map(BindingClock::from).collect(),
+        bindings: active.map(BindingTimes::from).collect(),
     }))
 }
 
 /// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
-fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
+fn expiring_sessions(db: &Connection, windows: Timeouts) -> Result<Vec<ExpiringSession>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
          acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
@@ -342,8 +345,8 @@ fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError>
     let rows = all(db, &sql, params![windows.session_ms > 0, for_bindings], from_row)?;
     let mut out = Vec::with_capacity(rows.len());
     for row in rows {
-        if let Some(subject) = subject(db, &row)? {
-            out.push(Mortal { session_key: row.session_key, subject });
+        if let Some(subject) = expiry_subject(db, &row)? {
+            out.push(ExpiringSession { session_key: row.session_key, subject });
         }
     }
     Ok(out)
@@ -371,7 +374,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn found_sessions(&self) -> Result<Vec<Found>, StoreError> {
+    pub(crate) async fn found_sessions(&self) -> Result<Vec<RecoveryCandidate>, StoreError> {
         self.read("found_sessions", found).await
     }
 
@@ -379,16 +382,19 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn mortals(&self, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
-        self.read("mortals", move |db| mortals(db, windows)).await
+    pub(crate) async fn expiring_sessions(
+        &self,
+        windows: Timeouts,
+    ) -> Result<Vec<ExpiringSession>, StoreError> {
+        self.read("mortals", move |db| expiring_sessions(db, windows)).await
     }
 
     /// Data that the timeouts of one session depend on; `None` if the session is closed or missing.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn subject(&self, key: SessionKey) -> Result<Option<Subject>, StoreError> {
-        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| subject(db, &row))).await
+    pub(crate) async fn expiry_subject(&self, key: SessionKey) -> Result<Option<TimeoutInput>, StoreError> {
+        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| expiry_subject(db, &row))).await
     }
 }
 

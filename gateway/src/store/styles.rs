@@ -1,6 +1,6 @@
 //! `acp_binding_style`: display styles of a conversation, each valid from a journal row on.
 
-use crate::core::project::{Style, Styles};
+use crate::core::project::{Style, StyleHistory};
 use crate::core::rows::Verbosity;
 use crate::store::codec::{Int, all, int, json, run, to_json};
 use crate::store::error::StoreError;
@@ -16,13 +16,13 @@ const RECORD: &str = "INSERT INTO acp_binding_style (binding_key, from_session_s
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn of(db: &Connection, binding_id: BindingId) -> Result<Styles, StoreError> {
+pub(crate) fn of(db: &Connection, binding_id: BindingId) -> Result<StyleHistory, StoreError> {
     const SQL: &str = "SELECT from_session_seq, style_json FROM acp_binding_style WHERE binding_key = ?1 \
         ORDER BY from_session_seq";
     let rows = all(db, SQL, [binding_id.to_string()], |row| {
         Ok((int(row, "from_session_seq")?, json::<Style>(row, "style_json")?))
     })?;
-    Ok(Styles::new(rows))
+    Ok(StyleHistory::new(rows))
 }
 
 /// Records a style for a single row; later rows keep the previous style. Overrides the configuration.
@@ -34,7 +34,7 @@ pub(crate) fn record_row(
     binding_id: BindingId,
     session_seq: u64,
     how: impl FnOnce(Style) -> Style,
-) -> Result<Styles, StoreError> {
+) -> Result<StyleHistory, StoreError> {
     const AFTER: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
         VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
     let Some(before) = of(db, binding_id)?.at(session_seq).cloned() else { return of(db, binding_id) };
@@ -57,7 +57,7 @@ pub(crate) fn choose(
     verbosity: Option<Verbosity>,
 ) -> Result<(), StoreError> {
     if let Some(last) = of(db, binding_id)?.last().cloned() {
-        record(db, binding_id, key, &last.told(verbosity))?;
+        record(db, binding_id, key, &last.with_verbosity(verbosity))?;
     }
     Ok(())
 }
@@ -72,7 +72,7 @@ pub(crate) fn record(
     binding_id: BindingId,
     key: &SessionKey,
     style: &Style,
-) -> Result<Styles, StoreError> {
+) -> Result<StyleHistory, StoreError> {
     let known = of(db, binding_id)?;
     let from = match known.last() {
         None => 0,

@@ -11,30 +11,30 @@ const SWEEP_FROM: usize = 64;
 
 /// Senders of commit notifications.
 #[derive(Debug)]
-pub(crate) struct Watches {
-    sessions: Mutex<Sessions>,
+pub(crate) struct CommitNotifier {
+    sessions: Mutex<SessionSenders>,
     commits: watch::Sender<u64>,
     bindings: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Sessions {
+struct SessionSenders {
     by_key: HashMap<SessionKey, watch::Sender<u64>>,
     sweep_at: usize,
 }
 
-impl Default for Watches {
+impl Default for CommitNotifier {
     fn default() -> Self {
         Self {
-            sessions: Mutex::new(Sessions { by_key: HashMap::new(), sweep_at: SWEEP_FROM }),
+            sessions: Mutex::new(SessionSenders { by_key: HashMap::new(), sweep_at: SWEEP_FROM }),
             commits: watch::Sender::new(0),
             bindings: watch::Sender::new(0),
         }
     }
 }
 
-impl Watches {
-    fn lock(&self) -> MutexGuard<'_, Sessions> {
+impl CommitNotifier {
+    fn lock(&self) -> MutexGuard<'_, SessionSenders> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_highest_number_wins_and_unwatched_entries_go() {
-        let watches = Watches::default();
+        let watches = CommitNotifier::default();
         let mut seen = watches.session(&key(1));
         watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)], false);
         assert!(seen.has_changed().unwrap());
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_map_is_bounded_by_its_watchers() {
-        let watches = Watches::default();
+        let watches = CommitNotifier::default();
         let kept = watches.session(&key(0));
         for n in 1..1_000 {
             drop(watches.session(&key(n)));

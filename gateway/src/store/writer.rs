@@ -5,10 +5,10 @@
 use crate::metrics;
 use crate::store::error::StoreError;
 use crate::store::events;
-use crate::store::guard::Place;
-use crate::store::health::{Health, HealthSender};
+use crate::store::guard::DatabaseFiles;
+use crate::store::health::{HealthSender, StoreHealth};
 use crate::store::lock::StateLock;
-use crate::store::watches::Watches;
+use crate::store::watches::CommitNotifier;
 use acp_shared::ids::SessionKey;
 use prometheus_client::metrics::histogram::Histogram;
 use rusqlite::Connection;
@@ -69,7 +69,7 @@ impl Deref for Tx<'_> {
 
 impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
-    pub(crate) const fn alone(db: &'a Connection) -> Self {
+    pub(crate) const fn unpublished(db: &'a Connection) -> Self {
         Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()), rebinds: Cell::new(false) }
     }
 }
@@ -93,7 +93,7 @@ impl Tx<'_> {
 
 /// Counters since the start of the writer.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct WriterCounters {
     groups: AtomicU64,
     transactions: AtomicU64,
     rolled_back: AtomicU64,
@@ -107,7 +107,7 @@ pub(crate) struct Counters {
     pub(crate) seconds: Histogram,
 }
 
-impl Default for Counters {
+impl Default for WriterCounters {
     fn default() -> Self {
         Self {
             groups: AtomicU64::default(),
@@ -122,7 +122,7 @@ impl Default for Counters {
     }
 }
 
-/// Snapshot of [`Counters`].
+/// Snapshot of [`WriterCounters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Number of commits.
@@ -137,14 +137,14 @@ pub(crate) struct Counts {
     pub(crate) checkpoints: u64,
 }
 
-impl Counters {
+impl WriterCounters {
     /// Highest event id that a commit since the start made durable; 0 before the first one.
     pub(crate) fn last_event_id(&self) -> u64 {
         self.last_event_id.load(Ordering::Acquire)
     }
 
     /// Snapshot of the counters.
-    pub(crate) fn look(&self) -> Counts {
+    pub(crate) fn snapshot(&self) -> Counts {
         Counts {
             groups: self.groups.load(Ordering::Relaxed),
             transactions: self.transactions.load(Ordering::Relaxed),
@@ -156,25 +156,25 @@ impl Counters {
 }
 
 /// Sends a job's result to its caller: its own result, or the error of the group.
-type Answer = Box<dyn FnOnce(Option<StoreError>)>;
+type JobReply = Box<dyn FnOnce(Option<StoreError>)>;
 /// Closure of a job, run within the group.
-type Work = Box<dyn FnOnce(Option<&Tx<'_>>) -> Done + Send>;
+type JobFn = Box<dyn FnOnce(Option<&Tx<'_>>) -> JobResult + Send>;
 /// Result of a job: its error if it failed, and the function that sends the answer.
-type Done = (Option<StoreError>, Answer);
+type JobResult = (Option<StoreError>, JobReply);
 
 /// A named transaction queued for the writer.
-pub(crate) struct Job {
+pub(crate) struct WriteJob {
     pub(super) name: &'static str,
     /// Approximate number of content bytes written.
     bytes: usize,
     queued: Instant,
     /// Called with `None` if the group is lost already.
-    work: Work,
+    work: JobFn,
     /// Permit of the bounded queue, held until the caller has its result.
     place: OwnedSemaphorePermit,
 }
 
-impl Job {
+impl WriteJob {
     /// Job that runs `work` and sends its result through `reply` once it is durable.
     pub(crate) fn new<T: Send + 'static>(
         name: &'static str,
@@ -183,12 +183,12 @@ impl Job {
         work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         reply: tokio::sync::oneshot::Sender<Result<T, StoreError>>,
     ) -> Self {
-        let work = move |tx: Option<&Tx<'_>>| -> Done {
+        let work = move |tx: Option<&Tx<'_>>| -> JobResult {
             let result = tx.map_or(Err(StoreError::GroupLost), |tx| {
                 catch_unwind(AssertUnwindSafe(|| work(tx))).unwrap_or(Err(StoreError::Panicked { name }))
             });
             let failed = result.as_ref().err().cloned();
-            let answer: Answer = Box::new(move |group: Option<StoreError>| {
+            let answer: JobReply = Box::new(move |group: Option<StoreError>| {
                 // Fails if the caller is gone.
                 drop(reply.send(group.map_or(result, Err)));
             });
@@ -199,9 +199,9 @@ impl Job {
 }
 
 /// Message to the writer thread.
-pub(crate) enum Message {
+pub(crate) enum WriterMessage {
     /// Transaction to run.
-    Job(Job),
+    Job(WriteJob),
     /// Stop after the messages queued before this one.
     Stop,
 }
@@ -209,13 +209,13 @@ pub(crate) enum Message {
 /// State of the writer thread.
 pub(crate) struct Writer {
     pub(crate) db: Connection,
-    pub(crate) queue: Receiver<Message>,
-    pub(crate) watches: Arc<Watches>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) queue: Receiver<WriterMessage>,
+    pub(crate) watches: Arc<CommitNotifier>,
+    pub(crate) counters: Arc<WriterCounters>,
     pub(crate) bounds: GroupBounds,
     pub(crate) health: HealthSender,
     /// Identity of the database files. A commit counts only while they are in place.
-    pub(crate) place: Place,
+    pub(crate) place: DatabaseFiles,
     /// Dropped last: the directory is unlocked only after the database is closed.
     pub(crate) lock: StateLock,
 }
@@ -224,12 +224,12 @@ pub(crate) struct Writer {
 /// After a complete checkpoint SQLite restarts the file from its beginning and truncates it. While a reader
 /// holds an older snapshot, SQLite appends instead.
 #[derive(Debug, Default)]
-struct Log {
+struct CheckpointTrigger {
     /// Length at the last checkpoint, in bytes.
     moved_bytes: u64,
 }
 
-impl Log {
+impl CheckpointTrigger {
     /// True if a checkpoint is due at this length of the file.
     fn is_due(&mut self, bytes: u64) -> bool {
         self.moved_bytes = self.moved_bytes.min(bytes);
@@ -238,8 +238,8 @@ impl Log {
 }
 
 struct Group {
-    open: Vec<(Answer, OwnedSemaphorePermit)>,
-    failed: Vec<(Answer, OwnedSemaphorePermit)>,
+    open: Vec<(JobReply, OwnedSemaphorePermit)>,
+    failed: Vec<(JobReply, OwnedSemaphorePermit)>,
     numbers: Vec<(SessionKey, u64)>,
     rebinds: bool,
     jobs: usize,
@@ -252,7 +252,7 @@ impl Writer {
     /// Processes the queue until a stop message or until all senders are gone. Then empties the WAL and
     /// closes the database.
     pub(crate) fn run(self) {
-        let mut log = Log::default();
+        let mut log = CheckpointTrigger::default();
         let mut has_news = false;
         let mut stopped = false;
         while !stopped {
@@ -263,7 +263,7 @@ impl Writer {
                 self.queue.recv_timeout(Duration::from_millis(IDLE_MS))
             };
             match message {
-                Ok(Message::Job(job)) => {
+                Ok(WriterMessage::Job(job)) => {
                     stopped = self.group(job);
                     has_news = true;
                     let bytes = self.place.log_bytes();
@@ -281,7 +281,7 @@ impl Writer {
                         self.probe();
                     }
                 }
-                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => stopped = true,
+                Ok(WriterMessage::Stop) | Err(RecvTimeoutError::Disconnected) => stopped = true,
             }
         }
         let Self { db, queue, lock, .. } = self;
@@ -296,7 +296,7 @@ impl Writer {
     }
 
     /// Runs `first` and all other ready jobs as one transaction. Returns true if a stop message was received.
-    pub(super) fn group(&self, first: Job) -> bool {
+    pub(super) fn group(&self, first: WriteJob) -> bool {
         let started = Instant::now();
         let mut stop = false;
         let mut group = Group {
@@ -316,14 +316,14 @@ impl Writer {
                 break;
             }
             match self.queue.try_recv() {
-                Ok(Message::Job(job)) => next = Some(job),
-                Ok(Message::Stop) => stop = true,
+                Ok(WriterMessage::Job(job)) => next = Some(job),
+                Ok(WriterMessage::Stop) => stop = true,
                 Err(_) => {}
             }
         }
         if group.lost.is_none() {
             // Not committed if the database file was removed or replaced: the data would be lost.
-            group.lost = self.place.left().or_else(|| self.step("COMMIT"));
+            group.lost = self.place.replaced_file_error().or_else(|| self.step("COMMIT"));
         }
         self.settle(group, started);
         stop
@@ -339,8 +339,8 @@ impl Writer {
     /// Runs one job, in a savepoint unless it is the first: the first has no earlier writes to protect, and a
     /// savepoint makes SQLite copy each changed page. If SQLite rolled back everything (disk full, I/O
     /// error), the group is lost.
-    fn one(&self, group: &mut Group, job: Job) {
-        let Job { name, bytes, queued, work, place } = job;
+    fn one(&self, group: &mut Group, job: WriteJob) {
+        let WriteJob { name, bytes, queued, work, place } = job;
         let waited = queued.elapsed();
         let begun = Instant::now();
         let is_first = group.jobs == 0;
@@ -353,7 +353,7 @@ impl Writer {
             group.open.push((work(None).1, place));
             return;
         }
-        let tx = Tx::alone(&self.db);
+        let tx = Tx::unpublished(&self.db);
         let (failed, answer) = work(Some(&tx));
         tracing::debug!(
             transaction = name,
@@ -394,13 +394,13 @@ impl Writer {
                 tracing::error!(%error, "a lost group could not be rolled back");
             }
             count(&self.counters.groups_lost, 1);
-            self.health.set(Health::after(error));
+            self.health.set(StoreHealth::after(error));
             tracing::error!(%error, jobs = group.jobs, "a group of transactions was not committed");
         } else {
             count(&self.counters.groups, 1);
             self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
             self.counters.seconds.observe(started.elapsed().as_secs_f64());
-            self.health.set(Health::Well);
+            self.health.set(StoreHealth::Well);
             if group.events > 0 {
                 match events::last_id(&self.db) {
                     Ok(id) => self.counters.last_event_id.store(id, Ordering::Release),
@@ -436,15 +436,19 @@ impl Writer {
 
     /// Tests if writes work again by inserting a large row and deleting it.
     pub(super) fn probe(&self) {
-        let failed = self.place.left().or_else(|| self.step("BEGIN IMMEDIATE")).or_else(|| self.step(PROBE));
+        let failed = self
+            .place
+            .replaced_file_error()
+            .or_else(|| self.step("BEGIN IMMEDIATE"))
+            .or_else(|| self.step(PROBE));
         let failed = failed.or_else(|| self.step("COMMIT"));
         if failed.is_some() && !self.db.is_autocommit() {
             // Discards the test row.
             let _ = self.step("ROLLBACK");
         }
         let health = match &failed {
-            None => self.step(PROBE_END).as_ref().map_or(Health::Well, Health::after),
-            Some(error) => Health::after(error),
+            None => self.step(PROBE_END).as_ref().map_or(StoreHealth::Well, StoreHealth::after),
+            Some(error) => StoreHealth::after(error),
         };
         self.health.set(health);
     }
@@ -488,11 +492,11 @@ mod tests {
             (MAX, CUT, false),
             (CUT, CUT + MAX, true),
         ] {
-            let mut log = Log { moved_bytes };
+            let mut log = CheckpointTrigger { moved_bytes };
             assert_eq!(log.is_due(bytes), due, "{moved_bytes} {bytes}");
         }
         // What was cut counts from where it was cut to.
-        let mut log = Log { moved_bytes: 3 * MAX };
+        let mut log = CheckpointTrigger { moved_bytes: 3 * MAX };
         let seen = [CUT, CUT + MAX - 1, CUT + MAX].map(|bytes| log.is_due(bytes));
         assert_eq!(seen, [false, false, true]);
     }

@@ -1,7 +1,7 @@
-//! Supervisor connection without a socket, for simulated time: the owner of the [`Wire`] is the other end.
+//! Supervisor connection without a socket, for simulated time: the owner of the [`SimSupervisorConnection`] is the other end.
 
-use super::{Driver, REQUESTS_MAX, ReadMarks, Shared, Supervisor};
-use crate::supervisor::{LinkStatus, hello};
+use super::{ClientShared, ConnectionDriver, REQUESTS_MAX, ReadMarks, SupervisorClient};
+use crate::supervisor::{SupervisorStatus, hello};
 use acp_shared::files::{FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::StartId;
 use acp_shared::probe;
@@ -19,8 +19,8 @@ pub(crate) fn no_marks() -> ReadMarks {
 }
 
 /// Returns a connected supervisor that only looks up programs and directories on this machine.
-pub(crate) fn looking_up() -> Supervisor {
-    let (supervisor, mut wire) = Wire::new();
+pub(crate) fn local_lookup_supervisor() -> SupervisorClient {
+    let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("supervisor");
     tokio::spawn(async move {
         while let Some((id, request)) = wire.driver.queue.recv().await {
@@ -41,17 +41,17 @@ pub(crate) fn looking_up() -> Supervisor {
 }
 
 /// The supervisor's end of the connection.
-pub(crate) struct Wire {
-    driver: Driver,
+pub(crate) struct SimSupervisorConnection {
+    driver: ConnectionDriver,
 }
 
-impl Wire {
+impl SimSupervisorConnection {
     /// Creates both ends of a connection that is down.
-    pub(crate) fn new() -> (Supervisor, Self) {
+    pub(crate) fn new() -> (SupervisorClient, Self) {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
-        let status = watch::Sender::new(LinkStatus::Down("not connected yet".to_owned()));
-        let shared = Arc::new(Shared { state: Mutex::default(), status });
-        let driver = Driver {
+        let status = watch::Sender::new(SupervisorStatus::Down("not connected yet".to_owned()));
+        let shared = Arc::new(ClientShared { state: Mutex::default(), status });
+        let driver = ConnectionDriver {
             path: PathBuf::new(),
             secret: PathBuf::new(),
             hello: hello(Role::Admin),
@@ -60,7 +60,7 @@ impl Wire {
             queue,
             patience_ms: (0, 0),
         };
-        (Supervisor { shared, requests }, Self { driver })
+        (SupervisorClient { shared, requests }, Self { driver })
     }
 
     /// Sets the connection up.
@@ -77,7 +77,7 @@ impl Wire {
 
     /// Breaks the connection.
     pub(crate) fn down(&self) {
-        self.driver.set_down(LinkStatus::Down("the connection broke".to_owned()));
+        self.driver.set_down(SupervisorStatus::Down("the connection broke".to_owned()));
     }
 
     /// True if requests are queued.

@@ -2,7 +2,7 @@
 
 use super::text;
 use crate::app::AppError;
-use crate::ground::GroundError;
+use crate::ground::StartupError;
 use crate::store::StoreError;
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
@@ -114,7 +114,7 @@ impl CliError {
             Self::Ended(_) => "ENDED",
             Self::Config(_) | Self::App(AppError::Config(_)) => "CONFIG_INVALID",
             Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
-            Self::App(AppError::Ground(GroundError::Rung(_))) => "RUNG_UNAVAILABLE",
+            Self::App(AppError::Startup(StartupError::Containment(_))) => "RUNG_UNAVAILABLE",
             Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn | ConnError::RolledBack(_))
             | Self::OutOfTurn
@@ -132,7 +132,7 @@ impl CliError {
             Self::Usage(_)
             | Self::NoHome
             | Self::Config(_)
-            | Self::App(AppError::Config(_) | AppError::Ground(GroundError::Rung(_))) => USAGE,
+            | Self::App(AppError::Config(_) | AppError::Startup(StartupError::Containment(_))) => USAGE,
             Self::Ended(code) => *code,
             Self::App(AppError::Store(StoreError::Damaged { .. })) => DAMAGED,
             Self::Connect { source: ConnError::Refused(refusal), .. }

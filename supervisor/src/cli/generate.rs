@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Kind of generated files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
+enum GeneratedFiles {
     /// One page for each command (section 1)
     Man,
     /// One script for each shell
@@ -20,7 +20,7 @@ enum What {
 pub(super) struct GenerateArgs {
     /// Kind of files to write
     #[arg(value_enum)]
-    what: What,
+    what: GeneratedFiles,
     /// Target directory; created if missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -28,8 +28,8 @@ pub(super) struct GenerateArgs {
 
 pub(super) fn run(args: &GenerateArgs, command: &clap::Command) -> Result<(), CliError> {
     let written = fs::create_dir_all(&args.dir).and_then(|()| match args.what {
-        What::Man => clap_mangen::generate_to(command.clone(), &args.dir),
-        What::Completions => completions(command, &args.dir),
+        GeneratedFiles::Man => clap_mangen::generate_to(command.clone(), &args.dir),
+        GeneratedFiles::Completions => completions(command, &args.dir),
     });
     written.map_err(|source| CliError::File { path: args.dir.clone(), source })
 }

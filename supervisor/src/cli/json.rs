@@ -1,4 +1,4 @@
-//! JSON output for programs. The schema is in `packaging/doc/acp-supervisor.schema.json`; a test validates
+//! JSON output for programs. The schema is in `docs/manual/acp-supervisor.schema.json`; a test validates
 //! the real output against it.
 
 use acp_shared::launch::ExitStatus;

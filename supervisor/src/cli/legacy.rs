@@ -3,7 +3,7 @@
 use super::error::CliError;
 use super::output::Output;
 use super::text;
-use crate::legacy::{self, Line};
+use crate::legacy::{self, LegacyLine};
 use crate::sys::linux::Linux;
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Subcommands for process records from before leases existed.
 #[derive(Debug, Subcommand)]
-pub(super) enum LegacyVerb {
+pub(super) enum LegacyCommand {
     /// Show the processes of each record, and what would be done
     Check {
         /// JSON: a record, an array of them, or an object with them under records, sessions or leases
@@ -36,10 +36,10 @@ pub(super) enum LegacyVerb {
     },
 }
 
-pub(super) fn run(verb: &LegacyVerb, out: &mut Output) -> Result<(), CliError> {
+pub(super) fn run(verb: &LegacyCommand, out: &mut Output) -> Result<(), CliError> {
     let (file, grace) = match verb {
-        LegacyVerb::Check { file } | LegacyVerb::Reap { file, dry_run: true, .. } => (file, None),
-        LegacyVerb::Reap { file, grace_ms, .. } => (file, Some(Duration::from_millis(*grace_ms))),
+        LegacyCommand::Check { file } | LegacyCommand::Reap { file, dry_run: true, .. } => (file, None),
+        LegacyCommand::Reap { file, grace_ms, .. } => (file, Some(Duration::from_millis(*grace_ms))),
     };
     let cannot = |source| CliError::Records { path: file.clone(), source };
     let lines = legacy::run(&Linux::new(), &legacy::read(file).map_err(cannot)?, grace);
@@ -56,7 +56,7 @@ pub(super) fn run(verb: &LegacyVerb, out: &mut Output) -> Result<(), CliError> {
     Ok(())
 }
 
-fn in_words(line: &Line) -> String {
+fn in_words(line: &LegacyLine) -> String {
     let list = |pids: &[i32]| pids.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
     let pid = line.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     let session = if line.session.is_empty() { "-" } else { &line.session };

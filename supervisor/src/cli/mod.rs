@@ -15,7 +15,7 @@ mod text;
 mod upgrade;
 mod watch;
 
-use crate::handover::{Handover, ResumeError, go_back};
+use crate::handover::{Handover, ResumeError, exec_previous};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
 use acp_shared::redact::Secret;
@@ -56,13 +56,13 @@ Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or 
 #[command(name = "acp-supervisor", version, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
-    global: Global,
+    global: GlobalArgs,
     #[command(subcommand)]
-    verb: Verb,
+    verb: SupervisorCommand,
 }
 
 #[derive(Debug, Args)]
-struct Global {
+struct GlobalArgs {
     /// State directory of the supervisor [default: $XDG_STATE_HOME/acp-host/supervisor]
     #[arg(long, global = true, help_heading = COMMON, env = "ACP_SUPERVISOR_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -80,7 +80,7 @@ struct Global {
     log_format: LogFormat,
 }
 
-impl Global {
+impl GlobalArgs {
     fn state_dir(&self) -> Result<PathBuf, CliError> {
         self.state_dir.clone().or_else(default_state_dir).ok_or(CliError::NoHome)
     }
@@ -105,7 +105,10 @@ struct Address {
 impl Address {
     /// Reads the secret for the handshake, if this user may read it (H9).
     fn secret(&self) -> Option<Secret> {
-        [Some(&self.socket), self.own.as_ref()].into_iter().flatten().find_map(|at| crate::secret::beside(at))
+        [Some(&self.socket), self.own.as_ref()]
+            .into_iter()
+            .flatten()
+            .find_map(|at| crate::secret::read_next_to(at))
     }
 }
 
@@ -116,7 +119,7 @@ enum LogFormat {
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum SupervisorCommand {
     /// Run the supervisor in the foreground
     Serve {
         /// Configuration file (TOML)
@@ -158,17 +161,17 @@ enum Verb {
     Doctor(doctor::DoctorArgs),
     /// List, inspect or close leases, or end orphans
     #[command(subcommand)]
-    Leases(leases::LeasesVerb),
+    Leases(leases::LeasesCommand),
     /// Check process records from before leases existed, or end their processes
     #[command(subcommand)]
-    Legacy(legacy::LegacyVerb),
+    Legacy(legacy::LegacyCommand),
     /// Write man pages or completion scripts (used by `make man` and `make completions`)
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
 }
 
 /// Reads `--json` and `--color` before the command line is parsed, to format parse errors.
-fn early(args: &[OsString]) -> (bool, Colour) {
+fn early_output_options(args: &[OsString]) -> (bool, Colour) {
     let is = |text: &str| args.iter().any(|arg| arg == text);
     (is("--json"), if is("--color=never") { Colour::Never } else { Colour::Auto })
 }
@@ -182,13 +185,13 @@ pub(crate) fn main() -> ExitCode {
     let mut handover = match resumed {
         Ok(handover) => handover,
         Err(error) => {
-            let (json, colour) = early(&args);
+            let (json, colour) = early_output_options(&args);
             let error = CliError::App(error.into());
             Output::new(json, colour).error(error.code(), &error.message());
             return ExitCode::from(error.exit());
         }
     };
-    let done = catch_unwind(AssertUnwindSafe(|| attempt(args, &mut handover)));
+    let done = catch_unwind(AssertUnwindSafe(|| run_command_line(args, &mut handover)));
     let (code, why) = match done {
         Ok(done) => done,
         Err(panic) => {
@@ -200,15 +203,15 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     if let (Some(handover), Some(why)) = (handover, why) {
-        let failed = go_back(handover, &why);
+        let failed = exec_previous(handover, &why);
         tracing::error!(error = %failed, "nor does the program before");
     }
     code
 }
 
 /// Runs the command line. Returns the exit code and, after a failure, its error.
-fn attempt(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
-    let (json, colour) = early(&args);
+fn run_command_line(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
+    let (json, colour) = early_output_options(&args);
     let command =
         if colour == Colour::Never { Cli::command().color(clap::ColorChoice::Never) } else { Cli::command() };
     let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
@@ -234,9 +237,9 @@ fn attempt(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, O
 }
 
 fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
-    let workers = matches!(cli.verb, Verb::Serve { .. });
+    let workers = matches!(cli.verb, SupervisorCommand::Serve { .. });
     if workers {
-        crate::signals::hold().map_err(crate::app::AppError::Signals)?;
+        crate::signals::block_termination_signals().map_err(crate::app::AppError::Signals)?;
     }
     let mut builder = if workers {
         tokio::runtime::Builder::new_multi_thread()
@@ -244,33 +247,37 @@ fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<()
         tokio::runtime::Builder::new_current_thread()
     };
     let runtime = builder.enable_all().build().map_err(CliError::Runtime)?;
-    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(verb(cli, out, handover))));
+    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run_command(cli, out, handover))));
     // A task that cannot end (a process tree that cannot be killed) must not block the exit.
     runtime.shutdown_background();
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-async fn verb(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
+async fn run_command(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
     let global = cli.global;
     match cli.verb {
-        Verb::Serve { config, wrapper, own_session, resume_from_fd: _ } => {
+        SupervisorCommand::Serve { config, wrapper, own_session, resume_from_fd: _ } => {
             serve::log(global.log_format);
             if own_session {
                 serve::leave_session();
             }
             serve::run(serve::options(&global, config.as_deref(), wrapper)?, handover, out).await
         }
-        Verb::Upgrade { program } => {
+        SupervisorCommand::Upgrade { program } => {
             upgrade::run(&global.address()?, &global.state_dir()?, program, out).await
         }
-        Verb::HandoverCheck { args } => upgrade::check(args, out),
-        Verb::FilesHelper { frames } => Ok(crate::files::serve::run(frames)?),
-        Verb::Status => status::run(&mut client(&global.address()?).await?, out).await,
-        Verb::Doctor(args) => doctor::run(&global, &args, out).await,
-        Verb::Legacy(verb) => legacy::run(&verb, out),
-        Verb::Leases(leases::LeasesVerb::Watch(args)) => watch::run(global.address()?, &args, out).await,
-        Verb::Leases(verb) => leases::run(&mut client(&global.address()?).await?, verb, out).await,
-        Verb::Generate(args) => generate::run(&args, &Cli::command()),
+        SupervisorCommand::HandoverCheck { args } => upgrade::check(args, out),
+        SupervisorCommand::FilesHelper { frames } => Ok(crate::files::serve::run(frames)?),
+        SupervisorCommand::Status => status::run(&mut client(&global.address()?).await?, out).await,
+        SupervisorCommand::Doctor(args) => doctor::run(&global, &args, out).await,
+        SupervisorCommand::Legacy(verb) => legacy::run(&verb, out),
+        SupervisorCommand::Leases(leases::LeasesCommand::Watch(args)) => {
+            watch::run(global.address()?, &args, out).await
+        }
+        SupervisorCommand::Leases(verb) => {
+            leases::run(&mut client(&global.address()?).await?, verb, out).await
+        }
+        SupervisorCommand::Generate(args) => generate::run(&args, &Cli::command()),
     }
 }
 

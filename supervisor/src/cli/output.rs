@@ -1,12 +1,12 @@
 //! Output of commands: the only module that writes to standard output and standard error.
 
-use super::table::Look;
+use super::table::TableFormat;
 use super::text;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
-/// Version of the `--json` format: `packaging/doc/acp-supervisor.schema.json`. It is incremented when a field
+/// Version of the `--json` format: `docs/manual/acp-supervisor.schema.json`. It is incremented when a field
 /// is removed or changes its meaning; fields may be added without a new version.
 pub(super) const SCHEMA: u32 = 1;
 
@@ -45,8 +45,8 @@ impl Output {
     }
 
     /// Returns the format options for tables.
-    pub(super) const fn look(&self) -> Look {
-        Look { width: self.width, headers: true, colour: self.colour }
+    pub(super) const fn look(&self) -> TableFormat {
+        TableFormat { width: self.width, headers: true, colour: self.colour }
     }
 
     /// Writes a result for programs: one line of JSON in the envelope.

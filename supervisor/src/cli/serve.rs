@@ -1,6 +1,6 @@
 //! Command `serve`.
 
-use super::{CliError, Global, LogFormat, Output};
+use super::{CliError, GlobalArgs, LogFormat, Output};
 use crate::app::{self, Options};
 use crate::config::Config;
 use crate::handover::Handover;
@@ -29,7 +29,7 @@ pub(super) fn leave_session() {
 
 /// Returns the options of the supervisor.
 pub(super) fn options(
-    global: &Global,
+    global: &GlobalArgs,
     config: Option<&Path>,
     wrapper: Option<PathBuf>,
 ) -> Result<Options, CliError> {

@@ -89,7 +89,7 @@ impl Column {
         self
     }
 
-    pub(crate) const fn least(mut self, columns: usize) -> Self {
+    pub(crate) const fn min_width(mut self, columns: usize) -> Self {
         self.least = Some(columns);
         self
     }
@@ -102,7 +102,7 @@ impl Column {
 
 /// Format options of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct TableFormat {
     /// Width of the terminal; `None` if nothing is cut.
     pub(crate) width: Option<usize>,
     pub(crate) headers: bool,
@@ -158,7 +158,7 @@ fn line(cells: impl Iterator<Item = (Cell, usize, bool)>, colour: bool) -> Strin
 }
 
 /// Returns index and width of each visible column.
-pub(crate) fn widths(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Vec<(usize, usize)> {
+pub(crate) fn widths(columns: &[Column], rows: &[Vec<Cell>], look: TableFormat) -> Vec<(usize, usize)> {
     let natural: Vec<usize> = columns
         .iter()
         .enumerate()
@@ -176,7 +176,7 @@ pub(crate) fn widths(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Vec<
 }
 
 /// Formats a table, without a trailing newline.
-pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> String {
+pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: TableFormat) -> String {
     let fitted = widths(columns, rows, look);
     let one = |cell: &dyn Fn(usize) -> Cell| {
         let cells = fitted.iter().map(|(at, w)| (cell(*at), *w, columns.get(*at).is_some_and(|c| c.right)));
@@ -189,13 +189,13 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Stri
 }
 
 /// Formats names and values under a heading.
-pub(crate) fn section(title: &str, rows: &[(&str, Cell)], look: Look) -> String {
-    let columns = [Column::new(""), Column::new("").least(20)];
+pub(crate) fn section(title: &str, rows: &[(&str, Cell)], look: TableFormat) -> String {
+    let columns = [Column::new(""), Column::new("").min_width(20)];
     let rows: Vec<Vec<Cell>> = rows
         .iter()
         .map(|(name, value)| vec![Cell::new(format!("  {name}")).tone(Tone::Dim), value.clone()])
         .collect();
-    let body = render(&columns, &rows, Look { headers: false, ..look });
+    let body = render(&columns, &rows, TableFormat { headers: false, ..look });
     format!("{}\n{body}", Tone::Bold.paint(title, look.colour))
 }
 
@@ -205,9 +205,9 @@ mod tests {
 
     const COLUMNS: [Column; 4] = [
         Column::new("ID"),
-        Column::new("WHO").least(4),
+        Column::new("WHO").min_width(4),
         Column::new("SIZE").right(),
-        Column::new("WHY").least(4).drop(1),
+        Column::new("WHY").min_width(4).drop(1),
     ];
 
     fn rows() -> Vec<Vec<Cell>> {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     fn at(width: Option<usize>, headers: bool) -> String {
-        render(&COLUMNS, &rows(), Look { width, headers, colour: false })
+        render(&COLUMNS, &rows(), TableFormat { width, headers, colour: false })
     }
 
     #[test]
@@ -238,10 +238,10 @@ mod tests {
     #[test]
     fn colours_and_orders_of_others() {
         let row = vec![vec![Cell::new("\u{1b}[2J").tone(Tone::Bad), "x".into()]];
-        let look = Look { width: None, headers: false, colour: true };
+        let look = TableFormat { width: None, headers: false, colour: true };
         let text = render(&[Column::new("A"), Column::new("B")], &row, look);
         assert_eq!(text, "\u{1b}[1m\u{1b}[31m\\u{1b}[2J\u{1b}[0m  x");
-        let text = render(&[Column::new("A"), Column::new("B")], &row, Look { colour: false, ..look });
+        let text = render(&[Column::new("A"), Column::new("B")], &row, TableFormat { colour: false, ..look });
         assert_eq!(text, "\\u{1b}[2J  x");
     }
 }

@@ -132,14 +132,14 @@ pub(crate) fn exit(status: Option<ExitStatus>) -> String {
 /// Abbreviation of ids that keeps them distinct: by their beginning or, if many were created at the same time
 /// and share it, by their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Short {
+pub(crate) enum IdAbbreviation {
     /// Number of characters kept from the start.
     Head(usize),
     /// Number of characters kept from the end.
     Tail(usize),
 }
 
-impl Short {
+impl IdAbbreviation {
     /// Returns the shortest abbreviation that keeps these ids distinct, with at least eight characters.
     pub(crate) fn of(ids: impl Iterator<Item = String>) -> Self {
         const HEAD_MAX: usize = 13;
@@ -300,15 +300,19 @@ mod tests {
 
     #[test]
     fn short_ids_differ() {
-        let of = |ids: &[&str]| Short::of(ids.iter().map(|id| (*id).to_owned()));
+        let of = |ids: &[&str]| IdAbbreviation::of(ids.iter().map(|id| (*id).to_owned()));
         for (ids, want, cut) in [
-            (&[][..], Short::Head(8), "0190b5f0"),
-            (&["0190b5f0-0000-7000", "0290b5f0-0000-7000"], Short::Head(8), "0190b5f0"),
-            (&["0190b5f0-0000-7000", "0190b5f0-1000-7000"], Short::Head(10), "0190b5f0-0"),
-            (&["0190b5f0-0000-70001111aaaa", "0190b5f0-0000-70002222bbbb"], Short::Tail(8), "0-70009a"),
+            (&[][..], IdAbbreviation::Head(8), "0190b5f0"),
+            (&["0190b5f0-0000-7000", "0290b5f0-0000-7000"], IdAbbreviation::Head(8), "0190b5f0"),
+            (&["0190b5f0-0000-7000", "0190b5f0-1000-7000"], IdAbbreviation::Head(10), "0190b5f0-0"),
+            (
+                &["0190b5f0-0000-70001111aaaa", "0190b5f0-0000-70002222bbbb"],
+                IdAbbreviation::Tail(8),
+                "0-70009a",
+            ),
             (
                 &["0190b5f0-0000-7000111100000000", "0190b5f0-0000-7000222200000000"],
-                Short::Tail(9),
+                IdAbbreviation::Tail(9),
                 "00-70009a",
             ),
         ] {

@@ -1,8 +1,8 @@
 //! `upgrade`, and the check that the new program performs on a handover.
 
-use super::{Address, Cli, CliError, Output, Verb, client, client_within, json, status};
+use super::{Address, Cli, CliError, Output, SupervisorCommand, client, client_within, json, status};
 use crate::config::Config;
-use crate::handover::check::Proof;
+use crate::handover::check::TrialAnswer;
 use crate::handover::image;
 use crate::store::Store;
 use crate::tenants::tenants;
@@ -42,7 +42,7 @@ pub(super) async fn run(
         let asked = async { status::ask(&mut client(address).await?).await };
         match asked.await.map(|status| status.last_upgrade) {
             Ok(Some(last)) if Some(last.at_ms) != before => break last,
-            Err(error) if !comes_back(&error) => return Err(error),
+            Err(error) if !may_be_upgrading(&error) => return Err(error),
             Ok(_) | Err(_) => {}
         }
         if Instant::now() >= until {
@@ -62,7 +62,7 @@ pub(super) async fn run(
 
 /// True if the error may be caused by the upgrade in progress. The socket exists throughout: new connections
 /// wait in its backlog.
-fn comes_back(error: &CliError) -> bool {
+fn may_be_upgrading(error: &CliError) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match error {
         CliError::Connect { source: ConnError::Io(error), .. } => {
@@ -93,13 +93,13 @@ pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliErro
     let matches = Cli::command().try_get_matches_from(all);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = cli.map_err(|error| CliError::Handover(error.to_string()))?;
-    let Verb::Serve { config, .. } = &cli.verb else {
+    let SupervisorCommand::Serve { config, .. } = &cli.verb else {
         return Err(CliError::Handover("the arguments are not those of a supervisor".to_owned()));
     };
     let own_uid = rustix::process::geteuid().as_raw();
     tenants(&Config::load(config.as_deref())?, own_uid).map_err(crate::app::AppError::from)?;
     Store::check(&cli.global.state_dir()?).map_err(crate::app::AppError::from)?;
-    let proof = serde_json::to_value(Proof::of(summary)).map_err(std::io::Error::from)?;
+    let proof = serde_json::to_value(TrialAnswer::of(summary)).map_err(std::io::Error::from)?;
     Ok(out.json_line(&proof)?)
 }
 

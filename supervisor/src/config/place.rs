@@ -6,14 +6,14 @@ use toml::de::{DeTable, DeValue};
 
 /// Position in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ConfigLocation {
     /// Path of the file.
     pub file: PathBuf,
     /// Line number, from 1, if known.
     pub line: Option<usize>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ConfigLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let file = self.file.display();
         match self.line {
@@ -37,14 +37,14 @@ impl Origin {
     }
 
     /// Returns the position of a tenant.
-    pub(super) fn of_tenant(&self, at: usize) -> Place {
-        Place { file: self.path.clone(), line: self.tenants.get(at).copied() }
+    pub(super) fn of_tenant(&self, at: usize) -> ConfigLocation {
+        ConfigLocation { file: self.path.clone(), line: self.tenants.get(at).copied() }
     }
 }
 
 impl ConfigError {
     /// Adds the position of the error. Errors that already name the file stay unchanged.
-    pub(super) fn placed(self, path: &Path, text: &str) -> Self {
+    pub(super) fn with_location(self, path: &Path, text: &str) -> Self {
         let line = match &self {
             Self::Read { .. } | Self::At { .. } => return self,
             Self::Parse { line, .. } => *line,
@@ -52,7 +52,7 @@ impl ConfigError {
             Self::OutOfBounds { key, .. } | Self::Value { key, .. } => line_of(text, key),
             Self::Tenant { number, .. } => tenants(text).get(number.saturating_sub(1)).copied(),
         };
-        Self::At { place: Place { file: path.to_owned(), line }, source: Box::new(self) }
+        Self::At { place: ConfigLocation { file: path.to_owned(), line }, source: Box::new(self) }
     }
 }
 

@@ -9,15 +9,15 @@ use std::path::PathBuf;
 
 /// User or group, by number or name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Id {
+#[serde(untagged, expecting = "data did not match any variant of untagged enum Id")]
+pub enum UserOrGroup {
     /// By number.
     Number(u32),
     /// By name, or by a number in quotes.
     Name(String),
 }
 
-impl std::fmt::Display for Id {
+impl std::fmt::Display for UserOrGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Number(number) => number.fmt(f),
@@ -28,8 +28,8 @@ impl std::fmt::Display for Id {
 
 /// Resource limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Limit {
+#[serde(untagged, expecting = "data did not match any variant of untagged enum Limit")]
+pub enum ResourceLimitValue {
     /// Soft and hard limit with the same value.
     Both(u64),
     /// Soft and hard limit.
@@ -72,11 +72,11 @@ pub struct TenantConfig {
     pub secret_file: Option<PathBuf>,
     /// User that their agents run as; the supervisor must be root. Default: the gateway's user; if that user
     /// has no passwd entry, with the group of the gateway's process.
-    pub run_as_user: Option<Id>,
+    pub run_as_user: Option<UserOrGroup>,
     /// Primary group of their agents. Default: that of the user.
-    pub run_as_group: Option<Id>,
+    pub run_as_group: Option<UserOrGroup>,
     /// Supplementary groups of their agents. Default: those of the user.
-    pub groups: Option<Vec<Id>>,
+    pub groups: Option<Vec<UserOrGroup>>,
     /// Permits agents to run as root.
     pub allow_root: bool,
     /// Setting of `no_new_privs` for their agents. Default: true for agents of another user, and for confined
@@ -85,7 +85,7 @@ pub struct TenantConfig {
     /// File mode creation mask of their agents.
     pub umask: Option<u32>,
     /// Resource limits of their agents, see setrlimit(2).
-    pub rlimits: BTreeMap<Resource, Limit>,
+    pub rlimits: BTreeMap<Resource, ResourceLimitValue>,
     /// Adjustment of the out-of-memory killer's score, -1000 to 1000. A higher value is killed sooner.
     pub oom_score_adj: Option<i32>,
     /// Variables of the gateway's environment that agents get: names, or prefixes followed by a `*`.
@@ -169,8 +169,8 @@ impl TenantConfig {
             return Err("has a limit of 0; leave it out, or give a number over 0".into());
         }
         let pairs = self.rlimits.iter().filter_map(|(resource, limit)| match limit {
-            Limit::Pair([soft, hard]) if soft > hard => Some(resource),
-            Limit::Pair(_) | Limit::Both(_) | Limit::Word(_) => None,
+            ResourceLimitValue::Pair([soft, hard]) if soft > hard => Some(resource),
+            ResourceLimitValue::Pair(_) | ResourceLimitValue::Both(_) | ResourceLimitValue::Word(_) => None,
         });
         if let Some(resource) = pairs.into_iter().next() {
             return Err(format!("has a limit of {resource:?} that is over the one it may be raised to"));

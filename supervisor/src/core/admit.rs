@@ -1,6 +1,6 @@
 //! Admission of gateway and admin connections, and detection of copied or duplicate gateways.
 
-use crate::core::marks::{self, Acked, Progress};
+use crate::core::marks::{self, AckedOutput, Progress};
 use crate::core::tenant::Tenant;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Home, Marks, Refusal, RefusalCode};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Access policy: allowed users and groups, and the shared secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct AccessPolicy {
     /// User id of the supervisor.
     pub own_uid: u32,
     /// Additional users whose gateways may connect.
@@ -24,14 +24,14 @@ pub struct Policy {
     pub secret_file: String,
 }
 
-impl Policy {
+impl AccessPolicy {
     /// Checks that a user may connect a gateway: root, the supervisor's own user, listed users and groups.
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].
-    pub fn gateway(&self, uid: u32, gid: u32) -> Result<(), Refusal> {
+    pub fn authorize_gateway(&self, uid: u32, gid: u32) -> Result<(), Refusal> {
         let listed = self.allowed_uids.contains(&uid) || self.allowed_gids.contains(&gid);
-        if self.owns(uid) || listed {
+        if self.is_owner(uid) || listed {
             return Ok(());
         }
         Err(Refusal::new(
@@ -46,8 +46,8 @@ impl Policy {
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].
-    pub fn admin(&self, uid: u32, gid: u32) -> Result<(), Refusal> {
-        if self.owns(uid) || self.admin_gids.contains(&gid) {
+    pub fn authorize_admin(&self, uid: u32, gid: u32) -> Result<(), Refusal> {
+        if self.is_owner(uid) || self.admin_gids.contains(&gid) {
             return Ok(());
         }
         Err(Refusal::new(
@@ -63,15 +63,15 @@ impl Policy {
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].
-    pub fn gateway_knows(
+    pub fn check_gateway_secret(
         &self,
         uid: u32,
         tenant: Option<&Tenant>,
         said: Option<&Secret>,
     ) -> Result<(), Refusal> {
         match tenant.and_then(|tenant| tenant.secret.as_ref()) {
-            Some(secret) => knows(secret, said, "the secret_file of its [[tenant]]"),
-            None if uid == self.own_uid => knows(&self.secret, said, &self.secret_file),
+            Some(secret) => check_secret(secret, said, "the secret_file of its [[tenant]]"),
+            None if uid == self.own_uid => check_secret(&self.secret, said, &self.secret_file),
             None => Ok(()),
         }
     }
@@ -81,26 +81,26 @@ impl Policy {
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].
-    pub fn admin_knows(&self, uid: u32, gid: u32, said: Option<&Secret>) -> Result<(), Refusal> {
+    pub fn check_admin_secret(&self, uid: u32, gid: u32, said: Option<&Secret>) -> Result<(), Refusal> {
         if uid == 0 || uid != self.own_uid || self.admin_gids.contains(&gid) {
             return Ok(());
         }
-        knows(&self.secret, said, &self.secret_file)
+        check_secret(&self.secret, said, &self.secret_file)
     }
 
     /// True if this user may connect as a gateway or as an admin.
     #[must_use]
-    pub fn knows_user(&self, uid: u32, gid: u32) -> bool {
-        self.gateway(uid, gid).is_ok() || self.admin(uid, gid).is_ok()
+    pub fn is_known_user(&self, uid: u32, gid: u32) -> bool {
+        self.authorize_gateway(uid, gid).is_ok() || self.authorize_admin(uid, gid).is_ok()
     }
 
-    const fn owns(&self, uid: u32) -> bool {
+    const fn is_owner(&self, uid: u32) -> bool {
         uid == 0 || uid == self.own_uid
     }
 }
 
-fn knows(secret: &Secret, said: Option<&Secret>, file: &str) -> Result<(), Refusal> {
-    if said.is_some_and(|said| same(secret, said)) {
+fn check_secret(secret: &Secret, said: Option<&Secret>, file: &str) -> Result<(), Refusal> {
+    if said.is_some_and(|said| is_equal(secret, said)) {
         return Ok(());
     }
     let what = if said.is_some() { "another secret than" } else { "no secret, and must know" };
@@ -114,7 +114,7 @@ fn knows(secret: &Secret, said: Option<&Secret>, file: &str) -> Result<(), Refus
 }
 
 /// Compares two secrets without revealing by timing at which byte they differ.
-fn same(one: &Secret, other: &Secret) -> bool {
+fn is_equal(one: &Secret, other: &Secret) -> bool {
     let (one, other) = (one.expose().as_bytes(), other.expose().as_bytes());
     let differ = one.iter().zip(other).fold(0u8, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)));
     one.len() == other.len() && differ == 0
@@ -143,7 +143,7 @@ pub struct Installation {
 impl Installation {
     /// Returns the error message for an unreadable record; `None` if the record is intact.
     #[must_use]
-    pub fn damage(&self) -> Option<String> {
+    pub fn damage_message(&self) -> Option<String> {
         let (why, gateway) = (self.damaged.as_ref()?, self.gateway);
         Some(format!(
             "what is known of gateway {gateway} is damaged ({why}), so it cannot be told from a copy or from somebody \
@@ -164,7 +164,7 @@ pub struct Admitted {
 
 /// Open connection of a gateway at the time that another connection with the same id asks for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Living {
+pub struct LiveConnection {
     /// Epoch of the open connection.
     pub epoch: u64,
     /// True if the peer process is alive and differs from the process of the new connection.
@@ -177,7 +177,7 @@ pub struct ClaimedProgress<'a> {
     /// Marks sent by the gateway.
     pub marks: &'a Marks,
     /// Acknowledged output of the gateway's running agents.
-    pub acked: &'a [Acked],
+    pub acked: &'a [AckedOutput],
     /// Current time, milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
@@ -202,13 +202,13 @@ pub fn other_user(gateway: GatewayInstanceId) -> Refusal {
 /// [`RefusalCode::RolledBack`].
 pub fn admit(
     known: Option<&Installation>,
-    living: Option<Living>,
+    live: Option<LiveConnection>,
     (gateway, uid): (GatewayInstanceId, u32),
     home: &Home,
     epoch: u64,
     claimed: Option<ClaimedProgress<'_>>,
 ) -> Result<Admitted, Refusal> {
-    if let Some(why) = known.and_then(Installation::damage) {
+    if let Some(why) = known.and_then(Installation::damage_message) {
         return Err(Refusal::new(RefusalCode::StoreUnavailable, why));
     }
     let mut installation = known.cloned().unwrap_or_else(|| Installation {
@@ -231,10 +231,10 @@ pub fn admit(
             ),
         ));
     }
-    if let Some(living) = living.filter(|living| living.elsewhere || living.epoch >= epoch) {
+    if let Some(live) = live.filter(|live| live.elsewhere || live.epoch >= epoch) {
         return Err(Refusal::new(
             RefusalCode::InstanceBusy,
-            format!("gateway {gateway} is connected already (epoch {}, this one is {epoch})", living.epoch),
+            format!("gateway {gateway} is connected already (epoch {}, this one is {epoch})", live.epoch),
         )
         .retry_after(BUSY_RETRY_MS));
     }
@@ -244,7 +244,7 @@ pub fn admit(
         installation.progress.start_id = None;
     }
     installation.epoch_max = installation.epoch_max.max(epoch);
-    Ok(Admitted { installation, supersedes: living.is_some() })
+    Ok(Admitted { installation, supersedes: live.is_some() })
 }
 
 #[cfg(test)]
@@ -252,8 +252,8 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
-    fn policy() -> Policy {
-        Policy {
+    fn policy() -> AccessPolicy {
+        AccessPolicy {
             own_uid: 10,
             allowed_uids: vec![20],
             allowed_gids: vec![200],
@@ -280,13 +280,13 @@ mod tests {
             ("a tenant with the supervisor's secret", 20, Some(&tenant), Some("right"), false, true),
         ] {
             let said = said.map(|said| Secret::new(said.into()));
-            let got = policy().gateway_knows(uid, tenant, said.as_ref());
+            let got = policy().check_gateway_secret(uid, tenant, said.as_ref());
             assert_eq!(got.is_ok(), gateway, "{name}");
-            assert_eq!(policy().admin_knows(uid, 1, said.as_ref()).is_ok(), admin, "{name}");
+            assert_eq!(policy().check_admin_secret(uid, 1, said.as_ref()).is_ok(), admin, "{name}");
             let texts = got.err().map(|refusal| format!("{refusal:?}"));
             assert!(texts.is_none_or(|text| !text.contains("right") && !text.contains("theirs")), "{name}");
         }
-        assert_eq!(policy().admin_knows(10, 300, None), Ok(()), "in the admin group");
+        assert_eq!(policy().check_admin_secret(10, 300, None), Ok(()), "in the admin group");
     }
 
     #[test]
@@ -300,8 +300,8 @@ mod tests {
             (22, 300, false, true),
             (23, 1, false, false),
         ] {
-            assert_eq!(policy.gateway(uid, gid).is_ok(), gateway, "{uid}:{gid}");
-            assert_eq!(policy.admin(uid, gid).is_ok(), admin, "{uid}:{gid}");
+            assert_eq!(policy.authorize_gateway(uid, gid).is_ok(), gateway, "{uid}:{gid}");
+            assert_eq!(policy.authorize_admin(uid, gid).is_ok(), admin, "{uid}:{gid}");
         }
     }
 
@@ -318,12 +318,12 @@ mod tests {
             progress: Progress::default(),
             damaged: None,
         };
-        let dead = |epoch| Some(Living { epoch, elsewhere: false });
-        let alive = |epoch| Some(Living { epoch, elsewhere: true });
+        let dead = |epoch| Some(LiveConnection { epoch, elsewhere: false });
+        let alive = |epoch| Some(LiveConnection { epoch, elsewhere: true });
         let ok = |epoch_max, supersedes| {
             Ok(Admitted { installation: Installation { epoch_max, ..known.clone() }, supersedes })
         };
-        for (name, known, living, uid, home, epoch, want) in [
+        for (name, known, live, uid, home, epoch, want) in [
             ("first time", None, None, 5, &home, 7, ok(7, false)),
             ("again", Some(&known), None, 5, &home, 8, ok(8, false)),
             ("protocol 1, restored from a backup, alone (H7)", Some(&known), None, 5, &home, 3, ok(7, false)),
@@ -343,7 +343,7 @@ mod tests {
             ("other user", Some(&known), None, 6, &home, 9, Err(RefusalCode::InstanceOfOtherUser)),
             ("a copy (H15)", Some(&known), None, 5, &copy, 9, Err(RefusalCode::CloneDetected)),
         ] {
-            let got = admit(known, living, (gateway, uid), home, epoch, None).map_err(|refusal| refusal.code);
+            let got = admit(known, live, (gateway, uid), home, epoch, None).map_err(|refusal| refusal.code);
             assert_eq!(got, want, "{name}");
         }
     }

@@ -1,9 +1,9 @@
 //! Restart backoff of agents that crash repeatedly.
 //!
 //! A crash is a failed start, or an unrequested exit of an agent that had run for less than
-//! [`Limits::stable_ms`]. A requested exit is not a crash, and a longer run resets the counter. The first
+//! [`CrashLimits::stable_ms`]. A requested exit is not a crash, and a longer run resets the counter. The first
 //! crash causes no delay. From the second on the next start is delayed, twice as long each time, up to a
-//! maximum. [`Limits::crashes_max`] crashes within [`Limits::window_ms`] are a crash loop: no start until the
+//! maximum. [`CrashLimits::crashes_max`] crashes within [`CrashLimits::window_ms`] are a crash loop: no start until the
 //! oldest of them has left the window. After a whole window without a crash the record is dropped. The delays
 //! have no jitter: each agent is started by one gateway only, so there is no thundering herd.
 //!
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Limits of restarts. Times in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct CrashLimits {
     /// Delay after the second crash in a row; doubles with each further crash.
     pub base_ms: u64,
     /// Maximum delay.
@@ -32,7 +32,7 @@ pub struct Limits {
     pub stable_ms: u64,
 }
 
-impl Limits {
+impl CrashLimits {
     /// Returns the configured limits.
     #[must_use]
     pub const fn of(config: &Config) -> Self {
@@ -49,14 +49,14 @@ impl Limits {
 /// Identity of an agent: gateway and argv hash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Agent {
+pub struct AgentKey {
     /// Gateway of the agent.
     pub gateway: GatewayInstanceId,
     /// Hash of the argv.
     pub command_hash: String,
 }
 
-impl Agent {
+impl AgentKey {
     /// Returns the agent of a lease; `None` for terminals, whose commands may fail without consequences.
     #[must_use]
     pub fn of(lease: &Lease) -> Option<Self> {
@@ -67,7 +67,7 @@ impl Agent {
 
 /// Outcome of one run of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// The start failed.
     StartFailed,
     /// The agent exited without a request.
@@ -84,7 +84,7 @@ pub enum Outcome {
 
 /// Delay of an agent that may not be started now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct StartDelay {
     /// Number of crashes in a row.
     pub crashes: u32,
     /// Time until the next allowed start, in milliseconds.
@@ -93,10 +93,10 @@ pub struct Held {
     pub looping: bool,
 }
 
-impl Held {
+impl StartDelay {
     /// Describes the crashes and the time of the next start.
     #[must_use]
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         let seconds = self.retry_after_ms.div_ceil(1_000);
         let what = if self.looping { ": a crash loop" } else { "" };
         format!(
@@ -114,14 +114,14 @@ const KEPT_MAX: usize = 4_096;
 /// Crash records of all agents that crashed within the window.
 #[derive(Debug, Clone)]
 pub struct Backoff {
-    limits: Limits,
-    crashes: BTreeMap<Agent, Crashes>,
+    limits: CrashLimits,
+    crashes: BTreeMap<AgentKey, CrashRecord>,
 }
 
 /// Crash record of one agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Crashes {
+pub struct CrashRecord {
     /// Number of crashes since the last stable run.
     pub in_a_row: u32,
     /// Times of the latest crashes on the supervisor's clock, oldest first, at most as many as make a loop.
@@ -131,15 +131,15 @@ pub struct Crashes {
 impl Backoff {
     /// Creates an empty record.
     #[must_use]
-    pub const fn new(limits: Limits) -> Self {
+    pub const fn new(limits: CrashLimits) -> Self {
         Self { limits, crashes: BTreeMap::new() }
     }
 
     /// Checks whether an agent may be started now.
     ///
     /// # Errors
-    /// [`Held`] if the backoff or the crash-loop delay has not passed.
-    pub fn may_start(&self, now_ms: u64, agent: &Agent) -> Result<(), Held> {
+    /// [`StartDelay`] if the backoff or the crash-loop delay has not passed.
+    pub fn may_start(&self, now_ms: u64, agent: &AgentKey) -> Result<(), StartDelay> {
         let Some(crashes) = self.crashes.get(agent) else { return Ok(()) };
         let Some(last) = crashes.at_ms.back().filter(|at| !self.has_left(now_ms, **at)) else {
             return Ok(());
@@ -153,15 +153,15 @@ impl Backoff {
         if until <= now_ms {
             return Ok(());
         }
-        Err(Held { crashes: crashes.in_a_row, retry_after_ms: until - now_ms, looping })
+        Err(StartDelay { crashes: crashes.in_a_row, retry_after_ms: until - now_ms, looping })
     }
 
     /// Records the outcome of a run.
-    pub fn on(&mut self, now_ms: u64, agent: &Agent, outcome: Outcome) {
+    pub fn record_run(&mut self, now_ms: u64, agent: &AgentKey, outcome: RunOutcome) {
         let (crashed, ran_ms) = match outcome {
-            Outcome::StartFailed => (true, 0),
-            Outcome::Died { ran_ms } => (ran_ms < self.limits.stable_ms, ran_ms),
-            Outcome::Closed { ran_ms } => (false, ran_ms),
+            RunOutcome::StartFailed => (true, 0),
+            RunOutcome::Died { ran_ms } => (ran_ms < self.limits.stable_ms, ran_ms),
+            RunOutcome::Closed { ran_ms } => (false, ran_ms),
         };
         if ran_ms >= self.limits.stable_ms {
             self.crashes.remove(agent);
@@ -169,7 +169,7 @@ impl Backoff {
         if !crashed {
             return;
         }
-        let keep = self.keep();
+        let keep = self.crash_times_max();
         let crashes = self.crashes.entry(agent.clone()).or_default();
         crashes.in_a_row = crashes.in_a_row.saturating_add(1);
         crashes.at_ms.push_back(now_ms);
@@ -180,19 +180,19 @@ impl Backoff {
     }
 
     /// Iterates over the agents that may not be started now, for reports.
-    pub fn held(&self, now_ms: u64) -> impl Iterator<Item = (&Agent, Held)> {
+    pub fn delayed_agents(&self, now_ms: u64) -> impl Iterator<Item = (&AgentKey, StartDelay)> {
         self.crashes.keys().filter_map(move |agent| Some((agent, self.may_start(now_ms, agent).err()?)))
     }
 
     /// Returns all records, for handover to the next program image.
     #[must_use]
-    pub fn crashes(&self) -> Vec<(Agent, Crashes)> {
+    pub fn crashes(&self) -> Vec<(AgentKey, CrashRecord)> {
         self.crashes.iter().map(|(agent, crashes)| (agent.clone(), crashes.clone())).collect()
     }
 
     /// Imports the records of an earlier program image, trimmed to the current limits.
-    pub fn recall(&mut self, known: Vec<(Agent, Crashes)>) {
-        let keep = self.keep();
+    pub fn restore(&mut self, known: Vec<(AgentKey, CrashRecord)>) {
+        let keep = self.crash_times_max();
         self.crashes.extend(known.into_iter().map(|(agent, mut crashes)| {
             crashes.at_ms.drain(..crashes.at_ms.len().saturating_sub(keep));
             (agent, crashes)
@@ -211,13 +211,13 @@ impl Backoff {
     }
 
     /// Number of crash times to keep per agent: more of them would not change any decision.
-    fn keep(&self) -> usize {
+    fn crash_times_max(&self) -> usize {
         usize::try_from(self.limits.crashes_max).unwrap_or(usize::MAX).clamp(1, KEPT_MAX)
     }
 
     fn forget(&mut self, now_ms: u64, gateway: GatewayInstanceId) {
         let window_ms = self.limits.window_ms;
-        let lately = |c: &Crashes| c.at_ms.back().is_some_and(|at| at.saturating_add(window_ms) > now_ms);
+        let lately = |c: &CrashRecord| c.at_ms.back().is_some_and(|at| at.saturating_add(window_ms) > now_ms);
         self.crashes.retain(|_, crashes| lately(crashes));
         let of_gateway = || self.crashes.iter().filter(|(agent, _)| agent.gateway == gateway);
         if of_gateway().count() <= AGENTS_PER_GATEWAY_MAX {
@@ -236,12 +236,17 @@ mod tests {
     use super::*;
     use std::fmt::Write;
 
-    const LIMITS: Limits =
-        Limits { base_ms: 1_000, cap_ms: 60_000, window_ms: 300_000, crashes_max: 10, stable_ms: 60_000 };
+    const LIMITS: CrashLimits = CrashLimits {
+        base_ms: 1_000,
+        cap_ms: 60_000,
+        window_ms: 300_000,
+        crashes_max: 10,
+        stable_ms: 60_000,
+    };
 
-    fn agent(command_hash: &str) -> Agent {
+    fn agent(command_hash: &str) -> AgentKey {
         static GATEWAY: std::sync::OnceLock<GatewayInstanceId> = std::sync::OnceLock::new();
-        Agent { gateway: *GATEWAY.get_or_init(GatewayInstanceId::mint), command_hash: command_hash.into() }
+        AgentKey { gateway: *GATEWAY.get_or_init(GatewayInstanceId::mint), command_hash: command_hash.into() }
     }
 
     /// An agent that dies at once is started again as soon as that is allowed, by a clock that only this test moves.
@@ -267,7 +272,7 @@ mod tests {
             )
             .ok();
             now_ms += 100;
-            backoff.on(now_ms, &agent, Outcome::Died { ran_ms: 100 });
+            backoff.record_run(now_ms, &agent, RunOutcome::Died { ran_ms: 100 });
         }
         text
     }
@@ -285,32 +290,32 @@ mod tests {
     fn what_counts_as_a_crash() {
         for (name, outcomes, held) in [
             ("nothing happened", vec![], false),
-            ("one crash costs nothing", vec![Outcome::StartFailed], false),
-            ("two do", vec![Outcome::StartFailed, Outcome::Died { ran_ms: 5 }], true),
-            ("orderly ends are none", vec![Outcome::Closed { ran_ms: 5 }; 20], false),
+            ("one crash costs nothing", vec![RunOutcome::StartFailed], false),
+            ("two do", vec![RunOutcome::StartFailed, RunOutcome::Died { ran_ms: 5 }], true),
+            ("orderly ends are none", vec![RunOutcome::Closed { ran_ms: 5 }; 20], false),
             (
                 "an orderly end forgives nothing",
-                vec![Outcome::StartFailed, Outcome::Closed { ran_ms: 5 }, Outcome::StartFailed],
+                vec![RunOutcome::StartFailed, RunOutcome::Closed { ran_ms: 5 }, RunOutcome::StartFailed],
                 true,
             ),
             (
                 "a long run forgives all",
-                vec![Outcome::StartFailed, Outcome::Died { ran_ms: 60_000 }, Outcome::StartFailed],
+                vec![RunOutcome::StartFailed, RunOutcome::Died { ran_ms: 60_000 }, RunOutcome::StartFailed],
                 false,
             ),
             (
                 "so does one that was closed",
-                vec![Outcome::StartFailed, Outcome::Closed { ran_ms: 60_000 }, Outcome::StartFailed],
+                vec![RunOutcome::StartFailed, RunOutcome::Closed { ran_ms: 60_000 }, RunOutcome::StartFailed],
                 false,
             ),
-            ("just too short", vec![Outcome::StartFailed, Outcome::Died { ran_ms: 59_999 }], true),
+            ("just too short", vec![RunOutcome::StartFailed, RunOutcome::Died { ran_ms: 59_999 }], true),
         ] {
             let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
             for outcome in outcomes {
-                backoff.on(7, &agent, outcome);
+                backoff.record_run(7, &agent, outcome);
             }
             assert_eq!(backoff.may_start(8, &agent).is_err(), held, "{name}");
-            assert_eq!(backoff.held(8).count(), usize::from(held), "{name}");
+            assert_eq!(backoff.delayed_agents(8).count(), usize::from(held), "{name}");
         }
     }
 
@@ -318,9 +323,9 @@ mod tests {
     fn agents_and_gateways_are_kept_apart() {
         let mut backoff = Backoff::new(LIMITS);
         let (a, b) = (agent("a"), agent("b"));
-        let elsewhere = Agent { gateway: GatewayInstanceId::mint(), ..a.clone() };
+        let elsewhere = AgentKey { gateway: GatewayInstanceId::mint(), ..a.clone() };
         for _ in 0..3 {
-            backoff.on(0, &a, Outcome::StartFailed);
+            backoff.record_run(0, &a, RunOutcome::StartFailed);
         }
         assert!(backoff.may_start(1, &a).is_err());
         assert_eq!((backoff.may_start(1, &b), backoff.may_start(1, &elsewhere)), (Ok(()), Ok(())));
@@ -330,39 +335,39 @@ mod tests {
     fn another_image_knows_what_this_one_knew() {
         let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
         for crash in 0..12 {
-            backoff.on(crash, &agent, Outcome::StartFailed);
+            backoff.record_run(crash, &agent, RunOutcome::StartFailed);
         }
         let told = serde_json::to_vec(&backoff.crashes()).unwrap_or_default();
         let recalled = |limits| {
             let mut next = Backoff::new(limits);
-            next.recall(serde_json::from_slice(&told).unwrap_or_default());
+            next.restore(serde_json::from_slice(&told).unwrap_or_default());
             next
         };
         let held = backoff.may_start(13, &agent);
         assert!(held.is_err());
         assert_eq!(recalled(LIMITS).may_start(13, &agent), held);
         // With other limits it answers as if they had held from the beginning.
-        let strict = Limits { crashes_max: 3, ..LIMITS };
+        let strict = CrashLimits { crashes_max: 3, ..LIMITS };
         let mut from_the_beginning = Backoff::new(strict);
         for crash in 0..12 {
-            from_the_beginning.on(crash, &agent, Outcome::StartFailed);
+            from_the_beginning.record_run(crash, &agent, RunOutcome::StartFailed);
         }
         assert_eq!(recalled(strict).may_start(13, &agent), from_the_beginning.may_start(13, &agent));
     }
 
     #[test]
     fn it_can_be_switched_off_and_stays_small() {
-        let none = Limits { base_ms: 0, crashes_max: 0, ..LIMITS };
+        let none = CrashLimits { base_ms: 0, crashes_max: 0, ..LIMITS };
         let mut backoff = Backoff::new(none);
         for crash in 0..1_000 {
-            backoff.on(crash, &agent("a"), Outcome::StartFailed);
+            backoff.record_run(crash, &agent("a"), RunOutcome::StartFailed);
         }
         assert_eq!(backoff.may_start(1_000, &agent("a")), Ok(()));
         for number in 0..1_000 {
-            backoff.on(1_000, &agent(&number.to_string()), Outcome::StartFailed);
+            backoff.record_run(1_000, &agent(&number.to_string()), RunOutcome::StartFailed);
         }
         assert_eq!(backoff.crashes.len(), AGENTS_PER_GATEWAY_MAX);
-        backoff.on(10_000_000, &agent("z"), Outcome::StartFailed);
+        backoff.record_run(10_000_000, &agent("z"), RunOutcome::StartFailed);
         assert_eq!(backoff.crashes.len(), 1, "what has left the window is forgotten");
     }
 }

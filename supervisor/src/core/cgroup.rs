@@ -2,7 +2,7 @@
 //! and the check before `cgroup.kill`. No I/O.
 
 use crate::core::lease::Lease;
-use crate::core::verify::Guard;
+use crate::core::verify::SignalGuard;
 use acp_shared::ids::LeaseId;
 use serde::{Deserialize, Serialize};
 
@@ -14,14 +14,14 @@ pub const SELF_GROUP: &str = "supervisor";
 
 /// Mounted cgroup v2 hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
+pub struct CgroupMount {
     /// Group visible at the mount point.
     pub root: String,
     /// Path of the mount point.
     pub point: String,
 }
 
-impl Mount {
+impl CgroupMount {
     /// Finds the first cgroup v2 mount in `/proc/self/mountinfo`. On hybrid systems this is not
     /// `/sys/fs/cgroup`.
     #[must_use]
@@ -44,7 +44,7 @@ impl Mount {
         plain.then(|| format!("{}{}", self.point.trim_end_matches('/'), below.trim_end_matches('/')))
     }
 
-    /// Returns the group of a directory; the inverse of [`Mount::dir`].
+    /// Returns the group of a directory; the inverse of [`CgroupMount::dir`].
     #[must_use]
     pub fn group(&self, dir: &str) -> Option<String> {
         let below = dir.strip_prefix(self.point.as_str())?;
@@ -77,14 +77,14 @@ pub fn of_process(text: &str) -> Option<String> {
 /// Part of the hierarchy in which a supervisor creates one group for each lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Subtree {
+pub struct CgroupSubtree {
     /// Parent group of the subtree.
     base: String,
     /// Name of the subtree, the same for each supervisor of one state directory.
     name: String,
 }
 
-impl Subtree {
+impl CgroupSubtree {
     /// Creates the subtree for the state directory with this short id. `base` is the configured group, or the
     /// group that the supervisor runs in. After an in-place upgrade that is its own group inside of the
     /// subtree, which is stripped.
@@ -115,8 +115,8 @@ impl Subtree {
 
     /// Returns the group for a new lease.
     #[must_use]
-    pub fn leaf(&self, lease_id: LeaseId) -> Leaf {
-        Leaf(format!("{}/{lease_id}", self.path()))
+    pub fn leaf(&self, lease_id: LeaseId) -> LeaseCgroup {
+        LeaseCgroup(format!("{}/{lease_id}", self.path()))
     }
 
     /// True if a group belongs to a lease of this state directory or lies below such a group.
@@ -128,35 +128,35 @@ impl Subtree {
 
     /// Classifies the group that a lease recorded.
     #[must_use]
-    pub fn recorded(&self, lease: &Lease) -> Recorded {
-        let Some(path) = lease.cgroup_path.as_deref() else { return Recorded::Nothing };
+    pub fn recorded(&self, lease: &Lease) -> RecordedCgroup {
+        let Some(path) = lease.cgroup_path.as_deref() else { return RecordedCgroup::Nothing };
         let ours = format!("/{}/{}", self.name, lease.lease_id);
         if is_plain(path) && path.ends_with(&ours) {
-            Recorded::Own(Leaf(path.to_owned()))
+            RecordedCgroup::Own(LeaseCgroup(path.to_owned()))
         } else {
-            Recorded::Strange(Strange(path.to_owned()))
+            RecordedCgroup::Unknown(UnknownCgroup(path.to_owned()))
         }
     }
 }
 
 /// Group recorded in a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recorded {
+pub enum RecordedCgroup {
     /// No group was recorded.
     Nothing,
     /// A group that a supervisor of this state directory created for this lease.
-    Own(Leaf),
+    Own(LeaseCgroup),
     /// Another path: the state directory was moved, or the row is damaged.
-    Strange(Strange),
+    Unknown(UnknownCgroup),
 }
 
-impl Recorded {
+impl RecordedCgroup {
     /// Returns the group that certainly belongs to the lease.
     #[must_use]
-    pub const fn own(&self) -> Option<&Leaf> {
+    pub const fn own(&self) -> Option<&LeaseCgroup> {
         match self {
             Self::Own(leaf) => Some(leaf),
-            Self::Nothing | Self::Strange(_) => None,
+            Self::Nothing | Self::Unknown(_) => None,
         }
     }
 }
@@ -164,9 +164,9 @@ impl Recorded {
 /// Recorded group that cannot be attributed to the lease. Membership is no reason to signal a process. While
 /// the group contains processes, no verdict on the lease is possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Strange(String);
+pub struct UnknownCgroup(String);
 
-impl Strange {
+impl UnknownCgroup {
     /// Returns the recorded path.
     #[must_use]
     pub fn path(&self) -> &str {
@@ -174,11 +174,11 @@ impl Strange {
     }
 }
 
-/// Group of one lease. Only [`Subtree`] creates values of this type.
+/// Group of one lease. Only [`CgroupSubtree`] creates values of this type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaf(String);
+pub struct LeaseCgroup(String);
 
-impl Leaf {
+impl LeaseCgroup {
     /// Returns the path in the cgroup hierarchy, as `/proc/PID/cgroup` shows it.
     #[must_use]
     pub fn path(&self) -> &str {
@@ -188,7 +188,7 @@ impl Leaf {
 
 /// Processes in a group and in the groups below.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Members {
+pub struct CgroupMembers {
     /// Processes that can still run.
     pub pids: Vec<i32>,
     /// True if the kernel reports the group as populated, which includes processes that are exiting.
@@ -203,21 +203,21 @@ pub fn is_within(group: &str, leaf: &str) -> bool {
 
 /// Permission to kill a whole group. Only [`how_to_kill`] creates values of this type.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Cleared(Leaf);
+pub struct CgroupKillPermit(LeaseCgroup);
 
-impl Cleared {
+impl CgroupKillPermit {
     /// Returns the group.
     #[must_use]
-    pub const fn leaf(&self) -> &Leaf {
+    pub const fn leaf(&self) -> &LeaseCgroup {
         &self.0
     }
 }
 
 /// Method of sending SIGKILL to the processes of a lease.
 #[derive(Debug, PartialEq, Eq)]
-pub enum KillBy {
+pub enum KillMethod {
     /// All processes of the group at once, with `cgroup.kill`.
-    Group(Cleared),
+    Group(CgroupKillPermit),
     /// One verified process at a time. Contains the reason why `cgroup.kill` is not used.
     Walk(&'static str),
 }
@@ -228,15 +228,15 @@ pub enum KillBy {
 ///
 /// `listed` contains the members of the group and of the groups below; `None` if they cannot be read.
 #[must_use]
-pub fn how_to_kill(leaf: Option<&Leaf>, listed: Option<&[i32]>, guard: &Guard) -> KillBy {
-    let Some(leaf) = leaf else { return KillBy::Walk("the lease has no control group") };
-    let Some(listed) = listed else { return KillBy::Walk("what is in the control group cannot be read") };
+pub fn how_to_kill(leaf: Option<&LeaseCgroup>, listed: Option<&[i32]>, guard: &SignalGuard) -> KillMethod {
+    let Some(leaf) = leaf else { return KillMethod::Walk("the lease has no control group") };
+    let Some(listed) = listed else { return KillMethod::Walk("what is in the control group cannot be read") };
     if listed.is_empty() {
-        return KillBy::Walk("the control group is empty");
+        return KillMethod::Walk("the control group is empty");
     }
     match listed.iter().find_map(|pid| guard.forbids(*pid)) {
-        Some(_) => KillBy::Walk("the control group holds a process that is never signalled"),
-        None => KillBy::Group(Cleared(leaf.clone())),
+        Some(_) => KillMethod::Walk("the control group holds a process that is never signalled"),
+        None => KillMethod::Group(CgroupKillPermit(leaf.clone())),
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
             32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
             41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
         let container = "41 31 0:38 /docker/ab /sys/fs/c\\040g rw - cgroup2 cgroup rw,nsdelegate\n";
-        let mount = |root: &str, point: &str| Some(Mount { root: root.into(), point: point.into() });
+        let mount = |root: &str, point: &str| Some(CgroupMount { root: root.into(), point: point.into() });
         for (name, text, want) in [
             ("hybrid", hybrid, mount("/", "/sys/fs/cgroup/unified")),
             ("a container with a blank in the path", container, mount("/docker/ab", "/sys/fs/c g")),
@@ -260,14 +260,14 @@ mod tests {
             ("torn", "41 31 0:38 - cgroup2", None),
             ("nothing", "", None),
         ] {
-            assert_eq!(Mount::parse(text), want, "{name}");
+            assert_eq!(CgroupMount::parse(text), want, "{name}");
         }
     }
 
     #[test]
     fn groups_and_directories_are_the_two_sides_of_a_mount() {
-        let whole = Mount { root: "/".into(), point: "/sys/fs/cgroup".into() };
-        let part = Mount { root: "/docker/ab".into(), point: "/cg".into() };
+        let whole = CgroupMount { root: "/".into(), point: "/sys/fs/cgroup".into() };
+        let part = CgroupMount { root: "/docker/ab".into(), point: "/cg".into() };
         for (mount, group, dir) in [
             (&whole, "/", Some("/sys/fs/cgroup")),
             (&whole, "/a.slice/b", Some("/sys/fs/cgroup/a.slice/b")),
@@ -312,7 +312,7 @@ mod tests {
                 "/s/acp-supervisor-cd/supervisor/acp-supervisor-ab",
             ),
         ] {
-            let subtree = Subtree::new(own, "ab");
+            let subtree = CgroupSubtree::new(own, "ab");
             assert_eq!((subtree.base(), subtree.path().as_str()), (base, path), "{own}");
             assert_eq!(subtree.self_group(), format!("{path}/supervisor"));
         }
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn only_a_group_made_for_this_lease_is_recognised() {
-        let subtree = Subtree::new("/s", "ab");
+        let subtree = CgroupSubtree::new("/s", "ab");
         let lease = fixture::lease();
         let (id, other) = (lease.lease_id, fixture::lease().lease_id);
         for (name, path, want) in [
@@ -338,16 +338,20 @@ mod tests {
         ] {
             let lease = Lease { cgroup_path: Some(path.clone()), ..lease.clone() };
             let recorded = subtree.recorded(&lease);
-            let strange = Recorded::Strange(Strange(path.clone()));
-            assert_eq!(recorded, if want { Recorded::Own(Leaf(path)) } else { strange }, "{name}");
+            let strange = RecordedCgroup::Unknown(UnknownCgroup(path.clone()));
+            assert_eq!(
+                recorded,
+                if want { RecordedCgroup::Own(LeaseCgroup(path)) } else { strange },
+                "{name}"
+            );
         }
-        assert_eq!(subtree.recorded(&lease), Recorded::Nothing);
+        assert_eq!(subtree.recorded(&lease), RecordedCgroup::Nothing);
         assert_eq!(subtree.leaf(id).path(), format!("/s/acp-supervisor-ab/{id}"));
     }
 
     #[test]
-    fn h9_what_is_in_the_group_of_any_lease_is_told() {
-        let subtree = Subtree::new("/s", "ab");
+    fn what_is_in_the_group_of_any_lease_is_told() {
+        let subtree = CgroupSubtree::new("/s", "ab");
         let id = fixture::lease().lease_id;
         for (group, want) in [
             (format!("/s/acp-supervisor-ab/{id}"), true),
@@ -371,9 +375,9 @@ mod tests {
     }
 
     #[test]
-    fn h21_a_group_with_somebody_else_in_it_is_never_killed_at_once() {
-        let leaf = Subtree::new("/", "ab").leaf(fixture::lease().lease_id);
-        let guard = Guard { own_line: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
+    fn a_group_with_somebody_else_in_it_is_never_killed_at_once() {
+        let leaf = CgroupSubtree::new("/", "ab").leaf(fixture::lease().lease_id);
+        let guard = SignalGuard { own_ancestry: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
         let some = Some(&leaf);
         for (name, leaf, listed, by_group) in [
             ("its own tree", some, Some([100, 101].as_slice()), true),
@@ -387,9 +391,11 @@ mod tests {
             ("the first process", some, Some([1].as_slice()), false),
         ] {
             let by = how_to_kill(leaf, listed, &guard);
-            assert_eq!(matches!(by, KillBy::Group(_)), by_group, "{name}: {by:?}");
+            assert_eq!(matches!(by, KillMethod::Group(_)), by_group, "{name}: {by:?}");
         }
-        let KillBy::Group(cleared) = how_to_kill(some, Some(&[100]), &guard) else { panic!("its own tree") };
+        let KillMethod::Group(cleared) = how_to_kill(some, Some(&[100]), &guard) else {
+            panic!("its own tree")
+        };
         assert_eq!(cleared.leaf(), &leaf);
     }
 }

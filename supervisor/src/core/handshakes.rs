@@ -10,12 +10,12 @@ pub const PER_USER_MAX: usize = 256;
 pub const TOTAL_MAX: usize = 1_024;
 
 /// User id of a user known to the policy; `None` for all others, which share one limit.
-pub type User = Option<u32>;
+pub type HandshakeUser = Option<u32>;
 
 #[derive(Debug)]
 struct PendingHandshake<T> {
     id: u64,
-    user: User,
+    user: HandshakeUser,
     held: T,
 }
 
@@ -32,7 +32,7 @@ impl<T> Default for Handshakes<T> {
 impl<T> Handshakes<T> {
     /// Adds a connection. Returns the connection to end if the table is full: the oldest of the same user at
     /// the per-user maximum, otherwise the oldest of the user with the most connections.
-    pub fn begin(&mut self, id: u64, user: User, held: T) -> Option<T> {
+    pub fn begin(&mut self, id: u64, user: HandshakeUser, held: T) -> Option<T> {
         let displaced = if self.count(user) >= PER_USER_MAX {
             Some(user)
         } else if self.0.len() >= TOTAL_MAX {
@@ -51,7 +51,7 @@ impl<T> Handshakes<T> {
         self.0.retain(|waiting| waiting.id != id);
     }
 
-    fn count(&self, user: User) -> usize {
+    fn count(&self, user: HandshakeUser) -> usize {
         self.0.iter().filter(|waiting| waiting.user == user).count()
     }
 }

@@ -5,14 +5,14 @@
 //! and signals, and needs an init process in each namespace. An agent that wants a namespace can start
 //! `unshare` or a container itself; on R1 the control group contains its namespace like everything else.
 
-use crate::config::{Config, RungWish};
-use crate::core::cgroup::{Leaf, Subtree};
+use crate::config::{Config, ContainmentSetting};
+use crate::core::cgroup::{CgroupSubtree, LeaseCgroup};
 use acp_shared::ids::LeaseId;
 use serde::{Deserialize, Serialize};
 
 /// Availability of one control group per lease, and the obstacle if unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Groups {
+pub enum CgroupSupport {
     /// Available: a test group was created, a process in it was killed, and the group was removed.
     Work,
     /// Not probed, because another level is configured.
@@ -33,7 +33,7 @@ pub enum Groups {
     Broken,
 }
 
-impl Groups {
+impl CgroupSupport {
     /// Returns the obstacle and the remedy.
     #[must_use]
     pub const fn why(self) -> &'static str {
@@ -64,7 +64,7 @@ impl Groups {
 /// Kernel features, as probed at start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Abilities {
+pub struct KernelFeatures {
     /// Signals can be sent through handles (pidfds and `/proc` directories).
     pub signals: bool,
     /// `pidfd_open` works.
@@ -80,7 +80,7 @@ pub struct Abilities {
     /// Orphans of a dead wrapper are reparented to the supervisor.
     pub subreaper: bool,
     /// Availability of control groups for leases.
-    pub groups: Groups,
+    pub groups: CgroupSupport,
     /// Memory of a control group can be limited.
     pub limit_memory: bool,
     /// The number of processes of a control group can be limited.
@@ -89,7 +89,7 @@ pub struct Abilities {
     pub limit_cpu: bool,
 }
 
-impl Abilities {
+impl KernelFeatures {
     /// No features at all.
     pub const NONE: Self = Self {
         signals: false,
@@ -99,7 +99,7 @@ impl Abilities {
         scm_pidfd: false,
         proc_list: false,
         subreaper: false,
-        groups: Groups::NotMounted,
+        groups: CgroupSupport::NotMounted,
         limit_memory: false,
         limit_pids: false,
         limit_cpu: false,
@@ -115,7 +115,7 @@ impl Abilities {
             ("scm_pidfd", self.scm_pidfd),
             ("proc_list", self.proc_list),
             ("subreaper", self.subreaper),
-            ("cgroup_kill", self.groups == Groups::Work),
+            ("cgroup_kill", self.groups == CgroupSupport::Work),
             ("cgroup_memory", self.limit_memory),
             ("cgroup_pids", self.limit_pids),
             ("cgroup_cpu", self.limit_cpu),
@@ -127,7 +127,7 @@ impl Abilities {
 
 /// Containment level, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Rung {
+pub enum ContainmentLevel {
     /// One control group per lease.
     R1,
     /// A subreaper above each tree, and a tree walk with pidfds.
@@ -138,7 +138,7 @@ pub enum Rung {
     R4,
 }
 
-impl Rung {
+impl ContainmentLevel {
     /// All levels, best first.
     pub const ALL: [Self; 4] = [Self::R1, Self::R2, Self::R3, Self::R4];
 
@@ -236,51 +236,61 @@ impl Rung {
 /// Error: the configured level is not available on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("rung = {:?} is configured and cannot be had here: {why}; or set rung = \"auto\"", rung.as_str())]
-pub struct NoRung {
+pub struct ContainmentError {
     /// Configured level.
-    pub rung: Rung,
+    pub rung: ContainmentLevel,
     /// Obstacle and remedy.
     pub why: &'static str,
 }
 
 /// Returns the obstacle to a level; `None` if the level is available.
-fn missing(rung: Rung, abilities: &Abilities) -> Option<&'static str> {
+fn unmet_requirement(rung: ContainmentLevel, abilities: &KernelFeatures) -> Option<&'static str> {
     const NO_LIST: &str = "/proc does not list processes; mount it";
     const NO_SIGNALS: &str =
         "pidfd_send_signal does not work; the kernel is older than 5.1, or a seccomp filter forbids it";
     match rung {
-        Rung::R1 | Rung::R2 | Rung::R3 if !abilities.signals => Some(NO_SIGNALS),
-        Rung::R1 if abilities.groups != Groups::Work => Some(abilities.groups.why()),
-        Rung::R1 | Rung::R3 => (!abilities.proc_list).then_some(NO_LIST),
-        Rung::R2 if !abilities.pidfd => {
+        ContainmentLevel::R1 | ContainmentLevel::R2 | ContainmentLevel::R3 if !abilities.signals => {
+            Some(NO_SIGNALS)
+        }
+        ContainmentLevel::R1 if abilities.groups != CgroupSupport::Work => Some(abilities.groups.why()),
+        ContainmentLevel::R1 | ContainmentLevel::R3 => (!abilities.proc_list).then_some(NO_LIST),
+        ContainmentLevel::R2 if !abilities.pidfd => {
             Some("pidfd_open does not work; the kernel is older than 5.3, or a seccomp filter forbids it")
         }
-        Rung::R2 => (!abilities.proc_list).then_some(NO_LIST),
-        Rung::R4 => None,
+        ContainmentLevel::R2 => (!abilities.proc_list).then_some(NO_LIST),
+        ContainmentLevel::R4 => None,
     }
 }
 
-/// Chooses the containment level: the configured one, or the best available one. [`Rung::R4`] is not an error
+/// Chooses the containment level: the configured one, or the best available one. [`ContainmentLevel::R4`] is not an error
 /// in automatic mode: the supervisor runs, reports the reasons, and starts no agent.
 ///
 /// # Errors
-/// [`NoRung`] if a level is configured by name and not available: it is never replaced by another.
-pub fn choose(abilities: &Abilities, wish: RungWish) -> Result<Rung, NoRung> {
+/// [`ContainmentError`] if a level is configured by name and not available: it is never replaced by another.
+pub fn select_level(
+    abilities: &KernelFeatures,
+    wish: ContainmentSetting,
+) -> Result<ContainmentLevel, ContainmentError> {
     let asked = match wish {
-        RungWish::Auto => None,
-        RungWish::R1 => Some(Rung::R1),
-        RungWish::R2 => Some(Rung::R2),
-        RungWish::R3 => Some(Rung::R3),
+        ContainmentSetting::Auto => None,
+        ContainmentSetting::R1 => Some(ContainmentLevel::R1),
+        ContainmentSetting::R2 => Some(ContainmentLevel::R2),
+        ContainmentSetting::R3 => Some(ContainmentLevel::R3),
     };
     match asked {
-        Some(rung) => missing(rung, abilities).map_or(Ok(rung), |why| Err(NoRung { rung, why })),
-        None => Ok(Rung::ALL.into_iter().find(|r| missing(*r, abilities).is_none()).unwrap_or(Rung::R4)),
+        Some(rung) => {
+            unmet_requirement(rung, abilities).map_or(Ok(rung), |why| Err(ContainmentError { rung, why }))
+        }
+        None => Ok(ContainmentLevel::ALL
+            .into_iter()
+            .find(|r| unmet_requirement(*r, abilities).is_none())
+            .unwrap_or(ContainmentLevel::R4)),
     }
 }
 
 /// Explanation of one containment level.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RungReport {
+pub struct ContainmentReport {
     /// `R1` … `R4`.
     pub rung: &'static str,
     /// Containment mechanism.
@@ -301,9 +311,9 @@ pub struct RungReport {
     pub residue: &'static [&'static str],
 }
 
-impl Rung {
-    fn report(self, chosen: bool, why_not: Option<String>) -> RungReport {
-        RungReport {
+impl ContainmentLevel {
+    fn report(self, chosen: bool, why_not: Option<String>) -> ContainmentReport {
+        ContainmentReport {
             rung: self.as_str(),
             holds_by: self.holds_by(),
             possible: why_not.is_none(),
@@ -319,32 +329,35 @@ impl Rung {
 
 /// Explains all levels, best first, for this host and configuration.
 #[must_use]
-pub fn explain(abilities: &Abilities, config: &Config) -> Vec<RungReport> {
-    let chosen = choose(abilities, config.rung).ok();
-    let why_not = |rung| missing(rung, abilities).map(str::to_owned);
-    Rung::ALL.map(|rung| rung.report(chosen == Some(rung), why_not(rung))).to_vec()
+pub fn report_levels(abilities: &KernelFeatures, config: &Config) -> Vec<ContainmentReport> {
+    let chosen = select_level(abilities, config.rung).ok();
+    let why_not = |rung| unmet_requirement(rung, abilities).map(str::to_owned);
+    ContainmentLevel::ALL.map(|rung| rung.report(chosen == Some(rung), why_not(rung))).to_vec()
 }
 
 /// Returns the unavailable levels with the obstacle of each, for the status of a running supervisor.
 #[must_use]
-pub fn out_of_reach(abilities: &Abilities) -> Vec<(String, String)> {
-    let line = |rung: Rung| Some((rung.as_str().to_owned(), missing(rung, abilities)?.to_owned()));
-    Rung::ALL.into_iter().filter_map(line).collect()
+pub fn unavailable_levels(abilities: &KernelFeatures) -> Vec<(String, String)> {
+    let line = |rung: ContainmentLevel| {
+        Some((rung.as_str().to_owned(), unmet_requirement(rung, abilities)?.to_owned()))
+    };
+    ContainmentLevel::ALL.into_iter().filter_map(line).collect()
 }
 
-/// Explains all levels from the status of a running supervisor: its level, and its list of [`out_of_reach`]
+/// Explains all levels from the status of a running supervisor: its level, and its list of [`unavailable_levels`]
 /// levels.
 #[must_use]
-pub fn explain_told(chosen: &str, out_of_reach: &[(String, String)]) -> Vec<RungReport> {
-    let why_not =
-        |rung: Rung| out_of_reach.iter().find(|(name, _)| name == rung.as_str()).map(|(_, why)| why.clone());
-    Rung::ALL.map(|rung| rung.report(chosen == rung.as_str(), why_not(rung))).to_vec()
+pub fn report_from_status(chosen: &str, out_of_reach: &[(String, String)]) -> Vec<ContainmentReport> {
+    let why_not = |rung: ContainmentLevel| {
+        out_of_reach.iter().find(|(name, _)| name == rung.as_str()).map(|(_, why)| why.clone())
+    };
+    ContainmentLevel::ALL.map(|rung| rung.report(chosen == rung.as_str(), why_not(rung))).to_vec()
 }
 
 /// Resource limits of each lease's control group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limits {
+pub struct CgroupLimits {
     /// `memory.max`, in bytes.
     pub memory_bytes_max: Option<u64>,
     /// `pids.max`.
@@ -353,7 +366,7 @@ pub struct Limits {
     pub cpu_weight: Option<u64>,
 }
 
-impl Limits {
+impl CgroupLimits {
     /// Returns these limits, with unset ones taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
@@ -379,23 +392,23 @@ impl Limits {
 /// Containment settings of a supervisor: decided once, at start, and kept across in-place upgrades (H14).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Holding {
+pub struct Containment {
     /// Containment level for new leases.
-    pub rung: Rung,
+    pub rung: ContainmentLevel,
     /// Subtree of control groups of this state directory. Set on every level: earlier leases may have groups
     /// there.
-    pub subtree: Subtree,
+    pub subtree: CgroupSubtree,
     /// Limits of each new lease.
-    pub limits: Limits,
+    pub limits: CgroupLimits,
 }
 
-impl Holding {
+impl Containment {
     /// Returns the control group of a new lease, if the level uses control groups.
     #[must_use]
-    pub fn leaf(&self, lease_id: LeaseId) -> Option<Leaf> {
+    pub fn leaf(&self, lease_id: LeaseId) -> Option<LeaseCgroup> {
         match self.rung {
-            Rung::R1 => Some(self.subtree.leaf(lease_id)),
-            Rung::R2 | Rung::R3 | Rung::R4 => None,
+            ContainmentLevel::R1 => Some(self.subtree.leaf(lease_id)),
+            ContainmentLevel::R2 | ContainmentLevel::R3 | ContainmentLevel::R4 => None,
         }
     }
 }
@@ -404,7 +417,7 @@ impl Holding {
 mod tests {
     use super::*;
 
-    const ALL: Abilities = Abilities {
+    const ALL: KernelFeatures = KernelFeatures {
         signals: true,
         pidfd: true,
         pidfs_inode: true,
@@ -412,7 +425,7 @@ mod tests {
         scm_pidfd: true,
         proc_list: true,
         subreaper: true,
-        groups: Groups::Work,
+        groups: CgroupSupport::Work,
         limit_memory: true,
         limit_pids: true,
         limit_cpu: true,
@@ -420,12 +433,12 @@ mod tests {
 
     #[test]
     fn the_best_rung_there_is_or_the_one_that_was_asked_for() {
-        use RungWish::{Auto, R1, R2, R3};
-        let no_groups = Abilities { groups: Groups::NotDelegated, ..ALL };
-        let no_pidfd = Abilities { pidfd: false, ..no_groups };
-        let only_groups = Abilities { pidfd: false, ..ALL };
-        let blind = Abilities { proc_list: false, ..ALL };
-        let mute = Abilities { signals: false, ..ALL };
+        use ContainmentSetting::{Auto, R1, R2, R3};
+        let no_groups = KernelFeatures { groups: CgroupSupport::NotDelegated, ..ALL };
+        let no_pidfd = KernelFeatures { pidfd: false, ..no_groups };
+        let only_groups = KernelFeatures { pidfd: false, ..ALL };
+        let blind = KernelFeatures { proc_list: false, ..ALL };
+        let mute = KernelFeatures { signals: false, ..ALL };
         for (name, abilities, wish, want) in [
             ("everything", ALL, Auto, Ok("R1")),
             ("no groups", no_groups, Auto, Ok("R2")),
@@ -433,11 +446,11 @@ mod tests {
             ("groups without pidfds", only_groups, Auto, Ok("R1")),
             ("19: no process list", blind, Auto, Ok("R4")),
             ("25: nothing can be signalled", mute, Auto, Ok("R4")),
-            ("nothing", Abilities::NONE, Auto, Ok("R4")),
+            ("nothing", KernelFeatures::NONE, Auto, Ok("R4")),
             ("asked for less", ALL, R2, Ok("R2")),
             ("asked for much less", ALL, R3, Ok("R3")),
             ("asked for what is there", ALL, R1, Ok("R1")),
-            ("R1 without groups", no_groups, R1, Err(Groups::NotDelegated.why())),
+            ("R1 without groups", no_groups, R1, Err(CgroupSupport::NotDelegated.why())),
             (
                 "R2 without pidfds",
                 no_pidfd,
@@ -448,10 +461,11 @@ mod tests {
             ("R2 without a list", blind, R2, Err("/proc does not list processes; mount it")),
             ("R3 without a list", blind, R3, Err("/proc does not list processes; mount it")),
         ] {
-            let got = choose(&abilities, wish).map(Rung::as_str).map_err(|no| no.why);
+            let got = select_level(&abilities, wish).map(ContainmentLevel::as_str).map_err(|no| no.why);
             assert_eq!(got, want, "{name}");
         }
-        let refusal = NoRung { rung: Rung::R1, why: Groups::NotDelegated.why() }.to_string();
+        let refusal = ContainmentError { rung: ContainmentLevel::R1, why: CgroupSupport::NotDelegated.why() }
+            .to_string();
         assert!(
             refusal.starts_with("rung = \"R1\" is configured and cannot be had here: no group can be made"),
             "{refusal}"
@@ -459,10 +473,10 @@ mod tests {
     }
 
     #[test]
-    fn h23_every_rung_is_explained_with_its_residue() {
-        let no_groups = Abilities { groups: Groups::ReadOnly, ..ALL };
-        let shown = |abilities: &Abilities, config: &Config| {
-            explain(abilities, config)
+    fn every_rung_is_explained_with_its_residue() {
+        let no_groups = KernelFeatures { groups: CgroupSupport::ReadOnly, ..ALL };
+        let shown = |abilities: &KernelFeatures, config: &Config| {
+            report_levels(abilities, config)
                 .into_iter()
                 .map(|r| format!("{} {}{}", r.rung, r.possible, if r.chosen { " *" } else { "" }))
                 .collect::<Vec<_>>()
@@ -470,30 +484,34 @@ mod tests {
         let config = Config::default();
         assert_eq!(shown(&ALL, &config), ["R1 true *", "R2 true", "R3 true", "R4 true"]);
         assert_eq!(shown(&no_groups, &config), ["R1 false", "R2 true *", "R3 true", "R4 true"]);
-        let asked = Config { rung: RungWish::R1, ..config };
+        let asked = Config { rung: ContainmentSetting::R1, ..config };
         assert_eq!(shown(&no_groups, &asked), ["R1 false", "R2 true", "R3 true", "R4 true"]);
-        for report in explain(&no_groups, &asked) {
+        for report in report_levels(&no_groups, &asked) {
             assert_eq!(report.why_not.is_none(), report.possible, "{}", report.rung);
             assert_eq!(report.residue.is_empty(), report.rung == "R4", "{}", report.rung);
             assert!(!report.misses.is_empty() && !report.catches.is_empty());
         }
-        assert!(Rung::R1 < Rung::R2 && Rung::R3 < Rung::R4, "best first");
+        assert!(
+            ContainmentLevel::R1 < ContainmentLevel::R2 && ContainmentLevel::R3 < ContainmentLevel::R4,
+            "best first"
+        );
         // Who only hears of it explains the same.
-        for abilities in [&ALL, &no_groups, &Abilities::NONE] {
-            let chosen = choose(abilities, RungWish::Auto).map_or("", Rung::as_str);
+        for abilities in [&ALL, &no_groups, &KernelFeatures::NONE] {
+            let chosen =
+                select_level(abilities, ContainmentSetting::Auto).map_or("", ContainmentLevel::as_str);
             assert_eq!(
-                explain_told(chosen, &out_of_reach(abilities)),
-                explain(abilities, &Config::default())
+                report_from_status(chosen, &unavailable_levels(abilities)),
+                report_levels(abilities, &Config::default())
             );
         }
     }
 
     /// What operators read is what the program says.
     #[test]
-    fn h23_the_runbook_says_the_same() {
-        let runbook = include_str!("../../../packaging/doc/runbook.md");
+    fn the_runbook_says_the_same() {
+        let runbook = include_str!("../../../docs/manual/runbook.md");
         let runbook = runbook.split_whitespace().collect::<Vec<_>>().join(" ");
-        for report in explain(&ALL, &Config::default()) {
+        for report in report_levels(&ALL, &Config::default()) {
             let said = [report.holds_by, report.needs, report.catches, report.misses];
             for words in said.iter().chain(report.residue) {
                 assert!(runbook.contains(words), "{}: the runbook does not say: {words}", report.rung);

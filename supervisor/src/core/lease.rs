@@ -32,7 +32,7 @@ impl LeaseEvent {
 /// Error: transition that the state machine does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a lease that is {from} cannot take {event:?}")]
-pub struct Illegal {
+pub struct TransitionError {
     /// State before the event.
     pub from: LeaseState,
     /// Rejected event.
@@ -42,11 +42,11 @@ pub struct Illegal {
 /// Returns the state after an event.
 ///
 /// # Errors
-/// [`Illegal`] for a pair that is not in the table.
-pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Illegal> {
+/// [`TransitionError`] for a pair that is not in the table.
+pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, TransitionError> {
     use LeaseEvent::{Bind, Close, Gone, Lose, Run};
     use LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
-    let illegal = Err(Illegal { from: state, event });
+    let illegal = Err(TransitionError { from: state, event });
     match (state, event) {
         (Reserved, Bind) => Ok(Bound),
         (Bound, Run) => Ok(Open),
@@ -66,7 +66,7 @@ pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Ille
 /// `Lose` if the tree vanished earlier, the wrapper exited without a report (`vanished`), or a running
 /// process could belong to the tree but does not prove it (`doubtful`).
 #[must_use]
-pub const fn ending(state: LeaseState, vanished: bool, doubtful: bool) -> LeaseEvent {
+pub const fn ending_event(state: LeaseState, vanished: bool, doubtful: bool) -> LeaseEvent {
     match state {
         LeaseState::Closing if !vanished && !doubtful => LeaseEvent::Gone,
         LeaseState::Closing
@@ -93,7 +93,7 @@ pub struct ProcessRecord {
 /// Boot and namespaces in which recorded pids and start times are valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scope {
+pub struct PidScope {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// Inode of the pid namespace.
@@ -120,7 +120,7 @@ pub struct NsInit {
 impl NsInit {
     /// True unless a fact known for both differs. Start times are compared only if both were read with one
     /// clock.
-    fn may_be(self, other: Self, one_clock: bool) -> bool {
+    fn may_equal(self, other: Self, one_clock: bool) -> bool {
         let ticks = self.start_ticks.zip(other.start_ticks).filter(|_| one_clock);
         match (self.inode.zip(other.inode), ticks) {
             (Some((then, now)), _) | (None, Some((then, now))) => then == now,
@@ -129,9 +129,9 @@ impl NsInit {
     }
 }
 
-/// Relation of a recorded [`Scope`] to the current one.
+/// Relation of a recorded [`PidScope`] to the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ScopeRelation {
     /// The same scope: recorded pids are still valid.
     Here,
     /// An earlier boot: no recorded process is alive.
@@ -140,7 +140,7 @@ pub enum Place {
     Elsewhere(&'static str),
 }
 
-impl Scope {
+impl PidScope {
     /// Returns why no recorded process can be alive, if that is certain: the boot or the pid namespace has
     /// ended. An unreadable record proves nothing.
     #[must_use]
@@ -168,24 +168,24 @@ impl Scope {
 
     /// Returns the relation of this recorded scope to the current one.
     #[must_use]
-    pub fn seen_from(&self, here: &Self) -> Place {
+    pub fn relation_to(&self, here: &Self) -> ScopeRelation {
         if self.boot_id != here.boot_id {
-            return Place::EarlierBoot;
+            return ScopeRelation::EarlierBoot;
         }
         if self.pidns != here.pidns {
-            return Place::Elsewhere("it was recorded in another pid namespace");
+            return ScopeRelation::Elsewhere("it was recorded in another pid namespace");
         }
-        if !self.init.may_be(here.init, self.shares_clock(here)) {
-            return Place::Elsewhere("it was recorded in a pid namespace that has ended since");
+        if !self.init.may_equal(here.init, self.shares_clock(here)) {
+            return ScopeRelation::Elsewhere("it was recorded in a pid namespace that has ended since");
         }
-        Place::Here
+        ScopeRelation::Here
     }
 }
 
 /// Process tree of a bound lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Bound {
+pub struct BoundProcesses {
     /// Wrapper, the root of the tree.
     pub wrapper: ProcessRecord,
     /// Adapter process.
@@ -219,9 +219,9 @@ pub struct Lease {
     /// Supervisor that spawned the lease.
     pub supervisor: ProcessRecord,
     /// Scope in which all pids of this row are valid.
-    pub scope: Scope,
+    pub scope: PidScope,
     /// Process tree, once known.
-    pub bound: Option<Bound>,
+    pub bound: Option<BoundProcesses>,
     /// SHA-256 of the argument vector, in hex.
     pub command_hash: String,
     /// SHA-256 of the whole spawn request, in hex. A repeated request must match.
@@ -256,8 +256,8 @@ impl Lease {
     /// Applies an event and records the reason.
     ///
     /// # Errors
-    /// [`Illegal`]; the lease is unchanged.
-    pub fn apply(&mut self, event: LeaseEvent, reason: &str) -> Result<(), Illegal> {
+    /// [`TransitionError`]; the lease is unchanged.
+    pub fn apply(&mut self, event: LeaseEvent, reason: &str) -> Result<(), TransitionError> {
         let to = on(self.state, event)?;
         if to != self.state || self.state_reason.is_empty() {
             self.explain(reason);
@@ -271,7 +271,7 @@ impl Lease {
 
     /// Sets the reason of the state.
     pub fn explain(&mut self, reason: &str) {
-        self.state_reason = harmless(reason);
+        self.state_reason = sanitize_reason(reason);
     }
 
     /// Takes a lease with an untrusted record out of use: sets the state to lost and removes its pids, so
@@ -344,7 +344,7 @@ pub const REASON_BYTES_MAX: usize = 500;
 /// Makes a reason safe to store and print: one line, no control characters, at most `REASON_BYTES_MAX`
 /// bytes.
 #[must_use]
-pub fn harmless(reason: &str) -> String {
+pub fn sanitize_reason(reason: &str) -> String {
     let mut safe = String::new();
     for c in reason.chars() {
         let from = safe.len();
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn closed_is_final_and_lost_only_ends_once_more() {
         for event in LeaseEvent::ALL {
-            let closed = Illegal { from: LeaseState::Closed, event };
+            let closed = TransitionError { from: LeaseState::Closed, event };
             assert_eq!(on(LeaseState::Closed, event), Err(closed));
             assert_eq!(
                 on(LeaseState::Lost, event).ok(),
@@ -408,24 +408,24 @@ mod tests {
             for (vanished, doubtful) in [(false, false), (true, false), (false, true), (true, true)] {
                 let in_order = state == LeaseState::Closing && !vanished && !doubtful;
                 let want = if in_order { LeaseEvent::Gone } else { LeaseEvent::Lose };
-                assert_eq!(ending(state, vanished, doubtful), want, "{state} {vanished} {doubtful}");
+                assert_eq!(ending_event(state, vanished, doubtful), want, "{state} {vanished} {doubtful}");
             }
         }
     }
 
     #[test]
     fn a_reason_is_cut_and_harmless() {
-        assert_eq!(harmless("its agent ended"), "its agent ended");
-        assert_eq!(harmless("a\u{1b}[2Jb\n\u{9b}c\u{7f}é"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{7f}é");
-        let long = harmless(&"é".repeat(REASON_BYTES_MAX));
+        assert_eq!(sanitize_reason("its agent ended"), "its agent ended");
+        assert_eq!(sanitize_reason("a\u{1b}[2Jb\n\u{9b}c\u{7f}é"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{7f}é");
+        let long = sanitize_reason(&"é".repeat(REASON_BYTES_MAX));
         assert_eq!((long.len(), long.chars().all(|c| c == 'é')), (REASON_BYTES_MAX, true));
-        let escapes = harmless(&"\u{1b}".repeat(REASON_BYTES_MAX));
+        let escapes = sanitize_reason(&"\u{1b}".repeat(REASON_BYTES_MAX));
         assert!(escapes.len() <= REASON_BYTES_MAX && escapes.ends_with("\\u{1b}"), "no escape is cut in two");
     }
 
     #[test]
-    fn c12_c13_s_first_processes_are_compared_by_one_clock_or_by_their_inodes() {
-        let here = Scope {
+    fn first_processes_are_compared_by_one_clock_or_by_their_inodes() {
+        let here = PidScope {
             boot_id: "boot".into(),
             pidns: 7,
             timens: Some(3),
@@ -439,22 +439,22 @@ mod tests {
             ("the same inode", Some(4), NsInit { inode: Some(3), ..other }, true),
             ("another inode", Some(4), NsInit { inode: Some(2), ..other }, false),
         ] {
-            let scope = Scope { timens, init, ..here.clone() };
-            assert_eq!(scope.seen_from(&here) == Place::Here, is_here, "{name}");
+            let scope = PidScope { timens, init, ..here.clone() };
+            assert_eq!(scope.relation_to(&here) == ScopeRelation::Here, is_here, "{name}");
         }
     }
 
     #[test]
-    fn h23_s_only_another_boot_or_an_ended_namespace_proves_an_end_by_itself() {
+    fn only_another_boot_or_an_ended_namespace_proves_an_end_by_itself() {
         let init = |inode| NsInit { start_ticks: Some(1), inode };
-        let here = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: init(Some(3)) };
+        let here = PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: init(Some(3)) };
         for (name, scope, over) in [
             ("the same", here.clone(), false),
-            ("another boot", Scope { boot_id: "other".into(), ..here.clone() }, true),
-            ("a boot that cannot be read", Scope { boot_id: String::new(), ..here.clone() }, false),
-            ("another namespace, which may live", Scope { pidns: 8, ..here.clone() }, false),
-            ("one that ended", Scope { init: init(Some(2)), ..here.clone() }, true),
-            ("one whose first process is not known", Scope { init: init(None), ..here.clone() }, false),
+            ("another boot", PidScope { boot_id: "other".into(), ..here.clone() }, true),
+            ("a boot that cannot be read", PidScope { boot_id: String::new(), ..here.clone() }, false),
+            ("another namespace, which may live", PidScope { pidns: 8, ..here.clone() }, false),
+            ("one that ended", PidScope { init: init(Some(2)), ..here.clone() }, true),
+            ("one whose first process is not known", PidScope { init: init(None), ..here.clone() }, false),
         ] {
             assert_eq!(scope.is_over(&here).is_some(), over, "{name}");
         }
@@ -479,7 +479,7 @@ pub(crate) mod fixture {
             wrapper_root: "/w".into(),
             wrapper_path: "/w/acp-wrapper".into(),
             supervisor: ProcessRecord { pid: 50, start_ticks: 1, inode: Some(2) },
-            scope: Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
+            scope: PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
             bound: None,
             command_hash: "aa".into(),
             spec_hash: "bb".into(),

@@ -2,7 +2,7 @@
 //! lease's control group, and therefore containment level R1.
 
 use crate::config::Config;
-use crate::core::ladder::{Abilities, Limits, Rung};
+use crate::core::ladder::{CgroupLimits, ContainmentLevel, KernelFeatures};
 
 /// File in a cgroup v2 directory with the list of available controllers.
 pub const CONTROLLERS_FILE: &str = "cgroup.controllers";
@@ -62,7 +62,10 @@ impl Controllers {
 }
 
 /// Returns each limit as configuration key, controller, value, and whether this machine has the controller.
-fn each(limits: &Limits, abilities: &Abilities) -> [(&'static str, &'static str, Option<u64>, bool); 3] {
+fn named_limits(
+    limits: &CgroupLimits,
+    abilities: &KernelFeatures,
+) -> [(&'static str, &'static str, Option<u64>, bool); 3] {
     [
         ("memory_max_bytes", "memory", limits.memory_bytes_max, abilities.limit_memory),
         ("pids_max", "pids", limits.pids_max, abilities.limit_pids),
@@ -71,9 +74,9 @@ fn each(limits: &Limits, abilities: &Abilities) -> [(&'static str, &'static str,
 }
 
 /// Returns the limits configured for all leases; 0 in the configuration means no limit.
-fn configured(config: &Config) -> Limits {
+fn configured_limits(config: &Config) -> CgroupLimits {
     let limit = |value: u64| (value > 0).then_some(value);
-    Limits {
+    CgroupLimits {
         memory_bytes_max: limit(config.memory_max_bytes),
         pids_max: limit(config.pids_max),
         cpu_weight: limit(config.cpu_weight),
@@ -82,23 +85,27 @@ fn configured(config: &Config) -> Limits {
 
 /// Returns the configured limits that can be enforced for every lease.
 #[must_use]
-pub fn held(rung: Rung, abilities: &Abilities, config: &Config) -> Limits {
-    let limits = configured(config);
-    let [memory_bytes_max, pids_max, cpu_weight] =
-        each(&limits, abilities).map(|(_, _, value, has)| value.filter(|_| has && rung == Rung::R1));
-    Limits { memory_bytes_max, pids_max, cpu_weight }
+pub fn enforceable_limits(
+    rung: ContainmentLevel,
+    abilities: &KernelFeatures,
+    config: &Config,
+) -> CgroupLimits {
+    let limits = configured_limits(config);
+    let [memory_bytes_max, pids_max, cpu_weight] = named_limits(&limits, abilities)
+        .map(|(_, _, value, has)| value.filter(|_| has && rung == ContainmentLevel::R1));
+    CgroupLimits { memory_bytes_max, pids_max, cpu_weight }
 }
 
 /// Returns a warning for each limit, global or of a tenant, that is configured and cannot be enforced.
 #[must_use]
 pub fn without_effect(
-    rung: Rung,
-    abilities: &Abilities,
+    rung: ContainmentLevel,
+    abilities: &KernelFeatures,
     controllers: &Controllers,
     config: &Config,
 ) -> Vec<String> {
     let tenants = config.tenant.iter().enumerate().map(|(at, tenant)| {
-        let limits = Limits {
+        let limits = CgroupLimits {
             memory_bytes_max: tenant.memory_max_bytes,
             pids_max: tenant.pids_max,
             cpu_weight: tenant.cpu_weight,
@@ -106,12 +113,12 @@ pub fn without_effect(
         (format!(" of [[tenant]] number {}", at + 1), limits)
     });
     let mut warnings = Vec::new();
-    for (whose, limits) in std::iter::once((String::new(), configured(config))).chain(tenants) {
-        for (key, controller, value, has) in each(&limits, abilities) {
-            if value.is_none() || (rung == Rung::R1 && has) {
+    for (whose, limits) in std::iter::once((String::new(), configured_limits(config))).chain(tenants) {
+        for (key, controller, value, has) in named_limits(&limits, abilities) {
+            if value.is_none() || (rung == ContainmentLevel::R1 && has) {
                 continue;
             }
-            let why = if rung == Rung::R1 {
+            let why = if rung == ContainmentLevel::R1 {
                 controllers.why_not(controller)
             } else {
                 format!(
@@ -129,16 +136,16 @@ pub fn without_effect(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::core::ladder::Groups;
+    use crate::core::ladder::CgroupSupport;
 
-    const ALL: Abilities = Abilities {
-        groups: Groups::Work,
+    const ALL: KernelFeatures = KernelFeatures {
+        groups: CgroupSupport::Work,
         limit_memory: true,
         limit_pids: true,
         limit_cpu: true,
-        ..Abilities::NONE
+        ..KernelFeatures::NONE
     };
-    const NO_PIDS: Abilities = Abilities { limit_pids: false, ..ALL };
+    const NO_PIDS: KernelFeatures = KernelFeatures { limit_pids: false, ..ALL };
     const MOUNTS: &str = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
                           39 31 0:36 / /sys/fs/cgroup/pids rw,relatime shared:3 - cgroup cgroup rw,pids\n\
                           41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
@@ -156,13 +163,13 @@ mod tests {
         let config = Config::parse("memory_max_bytes = 1073741824\npids_max = 64").unwrap();
         let weight = Config::parse("cpu_weight = 50").unwrap();
         for (rung, abilities, config, want) in [
-            (Rung::R1, ALL, &config, vec![("memory.max", 1 << 30), ("pids.max", 64)]),
-            (Rung::R1, NO_PIDS, &config, vec![("memory.max", 1 << 30)]),
-            (Rung::R2, ALL, &config, vec![]),
-            (Rung::R1, ALL, &weight, vec![("cpu.weight", 50)]),
-            (Rung::R1, ALL, &Config::default(), vec![]),
+            (ContainmentLevel::R1, ALL, &config, vec![("memory.max", 1 << 30), ("pids.max", 64)]),
+            (ContainmentLevel::R1, NO_PIDS, &config, vec![("memory.max", 1 << 30)]),
+            (ContainmentLevel::R2, ALL, &config, vec![]),
+            (ContainmentLevel::R1, ALL, &weight, vec![("cpu.weight", 50)]),
+            (ContainmentLevel::R1, ALL, &Config::default(), vec![]),
         ] {
-            assert_eq!(held(rung, &abilities, config).files(), want, "{rung:?}");
+            assert_eq!(enforceable_limits(rung, &abilities, config).files(), want, "{rung:?}");
         }
     }
 
@@ -171,15 +178,15 @@ mod tests {
         let (all, tenant) = ("pids_max = 64", "[[tenant]]\nuid = 6\n[[tenant]]\nuid = 5\npids_max = 1");
         let on_r2 = "limits need rung R1, and R2 is in use; acp-supervisor doctor says why";
         for (text, rung, abilities, (offered, mounts), want) in [
-            (all, Rung::R1, ALL, ("cpu pids", UNIFIED), None),
-            (all, Rung::R1, NO_PIDS, ("", MOUNTS), Some(("", BOUND))),
-            (all, Rung::R1, NO_PIDS, ("cpu memory\n", UNIFIED), Some(("", KEPT))),
-            (all, Rung::R1, NO_PIDS, ("cpu pids\n", UNIFIED), Some(("", BUSY))),
-            (all, Rung::R2, ALL, ("", MOUNTS), Some(("", on_r2))),
-            (tenant, Rung::R1, ALL, ("pids", UNIFIED), None),
-            (tenant, Rung::R1, NO_PIDS, ("", MOUNTS), Some((" of [[tenant]] number 2", BOUND))),
-            (tenant, Rung::R2, ALL, ("", MOUNTS), Some((" of [[tenant]] number 2", on_r2))),
-            ("memory_max_bytes = 1", Rung::R1, NO_PIDS, ("", MOUNTS), None),
+            (all, ContainmentLevel::R1, ALL, ("cpu pids", UNIFIED), None),
+            (all, ContainmentLevel::R1, NO_PIDS, ("", MOUNTS), Some(("", BOUND))),
+            (all, ContainmentLevel::R1, NO_PIDS, ("cpu memory\n", UNIFIED), Some(("", KEPT))),
+            (all, ContainmentLevel::R1, NO_PIDS, ("cpu pids\n", UNIFIED), Some(("", BUSY))),
+            (all, ContainmentLevel::R2, ALL, ("", MOUNTS), Some(("", on_r2))),
+            (tenant, ContainmentLevel::R1, ALL, ("pids", UNIFIED), None),
+            (tenant, ContainmentLevel::R1, NO_PIDS, ("", MOUNTS), Some((" of [[tenant]] number 2", BOUND))),
+            (tenant, ContainmentLevel::R2, ALL, ("", MOUNTS), Some((" of [[tenant]] number 2", on_r2))),
+            ("memory_max_bytes = 1", ContainmentLevel::R1, NO_PIDS, ("", MOUNTS), None),
         ] {
             let controllers = Controllers::found("/g", offered, mounts);
             let want = want.map(|(whose, why)| format!("pids_max{whose} has no effect: {why}"));

@@ -1,22 +1,22 @@
 //! Checks of stored leases at start. A row with impossible pids is quarantined. If several leases name one
 //! process, all but the lease that owns the process are quarantined.
 
-use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
+use crate::core::lease::{BoundProcesses, Lease, PidScope, ProcessRecord, ScopeRelation};
 use acp_shared::protocol::LeaseState;
 use std::collections::{BTreeMap, HashSet};
 
 /// Identity of the loading supervisor.
 #[derive(Debug, Clone, Copy)]
-pub struct Own<'a> {
+pub struct SupervisorIdentity<'a> {
     /// Scope of the supervisor.
-    pub scope: &'a Scope,
+    pub scope: &'a PidScope,
     /// Pids of the supervisor and its ancestors.
-    pub line: &'a HashSet<i32>,
+    pub ancestry: &'a HashSet<i32>,
 }
 
 /// Returns why a recorded tree is impossible; `None` if it is plausible. Before a lease is bound, its wrapper
 /// is verified to lead a session and its adapter to lead a process group.
-fn fault(bound: &Bound, supervisor: i32) -> Option<&'static str> {
+fn fault(bound: &BoundProcesses, supervisor: i32) -> Option<&'static str> {
     let pids = [bound.wrapper.pid, bound.adapter.pid, bound.pgid, bound.sid];
     if pids.into_iter().any(|pid| pid <= 1) {
         return Some("it names a process number that no lease can have");
@@ -35,9 +35,9 @@ fn fault(bound: &Bound, supervisor: i32) -> Option<&'static str> {
 
 /// Quarantines untrusted leases in place. `now` returns the current process of a pid. Returns the changed
 /// leases.
-pub fn settle(
+pub fn quarantine_invalid(
     leases: &mut Vec<Lease>,
-    own: Own<'_>,
+    own: SupervisorIdentity<'_>,
     at_ms: u64,
     now: impl Fn(i32) -> Option<ProcessRecord>,
 ) -> Vec<Lease> {
@@ -52,8 +52,8 @@ pub fn settle(
     // Lost leases are examined again later; closed ones are not.
     for lease in leases.iter_mut().filter(|l| l.state != LeaseState::Closed) {
         let Some(bound) = lease.bound else { continue };
-        let ours = |pid: &i32| own.line.contains(pid);
-        let here = lease.scope.seen_from(own.scope) == Place::Here;
+        let ours = |pid: &i32| own.ancestry.contains(pid);
+        let here = lease.scope.relation_to(own.scope) == ScopeRelation::Here;
         // The pid of an ended lease may belong to this supervisor by now.
         let itself =
             here && !lease.state.is_ended() && [bound.wrapper.pid, bound.adapter.pid].iter().any(ours);
@@ -64,7 +64,7 @@ pub fn settle(
             changed.push(lease.clone());
         }
     }
-    for place in doubles(leases, own.scope, now) {
+    for place in duplicate_pids(leases, own.scope, now) {
         if let Some(lease) = leases.get_mut(place) {
             lease.quarantine("a newer lease names the same process, and that is the one that runs", at_ms);
             changed.push(lease.clone());
@@ -75,11 +75,15 @@ pub fn settle(
 
 /// Returns the indexes of running leases whose processes provably belong to another lease. If the process
 /// with a shared pid belongs to none of them, each lease is verified separately later.
-fn doubles(leases: &[Lease], scope: &Scope, now: impl Fn(i32) -> Option<ProcessRecord>) -> Vec<usize> {
+fn duplicate_pids(
+    leases: &[Lease],
+    scope: &PidScope,
+    now: impl Fn(i32) -> Option<ProcessRecord>,
+) -> Vec<usize> {
     let mut by_pid: BTreeMap<i32, Vec<(usize, ProcessRecord)>> = BTreeMap::new();
     for (place, lease) in leases.iter().enumerate() {
         if let Some(bound) = lease.bound.filter(|_| !lease.state.is_ended()) {
-            if lease.scope.seen_from(scope) != Place::Here {
+            if lease.scope.relation_to(scope) != ScopeRelation::Here {
                 continue;
             }
             for process in [bound.wrapper, bound.adapter] {
@@ -117,20 +121,25 @@ mod tests {
         let record = |pid| ProcessRecord { pid, start_ticks: 5, inode: Some(inode) };
         let mut lease = fixture::lease();
         lease.state = LeaseState::Open;
-        lease.bound =
-            Some(Bound { wrapper: record(wrapper), adapter: record(adapter), pgid: adapter, sid: wrapper });
+        lease.bound = Some(BoundProcesses {
+            wrapper: record(wrapper),
+            adapter: record(adapter),
+            pgid: adapter,
+            sid: wrapper,
+        });
         lease
     }
 
     fn settled(mut leases: Vec<Lease>, now: impl Fn(i32) -> Option<ProcessRecord>) -> (Vec<Lease>, usize) {
         let line = HashSet::from([OWN, 1]);
         let scope = fixture::lease().scope;
-        let changed = settle(&mut leases, Own { scope: &scope, line: &line }, 9, now);
+        let changed =
+            quarantine_invalid(&mut leases, SupervisorIdentity { scope: &scope, ancestry: &line }, 9, now);
         (leases, changed.len())
     }
 
     #[test]
-    fn c14_s_a_lease_that_names_what_no_lease_can_is_lost_and_names_nothing() {
+    fn a_lease_that_names_what_no_lease_can_is_lost_and_names_nothing() {
         let mut alien_group = tree(100, 101, 1);
         alien_group.bound.as_mut().unwrap().pgid = 77;
         let mut alien_session = tree(100, 101, 1);
@@ -171,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn c66_s_of_leases_that_name_one_process_the_one_that_runs_stands() {
+    fn of_leases_that_name_one_process_the_one_that_runs_stands() {
         let runs = |inode| move |pid| Some(ProcessRecord { pid, start_ticks: 5, inode: Some(inode) });
         let three = || vec![tree(100, 101, 1), tree(100, 201, 2), tree(301, 100, 3)];
         for (inode, right) in [(1, 0), (2, 1), (3, 2)] {
@@ -187,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn c66_s_of_rows_with_one_id_the_later_one_stands() {
+    fn of_rows_with_one_id_the_later_one_stands() {
         let (first, mut second) = (tree(100, 101, 1), tree(200, 201, 2));
         second.lease_id = first.lease_id;
         let (leases, _) = settled(vec![first, second.clone()], |_| None);

@@ -22,7 +22,7 @@ pub struct Progress {
 
 /// Acknowledged output of a running lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Acked {
+pub struct AckedOutput {
     /// Lease id.
     pub lease_id: LeaseId,
     /// First unacknowledged byte.
@@ -39,7 +39,7 @@ pub fn advance(
     known: &Installation,
     epoch: u64,
     marks: &Marks,
-    acked: &[Acked],
+    acked: &[AckedOutput],
     now_ms: u64,
 ) -> Result<Progress, Refusal> {
     let progress = &known.progress;
@@ -71,7 +71,7 @@ pub fn advance(
     }
 }
 
-fn behind_offset(progress: &Progress, marks: &Marks, acked: &[Acked]) -> Option<String> {
+fn behind_offset(progress: &Progress, marks: &Marks, acked: &[AckedOutput]) -> Option<String> {
     let shown: HashMap<LeaseId, u64> = marks.offsets.iter().copied().collect();
     acked.iter().find_map(|acked| {
         let offset = shown.get(&acked.lease_id).filter(|offset| **offset < acked.offset)?;
@@ -101,7 +101,7 @@ mod tests {
     struct Case {
         known: Installation,
         marks: Marks,
-        acked: Vec<Acked>,
+        acked: Vec<AckedOutput>,
     }
 
     /// Epoch 5 of a gateway with 100 events and one agent, acknowledged up to byte 40.
@@ -116,7 +116,7 @@ mod tests {
             damaged: None,
         };
         let marks = Marks { start_id, event_id: 100, offsets: vec![(lease_id, 40)], accepts_loss: false };
-        Case { known, marks, acked: vec![Acked { lease_id, offset: 40, started_at_ms: 1_000 }] }
+        Case { known, marks, acked: vec![AckedOutput { lease_id, offset: 40, started_at_ms: 1_000 }] }
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! Plans for the leases of earlier supervisors. Plans start from lease records, never from processes that
 //! merely look like agents.
 
-use crate::core::lease::{Lease, LeaseEvent, Place, Scope, ending};
-use crate::core::retain::Rest;
-use crate::core::verify::Holder;
+use crate::core::lease::{Lease, LeaseEvent, PidScope, ScopeRelation, ending_event};
+use crate::core::retain::LostFinding;
+use crate::core::verify::SpawnerState;
 
 /// Evidence about one lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Findings {
     /// Scope of this supervisor; `None` if unreadable.
-    pub here: Option<Scope>,
+    pub here: Option<PidScope>,
     /// Life state of the lease's supervisor.
-    pub holder: Holder,
+    pub holder: SpawnerState,
     /// Verified processes of the tree to signal, children first.
     pub owned: Vec<i32>,
     /// Reason why the verdict on some process of the tree is unknown, if any.
@@ -23,7 +23,7 @@ pub struct Findings {
 /// Stage of ending an orphaned tree, in order. The effects of each stage are recorded before the next one
 /// begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum ReapStage {
     /// Opens and verifies its processes.
     Examine,
     /// Stores the lease as closing, before anything is signalled.
@@ -36,25 +36,25 @@ pub enum Stage {
     Settle,
 }
 
-impl Stage {
+impl ReapStage {
     /// All stages, in order.
     pub const ALL: [Self; 5] = [Self::Examine, Self::Record, Self::Term, Self::Kill, Self::Settle];
 }
 
 /// Plan for one lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Plan {
+pub enum ReapPlan {
     /// End these verified processes.
     Signal(Vec<i32>),
     /// No process is left: apply this event.
     Mark(LeaseEvent, &'static str),
     /// The lease is lost and remains so: record the latest finding about its tree (H23).
-    Rest(Rest),
+    StayLost(LostFinding),
     /// Leave the lease unchanged.
     Leave(&'static str),
 }
 
-impl Plan {
+impl ReapPlan {
     /// Returns the name used in reports.
     #[must_use]
     pub const fn action(&self) -> &'static str {
@@ -62,7 +62,7 @@ impl Plan {
             Self::Signal(_) => "signal",
             Self::Mark(LeaseEvent::Gone, _) => "mark_closed",
             Self::Mark(_, _) => "mark_lost",
-            Self::Rest(_) | Self::Leave(_) => "leave",
+            Self::StayLost(_) | Self::Leave(_) => "leave",
         }
     }
 
@@ -71,74 +71,80 @@ impl Plan {
     pub const fn why(&self) -> &'static str {
         match self {
             Self::Signal(_) => "its supervisor is dead and these processes are verified to be its tree",
-            Self::Mark(_, why) | Self::Leave(why) | Self::Rest(Rest::Gone(why) | Rest::Unproved(why)) => why,
+            Self::Mark(_, why)
+            | Self::Leave(why)
+            | Self::StayLost(LostFinding::Gone(why) | LostFinding::Unproved(why)) => why,
         }
     }
 }
 
 /// Reason why nothing can be proved about a quarantined lease.
-const NOT_BELIEVED: &str = "its record is not believed";
+const UNTRUSTED: &str = "its record is not believed";
 
 /// Plans for a lost lease. Only verified processes are signalled, and the end of the tree must be proved.
-fn rest(lease: &Lease, found: &Findings) -> Plan {
-    let unproved = |why| Plan::Rest(Rest::Unproved(why));
+fn plan_lost(lease: &Lease, found: &Findings) -> ReapPlan {
+    let unproved = |why| ReapPlan::StayLost(LostFinding::Unproved(why));
     let Some(here) = &found.here else { return unproved("boot id or pid namespace cannot be read") };
     if let Some(why) = lease.scope.is_over(here) {
-        return Plan::Rest(Rest::Gone(why));
+        return ReapPlan::StayLost(LostFinding::Gone(why));
     }
-    match lease.scope.seen_from(here) {
-        Place::Here if lease.is_quarantined() => return unproved(NOT_BELIEVED),
-        Place::Here => {}
-        Place::EarlierBoot => return unproved(NOT_BELIEVED),
-        Place::Elsewhere(why) => return unproved(why),
+    match lease.scope.relation_to(here) {
+        ScopeRelation::Here if lease.is_quarantined() => return unproved(UNTRUSTED),
+        ScopeRelation::Here => {}
+        ScopeRelation::EarlierBoot => return unproved(UNTRUSTED),
+        ScopeRelation::Elsewhere(why) => return unproved(why),
     }
     match found.holder {
-        Holder::Alive => return unproved("the supervisor that spawned it lives"),
-        Holder::Unknown => return unproved("it cannot be told whether the supervisor that spawned it lives"),
-        Holder::Dead => {}
+        SpawnerState::Alive => return unproved("the supervisor that spawned it lives"),
+        SpawnerState::Unknown => {
+            return unproved("it cannot be told whether the supervisor that spawned it lives");
+        }
+        SpawnerState::Dead => {}
     }
     match (found.owned.is_empty(), found.unknown.or(found.doubt)) {
-        (false, _) => Plan::Signal(found.owned.clone()),
+        (false, _) => ReapPlan::Signal(found.owned.clone()),
         (true, Some(why)) => unproved(why),
-        (true, None) => Plan::Rest(Rest::Gone("nothing is left of its tree")),
+        (true, None) => ReapPlan::StayLost(LostFinding::Gone("nothing is left of its tree")),
     }
 }
 
 /// Plans for one lease. A closed lease is left unchanged; a lost one is examined again.
 #[must_use]
-pub fn plan(lease: &Lease, found: &Findings) -> Plan {
+pub fn plan(lease: &Lease, found: &Findings) -> ReapPlan {
     use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
     match lease.state {
-        Closed => return Plan::Leave("it has ended"),
-        Lost => return rest(lease, found),
+        Closed => return ReapPlan::Leave("it has ended"),
+        Lost => return plan_lost(lease, found),
         Reserved | Bound | Open | Closing => {}
     }
-    let Some(here) = &found.here else { return Plan::Leave("boot id or pid namespace cannot be read") };
-    match lease.scope.seen_from(here) {
-        Place::Here => {}
-        Place::EarlierBoot => return Plan::Mark(LeaseEvent::Lose, "the machine was started anew since"),
-        Place::Elsewhere(why) => return Plan::Mark(LeaseEvent::Lose, why),
+    let Some(here) = &found.here else { return ReapPlan::Leave("boot id or pid namespace cannot be read") };
+    match lease.scope.relation_to(here) {
+        ScopeRelation::Here => {}
+        ScopeRelation::EarlierBoot => {
+            return ReapPlan::Mark(LeaseEvent::Lose, "the machine was started anew since");
+        }
+        ScopeRelation::Elsewhere(why) => return ReapPlan::Mark(LeaseEvent::Lose, why),
     }
     match found.holder {
-        Holder::Alive => return Plan::Leave("the supervisor that spawned it lives"),
-        Holder::Unknown => {
-            return Plan::Leave("it cannot be told whether the supervisor that spawned it lives");
+        SpawnerState::Alive => return ReapPlan::Leave("the supervisor that spawned it lives"),
+        SpawnerState::Unknown => {
+            return ReapPlan::Leave("it cannot be told whether the supervisor that spawned it lives");
         }
-        Holder::Dead => {}
+        SpawnerState::Dead => {}
     }
     if !found.owned.is_empty() {
-        return Plan::Signal(found.owned.clone());
+        return ReapPlan::Signal(found.owned.clone());
     }
     if let Some(why) = found.unknown {
-        return Plan::Leave(why);
+        return ReapPlan::Leave(why);
     }
-    let event = ending(lease.state, false, found.doubt.is_some());
+    let event = ending_event(lease.state, false, found.doubt.is_some());
     let why = match (event, found.doubt) {
         (LeaseEvent::Gone, _) => "its tree is gone",
         (_, Some(why)) => why,
         (_, None) => "its supervisor died and nothing is left of its tree",
     };
-    Plan::Mark(event, why)
+    ReapPlan::Mark(event, why)
 }
 
 #[cfg(test)]
@@ -148,18 +154,18 @@ mod tests {
     use acp_shared::protocol::LeaseState;
 
     /// Where a lease of the tests was made, and a look from there that finds nothing of it.
-    fn nothing_found() -> (Scope, Findings) {
-        let scope = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
+    fn nothing_found() -> (PidScope, Findings) {
+        let scope = PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
         let here = Some(scope.clone());
-        let found = Findings { here, holder: Holder::Dead, owned: vec![], unknown: None, doubt: None };
+        let found = Findings { here, holder: SpawnerState::Dead, owned: vec![], unknown: None, doubt: None };
         (scope, found)
     }
 
     #[test]
     fn plans() {
         let (scope, base) = nothing_found();
-        let other_boot = Some(Scope { boot_id: "other".into(), ..scope.clone() });
-        let other_ns = Some(Scope { pidns: 8, ..scope.clone() });
+        let other_boot = Some(PidScope { boot_id: "other".into(), ..scope.clone() });
+        let other_ns = Some(PidScope { pidns: 8, ..scope.clone() });
         let f = |change: &dyn Fn(&mut Findings)| {
             let mut found = base.clone();
             change(&mut found);
@@ -193,7 +199,7 @@ mod tests {
                 "17: the supervisor lives",
                 LeaseState::Open,
                 f(&|f| {
-                    f.holder = Holder::Alive;
+                    f.holder = SpawnerState::Alive;
                     f.owned = vec![9];
                 }),
                 "leave",
@@ -202,7 +208,7 @@ mod tests {
                 "it cannot be told",
                 LeaseState::Open,
                 f(&|f| {
-                    f.holder = Holder::Unknown;
+                    f.holder = SpawnerState::Unknown;
                     f.owned = vec![9];
                 }),
                 "leave",
@@ -221,36 +227,26 @@ mod tests {
     }
 
     #[test]
-    fn h23_s_a_lost_lease_is_gone_only_by_proof() {
+    fn a_lost_lease_is_gone_only_by_proof() {
         let (scope, base) = nothing_found();
-        let at = |change: &dyn Fn(&mut Scope)| {
+        let at = |change: &dyn Fn(&mut PidScope)| {
             let mut here = scope.clone();
             change(&mut here);
             Some(here)
         };
-        let gone = |why| Plan::Rest(Rest::Gone(why));
-        let unproved = |why| Plan::Rest(Rest::Unproved(why));
+        let gone = |why| ReapPlan::StayLost(LostFinding::Gone(why));
+        let unproved = |why| ReapPlan::StayLost(LostFinding::Unproved(why));
         let other_boot = at(&|here| here.boot_id = "other".into());
         for (name, found, sound, quarantined) in [
-            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(NOT_BELIEVED)),
+            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(UNTRUSTED)),
             (
                 "its tree is there",
                 Findings { owned: vec![9], ..base.clone() },
-                Plan::Signal(vec![9]),
-                unproved(NOT_BELIEVED),
+                ReapPlan::Signal(vec![9]),
+                unproved(UNTRUSTED),
             ),
-            (
-                "in doubt",
-                Findings { doubt: Some("?"), ..base.clone() },
-                unproved("?"),
-                unproved(NOT_BELIEVED),
-            ),
-            (
-                "not told",
-                Findings { unknown: Some("!"), ..base.clone() },
-                unproved("!"),
-                unproved(NOT_BELIEVED),
-            ),
+            ("in doubt", Findings { doubt: Some("?"), ..base.clone() }, unproved("?"), unproved(UNTRUSTED)),
+            ("not told", Findings { unknown: Some("!"), ..base.clone() }, unproved("!"), unproved(UNTRUSTED)),
             (
                 "another boot",
                 Findings { here: other_boot, owned: vec![9], ..base.clone() },
@@ -265,9 +261,9 @@ mod tests {
             ),
             (
                 "somebody else's",
-                Findings { holder: Holder::Alive, owned: vec![9], ..base.clone() },
+                Findings { holder: SpawnerState::Alive, owned: vec![9], ..base.clone() },
                 unproved("the supervisor that spawned it lives"),
-                unproved(NOT_BELIEVED),
+                unproved(UNTRUSTED),
             ),
             (
                 "it cannot be told where this is",
@@ -281,7 +277,10 @@ mod tests {
             lease.quarantine("it makes no sense", 1);
             assert_eq!(plan(&lease, &found), quarantined, "{name}, quarantined");
             lease.scope.boot_id.clear();
-            assert!(matches!(plan(&lease, &found), Plan::Rest(Rest::Unproved(_))), "{name}, no boot id");
+            assert!(
+                matches!(plan(&lease, &found), ReapPlan::StayLost(LostFinding::Unproved(_))),
+                "{name}, no boot id"
+            );
         }
     }
 }

@@ -73,7 +73,8 @@ impl Redactor {
         }
         let mut found = self.find(line);
         if ended {
-            found.extend(self.needles.iter().filter_map(|needle| Some((cut_off(line, needle)?, needle))));
+            found
+                .extend(self.needles.iter().filter_map(|needle| Some((find_cut_off(line, needle)?, needle))));
         }
         found.sort_by_key(|(range, _)| range.start);
         let (mut out, mut from) = (Vec::with_capacity(line.len().min(bytes_max)), 0);
@@ -102,7 +103,7 @@ impl Redactor {
 }
 
 /// Finds the beginning of a value at the end of a line.
-fn cut_off(line: &[u8], needle: &Needle) -> Option<Range<usize>> {
+fn find_cut_off(line: &[u8], needle: &Needle) -> Option<Range<usize>> {
     let value = needle.value.expose().as_bytes();
     let most = value.len().min(line.len());
     let ends = |count: &usize| value.get(..*count).is_some_and(|head| line.ends_with(head));

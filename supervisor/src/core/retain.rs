@@ -23,14 +23,14 @@ pub struct Clocks {
 impl Clocks {
     /// Returns the earlier of two readings: the wall clock, and the wall clock at start plus the elapsed
     /// time.
-    fn sober_wall_ms(&self) -> u64 {
+    fn plausible_wall_ms(&self) -> u64 {
         self.wall_ms.min(self.wall_at_start_ms.saturating_add(self.now_ms))
     }
 }
 
 /// End time of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndTime {
     /// Seen by this supervisor, at this time of its own clock.
     Seen(u64),
     /// Before this supervisor started, at this wall-clock time.
@@ -40,13 +40,13 @@ pub enum Ended {
 /// Returns when data that is kept for `keep_ms` is due for removal, on the supervisor's own clock: one
 /// millisecond after its time.
 #[must_use]
-pub fn due_ms(ended: Ended, keep_ms: u64, clocks: &Clocks) -> u64 {
+pub fn due_ms(ended: EndTime, keep_ms: u64, clocks: &Clocks) -> u64 {
     let keep_ms = keep_ms.saturating_add(1);
     match ended {
-        Ended::Seen(at_ms) => at_ms.saturating_add(keep_ms),
+        EndTime::Seen(at_ms) => at_ms.saturating_add(keep_ms),
         // Due after the whole time on the own clock, or earlier by a wall clock that had time to be set.
-        Ended::Before(at_wall_ms) => {
-            let by_wall = clocks.sober_wall_ms().checked_sub(at_wall_ms).map(|age_ms| {
+        EndTime::Before(at_wall_ms) => {
+            let by_wall = clocks.plausible_wall_ms().checked_sub(at_wall_ms).map(|age_ms| {
                 clocks.now_ms.saturating_add(keep_ms.saturating_sub(age_ms)).max(WALL_SETTLES_MS)
             });
             keep_ms.min(by_wall.unwrap_or(u64::MAX))
@@ -56,7 +56,7 @@ pub fn due_ms(ended: Ended, keep_ms: u64, clocks: &Clocks) -> u64 {
 
 /// Latest finding about a lost lease (H23).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
+pub enum LostFinding {
     /// No process of the tree is alive. Contains the reason.
     Gone(&'static str),
     /// The end of the tree is not proved. Contains the reason.
@@ -66,10 +66,10 @@ pub enum Rest {
 /// Text in the reason of a lost lease that is not proved gone.
 pub const NOT_PROVED: &str = "not proved gone";
 
-impl Rest {
+impl LostFinding {
     /// Returns the text that follows the reason of the lease.
     #[must_use]
-    pub fn in_words(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             Self::Gone(why) => format!("proved gone ({why})"),
             Self::Unproved(why) => format!("{NOT_PROVED} ({why})"),
@@ -79,10 +79,10 @@ impl Rest {
 
 /// True if a lease may be removed after its retention time. A lost lease must be proved gone first (H23).
 #[must_use]
-pub fn may_be_forgotten(lease: &Lease, rest: Option<Rest>) -> bool {
+pub fn may_be_removed(lease: &Lease, rest: Option<LostFinding>) -> bool {
     match lease.state {
         LeaseState::Closed => true,
-        LeaseState::Lost => matches!(rest, Some(Rest::Gone(_))),
+        LeaseState::Lost => matches!(rest, Some(LostFinding::Gone(_))),
         LeaseState::Reserved | LeaseState::Bound | LeaseState::Open | LeaseState::Closing => false,
     }
 }
@@ -99,21 +99,21 @@ mod tests {
     const START_MS: u64 = 2 * YEARS_MS;
 
     /// Whether a lease is kept no longer, after so long, with the wall clock set by so much.
-    fn is_over(ended: Ended, after_ms: u64, set_ms: i64) -> bool {
+    fn is_over(ended: EndTime, after_ms: u64, set_ms: i64) -> bool {
         let wall_ms = (START_MS + after_ms).saturating_add_signed(set_ms);
         let clocks = Clocks { now_ms: after_ms, wall_ms, wall_at_start_ms: START_MS };
         due_ms(ended, KEEP_MS, &clocks) <= after_ms
     }
 
     #[test]
-    fn c16_s_a_wall_clock_that_is_set_by_years_erases_nothing_and_keeps_nothing_for_ever() {
+    fn a_wall_clock_that_is_set_by_years_erases_nothing_and_keeps_nothing_for_ever() {
         let years = YEARS_MS.cast_signed();
         for set_ms in [0, 3_600_000, -3_600_000, years, -years, i64::MIN, i64::MAX] {
-            let seen = |at_ms, after_ms| is_over(Ended::Seen(at_ms), after_ms, set_ms);
+            let seen = |at_ms, after_ms| is_over(EndTime::Seen(at_ms), after_ms, set_ms);
             assert!(!seen(5, 5) && !seen(5, 5 + KEEP_MS) && seen(5, 6 + KEEP_MS), "{set_ms}");
-            let future = |after_ms| is_over(Ended::Before(START_MS + YEARS_MS), after_ms, set_ms);
+            let future = |after_ms| is_over(EndTime::Before(START_MS + YEARS_MS), after_ms, set_ms);
             assert!(!future(KEEP_MS) && future(KEEP_MS + 1), "{set_ms}");
-            let fresh = |after_ms| is_over(Ended::Before(START_MS - DAY_MS), after_ms, set_ms);
+            let fresh = |after_ms| is_over(EndTime::Before(START_MS - DAY_MS), after_ms, set_ms);
             assert!(!fresh(0) && !fresh(6 * DAY_MS) && fresh(KEEP_MS + 1), "{set_ms}");
         }
     }
@@ -134,25 +134,27 @@ mod tests {
             ("a day old, its time has come", START_MS - DAY_MS, 6 * DAY_MS + 1, 0, true),
             ("a day old, set on", START_MS - DAY_MS, WALL_SETTLES_MS, YEARS_MS.cast_signed(), false),
         ] {
-            assert_eq!(is_over(Ended::Before(ended_ms), after_ms, set_ms), over, "{name}");
+            assert_eq!(is_over(EndTime::Before(ended_ms), after_ms, set_ms), over, "{name}");
         }
     }
 
     #[test]
     fn a_short_window_is_not_made_longer_by_the_start() {
         let clocks = Clocks { now_ms: 301, wall_ms: START_MS, wall_at_start_ms: START_MS };
-        assert_eq!(due_ms(Ended::Before(1), 300, &clocks), 301);
+        assert_eq!(due_ms(EndTime::Before(1), 300, &clocks), 301);
     }
 
     #[test]
-    fn h23_s_only_what_is_proved_gone_is_forgotten() {
+    fn only_what_is_proved_gone_is_forgotten() {
         for state in LeaseState::ALL {
-            for (rest, gone) in
-                [(None, false), (Some(Rest::Unproved("?")), false), (Some(Rest::Gone("!")), true)]
-            {
+            for (rest, gone) in [
+                (None, false),
+                (Some(LostFinding::Unproved("?")), false),
+                (Some(LostFinding::Gone("!")), true),
+            ] {
                 let lease = Lease { state, ..fixture::lease() };
                 let want = state == LeaseState::Closed || (state == LeaseState::Lost && gone);
-                assert_eq!(may_be_forgotten(&lease, rest), want, "{state} {rest:?}");
+                assert_eq!(may_be_removed(&lease, rest), want, "{state} {rest:?}");
             }
         }
     }

@@ -30,7 +30,7 @@ pub struct Ring {
 
 /// Decision about reading from the pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Intake {
+pub enum ReadDecision {
     /// Read at most this many bytes into the ring.
     Ring(usize),
     /// Move everything to the spool and read into the spool.
@@ -91,11 +91,11 @@ impl Ring {
     /// Decides about reading from the pipe. While the lease is `closing`, the reader does not wait for
     /// acknowledgements.
     #[must_use]
-    pub fn intake(&self, closing: bool) -> Intake {
+    pub fn intake(&self, closing: bool) -> ReadDecision {
         match self.bytes_max.saturating_sub(self.bytes.len()) {
-            0 if closing => Intake::Spool,
-            0 => Intake::Wait,
-            room => Intake::Ring(room),
+            0 if closing => ReadDecision::Spool,
+            0 => ReadDecision::Wait,
+            room => ReadDecision::Ring(room),
         }
     }
 
@@ -160,11 +160,11 @@ mod tests {
     #[test]
     fn intake_by_room_and_phase() {
         for (held, closing, want) in [
-            (0, false, Intake::Ring(4)),
-            (3, true, Intake::Ring(1)),
-            (4, false, Intake::Wait),
-            (4, true, Intake::Spool),
-            (9, false, Intake::Wait),
+            (0, false, ReadDecision::Ring(4)),
+            (3, true, ReadDecision::Ring(1)),
+            (4, false, ReadDecision::Wait),
+            (4, true, ReadDecision::Spool),
+            (9, false, ReadDecision::Wait),
         ] {
             let mut ring = Ring::new(4);
             ring.push(&vec![0; held]);
@@ -207,7 +207,7 @@ mod tests {
             let mut ring = Ring::new(100);
             let mut whole: Vec<u8> = Vec::new();
             for (push, ack, read) in steps {
-                if let Intake::Ring(room) = ring.intake(false) {
+                if let ReadDecision::Ring(room) = ring.intake(false) {
                     let new: Vec<u8> = (0..push.min(room)).map(|i| u8::try_from((whole.len() + i) % 251).unwrap()).collect();
                     ring.push(&new);
                     whole.extend(&new);

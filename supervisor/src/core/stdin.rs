@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// SHA-256 of a message.
-pub type Hash = [u8; 32];
+pub type MessageHash = [u8; 32];
 
 /// Result of offering a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offer {
+pub enum OfferResult {
     /// Queued for writing. The reply is sent when the message is written.
     Accepted,
     /// The same message is queued already. The reply is sent when the message is written.
@@ -50,17 +50,17 @@ pub struct StdinState {
 }
 
 /// Size of a number and its hash.
-const HASHED_BYTES: usize = 8 + size_of::<Hash>();
+const HASHED_BYTES: usize = 8 + size_of::<MessageHash>();
 
 impl StdinState {
-    /// Number of messages that wait, and so of buffers in [`Self::bulk`].
+    /// Number of messages that wait, and so of buffers in [`Self::raw_buffers`].
     #[must_use]
-    pub const fn waiting(&self) -> usize {
+    pub const fn queued_count(&self) -> usize {
         self.waiting
     }
 
     /// Returns the byte buffers that are too large for the JSON record, in a fixed order.
-    pub fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
+    pub fn raw_buffers(&mut self) -> Vec<&mut Vec<u8>> {
         self.queue.resize_with(self.waiting, Vec::new);
         std::iter::once(&mut self.hashes).chain(&mut self.queue).collect()
     }
@@ -71,7 +71,7 @@ impl StdinState {
 pub struct Stdin {
     accepted: u64,
     written: u64,
-    hashes: BTreeMap<u64, Hash>,
+    hashes: BTreeMap<u64, MessageHash>,
     queue: VecDeque<Vec<u8>>,
     queued_bytes: usize,
     front_done: usize,
@@ -103,8 +103,8 @@ impl Stdin {
 
     /// Exports the state.
     #[must_use]
-    pub fn freeze(self) -> StdinState {
-        let hashed = |(seq, hash): (u64, Hash)| seq.to_be_bytes().into_iter().chain(hash);
+    pub fn export(self) -> StdinState {
+        let hashed = |(seq, hash): (u64, MessageHash)| seq.to_be_bytes().into_iter().chain(hash);
         StdinState {
             accepted: self.accepted,
             written: self.written,
@@ -117,10 +117,10 @@ impl Stdin {
 
     /// Imports an exported state.
     #[must_use]
-    pub fn thaw(state: StdinState, queued_bytes_max: usize, hashes_max: usize) -> Self {
+    pub fn import(state: StdinState, queued_bytes_max: usize, hashes_max: usize) -> Self {
         let hashed = |piece: &[u8]| {
             let (seq, hash) = piece.split_first_chunk::<8>()?;
-            Some((u64::from_be_bytes(*seq), Hash::try_from(hash).ok()?))
+            Some((u64::from_be_bytes(*seq), MessageHash::try_from(hash).ok()?))
         };
         Self {
             accepted: state.accepted,
@@ -153,24 +153,24 @@ impl Stdin {
     }
 
     /// Accepts, recognises or rejects a message.
-    pub fn offer(&mut self, seq: u64, hash: Hash, bytes: Vec<u8>) -> Offer {
+    pub fn offer(&mut self, seq: u64, hash: MessageHash, bytes: Vec<u8>) -> OfferResult {
         if seq == 0 {
-            return Offer::Gap { expected: self.accepted + 1 };
+            return OfferResult::Gap { expected: self.accepted + 1 };
         }
         if seq <= self.accepted {
             return match self.hashes.get(&seq) {
-                None => Offer::Forgotten,
-                Some(known) if *known != hash => Offer::Conflict,
-                Some(_) if seq <= self.written => Offer::Written,
-                Some(_) => Offer::Pending,
+                None => OfferResult::Forgotten,
+                Some(known) if *known != hash => OfferResult::Conflict,
+                Some(_) if seq <= self.written => OfferResult::Written,
+                Some(_) => OfferResult::Pending,
             };
         }
         if seq != self.accepted + 1 {
-            return Offer::Gap { expected: self.accepted + 1 };
+            return OfferResult::Gap { expected: self.accepted + 1 };
         }
         let fits = self.queued_bytes.saturating_add(bytes.len()) <= self.queued_bytes_max;
         if !fits && !self.queue.is_empty() {
-            return Offer::Busy;
+            return OfferResult::Busy;
         }
         self.accepted = seq;
         self.hashes.insert(seq, hash);
@@ -179,7 +179,7 @@ impl Stdin {
         }
         self.queued_bytes += bytes.len();
         self.queue.push_back(bytes);
-        Offer::Accepted
+        OfferResult::Accepted
     }
 
     /// Returns the bytes to write next; `None` if the queue is empty.
@@ -190,7 +190,7 @@ impl Stdin {
 
     /// Records that the pipe took `count` bytes. Returns the number of the message that is now complete, if
     /// any.
-    pub fn wrote(&mut self, count: usize) -> Option<u64> {
+    pub fn record_written(&mut self, count: usize) -> Option<u64> {
         let total = self.queue.front()?.len();
         self.front_done += count;
         if self.front_done < total {
@@ -216,16 +216,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn hash(byte: u8) -> Hash {
+    fn hash(byte: u8) -> MessageHash {
         [byte; 32]
     }
 
     /// As it is after a handover: the description as JSON, the bulk beside it.
     fn carried(mut state: StdinState) -> StdinState {
-        let bulk: Vec<Vec<u8>> = state.bulk().into_iter().map(|bytes| bytes.clone()).collect();
+        let bulk: Vec<Vec<u8>> = state.raw_buffers().into_iter().map(|bytes| bytes.clone()).collect();
         let text = serde_json::to_string(&state).unwrap_or_default();
         let mut read: StdinState = serde_json::from_str(&text).unwrap_or_default();
-        for (to, from) in read.bulk().into_iter().zip(bulk) {
+        for (to, from) in read.raw_buffers().into_iter().zip(bulk) {
             *to = from;
         }
         assert_eq!(read, state);
@@ -236,24 +236,24 @@ mod tests {
     fn numbers_are_accepted_once() {
         let mut stdin = Stdin::new(10, 2);
         for (seq, byte, len, want) in [
-            (0, 1, 1, Offer::Gap { expected: 1 }),
-            (2, 1, 1, Offer::Gap { expected: 1 }),
-            (1, 1, 4, Offer::Accepted),
-            (1, 1, 4, Offer::Pending),
-            (1, 9, 4, Offer::Conflict),
-            (2, 2, 6, Offer::Accepted),
-            (3, 3, 1, Offer::Busy),
+            (0, 1, 1, OfferResult::Gap { expected: 1 }),
+            (2, 1, 1, OfferResult::Gap { expected: 1 }),
+            (1, 1, 4, OfferResult::Accepted),
+            (1, 1, 4, OfferResult::Pending),
+            (1, 9, 4, OfferResult::Conflict),
+            (2, 2, 6, OfferResult::Accepted),
+            (3, 3, 1, OfferResult::Busy),
         ] {
             assert_eq!(stdin.offer(seq, hash(byte), vec![byte; len]), want, "{seq} {byte}");
         }
         assert_eq!(stdin.next(), Some(&[1u8; 4][..]));
-        assert_eq!(stdin.wrote(3), None);
+        assert_eq!(stdin.record_written(3), None);
         assert_eq!(stdin.next(), Some(&[1u8][..]));
-        assert_eq!(stdin.wrote(1), Some(1));
-        assert_eq!(stdin.offer(1, hash(1), vec![1; 4]), Offer::Written);
-        assert_eq!(stdin.offer(1, hash(2), vec![1; 4]), Offer::Conflict);
-        assert_eq!(stdin.offer(3, hash(3), vec![3]), Offer::Accepted);
-        assert_eq!(stdin.offer(1, hash(1), vec![1; 4]), Offer::Forgotten);
+        assert_eq!(stdin.record_written(1), Some(1));
+        assert_eq!(stdin.offer(1, hash(1), vec![1; 4]), OfferResult::Written);
+        assert_eq!(stdin.offer(1, hash(2), vec![1; 4]), OfferResult::Conflict);
+        assert_eq!(stdin.offer(3, hash(3), vec![3]), OfferResult::Accepted);
+        assert_eq!(stdin.offer(1, hash(1), vec![1; 4]), OfferResult::Forgotten);
         assert_eq!((stdin.accepted(), stdin.written()), (3, 1));
         stdin.abandon();
         assert_eq!(stdin.next(), None);
@@ -262,18 +262,18 @@ mod tests {
     #[test]
     fn one_message_over_the_limit_is_taken_alone() {
         let mut stdin = Stdin::new(10, 9);
-        assert_eq!(stdin.offer(1, hash(1), vec![0; 50]), Offer::Accepted);
-        assert_eq!(stdin.offer(2, hash(2), vec![0; 1]), Offer::Busy);
-        assert_eq!(stdin.wrote(50), Some(1));
-        assert_eq!(stdin.offer(2, hash(2), vec![0; 1]), Offer::Accepted);
+        assert_eq!(stdin.offer(1, hash(1), vec![0; 50]), OfferResult::Accepted);
+        assert_eq!(stdin.offer(2, hash(2), vec![0; 1]), OfferResult::Busy);
+        assert_eq!(stdin.record_written(50), Some(1));
+        assert_eq!(stdin.offer(2, hash(2), vec![0; 1]), OfferResult::Accepted);
     }
 
     #[test]
     fn an_empty_message_counts() {
         let mut stdin = Stdin::new(10, 9);
-        assert_eq!(stdin.offer(1, hash(1), vec![]), Offer::Accepted);
+        assert_eq!(stdin.offer(1, hash(1), vec![]), OfferResult::Accepted);
         assert_eq!(stdin.next(), Some(&[][..]));
-        assert_eq!(stdin.wrote(0), Some(1));
+        assert_eq!(stdin.record_written(0), Some(1));
     }
 
     proptest! {
@@ -287,25 +287,25 @@ mod tests {
             let mut written: Vec<u8> = Vec::new();
             for (ahead, len, drain, freeze) in steps {
                 if freeze {
-                    stdin = Stdin::thaw(carried(stdin.freeze()), 16, 1000);
+                    stdin = Stdin::import(carried(stdin.export()), 16, 1000);
                 }
                 let seq = (stdin.accepted() + ahead).saturating_sub(1);
                 let bytes = vec![u8::try_from(seq % 250).unwrap_or(0); len];
                 let known = seq > 0 && seq <= stdin.accepted();
-                prop_assert!(!known || stdin.offer(seq, hash(2), bytes.clone()) == Offer::Conflict);
-                if stdin.offer(seq, hash(1), bytes.clone()) == Offer::Accepted {
+                prop_assert!(!known || stdin.offer(seq, hash(2), bytes.clone()) == OfferResult::Conflict);
+                if stdin.offer(seq, hash(1), bytes.clone()) == OfferResult::Accepted {
                     accepted.extend(bytes);
                 }
                 if drain && let Some(next) = stdin.next() {
                     let take = next.len().min(3);
                     written.extend(next.iter().take(take));
-                    stdin.wrote(take);
+                    stdin.record_written(take);
                 }
             }
             while let Some(next) = stdin.next() {
                 let all = next.to_vec();
                 written.extend(&all);
-                stdin.wrote(all.len());
+                stdin.record_written(all.len());
             }
             prop_assert_eq!(stdin.written(), stdin.accepted());
             prop_assert_eq!(written, accepted);

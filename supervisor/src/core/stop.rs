@@ -13,7 +13,7 @@ pub const SURVIVOR_SWEEP_MS: u64 = 5_000;
 
 /// Input of the shutdown machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
+pub enum EscalationInput {
     /// The end was requested.
     Begin,
     /// The adapter exited; the wrapper is cleaning up.
@@ -30,7 +30,7 @@ pub enum Input {
 
 /// Action to perform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum EscalationAction {
     /// Close the adapter's standard input.
     CloseStdin,
     /// SIGTERM and SIGCONT to the verified wrapper, which passes them on.
@@ -45,7 +45,7 @@ pub enum Action {
 
 /// Phase of the shutdown, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Phase {
+pub enum EscalationPhase {
     /// No end was requested.
     Running,
     /// Standard input is closed.
@@ -60,7 +60,7 @@ pub enum Phase {
     Over,
 }
 
-impl Phase {
+impl EscalationPhase {
     /// All phases, in order.
     pub const ALL: [Self; 6] = [Self::Running, Self::Eof, Self::Term, Self::Kill, Self::Stuck, Self::Over];
 }
@@ -68,87 +68,92 @@ impl Phase {
 /// Shutdown state of one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stop {
+pub struct Escalation {
     graces: Graces,
-    phase: Phase,
+    phase: EscalationPhase,
     deadline_ms: u64,
     sweep_ms: u64,
 }
 
-impl Stop {
+impl Escalation {
     /// Creates the state of a running tree.
     #[must_use]
     pub const fn new(graces: Graces) -> Self {
-        Self { graces, phase: Phase::Running, deadline_ms: u64::MAX, sweep_ms: u64::MAX }
+        Self { graces, phase: EscalationPhase::Running, deadline_ms: u64::MAX, sweep_ms: u64::MAX }
     }
 
     /// Returns the current phase.
     #[must_use]
-    pub const fn phase(&self) -> Phase {
+    pub const fn phase(&self) -> EscalationPhase {
         self.phase
     }
 
-    /// Returns when the next [`Input::Tick`] is due; `None` if none is.
+    /// Returns when the next [`EscalationInput::Tick`] is due; `None` if none is.
     #[must_use]
     pub fn wake_at_ms(&self) -> Option<u64> {
         match self.phase {
-            Phase::Running | Phase::Over => None,
-            Phase::Eof | Phase::Term => Some(self.deadline_ms),
-            Phase::Kill => Some(self.deadline_ms.min(self.sweep_ms)),
-            Phase::Stuck => Some(self.sweep_ms),
+            EscalationPhase::Running | EscalationPhase::Over => None,
+            EscalationPhase::Eof | EscalationPhase::Term => Some(self.deadline_ms),
+            EscalationPhase::Kill => Some(self.deadline_ms.min(self.sweep_ms)),
+            EscalationPhase::Stuck => Some(self.sweep_ms),
         }
     }
 
     /// Processes one input and returns the actions to perform.
-    pub fn step(&mut self, now_ms: u64, input: Input) -> Vec<Action> {
-        if self.phase == Phase::Over {
+    pub fn step(&mut self, now_ms: u64, input: EscalationInput) -> Vec<EscalationAction> {
+        if self.phase == EscalationPhase::Over {
             return Vec::new();
         }
         match input {
-            Input::TreeGone => {
-                self.phase = Phase::Over;
-                vec![Action::Finish]
+            EscalationInput::TreeGone => {
+                self.phase = EscalationPhase::Over;
+                vec![EscalationAction::Finish]
             }
-            Input::Begin if self.phase == Phase::Running => {
-                self.enter(Phase::Eof, now_ms.saturating_add(self.graces.eof_ms));
-                vec![Action::CloseStdin]
+            EscalationInput::Begin if self.phase == EscalationPhase::Running => {
+                self.enter(EscalationPhase::Eof, now_ms.saturating_add(self.graces.eof_ms));
+                vec![EscalationAction::CloseStdin]
             }
-            Input::AdapterGone if self.phase < Phase::Term => {
-                self.enter(Phase::Term, self.term_deadline(now_ms));
-                vec![Action::CloseStdin]
+            EscalationInput::AdapterGone if self.phase < EscalationPhase::Term => {
+                self.enter(EscalationPhase::Term, self.term_deadline(now_ms));
+                vec![EscalationAction::CloseStdin]
             }
-            Input::WrapperGone | Input::Hurry if self.phase < Phase::Kill => {
-                let mut actions = vec![Action::CloseStdin];
+            EscalationInput::WrapperGone | EscalationInput::Hurry if self.phase < EscalationPhase::Kill => {
+                let mut actions = vec![EscalationAction::CloseStdin];
                 actions.extend(self.kill(now_ms));
                 actions
             }
-            Input::Tick => self.tick(now_ms),
-            Input::Begin | Input::AdapterGone | Input::WrapperGone | Input::Hurry => Vec::new(),
+            EscalationInput::Tick => self.tick(now_ms),
+            EscalationInput::Begin
+            | EscalationInput::AdapterGone
+            | EscalationInput::WrapperGone
+            | EscalationInput::Hurry => Vec::new(),
         }
     }
 
-    fn tick(&mut self, now_ms: u64) -> Vec<Action> {
+    fn tick(&mut self, now_ms: u64) -> Vec<EscalationAction> {
         match self.phase {
-            Phase::Running | Phase::Over => Vec::new(),
-            Phase::Eof if now_ms >= self.deadline_ms => {
-                self.enter(Phase::Term, self.term_deadline(now_ms));
-                vec![Action::Terminate]
+            EscalationPhase::Running | EscalationPhase::Over => Vec::new(),
+            EscalationPhase::Eof if now_ms >= self.deadline_ms => {
+                self.enter(EscalationPhase::Term, self.term_deadline(now_ms));
+                vec![EscalationAction::Terminate]
             }
-            Phase::Term if now_ms >= self.deadline_ms => self.kill(now_ms),
-            Phase::Kill if now_ms >= self.deadline_ms => {
-                self.enter(Phase::Stuck, u64::MAX);
+            EscalationPhase::Term if now_ms >= self.deadline_ms => self.kill(now_ms),
+            EscalationPhase::Kill if now_ms >= self.deadline_ms => {
+                self.enter(EscalationPhase::Stuck, u64::MAX);
                 self.sweep_ms = now_ms.saturating_add(SURVIVOR_SWEEP_MS);
-                vec![Action::Kill, Action::NameSurvivors]
+                vec![EscalationAction::Kill, EscalationAction::NameSurvivors]
             }
-            Phase::Kill if now_ms >= self.sweep_ms => {
+            EscalationPhase::Kill if now_ms >= self.sweep_ms => {
                 self.sweep_ms = now_ms.saturating_add(SWEEP_MS);
-                vec![Action::Kill]
+                vec![EscalationAction::Kill]
             }
-            Phase::Stuck if now_ms >= self.sweep_ms => {
+            EscalationPhase::Stuck if now_ms >= self.sweep_ms => {
                 self.sweep_ms = now_ms.saturating_add(SURVIVOR_SWEEP_MS);
-                vec![Action::Kill]
+                vec![EscalationAction::Kill]
             }
-            Phase::Eof | Phase::Term | Phase::Kill | Phase::Stuck => Vec::new(),
+            EscalationPhase::Eof | EscalationPhase::Term | EscalationPhase::Kill | EscalationPhase::Stuck => {
+                Vec::new()
+            }
         }
     }
 
@@ -156,13 +161,13 @@ impl Stop {
         now_ms.saturating_add(self.graces.term_ms).saturating_add(WRAPPER_HEADSTART_MS)
     }
 
-    fn kill(&mut self, now_ms: u64) -> Vec<Action> {
-        self.enter(Phase::Kill, now_ms.saturating_add(self.graces.kill_ms));
+    fn kill(&mut self, now_ms: u64) -> Vec<EscalationAction> {
+        self.enter(EscalationPhase::Kill, now_ms.saturating_add(self.graces.kill_ms));
         self.sweep_ms = now_ms.saturating_add(SWEEP_MS);
-        vec![Action::Kill]
+        vec![EscalationAction::Kill]
     }
 
-    const fn enter(&mut self, phase: Phase, deadline_ms: u64) {
+    const fn enter(&mut self, phase: EscalationPhase, deadline_ms: u64) {
         self.phase = phase;
         self.deadline_ms = deadline_ms;
     }
@@ -176,8 +181,8 @@ mod tests {
     const GRACES: Graces = Graces { eof_ms: 10, term_ms: 100, kill_ms: 1_000 };
     const TERM_END: u64 = 10 + 100 + WRAPPER_HEADSTART_MS;
 
-    fn run(steps: &[(u64, Input)]) -> Vec<(u64, Vec<Action>)> {
-        let mut stop = Stop::new(GRACES);
+    fn run(steps: &[(u64, EscalationInput)]) -> Vec<(u64, Vec<EscalationAction>)> {
+        let mut stop = Escalation::new(GRACES);
         steps
             .iter()
             .map(|(now, input)| (*now, stop.step(*now, *input)))
@@ -189,28 +194,28 @@ mod tests {
     fn escalates_in_order() {
         assert_eq!(
             run(&[
-                (0, Input::Tick),
-                (0, Input::Begin),
-                (5, Input::Begin),
-                (9, Input::Tick),
-                (10, Input::Tick),
-                (TERM_END - 1, Input::Tick),
-                (TERM_END, Input::Tick),
-                (TERM_END + SWEEP_MS, Input::Tick),
-                (TERM_END + 1_000, Input::Tick),
-                (TERM_END + 1_000 + SURVIVOR_SWEEP_MS, Input::Tick),
-                (90_000, Input::TreeGone),
-                (90_001, Input::TreeGone),
-                (90_002, Input::Begin),
+                (0, EscalationInput::Tick),
+                (0, EscalationInput::Begin),
+                (5, EscalationInput::Begin),
+                (9, EscalationInput::Tick),
+                (10, EscalationInput::Tick),
+                (TERM_END - 1, EscalationInput::Tick),
+                (TERM_END, EscalationInput::Tick),
+                (TERM_END + SWEEP_MS, EscalationInput::Tick),
+                (TERM_END + 1_000, EscalationInput::Tick),
+                (TERM_END + 1_000 + SURVIVOR_SWEEP_MS, EscalationInput::Tick),
+                (90_000, EscalationInput::TreeGone),
+                (90_001, EscalationInput::TreeGone),
+                (90_002, EscalationInput::Begin),
             ]),
             [
-                (0, vec![Action::CloseStdin]),
-                (10, vec![Action::Terminate]),
-                (TERM_END, vec![Action::Kill]),
-                (TERM_END + SWEEP_MS, vec![Action::Kill]),
-                (TERM_END + 1_000, vec![Action::Kill, Action::NameSurvivors]),
-                (TERM_END + 1_000 + SURVIVOR_SWEEP_MS, vec![Action::Kill]),
-                (90_000, vec![Action::Finish]),
+                (0, vec![EscalationAction::CloseStdin]),
+                (10, vec![EscalationAction::Terminate]),
+                (TERM_END, vec![EscalationAction::Kill]),
+                (TERM_END + SWEEP_MS, vec![EscalationAction::Kill]),
+                (TERM_END + 1_000, vec![EscalationAction::Kill, EscalationAction::NameSurvivors]),
+                (TERM_END + 1_000 + SURVIVOR_SWEEP_MS, vec![EscalationAction::Kill]),
+                (90_000, vec![EscalationAction::Finish]),
             ]
         );
     }
@@ -218,17 +223,25 @@ mod tests {
     #[test]
     fn an_adapter_that_ends_is_cleaned_up_by_its_wrapper_first() {
         assert_eq!(
-            run(&[(0, Input::AdapterGone), (50, Input::Begin), (499, Input::Tick), (500, Input::Tick)]),
-            [(0, vec![Action::CloseStdin]), (500, vec![Action::Kill])]
+            run(&[
+                (0, EscalationInput::AdapterGone),
+                (50, EscalationInput::Begin),
+                (499, EscalationInput::Tick),
+                (500, EscalationInput::Tick)
+            ]),
+            [(0, vec![EscalationAction::CloseStdin]), (500, vec![EscalationAction::Kill])]
         );
     }
 
     #[test]
     fn a_wrapper_that_vanishes_leaves_no_grace() {
-        for input in [Input::WrapperGone, Input::Hurry] {
+        for input in [EscalationInput::WrapperGone, EscalationInput::Hurry] {
             assert_eq!(
-                run(&[(0, Input::Begin), (1, input), (2, input)]),
-                [(0, vec![Action::CloseStdin]), (1, vec![Action::CloseStdin, Action::Kill])]
+                run(&[(0, EscalationInput::Begin), (1, input), (2, input)]),
+                [
+                    (0, vec![EscalationAction::CloseStdin]),
+                    (1, vec![EscalationAction::CloseStdin, EscalationAction::Kill])
+                ]
             );
         }
     }
@@ -236,20 +249,20 @@ mod tests {
     proptest! {
         #[test]
         fn never_goes_back_and_always_wakes_again(inputs in prop::collection::vec((0u64..400, 0usize..6), 0..60)) {
-            let all = [Input::Begin, Input::AdapterGone, Input::WrapperGone, Input::Hurry, Input::Tick, Input::TreeGone];
-            let mut stop = Stop::new(GRACES);
+            let all = [EscalationInput::Begin, EscalationInput::AdapterGone, EscalationInput::WrapperGone, EscalationInput::Hurry, EscalationInput::Tick, EscalationInput::TreeGone];
+            let mut stop = Escalation::new(GRACES);
             let (mut now, mut finished) = (0, 0);
             for (pass, index) in inputs {
                 now += pass;
                 let before = stop.phase();
                 let actions = stop.step(now, all[index]);
                 prop_assert!(stop.phase() >= before);
-                finished += actions.iter().filter(|a| **a == Action::Finish).count();
-                let waits = !matches!(stop.phase(), Phase::Running | Phase::Over);
+                finished += actions.iter().filter(|a| **a == EscalationAction::Finish).count();
+                let waits = !matches!(stop.phase(), EscalationPhase::Running | EscalationPhase::Over);
                 prop_assert_eq!(stop.wake_at_ms().is_some(), waits);
                 prop_assert!(stop.wake_at_ms().is_none_or(|at| at < u64::MAX));
             }
-            prop_assert_eq!(finished, usize::from(stop.phase() == Phase::Over));
+            prop_assert_eq!(finished, usize::from(stop.phase() == EscalationPhase::Over));
         }
     }
 }

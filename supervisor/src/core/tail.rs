@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 /// Buffer for the last bytes of a stream.
 #[derive(Debug)]
-pub struct Tail {
+pub struct TailBuffer {
     bytes: VecDeque<u8>,
     bytes_max: usize,
     truncated: bool,
 }
 
-impl Tail {
+impl TailBuffer {
     /// Creates a buffer of at most `bytes_max` bytes.
     #[must_use]
     pub const fn new(bytes_max: usize) -> Self {
@@ -99,7 +99,7 @@ mod tests {
             (vec!["x", "😀"], 4, "😀", true),
             (vec!["abc"], 0, "", true),
         ] {
-            let mut tail = Tail::new(max);
+            let mut tail = TailBuffer::new(max);
             for piece in &pieces {
                 tail.push(piece.as_bytes());
             }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_are_kept() {
-        let mut tail = Tail::new(6);
+        let mut tail = TailBuffer::new(6);
         tail.push(&[0x80; 20]);
         assert_eq!(tail.bytes(), vec![0x80; 6]);
     }
@@ -117,7 +117,7 @@ mod tests {
     proptest! {
         #[test]
         fn is_a_suffix_and_within_bounds(pieces in prop::collection::vec(".{0,9}", 0..9), max in 0usize..40) {
-            let mut tail = Tail::new(max);
+            let mut tail = TailBuffer::new(max);
             let mut whole = String::new();
             for piece in &pieces {
                 tail.push(piece.as_bytes());

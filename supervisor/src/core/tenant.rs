@@ -4,7 +4,7 @@
 //! agents of another user's gateway as that user, unless a tenant configures another user. Root must be
 //! allowed explicitly.
 
-use crate::core::ladder::Limits;
+use crate::core::ladder::CgroupLimits;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::{Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, Landlock, ResourceLimit, RunAs};
 use acp_shared::protocol::{Refusal, RefusalCode};
@@ -95,7 +95,7 @@ pub struct Tenant {
     /// Maximum number of running leases of this tenant.
     pub leases_max: Option<u64>,
     /// Limits of each process tree.
-    pub caps: Limits,
+    pub caps: CgroupLimits,
     /// Secret that the tenant's gateways must present.
     pub secret: Option<Secret>,
 }
@@ -119,13 +119,18 @@ pub fn tenant_of(tenants: &[Tenant], uid: u32, gateway: GatewayInstanceId) -> Op
 
 /// Returns the limits of each process tree of a gateway.
 #[must_use]
-pub fn caps_of(tenants: &[Tenant], defaults: Limits, uid: u32, gateway: GatewayInstanceId) -> Limits {
+pub fn cgroup_limits_for(
+    tenants: &[Tenant],
+    defaults: CgroupLimits,
+    uid: u32,
+    gateway: GatewayInstanceId,
+) -> CgroupLimits {
     tenant_of(tenants, uid, gateway).map_or(defaults, |tenant| tenant.caps.or(defaults))
 }
 
 /// Origin of a spawn request.
 #[derive(Debug, Clone)]
-pub struct Asker {
+pub struct SpawnOrigin {
     /// User id of this supervisor.
     pub own_uid: u32,
     /// User of the gateway.
@@ -137,7 +142,7 @@ pub struct Asker {
 /// Directories of a spawn request as named by the gateway. Symbolic links are not allowed; the kernel
 /// enforces this when the directories are opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
+pub struct SpawnDirectories {
     /// Working directory, if the session has one.
     pub cwd: Option<String>,
     /// Directories that the session works in.
@@ -146,7 +151,7 @@ pub struct Places {
 
 /// Start settings of an adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Confined {
+pub struct AdapterStart {
     /// User and restrictions.
     pub confine: Confine,
     /// Environment without the variables of the lease.
@@ -159,22 +164,22 @@ pub struct Confined {
 /// [`RefusalCode::NotAuthorised`] if the tenant's settings forbid the start.
 pub fn confine(
     tenants: &[Tenant],
-    asker: &Asker,
+    origin: &SpawnOrigin,
     env: &[(String, String)],
-    places: &Places,
-) -> Result<Confined, Refusal> {
+    directories: &SpawnDirectories,
+) -> Result<AdapterStart, Refusal> {
     let plain = Tenant::default();
-    let tenant = tenant_of(tenants, asker.account.uid, asker.gateway).unwrap_or(&plain);
-    stays_within(&tenant.roots, places)?;
-    let account = run_as(tenant, asker)?;
-    let changes = account.is_some_and(|account| account.uid != asker.account.uid);
+    let tenant = tenant_of(tenants, origin.account.uid, origin.gateway).unwrap_or(&plain);
+    check_within(&tenant.roots, directories)?;
+    let account = run_as(tenant, origin)?;
+    let changes = account.is_some_and(|account| account.uid != origin.account.uid);
     let confine = Confine {
         run_as: account.map(Account::run_as),
         no_new_privs: tenant.no_new_privs.unwrap_or(account.is_some() || tenant.landlock),
         umask: tenant.umask,
         limits: tenant.limits.clone(),
         oom_score_adj: tenant.oom_score_adj,
-        landlock: tenant.landlock.then(|| landlock(tenant, places)),
+        landlock: tenant.landlock.then(|| landlock(tenant, directories)),
         cwd_without_links: tenant.landlock || !tenant.roots.is_empty(),
     };
     let mut env = environment(tenant, account.is_some(), env);
@@ -186,21 +191,21 @@ pub fn confine(
     if let Some(dir) = &tenant.temp_dir {
         set(&mut env, "TMPDIR", dir);
     }
-    Ok(Confined { confine, env })
+    Ok(AdapterStart { confine, env })
 }
 
 fn refused<T>(why: String) -> Result<T, Refusal> {
     Err(Refusal::new(RefusalCode::NotAuthorised, why))
 }
 
-fn run_as<'a>(tenant: &'a Tenant, asker: &'a Asker) -> Result<Option<&'a Account>, Refusal> {
-    let uid = asker.account.uid;
+fn run_as<'a>(tenant: &'a Tenant, origin: &'a SpawnOrigin) -> Result<Option<&'a Account>, Refusal> {
+    let uid = origin.account.uid;
     let account = match &tenant.run_as {
         Some(account) => account,
-        None if asker.own_uid == 0 && uid != 0 => &asker.account,
+        None if origin.own_uid == 0 && uid != 0 => &origin.account,
         None => return Ok(None),
     };
-    if asker.own_uid != 0 {
+    if origin.own_uid != 0 {
         return refused(format!(
             "agents of user {uid} are to run as user {}, which only a supervisor that runs as root can do",
             account.uid
@@ -214,7 +219,7 @@ fn run_as<'a>(tenant: &'a Tenant, asker: &'a Asker) -> Result<Option<&'a Account
     Ok(Some(account))
 }
 
-fn stays_within(allowed: &[String], places: &Places) -> Result<(), Refusal> {
+fn check_within(allowed: &[String], directories: &SpawnDirectories) -> Result<(), Refusal> {
     if allowed.is_empty() {
         return Ok(());
     }
@@ -223,7 +228,7 @@ fn stays_within(allowed: &[String], places: &Places) -> Result<(), Refusal> {
         let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
         path.is_absolute() && plain && allowed.iter().any(|root| path.starts_with(root))
     };
-    places.cwd.iter().chain(&places.roots).find(|path| !fits(path)).map_or(Ok(()), |path| {
+    directories.cwd.iter().chain(&directories.roots).find(|path| !fits(path)).map_or(Ok(()), |path| {
         refused(format!(
             "{path} is not below {}; choose another working directory, or add it to roots of the [[tenant]] in \
              the supervisor's configuration",
@@ -232,9 +237,9 @@ fn stays_within(allowed: &[String], places: &Places) -> Result<(), Refusal> {
     })
 }
 
-fn landlock(tenant: &Tenant, places: &Places) -> Landlock {
+fn landlock(tenant: &Tenant, directories: &SpawnDirectories) -> Landlock {
     let temp = tenant.temp_dir.as_deref().unwrap_or(TEMP_DIR);
-    let all = places.roots.iter().chain(&places.cwd).chain(&tenant.write_dirs).map(String::as_str);
+    let all = directories.roots.iter().chain(&directories.cwd).chain(&tenant.write_dirs).map(String::as_str);
     let mut write: Vec<String> = Vec::new();
     for dir in all.chain([temp]) {
         if !write.iter().any(|known| known == dir) {

@@ -14,8 +14,8 @@ fn run_as(uid: u32) -> Option<RunAs> {
     Some(RunAs { uid, gid: uid + 1, groups: vec![uid + 2] })
 }
 
-fn places(cwd: &str, roots: &[&str]) -> Places {
-    Places { cwd: Some(cwd.into()), roots: roots.iter().map(|s| (*s).into()).collect() }
+fn directories(cwd: &str, roots: &[&str]) -> SpawnDirectories {
+    SpawnDirectories { cwd: Some(cwd.into()), roots: roots.iter().map(|s| (*s).into()).collect() }
 }
 
 fn env(names: &[&str]) -> Vec<(String, String)> {
@@ -41,9 +41,9 @@ fn as_whom_it_runs() {
         ("root if it is allowed in so many words", 0, 5, Some(root(true)), Ok(run_as(0))),
         ("only root can", 7, 5, Some(nobody()), Err("runs as root")),
     ] {
-        let asker = Asker { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
+        let origin = SpawnOrigin { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
         let tenants: Vec<Tenant> = tenant.into_iter().collect();
-        let got = confine(&tenants, &asker, &env(&[]), &places("/w", &[]));
+        let got = confine(&tenants, &origin, &env(&[]), &directories("/w", &[]));
         match want {
             Ok(want) => {
                 let confined = got.unwrap();
@@ -72,8 +72,9 @@ fn what_a_tenant_sets_is_set() {
         temp_dir: Some("/t".into()),
         ..of(5)
     };
-    let asker = Asker { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint() };
-    let got = confine(&[tenant], &asker, &env(&["TMPDIR", "HOME", "A"]), &places("/w/a", &["/w/a", "/x"]));
+    let origin = SpawnOrigin { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint() };
+    let got =
+        confine(&[tenant], &origin, &env(&["TMPDIR", "HOME", "A"]), &directories("/w/a", &["/w/a", "/x"]));
     let write = ["/w/a", "/x", "/cache", "/t"].map(str::to_owned).to_vec();
     let want = Confine {
         run_as: run_as(900),
@@ -87,7 +88,7 @@ fn what_a_tenant_sets_is_set() {
     let env =
         [("A", "v"), ("HOME", "/home/900"), ("USER", "user900"), ("LOGNAME", "user900"), ("TMPDIR", "/t")];
     let env = env.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec();
-    assert_eq!(got, Ok(Confined { confine: want, env }));
+    assert_eq!(got, Ok(AdapterStart { confine: want, env }));
 }
 
 #[test]
@@ -114,44 +115,44 @@ fn which_variables_pass() {
         ("the lease's own are never taken from outside", 5, 5, allow(&["*"]), all),
         ("none", 0, 5, allow(&[]), &[][..]),
     ] {
-        let asker = Asker { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
+        let origin = SpawnOrigin { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
         let tenant = Tenant { env_allow, ..of(uid) };
-        let got = confine(&[tenant], &asker, &env(sent), &places("/w", &[])).unwrap().env;
+        let got = confine(&[tenant], &origin, &env(sent), &directories("/w", &[])).unwrap().env;
         assert_eq!(got.iter().map(|(k, _)| k.as_str()).collect::<Vec<_>>(), want, "{name}");
     }
 }
 
 #[test]
 fn where_sessions_work() {
-    let asker = Asker { own_uid: 5, account: account(5), gateway: GatewayInstanceId::mint() };
-    for (name, places, fits) in [
-        ("the root itself", places("/srv/a", &[]), true),
-        ("below it", places("/srv/a/b/c", &["/srv/a/b", "/home/x"]), true),
-        ("beside it", places("/srv/b", &[]), false),
-        ("a name that begins alike", places("/srv/ab", &[]), false),
-        ("a root elsewhere", places("/srv/a", &["/etc"]), false),
-        ("out of it again", places("/srv/a/../b", &[]), false),
-        ("not absolute", places("srv/a", &[]), false),
+    let origin = SpawnOrigin { own_uid: 5, account: account(5), gateway: GatewayInstanceId::mint() };
+    for (name, directories, fits) in [
+        ("the root itself", directories("/srv/a", &[]), true),
+        ("below it", directories("/srv/a/b/c", &["/srv/a/b", "/home/x"]), true),
+        ("beside it", directories("/srv/b", &[]), false),
+        ("a name that begins alike", directories("/srv/ab", &[]), false),
+        ("a root elsewhere", directories("/srv/a", &["/etc"]), false),
+        ("out of it again", directories("/srv/a/../b", &[]), false),
+        ("not absolute", directories("srv/a", &[]), false),
     ] {
         let tenant = Tenant { roots: vec!["/srv/a".into(), "/home/x".into()], ..of(5) };
-        assert_eq!(confine(&[tenant], &asker, &env(&[]), &places).is_ok(), fits, "{name}");
-        assert!(confine(&[of(5)], &asker, &env(&[]), &places).is_ok(), "{name}: no roots, anywhere");
+        assert_eq!(confine(&[tenant], &origin, &env(&[]), &directories).is_ok(), fits, "{name}");
+        assert!(confine(&[of(5)], &origin, &env(&[]), &directories).is_ok(), "{name}: no roots, anywhere");
     }
 }
 
 #[test]
 fn the_most_exact_tenant_counts() {
     let (gateway, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
-    let caps = |pids| Limits { pids_max: Some(pids), ..Limits::default() };
+    let caps = |pids| CgroupLimits { pids_max: Some(pids), ..CgroupLimits::default() };
     let tenants = [
         Tenant { caps: caps(1), ..of(5) },
         Tenant { instance_id: Some(gateway), caps: caps(3), ..of(5) },
         Tenant { uid: None, instance_id: Some(gateway), caps: caps(2), ..Tenant::default() },
         Tenant { caps: caps(4), ..Tenant::default() },
     ];
-    let defaults = Limits { memory_bytes_max: Some(9), pids_max: Some(9), cpu_weight: None };
+    let defaults = CgroupLimits { memory_bytes_max: Some(9), pids_max: Some(9), cpu_weight: None };
     for (uid, of, want) in [(5, other, 1), (6, gateway, 2), (5, gateway, 3), (6, other, 9)] {
-        let got = caps_of(&tenants, defaults, uid, of);
-        assert_eq!(got, Limits { pids_max: Some(want), ..defaults }, "{uid} {want}");
+        let got = cgroup_limits_for(&tenants, defaults, uid, of);
+        assert_eq!(got, CgroupLimits { pids_max: Some(want), ..defaults }, "{uid} {want}");
     }
 }

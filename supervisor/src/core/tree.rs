@@ -95,7 +95,7 @@ pub fn is_below(pid: i32, roots: &HashSet<i32>, parent: impl Fn(i32) -> Option<i
 
 /// Resource usage of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Weight {
+pub struct TreeUsage {
     /// Number of processes, without zombies.
     pub processes: u64,
     /// Sum of their resident memory, in pages.
@@ -106,7 +106,7 @@ pub struct Weight {
 /// if its start time matches, so that reused pids are ignored. For reports only; no decision depends on the
 /// result.
 #[must_use]
-pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
+pub fn measure_trees(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<TreeUsage> {
     let by_pid: HashMap<i32, &Proc> = snapshot.iter().map(|p| (p.pid, p)).collect();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for process in snapshot {
@@ -117,7 +117,7 @@ pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
             |root: &&ProcessRecord| by_pid.get(&root.pid).is_some_and(|p| p.start_ticks == root.start_ticks);
         let mut queue: Vec<i32> = roots.iter().filter(is_it).map(|root| root.pid).collect();
         let mut seen: HashSet<i32> = HashSet::new();
-        let mut weight = Weight::default();
+        let mut weight = TreeUsage::default();
         while let Some(pid) = queue.pop() {
             if !seen.insert(pid) {
                 continue;
@@ -135,7 +135,7 @@ pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
 
 /// Returns the pids that may carry a lease's marker: running, and not older than the lease's root.
 #[must_use]
-pub fn may_be_marked(snapshot: &[Proc], not_before_ticks: u64) -> Vec<i32> {
+pub fn marker_candidates(snapshot: &[Proc], not_before_ticks: u64) -> Vec<i32> {
     // Kernel threads exist only in the first pid namespace; elsewhere pid 2 is an ordinary process.
     let kthreadd = snapshot.iter().find(|p| p.pid == 2 && p.ppid == 0 && p.sid == 0 && p.name == "kthreadd");
     let of_kernel = |p: &Proc| kthreadd.is_some_and(|k| p.pid == k.pid || p.ppid == k.pid);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn h9_c20_what_cannot_be_read_is_not_called_outside() {
+    fn what_cannot_be_read_is_not_called_outside() {
         // 10 is a root; 11 and 12 are below it, 20 is not; 30 has a parent that is hidden, 40 is its own ancestor.
         let parent = |pid| match pid {
             12 => Some(11),
@@ -217,8 +217,11 @@ mod tests {
             vec![root(20, 19)],
             vec![],
         ];
-        let weight = |processes, rss_pages| Weight { processes, rss_pages };
-        assert_eq!(weigh(&snapshot, &trees), [weight(4, 230), weight(3, 220), weight(0, 0), weight(0, 0)]);
+        let weight = |processes, rss_pages| TreeUsage { processes, rss_pages };
+        assert_eq!(
+            measure_trees(&snapshot, &trees),
+            [weight(4, 230), weight(3, 220), weight(0, 0), weight(0, 0)]
+        );
     }
 
     #[test]
@@ -226,10 +229,10 @@ mod tests {
         let kthreadd = Proc { name: "kthreadd".into(), start_ticks: 20, sid: 0, ..proc(2, 0) };
         let snapshot =
             [proc(5, 4), proc(30, 1), Proc { zombie: true, ..proc(31, 1) }, proc(32, 2), kthreadd.clone()];
-        assert_eq!(may_be_marked(&snapshot, 10), [30]);
+        assert_eq!(marker_candidates(&snapshot, 10), [30]);
         // In a container the second process may be one like any other, and even the one that orphans come to.
         let snapshot = [Proc { ppid: 1, sid: 2, ..kthreadd }, proc(32, 2)];
-        assert_eq!(may_be_marked(&snapshot, 10), [2, 32]);
+        assert_eq!(marker_candidates(&snapshot, 10), [2, 32]);
     }
 
     #[test]
@@ -250,7 +253,7 @@ mod tests {
         ] {
             let snapshot = [process.clone(), proc(32, children)];
             let want = if process == kthreadd { vec![] } else { vec![process.pid, 32] };
-            assert_eq!(may_be_marked(&snapshot, 0), want, "{name}");
+            assert_eq!(marker_candidates(&snapshot, 0), want, "{name}");
         }
     }
 

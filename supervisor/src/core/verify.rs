@@ -8,7 +8,7 @@
 pub mod legacy;
 
 use crate::core::cgroup::is_within;
-use crate::core::lease::{Place, ProcessRecord, Scope};
+use crate::core::lease::{PidScope, ProcessRecord, ScopeRelation};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
 use std::collections::HashSet;
@@ -33,7 +33,7 @@ impl Verified {
 
 /// Life state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub enum ProcessState {
     /// Running, sleeping or stopped.
     Running,
     /// Dead but not reaped yet.
@@ -100,9 +100,9 @@ pub struct Evidence {
     /// Examined pid.
     pub pid: i32,
     /// Scope in which pids are valid here; `None` if unreadable.
-    pub scope: Option<Scope>,
+    pub scope: Option<PidScope>,
     /// Life state of the process.
-    pub life: Life,
+    pub life: ProcessState,
     /// Start time, in clock ticks since boot.
     pub start_ticks: Option<u64>,
     /// Parent process id.
@@ -129,7 +129,7 @@ pub struct Claim<'a> {
     /// Recorded process.
     pub process: ProcessRecord,
     /// Scope in which the recorded pid is valid.
-    pub scope: &'a Scope,
+    pub scope: &'a PidScope,
     /// Lease id.
     pub lease_id: LeaseId,
     /// Gateway of the lease.
@@ -140,28 +140,28 @@ pub struct Claim<'a> {
 
 impl Claim<'_> {
     /// True if the process is in the control group of the lease, which holds no other processes.
-    fn holds(&self, now: &Evidence) -> bool {
+    fn is_in_cgroup(&self, now: &Evidence) -> bool {
         self.cgroup.zip(now.cgroup.as_deref()).is_some_and(|(leaf, group)| is_within(group, leaf))
     }
 }
 
 /// Processes excluded from all signals, regardless of evidence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Guard {
+pub struct SignalGuard {
     /// This process and its ancestors.
-    pub own_line: HashSet<i32>,
+    pub own_ancestry: HashSet<i32>,
     /// Roots of the other leases.
     pub other_roots: HashSet<i32>,
 }
 
-impl Guard {
+impl SignalGuard {
     /// Returns why this pid is never signalled; `None` if it may be.
     #[must_use]
     pub fn forbids(&self, pid: i32) -> Option<&'static str> {
         if pid <= 1 {
             return Some("the number is no process of ours");
         }
-        if self.own_line.contains(&pid) {
+        if self.own_ancestry.contains(&pid) {
             return Some("it is the supervisor or an ancestor of it");
         }
         self.other_roots.contains(&pid).then_some("it is the root of another lease")
@@ -209,7 +209,7 @@ const OTHER_CLOCK: &str =
     "its start time was recorded in another time namespace, and there is no inode to go by";
 
 /// Result of comparing scope, pid and process identity alone.
-enum Identity {
+enum IdentityMatch {
     Same,
     SameTicks,
     Gone(&'static str),
@@ -220,47 +220,51 @@ enum Identity {
 
 /// Compares a recorded process to the evidence. `proven`: stronger proof of ownership exists and replaces
 /// recorded facts that cannot be read now.
-fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence, proven: bool) -> Identity {
-    let Some(here) = &now.scope else { return Identity::Unknown("boot id or pid namespace cannot be read") };
-    match scope.seen_from(here) {
-        Place::Here => {}
-        Place::EarlierBoot => return Identity::Gone("the machine was started anew since"),
-        Place::Elsewhere(why) => return Identity::Elsewhere(why),
+fn identity(recorded: ProcessRecord, scope: &PidScope, now: &Evidence, proven: bool) -> IdentityMatch {
+    let Some(here) = &now.scope else {
+        return IdentityMatch::Unknown("boot id or pid namespace cannot be read");
+    };
+    match scope.relation_to(here) {
+        ScopeRelation::Here => {}
+        ScopeRelation::EarlierBoot => return IdentityMatch::Gone("the machine was started anew since"),
+        ScopeRelation::Elsewhere(why) => return IdentityMatch::Elsewhere(why),
     }
     if recorded.pid != now.pid {
-        return Identity::Other("another number was looked at");
+        return IdentityMatch::Other("another number was looked at");
     }
     match now.life {
-        Life::Gone => return Identity::Gone("there is no such process"),
-        Life::Unreadable if now.inode.is_none() => {
-            return Identity::Unknown("the process cannot be read");
+        ProcessState::Gone => return IdentityMatch::Gone("there is no such process"),
+        ProcessState::Unreadable if now.inode.is_none() => {
+            return IdentityMatch::Unknown("the process cannot be read");
         }
-        Life::Running | Life::Zombie | Life::Unreadable => {}
+        ProcessState::Running | ProcessState::Zombie | ProcessState::Unreadable => {}
     }
     match (recorded.inode, now.inode) {
-        (Some(then), Some(now)) if then == now => return Identity::Same,
+        (Some(then), Some(now)) if then == now => return IdentityMatch::Same,
         (Some(_), Some(_)) => {
-            return Identity::Other("the number was given to another process (pidfs inode)");
+            return IdentityMatch::Other("the number was given to another process (pidfs inode)");
         }
-        (Some(_), None) if proven => return Identity::Same,
-        (Some(_), None) => return Identity::Unknown("a pidfs inode was recorded and cannot be read now"),
+        (Some(_), None) if proven => return IdentityMatch::Same,
+        (Some(_), None) => {
+            return IdentityMatch::Unknown("a pidfs inode was recorded and cannot be read now");
+        }
         (None, _) => {}
     }
     match now.start_ticks {
-        _ if proven && !scope.shares_clock(here) => Identity::Same,
-        _ if !scope.shares_clock(here) => Identity::Unknown(OTHER_CLOCK),
-        None if proven => Identity::Same,
-        None => Identity::Unknown("the start time cannot be read"),
+        _ if proven && !scope.shares_clock(here) => IdentityMatch::Same,
+        _ if !scope.shares_clock(here) => IdentityMatch::Unknown(OTHER_CLOCK),
+        None if proven => IdentityMatch::Same,
+        None => IdentityMatch::Unknown("the start time cannot be read"),
         Some(ticks) if ticks != recorded.start_ticks => {
-            Identity::Other("the number was given to another process (start time)")
+            IdentityMatch::Other("the number was given to another process (start time)")
         }
-        Some(_) if now.own_child => Identity::Same,
-        Some(_) => Identity::SameTicks,
+        Some(_) if now.own_child => IdentityMatch::Same,
+        Some(_) => IdentityMatch::SameTicks,
     }
 }
 
-fn owned(now: &Evidence, guard: &Guard) -> Verdict {
-    if now.life == Life::Zombie {
+fn owned(now: &Evidence, guard: &SignalGuard) -> Verdict {
+    if now.life == ProcessState::Zombie {
         return Verdict::Gone("it is dead and only waits to be reaped");
     }
     if let Some(why) = guard.forbids(now.pid) {
@@ -272,22 +276,22 @@ fn owned(now: &Evidence, guard: &Guard) -> Verdict {
 
 /// Decides whether the current process with a recorded pid is the recorded process of the lease.
 #[must_use]
-pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
-    let in_group = claim.holds(now);
+pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &SignalGuard) -> Verdict {
+    let in_group = claim.is_in_cgroup(now);
     match identity(claim.process, claim.scope, now, now.own_child || in_group) {
-        Identity::Gone(why) => Verdict::Gone(why),
-        Identity::Other(why) | Identity::Elsewhere(why) => Verdict::NotOurs(why),
-        Identity::Unknown(why) => Verdict::Unknown(why),
-        Identity::Same => owned(now, guard),
-        Identity::SameTicks if now.life == Life::Zombie => {
+        IdentityMatch::Gone(why) => Verdict::Gone(why),
+        IdentityMatch::Other(why) | IdentityMatch::Elsewhere(why) => Verdict::NotOurs(why),
+        IdentityMatch::Unknown(why) => Verdict::Unknown(why),
+        IdentityMatch::Same => owned(now, guard),
+        IdentityMatch::SameTicks if now.life == ProcessState::Zombie => {
             Verdict::Gone("it is dead and only waits to be reaped")
         }
-        Identity::SameTicks if !in_group && claim.cgroup.is_some() => Verdict::Unknown(
+        IdentityMatch::SameTicks if !in_group && claim.cgroup.is_some() => Verdict::Unknown(
             "it is not seen in the control group of the lease, and there is no inode to go by",
         ),
         // Pid and start time are not unique: without an inode the environment must match too. If the
         // environment has no clear marker, the control group decides.
-        Identity::SameTicks => match &now.marker {
+        IdentityMatch::SameTicks => match &now.marker {
             Marker::Missing | Marker::Ambiguous | Marker::Unreadable if in_group => owned(now, guard),
             marker if marker.names(claim.lease_id, claim.gateway) => owned(now, guard),
             Marker::Pair { .. } => Verdict::NotOurs("its environment names another lease"),
@@ -305,11 +309,11 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
 #[must_use]
 pub fn doubt(claim: &Claim<'_>, now: &Evidence) -> Option<&'static str> {
     match identity(claim.process, claim.scope, now, false) {
-        Identity::Gone(_) | Identity::Other(_) => None,
-        Identity::Same | Identity::SameTicks if now.life == Life::Zombie => None,
-        Identity::Elsewhere(why) | Identity::Unknown(why) => Some(why),
-        Identity::Same => Some("its process runs, and is never signalled"),
-        Identity::SameTicks => {
+        IdentityMatch::Gone(_) | IdentityMatch::Other(_) => None,
+        IdentityMatch::Same | IdentityMatch::SameTicks if now.life == ProcessState::Zombie => None,
+        IdentityMatch::Elsewhere(why) | IdentityMatch::Unknown(why) => Some(why),
+        IdentityMatch::Same => Some("its process runs, and is never signalled"),
+        IdentityMatch::SameTicks => {
             Some("a process with its number and start time runs, and does not prove to be its own")
         }
     }
@@ -317,7 +321,7 @@ pub fn doubt(claim: &Claim<'_>, now: &Evidence) -> Option<&'static str> {
 
 /// Relation through which a process without a record of its own was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kin<'a> {
+pub enum Membership<'a> {
     /// Found as the child of a verified process that was still running after the evidence was read.
     ChildOf(i32),
     /// Found by its environment. A process older than the tree has only a copy of the marker.
@@ -337,30 +341,34 @@ const UNKNOWN_AGE: &str = "the age of its tree was recorded in another time name
 pub fn verify_member(
     lease_id: LeaseId,
     gateway: GatewayInstanceId,
-    kin: Kin<'_>,
+    membership: Membership<'_>,
     now: &Evidence,
-    guard: &Guard,
+    guard: &SignalGuard,
 ) -> Verdict {
     match now.life {
-        Life::Gone => return Verdict::Gone("there is no such process"),
-        Life::Zombie => return Verdict::Gone("it is dead and only waits to be reaped"),
-        Life::Unreadable => return Verdict::Unknown("the process cannot be read"),
-        Life::Running => {}
+        ProcessState::Gone => return Verdict::Gone("there is no such process"),
+        ProcessState::Zombie => return Verdict::Gone("it is dead and only waits to be reaped"),
+        ProcessState::Unreadable => return Verdict::Unknown("the process cannot be read"),
+        ProcessState::Running => {}
     }
-    let proven = match kin {
-        Kin::ChildOf(_) if now.ppid.is_none() => return Verdict::Unknown("its parent cannot be read"),
-        Kin::ChildOf(parent) => now.ppid == Some(parent),
-        Kin::Marked { .. } if !now.marker.names(lease_id, gateway) => false,
-        Kin::Marked { since_ticks: None } => return Verdict::Unknown(UNKNOWN_AGE),
-        Kin::Marked { since_ticks: Some(since) } => now.start_ticks.is_some_and(|ticks| ticks >= since),
-        Kin::InCgroup(leaf) => now.cgroup.as_deref().is_some_and(|group| is_within(group, leaf)),
+    let proven = match membership {
+        Membership::ChildOf(_) if now.ppid.is_none() => {
+            return Verdict::Unknown("its parent cannot be read");
+        }
+        Membership::ChildOf(parent) => now.ppid == Some(parent),
+        Membership::Marked { .. } if !now.marker.names(lease_id, gateway) => false,
+        Membership::Marked { since_ticks: None } => return Verdict::Unknown(UNKNOWN_AGE),
+        Membership::Marked { since_ticks: Some(since) } => {
+            now.start_ticks.is_some_and(|ticks| ticks >= since)
+        }
+        Membership::InCgroup(leaf) => now.cgroup.as_deref().is_some_and(|group| is_within(group, leaf)),
     };
     if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }
 }
 
 /// Life state of the supervisor that spawned a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holder {
+pub enum SpawnerState {
     /// Verified dead: its processes are orphans.
     Dead,
     /// Alive, and responsible for the lease.
@@ -371,13 +379,15 @@ pub enum Holder {
 
 /// Evaluates the evidence about the supervisor that a lease names.
 #[must_use]
-pub fn holder(supervisor: ProcessRecord, scope: &Scope, now: &Evidence) -> Holder {
+pub fn spawner_state(supervisor: ProcessRecord, scope: &PidScope, now: &Evidence) -> SpawnerState {
     match identity(supervisor, scope, now, now.own_child) {
-        Identity::Gone(_) => Holder::Dead,
-        Identity::Other(_) => Holder::Dead,
-        Identity::Elsewhere(_) | Identity::Unknown(_) => Holder::Unknown,
-        Identity::Same | Identity::SameTicks if now.life == Life::Zombie => Holder::Dead,
-        Identity::Same | Identity::SameTicks => Holder::Alive,
+        IdentityMatch::Gone(_) => SpawnerState::Dead,
+        IdentityMatch::Other(_) => SpawnerState::Dead,
+        IdentityMatch::Elsewhere(_) | IdentityMatch::Unknown(_) => SpawnerState::Unknown,
+        IdentityMatch::Same | IdentityMatch::SameTicks if now.life == ProcessState::Zombie => {
+            SpawnerState::Dead
+        }
+        IdentityMatch::Same | IdentityMatch::SameTicks => SpawnerState::Alive,
     }
 }
 

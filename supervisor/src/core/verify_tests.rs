@@ -10,14 +10,14 @@ const PID: i32 = 100;
 struct World {
     lease: LeaseId,
     gateway: GatewayInstanceId,
-    scope: Scope,
+    scope: PidScope,
 }
 
 fn world() -> World {
     World {
         lease: LeaseId::mint(),
         gateway: GatewayInstanceId::mint(),
-        scope: Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
+        scope: PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
     }
 }
 
@@ -41,7 +41,7 @@ impl World {
             handle: Some(HandleId(1)),
             pid: PID,
             scope: Some(self.scope.clone()),
-            life: Life::Running,
+            life: ProcessState::Running,
             start_ticks: Some(TICKS),
             ppid: Some(50),
             pgid: Some(PID),
@@ -69,12 +69,12 @@ fn verdicts_with_an_inode_on_record() {
         ),
         (
             "10: other boot",
-            Evidence { scope: Some(Scope { boot_id: "b2".into(), ..w.scope.clone() }), ..live.clone() },
+            Evidence { scope: Some(PidScope { boot_id: "b2".into(), ..w.scope.clone() }), ..live.clone() },
             "gone",
         ),
         (
             "11: other pid namespace",
-            Evidence { scope: Some(Scope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
+            Evidence { scope: Some(PidScope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
             "not_ours",
         ),
         (
@@ -85,7 +85,7 @@ fn verdicts_with_an_inode_on_record() {
         (
             "19: nothing of /proc, no inode",
             Evidence {
-                life: Life::Unreadable,
+                life: ProcessState::Unreadable,
                 inode: None,
                 start_ticks: None,
                 marker: Marker::Unreadable,
@@ -96,7 +96,7 @@ fn verdicts_with_an_inode_on_record() {
         (
             "20: hidepid, the inode agrees",
             Evidence {
-                life: Life::Unreadable,
+                life: ProcessState::Unreadable,
                 start_ticks: None,
                 marker: Marker::Unreadable,
                 ..live.clone()
@@ -110,13 +110,13 @@ fn verdicts_with_an_inode_on_record() {
         ),
         ("25: no inode now", Evidence { inode: None, ..live.clone() }, "unknown"),
         ("no inode now, own child", Evidence { inode: None, own_child: true, ..live.clone() }, "owned"),
-        ("36: zombie", Evidence { life: Life::Zombie, ..live.clone() }, "gone"),
-        ("63: no such process", Evidence { life: Life::Gone, handle: None, ..live.clone() }, "gone"),
+        ("36: zombie", Evidence { life: ProcessState::Zombie, ..live.clone() }, "gone"),
+        ("63: no such process", Evidence { life: ProcessState::Gone, handle: None, ..live.clone() }, "gone"),
         ("the scope cannot be read", Evidence { scope: None, ..live.clone() }, "unknown"),
         ("another number", Evidence { pid: 101, ..live.clone() }, "not_ours"),
         ("no handle", Evidence { handle: None, ..live.clone() }, "unknown"),
     ] {
-        assert_eq!(verify(&w.record(Some(INODE)), &now, &Guard::default()).as_str(), want, "{name}");
+        assert_eq!(verify(&w.record(Some(INODE)), &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
 }
 
@@ -149,19 +149,23 @@ fn verdicts_without_an_inode_on_record() {
         ),
         (
             "nothing of it can be read, own child",
-            Evidence { life: Life::Unreadable, start_ticks: None, own_child: true, ..live.clone() },
+            Evidence { life: ProcessState::Unreadable, start_ticks: None, own_child: true, ..live.clone() },
             "unknown",
         ),
-        ("zombie", Evidence { life: Life::Zombie, marker: Marker::Unreadable, ..live.clone() }, "gone"),
+        (
+            "zombie",
+            Evidence { life: ProcessState::Zombie, marker: Marker::Unreadable, ..live.clone() },
+            "gone",
+        ),
     ] {
-        assert_eq!(verify(&w.record(None), &now, &Guard::default()).as_str(), want, "{name}");
+        assert_eq!(verify(&w.record(None), &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
 }
 
 #[test]
 fn nobody_signals_itself_its_line_or_another_lease() {
     let w = world();
-    for (pid, own_line, other_roots, want) in [
+    for (pid, own_ancestry, other_roots, want) in [
         (PID, vec![], vec![], "owned"),
         (PID, vec![PID], vec![], "not_ours"),
         (PID, vec![], vec![PID], "not_ours"),
@@ -169,8 +173,8 @@ fn nobody_signals_itself_its_line_or_another_lease() {
         (0, vec![], vec![], "not_ours"),
         (-5, vec![], vec![], "not_ours"),
     ] {
-        let guard = Guard {
-            own_line: own_line.into_iter().collect(),
+        let guard = SignalGuard {
+            own_ancestry: own_ancestry.into_iter().collect(),
             other_roots: other_roots.into_iter().collect(),
         };
         let now = Evidence { pid, ..w.live() };
@@ -178,7 +182,7 @@ fn nobody_signals_itself_its_line_or_another_lease() {
         claim.process.pid = pid;
         assert_eq!(verify(&claim, &now, &guard).as_str(), want, "{pid} {guard:?}");
         assert_eq!(
-            verify_member(w.lease, w.gateway, Kin::Marked { since_ticks: Some(TICKS) }, &now, &guard)
+            verify_member(w.lease, w.gateway, Membership::Marked { since_ticks: Some(TICKS) }, &now, &guard)
                 .as_str(),
             want,
             "{pid} {guard:?}"
@@ -190,33 +194,42 @@ fn nobody_signals_itself_its_line_or_another_lease() {
 fn members_need_a_proof_of_their_own() {
     let w = world();
     let live = w.live();
-    let marked = Kin::Marked { since_ticks: Some(TICKS) };
+    let marked = Membership::Marked { since_ticks: Some(TICKS) };
     let bare = Evidence { marker: Marker::Missing, ..live.clone() };
-    for (name, kin, now, want) in [
+    for (name, membership, now, want) in [
         ("marked", marked, live.clone(), "owned"),
-        ("23: older than the tree", Kin::Marked { since_ticks: Some(TICKS + 1) }, live.clone(), "not_ours"),
+        (
+            "23: older than the tree",
+            Membership::Marked { since_ticks: Some(TICKS + 1) },
+            live.clone(),
+            "not_ours",
+        ),
         ("23: of an unknown age", marked, Evidence { start_ticks: None, ..live.clone() }, "not_ours"),
         (
             "13: marked, of a tree of an unknown age",
-            Kin::Marked { since_ticks: None },
+            Membership::Marked { since_ticks: None },
             live.clone(),
             "unknown",
         ),
         (
             "13: not marked, of a tree of an unknown age",
-            Kin::Marked { since_ticks: None },
+            Membership::Marked { since_ticks: None },
             bare.clone(),
             "not_ours",
         ),
         ("22: not marked", marked, bare.clone(), "not_ours"),
-        ("22: not marked, but a child", Kin::ChildOf(50), bare.clone(), "owned"),
-        ("child of another", Kin::ChildOf(51), live.clone(), "not_ours"),
-        ("parent unreadable", Kin::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "unknown"),
-        ("zombie", Kin::ChildOf(50), Evidence { life: Life::Zombie, ..bare.clone() }, "gone"),
-        ("gone", marked, Evidence { life: Life::Gone, ..live.clone() }, "gone"),
-        ("unreadable", marked, Evidence { life: Life::Unreadable, ..live.clone() }, "unknown"),
+        ("22: not marked, but a child", Membership::ChildOf(50), bare.clone(), "owned"),
+        ("child of another", Membership::ChildOf(51), live.clone(), "not_ours"),
+        ("parent unreadable", Membership::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "unknown"),
+        ("zombie", Membership::ChildOf(50), Evidence { life: ProcessState::Zombie, ..bare.clone() }, "gone"),
+        ("gone", marked, Evidence { life: ProcessState::Gone, ..live.clone() }, "gone"),
+        ("unreadable", marked, Evidence { life: ProcessState::Unreadable, ..live.clone() }, "unknown"),
     ] {
-        assert_eq!(verify_member(w.lease, w.gateway, kin, &now, &Guard::default()).as_str(), want, "{name}");
+        assert_eq!(
+            verify_member(w.lease, w.gateway, membership, &now, &SignalGuard::default()).as_str(),
+            want,
+            "{name}"
+        );
     }
 }
 
@@ -226,66 +239,70 @@ fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
     let live = w.live();
     let record = w.record(Some(INODE)).process;
     for (name, now, want) in [
-        ("17: it lives", live.clone(), Holder::Alive),
-        ("gone", Evidence { life: Life::Gone, ..live.clone() }, Holder::Dead),
-        ("zombie", Evidence { life: Life::Zombie, ..live.clone() }, Holder::Dead),
-        ("its number is reused", Evidence { inode: Some(9), ..live.clone() }, Holder::Dead),
+        ("17: it lives", live.clone(), SpawnerState::Alive),
+        ("gone", Evidence { life: ProcessState::Gone, ..live.clone() }, SpawnerState::Dead),
+        ("zombie", Evidence { life: ProcessState::Zombie, ..live.clone() }, SpawnerState::Dead),
+        ("its number is reused", Evidence { inode: Some(9), ..live.clone() }, SpawnerState::Dead),
         (
             "other boot",
-            Evidence { scope: Some(Scope { boot_id: "x".into(), ..w.scope.clone() }), ..live.clone() },
-            Holder::Dead,
+            Evidence { scope: Some(PidScope { boot_id: "x".into(), ..w.scope.clone() }), ..live.clone() },
+            SpawnerState::Dead,
         ),
         (
             "other namespace",
-            Evidence { scope: Some(Scope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
-            Holder::Unknown,
+            Evidence { scope: Some(PidScope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
+            SpawnerState::Unknown,
         ),
-        ("no inode now", Evidence { inode: None, ..live.clone() }, Holder::Unknown),
+        ("no inode now", Evidence { inode: None, ..live.clone() }, SpawnerState::Unknown),
     ] {
-        assert_eq!(holder(record, &w.scope, &now), want, "{name}");
+        assert_eq!(spawner_state(record, &w.scope, &now), want, "{name}");
     }
     let old = ProcessRecord { inode: None, ..record };
-    assert_eq!(holder(old, &w.scope, &live), Holder::Alive);
+    assert_eq!(spawner_state(old, &w.scope, &live), SpawnerState::Alive);
 }
 
 #[test]
-fn c13_s_start_times_of_another_clock_say_nothing() {
+fn start_times_of_another_clock_say_nothing() {
     let w = world();
-    let elsewhere = |timens| Scope { timens, ..w.scope.clone() };
+    let elsewhere = |timens| PidScope { timens, ..w.scope.clone() };
     let live = Evidence { inode: None, ..w.live() };
     let shifted = Evidence { start_ticks: Some(9), ..live.clone() };
     let other = Evidence { inode: Some(1), ..live.clone() };
     let same = Evidence { inode: Some(INODE), ..shifted.clone() };
     let child = Evidence { own_child: true, ..shifted.clone() };
-    let gone = Evidence { life: Life::Gone, handle: None, ..live.clone() };
+    let gone = Evidence { life: ProcessState::Gone, handle: None, ..live.clone() };
     let here = Some(3);
     // (name, the inode on record, the clock then, the clock now, the evidence, the process, the supervisor)
     for (name, inode, then, now_by, now, want, of) in [
-        ("shifted", None, here, Some(9), &shifted, "unknown", Holder::Unknown),
-        ("equal by chance", None, here, Some(9), &live, "unknown", Holder::Unknown),
-        ("no clock on record", None, None, Some(9), &shifted, "unknown", Holder::Unknown),
-        ("no clock on record, equal", None, None, Some(9), &live, "unknown", Holder::Unknown),
-        ("no clock now", None, here, None, &shifted, "unknown", Holder::Unknown),
-        ("one clock for all", None, None, None, &shifted, "not_ours", Holder::Dead),
-        ("one clock for all, equal", None, None, None, &live, "owned", Holder::Alive),
-        ("the same clock", None, here, here, &shifted, "not_ours", Holder::Dead),
-        ("the inode agrees", Some(INODE), here, Some(9), &same, "owned", Holder::Alive),
-        ("the inode does not", Some(INODE), here, Some(9), &other, "not_ours", Holder::Dead),
-        ("no inode now", Some(INODE), here, Some(9), &live, "unknown", Holder::Unknown),
-        ("an own child", None, here, Some(9), &child, "owned", Holder::Alive),
-        ("no such process", None, here, Some(9), &gone, "gone", Holder::Dead),
+        ("shifted", None, here, Some(9), &shifted, "unknown", SpawnerState::Unknown),
+        ("equal by chance", None, here, Some(9), &live, "unknown", SpawnerState::Unknown),
+        ("no clock on record", None, None, Some(9), &shifted, "unknown", SpawnerState::Unknown),
+        ("no clock on record, equal", None, None, Some(9), &live, "unknown", SpawnerState::Unknown),
+        ("no clock now", None, here, None, &shifted, "unknown", SpawnerState::Unknown),
+        ("one clock for all", None, None, None, &shifted, "not_ours", SpawnerState::Dead),
+        ("one clock for all, equal", None, None, None, &live, "owned", SpawnerState::Alive),
+        ("the same clock", None, here, here, &shifted, "not_ours", SpawnerState::Dead),
+        ("the inode agrees", Some(INODE), here, Some(9), &same, "owned", SpawnerState::Alive),
+        ("the inode does not", Some(INODE), here, Some(9), &other, "not_ours", SpawnerState::Dead),
+        ("no inode now", Some(INODE), here, Some(9), &live, "unknown", SpawnerState::Unknown),
+        ("an own child", None, here, Some(9), &child, "owned", SpawnerState::Alive),
+        ("no such process", None, here, Some(9), &gone, "gone", SpawnerState::Dead),
     ] {
         let recorded = elsewhere(then);
         let now = Evidence { scope: Some(elsewhere(now_by)), ..now.clone() };
         let claim = Claim { scope: &recorded, ..w.record(inode) };
-        assert_eq!(verify(&claim, &now, &Guard::default()).as_str(), want, "{name}");
-        assert_eq!(holder(claim.process, &recorded, &now), of, "{name}");
+        assert_eq!(verify(&claim, &now, &SignalGuard::default()).as_str(), want, "{name}");
+        assert_eq!(spawner_state(claim.process, &recorded, &now), of, "{name}");
         assert_eq!(doubt(&claim, &now).is_some(), !matches!(want, "not_ours" | "gone"), "{name}");
     }
     let recorded = elsewhere(here);
     let claim = Claim { scope: &recorded, cgroup: Some(LEAF), ..w.record(None) };
     let inside = Evidence { scope: Some(elsewhere(Some(9))), cgroup: Some(LEAF.into()), ..shifted };
-    assert_eq!(verify(&claim, &inside, &Guard::default()).as_str(), "owned", "its control group proves it");
+    assert_eq!(
+        verify(&claim, &inside, &SignalGuard::default()).as_str(),
+        "owned",
+        "its control group proves it"
+    );
 }
 
 #[test]
@@ -316,7 +333,7 @@ fn a_verdict_says_why_in_words() {
         (Evidence { scope: Some(w.scope.clone()), ..live }, "what was recorded agrees with what runs"),
         (other, "the number was given to another process (pidfs inode)"),
     ] {
-        assert_eq!(verify(&w.record(Some(INODE)), &now, &Guard::default()).why(), why);
+        assert_eq!(verify(&w.record(Some(INODE)), &now, &SignalGuard::default()).why(), why);
     }
 }
 
@@ -385,15 +402,15 @@ fn the_group_of_the_lease_stands_in_for_what_cannot_be_read() {
         (
             "other boot",
             Some(INODE),
-            Evidence { scope: Some(Scope { boot_id: "b".into(), ..w.scope.clone() }), ..blind.clone() },
+            Evidence { scope: Some(PidScope { boot_id: "b".into(), ..w.scope.clone() }), ..blind.clone() },
             "gone",
         ),
-        ("zombie", None, Evidence { life: Life::Zombie, ..blind.clone() }, "gone"),
+        ("zombie", None, Evidence { life: ProcessState::Zombie, ..blind.clone() }, "gone"),
     ] {
         let claim = Claim { cgroup: Some(LEAF), ..w.record(inode) };
-        assert_eq!(verify(&claim, &now, &Guard::default()).as_str(), want, "{name}");
+        assert_eq!(verify(&claim, &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
-    let guard = Guard { own_line: [PID].into(), ..Guard::default() };
+    let guard = SignalGuard { own_ancestry: [PID].into(), ..SignalGuard::default() };
     let claim = Claim { cgroup: Some(LEAF), ..w.record(Some(INODE)) };
     assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "never itself");
 }
@@ -410,13 +427,14 @@ fn members_of_the_group_of_the_lease_are_of_its_tree() {
         ("beside it", group("/s/acp-supervisor-ab/lease2"), "not_ours"),
         ("above it", group("/s/acp-supervisor-ab"), "not_ours"),
         ("its group cannot be read", bare.clone(), "not_ours"),
-        ("zombie", Evidence { life: Life::Zombie, ..inside.clone() }, "gone"),
-        ("unreadable", Evidence { life: Life::Unreadable, ..inside.clone() }, "unknown"),
+        ("zombie", Evidence { life: ProcessState::Zombie, ..inside.clone() }, "gone"),
+        ("unreadable", Evidence { life: ProcessState::Unreadable, ..inside.clone() }, "unknown"),
     ] {
-        let verdict = verify_member(w.lease, w.gateway, Kin::InCgroup(LEAF), &now, &Guard::default());
+        let verdict =
+            verify_member(w.lease, w.gateway, Membership::InCgroup(LEAF), &now, &SignalGuard::default());
         assert_eq!(verdict.as_str(), want, "{name}");
     }
-    let guard = Guard { other_roots: [PID].into(), ..Guard::default() };
-    let verdict = verify_member(w.lease, w.gateway, Kin::InCgroup(LEAF), &inside, &guard);
+    let guard = SignalGuard { other_roots: [PID].into(), ..SignalGuard::default() };
+    let verdict = verify_member(w.lease, w.gateway, Membership::InCgroup(LEAF), &inside, &guard);
     assert_eq!(verdict.as_str(), "not_ours", "h21: never the root of another lease");
 }

@@ -2,7 +2,7 @@
 
 /// Retry delay after a deadline that passed without effect (for example, because of a full queue), in
 /// milliseconds.
-pub const AGAIN_MS: u64 = 500;
+pub const RETRY_MS: u64 = 500;
 /// Maximum sleep while a wall-clock deadline is pending, in milliseconds, because the wall clock can be set
 /// meanwhile.
 pub const WALL_SLEEP_MS: u64 = 3_600 * 1_000;
@@ -26,13 +26,13 @@ pub struct Deadlines {
     pub upgrade: Option<u64>,
 }
 
-/// Returns the next wake-up time, if any. A deadline that has already passed is retried after `AGAIN_MS`.
+/// Returns the next wake-up time, if any. A deadline that has already passed is retried after `RETRY_MS`.
 #[must_use]
 pub fn next_wake(now_ms: u64, due: &Deadlines) -> Option<u64> {
     let expiry = due.expiry.map(|at| at.min(now_ms.saturating_add(WALL_SLEEP_MS)));
     let first = [due.detached, due.closing, expiry, due.progress, due.sweep, due.watchdog, due.upgrade];
     let first = first.into_iter().flatten().min()?;
-    Some(if first <= now_ms { now_ms.saturating_add(AGAIN_MS) } else { first })
+    Some(if first <= now_ms { now_ms.saturating_add(RETRY_MS) } else { first })
 }
 
 #[cfg(test)]
@@ -53,7 +53,7 @@ mod tests {
             upgrade: Some(6_000),
         };
         assert_eq!(next_wake(1_000, &all), Some(2_000));
-        assert_eq!(next_wake(2_000, &all), Some(2_000 + AGAIN_MS), "what is overdue does not spin");
+        assert_eq!(next_wake(2_000, &all), Some(2_000 + RETRY_MS), "what is overdue does not spin");
         assert_eq!(next_wake(1_000, &Deadlines { closing: Some(4_000), ..none }), Some(4_000));
         assert_eq!(next_wake(1_000, &Deadlines { detached: Some(5_000), ..none }), Some(5_000));
         assert_eq!(next_wake(1_000, &Deadlines { sweep: Some(2_500), ..none }), Some(2_500));

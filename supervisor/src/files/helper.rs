@@ -5,10 +5,10 @@ use super::{FRAMES_VERSION, HelperJob, HelperSetting};
 use crate::confine::{self, confine};
 use crate::context::Context;
 use crate::core::lease::ProcessRecord;
-use crate::core::tenant::Places;
-use crate::core::verify::Life;
+use crate::core::tenant::SpawnDirectories;
+use crate::core::verify::ProcessState;
 use crate::handover::program;
-use crate::spawn::{SpawnError, Wrapper, fork, release, start_wrapper};
+use crate::spawn::{RunningWrapper, SpawnError, fork, release, start_wrapper};
 use crate::sys::watch::{Child, Control};
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
@@ -51,7 +51,7 @@ pub(super) struct Helper {
 
 /// Helper that could not be started.
 #[derive(Debug)]
-pub(super) struct Unstarted {
+pub(super) struct HelperStartError {
     /// Reason of the failure.
     pub(super) error: FilesError,
     /// Processes that were started and still have to be ended.
@@ -63,8 +63,11 @@ impl Helper {
     ///
     /// # Errors
     /// The reason, and the processes that still have to be ended.
-    pub(super) async fn start(context: Arc<Context>, setting: HelperSetting) -> Result<Self, Unstarted> {
-        let (id, gateway) = (LeaseId::mint(), setting.customer.gateway);
+    pub(super) async fn start(
+        context: Arc<Context>,
+        setting: HelperSetting,
+    ) -> Result<Self, HelperStartError> {
+        let (id, gateway) = (LeaseId::mint(), setting.requester.gateway);
         let (error, left) = match Self::try_start(&context, id, setting).await {
             Ok((helper, None)) => return Ok(helper),
             Ok((helper, Some(error))) => (error, Some(Box::new(helper))),
@@ -82,22 +85,23 @@ impl Helper {
             },
             error => FilesError::NoHelper { message: error.refusal().message },
         };
-        Err(Unstarted { error, left })
+        Err(HelperStartError { error, left })
     }
 
     /// Starts a helper. If it returns an error together with the helper, the caller must end the helper.
     async fn try_start(
         context: &Arc<Context>,
         id: LeaseId,
-        HelperSetting { customer, roots }: HelperSetting,
+        HelperSetting { requester, roots }: HelperSetting,
     ) -> Result<(Self, Option<SpawnError>), SpawnError> {
-        let places = Places { cwd: None, roots };
-        let confined = confine(context, customer, confine::Start { env: Vec::new(), places }).await?;
+        let directories = SpawnDirectories { cwd: None, roots };
+        let confined =
+            confine(context, requester, confine::ConfinementInput { env: Vec::new(), directories }).await?;
         let program = program::own().to_string_lossy().into_owned();
         let launch = Launch {
             version: LAUNCH_VERSION,
             lease_id: id,
-            gateway_instance_id: customer.gateway,
+            gateway_instance_id: requester.gateway,
             argv: vec![program.clone(), VERB.to_owned(), FRAMES_VERSION.to_string()],
             env: Vec::new(),
             cwd: "/".to_owned(),
@@ -108,7 +112,7 @@ impl Helper {
         let cannot = |source| SpawnError::Io { what: "make the pipes of a file helper", source };
         let (stdio, to, from) = streams().map_err(cannot)?;
         let root = context.wrapper_root.helpers();
-        let Wrapper { child, control, .. } = start_wrapper(context, root, launch, None).await?;
+        let RunningWrapper { child, control, .. } = start_wrapper(context, root, launch, None).await?;
         let within = Duration::from_millis(context.config.spawn_ms);
         let steps = async {
             let bound = fork(context, &child, &control, &stdio).await?;
@@ -121,7 +125,7 @@ impl Helper {
             Ok(process) => (Some(process), None),
             Err(error) => (None, Some(error)),
         };
-        let helper = Self { id, gateway: customer.gateway, process, child, control, to, from };
+        let helper = Self { id, gateway: requester.gateway, process, child, control, to, from };
         Ok((helper, failed))
     }
 
@@ -140,7 +144,7 @@ impl Helper {
         match self.from.try_read(&mut block) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => return Err(unasked()),
+            Ok(_) => return Err(unexpected_reply()),
             Err(error) => return Err(error),
         }
         self.to.write_all(&frame).await?;
@@ -150,8 +154,7 @@ impl Helper {
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            if let Some(answer) = take_answer(&mut decoder, block.get(..count).unwrap_or_default(), &job.op)?
-            {
+            if let Some(answer) = take_reply(&mut decoder, block.get(..count).unwrap_or_default(), &job.op)? {
                 return Ok(answer);
             }
         }
@@ -168,22 +171,22 @@ impl Helper {
             tracing::error!(pid, wrapper, "file helper does not end; its file system does not answer");
             child.ended().await;
         }
-        context.forget_child(wrapper);
+        context.release_child(wrapper);
         context.remove_root(wrapper);
         remove(&context, gateway, id).await;
         if let Some(process) = process {
-            until_gone(&context, process).await;
+            wait_until_gone(&context, process).await;
         }
     }
 }
 
-fn unasked() -> io::Error {
+fn unexpected_reply() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "an answer that was not asked for")
 }
 
 /// Appends received bytes, and returns the reply once it is complete: exactly one, of the kind of the
 /// operation.
-fn take_answer(
+fn take_reply(
     decoder: &mut Decoder,
     bytes: &[u8],
     op: &FilesOp,
@@ -191,19 +194,22 @@ fn take_answer(
     decoder.push(bytes);
     let answer: Option<Result<FilesReply, FilesError>> = decoder.pop().map_err(io::Error::other)?;
     match &answer {
-        Some(_) if !decoder.is_empty() => Err(unasked()),
-        Some(Ok(reply)) if !reply.fits(op) => Err(unasked()),
+        Some(_) if !decoder.is_empty() => Err(unexpected_reply()),
+        Some(Ok(reply)) if !reply.fits(op) => Err(unexpected_reply()),
         Some(_) | None => Ok(answer),
     }
 }
 
 /// Waits until a process has ended. A process that cannot be inspected counts as running.
-pub(super) async fn until_gone(context: &Context, process: ProcessRecord) {
+pub(super) async fn wait_until_gone(context: &Context, process: ProcessRecord) {
     let is_there = || match context.sys.open(process.pid) {
         Err(OpenError::Gone) => false,
         Err(OpenError::Io(_)) => true,
         Ok(handle) => {
-            let ended = matches!(context.sys.glance(&handle).life, Life::Zombie | Life::Gone);
+            let ended = matches!(
+                context.sys.kernel_evidence(&handle).life,
+                ProcessState::Zombie | ProcessState::Gone
+            );
             !ended && handle.record().is_none_or(|record| record == process)
         }
     };
@@ -241,7 +247,7 @@ mod tests {
     fn an_answer_that_does_not_fit_breaks_the_helper() {
         let read = FilesOp::Read { path: "/a".into(), line: None, limit: None, bytes_max: 9 };
         let frame = |reply: FilesReply| encode_frame(&Ok::<_, FilesError>(reply), FRAME_BYTES_MAX).unwrap();
-        let take = |bytes: &[u8]| take_answer(&mut Decoder::new(ANSWER_BYTES_MAX), bytes, &read);
+        let take = |bytes: &[u8]| take_reply(&mut Decoder::new(ANSWER_BYTES_MAX), bytes, &read);
         let good = frame(FilesReply::Text("x".into()));
         assert_eq!(take(&good).unwrap(), Some(Ok(FilesReply::Text("x".into()))));
         assert_eq!(take(&good[..good.len() - 1]).unwrap(), None);

@@ -11,7 +11,7 @@ pub(crate) mod serve;
 mod worker;
 
 use crate::config::size;
-use crate::confine::Customer;
+use crate::confine::Requester;
 use crate::context::Context;
 use crate::core::lease::ProcessRecord;
 use crate::link::Responder;
@@ -59,7 +59,7 @@ struct HelperKey {
 /// User and directories of a helper, fixed at its start. A request with other values needs another helper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HelperSetting {
-    customer: Customer,
+    requester: Requester,
     /// Directories that the helper is confined to.
     roots: Vec<String>,
 }
@@ -88,20 +88,20 @@ struct HelperQueue {
 /// gone.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct HelperLeft {
+pub(crate) struct SurvivingHelper {
     gateway: GatewayInstanceId,
     lease_id: LeaseId,
     process: ProcessRecord,
 }
 
 /// Helpers of leases that may be running.
-type Running = Arc<Mutex<HashMap<HelperKey, ProcessRecord>>>;
+type RunningHelpers = Arc<Mutex<HashMap<HelperKey, ProcessRecord>>>;
 
 /// Queues of file requests.
 #[derive(Debug)]
 pub(crate) struct FileQueues {
     queues: HashMap<HelperKey, HelperQueue>,
-    running: Running,
+    running: RunningHelpers,
     bytes: Arc<Semaphore>,
     workers: TaskTracker,
     stop: CancellationToken,
@@ -111,7 +111,7 @@ impl Default for FileQueues {
     fn default() -> Self {
         Self {
             queues: HashMap::new(),
-            running: Running::default(),
+            running: RunningHelpers::default(),
             bytes: Arc::new(Semaphore::new(QUEUED_BYTES_MAX)),
             workers: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -121,18 +121,20 @@ impl Default for FileQueues {
 
 impl FileQueues {
     /// Creates the queues after an upgrade that left helpers behind.
-    pub(crate) fn after(left: Vec<HelperLeft>) -> Self {
-        let key =
-            |left: &HelperLeft| HelperKey { gateway: left.gateway, scope: FilesScope::Lease(left.lease_id) };
+    pub(crate) fn from_surviving(left: Vec<SurvivingHelper>) -> Self {
+        let key = |left: &SurvivingHelper| HelperKey {
+            gateway: left.gateway,
+            scope: FilesScope::Lease(left.lease_id),
+        };
         let running = left.iter().map(|left| (key(left), left.process)).collect();
         Self { running: Arc::new(Mutex::new(running)), ..Self::default() }
     }
 
     /// Enqueues a request; the helper answers it.
-    pub(crate) fn ask(
+    pub(crate) fn enqueue(
         &mut self,
         context: &Arc<Context>,
-        customer: Customer,
+        requester: Requester,
         request: FilesRequest,
         to: Responder,
     ) {
@@ -141,10 +143,10 @@ impl FileQueues {
             return busy(to, "too many bytes wait to be written to files");
         };
         let FilesRequest { scope, roots, op } = request;
-        let Some(jobs) = self.queue(context, HelperKey { gateway: customer.gateway, scope }) else {
+        let Some(jobs) = self.queue(context, HelperKey { gateway: requester.gateway, scope }) else {
             return busy(to, "too many file helpers of this gateway run");
         };
-        let setting = HelperSetting { customer, roots };
+        let setting = HelperSetting { requester, roots };
         match jobs.try_send(FilesJob { setting, op, to, _bytes: bytes }) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(job) | mpsc::error::TrySendError::Closed(job)) => {
@@ -182,7 +184,7 @@ impl FileQueues {
 
     /// Ends all helpers: requests in progress are answered as interrupted, queued ones are refused. Returns
     /// the helpers that do not end in time.
-    pub(crate) async fn stop(self) -> Vec<HelperLeft> {
+    pub(crate) async fn stop(self) -> Vec<SurvivingHelper> {
         self.stop.cancel();
         self.workers.close();
         drop(self.queues);
@@ -192,7 +194,7 @@ impl FileQueues {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let left = |(key, process): (&HelperKey, &ProcessRecord)| match key.scope {
             FilesScope::Lease(lease_id) => {
-                Some(HelperLeft { gateway: key.gateway, lease_id, process: *process })
+                Some(SurvivingHelper { gateway: key.gateway, lease_id, process: *process })
             }
             FilesScope::Tenant => None,
         };

@@ -28,7 +28,7 @@ const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 #[derive(Debug)]
 pub(super) struct RootsError(pub(super) FilesError);
 
-type Outcome<T> = Result<T, RootsError>;
+type RootsResult<T> = Result<T, RootsError>;
 
 impl From<FilesError> for RootsError {
     fn from(error: FilesError) -> Self {
@@ -141,12 +141,12 @@ impl Roots {
     /// # Errors
     /// A path is not UTF-8.
     pub(crate) fn paths(&self) -> Result<Vec<String>, FilesError> {
-        let all: Outcome<_> = self.list.iter().map(|root| text(root.real.clone())).collect();
+        let all: RootsResult<_> = self.list.iter().map(|root| text(root.real.clone())).collect();
         all.map_err(|error| error.0)
     }
 
     /// Returns the root that contains a path, and the rest of the path.
-    fn locate<'a>(&self, path: &'a str) -> Outcome<(&Root, &'a Path)> {
+    fn locate<'a>(&self, path: &'a str) -> RootsResult<(&Root, &'a Path)> {
         let path = Path::new(path);
         if !path.is_absolute() || path.as_os_str().as_encoded_bytes().contains(&0) {
             return Err(FilesError::BadPath.into());
@@ -158,7 +158,7 @@ impl Roots {
         Ok((root, if rest.as_os_str().is_empty() { Path::new(".") } else { rest }))
     }
 
-    fn open_file(&self, path: &str) -> Outcome<(File, u64)> {
+    fn open_file(&self, path: &str) -> RootsResult<(File, u64)> {
         let (root, below) = self.locate(path)?;
         let file = lookup(&root.dir, below, READ)?;
         let stat = fs::fstat(&file)?;
@@ -168,7 +168,7 @@ impl Roots {
         Ok((File::from(file), u64::try_from(stat.st_size).unwrap_or(0)))
     }
 
-    fn read_text(&self, path: &str, bytes_max: u64) -> Outcome<String> {
+    fn read_text(&self, path: &str, bytes_max: u64) -> RootsResult<String> {
         let (file, size) = self.open_file(path)?;
         if size > bytes_max {
             return Err(FilesError::TooLarge { bytes_max }.into());
@@ -182,7 +182,7 @@ impl Roots {
         Ok(String::from_utf8(bytes).map_err(|_| FilesError::NotUtf8)?)
     }
 
-    fn inspect_file(&self, path: &str, text_bytes_max: u64) -> Outcome<Inspection> {
+    fn inspect_file(&self, path: &str, text_bytes_max: u64) -> RootsResult<Inspection> {
         let (root, below) = self.locate(path)?;
         let found = match lookup(&root.dir, below, PATH) {
             Err(RootsError(FilesError::NotFound)) => return root.inspect_missing(below),
@@ -211,7 +211,7 @@ impl Roots {
         Ok(seen)
     }
 
-    fn write_bytes(&self, path: &str, content: &[u8]) -> Outcome<()> {
+    fn write_bytes(&self, path: &str, content: &[u8]) -> RootsResult<()> {
         if content.len() as u64 > WRITE_BYTES_MAX {
             return Err(FilesError::TooLarge { bytes_max: WRITE_BYTES_MAX }.into());
         }
@@ -219,7 +219,7 @@ impl Roots {
             return Err(FilesError::NotRegular.into());
         }
         let (root, below) = self.locate(path)?;
-        let (dir, name) = root.place(below)?;
+        let (dir, name) = root.parent_and_name(below)?;
         let mode = target_mode(&dir, name)?;
         if mode != WriteTarget::Link {
             return replace(&dir, name, mode, content);
@@ -228,7 +228,7 @@ impl Roots {
         let target = lookup(&root.dir, below, OFlags::PATH | OFlags::CLOEXEC)?;
         let real = real_path(&target)?;
         let below = real.strip_prefix(&root.real).map_err(|_| FilesError::Outside)?;
-        let (dir, name) = root.place(below)?;
+        let (dir, name) = root.parent_and_name(below)?;
         match target_mode(&dir, name)? {
             // The link was swapped again during the operation: refuse.
             WriteTarget::Link => Err(FilesError::Outside.into()),
@@ -238,14 +238,14 @@ impl Roots {
 }
 
 impl Root {
-    fn inspect_missing(&self, below: &Path) -> Outcome<Inspection> {
+    fn inspect_missing(&self, below: &Path) -> RootsResult<Inspection> {
         let canonical = Some(text(self.canonical(below)?)?);
         Ok(Inspection { canonical, ..Inspection::default() })
     }
 
     /// Returns the canonical path of a missing file: that of the nearest existing directory above it, with
     /// the missing names.
-    fn canonical(&self, below: &Path) -> Outcome<PathBuf> {
+    fn canonical(&self, below: &Path) -> RootsResult<PathBuf> {
         let mut names = Vec::new();
         let mut dir = below;
         loop {
@@ -268,20 +268,20 @@ impl Root {
     }
 
     /// Returns the parent directory of a path below the root, created if missing, and the file name.
-    fn place<'a>(&self, below: &'a Path) -> Outcome<(OwnedFd, &'a OsStr)> {
+    fn parent_and_name<'a>(&self, below: &'a Path) -> RootsResult<(OwnedFd, &'a OsStr)> {
         let Some(Component::Normal(name)) = below.components().next_back() else {
             return Err(FilesError::NotRegular.into());
         };
         let parent = below.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match lookup(&self.dir, parent, DIR) {
-            Err(RootsError(FilesError::NotFound)) => Ok((self.make(parent)?, name)),
+            Err(RootsError(FilesError::NotFound)) => Ok((self.create_dirs(parent)?, name)),
             found => Ok((found?, name)),
         }
     }
 
     /// Creates a directory and its parents. Each one is created in a directory that was resolved beneath the
     /// root.
-    fn make(&self, path: &Path) -> Outcome<OwnedFd> {
+    fn create_dirs(&self, path: &Path) -> RootsResult<OwnedFd> {
         let mut dir = lookup(&self.dir, Path::new("."), DIR)?;
         let mut so_far = PathBuf::new();
         for part in path.components() {
@@ -310,7 +310,7 @@ enum WriteTarget {
     Link,
 }
 
-fn target_mode(dir: &OwnedFd, name: &OsStr) -> Outcome<WriteTarget> {
+fn target_mode(dir: &OwnedFd, name: &OsStr) -> RootsResult<WriteTarget> {
     let stat = match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(WriteTarget::Nothing),
         stat => stat?,
@@ -326,24 +326,24 @@ fn target_mode(dir: &OwnedFd, name: &OsStr) -> Outcome<WriteTarget> {
     }
 }
 
-fn replace(dir: &OwnedFd, name: &OsStr, target: WriteTarget, content: &[u8]) -> Outcome<()> {
+fn replace(dir: &OwnedFd, name: &OsStr, target: WriteTarget, content: &[u8]) -> RootsResult<()> {
     let temporary = format!(".acp-host-{}.tmp", uuid::Uuid::new_v4().simple());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = if target == WriteTarget::Nothing { 0o666 } else { 0o600 };
     let fd = fs::openat(dir, &temporary, flags, Mode::from_raw_mode(mode))?;
-    let written = fill(File::from(fd), target, content)
+    let written = write_content(File::from(fd), target, content)
         .and_then(|()| fs::renameat(dir, &temporary, dir, name).map_err(RootsError::from));
     if written.is_err() {
         // A failed removal is ignored: the first error is more important.
         let _ = fs::unlinkat(dir, &temporary, AtFlags::empty());
         return written;
     }
-    settled(fs::fsync(dir))
+    check_sync(fs::fsync(dir))
 }
 
 /// Outcome of a rename after the sync of its directory. The new content is in place, so a failed sync is an
 /// uncertain result.
-fn settled(synced: Result<(), Errno>) -> Outcome<()> {
+fn check_sync(synced: Result<(), Errno>) -> RootsResult<()> {
     match synced {
         // The file system cannot sync directories.
         Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
@@ -351,7 +351,7 @@ fn settled(synced: Result<(), Errno>) -> Outcome<()> {
     }
 }
 
-fn fill(mut file: File, target: WriteTarget, content: &[u8]) -> Outcome<()> {
+fn write_content(mut file: File, target: WriteTarget, content: &[u8]) -> RootsResult<()> {
     if let WriteTarget::File(mode) = target {
         fs::fchmod(&file, mode)?;
     }
@@ -361,7 +361,7 @@ fn fill(mut file: File, target: WriteTarget, content: &[u8]) -> Outcome<()> {
 }
 
 /// Resolves and opens a path beneath `root` in one call.
-fn lookup(root: &OwnedFd, path: &Path, flags: OFlags) -> Outcome<OwnedFd> {
+fn lookup(root: &OwnedFd, path: &Path, flags: OFlags) -> RootsResult<OwnedFd> {
     for _ in 0..LOOKUP_TRIES {
         match fs::openat2(root, path, flags, Mode::empty(), BENEATH) {
             // A concurrent rename: the kernel could not decide if the path stays beneath the root.
@@ -379,7 +379,7 @@ fn below<'a>(root: &Root, path: &'a Path) -> Option<&'a Path> {
 }
 
 /// Returns the current path of an open file, without links.
-fn real_path(fd: &impl AsRawFd) -> Outcome<PathBuf> {
+fn real_path(fd: &impl AsRawFd) -> RootsResult<PathBuf> {
     Ok(std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?)
 }
 
@@ -395,7 +395,7 @@ fn slice(text: &str, line: Option<u64>, limit: Option<u64>) -> &str {
 }
 
 /// Returns size, hash and, up to a limit, text of a file.
-fn content(file: File, size: u64, text_bytes_max: u64) -> Outcome<(u64, Option<String>, Option<String>)> {
+fn content(file: File, size: u64, text_bytes_max: u64) -> RootsResult<(u64, Option<String>, Option<String>)> {
     let keep = size <= text_bytes_max.min(READ_BYTES_MAX);
     let (mut file, mut hash, mut block) = (file.take(WRITE_BYTES_MAX + 1), Sha256::new(), vec![0; 65_536]);
     let (mut bytes, mut read) = (Vec::new(), 0);
@@ -416,7 +416,7 @@ fn content(file: File, size: u64, text_bytes_max: u64) -> Outcome<(u64, Option<S
     Ok((read, whole.then(|| hex(&hash.finalize())), text))
 }
 
-fn text(path: PathBuf) -> Outcome<String> {
+fn text(path: PathBuf) -> RootsResult<String> {
     Ok(path.into_os_string().into_string().map_err(|_| FilesError::BadPath)?)
 }
 

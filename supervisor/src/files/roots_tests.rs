@@ -3,7 +3,7 @@ use super::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-struct Place {
+struct RootsFixture {
     _dir: tempfile::TempDir,
     /// The root, without links.
     root: PathBuf,
@@ -12,7 +12,7 @@ struct Place {
     roots: Roots,
 }
 
-impl Place {
+impl RootsFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
@@ -52,7 +52,7 @@ impl Place {
 
 #[test]
 fn what_is_written_is_read() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     assert_eq!(place.write("a.txt", "\u{e9}\n"), Ok(()));
     assert_eq!(place.read("a.txt"), Ok("\u{e9}\n".to_owned()));
     assert_eq!(place.write("new/deep/er/b.txt", "b"), Ok(()));
@@ -83,7 +83,7 @@ fn lines_count_from_one() {
 
 #[test]
 fn the_mode_of_a_file_stays_and_read_only_is_respected() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     place.write("run.sh", "old").unwrap();
     let path = place.root.join("run.sh");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o750)).unwrap();
@@ -110,14 +110,14 @@ fn a_rename_that_may_not_be_on_disk_is_uncertain() {
         (Err(Errno::IO), Err(true)),
         (Err(Errno::NOSPC), Err(true)),
     ] {
-        let outcome = settled(synced).map_err(|error| error.0.is_uncertain());
+        let outcome = check_sync(synced).map_err(|error| error.0.is_uncertain());
         assert_eq!(outcome, want, "{synced:?}");
     }
 }
 
 #[test]
 fn nothing_leads_outside() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     let (root, outside) = (&place.root, &place.outside);
     let secret = outside.join("secret");
     symlink(&secret, root.join("absolute")).unwrap();
@@ -172,7 +172,7 @@ fn nothing_leads_outside() {
 
 #[test]
 fn links_that_stay_inside_are_followed() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     place.write("real/file", "old").unwrap();
     symlink("real/file", place.root.join("link")).unwrap();
     symlink("real", place.root.join("dir")).unwrap();
@@ -189,7 +189,7 @@ fn links_that_stay_inside_are_followed() {
 /// The agent may own what lies above a root, and put a link in place of the root.
 #[test]
 fn a_root_that_became_a_link_is_refused() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     let base = place.root.parent().unwrap();
     std::fs::create_dir(place.outside.join("below")).unwrap();
     std::fs::create_dir(place.root.join("below")).unwrap();
@@ -203,7 +203,7 @@ fn a_root_that_became_a_link_is_refused() {
 
 #[test]
 fn a_root_has_two_names_and_the_innermost_root_counts() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     let named = place.outside.join("../root");
     std::fs::create_dir(place.root.join("inner")).unwrap();
     let roots = Roots::open(&[named.clone(), place.root.join("inner")]).unwrap();
@@ -219,7 +219,7 @@ fn a_root_has_two_names_and_the_innermost_root_counts() {
 
 #[test]
 fn an_additional_root_that_cannot_be_opened_is_left_out() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     std::fs::write(place.root.join("file"), "x").unwrap();
     let (missing, file) = (place.outside.join("none"), place.root.join("file"));
     let roots = Roots::open(&[place.root.clone(), missing.clone(), file, place.outside.clone()]).unwrap();
@@ -232,7 +232,7 @@ fn an_additional_root_that_cannot_be_opened_is_left_out() {
 
 #[test]
 fn only_regular_text_files_of_a_sane_size() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     std::fs::create_dir(place.root.join("dir")).unwrap();
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -271,7 +271,7 @@ fn only_regular_text_files_of_a_sane_size() {
 
 #[test]
 fn inspection_tells_path_hash_and_short_text() {
-    let place = Place::new();
+    let place = RootsFixture::new();
     let hash = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
     place.write("a", "x").unwrap();
     symlink("a", place.root.join("link")).unwrap();
@@ -321,7 +321,7 @@ fn swap_file(root: &Path, secret: &Path, stop: &AtomicBool) {
 #[test]
 fn a_link_swapped_between_check_and_open_stays_inside() {
     for (swapped, target) in [("dir", "dir/secret"), ("file", "file")] {
-        let place = Place::new();
+        let place = RootsFixture::new();
         std::fs::create_dir(place.root.join("dir")).unwrap();
         std::fs::write(place.root.join("dir/secret"), "inside").unwrap();
         std::fs::write(place.root.join("file"), "inside").unwrap();

@@ -1,8 +1,8 @@
 //! Worker of one helper queue: serves requests one by one, starts the helper on demand, and ends it when it
 //! is idle or does not respond.
 
-use super::helper::{Helper, Unstarted, until_gone};
-use super::{FilesJob, HelperJob, HelperKey, HelperSetting, Running};
+use super::helper::{Helper, HelperStartError, wait_until_gone};
+use super::{FilesJob, HelperJob, HelperKey, HelperSetting, RunningHelpers};
 use crate::context::Context;
 use crate::core::lease::ProcessRecord;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
@@ -23,12 +23,12 @@ const ENDING: Duration = Duration::from_secs(2);
 /// They write nothing.
 const TENANT_HUNG_MAX: usize = 15;
 
-type Answer = Result<FilesReply, FilesError>;
+type FilesResult = Result<FilesReply, FilesError>;
 
 /// The helper of a queue.
-enum Slot {
+enum HelperSlot {
     Empty,
-    Starting(JoinHandle<Result<Helper, Unstarted>>),
+    Starting(JoinHandle<Result<Helper, HelperStartError>>),
     Ready(Box<Helper>),
 }
 
@@ -36,23 +36,24 @@ enum Slot {
 pub(super) struct Worker {
     context: Arc<Context>,
     key: HelperKey,
-    slot: Slot,
+    slot: HelperSlot,
     /// Setting of the helper in `slot`.
     setting: Option<HelperSetting>,
     /// Killed helpers that may still be running. The last write of such a helper may still be completed.
     ending: Vec<JoinHandle<()>>,
     /// Helpers of all queues.
-    running: Running,
+    running: RunningHelpers,
 }
 
 impl Worker {
     /// Creates the worker of a queue. An upgrade may have left a helper of this queue behind.
-    pub(super) fn new(context: Arc<Context>, key: HelperKey, running: Running) -> Self {
-        let mut worker = Self { context, key, slot: Slot::Empty, setting: None, ending: Vec::new(), running };
+    pub(super) fn new(context: Arc<Context>, key: HelperKey, running: RunningHelpers) -> Self {
+        let mut worker =
+            Self { context, key, slot: HelperSlot::Empty, setting: None, ending: Vec::new(), running };
         let left = worker.running().get(&key).copied();
         if let Some(left) = left {
             let context = Arc::clone(&worker.context);
-            worker.ending.push(tokio::spawn(async move { until_gone(&context, left).await }));
+            worker.ending.push(tokio::spawn(async move { wait_until_gone(&context, left).await }));
         }
         worker
     }
@@ -74,7 +75,7 @@ impl Worker {
                 job = jobs.recv() => job,
                 // The queue is closed only now that no helper is left, because a closed queue may get a new
                 // worker. A request received in the meantime is still served.
-                () = self.rest(idle) => {
+                () = self.end_when_idle(idle) => {
                     jobs.close();
                     continue;
                 }
@@ -92,16 +93,16 @@ impl Worker {
             }
         }
         self.dismiss();
-        self.gone().await;
+        self.wait_for_ending().await;
     }
 
     /// Ends the helper after the idle time. Returns when no helper is left. Cancel-safe.
-    async fn rest(&mut self, idle: Duration) {
-        if self.ending.is_empty() || !matches!(self.slot, Slot::Empty) {
+    async fn end_when_idle(&mut self, idle: Duration) {
+        if self.ending.is_empty() || !matches!(self.slot, HelperSlot::Empty) {
             sleep(idle).await;
             self.dismiss();
         }
-        self.gone().await;
+        self.wait_for_ending().await;
     }
 
     async fn serve(&mut self, job: FilesJob, end: &CancellationToken) {
@@ -130,33 +131,33 @@ impl Worker {
         op: FilesOp,
         until: Instant,
         within_ms: u64,
-    ) -> Answer {
+    ) -> FilesResult {
         loop {
             match &mut self.slot {
-                Slot::Empty => {
+                HelperSlot::Empty => {
                     if !self.has_room().await {
                         let message = "an earlier one does not end: its file system does not answer";
                         return Err(FilesError::NoHelper { message: message.to_owned() });
                     }
                     let start = Helper::start(Arc::clone(&self.context), setting.clone());
-                    self.slot = Slot::Starting(tokio::spawn(start));
+                    self.slot = HelperSlot::Starting(tokio::spawn(start));
                 }
-                Slot::Starting(starting) => {
+                HelperSlot::Starting(starting) => {
                     let Ok(started) = timeout_at(until, starting).await else {
                         let message = format!("it is not ready after {within_ms} ms");
                         return Err(FilesError::NoHelper { message });
                     };
-                    self.slot = Slot::Empty;
+                    self.slot = HelperSlot::Empty;
                     match started {
                         Ok(Ok(helper)) => self.take(helper),
-                        Ok(Err(Unstarted { error, left })) => {
+                        Ok(Err(HelperStartError { error, left })) => {
                             left.into_iter().for_each(|helper| self.end(*helper));
                             return Err(error);
                         }
                         Err(panic) => return Err(FilesError::NoHelper { message: panic.to_string() }),
                     }
                 }
-                Slot::Ready(helper) => {
+                HelperSlot::Ready(helper) => {
                     let job = HelperJob { roots: setting.roots, op };
                     let pid = helper.process().map(|process| process.pid);
                     let answer = match timeout_at(until, helper.exchange(&job)).await {
@@ -181,7 +182,7 @@ impl Worker {
         if let Some(process) = helper.process() {
             self.running().insert(self.key, process);
         }
-        self.slot = Slot::Ready(Box::new(helper));
+        self.slot = HelperSlot::Ready(Box::new(helper));
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<HelperKey, ProcessRecord>> {
@@ -196,19 +197,19 @@ impl Worker {
             FilesScope::Tenant => TENANT_HUNG_MAX,
         };
         self.ending.retain(|ending| !ending.is_finished());
-        self.ending.len() <= hung_max || timeout(ENDING, self.gone()).await.is_ok()
+        self.ending.len() <= hung_max || timeout(ENDING, self.wait_for_ending()).await.is_ok()
     }
 
     /// Starts to end the helper.
     fn dismiss(&mut self) {
-        match std::mem::replace(&mut self.slot, Slot::Empty) {
-            Slot::Empty => {}
-            Slot::Starting(starting) => {
+        match std::mem::replace(&mut self.slot, HelperSlot::Empty) {
+            HelperSlot::Empty => {}
+            HelperSlot::Starting(starting) => {
                 let context = Arc::clone(&self.context);
                 self.ending.push(tokio::spawn(async move {
                     let helper = match starting.await {
                         Ok(Ok(helper)) => Some(Box::new(helper)),
-                        Ok(Err(Unstarted { left, .. })) => left,
+                        Ok(Err(HelperStartError { left, .. })) => left,
                         Err(_) => None,
                     };
                     if let Some(helper) = helper {
@@ -216,7 +217,7 @@ impl Worker {
                     }
                 }));
             }
-            Slot::Ready(helper) => self.end(*helper),
+            HelperSlot::Ready(helper) => self.end(*helper),
         }
     }
 
@@ -225,13 +226,13 @@ impl Worker {
     }
 
     /// Waits until no killed helper is left. Cancel-safe.
-    async fn gone(&mut self) {
+    async fn wait_for_ending(&mut self) {
         while let Some(last) = self.ending.last_mut() {
             // A panic is already logged.
             drop(last.await);
             self.ending.pop();
         }
-        if matches!(self.slot, Slot::Empty) {
+        if matches!(self.slot, HelperSlot::Empty) {
             self.running().remove(&self.key);
         }
     }

@@ -1,9 +1,9 @@
 //! Files: forwarded to the queue of the session's helper, which answers.
 
-use crate::confine::Customer;
-use crate::core::ladder::Rung;
+use crate::confine::Requester;
+use crate::core::ladder::ContainmentLevel;
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use acp_shared::conn::Peer;
 use acp_shared::files::{
     FilesOp, FilesRequest, FilesScope, NAME_BYTES_MAX, NAMES_MAX, ROOTS_MAX, SEARCH_BYTES_MAX,
@@ -13,32 +13,32 @@ use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode};
 use std::sync::Arc;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, peer: Peer, request: FilesRequest, to: Responder) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, request: FilesRequest, to: Responder) {
     match check(owner, who, &request) {
         Ok(gateway) => {
-            let customer = Customer { gateway, uid: peer.uid, gid: peer.gid };
+            let requester = Requester { gateway, uid: peer.uid, gid: peer.gid };
             let context = Arc::clone(&owner.context);
-            owner.files.ask(&context, customer, request, to);
+            owner.files.enqueue(&context, requester, request, to);
         }
         Err(refusal) => to.answer(Err(refusal)),
     }
 }
 
-fn check(owner: &mut Owner, who: Who, request: &FilesRequest) -> Result<GatewayInstanceId, Refusal> {
+fn check(owner: &mut Owner, who: ClientKind, request: &FilesRequest) -> Result<GatewayInstanceId, Refusal> {
     let refuse = |code, why: String| Err(Refusal::new(code, why));
-    let Who::Gateway(gateway) = who else {
+    let ClientKind::Gateway(gateway) = who else {
         return refuse(RefusalCode::NotAuthorised, "only a gateway may use files".to_owned());
     };
     if owner.stopping {
         return refuse(RefusalCode::ShuttingDown, "the supervisor is ending".to_owned());
     }
-    if owner.context.holding.rung == Rung::R4 {
-        return Err(super::spawn::unheld());
+    if owner.context.containment.rung == ContainmentLevel::R4 {
+        return Err(super::spawn::no_containment());
     }
     is_sane(request)?;
     if let FilesScope::Lease(lease_id) = request.scope
         && matches!(
-            owner.visible(who, lease_id)?.lease.state,
+            owner.visible_lease(who, lease_id)?.lease.state,
             LeaseState::Closing | LeaseState::Closed | LeaseState::Lost
         )
     {

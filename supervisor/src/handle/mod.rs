@@ -15,14 +15,14 @@ mod upgrade;
 pub(crate) mod verify;
 
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use acp_shared::conn::Peer;
 use acp_shared::protocol::{Refusal, RefusalCode, Request};
 
 /// Dispatches a request to its handler.
-pub(crate) fn dispatch(owner: &mut Owner, who: Who, peer: Peer, body: Request, to: Responder) {
+pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Request, to: Responder) {
     if let Some(why) = owner.context.store.read_only()
-        && !only_looks(&body)
+        && !is_read_only(&body)
     {
         let why = format!("this supervisor only looks, and signals nothing: {why}");
         return to.answer(Err(Refusal::new(RefusalCode::StoreUnavailable, why)));
@@ -33,7 +33,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, peer: Peer, body: Request, t
         Request::Input { lease_id, seq, bytes } => streams::input(owner, who, lease_id, (seq, bytes), to),
         Request::Ack { lease_id, offset } => streams::ack(owner, who, lease_id, offset, to),
         Request::AckSynced { lease_id, offset, event_id } => {
-            if let Who::Gateway(gateway) = who {
+            if let ClientKind::Gateway(gateway) = who {
                 owner.record_event(gateway, event_id);
             }
             streams::ack(owner, who, lease_id, offset, to);
@@ -56,7 +56,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, peer: Peer, body: Request, t
 
 /// True for requests that change neither a process nor a record. Shutdown is one of them: a read-only
 /// supervisor has started nothing.
-const fn only_looks(body: &Request) -> bool {
+const fn is_read_only(body: &Request) -> bool {
     match body {
         Request::ListLeases { .. }
         | Request::Verify { .. }
@@ -79,10 +79,10 @@ const fn only_looks(body: &Request) -> bool {
 }
 
 /// Refuses gateways.
-fn admin_only(owner: &Owner, who: Who) -> Result<(), Refusal> {
+fn admin_only(owner: &Owner, who: ClientKind) -> Result<(), Refusal> {
     match who {
-        Who::Admin => Ok(()),
-        Who::Gateway(gateway) => {
+        ClientKind::Admin => Ok(()),
+        ClientKind::Gateway(gateway) => {
             if owner.context.may_log(owner.uid_of(who), "only the admin CLI") {
                 tracing::warn!(%gateway, "refused: only the admin CLI may do this");
             }

@@ -1,15 +1,15 @@
 //! Release: discards the kept output of an ended lease.
 
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use crate::relay::RelayCmd;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Refusal, RefusalCode, Reply};
 use std::sync::Arc;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Responder) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, to: Responder) {
     let context = Arc::clone(&owner.context);
-    let entry = match owner.visible(who, lease_id) {
+    let entry = match owner.visible_lease(who, lease_id) {
         Ok(entry) => entry,
         Err(refusal) => return to.answer(Err(refusal)),
     };
@@ -22,9 +22,9 @@ pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Respond
         if let Some(relay) = entry.relay.take() {
             let totals = relay.totals();
             entry.lease.stdout_base = totals.stdout_base.max(entry.lease.stdout_base);
-            relay.tell(RelayCmd::Release);
+            relay.send(RelayCmd::Release);
         } else {
-            context.spools.forget(entry.lease.gateway, lease_id);
+            context.spools.remove(entry.lease.gateway, lease_id);
         }
         context.store.post_lease(&entry.lease);
     }

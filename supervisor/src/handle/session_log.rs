@@ -1,7 +1,7 @@
 //! SessionLog: returns a piece of the standard error of a session's agents.
 
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{LogFrom, RefusalCode, Reply};
 
@@ -9,12 +9,12 @@ use acp_shared::protocol::{LogFrom, RefusalCode, Reply};
 /// logs.
 pub(super) fn handle(
     owner: &Owner,
-    who: Who,
+    who: ClientKind,
     session_key: SessionKey,
     (from, bytes_max): (LogFrom, u64),
     to: Responder,
 ) {
-    let Who::Gateway(gateway) = who else {
+    let ClientKind::Gateway(gateway) = who else {
         return to.refuse(RefusalCode::NotAuthorised, "only its gateway may read the log of a session");
     };
     let logs = owner.context.logs.clone();

@@ -2,11 +2,11 @@
 //! gateway uses the supervisor.
 
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply};
 use std::path::Path;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, uid: u32, state_dir: &str, to: Responder) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, uid: u32, state_dir: &str, to: Responder) {
     if let Err(refusal) = check(owner, who, uid, state_dir) {
         tracing::info!(refusal = refusal.message, "shutdown refused");
         return to.answer(Err(refusal));
@@ -18,13 +18,13 @@ pub(super) fn handle(owner: &mut Owner, who: Who, uid: u32, state_dir: &str, to:
     }
 }
 
-fn check(owner: &Owner, who: Who, uid: u32, state_dir: &str) -> Result<(), Refusal> {
+fn check(owner: &Owner, who: ClientKind, uid: u32, state_dir: &str) -> Result<(), Refusal> {
     if uid != owner.policy.own_uid && uid != 0 {
         return Err(Refusal::new(RefusalCode::NotAuthorised, "this supervisor runs as another user"));
     }
     check_state_dir(owner, state_dir)?;
     let others = owner.leases.values().filter(|e| !e.lease.state.is_ended() && e.commands.is_some());
-    let others = others.filter(|e| who != Who::Gateway(e.lease.gateway)).count();
+    let others = others.filter(|e| who != ClientKind::Gateway(e.lease.gateway)).count();
     if others > 0 {
         return Err(Refusal::new(RefusalCode::InUse, format!("{others} leases of other gateways live here")));
     }

@@ -1,14 +1,14 @@
 //! Spawn: idempotent by lease id, one agent for each session, within the limits.
 
-use crate::core::backoff::Agent;
-use crate::core::ladder::Rung;
+use crate::core::backoff::AgentKey;
+use crate::core::ladder::ContainmentLevel;
 use crate::core::lease::Lease;
 use crate::core::tenant::tenant_of;
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::lease_task;
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
-use crate::spawn::Asked;
+use crate::owner::{ClientKind, Owner};
+use crate::spawn::SpawnRequest;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Spawn};
@@ -22,27 +22,29 @@ pub(crate) const COMMANDS_QUEUED_MAX: usize = 8;
 const QUOTA_RETRY_MS: u64 = 5_000;
 pub(crate) const SESSION_RETRY_MS: u64 = 500;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, peer: Peer, spec: Spawn, to: Responder) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, spec: Spawn, to: Responder) {
     match reserve(owner, who, peer.uid, spec) {
-        Ok(Reserved::Run(lease, spec)) => run(owner, *lease, Asked { spec: *spec, gid: peer.gid }, to),
-        Ok(Reserved::Waits(entry)) => entry.waiting.push(to),
-        Ok(Reserved::Known(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
+        Ok(Reservation::Run(lease, spec)) => {
+            run(owner, *lease, SpawnRequest { spec: *spec, gid: peer.gid }, to)
+        }
+        Ok(Reservation::InProgress(entry)) => entry.waiting.push(to),
+        Ok(Reservation::Completed(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
         Err(refusal) => to.answer(Err(refusal)),
     }
 }
 
-enum Reserved<'a> {
+enum Reservation<'a> {
     /// New lease.
     Run(Box<Lease>, Box<Spawn>),
     /// Repeated request for a spawn in progress.
-    Waits(&'a mut Entry),
+    InProgress(&'a mut LeaseEntry),
     /// Repeated request for a completed spawn.
-    Known(&'a mut Entry),
+    Completed(&'a mut LeaseEntry),
 }
 
-fn run(owner: &mut Owner, lease: Lease, asked: Asked, to: Responder) {
+fn run(owner: &mut Owner, lease: Lease, asked: SpawnRequest, to: Responder) {
     let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
-    let entry = Entry { commands: Some(commands), waiting: vec![to], ..Entry::of(lease.clone()) };
+    let entry = LeaseEntry { commands: Some(commands), waiting: vec![to], ..LeaseEntry::of(lease.clone()) };
     owner.leases.insert(lease.lease_id, entry);
     tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, asked, queue));
 }
@@ -51,33 +53,33 @@ fn hex(bytes: impl AsRef<[u8]>) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
 
-fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserved<'_>, Refusal> {
-    let Who::Gateway(gateway) = who else {
+fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<Reservation<'_>, Refusal> {
+    let ClientKind::Gateway(gateway) = who else {
         return Err(Refusal::new(RefusalCode::NotAuthorised, "only a gateway may spawn"));
     };
     let encoded = wire::encode(&spec, acp_shared::protocol::FRAME_BYTES_MAX)
         .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
     let spec_hash = hex(encoded);
     if owner.leases.contains_key(&spec.lease_id) {
-        let entry = owner.visible(who, spec.lease_id).map_err(|_| conflict(&spec))?;
+        let entry = owner.visible_lease(who, spec.lease_id).map_err(|_| conflict(&spec))?;
         if entry.lease.spec_hash != spec_hash {
             return Err(conflict(&spec));
         }
         return match (&entry.relay, &entry.commands) {
-            (None, _) if entry.lease.state.is_ended() => Ok(Reserved::Known(entry)),
-            (None, Some(_)) => Ok(Reserved::Waits(entry)),
+            (None, _) if entry.lease.state.is_ended() => Ok(Reservation::Completed(entry)),
+            (None, Some(_)) => Ok(Reservation::InProgress(entry)),
             // No task works on this lease, so an answer would never be sent.
-            (None, None) => Err(entry.left_over()),
-            (Some(_), _) => Ok(Reserved::Known(entry)),
+            (None, None) => Err(entry.left_over_refusal()),
+            (Some(_), _) => Ok(Reservation::Completed(entry)),
         };
     }
     if owner.stopping {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
     }
-    if owner.context.holding.rung == Rung::R4 {
-        return Err(unheld());
+    if owner.context.containment.rung == ContainmentLevel::R4 {
+        return Err(no_containment());
     }
-    if let Some(refusal) = owner.is_full() {
+    if let Some(refusal) = owner.spawn_refusal() {
         return Err(refusal);
     }
     check_spec(&spec, owner.context.config.grace_max_ms)?;
@@ -87,7 +89,7 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
         .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
     let lease = new_lease(owner, gateway, uid, &spec, (hex(argv), spec_hash));
     check_crashes(owner, &lease, &spec)?;
-    Ok(Reserved::Run(Box::new(lease), Box::new(spec)))
+    Ok(Reservation::Run(Box::new(lease), Box::new(spec)))
 }
 
 fn new_lease(
@@ -112,8 +114,8 @@ fn new_lease(
         bound: None,
         command_hash,
         spec_hash,
-        cgroup_path: context.holding.leaf(spec.lease_id).map(|leaf| leaf.path().to_owned()),
-        rung: context.holding.rung.as_str().to_owned(),
+        cgroup_path: context.containment.leaf(spec.lease_id).map(|leaf| leaf.path().to_owned()),
+        rung: context.containment.rung.as_str().to_owned(),
         started_at_ms: crate::context::wall_ms(),
         ended_at_ms: None,
         state: LeaseState::Reserved,
@@ -138,7 +140,7 @@ fn graces(spec: &Spawn) -> Graces {
 
 /// Returns the refusal for a machine without containment: a tree that could not be found again is not
 /// started.
-pub(super) fn unheld() -> Refusal {
+pub(super) fn no_containment() -> Refusal {
     let why = "this machine gives no way to hold a process tree (rung R4): nothing is started; acp-supervisor doctor says what is missing";
     Refusal::new(RefusalCode::RungUnavailable, why)
 }
@@ -176,10 +178,10 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
 }
 
 /// Limit on living leases: maximum, scope as text, configuration key, and predicate for the counted leases.
-type Cap<'a> = (u64, &'a str, &'a str, &'a dyn Fn(&Lease) -> bool);
+type LeaseCap<'a> = (u64, &'a str, &'a str, &'a dyn Fn(&Lease) -> bool);
 
 /// Returns the part of a limit that terminals may use: a quarter of it is reserved for agents.
-const fn for_terminals(max: u64) -> u64 {
+const fn terminal_share(max: u64) -> u64 {
     max - max / 4
 }
 
@@ -187,7 +189,7 @@ fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32, kind: &LeaseK
     let (config, tenants) = (&owner.context.config, &owner.context.tenants);
     let tenant = tenant_of(tenants, uid, gateway);
     let of_tenant = |l: &Lease| tenant.is_some_and(|t| t.covers(l.owner_uid, l.gateway));
-    let caps: [Cap<'_>; 4] = [
+    let caps: [LeaseCap<'_>; 4] = [
         (config.leases_max, "here", "leases_max", &|_| true),
         (config.leases_per_gateway_max, "under this gateway", "leases_per_gateway_max", &|l| {
             l.gateway == gateway
@@ -207,8 +209,8 @@ fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32, kind: &LeaseK
         let terminals = || living().filter(|l| of(l) && is_terminal(l)).count() as u64;
         let what = if all >= max {
             format!("{max} leases live {whose}, which is the limit ({key}); close sessions that are not used")
-        } else if *kind != LeaseKind::Agent && terminals() >= for_terminals(max) {
-            let part = for_terminals(max);
+        } else if *kind != LeaseKind::Agent && terminals() >= terminal_share(max) {
+            let part = terminal_share(max);
             format!(
                 "{part} terminals live {whose}, and the rest of {key} is kept for agents; end some terminals"
             )
@@ -235,10 +237,10 @@ fn check_terminals(owner: &Owner, parent: LeaseId) -> Result<(), Refusal> {
 }
 
 fn check_crashes(owner: &Owner, lease: &Lease, spec: &Spawn) -> Result<(), Refusal> {
-    let Some(agent) = Agent::of(lease) else { return Ok(()) };
+    let Some(agent) = AgentKey::of(lease) else { return Ok(()) };
     owner.backoff.may_start(owner.context.now_ms(), &agent).map_err(|held| {
         let program = spec.argv.first().map_or("the agent", String::as_str);
-        let why = format!("{program} {}", held.in_words());
+        let why = format!("{program} {}", held.describe());
         Refusal::new(RefusalCode::CrashLoop, why).retry_after(held.retry_after_ms)
     })
 }
@@ -246,7 +248,7 @@ fn check_crashes(owner: &Owner, lease: &Lease, spec: &Spawn) -> Result<(), Refus
 fn check_session(owner: &Owner, gateway: GatewayInstanceId, spec: &Spawn) -> Result<(), Refusal> {
     match &spec.kind {
         LeaseKind::Agent => {
-            let same = |e: &&Entry| {
+            let same = |e: &&LeaseEntry| {
                 e.lease.gateway == gateway
                     && e.lease.kind == LeaseKind::Agent
                     && e.lease.session_key == spec.session_key

@@ -1,29 +1,30 @@
 //! Status: state of the supervisor. A gateway sees the numbers of its own leases only.
 
-use crate::core::backoff::{Agent, Held};
+use crate::core::backoff::{AgentKey, StartDelay};
 use crate::core::ladder;
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use crate::relay::Relay;
 use acp_shared::protocol::{LeaseState, Reply, Status};
 use std::collections::BTreeMap;
 
 /// Describes agents whose start is delayed after crashes.
-fn held(owner: &Owner, who: Who) -> Vec<String> {
-    let held = owner.backoff.held(owner.context.now_ms());
-    let mine = held.filter(|(agent, _)| who == Who::Admin || who == Who::Gateway(agent.gateway));
-    let line = |(agent, held): (&Agent, Held)| {
+fn describe_delayed_agents(owner: &Owner, who: ClientKind) -> Vec<String> {
+    let held = owner.backoff.delayed_agents(owner.context.now_ms());
+    let mine =
+        held.filter(|(agent, _)| who == ClientKind::Admin || who == ClientKind::Gateway(agent.gateway));
+    let line = |(agent, held): (&AgentKey, StartDelay)| {
         let command = agent.command_hash.get(..12).unwrap_or_default();
-        format!("an agent of gateway {} (command {command}) {}", agent.gateway, held.in_words())
+        format!("an agent of gateway {} (command {command}) {}", agent.gateway, held.describe())
     };
     mine.map(line).collect()
 }
 
-pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
-    let mine = |entry: &&Entry| match who {
-        Who::Admin => true,
-        Who::Gateway(gateway) => entry.lease.gateway == gateway,
+pub(super) fn handle(owner: &Owner, who: ClientKind, to: Responder) {
+    let mine = |entry: &&LeaseEntry| match who {
+        ClientKind::Admin => true,
+        ClientKind::Gateway(gateway) => entry.lease.gateway == gateway,
     };
     let count = |state: LeaseState| {
         let all = owner.leases.values().filter(mine).filter(|e| e.lease.state == state);
@@ -31,10 +32,10 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
     };
     let mut gateways = BTreeMap::new();
     for connected in owner.links.values() {
-        if let Who::Gateway(gateway) = connected.who
-            && (who == Who::Admin || who == connected.who)
+        if let ClientKind::Gateway(gateway) = connected.who
+            && (who == ClientKind::Admin || who == connected.who)
         {
-            let living = |e: &&Entry| e.lease.gateway == gateway && !e.lease.state.is_ended();
+            let living = |e: &&LeaseEntry| e.lease.gateway == gateway && !e.lease.state.is_ended();
             gateways.insert(gateway, owner.leases.values().filter(living).count() as u64);
         }
     }
@@ -46,8 +47,8 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
         supervisor_id: owner.supervisor_id.clone(),
         state_dir: context.state_dir.to_string_lossy().into_owned(),
         started_at_ms: crate::context::wall_ms().saturating_sub(uptime_ms),
-        rung: context.holding.rung.as_str().to_owned(),
-        rungs_missing: ladder::out_of_reach(&context.abilities),
+        rung: context.containment.rung.as_str().to_owned(),
+        rungs_missing: ladder::unavailable_levels(&context.abilities),
         abilities: context.abilities.named(),
         leases: LeaseState::ALL.map(count).to_vec(),
         gateways: gateways.into_iter().collect(),
@@ -63,9 +64,9 @@ pub(super) fn handle(owner: &Owner, who: Who, to: Responder) {
             .iter()
             .cloned()
             .chain(context.store.warnings())
-            .chain(owner.overdue().filter(|_| who == Who::Admin))
-            .chain(owner.held_in_words().into_iter().filter(|_| who == Who::Admin))
-            .chain(held(owner, who))
+            .chain(owner.overdue().filter(|_| who == ClientKind::Admin))
+            .chain(owner.describe_held_agents().into_iter().filter(|_| who == ClientKind::Admin))
+            .chain(describe_delayed_agents(owner, who))
             .collect(),
         read_only: context.store.read_only().map(str::to_owned),
         swept_at_ms: owner.swept_at_ms,

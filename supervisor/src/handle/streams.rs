@@ -1,29 +1,29 @@
 //! Attach, Input, Ack and Tail: forwarded to the relay of the lease, which answers.
 
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use crate::relay::RelayCmd;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Refusal, RefusalCode};
 
 fn pass(
     owner: &mut Owner,
-    who: Who,
+    who: ClientKind,
     lease_id: LeaseId,
     to: Responder,
     command: impl FnOnce(Responder) -> RelayCmd,
 ) {
-    match gateway_only(owner, who).and_then(|()| owner.streams(who, lease_id)) {
+    match gateway_only(owner, who).and_then(|()| owner.relay_of(who, lease_id)) {
         Ok(relay) => relay.request(command(to)),
         Err(refusal) => to.answer(Err(refusal)),
     }
 }
 
 /// Refuses admins: they may list and close leases, but only the gateway may use the streams.
-fn gateway_only(owner: &Owner, who: Who) -> Result<(), Refusal> {
+fn gateway_only(owner: &Owner, who: ClientKind) -> Result<(), Refusal> {
     match who {
-        Who::Gateway(_) => Ok(()),
-        Who::Admin => {
+        ClientKind::Gateway(_) => Ok(()),
+        ClientKind::Admin => {
             if owner.context.may_log(owner.uid_of(who), "only its gateway") {
                 tracing::warn!("refused: only its gateway may use the streams of a lease");
             }
@@ -32,19 +32,25 @@ fn gateway_only(owner: &Owner, who: Who) -> Result<(), Refusal> {
     }
 }
 
-pub(super) fn attach(owner: &mut Owner, who: Who, lease_id: LeaseId, from: u64, to: Responder) {
+pub(super) fn attach(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, from: u64, to: Responder) {
     pass(owner, who, lease_id, to, |to| RelayCmd::Attach { from, to });
 }
 
-pub(super) fn input(owner: &mut Owner, who: Who, lease_id: LeaseId, message: (u64, Vec<u8>), to: Responder) {
+pub(super) fn input(
+    owner: &mut Owner,
+    who: ClientKind,
+    lease_id: LeaseId,
+    message: (u64, Vec<u8>),
+    to: Responder,
+) {
     let (seq, bytes) = message;
     pass(owner, who, lease_id, to, |to| RelayCmd::Input { seq, bytes, to });
 }
 
-pub(super) fn ack(owner: &mut Owner, who: Who, lease_id: LeaseId, offset: u64, to: Responder) {
+pub(super) fn ack(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, offset: u64, to: Responder) {
     pass(owner, who, lease_id, to, |to| RelayCmd::Ack { offset, to });
 }
 
-pub(super) fn tail(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Responder) {
+pub(super) fn tail(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, to: Responder) {
     pass(owner, who, lease_id, to, RelayCmd::Tail);
 }

@@ -2,9 +2,15 @@
 
 use super::{admin_only, shutdown};
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 
-pub(super) fn handle(owner: &mut Owner, who: Who, program: Option<String>, state_dir: &str, to: Responder) {
+pub(super) fn handle(
+    owner: &mut Owner,
+    who: ClientKind,
+    program: Option<String>,
+    state_dir: &str,
+    to: Responder,
+) {
     match admin_only(owner, who).and_then(|()| shutdown::check_state_dir(owner, state_dir)) {
         Ok(()) => owner.upgrade(program, to),
         Err(refusal) => {

@@ -2,17 +2,17 @@
 
 use crate::context::Context;
 use crate::core::lease::{Lease, ProcessRecord};
-use crate::core::verify::{Evidence, Guard, Life, Marker, verify};
+use crate::core::verify::{Evidence, Marker, ProcessState, SignalGuard, verify};
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
-use crate::sweep::{self, Target};
+use crate::owner::{ClientKind, Owner};
+use crate::sweep::{self, TreeQuery};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{EvidenceFact, EvidenceReport, LeaseInfo, Refusal, RefusalCode, Reply};
 use std::io;
 use std::sync::Arc;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Responder) {
-    let (lease, info) = match owner.visible(who, lease_id) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, to: Responder) {
+    let (lease, info) = match owner.visible_lease(who, lease_id) {
         Ok(entry) => (entry.lease.clone(), entry.info()),
         Err(refusal) => return to.answer(Err(refusal)),
     };
@@ -29,11 +29,11 @@ async fn report(
     context: &Arc<Context>,
     lease: Lease,
     mut info: LeaseInfo,
-    guard: Guard,
+    guard: SignalGuard,
 ) -> io::Result<EvidenceReport> {
-    let target = Target::of(&lease, &context.holding.subtree);
+    let target = TreeQuery::of(&lease, &context.containment.subtree);
     context
-        .blocking_in_turn(move |sys| {
+        .blocking_limited(move |sys| {
             let found = sweep::find_now(sys, &target, &guard)?;
             let tree: Vec<(i32, String)> = found.members.iter().map(|m| (m.pid, m.name.clone())).collect();
             info.memory_bytes = crate::sys::people::memory_bytes(&found.pids());
@@ -48,8 +48,8 @@ async fn report(
                     tree,
                 });
             };
-            let (_, wrapper) = sweep::look(sys, bound.wrapper.pid);
-            let (_, adapter) = sweep::look(sys, bound.adapter.pid);
+            let (_, wrapper) = sweep::read_evidence(sys, bound.wrapper.pid);
+            let (_, adapter) = sweep::read_evidence(sys, bound.adapter.pid);
             facts.extend(all_facts(
                 "wrapper",
                 &lease,
@@ -92,10 +92,10 @@ fn all_facts(
     let text = |value: Option<u64>| value.map(|v| v.to_string());
     let number = |value: Option<i32>| value.map(|v| v.to_string());
     let life = match now.life {
-        Life::Running => Some("running"),
-        Life::Zombie => Some("zombie"),
-        Life::Gone => Some("gone"),
-        Life::Unreadable => None,
+        ProcessState::Running => Some("running"),
+        ProcessState::Zombie => Some("zombie"),
+        ProcessState::Gone => Some("gone"),
+        ProcessState::Unreadable => None,
     };
     let (of_lease, of_gateway) = match &now.marker {
         Marker::Pair { lease, gateway } => (Some(lease.clone()), Some(gateway.clone())),
@@ -126,7 +126,7 @@ fn all_facts(
             subject,
             "pid",
             number(Some(process.pid)),
-            number(Some(now.pid).filter(|_| now.life != Life::Gone)),
+            number(Some(now.pid).filter(|_| now.life != ProcessState::Gone)),
         ),
         fact(subject, "start_ticks", text(Some(process.start_ticks)), text(now.start_ticks)),
         fact(subject, "pidfs_inode", text(process.inode), text(now.inode)),

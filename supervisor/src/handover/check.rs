@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_secs(10);
 /// Time limit for a killed child to be reaped.
 const KILLED: Duration = Duration::from_secs(1);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 const ANSWER_BYTES_MAX: usize = 4_096;
 /// Maximum number of bytes of a wrong answer in an error message.
 const SHOWN_BYTES: usize = 200;
 
 /// Answer of a program that has read a handover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Proof {
+pub(crate) struct TrialAnswer {
     /// Handover version that the program reads.
     pub(crate) handover: u32,
     /// Number of leases that the program found.
@@ -32,7 +32,7 @@ pub(crate) struct Proof {
     pub(crate) version: String,
 }
 
-impl Proof {
+impl TrialAnswer {
     /// Creates this program's answer about a handover.
     pub(crate) fn of(summary: Summary) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Proof {
 ///
 /// # Errors
 /// The reason why the program cannot take over, as text.
-pub(crate) fn prove(
+pub(crate) fn try_program(
     context: &Context,
     program: &Path,
     args: &[OsString],
@@ -69,15 +69,17 @@ pub(crate) fn prove(
         Ok(pid)
     });
     let pid = pid.map_err(|e| format!("{shown} cannot be started: {e}"))?;
-    let answer = started.map_or_else(|| Err("was not started".to_owned()), |mut child| hear(&mut child));
+    let answer =
+        started.map_or_else(|| Err("was not started".to_owned()), |mut child| read_answer(&mut child));
     // From here on a child that does not die is reaped as an orphan.
-    context.forget_child(pid);
-    judge(&answer.map_err(|why| format!("{shown} {why}"))?, want).map_err(|why| format!("{shown} {why}"))
+    context.release_child(pid);
+    check_answer(&answer.map_err(|why| format!("{shown} {why}"))?, want)
+        .map_err(|why| format!("{shown} {why}"))
 }
 
 /// Verifies a program's answer about a handover. Returns the program's version.
-fn judge(answer: &[u8], want: &Summary) -> Result<String, String> {
-    let proof: Proof = serde_json::from_slice(answer)
+fn check_answer(answer: &[u8], want: &Summary) -> Result<String, String> {
+    let proof: TrialAnswer = serde_json::from_slice(answer)
         .map_err(|_| format!("does not understand the handover: {}", shown(answer)))?;
     let read = Summary { leases: proof.leases, checksum: proof.checksum };
     if proof.handover != HANDOVER_VERSION || read != *want {
@@ -93,9 +95,9 @@ fn shown(answer: &[u8]) -> String {
 }
 
 /// Reads a child's output until the child exits successfully.
-fn hear(child: &mut Child) -> Result<Vec<u8>, String> {
+fn read_answer(child: &mut Child) -> Result<Vec<u8>, String> {
     let until = Instant::now() + WITHIN;
-    let heard = listen(child, until).and_then(|answer| match end(child, until) {
+    let heard = read_until(child, until).and_then(|answer| match end(child, until) {
         Ok(()) => Ok(answer),
         Err(why) => Err(format!("{why}: {}", shown(&answer))),
     });
@@ -107,7 +109,7 @@ fn hear(child: &mut Child) -> Result<Vec<u8>, String> {
     heard
 }
 
-fn listen(child: &mut Child, until: Instant) -> Result<Vec<u8>, String> {
+fn read_until(child: &mut Child, until: Instant) -> Result<Vec<u8>, String> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::io::Errno;
     let mut pipe = child.stdout.take().ok_or("has no output")?;
@@ -141,7 +143,7 @@ fn end(child: &mut Child, until: Instant) -> Result<(), String> {
             Some(status) if status.success() => return Ok(()),
             Some(status) => return Err(format!("cannot take over: it ended with {status}")),
             None if Instant::now() >= until => return Err(format!("does not end within {WITHIN:?}")),
-            None => std::thread::sleep(LOOK_AGAIN),
+            None => std::thread::sleep(POLL),
         }
     }
 }
@@ -159,7 +161,7 @@ mod tests {
                 "\n"
             )
         };
-        assert_eq!(judge(say(HANDOVER_VERSION, 2, "ab").as_bytes(), &want), Ok("9".to_owned()));
+        assert_eq!(check_answer(say(HANDOVER_VERSION, 2, "ab").as_bytes(), &want), Ok("9".to_owned()));
         for wrong in [
             say(HANDOVER_VERSION + 1, 2, "ab"),
             say(HANDOVER_VERSION, 3, "ab"),
@@ -167,7 +169,7 @@ mod tests {
             String::new(),
             "ok".to_owned(),
         ] {
-            assert!(judge(wrong.as_bytes(), &want).is_err(), "{wrong}");
+            assert!(check_answer(wrong.as_bytes(), &want).is_err(), "{wrong}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Handover;
 use super::image::{self, ImageError};
-use super::passed::{self, Passed};
+use super::passed::{self, HandoverFd};
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
@@ -58,18 +58,18 @@ pub(crate) fn number(args: &[OsString]) -> Option<i32> {
 /// # Errors
 /// [`ResumeError`] if the handover or a descriptor is unusable.
 pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
-    let file = crate::sys::linux::adopt(number).map_err(ResumeError::Descriptor)?;
+    let file = crate::sys::linux::take_fd(number).map_err(ResumeError::Descriptor)?;
     let (mut handover, _) = image::read(file.as_fd())?;
     if u32::try_from(handover.head.pid) != Ok(std::process::id()) {
         return Err(ResumeError::Process(handover.head.pid));
     }
-    passed::adopt(handover.passed()).map_err(ResumeError::Descriptor)?;
+    passed::take_inherited(handover.descriptors_mut()).map_err(ResumeError::Descriptor)?;
     Ok(handover)
 }
 
 /// Hands everything back to the previous program, because this one cannot start. Returns only if that fails
 /// or was tried before.
-pub(crate) fn go_back(mut handover: Handover, why: &dyn std::error::Error) -> io::Error {
+pub(crate) fn exec_previous(mut handover: Handover, why: &dyn std::error::Error) -> io::Error {
     if handover.head.failed.is_some() {
         return io::Error::other("the program before could not begin either");
     }
@@ -83,22 +83,32 @@ pub(crate) fn go_back(mut handover: Handover, why: &dyn std::error::Error) -> io
     handover.head.failed = Some(text);
     let program = format!("/proc/self/fd/{}", handover.head.left.number());
     match image::write(&mut handover) {
-        Ok((file, _)) => leave(Path::new(&program), &plain(std::env::args_os().skip(1)), file, &mut handover),
+        Ok((file, _)) => exec_program(
+            Path::new(&program),
+            &without_handover_args(std::env::args_os().skip(1)),
+            file,
+            &mut handover,
+        ),
         Err(error) => error,
     }
 }
 
 /// Returns the arguments of this program without handover options.
-pub(crate) fn plain(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn without_handover_args(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let of_handover = |arg: &OsString| arg.to_string_lossy().starts_with(RESUME_FLAG);
     args.filter(|arg| !of_handover(arg)).collect()
 }
 
 /// Executes `program` in place of this image. Returns only on failure, with all descriptors as before.
-pub(crate) fn leave(program: &Path, args: &[OsString], image: File, handover: &mut Handover) -> io::Error {
-    let mut image = Passed::new(OwnedFd::from(image));
+pub(crate) fn exec_program(
+    program: &Path,
+    args: &[OsString],
+    image: File,
+    handover: &mut Handover,
+) -> io::Error {
+    let mut image = HandoverFd::new(OwnedFd::from(image));
     let argv = strings(program, args, &image);
-    let mut all = handover.passed();
+    let mut all = handover.descriptors_mut();
     all.push(&mut image);
     let failed = match argv {
         Ok((path, argv, environment)) => {
@@ -123,7 +133,7 @@ pub(crate) fn leave(program: &Path, args: &[OsString], image: File, handover: &m
 
 type Strings = (CString, Vec<CString>, Vec<CString>);
 
-fn strings(program: &Path, args: &[OsString], image: &Passed) -> io::Result<Strings> {
+fn strings(program: &Path, args: &[OsString], image: &HandoverFd) -> io::Result<Strings> {
     let text = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::other);
     let path = text(program.as_os_str().to_owned().into_vec())?;
     let mut argv = vec![path.clone()];

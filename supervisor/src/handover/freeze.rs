@@ -1,16 +1,15 @@
 //! Export of the supervisor for an upgrade: request, trial of the program, wait for spawns, and conversion to
 //! a value.
 
-use super::check;
-use super::exec;
-use super::image;
-use super::program;
-use super::{EntryState, Handover, Head, Passed, Standing, TaskState, Thawing};
+use super::{
+    EntryState, Handover, HandoverFd, ImportedState, InheritableResources, SupervisorState, TaskState,
+};
+use super::{check, exec, image, program};
 use crate::context::{Context, wall_ms};
 use crate::core::lease::Lease;
 use crate::lease_task::LeaseCmd;
-use crate::link::{Link, Responder};
-use crate::owner::{Event, Owner, Who};
+use crate::link::{ConnectionHandle, Responder};
+use crate::owner::{ClientKind, Event, Owner};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LastUpgrade, LeaseState, Refusal, RefusalCode, Reply};
 use std::collections::HashMap;
@@ -24,9 +23,9 @@ use tokio::task::JoinHandle;
 /// Additional wait for running spawns beyond their own time limit, in milliseconds.
 const DRAIN_SLACK_MS: u64 = 5_000;
 /// Maximum wait for the tasks of all leases to pause.
-const PAUSE: Duration = Duration::from_secs(5);
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum wait for clients to read the refusal before they are disconnected.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_MESSAGES_WAIT: Duration = Duration::from_millis(500);
 /// Maximum wait for the store to write everything to disk. Unwritten rows are also in the handover.
 const FLUSH: Duration = Duration::from_secs(5);
 /// Retry delay for a refused spawn or a second upgrade, in milliseconds.
@@ -34,19 +33,19 @@ pub(crate) const RETRY_MS: u64 = 250;
 
 /// Request to a lease task to pause until the outcome of the upgrade is decided.
 #[derive(Debug)]
-pub struct Pause {
+pub struct PauseRequest {
     paused: oneshot::Sender<()>,
     verdict: oneshot::Receiver<oneshot::Sender<(Lease, TaskState)>>,
 }
 
 /// Decision about a paused task. Sending a channel makes the task export its state; dropping the decision
 /// resumes the task.
-type Decision = oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>;
+type PauseDecision = oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>;
 
-impl Pause {
+impl PauseRequest {
     /// Creates a request, a receiver that signals that the task has paused or ended, and the decision.
     #[must_use]
-    pub fn new() -> (Self, oneshot::Receiver<()>, Decision) {
+    pub fn new() -> (Self, oneshot::Receiver<()>, PauseDecision) {
         let ((paused, is_paused), (decide, verdict)) = (oneshot::channel(), oneshot::channel());
         (Self { paused, verdict }, is_paused, decide)
     }
@@ -60,13 +59,13 @@ impl Pause {
 }
 
 /// Decisions of the paused tasks. Dropping the map resumes them.
-type Paused = HashMap<LeaseId, Decision>;
+type PausedTasks = HashMap<LeaseId, PauseDecision>;
 
 /// Upgrade in progress.
 #[derive(Debug)]
 pub(crate) struct Upgrade {
     program: PathBuf,
-    asker: Responder,
+    requester: Responder,
     /// Set once the new program has passed the trial: time until which running spawns are waited for.
     drain_until_ms: Option<u64>,
 }
@@ -80,15 +79,15 @@ impl Upgrade {
 
 /// Result of the trial: the version of the program, or the reason why it cannot take over.
 #[derive(Debug)]
-pub struct Tried(Result<String, String>);
+pub struct TrialResult(Result<String, String>);
 
 /// Process-level resources handed over across `execve`: lock, listener, tasks, program path.
 #[derive(Debug)]
-pub(crate) struct Footing {
+pub(crate) struct HandoverResources {
     /// Resources kept from image to image.
-    pub(crate) standing: Standing,
+    pub(crate) inheritable: InheritableResources,
     /// Tasks for connections and signals. Clients that connect after the tasks have ended wait in the kernel.
-    pub(crate) doors: Vec<JoinHandle<()>>,
+    pub(crate) server_tasks: Vec<JoinHandle<()>>,
     /// Path that this program was started from.
     pub(crate) program: PathBuf,
     /// Arguments that this program was started with.
@@ -97,13 +96,13 @@ pub(crate) struct Footing {
 
 /// Exported supervisor.
 #[derive(Debug)]
-pub(crate) struct Frozen {
+pub(crate) struct ExportedState {
     handover: Handover,
     /// Ended leases without streams, which are already in the store.
     ended: Vec<Lease>,
     program: PathBuf,
     args: Vec<OsString>,
-    asker: Responder,
+    requester: Responder,
 }
 
 fn failed(why: &str) -> Refusal {
@@ -117,7 +116,7 @@ fn busy(why: &str) -> Refusal {
 impl Owner {
     /// Starts an upgrade: the new program is tried while the supervisor keeps running.
     pub(crate) fn upgrade(&mut self, program: Option<String>, to: Responder) {
-        let Some(ground) = &self.ground else {
+        let Some(resources) = &self.resources else {
             return to.answer(Err(busy("this supervisor is just starting")));
         };
         if self.stopping {
@@ -126,99 +125,105 @@ impl Owner {
         if self.upgrade.is_some() {
             return to.answer(Err(busy("another upgrade is under way")));
         }
-        let program = program.map_or_else(|| ground.program.clone(), PathBuf::from);
+        let program = program.map_or_else(|| resources.program.clone(), PathBuf::from);
         tracing::info!(program = %program.display(), "an upgrade was asked for");
-        let head = self.head(Passed::nothing(), Passed::nothing(), ground.standing.to_remove.clone());
-        let (context, args, path) = (Arc::clone(&self.context), ground.args.clone(), program.clone());
+        let head = self.export_supervisor(
+            HandoverFd::placeholder(),
+            HandoverFd::placeholder(),
+            resources.inheritable.to_remove.clone(),
+        );
+        let (context, args, path) = (Arc::clone(&self.context), resources.args.clone(), program.clone());
         tokio::spawn(async move {
             let trial = Handover { head, entries: Vec::new() };
             let checked = path.clone();
             // The check reads the file system, which may hang.
             let checked = context.blocking(move |_| Ok(program::check(&checked))).await;
             let tried = match checked.unwrap_or_else(|e| Err(e.to_string())) {
-                Ok(()) => prove(&context, trial, &path, args).await.1,
+                Ok(()) => run_trial(&context, trial, &path, args).await.1,
                 Err(why) => Err(why),
             };
-            context.tell(Event::Tried(Tried(tried.map(|(_, version)| version)))).await;
+            context.send_event(Event::TrialFinished(TrialResult(tried.map(|(_, version)| version)))).await;
         });
-        self.upgrade = Some(Upgrade { program, asker: to, drain_until_ms: None });
+        self.upgrade = Some(Upgrade { program, requester: to, drain_until_ms: None });
     }
 
     /// Handles the result of the trial.
-    pub(crate) fn tried(&mut self, Tried(result): Tried) {
+    pub(crate) fn finish_trial(&mut self, TrialResult(result): TrialResult) {
         match (result, &mut self.upgrade) {
             (Ok(version), Some(upgrade)) => {
                 tracing::info!(version, "the new program can take over; no more spawns are taken");
                 let within = self.context.config.spawn_ms.saturating_add(DRAIN_SLACK_MS);
                 upgrade.drain_until_ms = Some(self.context.now_ms().saturating_add(within));
-                self.wake_anew();
+                self.rearm_timer();
             }
-            (Err(why), _) => self.give_up(&why),
+            (Err(why), _) => self.cancel_upgrade(&why),
             (Ok(_), None) => {}
         }
     }
 
     /// Returns why spawns are refused now; `None` if they are accepted.
-    pub(crate) fn is_full(&self) -> Option<Refusal> {
+    pub(crate) fn spawn_refusal(&self) -> Option<Refusal> {
         let drains = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some());
         (drains || self.leaving).then(|| busy("the supervisor is being upgraded; spawn again in a moment"))
     }
 
     /// Cancels an upgrade; the supervisor continues unchanged.
-    pub(crate) fn give_up(&mut self, why: &str) {
+    pub(crate) fn cancel_upgrade(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
         tracing::warn!(why, "no upgrade");
-        upgrade.asker.answer(Err(failed(why)));
+        upgrade.requester.answer(Err(failed(why)));
     }
 
     /// Cancels an upgrade whose spawns do not end in time.
-    pub(crate) fn check_upgrade(&mut self, now_ms: u64) {
+    pub(crate) fn cancel_overdue_upgrade(&mut self, now_ms: u64) {
         let until = self.upgrade.as_ref().and_then(|upgrade| upgrade.drain_until_ms);
         if until.is_some_and(|until| now_ms >= until) {
-            self.give_up("a spawn that is on its way does not end");
+            self.cancel_upgrade("a spawn that is on its way does not end");
         }
     }
 
     /// True if the trial has passed and no spawn is running.
-    pub(crate) fn may_freeze(&self) -> bool {
-        let spawning =
-            |e: &crate::entry::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
+    pub(crate) fn may_export(&self) -> bool {
+        let spawning = |e: &crate::entry::LeaseEntry| {
+            e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended()
+        };
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some())
             && !self.leases.values().any(spawning)
     }
 
     /// Exports the supervisor; `None` if that is impossible, and the supervisor continues.
-    pub(crate) async fn freeze(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<Frozen> {
+    pub(crate) async fn export(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<ExportedState> {
         self.save_progress(None);
         let paused = match self.pause(events).await {
             Ok(paused) if !self.stopping => paused,
             Ok(_) => {
-                self.give_up("it is to end");
+                self.cancel_upgrade("it is to end");
                 return None;
             }
             Err(why) => {
-                self.give_up(why);
+                self.cancel_upgrade(why);
                 return None;
             }
         };
-        let (Some(Upgrade { program, asker, .. }), Some(ground)) = (self.upgrade.take(), self.ground.take())
+        let (Some(Upgrade { program, requester, .. }), Some(resources)) =
+            (self.upgrade.take(), self.resources.take())
         else {
             return None;
         };
-        let left = match Passed::this_program() {
+        let left = match HandoverFd::this_program() {
             Ok(left) => left,
             Err(error) => {
-                self.ground = Some(ground);
-                asker.answer(Err(failed(&format!("its own program cannot be opened: {error}"))));
+                self.resources = Some(resources);
+                requester.answer(Err(failed(&format!("its own program cannot be opened: {error}"))));
                 return None;
             }
         };
         self.leaving = true;
-        for door in ground.doors {
-            door.abort();
-            drop(door.await);
+        for task in resources.server_tasks {
+            task.abort();
+            drop(task.await);
         }
-        self.let_go(asker.link(), events).await;
+        self.disconnect_clients(requester.link(), events).await;
         let helpers = std::mem::take(&mut self.files).stop().await;
         let mut tasks = HashMap::new();
         for (id, verdict) in paused {
@@ -233,19 +238,19 @@ impl Owner {
         while let Ok(event) = events.try_recv() {
             self.on(event);
         }
-        let Standing { lock, listener, to_remove } = ground.standing;
-        let mut head = self.head(Passed::new(lock), Passed::new(listener), to_remove);
+        let InheritableResources { lock, listener, to_remove } = resources.inheritable;
+        let mut head = self.export_supervisor(HandoverFd::new(lock), HandoverFd::new(listener), to_remove);
         (head.left, head.helpers) = (left, helpers);
-        let (entries, ended) = self.entries(tasks).await;
+        let (entries, ended) = self.export_leases(tasks).await;
         let handover = Handover { head, entries };
-        Some(Frozen { handover, ended, program, args: ground.args, asker })
+        Some(ExportedState { handover, ended, program, args: resources.args, requester })
     }
 
     /// Pauses every lease task. Events are processed meanwhile, because the tasks may wait for the owner.
-    async fn pause(&mut self, events: &mut mpsc::Receiver<Event>) -> Result<Paused, &'static str> {
-        let (mut paused, mut waits) = (Paused::new(), Vec::new());
+    async fn pause(&mut self, events: &mut mpsc::Receiver<Event>) -> Result<PausedTasks, &'static str> {
+        let (mut paused, mut waits) = (PausedTasks::new(), Vec::new());
         for (id, commands) in self.leases.iter().filter_map(|(id, e)| Some((id, e.commands.clone()?))) {
-            let (pause, is_ready, verdict) = Pause::new();
+            let (pause, is_ready, verdict) = PauseRequest::new();
             waits.push(async move {
                 let told = commands.send(LeaseCmd::Pause(pause)).await;
                 if told.is_ok() {
@@ -264,7 +269,7 @@ impl Owner {
                 relay.ping().await;
             }
         };
-        let all = tokio::time::timeout(PAUSE, all);
+        let all = tokio::time::timeout(PAUSE_TIMEOUT, all);
         tokio::pin!(all);
         loop {
             tokio::select! {
@@ -277,15 +282,15 @@ impl Owner {
     }
 
     /// Disconnects every client except the one that waits for the outcome.
-    async fn let_go(&mut self, asker: &Link, events: &mut mpsc::Receiver<Event>) {
+    async fn disconnect_clients(&mut self, requester: &ConnectionHandle, events: &mut mpsc::Receiver<Event>) {
         let leave =
             Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
         let mut ends = Vec::new();
         for (id, connected) in std::mem::take(&mut self.links) {
-            if let Who::Gateway(gateway) = connected.who {
+            if let ClientKind::Gateway(gateway) = connected.who {
                 self.detach(gateway);
             }
-            if id != asker.id() {
+            if id != requester.id() {
                 connected.link.refuse(leave.clone());
                 ends.push(connected.link.end().clone());
             }
@@ -296,7 +301,7 @@ impl Owner {
                     end.cancelled().await;
                 }
             };
-            let all = tokio::time::timeout(LAST_WORDS, all);
+            let all = tokio::time::timeout(LAST_MESSAGES_WAIT, all);
             tokio::pin!(all);
             loop {
                 tokio::select! {
@@ -310,24 +315,29 @@ impl Owner {
         }
     }
 
-    fn head(&self, lock: Passed, listener: Passed, to_remove: Option<PathBuf>) -> Head {
+    fn export_supervisor(
+        &self,
+        lock: HandoverFd,
+        listener: HandoverFd,
+        to_remove: Option<PathBuf>,
+    ) -> SupervisorState {
         let context = &self.context;
         let now = super::thaw::monotonic_ns();
         let run = u64::try_from(context.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Head {
+        SupervisorState {
             pid: context.me.pid,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             supervisor_id: self.supervisor_id.clone(),
             started_ns: now.saturating_sub(run),
             frozen_ns: now,
             abilities: context.abilities,
-            holding: context.holding.clone(),
+            holding: context.containment.clone(),
             descriptors: (context.descriptors.current, context.descriptors.maximum),
             warnings: self.warnings.clone(),
             lock,
             listener,
             to_remove,
-            left: Passed::nothing(),
+            left: HandoverFd::placeholder(),
             failed: None,
             installations: self.installations.values().cloned().collect(),
             detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
@@ -343,7 +353,7 @@ impl Owner {
     }
 
     /// Exports the lease table: entries that are running or have streams, and the other leases.
-    async fn entries(
+    async fn export_leases(
         &mut self,
         mut tasks: HashMap<LeaseId, (Lease, TaskState)>,
     ) -> (Vec<EntryState>, Vec<Lease>) {
@@ -354,7 +364,7 @@ impl Owner {
                 None => (entry.lease, None),
             };
             let relay = match entry.relay {
-                Some(relay) => relay.freeze().await,
+                Some(relay) => relay.export().await,
                 None => None,
             };
             if task.is_none() && relay.is_none() && lease.state.is_ended() {
@@ -369,21 +379,21 @@ impl Owner {
     }
 }
 
-type Proved = Result<(std::fs::File, String), String>;
+type TrialOutcome = Result<(std::fs::File, String), String>;
 
 /// Writes a handover and runs the trial of a program with it.
-async fn prove(
+async fn run_trial(
     context: &Arc<Context>,
     mut handover: Handover,
     program: &Path,
     args: Vec<OsString>,
-) -> (Handover, Proved) {
+) -> (Handover, TrialOutcome) {
     let written = image::write(&mut handover);
     let (at, program) = (Arc::clone(context), program.to_owned());
     let proved = match written {
         Ok((file, want)) => {
             let proved = context.blocking(move |_| {
-                let version = check::prove(&at, &program, &args, &file, &want);
+                let version = check::try_program(&at, &program, &args, &file, &want);
                 Ok(version.map(|version| (file, version)))
             });
             proved.await.unwrap_or_else(|e| Err(e.to_string()))
@@ -393,27 +403,27 @@ async fn prove(
     (handover, proved)
 }
 
-impl Frozen {
+impl ExportedState {
     /// Executes the new program. Returns only on failure, with the state to import again.
-    pub(crate) async fn leave(self, context: &Arc<Context>) -> Thawing {
-        let Self { handover, ended, program, args, asker } = self;
-        context.settle().await;
+    pub(crate) async fn exec(self, context: &Arc<Context>) -> ImportedState {
+        let Self { handover, ended, program, args, requester } = self;
+        context.finish_disk_work().await;
         if !matches!(tokio::time::timeout(FLUSH, context.store.flush()).await, Ok(Ok(()))) {
             tracing::error!("the lease store is behind at an upgrade; the rows go with the handover");
         }
-        let (mut handover, proved) = prove(context, handover, &program, args.clone()).await;
-        let link = asker.link().clone();
+        let (mut handover, proved) = run_trial(context, handover, &program, args.clone()).await;
+        let link = requester.link().clone();
         let (why, to_version) = match proved {
             Ok((image, version)) => {
-                asker.answer(Ok(Reply::Done));
-                say_goodbye(&link).await;
-                tracing::info!(program = %program.display(), version, leases = handover.living(), "handing over");
-                let error = exec::leave(&program, &args, image, &mut handover);
+                requester.answer(Ok(Reply::Done));
+                close_after_reply(&link).await;
+                tracing::info!(program = %program.display(), version, leases = handover.living_leases(), "handing over");
+                let error = exec::exec_program(&program, &args, image, &mut handover);
                 (format!("{} cannot be executed: {error}", program.display()), version)
             }
             Err(why) => {
-                asker.answer(Err(failed(&why)));
-                say_goodbye(&link).await;
+                requester.answer(Err(failed(&why)));
+                close_after_reply(&link).await;
                 (why, String::new())
             }
         };
@@ -422,22 +432,22 @@ impl Frozen {
             at_ms: wall_ms(),
             from_version: handover.head.version.clone(),
             to_version,
-            leases: handover.living() as u64,
+            leases: handover.living_leases() as u64,
             pause_ms: super::thaw::since_ms(handover.head.frozen_ns),
             error: Some(why),
         };
-        Thawing { handover, ended, last }
+        ImportedState { handover, ended, last }
     }
 }
 
 /// Waits until the client has read the reply, then closes the connection.
-async fn say_goodbye(link: &Link) {
+async fn close_after_reply(link: &ConnectionHandle) {
     link.refuse(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again"));
-    drop(tokio::time::timeout(LAST_WORDS, link.end().cancelled()).await);
+    drop(tokio::time::timeout(LAST_MESSAGES_WAIT, link.end().cancelled()).await);
     link.end().cancel();
 }
 
 /// True for leases of failed starts whose remaining processes a task of the earlier image was ending.
-pub(crate) fn outlasting(lease: &Lease, me: crate::core::lease::ProcessRecord) -> bool {
+pub(crate) fn is_failed_start_cleanup(lease: &Lease, me: crate::core::lease::ProcessRecord) -> bool {
     lease.state == LeaseState::Closing && lease.supervisor == me
 }

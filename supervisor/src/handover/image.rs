@@ -4,7 +4,7 @@
 //! magic[8] version:u32 leases:u32 body:u64 sha256[32] | { length:u64 JSON, { length:u64 bytes }* }*
 //! ```
 
-use super::{EntryState, Handover, Head};
+use super::{EntryState, Handover, SupervisorState};
 use crate::relay::RelayState;
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde::Serialize;
@@ -52,13 +52,13 @@ pub(crate) struct Summary {
 }
 
 /// Writer that counts and hashes the bytes passed to the file.
-struct Hashing<W> {
+struct HashingWriter<W> {
     inner: W,
     hash: Sha256,
     count: u64,
 }
 
-impl<W: Write> Write for Hashing<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.inner.write(bytes)?;
         self.hash.update(bytes.get(..count).unwrap_or_default());
@@ -97,11 +97,11 @@ pub(crate) fn write(handover: &mut Handover) -> io::Result<(File, Summary)> {
         .or_else(|_| rustix::fs::memfd_create("acp-handover", flags))?;
     let file = File::from(made);
     (&file).write_all(&[0; HEADER_BYTES])?;
-    let mut out = Hashing { inner: BufWriter::new(&file), hash: Sha256::new(), count: 0 };
+    let mut out = HashingWriter { inner: BufWriter::new(&file), hash: Sha256::new(), count: 0 };
     put_record(&mut out, &handover.head)?;
     for entry in &mut handover.entries {
         put_record(&mut out, &*entry)?;
-        for bulk in entry.relay.iter_mut().flat_map(RelayState::bulk) {
+        for bulk in entry.relay.iter_mut().flat_map(RelayState::raw_buffers) {
             put(&mut out, bulk)?;
         }
     }
@@ -131,12 +131,12 @@ pub(crate) fn seal(leases: u32, body: &[u8]) -> io::Result<File> {
 }
 
 /// Reader with its own offset: duplicated descriptors share the offset of the file.
-struct At<'a> {
+struct OffsetReader<'a> {
     file: &'a File,
     offset: u64,
 }
 
-impl Read for At<'_> {
+impl Read for OffsetReader<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read_at(bytes, self.offset)?;
         self.offset += count as u64;
@@ -176,7 +176,7 @@ fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
         return Err(ImageError::Foreign("it is cut off"));
     }
     let mut hash = Sha256::new();
-    io::copy(&mut BufReader::new(At { file, offset: HEADER_BYTES as u64 }), &mut hash)?;
+    io::copy(&mut BufReader::new(OffsetReader { file, offset: HEADER_BYTES as u64 }), &mut hash)?;
     let hash = hash.finalize();
     if rest.get(16..) != Some(hash.as_slice()) {
         return Err(ImageError::Foreign("its checksum does not match"));
@@ -184,7 +184,7 @@ fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
     Ok((body_bytes, Summary { leases: word(4), checksum: format!("{hash:x}") }))
 }
 
-/// Reads a handover. Its descriptors are mere numbers until they are adopted.
+/// Reads a handover. Its descriptors are mere numbers until they are taken over.
 ///
 /// # Errors
 /// [`ImageError`] if the file is not a valid handover of this version.
@@ -195,16 +195,16 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError
     }
     let file = File::from(fd.try_clone_to_owned()?);
     let (body_bytes, summary) = check_header(&file)?;
-    let mut from = BufReader::new(At { file: &file, offset: HEADER_BYTES as u64 });
-    let head: Head = get_record(&mut from, body_bytes)?;
+    let mut from = BufReader::new(OffsetReader { file: &file, offset: HEADER_BYTES as u64 });
+    let head: SupervisorState = get_record(&mut from, body_bytes)?;
     let mut entries = Vec::new();
     for _ in 0..summary.leases {
         let mut entry: EntryState = get_record(&mut from, body_bytes)?;
         // Each message has a length of eight bytes at least.
-        if entry.relay.as_ref().map_or(0, RelayState::waiting) as u64 > body_bytes / 8 {
+        if entry.relay.as_ref().map_or(0, RelayState::queued_count) as u64 > body_bytes / 8 {
             return Err(ImageError::Foreign("more messages wait than it has room for"));
         }
-        for bulk in entry.relay.iter_mut().flat_map(RelayState::bulk) {
+        for bulk in entry.relay.iter_mut().flat_map(RelayState::raw_buffers) {
             *bulk = get(&mut from, body_bytes)?;
         }
         entries.push(entry);

@@ -5,10 +5,10 @@
 //! ```text
 //! Request::Upgrade ─ trial of the new program ─ no spawn in flight ─ lease tasks pause ─ clients disconnected
 //!    ─ relays and lease tasks exported ─ memory file ─ proof by the new program that the file is readable
-//!    ─ execve ─ Handover ─ thaw (import)
+//!    ─ execve ─ Handover ─ import
 //!               └ on failure: the same values are imported in this image
 //! ```
-//! Both the new image and an old one that could not leave continue with `Owner::thaw`. No pipe is read or
+//! Both the new image and an old one that could not leave continue with `Owner::import`. No pipe is read or
 //! written between the export of its relay and the import; data that arrives meanwhile stays in the pipe.
 //!
 //! The records are JSON without unknown fields, followed by binary data, and not bincode, because the two
@@ -23,18 +23,18 @@ mod passed;
 pub(crate) mod program;
 mod thaw;
 
-pub(crate) use exec::{ResumeError, go_back, number, plain, resume};
-pub use freeze::Pause;
-pub(crate) use freeze::{Footing, Frozen, Tried, Upgrade, outlasting};
-pub(crate) use passed::Passed;
-pub(crate) use thaw::{Standing, Thawing};
+pub(crate) use exec::{ResumeError, exec_previous, number, resume, without_handover_args};
+pub use freeze::PauseRequest;
+pub(crate) use freeze::{ExportedState, HandoverResources, TrialResult, Upgrade, is_failed_start_cleanup};
+pub(crate) use passed::HandoverFd;
+pub(crate) use thaw::{ImportedState, InheritableResources};
 
 use crate::core::admit::Installation;
-use crate::core::backoff::{Agent, Crashes};
-use crate::core::ladder::{Abilities, Holding};
+use crate::core::backoff::{AgentKey, CrashRecord};
+use crate::core::ladder::{Containment, KernelFeatures};
 use crate::core::lease::Lease;
-use crate::core::stop::Stop;
-use crate::files::HelperLeft;
+use crate::core::stop::Escalation;
+use crate::files::SurvivingHelper;
 use crate::relay::RelayState;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,7 @@ use std::path::PathBuf;
 /// Supervisor-wide part of the handover.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Head {
+pub(crate) struct SupervisorState {
     /// Process id, which is unchanged by `execve`.
     pub(crate) pid: i32,
     /// Package version of the writer.
@@ -57,21 +57,21 @@ pub(crate) struct Head {
     pub(crate) frozen_ns: u64,
     /// Kernel features and subreaper state, which are still valid on the same machine and in the same
     /// process.
-    pub(crate) abilities: Abilities,
+    pub(crate) abilities: KernelFeatures,
     /// Containment settings: decided once and kept, whatever the configuration says now.
-    pub(crate) holding: Holding,
+    pub(crate) holding: Containment,
     /// Soft and hard limits on open files that the supervisor was started with.
     pub(crate) descriptors: (Option<u64>, Option<u64>),
     /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
     /// Lock of the state directory. A `flock` belongs to the open file and is kept with the descriptor.
-    pub(crate) lock: Passed,
+    pub(crate) lock: HandoverFd,
     /// Listening socket. Clients that connect meanwhile wait in the kernel.
-    pub(crate) listener: Passed,
+    pub(crate) listener: HandoverFd,
     /// Path of the socket if an image of this process created the file. The last image removes it.
     pub(crate) to_remove: Option<PathBuf>,
     /// Previous program, for the case that the next one cannot start.
-    pub(crate) left: Passed,
+    pub(crate) left: HandoverFd,
     /// Reason why the next program could not start, after such a failure.
     #[serde(default)]
     pub(crate) failed: Option<String>,
@@ -84,12 +84,12 @@ pub(crate) struct Head {
     pub(crate) kept_until_ms: Vec<(GatewayInstanceId, u64)>,
     /// Crash records of agents.
     #[serde(default)]
-    pub(crate) crashes: Vec<(Agent, Crashes)>,
+    pub(crate) crashes: Vec<(AgentKey, CrashRecord)>,
     /// Number of stop requests received meanwhile.
     pub(crate) stops: u32,
     /// File helpers that did not end in time. Omitted if empty, for older images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) helpers: Vec<HelperLeft>,
+    pub(crate) helpers: Vec<SurvivingHelper>,
     /// Wall clock at the start of the supervisor.
     #[serde(default)]
     pub(crate) wall_at_start_ms: Option<u64>,
@@ -122,9 +122,9 @@ pub(crate) struct EntryState {
 #[serde(deny_unknown_fields)]
 pub struct TaskState {
     /// State of the shutdown.
-    pub(crate) stop: Stop,
+    pub(crate) stop: Escalation,
     /// Control socket of the wrapper, while open.
-    pub(crate) control: Option<Passed>,
+    pub(crate) control: Option<HandoverFd>,
     /// True if the wrapper has exited and was reaped.
     pub(crate) wrapper_gone: bool,
     /// True if the wrapper reported completion before it exited.
@@ -140,23 +140,23 @@ pub struct TaskState {
 /// Complete handover.
 #[derive(Debug)]
 pub(crate) struct Handover {
-    pub(crate) head: Head,
+    pub(crate) head: SupervisorState,
     pub(crate) entries: Vec<EntryState>,
 }
 
 impl Handover {
     /// Returns all descriptors in the handover.
-    pub(crate) fn passed(&mut self) -> Vec<&mut Passed> {
+    pub(crate) fn descriptors_mut(&mut self) -> Vec<&mut HandoverFd> {
         let mut all = vec![&mut self.head.lock, &mut self.head.listener, &mut self.head.left];
         for entry in &mut self.entries {
             all.extend(entry.task.as_mut().and_then(|task| task.control.as_mut()));
-            all.extend(entry.relay.iter_mut().flat_map(RelayState::passed));
+            all.extend(entry.relay.iter_mut().flat_map(RelayState::descriptors_mut));
         }
         all
     }
 
     /// Returns the number of running process trees.
-    pub(crate) fn living(&self) -> usize {
+    pub(crate) fn living_leases(&self) -> usize {
         self.entries.iter().filter(|entry| entry.task.is_some()).count()
     }
 }

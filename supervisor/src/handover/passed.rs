@@ -8,15 +8,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Descriptor in a handover. Stored as a number, valid only in the process that holds the descriptor.
 #[derive(Debug)]
-pub(crate) struct Passed {
+pub(crate) struct HandoverFd {
     number: i32,
-    held: Option<OwnedFd>,
+    fd: Option<OwnedFd>,
 }
 
-impl Passed {
+impl HandoverFd {
     /// Takes ownership of a descriptor to pass.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { number: fd.as_raw_fd(), held: Some(fd) }
+        Self { number: fd.as_raw_fd(), fd: Some(fd) }
     }
 
     /// Returns the descriptor number.
@@ -25,8 +25,8 @@ impl Passed {
     }
 
     /// Creates an invalid placeholder, for a trial.
-    pub(crate) const fn nothing() -> Self {
-        Self { number: -1, held: None }
+    pub(crate) const fn placeholder() -> Self {
+        Self { number: -1, fd: None }
     }
 
     /// Opens the running program, independent of later changes of its file.
@@ -42,54 +42,54 @@ impl Passed {
     pub(crate) fn inherit(&self, inherited: bool) -> io::Result<()> {
         use rustix::io::{FdFlags, fcntl_setfd};
         let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
-        let held = self.held.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(fcntl_setfd(held.as_fd(), flags)?)
+        let fd = self.fd.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(fcntl_setfd(fd.as_fd(), flags)?)
     }
 
     /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// The descriptor was not adopted, or the process is out of descriptors.
-    pub(crate) fn again(&self) -> io::Result<OwnedFd> {
-        self.held.as_ref().ok_or_else(missing)?.try_clone()
+    /// The descriptor was not taken over, or the process is out of descriptors.
+    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.fd.as_ref().ok_or_else(missing_descriptor)?.try_clone()
     }
 
     /// Returns the descriptor.
     ///
     /// # Errors
-    /// The descriptor was not adopted.
+    /// The descriptor was not taken over.
     pub(crate) fn take(self) -> io::Result<OwnedFd> {
-        self.held.ok_or_else(missing)
+        self.fd.ok_or_else(missing_descriptor)
     }
 }
 
-fn missing() -> io::Error {
+fn missing_descriptor() -> io::Error {
     io::Error::other("a descriptor of the handover is missing")
 }
 
-/// Adopts the descriptors that an earlier image left open, and marks them close-on-exec.
+/// Takes over the descriptors that an earlier image left open, and marks them close-on-exec.
 ///
 /// # Errors
 /// A number is used twice, is one of the standard streams, or is not open.
-pub(crate) fn adopt(all: Vec<&mut Passed>) -> io::Result<()> {
+pub(crate) fn take_inherited(all: Vec<&mut HandoverFd>) -> io::Result<()> {
     let mut seen = HashSet::new();
     for passed in all {
         if passed.number <= 2 || !seen.insert(passed.number) {
             return Err(io::Error::other(format!("descriptor {} is named twice", passed.number)));
         }
-        passed.held = Some(linux::adopt(passed.number)?);
+        passed.fd = Some(linux::take_fd(passed.number)?);
     }
     Ok(())
 }
 
-impl Serialize for Passed {
+impl Serialize for HandoverFd {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_i32(self.number)
     }
 }
 
-impl<'de> Deserialize<'de> for Passed {
+impl<'de> Deserialize<'de> for HandoverFd {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Ok(Self { number: i32::deserialize(from)?, held: None })
+        Ok(Self { number: i32::deserialize(from)?, fd: None })
     }
 }

@@ -1,11 +1,11 @@
 //! Import of a handover, in the new image or in the old one that could not leave.
 
-use super::freeze::outlasting;
-use super::{EntryState, Footing, Handover, TaskState};
+use super::freeze::is_failed_start_cleanup;
+use super::{EntryState, Handover, HandoverResources, TaskState};
 use crate::context::Context;
-use crate::core::admit::Policy;
+use crate::core::admit::AccessPolicy;
 use crate::core::lease::Lease;
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::files::FileQueues;
 use crate::handle::spawn::COMMANDS_QUEUED_MAX;
 use crate::lease_task;
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 /// Supervisor state to import.
 #[derive(Debug)]
-pub(crate) struct Thawing {
+pub(crate) struct ImportedState {
     /// State at the time of the export.
     pub(crate) handover: Handover,
     /// Ended leases without streams.
@@ -35,7 +35,7 @@ pub(crate) struct Thawing {
 
 /// Resources kept from the first image of a supervisor to the last.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct InheritableResources {
     /// The lock of the state directory.
     pub(crate) lock: OwnedFd,
     /// The listening socket.
@@ -64,18 +64,18 @@ impl Handover {
     }
 
     /// Combines the handover with the stored leases, in a new image.
-    pub(crate) fn arrived(self, stored: Vec<Lease>) -> Thawing {
+    pub(crate) fn into_imported_state(self, stored: Vec<Lease>) -> ImportedState {
         let handed = |lease: &Lease| self.entries.iter().any(|entry| entry.lease.lease_id == lease.lease_id);
         let ended = stored.into_iter().filter(|lease| !handed(lease)).collect();
         let last = LastUpgrade {
             at_ms: crate::context::wall_ms(),
             from_version: self.head.version.clone(),
             to_version: env!("CARGO_PKG_VERSION").to_owned(),
-            leases: self.living() as u64,
+            leases: self.living_leases() as u64,
             pause_ms: since_ms(self.head.frozen_ns),
             error: self.head.failed.clone(),
         };
-        Thawing { handover: self, ended, last }
+        ImportedState { handover: self, ended, last }
     }
 }
 
@@ -84,36 +84,36 @@ impl Owner {
     ///
     /// # Errors
     /// The lock or the listening socket is missing.
-    pub(crate) fn thaw(
+    pub(crate) fn import(
         context: &Arc<Context>,
-        policy: Policy,
-        thawing: Thawing,
-    ) -> io::Result<(Self, Standing)> {
-        let Thawing { handover: Handover { head, entries }, ended, last } = thawing;
+        policy: AccessPolicy,
+        imported: ImportedState,
+    ) -> io::Result<(Self, InheritableResources)> {
+        let ImportedState { handover: Handover { head, entries }, ended, last } = imported;
         let (lock, listener) = (head.lock.take()?, head.listener.take()?);
-        let standing = Standing { lock, listener, to_remove: head.to_remove };
+        let inheritable = InheritableResources { lock, listener, to_remove: head.to_remove };
         let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
         owner.supervisor_id = head.supervisor_id;
         owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
         owner.pending.kept_until_ms = head.kept_until_ms.into_iter().collect();
-        owner.backoff.recall(head.crashes);
-        owner.files = FileQueues::after(head.helpers);
+        owner.backoff.restore(head.crashes);
+        owner.files = FileQueues::from_surviving(head.helpers);
         for entry in entries {
             let id = entry.lease.lease_id;
-            owner.leases.insert(id, revive(context, entry));
+            owner.leases.insert(id, import_entry(context, entry));
         }
-        owner.recall_ends(head.ended_seen_ms);
+        owner.restore_end_times(head.ended_seen_ms);
         tracing::info!(leases = last.leases, pause_ms = last.pause_ms, from = last.from_version, "resumed");
         owner.last_upgrade = Some(last);
         for _ in 0..head.stops {
             owner.stop();
         }
-        Ok((owner, standing))
+        Ok((owner, inheritable))
     }
 
     /// Restores the end times of leases. If an older image did not export them, all leases count as ended
     /// now, so that none is removed too early.
-    fn recall_ends(&mut self, seen: Option<Vec<(LeaseId, u64)>>) {
+    fn restore_end_times(&mut self, seen: Option<Vec<(LeaseId, u64)>>) {
         let now = self.context.now_ms();
         let Some(seen) = seen else {
             for entry in self.leases.values_mut().filter(|e| e.lease.state.is_ended()) {
@@ -129,41 +129,41 @@ impl Owner {
     }
 
     /// Ends the remaining processes of failed starts, as tasks of the earlier image did.
-    pub(crate) fn outlast(&self) {
+    pub(crate) fn resume_failed_start_cleanup(&self) {
         let alone = self.leases.values().filter(|e| e.commands.is_none());
-        for entry in alone.filter(|e| outlasting(&e.lease, self.context.me)) {
+        for entry in alone.filter(|e| is_failed_start_cleanup(&e.lease, self.context.me)) {
             let (context, lease) = (Arc::clone(&self.context), entry.lease.clone());
-            tokio::spawn(async move { lease_task::until_gone(&context, lease).await });
+            tokio::spawn(async move { lease_task::kill_until_gone(&context, lease).await });
         }
     }
 
     /// Stores the process-level resources for the next handover.
-    pub(crate) fn stand(&mut self, ground: Footing) {
-        self.ground = Some(ground);
+    pub(crate) fn set_handover_resources(&mut self, resources: HandoverResources) {
+        self.resources = Some(resources);
     }
 }
 
-fn revive(context: &Arc<Context>, entry: EntryState) -> Entry {
+fn import_entry(context: &Arc<Context>, entry: EntryState) -> LeaseEntry {
     let EntryState { lease, stuck, close_at_ms, open_since_ms, task, relay } = entry;
-    let relay = relay.map(|state| flow(context, &lease, state));
-    let commands = task.zip(relay.clone()).map(|(task, relay)| live(context, &lease, task, relay));
-    Entry { commands, relay, stuck, close_at_ms, open_since_ms, ..Entry::of(lease) }
+    let relay = relay.map(|state| import_relay(context, &lease, state));
+    let commands = task.zip(relay.clone()).map(|(task, relay)| import_task(context, &lease, task, relay));
+    LeaseEntry { commands, relay, stuck, close_at_ms, open_since_ms, ..LeaseEntry::of(lease) }
 }
 
-fn flow(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {
+fn import_relay(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {
     match state {
         RelayState::Agent(agent) => {
             let log = context.logs.log(lease.gateway, &lease.session_key);
-            relay::agent::thaw(lease.lease_id, context.limits(lease.gateway), log, *agent)
+            relay::agent::import(lease.lease_id, context.limits(lease.gateway), log, *agent)
         }
         RelayState::Terminal(terminal) => {
-            let on_exit = crate::spawn::news_of_exit(context.events.clone(), lease.gateway);
-            relay::terminal::thaw(lease.lease_id, terminal, on_exit)
+            let on_exit = crate::spawn::exit_notifier(context.events.clone(), lease.gateway);
+            relay::terminal::import(lease.lease_id, terminal, on_exit)
         }
     }
 }
 
-fn live(
+fn import_task(
     context: &Arc<Context>,
     lease: &Lease,
     task: TaskState,
@@ -172,7 +172,7 @@ fn live(
     if let Some(bound) = lease.bound {
         context.add_root(bound.wrapper.pid);
         if !task.wrapper_gone {
-            context.keep_child(bound.wrapper.pid);
+            context.track_child(bound.wrapper.pid);
         }
     }
     let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);

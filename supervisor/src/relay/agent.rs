@@ -1,17 +1,17 @@
 //! Relay of an agent: stdout with offsets and back-pressure, numbered stdin, and stderr into the session log.
 
-use super::budget::Share;
+use super::budget::BudgetShare;
 use super::frozen::{AgentState, RelayState};
-use super::kept::{Kept, Place, Spool};
+use super::kept::{OutputBuffer, Spool, SpoolTarget};
 use super::stderr::Stderr;
 use super::{
-    Freeze, Gauges, Limits, Pipes, Queue, Reader, Relay, RelayCmd, Rest, Totals, pass, refuse, reopen,
-    totals_of,
+    ExportReply, OutputReader, PipeRemainder, Pipes, Relay, RelayCmd, RelayLimits, RelayQueues,
+    StreamPositions, StreamTotals, handover_fd, refuse, reopen, totals_of,
 };
 use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
-use crate::core::stdin::{Offer, Stdin};
-use crate::link::{Link, Responder};
+use crate::core::stdin::{OfferResult, Stdin};
+use crate::link::{ConnectionHandle, Responder};
 use crate::session_logs::SessionLog;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
@@ -26,27 +26,27 @@ use tokio::sync::mpsc::OwnedPermit;
 const READ_BYTES: usize = 64 * 1024;
 const BUSY_RETRY_MS: u64 = 50;
 
-struct Agent {
+struct AgentRelay {
     lease_id: LeaseId,
-    limits: Limits,
-    gauges: Arc<Gauges>,
-    share: Share,
+    limits: RelayLimits,
+    positions: Arc<StreamPositions>,
+    share: BudgetShare,
     state: LeaseState,
     stdin: Option<pipe::Sender>,
     stdout: Option<pipe::Receiver>,
     stderr: Option<pipe::Receiver>,
-    kept: Kept,
+    output: OutputBuffer,
     input: Stdin,
     waiting: BTreeMap<u64, Vec<Responder>>,
-    reader: Option<Reader>,
+    reader: Option<OutputReader>,
     exit: Option<ExitStatus>,
-    said: Stderr,
+    stderr_reader: Stderr,
     ended: bool,
     buffer: Vec<u8>,
 }
 
 /// Event that woke the relay.
-enum Wake {
+enum RelayEvent {
     Command(Option<RelayCmd>),
     Stdout,
     Stderr,
@@ -57,10 +57,10 @@ enum Wake {
 
 /// Starts the relay of a running agent.
 #[must_use]
-pub(crate) fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes, said: Stderr) -> Relay {
+pub(crate) fn start(lease_id: LeaseId, limits: RelayLimits, pipes: Pipes, stderr_reader: Stderr) -> Relay {
     let (relay, queue) = Relay::new();
-    let kept = Kept::Memory(Ring::new(limits.ring_bytes_max));
-    let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept, said);
+    let output = OutputBuffer::Memory(Ring::new(limits.ring_bytes_max));
+    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.positions), output, stderr_reader);
     agent.stdin = Some(pipes.stdin);
     agent.stdout = Some(pipes.stdout);
     agent.stderr = Some(pipes.stderr);
@@ -72,16 +72,16 @@ pub(crate) fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes, said: Stder
 /// be read and acknowledged (H1). The relay task itself looks for the spool, so that the caller does not wait
 /// for the disk.
 #[must_use]
-pub fn archive(lease: &Lease, limits: Limits, log: SessionLog) -> Relay {
+pub fn archive(lease: &Lease, limits: RelayLimits, log: SessionLog) -> Relay {
     let (relay, mut queue) = Relay::new();
-    let (lease_id, totals, gauges) = (lease.lease_id, totals_of(lease), Arc::clone(&relay.gauges));
+    let (lease_id, totals, positions) = (lease.lease_id, totals_of(lease), Arc::clone(&relay.positions));
     let (state, exit) = (lease.state, lease.exit.or(Some(ExitStatus::Unknown)));
-    gauges.set(totals);
+    positions.set(totals);
     tokio::spawn(async move {
-        let Some(kept) = found(lease_id, &limits, totals, &mut queue).await else { return };
-        let mut agent = Agent::new(lease_id, limits, gauges, kept, Stderr::ended(lease_id, log));
+        let Some(output) = find_kept_output(lease_id, &limits, totals, &mut queue).await else { return };
+        let mut agent = AgentRelay::new(lease_id, limits, positions, output, Stderr::ended(lease_id, log));
         // Acknowledged output stays acknowledged; the spool may be older than the row.
-        let _ = agent.kept.ack(totals.stdout_base);
+        let _ = agent.output.ack(totals.stdout_base);
         agent.input.restore(totals.stdin_written);
         (agent.state, agent.exit, agent.ended, agent.buffer) = (state, exit, true, Vec::new());
         agent.publish();
@@ -92,12 +92,17 @@ pub fn archive(lease: &Lease, limits: Limits, log: SessionLog) -> Relay {
 
 /// Finds the kept output of an ended agent; `None` if the lease was released or the relay is unused. While
 /// the directory is unreadable, requests are refused as busy: reporting that no output exists would lose it.
-async fn found(lease_id: LeaseId, limits: &Limits, totals: Totals, queue: &mut Queue) -> Option<Kept> {
+async fn find_kept_output(
+    lease_id: LeaseId,
+    limits: &RelayLimits,
+    totals: StreamTotals,
+    queue: &mut RelayQueues,
+) -> Option<OutputBuffer> {
     loop {
-        let shelf = limits.shelf.clone();
-        match limits.shelf.disk.run(move || Spool::find(&shelf, lease_id)).await.flatten() {
-            Ok(Some(spool)) => return Some(Kept::Disk(spool)),
-            Ok(None) => return Some(Kept::Memory(Ring::ended_at(totals.stdout_end))),
+        let gateway_spools = limits.gateway_spools.clone();
+        match limits.gateway_spools.disk.run(move || Spool::find(&gateway_spools, lease_id)).await.flatten() {
+            Ok(Some(spool)) => return Some(OutputBuffer::Disk(spool)),
+            Ok(None) => return Some(OutputBuffer::Memory(Ring::ended_at(totals.stdout_end))),
             Err(error) => {
                 tracing::error!(%error, %lease_id, "cannot look for what is kept of an ended lease");
                 let command = queue.next().await?;
@@ -116,19 +121,19 @@ async fn found(lease_id: LeaseId, limits: &Limits, totals: Totals, queue: &mut Q
 
 /// Resumes the relay of an agent from an exported state. The reader must attach again.
 #[must_use]
-pub(crate) fn thaw(lease_id: LeaseId, limits: Limits, log: SessionLog, frozen: AgentState) -> Relay {
+pub(crate) fn import(lease_id: LeaseId, limits: RelayLimits, log: SessionLog, frozen: AgentState) -> Relay {
     let (relay, queue) = Relay::new();
-    let kept = Kept::thaw(frozen.kept, limits.ring_bytes_max, &limits.shelf);
-    let said = match frozen.ended {
+    let output = OutputBuffer::import(frozen.kept, limits.ring_bytes_max, &limits.gateway_spools);
+    let stderr_reader = match frozen.ended {
         true => Stderr::ended(lease_id, log),
-        false => Stderr::thaw(lease_id, log, frozen.said),
+        false => Stderr::import(lease_id, log, frozen.said),
     };
-    let mut agent = Agent::new(lease_id, limits, Arc::clone(&relay.gauges), kept, said);
+    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.positions), output, stderr_reader);
     agent.state = frozen.state;
     agent.stdin = reopen(lease_id, frozen.stdin, pipe::Sender::from_owned_fd);
     agent.stdout = reopen(lease_id, frozen.stdout, pipe::Receiver::from_owned_fd);
     agent.stderr = reopen(lease_id, frozen.stderr, pipe::Receiver::from_owned_fd);
-    agent.input = Stdin::thaw(frozen.input, agent.limits.stdin_bytes_max, agent.limits.stdin_hashes_max);
+    agent.input = Stdin::import(frozen.input, agent.limits.stdin_bytes_max, agent.limits.stdin_hashes_max);
     agent.exit = frozen.exit;
     agent.ended = frozen.ended;
     agent.publish();
@@ -151,147 +156,165 @@ async fn writable(pipe: Option<&pipe::Sender>) {
     }
 }
 
-async fn room(link: Option<Link>) -> Option<OwnedPermit<Notice>> {
+async fn reserve_output(link: Option<ConnectionHandle>) -> Option<OwnedPermit<Notice>> {
     match link {
         Some(link) => link.output().clone().reserve_owned().await.ok(),
         None => std::future::pending().await,
     }
 }
 
-async fn gone(link: Option<&Link>) {
+async fn reader_gone(link: Option<&ConnectionHandle>) {
     match link {
         Some(link) => link.end().cancelled().await,
         None => std::future::pending().await,
     }
 }
 
-impl Agent {
-    fn new(lease_id: LeaseId, limits: Limits, gauges: Arc<Gauges>, kept: Kept, said: Stderr) -> Self {
+impl AgentRelay {
+    fn new(
+        lease_id: LeaseId,
+        limits: RelayLimits,
+        positions: Arc<StreamPositions>,
+        output: OutputBuffer,
+        stderr_reader: Stderr,
+    ) -> Self {
         let input = Stdin::new(limits.stdin_bytes_max, limits.stdin_hashes_max);
-        let share = Share::new(Arc::clone(&limits.budget));
+        let share = BudgetShare::new(Arc::clone(&limits.budget));
         Self {
             lease_id,
             limits,
-            gauges,
+            positions,
             share,
             state: LeaseState::Open,
             stdin: None,
             stdout: None,
             stderr: None,
-            kept,
+            output,
             input,
             waiting: BTreeMap::new(),
             reader: None,
             exit: None,
-            said,
+            stderr_reader,
             ended: false,
             buffer: vec![0; READ_BYTES],
         }
     }
 
-    async fn run(mut self, mut queue: Queue) {
+    async fn run(mut self, mut queue: RelayQueues) {
         loop {
-            let read = self.room().await;
-            let to = self.reader.as_ref().filter(|_| self.has_news()).map(|r| r.link.clone());
+            let read = self.read_space().await;
+            let to = self.reader.as_ref().filter(|_| self.has_pending_output()).map(|r| r.link.clone());
             let wake = tokio::select! {
-                command = queue.next() => Wake::Command(command),
-                () = readable(self.stdout.as_ref().filter(|_| read > 0)) => Wake::Stdout,
-                permit = room(to) => Wake::Room(permit),
-                () = writable(self.stdin.as_ref().filter(|_| self.input.next().is_some())) => Wake::Stdin,
-                () = readable(self.stderr.as_ref()) => Wake::Stderr,
-                () = gone(self.reader.as_ref().map(|r| &r.link)) => Wake::ReaderGone,
+                command = queue.next() => RelayEvent::Command(command),
+                () = readable(self.stdout.as_ref().filter(|_| read > 0)) => RelayEvent::Stdout,
+                permit = reserve_output(to) => RelayEvent::Room(permit),
+                () = writable(self.stdin.as_ref().filter(|_| self.input.next().is_some())) => RelayEvent::Stdin,
+                () = readable(self.stderr.as_ref()) => RelayEvent::Stderr,
+                () = reader_gone(self.reader.as_ref().map(|r| &r.link)) => RelayEvent::ReaderGone,
             };
             match wake {
                 // The owner has ended. Files on disk stay for the next supervisor.
-                Wake::Command(None) => return,
-                Wake::Command(Some(RelayCmd::Release)) => break,
-                Wake::Command(Some(RelayCmd::Freeze(Freeze(to)))) => {
+                RelayEvent::Command(None) => return,
+                RelayEvent::Command(Some(RelayCmd::Release)) => break,
+                RelayEvent::Command(Some(RelayCmd::Export(ExportReply(to)))) => {
                     // The requester waits for the state.
-                    drop(to.send(self.freeze()));
+                    drop(to.send(self.export()));
                     return;
                 }
-                Wake::Command(Some(command)) => self.on_command(command).await,
-                Wake::Stdout => self.read_stdout(read).await,
-                Wake::Stderr => self.read_stderr(),
-                Wake::Stdin => self.write_stdin(),
-                Wake::Room(Some(permit)) => self.send(permit).await,
-                Wake::Room(None) | Wake::ReaderGone => self.reader = None,
+                RelayEvent::Command(Some(command)) => self.on_command(command).await,
+                RelayEvent::Stdout => self.read_stdout(read).await,
+                RelayEvent::Stderr => self.read_stderr(),
+                RelayEvent::Stdin => self.write_stdin(),
+                RelayEvent::Room(Some(permit)) => self.send(permit).await,
+                RelayEvent::Room(None) | RelayEvent::ReaderGone => self.reader = None,
             }
             self.publish();
-            if self.ended && self.kept.base() == self.kept.end() && self.reader.is_none() && self.spooled() {
+            if self.ended
+                && self.output.base() == self.output.end()
+                && self.reader.is_none()
+                && self.is_spooled()
+            {
                 // All output is acknowledged: the file is deleted, the totals are kept.
-                let end = self.kept.end();
-                std::mem::replace(&mut self.kept, Kept::Memory(Ring::ended_at(end))).discard().await;
+                let end = self.output.end();
+                std::mem::replace(&mut self.output, OutputBuffer::Memory(Ring::ended_at(end)))
+                    .discard()
+                    .await;
             }
         }
-        self.kept.discard().await;
+        self.output.discard().await;
     }
 
     /// Exports the state. Clients that wait for a reply must ask again on their next connection.
-    fn freeze(self) -> RelayState {
+    fn export(self) -> RelayState {
         let id = self.lease_id;
         RelayState::Agent(Box::new(AgentState {
             state: self.state,
-            stdin: pass(id, self.stdin.map(pipe::Sender::into_nonblocking_fd)),
-            stdout: pass(id, self.stdout.map(pipe::Receiver::into_nonblocking_fd)),
-            stderr: pass(id, self.stderr.map(pipe::Receiver::into_nonblocking_fd)),
-            kept: self.kept.freeze(),
-            input: self.input.freeze(),
+            stdin: handover_fd(id, self.stdin.map(pipe::Sender::into_nonblocking_fd)),
+            stdout: handover_fd(id, self.stdout.map(pipe::Receiver::into_nonblocking_fd)),
+            stderr: handover_fd(id, self.stderr.map(pipe::Receiver::into_nonblocking_fd)),
+            kept: self.output.export(),
+            input: self.input.export(),
             exit: self.exit,
-            said: self.said.freeze(),
+            said: self.stderr_reader.export(),
             ended: self.ended,
         }))
     }
 
-    const fn spooled(&self) -> bool {
-        matches!(self.kept, Kept::Disk(_))
+    const fn is_spooled(&self) -> bool {
+        matches!(self.output, OutputBuffer::Disk(_))
     }
 
-    async fn room(&mut self) -> usize {
-        let place = Place {
-            shelf: &self.limits.shelf,
+    async fn read_space(&mut self) -> usize {
+        let place = SpoolTarget {
+            gateway_spools: &self.limits.gateway_spools,
             lease_id: self.lease_id,
             bytes_max: self.limits.spool_bytes_max,
         };
         let closing = self.state == LeaseState::Closing;
         // Each agent may hold one piece even if the budget is spent, so that its reader makes progress.
-        if self.kept.memory_bytes() >= READ_BYTES as u64 && self.share.is_spent() {
+        if self.output.memory_bytes() >= READ_BYTES as u64 && self.share.is_spent() {
             if !closing {
                 return 0;
             }
-            self.kept.spool(&place).await;
+            self.output.spool(&place).await;
         }
-        self.kept.room(closing, READ_BYTES, &place).await
+        self.output.read_space(closing, READ_BYTES, &place).await
     }
 
     fn publish(&mut self) {
-        self.gauges.set(self.totals());
-        self.share.set(self.kept.memory_bytes() + self.input.queued_bytes() as u64);
+        self.positions.set(self.totals());
+        self.share.set(self.output.memory_bytes() + self.input.queued_bytes() as u64);
     }
 
-    fn totals(&self) -> Totals {
-        Totals {
-            stdout_base: self.kept.base(),
-            stdout_end: self.kept.end(),
+    fn totals(&self) -> StreamTotals {
+        StreamTotals {
+            stdout_base: self.output.base(),
+            stdout_end: self.output.end(),
             stdin_written: self.input.written(),
         }
     }
 
-    fn sendable(&self, reader: &Reader) -> usize {
-        sendable(self.kept.base(), reader.sent, self.kept.end(), self.limits.credit_bytes, OUTPUT_BYTES_MAX)
+    fn sendable(&self, reader: &OutputReader) -> usize {
+        sendable(
+            self.output.base(),
+            reader.sent,
+            self.output.end(),
+            self.limits.credit_bytes,
+            OUTPUT_BYTES_MAX,
+        )
     }
 
     /// True if output is pending for the reader, or the exit notice after all output.
-    fn has_news(&self) -> bool {
+    fn has_pending_output(&self) -> bool {
         self.reader
             .as_ref()
-            .is_some_and(|reader| self.sendable(reader) > 0 || self.owes_exit(reader).is_some())
+            .is_some_and(|reader| self.sendable(reader) > 0 || self.pending_exit(reader).is_some())
     }
 
-    fn owes_exit(&self, reader: &Reader) -> Option<ExitStatus> {
+    fn pending_exit(&self, reader: &OutputReader) -> Option<ExitStatus> {
         // All stderr is in the log before the gateway gets the exit notice.
         let read = self.stdout.is_none() && self.stderr.is_none();
-        let complete = read && reader.sent == self.kept.end() && !reader.told_exit;
+        let complete = read && reader.sent == self.output.end() && !reader.exit_sent;
         self.exit.filter(|_| complete)
     }
 
@@ -299,19 +322,19 @@ impl Agent {
         let Some(mut reader) = self.reader.take() else { return };
         match self.sendable(&reader) {
             0 => {
-                if let Some(status) = self.owes_exit(&reader) {
-                    reader.told_exit = true;
+                if let Some(status) = self.pending_exit(&reader) {
+                    reader.exit_sent = true;
                     permit.send(Notice::Exited {
                         lease_id: self.lease_id,
                         status,
-                        end_offset: self.kept.end(),
+                        end_offset: self.output.end(),
                         stdin_written: self.input.written(),
                         // Stderr may contain unknown secrets; operators read it in the session log.
                         stderr_tail: String::new(),
                     });
                 }
             }
-            count => match self.kept.read(reader.sent, count).await {
+            count => match self.output.read(reader.sent, count).await {
                 Ok(bytes) => {
                     let offset = reader.sent;
                     reader.sent += bytes.len() as u64;
@@ -321,7 +344,7 @@ impl Agent {
                     tracing::error!(%error, lease_id = %self.lease_id, "cannot read kept output");
                     if error.kind() == io::ErrorKind::NotFound {
                         // The next attach reports the missing output, as for any other gap (H7).
-                        self.kept.lose();
+                        self.output.mark_lost();
                     }
                     reader.link.end().cancel();
                     return;
@@ -338,7 +361,7 @@ impl Agent {
             Ok(0) => self.stdout = None,
             Ok(count) => {
                 let bytes = self.buffer.get(..count).unwrap_or_default();
-                if let Err(error) = self.kept.push(bytes).await {
+                if let Err(error) = self.output.push(bytes).await {
                     self.lose_output(&error);
                 }
             }
@@ -356,11 +379,11 @@ impl Agent {
     fn read_stderr(&mut self) {
         let Some(pipe) = &self.stderr else { return };
         match pipe.try_read(&mut self.buffer) {
-            Ok(count) if count > 0 => self.said.push(self.buffer.get(..count).unwrap_or_default()),
+            Ok(count) if count > 0 => self.stderr_reader.push(self.buffer.get(..count).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(_) | Err(_) => {
                 self.stderr = None;
-                self.said.end();
+                self.stderr_reader.end();
             }
         }
     }
@@ -370,7 +393,7 @@ impl Agent {
             let count = if bytes.is_empty() { Ok(0) } else { pipe.try_write(bytes) };
             match count {
                 Ok(count) => {
-                    if let Some(seq) = self.input.wrote(count) {
+                    if let Some(seq) = self.input.record_written(count) {
                         for to in self.waiting.remove(&seq).into_iter().flatten() {
                             to.answer(Ok(Reply::Written { seq }));
                         }
@@ -394,7 +417,7 @@ impl Agent {
         match command {
             RelayCmd::Attach { from, to } => self.attach(from, to),
             RelayCmd::Input { seq, bytes, to } => self.on_input(seq, bytes, to),
-            RelayCmd::Ack { offset, to } => to.answer(match self.kept.ack(offset) {
+            RelayCmd::Ack { offset, to } => to.answer(match self.output.ack(offset) {
                 Ok(()) => Ok(Reply::Done),
                 Err(out) => Err(Refusal::new(RefusalCode::OffsetUnavailable, out.to_string())),
             }),
@@ -409,31 +432,31 @@ impl Agent {
             }
             RelayCmd::TreeGone(answer) => {
                 self.finish().await;
-                // The lease task may have ended; the gauges contain the totals too.
+                // The lease task may have ended; the positions contain the totals too.
                 let _ = answer.send(self.totals());
             }
             RelayCmd::Ping(done) => drop(done.send(())),
-            RelayCmd::Release | RelayCmd::Freeze(_) => {}
+            RelayCmd::Release | RelayCmd::Export(_) => {}
         }
     }
 
     fn attach(&mut self, from: u64, to: Responder) {
         // The client's committed offset acknowledges all earlier output.
-        if let Err(out) = self.kept.ack(from) {
+        if let Err(out) = self.output.ack(from) {
             to.refuse(RefusalCode::OffsetUnavailable, out.to_string());
             return;
         }
         let link = to.link().clone();
         to.answer(Ok(Reply::Attached(Attached {
             state: self.state,
-            stdout_base: self.kept.base(),
-            stdout_end: self.kept.end(),
+            stdout_base: self.output.base(),
+            stdout_end: self.output.end(),
             stdout_eof: self.stdout.is_none(),
             stdin_written: self.input.written(),
             stdin_accepted: self.input.accepted(),
             exit: self.exit,
         })));
-        self.reader = Some(Reader { link, sent: self.kept.base(), told_exit: false });
+        self.reader = Some(OutputReader { link, sent: self.output.base(), exit_sent: false });
     }
 
     fn on_input(&mut self, seq: u64, bytes: Vec<u8>, to: Responder) {
@@ -452,31 +475,31 @@ impl Agent {
             return;
         }
         match self.input.offer(seq, hash, bytes) {
-            Offer::Accepted => {
+            OfferResult::Accepted => {
                 self.waiting.entry(seq).or_default().push(to);
                 self.write_stdin();
             }
-            Offer::Pending if self.stdin.is_some() => {
+            OfferResult::Pending if self.stdin.is_some() => {
                 let waiting = self.waiting.entry(seq).or_default();
                 // A reconnected gateway asks again: replies to its earlier connections are pointless.
                 waiting.retain(|earlier| !earlier.link().end().is_cancelled());
                 waiting.push(to);
             }
-            Offer::Pending => {
+            OfferResult::Pending => {
                 to.refuse(RefusalCode::LeaseEnded, "the adapter ended before this message was written")
             }
-            Offer::Written => to.answer(Ok(Reply::Written { seq })),
-            Offer::Conflict => {
+            OfferResult::Written => to.answer(Ok(Reply::Written { seq })),
+            OfferResult::Conflict => {
                 to.refuse(RefusalCode::SeqConflict, format!("input {seq} was sent before with other bytes"));
             }
-            Offer::Forgotten => to.refuse(
+            OfferResult::Forgotten => to.refuse(
                 RefusalCode::SeqConflict,
                 format!("input {seq} was written so long ago that it can no longer be compared"),
             ),
-            Offer::Gap { expected } => {
+            OfferResult::Gap { expected } => {
                 to.refuse(RefusalCode::SeqGap, format!("input {seq} came where {expected} is due"));
             }
-            Offer::Busy => {
+            OfferResult::Busy => {
                 to.answer(Err(Refusal::new(RefusalCode::Busy, "the adapter reads its input too slowly")
                     .retry_after(BUSY_RETRY_MS)))
             }
@@ -486,40 +509,40 @@ impl Agent {
     /// The tree is gone: reads the rest of the pipes, which is final.
     async fn finish(&mut self) {
         if let Some(pipe) = self.stdout.take()
-            && let Err(error) = self.take_rest(&pipe).await
+            && let Err(error) = self.drain_stdout(&pipe).await
         {
             self.lose_output(&error);
         }
         if let Some(pipe) = self.stderr.take()
-            && let Ok(mut rest) = Rest::of(&pipe)
+            && let Ok(mut rest) = PipeRemainder::of(&pipe)
         {
             // A read error loses only the last lines of the log.
             while let Ok(Some(piece)) = rest.next(&mut self.buffer) {
-                self.said.push(piece);
+                self.stderr_reader.push(piece);
             }
         }
         self.close_stdin("the lease has ended");
         let status = self.exit.unwrap_or(ExitStatus::Unknown);
         self.exit = Some(status);
-        self.said.exited(status);
+        self.stderr_reader.exited(status);
         self.ended = true;
         // If the disk does not answer, these are the final totals of the lease.
         self.publish();
-        if self.kept.base() < self.kept.end() {
-            let place = Place {
-                shelf: &self.limits.shelf,
+        if self.output.base() < self.output.end() {
+            let place = SpoolTarget {
+                gateway_spools: &self.limits.gateway_spools,
                 lease_id: self.lease_id,
                 bytes_max: self.limits.spool_bytes_max,
             };
-            self.kept.spool(&place).await;
+            self.output.spool(&place).await;
         }
         self.buffer = Vec::new();
     }
 
-    async fn take_rest(&mut self, pipe: &pipe::Receiver) -> io::Result<()> {
-        let mut rest = Rest::of(pipe)?;
+    async fn drain_stdout(&mut self, pipe: &pipe::Receiver) -> io::Result<()> {
+        let mut rest = PipeRemainder::of(pipe)?;
         while let Some(piece) = rest.next(&mut self.buffer)? {
-            self.kept.push(piece).await?;
+            self.output.push(piece).await?;
         }
         Ok(())
     }
@@ -530,28 +553,34 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::config::Config;
-    use crate::link::LinkId;
-    use crate::relay::budget::Budget;
-    use crate::relay::spools::Spools;
+    use crate::link::ConnectionId;
+    use crate::relay::budget::ByteBudget;
+    use crate::relay::spools::SpoolDir;
     use crate::session_logs::SessionLogs;
     use acp_shared::ids::{GatewayInstanceId, SessionKey};
 
     #[tokio::test]
     async fn connections_that_have_ended_wait_for_nothing() {
-        let (config, budget) = (Config::default(), Arc::new(Budget::new(1 << 20)));
-        let spools = Spools::new("/nonexistent".as_ref(), 1 << 20);
-        let limits = Limits::new(&config, spools.shelf(GatewayInstanceId::mint()), budget);
+        let (config, budget) = (Config::default(), Arc::new(ByteBudget::new(1 << 20)));
+        let spools = SpoolDir::new("/nonexistent".as_ref(), 1 << 20);
+        let limits = RelayLimits::new(&config, spools.gateway_spools(GatewayInstanceId::mint()), budget);
         let (gateway, session) = (GatewayInstanceId::mint(), SessionKey::parse("s").unwrap());
         let log = SessionLogs::new("/nonexistent".as_ref(), 1 << 20).log(gateway, &session);
         let lease_id = LeaseId::mint();
-        let said = Stderr::ended(lease_id, log);
-        let mut agent = Agent::new(lease_id, limits, Arc::default(), Kept::Memory(Ring::new(8)), said);
+        let stderr_reader = Stderr::ended(lease_id, log);
+        let mut agent = AgentRelay::new(
+            lease_id,
+            limits,
+            Arc::default(),
+            OutputBuffer::Memory(Ring::new(8)),
+            stderr_reader,
+        );
         let (_full, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         while rustix::io::write(&write, &[0; 4096]).is_ok() {}
         agent.stdin = Some(pipe::Sender::from_owned_fd(write).unwrap());
         for id in 0..10 {
-            let (link, _outgoing) = Link::new(LinkId(id));
-            agent.on_input(1, b"x".to_vec(), link.begin(1, 1).unwrap());
+            let (link, _outgoing) = ConnectionHandle::new(ConnectionId(id));
+            agent.on_input(1, b"x".to_vec(), link.register_request(1, 1).unwrap());
             assert_eq!(agent.waiting.values().map(Vec::len).sum::<usize>(), 1, "{id}");
             link.end().cancel();
         }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Budget of one gateway's streams: in memory (unacknowledged output and unwritten input), or on disk.
 #[derive(Debug)]
-pub struct Budget {
+pub struct ByteBudget {
     used_bytes: AtomicU64,
     bytes_max: u64,
 }
 
-impl Budget {
+impl ByteBudget {
     /// Creates an unused budget of `bytes_max` bytes.
     #[must_use]
     pub const fn new(bytes_max: u64) -> Self {
@@ -41,13 +41,13 @@ impl Budget {
 
 /// Share of one relay in a budget, given back on drop.
 #[derive(Debug)]
-pub(super) struct Share {
-    budget: Arc<Budget>,
+pub(super) struct BudgetShare {
+    budget: Arc<ByteBudget>,
     bytes: u64,
 }
 
-impl Share {
-    pub(super) const fn new(budget: Arc<Budget>) -> Self {
+impl BudgetShare {
+    pub(super) const fn new(budget: Arc<ByteBudget>) -> Self {
         Self { budget, bytes: 0 }
     }
 
@@ -67,7 +67,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn shares_add_up_and_come_back() {
-        let budget = Arc::new(Budget::new(10));
-        let (mut a, mut b) = (Share::new(Arc::clone(&budget)), Share::new(Arc::clone(&budget)));
+        let budget = Arc::new(ByteBudget::new(10));
+        let (mut a, mut b) = (BudgetShare::new(Arc::clone(&budget)), BudgetShare::new(Arc::clone(&budget)));
         a.set(6);
         assert!(!b.is_spent());
         b.set(4);

@@ -2,7 +2,7 @@
 
 use crate::core::redact::Redactor;
 use crate::core::stdin::StdinState;
-use crate::handover::Passed;
+use crate::handover::HandoverFd;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
 use serde::{Deserialize, Serialize};
@@ -23,10 +23,10 @@ pub(crate) enum RelayState {
 #[serde(deny_unknown_fields)]
 pub(crate) struct AgentState {
     pub(super) state: LeaseState,
-    pub(super) stdin: Option<Passed>,
-    pub(super) stdout: Option<Passed>,
-    pub(super) stderr: Option<Passed>,
-    pub(super) kept: KeptState,
+    pub(super) stdin: Option<HandoverFd>,
+    pub(super) stdout: Option<HandoverFd>,
+    pub(super) stderr: Option<HandoverFd>,
+    pub(super) kept: OutputState,
     pub(super) input: StdinState,
     pub(super) exit: Option<ExitStatus>,
     pub(super) said: StderrState,
@@ -36,7 +36,7 @@ pub(crate) struct AgentState {
 /// Received output that is not acknowledged.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct KeptState {
+pub(crate) struct OutputState {
     /// First offset kept.
     pub(super) base: u64,
     /// Output kept in memory; empty if it is on disk.
@@ -74,7 +74,7 @@ pub(crate) struct StderrState {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TerminalState {
-    pub(super) output: Option<Passed>,
+    pub(super) output: Option<HandoverFd>,
     pub(super) bytes_max: usize,
     pub(super) truncated: bool,
     pub(super) end: u64,
@@ -86,19 +86,19 @@ pub(crate) struct TerminalState {
 }
 
 impl RelayState {
-    /// Number of messages in [`Self::bulk`] that wait for the agent.
-    pub(crate) const fn waiting(&self) -> usize {
+    /// Number of messages in [`Self::raw_buffers`] that wait for the agent.
+    pub(crate) const fn queued_count(&self) -> usize {
         match self {
-            Self::Agent(agent) => agent.input.waiting(),
+            Self::Agent(agent) => agent.input.queued_count(),
             Self::Terminal(_) => 0,
         }
     }
 
     /// Returns the byte buffers that are too large for the JSON record, in a fixed order.
-    pub(crate) fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
+    pub(crate) fn raw_buffers(&mut self) -> Vec<&mut Vec<u8>> {
         match self {
             Self::Agent(agent) => {
-                let mut all = agent.input.bulk();
+                let mut all = agent.input.raw_buffers();
                 all.extend([&mut agent.kept.bytes, &mut agent.said.tail]);
                 all
             }
@@ -107,7 +107,7 @@ impl RelayState {
     }
 
     /// Returns all descriptors.
-    pub(crate) fn passed(&mut self) -> Vec<&mut Passed> {
+    pub(crate) fn descriptors_mut(&mut self) -> Vec<&mut HandoverFd> {
         match self {
             Self::Agent(agent) => {
                 let pipes = [&mut agent.stdin, &mut agent.stdout, &mut agent.stderr];

@@ -10,13 +10,13 @@ pub mod terminal;
 
 pub(crate) use self::frozen::RelayState;
 
-use self::budget::Budget;
-use self::spools::Shelf;
+use self::budget::ByteBudget;
+use self::spools::GatewaySpools;
 use crate::config::{Config, size};
 use crate::core::lease::Lease;
 use crate::disk;
-use crate::handover::Passed;
-use crate::link::{Link, Responder};
+use crate::handover::HandoverFd;
+use crate::link::{ConnectionHandle, Responder};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseInfo, LeaseState, RefusalCode};
@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Maximum number of queued client requests per relay; further ones are refused with [`RefusalCode::Busy`].
 const QUEUED_MAX: usize = 1024;
 /// Maximum number of queued commands from the lease. Each command is sent only once or twice per lease.
-const TOLD_MAX: usize = 64;
+const LEASE_COMMANDS_MAX: usize = 64;
 const BUSY_RETRY_MS: u64 = 50;
 
 /// Command to a relay.
@@ -68,22 +68,22 @@ pub enum RelayCmd {
     /// Record the exit status of the adapter.
     AdapterEnded(ExitStatus),
     /// The whole tree is gone: read the rest of the pipes, keep it, and return the totals.
-    TreeGone(oneshot::Sender<Totals>),
+    TreeGone(oneshot::Sender<StreamTotals>),
     /// Delete all kept output and end.
     Release,
     /// Confirm that all earlier commands are done.
     Ping(oneshot::Sender<()>),
     /// Export the state and end (H14).
-    Freeze(Freeze),
+    Export(ExportReply),
 }
 
 /// Channel for the exported state of a relay.
 #[derive(Debug)]
-pub struct Freeze(oneshot::Sender<RelayState>);
+pub struct ExportReply(oneshot::Sender<RelayState>);
 
 /// Final positions of a lease's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Totals {
+pub struct StreamTotals {
     /// First output byte not acknowledged.
     pub stdout_base: u64,
     /// One past the last output byte.
@@ -94,14 +94,14 @@ pub struct Totals {
 
 /// Current positions of a lease's streams, shared with other tasks.
 #[derive(Debug, Default)]
-pub struct Gauges {
+pub struct StreamPositions {
     stdout_base: AtomicU64,
     stdout_end: AtomicU64,
     stdin_written: AtomicU64,
 }
 
-impl Gauges {
-    fn set(&self, totals: Totals) {
+impl StreamPositions {
+    fn set(&self, totals: StreamTotals) {
         self.stdout_base.store(totals.stdout_base, Ordering::Relaxed);
         self.stdout_end.store(totals.stdout_end, Ordering::Relaxed);
         self.stdin_written.store(totals.stdin_written, Ordering::Relaxed);
@@ -109,8 +109,8 @@ impl Gauges {
 
     /// Returns the current positions.
     #[must_use]
-    pub fn totals(&self) -> Totals {
-        Totals {
+    pub fn totals(&self) -> StreamTotals {
+        StreamTotals {
             stdout_base: self.stdout_base.load(Ordering::Relaxed),
             stdout_end: self.stdout_end.load(Ordering::Relaxed),
             stdin_written: self.stdin_written.load(Ordering::Relaxed),
@@ -122,39 +122,43 @@ impl Gauges {
 /// requests nor for a disk operation of the relay.
 #[derive(Debug, Clone)]
 pub struct Relay {
-    told: mpsc::Sender<RelayCmd>,
-    asked: mpsc::Sender<RelayCmd>,
-    gauges: Arc<Gauges>,
+    lease_commands: mpsc::Sender<RelayCmd>,
+    client_requests: mpsc::Sender<RelayCmd>,
+    positions: Arc<StreamPositions>,
 }
 
 /// Command queues of one relay.
 #[derive(Debug)]
-struct Queue {
-    told: mpsc::Receiver<RelayCmd>,
-    asked: mpsc::Receiver<RelayCmd>,
+struct RelayQueues {
+    lease_commands: mpsc::Receiver<RelayCmd>,
+    client_requests: mpsc::Receiver<RelayCmd>,
 }
 
-impl Queue {
+impl RelayQueues {
     /// Returns the next command, those of the lease first; `None` once all senders are gone. Cancel-safe.
     async fn next(&mut self) -> Option<RelayCmd> {
         tokio::select! {
             biased;
-            told = self.told.recv() => told,
-            Some(asked) = self.asked.recv() => Some(asked),
+            command = self.lease_commands.recv() => command,
+            Some(command) = self.client_requests.recv() => Some(command),
         }
     }
 }
 
 impl Relay {
-    fn new() -> (Self, Queue) {
-        let ((told, hears), (asked, takes)) = (mpsc::channel(TOLD_MAX), mpsc::channel(QUEUED_MAX));
-        (Self { told, asked, gauges: Arc::default() }, Queue { told: hears, asked: takes })
+    fn new() -> (Self, RelayQueues) {
+        let ((lease_commands, lease_queue), (client_requests, client_queue)) =
+            (mpsc::channel(LEASE_COMMANDS_MAX), mpsc::channel(QUEUED_MAX));
+        (
+            Self { lease_commands, client_requests, positions: Arc::default() },
+            RelayQueues { lease_commands: lease_queue, client_requests: client_queue },
+        )
     }
 
     /// Returns the current positions of the streams.
     #[must_use]
-    pub fn totals(&self) -> Totals {
-        self.gauges.totals()
+    pub fn totals(&self) -> StreamTotals {
+        self.positions.totals()
     }
 
     /// Returns the number of unacknowledged output bytes.
@@ -175,7 +179,7 @@ impl Relay {
 
     /// Queues a client's request without waiting.
     pub fn request(&self, command: RelayCmd) {
-        match self.asked.try_send(command) {
+        match self.client_requests.try_send(command) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(command)) => {
                 refuse(command, RefusalCode::Busy, "this lease is busy; keep the message and try again");
@@ -187,17 +191,17 @@ impl Relay {
     }
 
     /// Queues a command of the lease without waiting. Ignored if the relay has ended.
-    pub fn tell(&self, command: RelayCmd) {
-        if let Err(mpsc::error::TrySendError::Full(command)) = self.told.try_send(command) {
+    pub fn send(&self, command: RelayCmd) {
+        if let Err(mpsc::error::TrySendError::Full(command)) = self.lease_commands.try_send(command) {
             tracing::error!(?command, "a relay has not heard what it was told before");
         }
     }
 
     /// Reports the end of the tree and returns the final totals. If the relay waits for a disk for too long,
     /// returns the current totals; the relay keeps its output when the disk answers.
-    pub async fn finish(&self) -> Totals {
+    pub async fn finish(&self) -> StreamTotals {
         let (totals, answer) = oneshot::channel();
-        self.tell(RelayCmd::TreeGone(totals));
+        self.send(RelayCmd::TreeGone(totals));
         match tokio::time::timeout(disk::WAIT, answer).await {
             Ok(Ok(totals)) => totals,
             Ok(Err(_)) | Err(_) => self.totals(),
@@ -208,15 +212,15 @@ impl Relay {
     pub(crate) async fn ping(&self) {
         let (done, answer) = oneshot::channel();
         // Commands of the lease take precedence, so they are done first.
-        if self.asked.send(RelayCmd::Ping(done)).await.is_ok() {
+        if self.client_requests.send(RelayCmd::Ping(done)).await.is_ok() {
             drop(answer.await);
         }
     }
 
     /// Exports the state of the relay after all earlier commands; `None` if the relay has ended.
-    pub(crate) async fn freeze(&self) -> Option<RelayState> {
+    pub(crate) async fn export(&self) -> Option<RelayState> {
         let (to, state) = oneshot::channel();
-        self.asked.send(RelayCmd::Freeze(Freeze(to))).await.ok()?;
+        self.client_requests.send(RelayCmd::Export(ExportReply(to))).await.ok()?;
         state.await.ok()
     }
 }
@@ -224,7 +228,7 @@ impl Relay {
 /// Reopens a stream of a handover. On failure, logs the error and closes the stream.
 fn reopen<T>(
     lease_id: LeaseId,
-    stream: Option<Passed>,
+    stream: Option<HandoverFd>,
     watch: impl FnOnce(OwnedFd) -> io::Result<T>,
 ) -> Option<T> {
     let opened = stream?.take().and_then(watch);
@@ -234,10 +238,10 @@ fn reopen<T>(
 }
 
 /// Prepares a stream for a handover.
-fn pass(lease_id: LeaseId, stream: Option<io::Result<OwnedFd>>) -> Option<Passed> {
+fn handover_fd(lease_id: LeaseId, stream: Option<io::Result<OwnedFd>>) -> Option<HandoverFd> {
     let fd =
         stream?.inspect_err(|error| tracing::error!(%lease_id, %error, "a stream cannot be handed over"));
-    fd.ok().map(Passed::new)
+    fd.ok().map(HandoverFd::new)
 }
 
 fn refuse(command: RelayCmd, code: RefusalCode, message: &str) {
@@ -252,7 +256,7 @@ fn refuse(command: RelayCmd, code: RefusalCode, message: &str) {
         | RelayCmd::TreeGone(_)
         | RelayCmd::Release
         | RelayCmd::Ping(_)
-        | RelayCmd::Freeze(_) => return,
+        | RelayCmd::Export(_) => return,
     };
     let refusal = acp_shared::protocol::Refusal::new(code, message);
     to.answer(Err(if code == RefusalCode::Busy { refusal.retry_after(BUSY_RETRY_MS) } else { refusal }));
@@ -260,21 +264,21 @@ fn refuse(command: RelayCmd, code: RefusalCode, message: &str) {
 
 /// Size limits of a relay.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct RelayLimits {
     ring_bytes_max: usize,
     credit_bytes: u64,
     spool_bytes_max: u64,
     stdin_bytes_max: usize,
     stdin_hashes_max: usize,
-    budget: Arc<Budget>,
+    budget: Arc<ByteBudget>,
     /// Destination of spooled output.
-    shelf: Shelf,
+    gateway_spools: GatewaySpools,
 }
 
-impl Limits {
+impl RelayLimits {
     /// Creates the limits from the configuration, with the memory and disk budgets of the gateway.
     #[must_use]
-    pub fn new(config: &Config, shelf: Shelf, budget: Arc<Budget>) -> Self {
+    pub fn new(config: &Config, gateway_spools: GatewaySpools, budget: Arc<ByteBudget>) -> Self {
         Self {
             ring_bytes_max: size(config.ring_bytes_max),
             credit_bytes: config.credit_bytes,
@@ -282,7 +286,7 @@ impl Limits {
             stdin_bytes_max: size(config.stdin_bytes_max),
             stdin_hashes_max: size(config.stdin_hashes_max),
             budget,
-            shelf,
+            gateway_spools,
         }
     }
 }
@@ -300,20 +304,20 @@ pub struct Pipes {
 
 /// Receiver of the output, and its progress.
 #[derive(Debug)]
-struct Reader {
-    link: Link,
+struct OutputReader {
+    link: ConnectionHandle,
     sent: u64,
-    told_exit: bool,
+    exit_sent: bool,
 }
 
 /// Bytes in a pipe at this moment and no more: a process outside of the tree may hold the other end and write
 /// forever. The size comes from the pipe, because the runtime may not have noticed all data yet.
-struct Rest<'a> {
+struct PipeRemainder<'a> {
     pipe: &'a pipe::Receiver,
     left: usize,
 }
 
-impl<'a> Rest<'a> {
+impl<'a> PipeRemainder<'a> {
     fn of(pipe: &'a pipe::Receiver) -> io::Result<Self> {
         Ok(Self { pipe, left: size(rustix::io::ioctl_fionread(pipe)?) })
     }
@@ -328,8 +332,8 @@ impl<'a> Rest<'a> {
 }
 
 /// Returns the stream positions in a lease's row.
-fn totals_of(lease: &Lease) -> Totals {
-    Totals {
+fn totals_of(lease: &Lease) -> StreamTotals {
+    StreamTotals {
         stdout_base: lease.stdout_base,
         stdout_end: lease.stdout_end,
         stdin_written: lease.stdin_written,
@@ -345,14 +349,14 @@ mod tests {
     #[tokio::test]
     async fn what_a_lease_says_waits_for_no_relay() {
         let (relay, mut queue) = Relay::new();
-        let (link, _outgoing) = crate::link::Link::new(crate::link::LinkId(1));
+        let (link, _outgoing) = crate::link::ConnectionHandle::new(crate::link::ConnectionId(1));
         for id in 0..2 * QUEUED_MAX as u64 {
-            let to = link.begin(id, usize::MAX).unwrap();
+            let to = link.register_request(id, usize::MAX).unwrap();
             relay.request(RelayCmd::Ack { offset: 0, to });
         }
-        relay.tell(RelayCmd::State(LeaseState::Closing));
-        relay.tell(RelayCmd::CloseStdin);
-        relay.tell(RelayCmd::AdapterEnded(ExitStatus::Unknown));
+        relay.send(RelayCmd::State(LeaseState::Closing));
+        relay.send(RelayCmd::CloseStdin);
+        relay.send(RelayCmd::AdapterEnded(ExitStatus::Unknown));
         // And it is heard first.
         assert!(matches!(queue.next().await, Some(RelayCmd::State(LeaseState::Closing))));
         assert!(matches!(queue.next().await, Some(RelayCmd::CloseStdin)));
@@ -366,7 +370,7 @@ mod tests {
         rustix::io::write(&write, &[b'a'; 10]).unwrap();
         let read = pipe::Receiver::from_owned_fd(read).unwrap();
         let mut taken: Vec<u8> = Vec::new();
-        let (mut rest, mut buffer) = (Rest::of(&read).unwrap(), [0; 4]);
+        let (mut rest, mut buffer) = (PipeRemainder::of(&read).unwrap(), [0; 4]);
         while let Some(piece) = rest.next(&mut buffer).unwrap() {
             assert!(taken.len() < 10, "more than there was");
             taken.extend(piece);

@@ -1,6 +1,6 @@
 //! Spool directory: unacknowledged output of ended agents, bounded per gateway, across restarts.
 
-use super::budget::Budget;
+use super::budget::ByteBudget;
 use super::kept::Spool;
 use crate::disk::Disk;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -10,23 +10,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Spool destination of one gateway.
 #[derive(Debug, Clone)]
-pub struct Shelf {
+pub struct GatewaySpools {
     pub(super) dir: Arc<Path>,
     /// Disk usage of the gateway.
-    pub(super) total: Arc<Budget>,
+    pub(super) total: Arc<ByteBudget>,
     pub(super) disk: Disk,
 }
 
 /// Spool directory and the disk usage of each gateway.
 #[derive(Debug)]
-pub struct Spools {
+pub struct SpoolDir {
     dir: Arc<Path>,
     disk: Disk,
     bytes_max: u64,
-    totals: Mutex<HashMap<GatewayInstanceId, Arc<Budget>>>,
+    totals: Mutex<HashMap<GatewayInstanceId, Arc<ByteBudget>>>,
 }
 
-impl Spools {
+impl SpoolDir {
     /// Creates the directory handle with `bytes_max` per gateway. Existing files are not counted yet.
     #[must_use]
     pub fn new(dir: &Path, bytes_max: u64) -> Self {
@@ -35,14 +35,14 @@ impl Spools {
 
     /// Returns the spool destination of a gateway.
     #[must_use]
-    pub fn shelf(&self, gateway: GatewayInstanceId) -> Shelf {
+    pub fn gateway_spools(&self, gateway: GatewayInstanceId) -> GatewaySpools {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         if !totals.contains_key(&gateway) {
             // Drops the unused budgets.
             totals.retain(|_, total| Arc::strong_count(total) > 1 || total.used() > 0);
         }
-        let total = totals.entry(gateway).or_insert_with(|| Arc::new(Budget::new(self.bytes_max)));
-        Shelf { dir: Arc::clone(&self.dir), total: Arc::clone(total), disk: self.disk.clone() }
+        let total = totals.entry(gateway).or_insert_with(|| Arc::new(ByteBudget::new(self.bytes_max)));
+        GatewaySpools { dir: Arc::clone(&self.dir), total: Arc::clone(total), disk: self.disk.clone() }
     }
 
     /// Returns the disk of the directory.
@@ -54,7 +54,7 @@ impl Spools {
     /// Counts the existing spools of these leases. Returns the spools of unknown leases; other files are
     /// ignored.
     #[must_use]
-    pub fn count(&self, leases: impl Iterator<Item = (GatewayInstanceId, LeaseId)>) -> Vec<PathBuf> {
+    pub fn scan(&self, leases: impl Iterator<Item = (GatewayInstanceId, LeaseId)>) -> Vec<PathBuf> {
         let of: HashMap<LeaseId, GatewayInstanceId> =
             leases.map(|(gateway, lease)| (lease, gateway)).collect();
         let mut nobodys = Vec::new();
@@ -62,7 +62,7 @@ impl Spools {
             let name = entry.file_name();
             let Some((lease, _)) = name.to_str().and_then(Spool::of_name) else { continue };
             match (of.get(&lease), entry.metadata()) {
-                (Some(gateway), Ok(meta)) => self.shelf(*gateway).total.add(meta.len()),
+                (Some(gateway), Ok(meta)) => self.gateway_spools(*gateway).total.add(meta.len()),
                 (None, Ok(meta)) if meta.is_file() => nobodys.push(entry.path()),
                 (_, Ok(_) | Err(_)) => {}
             }
@@ -73,14 +73,14 @@ impl Spools {
     /// Returns the offset after the last kept byte of a lease, if any. Blocks.
     #[must_use]
     pub fn end(&self, gateway: GatewayInstanceId, lease_id: LeaseId) -> Option<u64> {
-        Spool::find(&self.shelf(gateway), lease_id).ok()?.map(|spool| spool.end())
+        Spool::find(&self.gateway_spools(gateway), lease_id).ok()?.map(|spool| spool.end())
     }
 
     /// Removes the spool of a lease in the background.
-    pub fn forget(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
-        let shelf = self.shelf(gateway);
+    pub fn remove(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
+        let gateway_spools = self.gateway_spools(gateway);
         tokio::spawn(async move {
-            let (disk, at) = (shelf.disk.clone(), shelf);
+            let (disk, at) = (gateway_spools.disk.clone(), gateway_spools);
             match disk.run(move || Spool::find(&at, lease_id)).await.flatten() {
                 Ok(Some(spool)) => spool.remove().await,
                 Ok(None) => {}
@@ -101,31 +101,36 @@ mod tests {
         let (gateway, other, lease) = (GatewayInstanceId::mint(), GatewayInstanceId::mint(), LeaseId::mint());
         std::fs::write(dir.path().join(format!("{lease}.7.out")), b"12345").unwrap();
         std::fs::write(dir.path().join("something else"), b"12345").unwrap();
-        let spools = Spools::new(dir.path(), 5);
-        assert!(!spools.shelf(gateway).total.is_spent());
+        let spools = SpoolDir::new(dir.path(), 5);
+        assert!(!spools.gateway_spools(gateway).total.is_spent());
         let nobodys = LeaseId::mint();
         let orphan = dir.path().join(format!("{nobodys}.0.out"));
         for name in [orphan.clone(), dir.path().join(format!("{nobodys}.out")), dir.path().join("x.0.out")] {
             std::fs::write(name, b"1").unwrap();
         }
-        assert_eq!(spools.count([(gateway, lease)].into_iter()), [orphan]);
-        assert!(spools.shelf(gateway).total.is_spent() && !spools.shelf(other).total.is_spent());
+        assert_eq!(spools.scan([(gateway, lease)].into_iter()), [orphan]);
+        assert!(
+            spools.gateway_spools(gateway).total.is_spent() && !spools.gateway_spools(other).total.is_spent()
+        );
         assert_eq!(spools.end(gateway, lease), Some(12));
-        Spool::find(&spools.shelf(gateway), lease).unwrap().unwrap().remove().await;
-        assert!(!spools.shelf(gateway).total.is_spent());
+        Spool::find(&spools.gateway_spools(gateway), lease).unwrap().unwrap().remove().await;
+        assert!(!spools.gateway_spools(gateway).total.is_spent());
         assert_eq!(spools.end(gateway, lease), None);
     }
 
     #[test]
     fn gateways_that_have_nothing_are_not_remembered() {
-        let spools = Spools::new(Path::new("/nowhere"), 5);
+        let spools = SpoolDir::new(Path::new("/nowhere"), 5);
         let (writes, full) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
-        let held = spools.shelf(writes).total;
-        spools.shelf(full).total.add(5);
+        let held = spools.gateway_spools(writes).total;
+        spools.gateway_spools(full).total.add(5);
         for _ in 0..100 {
-            drop(spools.shelf(GatewayInstanceId::mint()));
+            drop(spools.gateway_spools(GatewayInstanceId::mint()));
         }
         assert_eq!(spools.totals.lock().unwrap().len(), 3);
-        assert!(Arc::ptr_eq(&held, &spools.shelf(writes).total) && spools.shelf(full).total.is_spent());
+        assert!(
+            Arc::ptr_eq(&held, &spools.gateway_spools(writes).total)
+                && spools.gateway_spools(full).total.is_spent()
+        );
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Stderr {
 impl Stderr {
     /// Creates the reader for a newly started agent.
     pub(crate) fn new(lease_id: LeaseId, log: SessionLog, redactor: Redactor) -> Self {
-        log.write(&session_logs::note(&format!("agent started, lease {lease_id}")));
+        log.write(&session_logs::supervisor_line(&format!("agent started, lease {lease_id}")));
         Self::with(lease_id, log, Some(redactor))
     }
 
@@ -73,17 +73,17 @@ impl Stderr {
     }
 
     /// Exports the state.
-    pub(super) fn freeze(self) -> StderrState {
+    pub(super) fn export(self) -> StderrState {
         StderrState { truncated: self.cut > 0, line: self.line, tail: Vec::new(), redactor: self.redactor }
     }
 
     /// Imports an exported state. Images of earlier versions do not contain the secrets.
-    pub(super) fn thaw(lease_id: LeaseId, log: SessionLog, frozen: StderrState) -> Self {
+    pub(super) fn import(lease_id: LeaseId, log: SessionLog, frozen: StderrState) -> Self {
         let StderrState { truncated, line, redactor, .. } = frozen;
         if redactor.is_none() {
             let why = "standard error is not recorded until this agent is started again: an earlier version of the \
                        supervisor started it";
-            log.write(&session_logs::note(why));
+            log.write(&session_logs::supervisor_line(why));
         }
         Self { line, cut: u64::from(truncated), ..Self::with(lease_id, log, redactor) }
     }
@@ -123,7 +123,7 @@ impl Stderr {
     /// Records the end of the agent in the session log.
     pub(super) fn exited(&mut self, status: ExitStatus) {
         self.end();
-        self.log.write(&session_logs::note(&format!("agent ended: {status}")));
+        self.log.write(&session_logs::supervisor_line(&format!("agent ended: {status}")));
     }
 
     fn write(&self, text: &str) {
@@ -173,7 +173,7 @@ impl Stderr {
     fn count_left_out(&mut self, out: &mut String) {
         let lines = std::mem::take(&mut self.left_out);
         if lines > 0 {
-            out.push_str(&session_logs::note(&format!(
+            out.push_str(&session_logs::supervisor_line(&format!(
                 "{lines} lines were left out: empty, or too many in a second"
             )));
         }
@@ -216,7 +216,7 @@ mod tests {
 
         /// The log without times.
         async fn text(&self) -> String {
-            self.logs.disk().settle().await;
+            self.logs.disk().wait_idle().await;
             let (mut bytes, mut end) = (Vec::new(), 1);
             while (bytes.len() as u64) < end {
                 let from = LogFrom::Offset(bytes.len() as u64);
@@ -238,10 +238,10 @@ mod tests {
             let (one, two) = all.as_bytes().split_at(cut.min(all.len()));
             stderr.push(one);
             // In the middle of a line the supervisor may be upgraded.
-            let frozen = serde_json::to_vec(&stderr.freeze()).unwrap();
+            let frozen = serde_json::to_vec(&stderr.export()).unwrap();
             let frozen = serde_json::from_slice(&frozen).unwrap();
             let mut stderr =
-                Stderr::thaw(LeaseId::mint(), logged.logs.log(logged.gateway, &logged.session), frozen);
+                Stderr::import(LeaseId::mint(), logged.logs.log(logged.gateway, &logged.session), frozen);
             stderr.push(two);
             stderr.exited(ExitStatus::Exited(3));
             let text = logged.text().await;
@@ -308,7 +308,7 @@ mod tests {
         let logged = Logged::new();
         let old = serde_json::json!({ "truncated": false, "line": b"half of " });
         let log = logged.logs.log(logged.gateway, &logged.session);
-        let mut stderr = Stderr::thaw(LeaseId::mint(), log, serde_json::from_value(old).unwrap());
+        let mut stderr = Stderr::import(LeaseId::mint(), log, serde_json::from_value(old).unwrap());
         stderr.push(format!("{KEY}\n").as_bytes());
         stderr.exited(ExitStatus::Exited(0));
         let text = logged.text().await;

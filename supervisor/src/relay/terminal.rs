@@ -1,8 +1,11 @@
 //! Relay of a terminal (H16): its output pipe is always drained, and the last bytes are kept.
 
 use super::frozen::{RelayState, TerminalState};
-use super::{Freeze, Gauges, Queue, Relay, RelayCmd, Rest, Totals, pass, reopen};
-use crate::core::tail::Tail;
+use super::{
+    ExportReply, PipeRemainder, Relay, RelayCmd, RelayQueues, StreamPositions, StreamTotals, handover_fd,
+    reopen,
+};
+use crate::core::tail::TailBuffer;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{self, Notice, RefusalCode, Reply};
@@ -15,11 +18,11 @@ const READ_BYTES: usize = 64 * 1024;
 /// Callback for the exit notice, called once when the command has ended and its output is complete.
 pub type OnExit = Box<dyn FnOnce(Notice) + Send>;
 
-struct Terminal {
+struct TerminalRelay {
     lease_id: LeaseId,
-    gauges: Arc<Gauges>,
+    positions: Arc<StreamPositions>,
     output: Option<pipe::Receiver>,
-    tail: Tail,
+    tail: TailBuffer,
     end: u64,
     exit: Option<ExitStatus>,
     on_exit: Option<OnExit>,
@@ -31,11 +34,11 @@ struct Terminal {
 #[must_use]
 pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exit: OnExit) -> Relay {
     let (relay, queue) = Relay::new();
-    let terminal = Terminal {
+    let terminal = TerminalRelay {
         lease_id,
-        gauges: Arc::clone(&relay.gauges),
+        positions: Arc::clone(&relay.positions),
         output: Some(output),
-        tail: Tail::new(bytes_max),
+        tail: TailBuffer::new(bytes_max),
         end: 0,
         exit: None,
         on_exit: Some(on_exit),
@@ -48,28 +51,28 @@ pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exi
 
 /// Resumes the relay of a terminal from an exported state.
 #[must_use]
-pub(crate) fn thaw(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) -> Relay {
+pub(crate) fn import(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) -> Relay {
     let (relay, queue) = Relay::new();
     let output = reopen(lease_id, frozen.output, pipe::Receiver::from_owned_fd);
-    let mut terminal = Terminal {
+    let mut terminal = TerminalRelay {
         lease_id,
-        gauges: Arc::clone(&relay.gauges),
+        positions: Arc::clone(&relay.positions),
         buffer: output.as_ref().map_or_else(Vec::new, |_| vec![0; READ_BYTES]),
         output,
-        tail: Tail::with(frozen.tail, frozen.bytes_max, frozen.truncated),
+        tail: TailBuffer::with(frozen.tail, frozen.bytes_max, frozen.truncated),
         end: frozen.end,
         exit: frozen.exit,
         on_exit: Some(on_exit).filter(|_| !frozen.told),
         bytes_max: frozen.bytes_max,
     };
-    terminal.gauges.set(terminal.totals());
-    terminal.tell_exit();
+    terminal.positions.set(terminal.totals());
+    terminal.send_exit_notice();
     tokio::spawn(terminal.run(queue));
     relay
 }
 
-impl Terminal {
-    async fn run(mut self, mut queue: Queue) {
+impl TerminalRelay {
+    async fn run(mut self, mut queue: RelayQueues) {
         loop {
             let readable = async {
                 match &self.output {
@@ -83,23 +86,23 @@ impl Terminal {
             };
             match command {
                 Some(None | Some(RelayCmd::Release)) => return,
-                Some(Some(RelayCmd::Freeze(Freeze(to)))) => {
+                Some(Some(RelayCmd::Export(ExportReply(to)))) => {
                     // The requester waits for the state.
-                    drop(to.send(self.freeze()));
+                    drop(to.send(self.export()));
                     return;
                 }
                 Some(Some(command)) => self.on_command(command),
                 None => drop(self.read()),
             }
-            self.gauges.set(self.totals());
-            self.tell_exit();
+            self.positions.set(self.totals());
+            self.send_exit_notice();
         }
     }
 
     /// Exports the state.
-    fn freeze(self) -> RelayState {
+    fn export(self) -> RelayState {
         RelayState::Terminal(TerminalState {
-            output: pass(self.lease_id, self.output.map(pipe::Receiver::into_nonblocking_fd)),
+            output: handover_fd(self.lease_id, self.output.map(pipe::Receiver::into_nonblocking_fd)),
             bytes_max: self.bytes_max,
             truncated: self.tail.truncated(),
             end: self.end,
@@ -130,7 +133,7 @@ impl Terminal {
     fn read_last(&mut self) {
         let Some(pipe) = self.output.take() else { return };
         let mut all = || {
-            let mut rest = Rest::of(&pipe)?;
+            let mut rest = PipeRemainder::of(&pipe)?;
             while let Some(piece) = rest.next(&mut self.buffer)? {
                 self.tail.push(piece);
                 self.end += piece.len() as u64;
@@ -142,11 +145,11 @@ impl Terminal {
         }
     }
 
-    const fn totals(&self) -> Totals {
-        Totals { stdout_base: self.end, stdout_end: self.end, stdin_written: 0 }
+    const fn totals(&self) -> StreamTotals {
+        StreamTotals { stdout_base: self.end, stdout_end: self.end, stdin_written: 0 }
     }
 
-    fn tell_exit(&mut self) {
+    fn send_exit_notice(&mut self) {
         let (Some(status), None) = (self.exit, &self.output) else { return };
         if let Some(tell) = self.on_exit.take() {
             tell(Notice::Exited {
@@ -174,11 +177,11 @@ impl Terminal {
                 self.read_last();
                 self.exit = self.exit.or(Some(ExitStatus::Unknown));
                 self.buffer = Vec::new();
-                // The lease task may have ended; the gauges contain the totals too.
+                // The lease task may have ended; the positions contain the totals too.
                 let _ = answer.send(self.totals());
             }
             RelayCmd::Ping(done) => drop(done.send(())),
-            RelayCmd::CloseStdin | RelayCmd::State(_) | RelayCmd::Release | RelayCmd::Freeze(_) => {}
+            RelayCmd::CloseStdin | RelayCmd::State(_) | RelayCmd::Release | RelayCmd::Export(_) => {}
         }
     }
 }

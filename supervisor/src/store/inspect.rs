@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Result of an inspection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inspected {
+pub struct StoreInspection {
     /// Schema version of the file.
     pub version: usize,
     /// Newest schema version known to this program.
@@ -21,7 +21,7 @@ pub struct Inspected {
 /// # Errors
 /// [`StoreError`] if the file is unreadable or not a lease store.
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
-pub fn inspect(path: &Path) -> Result<Inspected, StoreError> {
+pub fn inspect(path: &Path) -> Result<StoreInspection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(std::time::Duration::from_secs(1))?;
@@ -34,5 +34,5 @@ pub fn inspect(path: &Path) -> Result<Inspected, StoreError> {
     } else {
         connection.query_row("SELECT count(*) FROM leases", [], |row| row.get::<_, i64>(0))?
     };
-    Ok(Inspected { version, newest, leases: usize::try_from(leases).unwrap_or(0) })
+    Ok(StoreInspection { version, newest, leases: usize::try_from(leases).unwrap_or(0) })
 }

@@ -10,7 +10,7 @@ mod open;
 mod rows;
 mod writer;
 
-pub use inspect::{Inspected, inspect};
+pub use inspect::{StoreInspection, inspect};
 
 use crate::core::admit::Installation;
 use crate::core::lease::Lease;
@@ -73,7 +73,7 @@ impl From<rusqlite::Error> for StoreError {
 }
 
 /// Operation of the writer thread.
-enum Op {
+enum WriteOp {
     SaveLease(Box<Lease>),
     SaveInstallation(Box<Installation>),
     DeleteLeases(Vec<LeaseId>),
@@ -82,8 +82,8 @@ enum Op {
     Finish,
 }
 
-struct Job {
-    op: Op,
+struct WriteJob {
+    op: WriteOp,
     done: oneshot::Sender<Result<(), StoreError>>,
 }
 
@@ -106,7 +106,7 @@ pub struct Loaded {
 
 /// Health of the writer.
 #[derive(Debug, Default)]
-struct Health {
+struct WriterHealth {
     commits: AtomicU64,
     /// Reason why the last commit failed, if so.
     failing: Mutex<Option<String>>,
@@ -118,8 +118,8 @@ struct Health {
 #[derive(Debug, Clone)]
 pub struct Store {
     /// Queue of the writer; the reason if the store is read-only.
-    jobs: Result<SyncSender<Job>, Arc<str>>,
-    health: Arc<Health>,
+    jobs: Result<SyncSender<WriteJob>, Arc<str>>,
+    health: Arc<WriterHealth>,
 }
 
 /// Writer thread, to be joined at shutdown.
@@ -149,12 +149,12 @@ impl Store {
             rows::installations(&opened.connection).or_else(|e| opened.unreadable(e))?;
         warnings.extend(of_homes.into_iter().chain(opened.warnings));
         let loaded = Loaded { leases, installations, warnings, fresh: opened.fresh, unreadable };
-        let health = Arc::new(Health::default());
+        let health = Arc::new(WriterHealth::default());
         if let Some(why) = opened.read_only {
             return Ok((Self { jobs: Err(why.into()), health }, Writer(None), loaded));
         }
         let (jobs, queue) = sync_channel(QUEUED_MAX);
-        let disk = writer::Disk::new(state_dir, opened.connection, Arc::clone(&health));
+        let disk = writer::StoreFile::new(state_dir, opened.connection, Arc::clone(&health));
         let thread = std::thread::Builder::new()
             .name("lease-store".into())
             .spawn(move || disk.write(&queue))
@@ -201,7 +201,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; the stored row is unchanged.
     pub async fn save_lease(&self, lease: &Lease) -> Result<(), StoreError> {
-        self.run(Op::SaveLease(Box::new(lease.clone()))).await
+        self.run(WriteOp::SaveLease(Box::new(lease.clone()))).await
     }
 
     /// Writes a lease before an action on its processes. The action has priority (H19): a disk error is only
@@ -216,11 +216,11 @@ impl Store {
         for batch in leases.chunks(RECORDS_MAX) {
             let asked: Vec<_> = batch
                 .iter()
-                .map(|lease| (*lease, self.ask(Op::SaveLease(Box::new((*lease).clone())))))
+                .map(|lease| (*lease, self.enqueue(WriteOp::SaveLease(Box::new((*lease).clone())))))
                 .collect();
             let until = tokio::time::Instant::now() + PROCESSES_WAIT;
             for (lease, asked) in asked {
-                let saved = tokio::time::timeout_at(until, answer(asked)).await;
+                let saved = tokio::time::timeout_at(until, await_receipt(asked)).await;
                 let error = match saved {
                     Ok(Ok(())) => continue,
                     Ok(Err(error)) => error.to_string(),
@@ -234,24 +234,24 @@ impl Store {
     /// Queues a whole lease without waiting, for changes that a crash may lose. Operations are written in the
     /// order of their requests.
     pub fn post_lease(&self, lease: &Lease) {
-        if !self.post(Op::SaveLease(Box::new(lease.clone()))) {
+        if !self.post(WriteOp::SaveLease(Box::new(lease.clone()))) {
             tracing::error!(lease_id = %lease.lease_id, "the lease store is behind or closed; a change is not written");
         }
     }
 
     /// Posts a gateway to the writer without waiting. Returns false if the writer had no room.
     pub fn post_installation(&self, known: &Installation) -> bool {
-        self.post(Op::SaveInstallation(Box::new(known.clone())))
+        self.post(WriteOp::SaveInstallation(Box::new(known.clone())))
     }
 
     /// Queues a check of the file's identity without waiting.
     pub fn post_check(&self) {
-        self.post(Op::DeleteLeases(Vec::new()));
+        self.post(WriteOp::DeleteLeases(Vec::new()));
     }
 
-    fn post(&self, op: Op) -> bool {
+    fn post(&self, op: WriteOp) -> bool {
         let (done, _) = oneshot::channel();
-        self.jobs.as_ref().is_ok_and(|jobs| jobs.try_send(Job { op, done }).is_ok())
+        self.jobs.as_ref().is_ok_and(|jobs| jobs.try_send(WriteJob { op, done }).is_ok())
     }
 
     /// Queues the record of a gateway immediately, and thus before any later lease of the gateway. The
@@ -259,9 +259,9 @@ impl Store {
     /// unresponsive disk is limited, because a gateway that is not admitted cannot end its leases.
     pub fn record_installation(&self, known: &Installation) -> impl Future<Output = ()> + Send + use<> {
         let gateway = known.gateway;
-        let asked = self.ask(Op::SaveInstallation(Box::new(known.clone())));
+        let asked = self.enqueue(WriteOp::SaveInstallation(Box::new(known.clone())));
         async move {
-            let error = match tokio::time::timeout(PROCESSES_WAIT, answer(asked)).await {
+            let error = match tokio::time::timeout(PROCESSES_WAIT, await_receipt(asked)).await {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
@@ -275,7 +275,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; the stored row is unchanged.
     pub async fn delete_installation(&self, gateway: GatewayInstanceId) -> Result<(), StoreError> {
-        self.run(Op::DeleteInstallation(gateway)).await
+        self.run(WriteOp::DeleteInstallation(gateway)).await
     }
 
     /// Removes leases past their retention.
@@ -283,7 +283,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; the stored rows are unchanged.
     pub async fn delete_leases(&self, ids: Vec<LeaseId>) -> Result<(), StoreError> {
-        self.run(Op::DeleteLeases(ids)).await
+        self.run(WriteOp::DeleteLeases(ids)).await
     }
 
     /// Waits until all earlier operations are written.
@@ -292,7 +292,7 @@ impl Store {
     /// [`StoreError`] if the wait failed.
     pub async fn flush(&self) -> Result<(), StoreError> {
         match &self.jobs {
-            Ok(_) => self.run(Op::DeleteLeases(Vec::new())).await,
+            Ok(_) => self.run(WriteOp::DeleteLeases(Vec::new())).await,
             Err(_) => Ok(()),
         }
     }
@@ -304,20 +304,20 @@ impl Store {
     /// [`StoreError`] if an operation could not be written.
     pub async fn finish(&self) -> Result<(), StoreError> {
         match &self.jobs {
-            Ok(_) => self.run(Op::Finish).await,
+            Ok(_) => self.run(WriteOp::Finish).await,
             Err(_) => Ok(()),
         }
     }
 
-    async fn run(&self, op: Op) -> Result<(), StoreError> {
-        answer(self.ask(op)).await
+    async fn run(&self, op: WriteOp) -> Result<(), StoreError> {
+        await_receipt(self.enqueue(op)).await
     }
 
     /// Queues an operation. The reply is sent when the operation is durable.
-    fn ask(&self, op: Op) -> Result<Answer, StoreError> {
+    fn enqueue(&self, op: WriteOp) -> Result<WriteReceipt, StoreError> {
         let jobs = self.jobs.as_ref().map_err(|why| StoreError::ReadOnly(why.to_string()))?;
         let (done, answer) = oneshot::channel();
-        jobs.try_send(Job { op, done }).map_err(|e| match e {
+        jobs.try_send(WriteJob { op, done }).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy,
             TrySendError::Disconnected(_) => StoreError::Closed,
         })?;
@@ -325,9 +325,9 @@ impl Store {
     }
 }
 
-type Answer = oneshot::Receiver<Result<(), StoreError>>;
+type WriteReceipt = oneshot::Receiver<Result<(), StoreError>>;
 
-async fn answer(asked: Result<Answer, StoreError>) -> Result<(), StoreError> {
+async fn await_receipt(asked: Result<WriteReceipt, StoreError>) -> Result<(), StoreError> {
     asked?.await.unwrap_or(Err(StoreError::Closed))
 }
 

@@ -1,6 +1,6 @@
 //! Opening of the store's file: creation, rejection, and read-only access.
 //!
-//! A file gets its name only when complete and synced (`.part`, then `.new`, then the name). Therefore a
+//! A file gets its name only when complete and synced (`.create_incomplete`, then `.new`, then the name). Therefore a
 //! crash of this program never leaves an empty file, or a `-wal` without its database file.
 
 use super::{STORE_FILE, StoreError};
@@ -21,7 +21,7 @@ pub(super) const MIGRATIONS: &[M<'static>] = &[
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// Open file of the store.
-pub(super) struct Opened {
+pub(super) struct OpenedStore {
     pub(super) connection: Connection,
     /// Reason why the file must not be written, if so.
     pub(super) read_only: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct Opened {
     pub(super) fresh: bool,
 }
 
-impl Opened {
+impl OpenedStore {
     /// Treats unreadable content as empty in a newer program's file, and as damage in a file of our own.
     pub(super) fn unreadable<T: Default>(&self, error: StoreError) -> Result<T, StoreError> {
         match &self.read_only {
@@ -52,7 +52,7 @@ pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-fn on_disk(what: &'static str) -> impl Fn(io::Error) -> StoreError {
+fn io_context(what: &'static str) -> impl Fn(io::Error) -> StoreError {
     move |error| StoreError::File(format!("{what}: {error}"))
 }
 
@@ -61,7 +61,7 @@ fn damaged(dir: &Path, why: impl Into<String>) -> StoreError {
 }
 
 /// Maps SQLite errors during opening to store errors.
-fn judge(dir: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
+fn map_open_error(dir: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
     let dir = dir.to_owned();
     move |error| match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => damaged(&dir, error.to_string()),
@@ -70,7 +70,7 @@ fn judge(dir: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
 }
 
 /// Opens or creates the store in `dir`.
-pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
+pub(super) fn open(dir: &Path) -> Result<OpenedStore, StoreError> {
     let mut warnings = Vec::new();
     if file(dir, ".new").exists() {
         warnings.push(
@@ -80,7 +80,7 @@ pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
         move_aside(dir, &[])?;
         install(dir)?;
     }
-    forget_part(dir)?;
+    remove_incomplete(dir)?;
     let fresh = match std::fs::metadata(file(dir, "")) {
         Ok(meta) if meta.len() == 0 => return Err(damaged(dir, "it is empty")),
         Ok(_) => false,
@@ -88,10 +88,10 @@ pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
             if std::fs::metadata(file(dir, "-wal")).is_ok_and(|wal| wal.len() > 0) {
                 return Err(damaged(dir, "it is gone, and its -wal is still there"));
             }
-            make(dir)?;
+            create(dir)?;
             true
         }
-        Err(error) => return Err(on_disk("look at it")(error)),
+        Err(error) => return Err(io_context("look at it")(error)),
     };
     if let Some((connection, version)) = newer(dir)? {
         let why = format!(
@@ -99,12 +99,12 @@ pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
             file(dir, "").display(),
             MIGRATIONS.len()
         );
-        return Ok(Opened { connection, read_only: Some(why), warnings, fresh });
+        return Ok(OpenedStore { connection, read_only: Some(why), warnings, fresh });
     }
     let mut connection = connect(dir)?;
-    sound(dir, &connection)?;
+    check_integrity(dir, &connection)?;
     migrate(&mut connection).map_err(|error| damaged(dir, error))?;
-    Ok(Opened { connection, read_only: None, warnings, fresh })
+    Ok(OpenedStore { connection, read_only: None, warnings, fresh })
 }
 
 /// Returns a read-only connection and the schema version if the file is from a newer program.
@@ -113,7 +113,7 @@ pub(super) fn newer(dir: &Path) -> Result<Option<(Connection, i64)>, StoreError>
     let connection = Connection::open_with_flags(file(dir, ""), OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     connection.busy_timeout(BUSY_WAIT)?;
     let version: i64 =
-        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(judge(dir))?;
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(map_open_error(dir))?;
     let known = usize::try_from(version).is_ok_and(|version| version <= MIGRATIONS.len());
     Ok((!known).then_some((connection, version)))
 }
@@ -124,19 +124,21 @@ pub(super) fn connect(dir: &Path) -> Result<Connection, StoreError> {
     let path = file(dir, "");
     // SQLite gives the `-wal` and `-shm` files the same mode.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
-        .map_err(on_disk("keep it to this user"))?;
+        .map_err(io_context("keep it to this user"))?;
     let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.busy_timeout(BUSY_WAIT)?;
-    connection.pragma_update(None, "journal_mode", "WAL").map_err(judge(dir))?;
+    connection.pragma_update(None, "journal_mode", "WAL").map_err(map_open_error(dir))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     // SQLite creates the WAL file at the first read. The file must exist before its identity is read.
-    connection.pragma_query_value(None, "schema_version", |row| row.get::<_, i64>(0)).map_err(judge(dir))?;
+    connection
+        .pragma_query_value(None, "schema_version", |row| row.get::<_, i64>(0))
+        .map_err(map_open_error(dir))?;
     Ok(connection)
 }
 
 /// Checks the integrity of the pages. Invalid rows are handled separately, by quarantine.
-fn sound(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
+fn check_integrity(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     connection.pragma_update(None, "ignore_check_constraints", true)?;
     let said: String = connection
         .pragma_query_value(None, "quick_check", |row| row.get(0))
@@ -151,21 +153,21 @@ fn migrate(connection: &mut Connection) -> Result<(), String> {
 
 /// Creates an empty store.
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
-fn make(dir: &Path) -> Result<(), StoreError> {
-    let part = part(dir)?;
+fn create(dir: &Path) -> Result<(), StoreError> {
+    let part = create_incomplete(dir)?;
     let mut connection = Connection::open_with_flags(&part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     migrate(&mut connection).map_err(StoreError::Sqlite)?;
     connection.close().map_err(|(_, error)| error)?;
-    complete(dir)?;
+    mark_complete(dir)?;
     install(dir)
 }
 
 /// Removes incomplete files of a crash.
-fn forget_part(dir: &Path) -> Result<(), StoreError> {
+fn remove_incomplete(dir: &Path) -> Result<(), StoreError> {
     for suffix in [".part", ".part-journal"] {
         match std::fs::remove_file(file(dir, suffix)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(on_disk("remove what a crash left of it")(error));
+                return Err(io_context("remove what a crash left of it")(error));
             }
             Ok(()) | Err(_) => {}
         }
@@ -174,18 +176,18 @@ fn forget_part(dir: &Path) -> Result<(), StoreError> {
 }
 
 /// Creates a new empty file with mode 0600 for incomplete content.
-pub(super) fn part(dir: &Path) -> Result<PathBuf, StoreError> {
-    forget_part(dir)?;
+pub(super) fn create_incomplete(dir: &Path) -> Result<PathBuf, StoreError> {
+    remove_incomplete(dir)?;
     let path = file(dir, ".part");
-    OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(on_disk("make it"))?;
+    OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(io_context("make it"))?;
     Ok(path)
 }
 
-/// Marks the `.part` file as complete: it may now replace the store's file at any time.
-pub(super) fn complete(dir: &Path) -> Result<(), StoreError> {
+/// Marks the `.create_incomplete` file as complete: it may now replace the store's file at any time.
+pub(super) fn mark_complete(dir: &Path) -> Result<(), StoreError> {
     let part = file(dir, ".part");
     let synced = File::open(&part).and_then(|file| file.sync_all());
-    synced.and_then(|()| std::fs::rename(&part, file(dir, ".new"))).map_err(on_disk("write it"))
+    synced.and_then(|()| std::fs::rename(&part, file(dir, ".new"))).map_err(io_context("write it"))
 }
 
 /// Renames files under the store's names that are not `ours`, or that were left without a database file.
@@ -194,7 +196,7 @@ pub(super) fn move_aside(dir: &Path, ours: &[(u64, u64)]) -> Result<(), StoreErr
         let path = file(dir, suffix);
         if identity(&path).is_some_and(|found| !ours.contains(&found)) {
             let aside = dir.join(format!("{STORE_FILE}.replaced{suffix}"));
-            std::fs::rename(&path, aside).map_err(on_disk("move another file out of its place"))?;
+            std::fs::rename(&path, aside).map_err(io_context("move another file out of its place"))?;
         }
     }
     Ok(())
@@ -205,5 +207,5 @@ pub(super) fn install(dir: &Path) -> Result<(), StoreError> {
     // The index of another file must not be used.
     drop(std::fs::remove_file(file(dir, "-shm")));
     let renamed = std::fs::rename(file(dir, ".new"), file(dir, ""));
-    renamed.and_then(|()| File::open(dir)?.sync_all()).map_err(on_disk("give it its name"))
+    renamed.and_then(|()| File::open(dir)?.sync_all()).map_err(io_context("give it its name"))
 }

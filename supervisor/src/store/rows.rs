@@ -2,7 +2,7 @@
 
 use super::StoreError;
 use crate::core::admit::Installation;
-use crate::core::lease::{Bound, Lease, NsInit, ProcessRecord, Scope};
+use crate::core::lease::{BoundProcesses, Lease, NsInit, PidScope, ProcessRecord};
 use crate::core::marks::Progress;
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
 use acp_shared::launch::ExitStatus;
@@ -215,7 +215,7 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
         wrapper_root: text("wrapper_root")?,
         wrapper_path: text("wrapper_path")?,
         supervisor: process(row, "supervisor")?.ok_or_else(|| bad("supervisor of", &id))?,
-        scope: Scope {
+        scope: PidScope {
             boot_id: text("boot_id")?,
             pidns: number(row, "pidns")?,
             timens: maybe_number(row, "timens")?,
@@ -224,7 +224,7 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
                 inode: maybe_number(row, "init_inode")?,
             },
         },
-        bound: bound.map(|((wrapper, adapter), (pgid, sid))| Bound { wrapper, adapter, pgid, sid }),
+        bound: bound.map(|((wrapper, adapter), (pgid, sid))| BoundProcesses { wrapper, adapter, pgid, sid }),
         command_hash: text("command_hash")?,
         spec_hash: text("spec_hash")?,
         cgroup_path: row.get("cgroup_path")?,
@@ -262,7 +262,7 @@ fn salvage(row: &Row<'_>, why: &StoreError) -> Option<Lease> {
         wrapper_root: text("wrapper_root"),
         wrapper_path: text("wrapper_path"),
         supervisor: ProcessRecord { pid: 0, start_ticks: 0, inode: None },
-        scope: Scope {
+        scope: PidScope {
             boot_id: text("boot_id"),
             pidns: count("pidns"),
             timens: None,
@@ -349,7 +349,7 @@ pub(super) fn installations(connection: &Connection) -> Result<(Vec<Installation
         };
         all.push(installation(row, gateway).unwrap_or_else(|error| {
             let known = damaged(gateway, &error.to_string());
-            warnings.extend(known.damage());
+            warnings.extend(known.damage_message());
             known
         }));
     }

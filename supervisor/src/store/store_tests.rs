@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::lease::{Bound, ProcessRecord, fixture};
+use crate::core::lease::{BoundProcesses, ProcessRecord, fixture};
 use crate::core::marks::Progress;
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use acp_shared::launch::ExitStatus;
@@ -13,8 +13,12 @@ fn full() -> Lease {
     let record = |pid, inode| ProcessRecord { pid, start_ticks: u64::MAX - 3, inode };
     let mut lease = fixture::lease();
     lease.kind = LeaseKind::Terminal { parent_lease_id: LeaseId::mint(), output_bytes_max: 5 };
-    lease.bound =
-        Some(Bound { wrapper: record(7, Some(u64::MAX)), adapter: record(8, None), pgid: 8, sid: 7 });
+    lease.bound = Some(BoundProcesses {
+        wrapper: record(7, Some(u64::MAX)),
+        adapter: record(8, None),
+        pgid: 8,
+        sid: 7,
+    });
     lease.state = LeaseState::Closed;
     lease.ended_at_ms = Some(9);
     lease.exit = Some(ExitStatus::Signaled(9));
@@ -247,5 +251,7 @@ async fn a_damaged_home_is_not_believed_and_the_others_are() {
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
     let of = |gateway| loaded.installations.iter().find(|known| known.gateway == gateway);
     assert_eq!((loaded.installations.len(), of(sound.gateway)), (2, Some(&sound)));
-    assert!(of(spoilt.gateway).is_some_and(|known| known.damage().is_some() && known.uid != spoilt.uid));
+    assert!(
+        of(spoilt.gateway).is_some_and(|known| known.damage_message().is_some() && known.uid != spoilt.uid)
+    );
 }

@@ -2,7 +2,7 @@
 //! the store's name.
 
 use super::open::{self, file, identity};
-use super::{Health, Job, Op, StoreError, rows};
+use super::{StoreError, WriteJob, WriteOp, WriterHealth, rows};
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -13,36 +13,37 @@ use tokio::sync::oneshot;
 const GROUP_MAX: usize = 512;
 
 /// Open file and its directory.
-pub(super) struct Disk {
+pub(super) struct StoreFile {
     dir: PathBuf,
     /// `None` only while a rewritten file could not be opened yet.
     connection: Option<Connection>,
     /// Identities of the database file and the WAL at the time of opening.
     ours: Vec<(u64, u64)>,
-    health: Arc<Health>,
+    health: Arc<WriterHealth>,
 }
 
-type Outcome = Result<(), StoreError>;
-type Answers = Vec<oneshot::Sender<Outcome>>;
+type CommitResult = Result<(), StoreError>;
+type CommitReplies = Vec<oneshot::Sender<CommitResult>>;
 
 /// Returns the current identities of the database file and the WAL.
-fn in_place(dir: &Path) -> Vec<(u64, u64)> {
+fn current_identities(dir: &Path) -> Vec<(u64, u64)> {
     ["", "-wal"].into_iter().filter_map(|suffix| identity(&file(dir, suffix))).collect()
 }
 
-impl Disk {
-    pub(super) fn new(dir: &Path, connection: Connection, health: Arc<Health>) -> Self {
-        Self { ours: in_place(dir), dir: dir.to_owned(), connection: Some(connection), health }
+impl StoreFile {
+    pub(super) fn new(dir: &Path, connection: Connection, health: Arc<WriterHealth>) -> Self {
+        Self { ours: current_identities(dir), dir: dir.to_owned(), connection: Some(connection), health }
     }
 
     /// Writes until the last [`super::Store`] is dropped.
-    pub(super) fn write(mut self, queue: &Receiver<Job>) {
+    pub(super) fn write(mut self, queue: &Receiver<WriteJob>) {
         while let Ok(first) = queue.recv() {
             let mut group = vec![first];
             group.extend(std::iter::from_fn(|| queue.try_recv().ok()).take(GROUP_MAX - 1));
-            let (ops, answers): (Vec<Op>, Answers) = group.into_iter().map(|job| (job.op, job.done)).unzip();
+            let (ops, answers): (Vec<WriteOp>, CommitReplies) =
+                group.into_iter().map(|job| (job.op, job.done)).unzip();
             let outcomes = self.commit(&ops);
-            let finish = ops.iter().find(|op| matches!(op, Op::Finish));
+            let finish = ops.iter().find(|op| matches!(op, WriteOp::Finish));
             if finish.is_some()
                 && let Err(error) = self.finish()
             {
@@ -60,14 +61,14 @@ impl Disk {
 
     /// Moves the WAL into the database file and closes the file. The last connection to close removes the
     /// WAL.
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> CommitResult {
         let Some(connection) = self.connection.take() else { return Ok(()) };
         rows::into_one_file(&connection)?;
         connection.close().map_err(|(_, error)| error)?;
         Ok(())
     }
 
-    fn commit(&mut self, ops: &[Op]) -> Vec<Outcome> {
+    fn commit(&mut self, ops: &[WriteOp]) -> Vec<CommitResult> {
         let result = self.try_commit(ops);
         let failing = result.as_ref().err().map(|error| format!("nothing can be written down: {error}"));
         *self.health.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
@@ -77,10 +78,10 @@ impl Disk {
         })
     }
 
-    fn try_commit(&mut self, ops: &[Op]) -> Result<Vec<Outcome>, StoreError> {
-        self.keep_place()?;
+    fn try_commit(&mut self, ops: &[WriteOp]) -> Result<Vec<CommitResult>, StoreError> {
+        self.ensure_in_place()?;
         let connection = self.connection.as_mut().ok_or(StoreError::Closed)?;
-        if ops.iter().all(Op::is_nothing) {
+        if ops.iter().all(WriteOp::is_noop) {
             return Ok(ops.iter().map(|_| Ok(())).collect());
         }
         let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -102,15 +103,15 @@ impl Disk {
 
     /// Ensures that commits go to a file that can be found again. If the store's name no longer leads to the
     /// open file, the open file is copied to that name, and the file found there is renamed.
-    fn keep_place(&mut self) -> Result<(), StoreError> {
+    fn ensure_in_place(&mut self) -> Result<(), StoreError> {
         if let Some(connection) = &self.connection {
-            if in_place(&self.dir) == self.ours {
+            if current_identities(&self.dir) == self.ours {
                 return Ok(());
             }
             tracing::error!(dir = %self.dir.display(), "the lease store's file was taken away or replaced");
-            let part = open::part(&self.dir)?;
+            let part = open::create_incomplete(&self.dir)?;
             rows::copy_into(connection, &part)?;
-            open::complete(&self.dir)?;
+            open::mark_complete(&self.dir)?;
             // Before the old handle is closed: closing removes the WAL by name, even a foreign one.
             open::move_aside(&self.dir, &self.ours)?;
             self.connection = None;
@@ -119,7 +120,7 @@ impl Disk {
             open::install(&self.dir)?;
         }
         self.connection = Some(open::connect(&self.dir)?);
-        self.ours = in_place(&self.dir);
+        self.ours = current_identities(&self.dir);
         *self.health.rewritten.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!(
             "the lease store's file was deleted or replaced while in use; it was written anew from the open one \
              (in {}: what was found in its place is supervisor.db.replaced)",
@@ -129,9 +130,9 @@ impl Disk {
     }
 }
 
-impl Op {
+impl WriteOp {
     /// True if the operation writes no rows and only waits for its turn.
-    fn is_nothing(&self) -> bool {
+    fn is_noop(&self) -> bool {
         match self {
             Self::DeleteLeases(ids) => ids.is_empty(),
             Self::Finish => true,
@@ -139,7 +140,7 @@ impl Op {
         }
     }
 
-    fn apply(&self, connection: &Connection) -> Outcome {
+    fn apply(&self, connection: &Connection) -> CommitResult {
         match self {
             Self::SaveLease(lease) => rows::save_lease(connection, lease),
             Self::SaveInstallation(installation) => rows::save_installation(connection, installation),

@@ -1,8 +1,10 @@
 //! Control groups on Linux: discovery, creation of the subtree for leases, and a functional test. Decisions
 //! about groups are in [`crate::core::cgroup`] and [`crate::core::ladder`].
 
-use crate::core::cgroup::{Cleared, Leaf, Members, Mount, Strange, Subtree, of_process};
-use crate::core::ladder::{Groups, Limits};
+use crate::core::cgroup::{
+    CgroupKillPermit, CgroupMembers, CgroupMount, CgroupSubtree, LeaseCgroup, UnknownCgroup, of_process,
+};
+use crate::core::ladder::{CgroupLimits, CgroupSupport};
 use crate::core::limits::{CONTROLLERS_FILE, Controllers};
 use acp_shared::ids::LeaseId;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -18,19 +20,19 @@ use std::time::{Duration, Instant};
 /// Maximum number of groups below one lease. With more, listing fails and processes are ended one at a time.
 const GROUPS_BELOW_MAX: usize = 4096;
 /// Time limit for the test process to end.
-const TRY: Duration = Duration::from_secs(2);
+const TEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Controllers used for limits of leases.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
 /// Mounted cgroup v2 hierarchy.
 #[derive(Debug, Clone)]
-pub struct Tree(Mount);
+pub struct CgroupTree(CgroupMount);
 
-impl Tree {
+impl CgroupTree {
     /// Finds the mounted hierarchy.
     #[must_use]
     pub fn find() -> Option<Self> {
-        Mount::parse(&fs::read_to_string("/proc/self/mountinfo").ok()?).map(Self)
+        CgroupMount::parse(&fs::read_to_string("/proc/self/mountinfo").ok()?).map(Self)
     }
 
     fn dir(&self, group: &str) -> io::Result<PathBuf> {
@@ -42,7 +44,7 @@ impl Tree {
     ///
     /// # Errors
     /// The group cannot be created or already exists.
-    pub fn make(&self, leaf: &Leaf, limits: &Limits) -> io::Result<Vec<String>> {
+    pub fn make(&self, leaf: &LeaseCgroup, limits: &CgroupLimits) -> io::Result<Vec<String>> {
         let dir = self.dir(leaf.path())?;
         fs::create_dir(&dir)?;
         let set = |(name, value): &(&'static str, u64)| fs::write(dir.join(name), value.to_string()).is_err();
@@ -54,7 +56,7 @@ impl Tree {
     ///
     /// # Errors
     /// The kernel denied the move.
-    pub fn join(&self, leaf: &Leaf, pid: i32) -> io::Result<()> {
+    pub fn join(&self, leaf: &LeaseCgroup, pid: i32) -> io::Result<()> {
         fs::write(self.dir(leaf.path())?.join("cgroup.procs"), pid.to_string())
     }
 
@@ -62,7 +64,7 @@ impl Tree {
     ///
     /// # Errors
     /// The group is unreadable.
-    pub fn list(&self, leaf: &Leaf) -> io::Result<Members> {
+    pub fn list(&self, leaf: &LeaseCgroup) -> io::Result<CgroupMembers> {
         // An unreachable hierarchy is an error and does not prove that the group is empty.
         fs::metadata(Path::new(&self.0.point).join("cgroup.procs"))?;
         let dir = self.dir(leaf.path())?;
@@ -78,11 +80,11 @@ impl Tree {
         pids.sort_unstable();
         pids.dedup();
         let populated = match fs::read_to_string(dir.join("cgroup.events")) {
-            Ok(text) => says_populated(&text),
+            Ok(text) => is_populated(&text),
             Err(error) if is_gone(&error) => false,
             Err(error) => return Err(error),
         };
-        Ok(Members { pids, populated })
+        Ok(CgroupMembers { pids, populated })
     }
 
     /// Checks whether an unrecognised group or a group below contains processes. A missing group contains
@@ -90,11 +92,11 @@ impl Tree {
     ///
     /// # Errors
     /// The group is unreadable or not part of this hierarchy.
-    pub fn populated(&self, strange: &Strange) -> io::Result<bool> {
+    pub fn populated(&self, strange: &UnknownCgroup) -> io::Result<bool> {
         fs::metadata(Path::new(&self.0.point).join("cgroup.procs"))?;
         let dir = self.dir(strange.path())?;
         match fs::read_to_string(dir.join("cgroup.events")) {
-            Ok(text) => Ok(says_populated(&text)),
+            Ok(text) => Ok(is_populated(&text)),
             Err(error) if is_gone(&error) && !dir.exists() => Ok(false),
             Err(error) => Err(error),
         }
@@ -104,7 +106,7 @@ impl Tree {
     ///
     /// # Errors
     /// The kernel denied the signal.
-    pub fn kill(&self, cleared: &Cleared, wait: Duration) -> io::Result<()> {
+    pub fn kill(&self, cleared: &CgroupKillPermit, wait: Duration) -> io::Result<()> {
         let dir = self.dir(cleared.leaf().path())?;
         match fs::write(dir.join("cgroup.kill"), "1").and_then(|()| wait_until_empty(&dir, wait)) {
             Err(error) if !is_gone(&error) => Err(error),
@@ -116,12 +118,12 @@ impl Tree {
     ///
     /// # Errors
     /// A group still contains processes.
-    pub fn remove(&self, leaf: &Leaf) -> io::Result<()> {
+    pub fn remove(&self, leaf: &LeaseCgroup) -> io::Result<()> {
         remove_all(&self.dir(leaf.path())?)
     }
 
     /// Removes empty groups of ended leases.
-    pub fn tidy(&self, subtree: &Subtree, living: &HashSet<LeaseId>) {
+    pub fn remove_empty_groups(&self, subtree: &CgroupSubtree, living: &HashSet<LeaseId>) {
         let Ok(dir) = self.dir(&subtree.path()) else { return };
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             let id = entry.file_name().to_str().and_then(|name| LeaseId::parse(name).ok());
@@ -134,8 +136,8 @@ impl Tree {
     }
 
     /// Removes the subtree at shutdown. Groups with processes and the supervisor's own group remain.
-    pub fn give_back(&self, subtree: &Subtree) {
-        self.tidy(subtree, &HashSet::new());
+    pub fn remove_subtree(&self, subtree: &CgroupSubtree) {
+        self.remove_empty_groups(subtree, &HashSet::new());
         if let Err(error) = self.dir(&subtree.path()).and_then(fs::remove_dir) {
             tracing::debug!(%error, "the subtree of control groups stays");
         }
@@ -145,31 +147,31 @@ impl Tree {
     /// `inert` is a program that does nothing until end of file on its standard input. Returns the
     /// availability of groups and the enabled controllers.
     #[must_use]
-    pub fn prepare(&self, subtree: &Subtree, inert: &Path) -> (Groups, HashSet<&'static str>) {
+    pub fn prepare(&self, subtree: &CgroupSubtree, inert: &Path) -> (CgroupSupport, HashSet<&'static str>) {
         let none = |groups| (groups, HashSet::new());
         let (Ok(base), Ok(dir)) = (self.dir(subtree.base()), self.dir(&subtree.path())) else {
-            return none(Groups::OutOfSight);
+            return none(CgroupSupport::OutOfSight);
         };
         if let Err(error) = fs::create_dir(&dir)
             && error.kind() != io::ErrorKind::AlreadyExists
         {
             return none(match Errno::from_io_error(&error) {
-                Some(Errno::ROFS) => Groups::ReadOnly,
-                Some(Errno::NOENT) => Groups::Missing,
-                _ => Groups::NotDelegated,
+                Some(Errno::ROFS) => CgroupSupport::ReadOnly,
+                Some(Errno::NOENT) => CgroupSupport::Missing,
+                _ => CgroupSupport::NotDelegated,
             });
         }
         if !dir.join("cgroup.kill").exists() {
             drop(fs::remove_dir(&dir));
-            return none(Groups::NoKill);
+            return none(CgroupSupport::NoKill);
         }
         let controllers = self.delegate(subtree, &base, &dir);
-        match self.try_out(subtree, inert) {
-            Ok(()) => (Groups::Work, controllers),
+        match self.test_groups(subtree, inert) {
+            Ok(()) => (CgroupSupport::Work, controllers),
             Err(error) => {
                 tracing::warn!(%error, dir = %dir.display(), "control groups were tried, and do not work");
                 drop(fs::remove_dir(&dir));
-                none(Groups::Broken)
+                none(CgroupSupport::Broken)
             }
         }
     }
@@ -177,7 +179,7 @@ impl Tree {
     /// Enables the delegated controllers for the groups of leases. A group with limits below may contain no
     /// processes, so the supervisor moves into its own group if necessary and if no other process is in the
     /// parent group.
-    fn delegate(&self, subtree: &Subtree, base: &Path, dir: &Path) -> HashSet<&'static str> {
+    fn delegate(&self, subtree: &CgroupSubtree, base: &Path, dir: &Path) -> HashSet<&'static str> {
         let offered = words(&base.join(CONTROLLERS_FILE));
         let turn_on =
             |at: &Path, name: &str| fs::write(at.join("cgroup.subtree_control"), format!("+{name}"));
@@ -185,7 +187,7 @@ impl Tree {
         for name in CONTROLLERS.into_iter().filter(|name| offered.contains(*name)) {
             let mut done = turn_on(base, name);
             if done.as_ref().is_err_and(|e| Errno::from_io_error(e) == Some(Errno::BUSY))
-                && self.step_aside(subtree, base).is_ok()
+                && self.move_to_own_group(subtree, base).is_ok()
             {
                 done = turn_on(base, name);
             }
@@ -198,14 +200,14 @@ impl Tree {
 
     /// Returns the available controllers for this subtree, for diagnostics.
     #[must_use]
-    pub fn controllers(&self, subtree: &Subtree) -> Controllers {
+    pub fn controllers(&self, subtree: &CgroupSubtree) -> Controllers {
         let base = self.dir(subtree.base()).unwrap_or_else(|_| PathBuf::from(&self.0.point));
         let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         let offered = read(&base.join(CONTROLLERS_FILE));
         Controllers::found(&base.to_string_lossy(), &offered, &read(Path::new("/proc/self/mountinfo")))
     }
 
-    fn step_aside(&self, subtree: &Subtree, base: &Path) -> io::Result<()> {
+    fn move_to_own_group(&self, subtree: &CgroupSubtree, base: &Path) -> io::Result<()> {
         let me = std::process::id().to_string();
         if words(&base.join("cgroup.procs")) != HashSet::from([me.clone()]) {
             return Err(io::Error::other("the supervisor is not alone in its control group"));
@@ -219,14 +221,14 @@ impl Tree {
     }
 
     /// Creates a group, moves a process into the group, kills both, and checks the result.
-    fn try_out(&self, subtree: &Subtree, inert: &Path) -> io::Result<()> {
+    fn test_groups(&self, subtree: &CgroupSubtree, inert: &Path) -> io::Result<()> {
         let leaf = subtree.leaf(LeaseId::mint());
-        self.make(&leaf, &Limits::default())?;
-        let result = self.try_kill(&leaf, inert);
+        self.make(&leaf, &CgroupLimits::default())?;
+        let result = self.test_kill(&leaf, inert);
         result.and(self.remove(&leaf))
     }
 
-    fn try_kill(&self, leaf: &Leaf, inert: &Path) -> io::Result<()> {
+    fn test_kill(&self, leaf: &LeaseCgroup, inert: &Path) -> io::Result<()> {
         let (theirs, _ours) = super::packet::control_pair()?;
         let mut command = Command::new(inert);
         let mut child = command
@@ -243,7 +245,7 @@ impl Tree {
             }
             let dir = self.dir(leaf.path())?;
             fs::write(dir.join("cgroup.kill"), "1")?;
-            wait_until_empty(&dir, TRY)?;
+            wait_until_empty(&dir, TEST_TIMEOUT)?;
             let left = self.list(leaf)?.populated;
             if left { Err(io::Error::other("cgroup.kill did not end a process")) } else { Ok(()) }
         });
@@ -259,16 +261,20 @@ impl Tree {
 ///
 /// # Errors
 /// The obstacle.
-pub fn place(tree: Option<&Tree>, root: Option<&Path>, short_id: &str) -> Result<Subtree, Groups> {
-    let tree = tree.ok_or(Groups::NotMounted)?;
+pub fn choose_subtree(
+    tree: Option<&CgroupTree>,
+    root: Option<&Path>,
+    short_id: &str,
+) -> Result<CgroupSubtree, CgroupSupport> {
+    let tree = tree.ok_or(CgroupSupport::NotMounted)?;
     let base = match root {
         Some(root) => {
-            let dir = fs::canonicalize(root).map_err(|_| Groups::Missing)?;
+            let dir = fs::canonicalize(root).map_err(|_| CgroupSupport::Missing)?;
             tree.0.group(&dir.to_string_lossy())
         }
         None => fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| of_process(&text)),
     };
-    base.map(|base| Subtree::new(&base, short_id)).ok_or(Groups::OutOfSight)
+    base.map(|base| CgroupSubtree::new(&base, short_id)).ok_or(CgroupSupport::OutOfSight)
 }
 
 /// Returns the words of a file; empty if the file is unreadable.
@@ -277,7 +283,7 @@ fn words(path: &Path) -> HashSet<String> {
     text.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-fn says_populated(events: &str) -> bool {
+fn is_populated(events: &str) -> bool {
     events.lines().any(|line| line == "populated 1")
 }
 
@@ -328,7 +334,7 @@ fn wait_until_empty(dir: &Path, wait: Duration) -> io::Result<()> {
         events.rewind()?;
         events.read_to_string(&mut text)?;
         let left = until.saturating_duration_since(Instant::now());
-        if !says_populated(&text) || left.is_zero() {
+        if !is_populated(&text) || left.is_zero() {
             return Ok(());
         }
         let fd = OwnedFd::from(events.try_clone()?);

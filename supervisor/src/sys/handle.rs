@@ -3,10 +3,10 @@
 use crate::core::cgroup;
 use crate::core::lease::ProcessRecord;
 use crate::core::tree::{Proc, parse_stat};
-use crate::core::verify::legacy::Particulars;
-use crate::core::verify::{HandleId, Life, Marker};
+use crate::core::verify::legacy::LegacyFacts;
+use crate::core::verify::{HandleId, Marker, ProcessState};
 use crate::sys::linux::{raw_parent, raw_signal};
-use crate::sys::{Offspring, OpenProcess};
+use crate::sys::{OpenProcess, UnreapedChild};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -21,7 +21,7 @@ const CGROUP_BYTES_MAX: usize = 64 * 1024;
 
 /// Open process.
 #[derive(Debug)]
-pub struct Handle {
+pub struct ProcessHandle {
     pub(super) id: HandleId,
     pub(super) pid: i32,
     pub(super) pidfd: Option<OwnedFd>,
@@ -29,13 +29,13 @@ pub struct Handle {
     pub(super) own_child: bool,
 }
 
-impl Handle {
+impl ProcessHandle {
     pub(super) fn stat(&self) -> Option<Proc> {
         parse_stat(&read_at(self.dir.as_ref()?.as_fd(), "stat", STAT_BYTES_MAX).ok()?)
     }
 
     /// Duplicates the directory descriptor, for a reader thread that may be abandoned.
-    pub(super) fn dir_again(&self) -> Option<OwnedFd> {
+    pub(super) fn try_clone_dir(&self) -> Option<OwnedFd> {
         self.dir.as_ref()?.try_clone().ok()
     }
 
@@ -63,20 +63,20 @@ impl Handle {
 
     /// Returns the life state. Must be read last, to prove that the process held its pid during the earlier
     /// reads.
-    pub(super) fn life(&self, stat: Option<&Proc>, parent: Option<i32>) -> Life {
+    pub(super) fn life(&self, stat: Option<&Proc>, parent: Option<i32>) -> ProcessState {
         match (self.reaped(), stat) {
-            (Some(true), _) => Life::Gone,
+            (Some(true), _) => ProcessState::Gone,
             // The first thread may end before the others: a process is dead only when the pidfd is readable.
-            (_, Some(stat)) if stat.zombie && self.ended() != Some(false) => Life::Zombie,
-            (_, Some(_)) => Life::Running,
+            (_, Some(stat)) if stat.zombie && self.ended() != Some(false) => ProcessState::Zombie,
+            (_, Some(_)) => ProcessState::Running,
             (Some(false), None) => match self.ended() {
-                Some(true) => Life::Zombie,
+                Some(true) => ProcessState::Zombie,
                 // Hidden by `/proc`, but the pidfd shows a running process.
-                Some(false) if parent.is_some() => Life::Running,
-                Some(false) | None => Life::Unreadable,
+                Some(false) if parent.is_some() => ProcessState::Running,
+                Some(false) | None => ProcessState::Unreadable,
             },
-            (None, None) if self.is_gone() => Life::Gone,
-            (None, None) => Life::Unreadable,
+            (None, None) if self.is_gone() => ProcessState::Gone,
+            (None, None) => ProcessState::Unreadable,
         }
     }
 
@@ -104,7 +104,7 @@ impl Handle {
     }
 }
 
-impl OpenProcess for Handle {
+impl OpenProcess for ProcessHandle {
     fn pid(&self) -> i32 {
         self.pid
     }
@@ -156,7 +156,7 @@ pub(super) fn marker_in(dir: &OwnedFd) -> Marker {
 }
 
 /// Reads the facts that legacy records are compared to. May hang.
-pub(super) fn particulars_in(dir: &OwnedFd) -> Particulars {
+pub(super) fn legacy_facts_in(dir: &OwnedFd) -> LegacyFacts {
     let argv = read_at(dir.as_fd(), "cmdline", ENVIRON_BYTES_MAX).ok().and_then(|bytes| {
         let text = String::from_utf8(bytes).ok()?;
         Some(text.strip_suffix('\0')?.split('\0').map(str::to_owned).collect())
@@ -165,17 +165,17 @@ pub(super) fn particulars_in(dir: &OwnedFd) -> Particulars {
     let status = String::from_utf8_lossy(&status);
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let uid = line.and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
-    Particulars { argv, uid }
+    LegacyFacts { argv, uid }
 }
 
 /// Returns the children of the threads in a task directory, including those hidden by `/proc`.
-pub(super) fn children_in(tasks: &str) -> Vec<Offspring> {
+pub(super) fn children_in(tasks: &str) -> Vec<UnreapedChild> {
     let mut found = Vec::new();
     for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
         let Some(thread) = task.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let list = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
         let pids = list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
-        found.extend(pids.map(|pid| Offspring { thread, pid }));
+        found.extend(pids.map(|pid| UnreapedChild { thread, pid }));
     }
     found
 }
@@ -201,7 +201,7 @@ mod tests {
     use crate::sys::linux::Linux;
 
     #[test]
-    fn c20_a_proc_that_hides_is_told_by_its_options() {
+    fn a_proc_that_hides_is_told_by_its_options() {
         let with = |options: &str| format!("22 1 0:5 / /proc rw,relatime shared:3 - proc proc {options}\n");
         for (text, want) in [
             (with("rw"), false),
@@ -220,7 +220,7 @@ mod tests {
 
     /// What a pidfd says of a parent is what `/proc` says, where the kernel says anything.
     #[test]
-    fn c20_parent_and_children_are_told_without_the_list() {
+    fn parent_and_children_are_told_without_the_list() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let (me, pid) = (std::process::id().cast_signed(), child.id().cast_signed());
         let sys = Linux::new();

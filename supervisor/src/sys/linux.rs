@@ -6,18 +6,20 @@
     reason = "pidfd_send_signal with flags, recvmsg with SCM_PIDFD and taking over a numbered descriptor have no safe wrapper"
 )]
 
-use crate::core::cgroup::{Cleared, Leaf, Members, Strange};
-use crate::core::ladder::Limits;
-use crate::core::lease::{NsInit, ProcessRecord, Scope};
+use crate::core::cgroup::{CgroupKillPermit, CgroupMembers, LeaseCgroup, UnknownCgroup};
+use crate::core::ladder::CgroupLimits;
+use crate::core::lease::{NsInit, PidScope, ProcessRecord};
 use crate::core::tree::{Proc, parse_stat};
-use crate::core::verify::legacy::Particulars;
+use crate::core::verify::legacy::LegacyFacts;
 use crate::core::verify::{Evidence, HandleId, Marker, Verified};
-use crate::sys::cgroup::Tree;
-use crate::sys::handle::{self, marker_in, may_hide, particulars_in};
-pub use crate::sys::handle::{Handle, pidfs_inode};
+use crate::sys::cgroup::CgroupTree;
+use crate::sys::handle::{self, legacy_facts_in, marker_in, may_hide};
+pub use crate::sys::handle::{ProcessHandle, pidfs_inode};
 use crate::sys::packet::{Packet, control_pair};
-use crate::sys::reads::{Read, Reads};
-use crate::sys::{Abilities, Offspring, OpenError, OpenProcess, Sender, Signal, SignalError, Sys};
+use crate::sys::reads::{ProcessRead, ProcessReader};
+use crate::sys::{
+    KernelFeatures, OpenError, OpenProcess, PacketSender, Signal, SignalError, Sys, UnreapedChild,
+};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
 use rustix::fs::{Mode, OFlags};
@@ -42,15 +44,15 @@ const PIDFD_INFO_PID: u64 = 1;
 #[derive(Debug)]
 pub struct Linux {
     next_handle: AtomicU64,
-    here: Option<Scope>,
+    here: Option<PidScope>,
     /// True if pidfds are used where available.
     pidfds: bool,
     /// Control groups (v2), if mounted.
-    groups: Option<Tree>,
+    groups: Option<CgroupTree>,
     /// True if `/proc` may hide processes (hidepid).
     hides: bool,
     /// Reads that may hang.
-    reads: Reads,
+    reads: ProcessReader,
 }
 
 pub(super) fn raw_signal(fd: BorrowedFd<'_>, signal: libc::c_int, flags: libc::c_uint) -> Result<(), Errno> {
@@ -115,7 +117,7 @@ fn read_text(path: &str) -> Option<String> {
 }
 
 /// Reads the scope of this process.
-fn scope(init: NsInit) -> Option<Scope> {
+fn scope(init: NsInit) -> Option<PidScope> {
     let boot_id = read_text("/proc/sys/kernel/random/boot_id")?;
     let pidns = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
     let timens = match rustix::fs::stat("/proc/self/ns/time") {
@@ -124,7 +126,7 @@ fn scope(init: NsInit) -> Option<Scope> {
         Err(Errno::NOENT) => None,
         Err(_) => return None,
     };
-    Some(Scope { boot_id, pidns, timens, init })
+    Some(PidScope { boot_id, pidns, timens, init })
 }
 
 impl Default for Linux {
@@ -141,13 +143,13 @@ impl Linux {
             next_handle: AtomicU64::new(1),
             here: None,
             pidfds: true,
-            groups: Tree::find(),
+            groups: CgroupTree::find(),
             hides: std::fs::read_to_string("/proc/self/mountinfo").is_ok_and(|text| may_hide(&text)),
-            reads: Reads::default(),
+            reads: ProcessReader::default(),
         };
         let first = linux.open_as(1, false).ok();
         let init = NsInit {
-            start_ticks: first.as_ref().and_then(Handle::stat).map(|stat| stat.start_ticks),
+            start_ticks: first.as_ref().and_then(ProcessHandle::stat).map(|stat| stat.start_ticks),
             inode: first.as_ref().and_then(OpenProcess::inode),
         };
         linux.here = scope(init);
@@ -162,22 +164,22 @@ impl Linux {
 
     /// Returns the control groups (v2), if mounted.
     #[must_use]
-    pub const fn groups(&self) -> Option<&Tree> {
+    pub const fn groups(&self) -> Option<&CgroupTree> {
         self.groups.as_ref()
     }
 
-    fn tree(&self) -> io::Result<&Tree> {
+    fn tree(&self) -> io::Result<&CgroupTree> {
         self.groups.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
     /// Returns the record of this process.
     #[must_use]
-    pub fn myself(&self) -> Option<ProcessRecord> {
+    pub fn own_record(&self) -> Option<ProcessRecord> {
         let pid = i32::try_from(std::process::id()).ok()?;
         self.open_as(pid, true).ok()?.record()
     }
 
-    fn open_as(&self, pid: i32, own_child: bool) -> Result<Handle, OpenError> {
+    fn open_as(&self, pid: i32, own_child: bool) -> Result<ProcessHandle, OpenError> {
         let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(OpenError::Gone)?;
         let opened = if self.pidfds {
             rustix::process::pidfd_open(number, PidfdFlags::empty())
@@ -207,7 +209,7 @@ impl Linux {
             Err(errno) => return Err(OpenError::Io(errno.into())),
         };
         let id = HandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
-        let handle = Handle { id, pid, pidfd, dir, own_child };
+        let handle = ProcessHandle { id, pid, pidfd, dir, own_child };
         // The directory was opened after the pidfd. If the process had been reaped in between, they could
         // belong to different processes.
         if handle.reaped() == Some(true) { Err(OpenError::Gone) } else { Ok(handle) }
@@ -215,13 +217,13 @@ impl Linux {
 
     /// Probes the features of the kernel.
     #[must_use]
-    pub fn probe(&self) -> Abilities {
+    pub fn probe(&self) -> KernelFeatures {
         let me = i32::try_from(std::process::id()).ok().and_then(|pid| self.open_as(pid, false).ok());
-        let pidfd = me.as_ref().and_then(Handle::pidfd);
+        let pidfd = me.as_ref().and_then(ProcessHandle::pidfd);
         let group = pidfd.map(|fd| raw_signal(fd, 0, PIDFD_SIGNAL_PROCESS_GROUP));
         let sent = |fd: BorrowedFd<'_>| raw_signal(fd, 0, 0).is_ok();
         let dir = me.as_ref().and_then(|me| me.dir.as_ref());
-        Abilities {
+        KernelFeatures {
             signals: pidfd.or(dir.map(AsFd::as_fd)).is_some_and(sent),
             pidfd: pidfd.is_some(),
             pidfs_inode: pidfd.and_then(pidfs_inode).is_some(),
@@ -230,23 +232,23 @@ impl Linux {
             scm_pidfd: control_pair().is_ok_and(|(_, ours)| pass_pidfd(ours.as_fd()).is_ok()),
             proc_list: self.snapshot().is_ok_and(|list| !list.is_empty()),
             subreaper: false,
-            ..Abilities::NONE
+            ..KernelFeatures::NONE
         }
     }
 }
 
 impl Sys for Linux {
-    type Handle = Handle;
+    type Handle = ProcessHandle;
 
-    fn here(&self) -> Option<Scope> {
+    fn current_scope(&self) -> Option<PidScope> {
         self.here.clone()
     }
 
-    fn open(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {
+    fn open(&self, pid: i32) -> Result<Arc<ProcessHandle>, OpenError> {
         self.open_as(pid, false).map(Arc::new)
     }
 
-    fn glance(&self, handle: &Handle) -> Evidence {
+    fn kernel_evidence(&self, handle: &ProcessHandle) -> Evidence {
         let stat = handle.stat();
         // The pidfd provides facts that `/proc` hides.
         let parent = if stat.is_none() { handle.parent() } else { None };
@@ -268,14 +270,14 @@ impl Sys for Linux {
         }
     }
 
-    fn marker(&self, handle: &Handle) -> Marker {
-        let Some(dir) = handle.dir_again() else { return Marker::Unreadable };
-        self.reads.one(handle.pid, move || marker_in(&dir)).unwrap_or(Marker::Unreadable)
+    fn marker(&self, handle: &ProcessHandle) -> Marker {
+        let Some(dir) = handle.try_clone_dir() else { return Marker::Unreadable };
+        self.reads.run_one(handle.pid, move || marker_in(&dir)).unwrap_or(Marker::Unreadable)
     }
 
-    fn particulars(&self, handle: &Handle) -> Particulars {
-        let Some(dir) = handle.dir_again() else { return Particulars::default() };
-        self.reads.one(handle.pid, move || particulars_in(&dir)).unwrap_or_default()
+    fn legacy_facts(&self, handle: &ProcessHandle) -> LegacyFacts {
+        let Some(dir) = handle.try_clone_dir() else { return LegacyFacts::default() };
+        self.reads.run_one(handle.pid, move || legacy_facts_in(&dir)).unwrap_or_default()
     }
 
     fn peek_markers(&self, pids: &[i32]) -> Vec<Marker> {
@@ -284,13 +286,13 @@ impl Sys for Linux {
                 std::fs::read(format!("/proc/{pid}/environ"))
                     .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
             };
-            Read { pid, read: Box::new(read) as Box<dyn FnOnce() -> Marker + Send> }
+            ProcessRead { pid, read: Box::new(read) as Box<dyn FnOnce() -> Marker + Send> }
         };
-        let read = self.reads.each(pids.iter().copied().map(peek).collect());
+        let read = self.reads.run_all(pids.iter().copied().map(peek).collect());
         read.into_iter().map(|marker| marker.unwrap_or(Marker::Unreadable)).collect()
     }
 
-    fn holds_number(&self, handle: &Handle) -> bool {
+    fn is_unreaped(&self, handle: &ProcessHandle) -> bool {
         handle.reaped().map_or_else(|| !handle.is_gone(), |reaped| !reaped)
     }
 
@@ -306,7 +308,7 @@ impl Sys for Linux {
         Ok(list)
     }
 
-    fn signal(&self, handle: &Handle, proof: &Verified, signal: Signal) -> Result<(), SignalError> {
+    fn signal(&self, handle: &ProcessHandle, proof: &Verified, signal: Signal) -> Result<(), SignalError> {
         if proof.handle() != handle.id {
             return Err(SignalError::WrongProof);
         }
@@ -315,7 +317,12 @@ impl Sys for Linux {
         raw_signal(fd.as_fd(), number(signal), 0).map_err(signal_error)
     }
 
-    fn signal_group(&self, handle: &Handle, proof: &Verified, signal: Signal) -> Result<(), SignalError> {
+    fn signal_group(
+        &self,
+        handle: &ProcessHandle,
+        proof: &Verified,
+        signal: Signal,
+    ) -> Result<(), SignalError> {
         if proof.handle() != handle.id {
             return Err(SignalError::WrongProof);
         }
@@ -323,7 +330,7 @@ impl Sys for Linux {
         raw_signal(fd.as_fd(), number(signal), PIDFD_SIGNAL_PROCESS_GROUP).map_err(signal_error)
     }
 
-    fn own_line(&self) -> HashSet<i32> {
+    fn own_ancestry(&self) -> HashSet<i32> {
         let mut line = HashSet::new();
         let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
         while pid > 0 && line.insert(pid) {
@@ -342,41 +349,41 @@ impl Sys for Linux {
         Ok(())
     }
 
-    fn make_group(&self, leaf: &Leaf, limits: &Limits) -> io::Result<Vec<String>> {
+    fn make_group(&self, leaf: &LeaseCgroup, limits: &CgroupLimits) -> io::Result<Vec<String>> {
         self.tree()?.make(leaf, limits)
     }
 
-    fn join_group(&self, leaf: &Leaf, child: &Handle) -> io::Result<()> {
+    fn join_group(&self, leaf: &LeaseCgroup, child: &ProcessHandle) -> io::Result<()> {
         self.tree()?.join(leaf, child.pid)
     }
 
-    fn group_members(&self, leaf: &Leaf) -> io::Result<Members> {
+    fn group_members(&self, leaf: &LeaseCgroup) -> io::Result<CgroupMembers> {
         self.tree()?.list(leaf)
     }
 
-    fn group_populated(&self, strange: &Strange) -> io::Result<bool> {
+    fn group_populated(&self, strange: &UnknownCgroup) -> io::Result<bool> {
         self.tree()?.populated(strange)
     }
 
-    fn kill_group(&self, cleared: &Cleared, wait: Duration) -> io::Result<()> {
+    fn kill_group(&self, cleared: &CgroupKillPermit, wait: Duration) -> io::Result<()> {
         self.tree()?.kill(cleared, wait)
     }
 
-    fn remove_group(&self, leaf: &Leaf) -> io::Result<()> {
+    fn remove_group(&self, leaf: &LeaseCgroup) -> io::Result<()> {
         self.tree()?.remove(leaf)
     }
 
-    fn open_child(&self, pid: i32) -> Result<Arc<Handle>, OpenError> {
+    fn open_child(&self, pid: i32) -> Result<Arc<ProcessHandle>, OpenError> {
         self.open_as(pid, true).map(Arc::new)
     }
 
-    fn spoke(&self, child: &Handle, sender: &Sender) -> bool {
+    fn is_sender(&self, child: &ProcessHandle, sender: &PacketSender) -> bool {
         let process = sender.pidfd.as_ref().and_then(|fd| pidfs_inode(fd.as_fd()));
         // The pid identifies an unreaped child. The kernel gives no pidfd of a process that is gone.
         sender.pid == Some(child.pid) && process.zip(child.inode()).is_none_or(|(one, other)| one == other)
     }
 
-    fn collect(&self, child: &Handle) -> io::Result<Option<ExitStatus>> {
+    fn try_reap(&self, child: &ProcessHandle) -> io::Result<Option<ExitStatus>> {
         let id = match (&child.pidfd, Pid::from_raw(child.pid)) {
             (Some(fd), _) => WaitId::PidFd(fd.as_fd()),
             (None, Some(pid)) => WaitId::Pid(pid),
@@ -390,19 +397,19 @@ impl Sys for Linux {
         }))
     }
 
-    fn children(&self) -> Vec<Offspring> {
+    fn children(&self) -> Vec<UnreapedChild> {
         handle::children_in("/proc/self/task")
     }
 
-    fn hides(&self) -> bool {
+    fn may_hide_processes(&self) -> bool {
         self.hides
     }
 
-    fn children_of(&self, handle: &Handle) -> Vec<i32> {
+    fn children_of(&self, handle: &ProcessHandle) -> Vec<i32> {
         handle.children()
     }
 
-    fn reap_stray(&self, pid: i32) -> io::Result<bool> {
+    fn reap_orphan(&self, pid: i32) -> io::Result<bool> {
         let pid = Pid::from_raw(pid).ok_or(Errno::CHILD)?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         Ok(rustix::process::waitid(WaitId::Pid(pid), options)?.is_some())
@@ -421,7 +428,7 @@ impl Sys for Linux {
 /// # Errors
 /// The descriptor is not open, or not a listening Unix socket.
 pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
-    let fd = adopt(number)?;
+    let fd = take_fd(number)?;
     let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
     if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
         return Ok(fd);
@@ -448,7 +455,7 @@ pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
 ///
 /// # Errors
 /// The number is not open.
-pub fn adopt(number: i32) -> io::Result<OwnedFd> {
+pub fn take_fd(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: a closed number gives EBADF; for an open one the call changes only the descriptor's flag.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
@@ -485,7 +492,7 @@ pub fn recv_packet(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<Pack
     let bytes = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
     // Descriptors without room were sent but not opened.
     let cut = header.msg_flags & libc::MSG_CTRUNC != 0;
-    let mut got = Packet { bytes, sender: Sender::default(), laden: cut };
+    let mut got = Packet { bytes, sender: PacketSender::default(), laden: cut };
     // SAFETY: the header is as the kernel filled it in; the macros stay within `msg_controllen` bytes of `space`.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
     while !control.is_null() {

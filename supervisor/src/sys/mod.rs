@@ -9,12 +9,12 @@ pub mod people;
 mod reads;
 pub mod watch;
 
-use crate::core::cgroup::{Cleared, Leaf, Members, Strange};
-pub use crate::core::ladder::Abilities;
-use crate::core::ladder::Limits;
-use crate::core::lease::{ProcessRecord, Scope};
+use crate::core::cgroup::{CgroupKillPermit, CgroupMembers, LeaseCgroup, UnknownCgroup};
+use crate::core::ladder::CgroupLimits;
+pub use crate::core::ladder::KernelFeatures;
+use crate::core::lease::{PidScope, ProcessRecord};
 use crate::core::tree::Proc;
-use crate::core::verify::legacy::Particulars;
+use crate::core::verify::legacy::LegacyFacts;
 use crate::core::verify::{Evidence, Marker, Verified};
 use acp_shared::launch::ExitStatus;
 use rustix::process::Rlimit;
@@ -68,7 +68,7 @@ pub enum SignalError {
 
 /// Sender of a packet according to the kernel.
 #[derive(Debug, Default)]
-pub struct Sender {
+pub struct PacketSender {
     /// Pid at the time of sending.
     pub pid: Option<i32>,
     /// pidfd of the sender, if the kernel provides one.
@@ -77,7 +77,7 @@ pub struct Sender {
 
 /// Child of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offspring {
+pub struct UnreapedChild {
     /// Thread of this process with the child: forked, or inherited as subreaper.
     pub thread: i32,
     /// Process id.
@@ -105,7 +105,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     type Handle: OpenProcess;
 
     /// Returns the scope in which pids are valid here; `None` if unreadable.
-    fn here(&self) -> Option<Scope>;
+    fn current_scope(&self) -> Option<PidScope>;
 
     /// Opens a process.
     ///
@@ -115,7 +115,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
 
     /// Reads the kernel's facts about a process through a handle, without the marker, whose read may take
     /// long.
-    fn glance(&self, handle: &Self::Handle) -> Evidence;
+    fn kernel_evidence(&self, handle: &Self::Handle) -> Evidence;
 
     /// Reads the lease marker from a process's environment through a handle. The kernel reads it from the
     /// memory of the process, which may hang: after a timeout the marker counts as unreadable.
@@ -125,12 +125,12 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     fn evidence(&self, handle: &Self::Handle) -> Evidence {
         // The marker comes first: the life state, read last, shows whether the process still held its pid.
         let marker = self.marker(handle);
-        Evidence { marker, ..self.glance(handle) }
+        Evidence { marker, ..self.kernel_evidence(handle) }
     }
 
     /// Reads the facts that legacy records are compared to. Without facts no record is believed.
-    fn particulars(&self, _handle: &Self::Handle) -> Particulars {
-        Particulars::default()
+    fn legacy_facts(&self, _handle: &Self::Handle) -> LegacyFacts {
+        LegacyFacts::default()
     }
 
     /// Reads the markers of processes by pid, in the same order: a hint about which processes to open. After
@@ -138,7 +138,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     fn peek_markers(&self, pids: &[i32]) -> Vec<Marker>;
 
     /// True if the process of a handle is not reaped yet. Until then its pid cannot be reused.
-    fn holds_number(&self, handle: &Self::Handle) -> bool;
+    fn is_unreaped(&self, handle: &Self::Handle) -> bool;
 
     /// Lists all processes: a hint about which processes to open.
     ///
@@ -164,13 +164,13 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ) -> Result<(), SignalError>;
 
     /// Returns the pids of this process and its ancestors.
-    fn own_line(&self) -> HashSet<i32>;
+    fn own_ancestry(&self) -> HashSet<i32>;
 
     /// Returns the parent of a process; `None` if unreadable or gone.
     fn parent(&self, pid: i32) -> Option<i32>;
 
     /// True if the process list may be incomplete.
-    fn hides(&self) -> bool {
+    fn may_hide_processes(&self) -> bool {
         false
     }
 
@@ -198,7 +198,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     fn open_child(&self, pid: i32) -> Result<Arc<Self::Handle>, OpenError>;
 
     /// True if an unreaped child of this process sent a packet.
-    fn spoke(&self, child: &Self::Handle, sender: &Sender) -> bool {
+    fn is_sender(&self, child: &Self::Handle, sender: &PacketSender) -> bool {
         let sender = sender.pidfd.as_ref().and_then(|fd| linux::pidfs_inode(fd.as_fd()));
         sender.zip(child.inode()).is_none_or(|(sender, child)| sender == child)
     }
@@ -207,22 +207,22 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// The process is not a child of this process, or was reaped before.
-    fn collect(&self, child: &Self::Handle) -> io::Result<Option<ExitStatus>>;
+    fn try_reap(&self, child: &Self::Handle) -> io::Result<Option<ExitStatus>>;
 
     /// Returns the children of this process, including zombies.
-    fn children(&self) -> Vec<Offspring>;
+    fn children(&self) -> Vec<UnreapedChild>;
 
     /// Reaps an orphan whose exit status is not needed. Returns true if it was dead.
     ///
     /// # Errors
     /// The process is not a child of this process.
-    fn reap_stray(&self, pid: i32) -> io::Result<bool>;
+    fn reap_orphan(&self, pid: i32) -> io::Result<bool>;
 
     /// Creates the control group of a new lease. Returns the limits that could not be set.
     ///
     /// # Errors
     /// The group cannot be created or already exists, or the system has no control groups.
-    fn make_group(&self, _leaf: &Leaf, _limits: &Limits) -> io::Result<Vec<String>> {
+    fn make_group(&self, _leaf: &LeaseCgroup, _limits: &CgroupLimits) -> io::Result<Vec<String>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -230,7 +230,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// The child was not moved.
-    fn join_group(&self, _leaf: &Leaf, _child: &Self::Handle) -> io::Result<()> {
+    fn join_group(&self, _leaf: &LeaseCgroup, _child: &Self::Handle) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -238,7 +238,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// The group is unreadable.
-    fn group_members(&self, _leaf: &Leaf) -> io::Result<Members> {
+    fn group_members(&self, _leaf: &LeaseCgroup) -> io::Result<CgroupMembers> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -246,7 +246,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// The group is unreadable.
-    fn group_populated(&self, _strange: &Strange) -> io::Result<bool> {
+    fn group_populated(&self, _strange: &UnknownCgroup) -> io::Result<bool> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -254,7 +254,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// The kernel denied the signal.
-    fn kill_group(&self, _cleared: &Cleared, _wait: Duration) -> io::Result<()> {
+    fn kill_group(&self, _cleared: &CgroupKillPermit, _wait: Duration) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -262,12 +262,12 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// A group still contains processes.
-    fn remove_group(&self, _leaf: &Leaf) -> io::Result<()> {
+    fn remove_group(&self, _leaf: &LeaseCgroup) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Runs work that reads many files as a blocking task.
-    fn aside<T: Send + 'static>(
+    fn run_blocking<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> impl Future<Output = io::Result<T>> + Send {

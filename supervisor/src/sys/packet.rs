@@ -1,6 +1,6 @@
 //! Packets over the control socket of a wrapper.
 
-use super::Sender;
+use super::PacketSender;
 use rustix::io::Errno;
 use std::io;
 use std::mem::MaybeUninit;
@@ -47,7 +47,7 @@ pub struct Packet {
     /// Size in bytes.
     pub bytes: usize,
     /// Sender, if [`pass_credentials`] and [`super::linux::pass_pidfd`] are enabled.
-    pub sender: Sender,
+    pub sender: PacketSender,
     /// True if descriptors came with the packet. They are closed already.
     pub laden: bool,
 }

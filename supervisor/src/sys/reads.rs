@@ -12,12 +12,12 @@ use std::time::Duration;
 /// Time limit of one read. Long enough for a busy machine; a hanging process costs this time once.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of abandoned threads. At the maximum, no reads are done until a thread returns.
-const LEFT_MAX: usize = 32;
+const HANGING_MAX: usize = 32;
 /// Maximum number of queued answers.
 const ANSWERS_MAX: usize = 64;
 
 /// Read of one process.
-pub(super) struct Read<T> {
+pub(super) struct ProcessRead<T> {
     /// Process id.
     pub(super) pid: i32,
     /// Function that reads.
@@ -26,16 +26,16 @@ pub(super) struct Read<T> {
 
 /// Executor of reads.
 #[derive(Debug)]
-pub(super) struct Reads {
+pub(super) struct ProcessReader {
     patience: Duration,
-    left_max: usize,
+    hanging_max: usize,
     /// Processes with a hanging read, each with a flag that is set when the thread has returned.
-    left: Mutex<HashMap<i32, Arc<AtomicBool>>>,
+    hanging: Mutex<HashMap<i32, Arc<AtomicBool>>>,
 }
 
-impl Default for Reads {
+impl Default for ProcessReader {
     fn default() -> Self {
-        Self { patience: PATIENCE, left_max: LEFT_MAX, left: Mutex::default() }
+        Self { patience: PATIENCE, hanging_max: HANGING_MAX, hanging: Mutex::default() }
     }
 }
 
@@ -43,50 +43,50 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Queue<T> = Arc<Mutex<VecDeque<(usize, Read<T>)>>>;
+type ReadQueue<T> = Arc<Mutex<VecDeque<(usize, ProcessRead<T>)>>>;
 
-impl Reads {
+impl ProcessReader {
     /// Runs the reads in order. Returns `None` for each read that hangs, or whose process still has a hanging
     /// read.
-    pub(super) fn each<T: Send + 'static>(&self, reads: Vec<Read<T>>) -> Vec<Option<T>> {
+    pub(super) fn run_all<T: Send + 'static>(&self, reads: Vec<ProcessRead<T>>) -> Vec<Option<T>> {
         let mut answers: Vec<Option<T>> = reads.iter().map(|_| None).collect();
         let pids: Vec<i32> = reads.iter().map(|read| read.pid).collect();
         let mut rest: VecDeque<_> = reads.into_iter().enumerate().collect();
         while !rest.is_empty() {
             {
-                let mut left = lock(&self.left);
-                left.retain(|_, back| !back.load(Ordering::Acquire));
-                rest.retain(|(_, read)| !left.contains_key(&read.pid));
-                if left.len() >= self.left_max {
+                let mut hanging = lock(&self.hanging);
+                hanging.retain(|_, back| !back.load(Ordering::Acquire));
+                rest.retain(|(_, read)| !hanging.contains_key(&read.pid));
+                if hanging.len() >= self.hanging_max {
                     tracing::warn!(unread = rest.len(), "too many processes hang while they are read");
                     break;
                 }
             }
-            let queue: Queue<T> = Arc::new(Mutex::new(std::mem::take(&mut rest)));
+            let queue: ReadQueue<T> = Arc::new(Mutex::new(std::mem::take(&mut rest)));
             let Some((at, back)) = self.run(&queue, &mut answers) else { break };
             rest = std::mem::take(&mut *lock(&queue));
             if let Some(pid) = pids.get(at) {
                 tracing::warn!(pid, "a process hangs while it is read: it counts as unread");
-                lock(&self.left).insert(*pid, back);
+                lock(&self.hanging).insert(*pid, back);
             }
         }
         answers
     }
 
     /// Runs a single read.
-    pub(super) fn one<T: Send + 'static>(
+    pub(super) fn run_one<T: Send + 'static>(
         &self,
         pid: i32,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.each(vec![Read { pid, read: Box::new(read) }]).pop().flatten()
+        self.run_all(vec![ProcessRead { pid, read: Box::new(read) }]).pop().flatten()
     }
 
     /// Runs a queue on a new thread. Returns the index of a hanging read, if any; the queue then contains the
     /// rest.
     fn run<T: Send + 'static>(
         &self,
-        queue: &Queue<T>,
+        queue: &ReadQueue<T>,
         answers: &mut [Option<T>],
     ) -> Option<(usize, Arc<AtomicBool>)> {
         // Carries the index of each read at the start, and the answer at the end.
@@ -94,7 +94,7 @@ impl Reads {
         let back = Arc::new(AtomicBool::new(false));
         let (theirs, flag) = (Arc::clone(queue), Arc::clone(&back));
         let work = move || {
-            go_through(&theirs, &say);
+            run_reads(&theirs, &say);
             flag.store(true, Ordering::Release);
         };
         if let Err(error) = std::thread::Builder::new().name("acp-reads".into()).spawn(work) {
@@ -105,8 +105,8 @@ impl Reads {
         let mut begun = None;
         loop {
             match said.recv_timeout(self.patience) {
-                Ok(Said::Begins(at)) => begun = Some(at),
-                Ok(Said::Read(at, answer)) => {
+                Ok(ReadProgress::Begins(at)) => begun = Some(at),
+                Ok(ReadProgress::Read(at, answer)) => {
                     begun = None;
                     if let Some(place) = answers.get_mut(at) {
                         *place = Some(answer);
@@ -124,16 +124,18 @@ impl Reads {
     }
 }
 
-enum Said<T> {
+enum ReadProgress<T> {
     Begins(usize),
     Read(usize, T),
 }
 
-fn go_through<T>(queue: &Queue<T>, say: &SyncSender<Said<T>>) {
+fn run_reads<T>(queue: &ReadQueue<T>, say: &SyncSender<ReadProgress<T>>) {
     loop {
         let Some((at, next)) = lock(queue).pop_front() else { return };
         // The receiver is gone: the rest of the queue was taken back.
-        if say.send(Said::Begins(at)).is_err() || say.send(Said::Read(at, (next.read)())).is_err() {
+        if say.send(ReadProgress::Begins(at)).is_err()
+            || say.send(ReadProgress::Read(at, (next.read)())).is_err()
+        {
             return;
         }
     }
@@ -144,29 +146,29 @@ mod tests {
     use super::*;
     use std::sync::mpsc::Receiver;
 
-    fn reads(left_max: usize) -> Reads {
-        Reads { patience: Duration::from_millis(50), left_max, left: Mutex::default() }
+    fn reads(hanging_max: usize) -> ProcessReader {
+        ProcessReader { patience: Duration::from_millis(50), hanging_max, hanging: Mutex::default() }
     }
 
-    fn answers(pid: i32) -> Read<i32> {
-        Read { pid, read: Box::new(move || pid * 10) }
+    fn answers(pid: i32) -> ProcessRead<i32> {
+        ProcessRead { pid, read: Box::new(move || pid * 10) }
     }
 
     /// One that hangs until its sender is dropped.
-    fn hangs(pid: i32) -> (SyncSender<()>, Read<i32>) {
+    fn hangs(pid: i32) -> (SyncSender<()>, ProcessRead<i32>) {
         let (release, wait): (_, Receiver<()>) = sync_channel(0);
         let read = Box::new(move || if wait.recv().is_ok() { 0 } else { -1 });
-        (release, Read { pid, read })
+        (release, ProcessRead { pid, read })
     }
 
     #[test]
     fn one_that_hangs_holds_up_no_other_and_is_not_tried_again_before_it_is_back() {
         let reads = reads(8);
         let (release, stuck) = hangs(2);
-        assert_eq!(reads.each(vec![answers(1), stuck, answers(3)]), [Some(10), None, Some(30)]);
+        assert_eq!(reads.run_all(vec![answers(1), stuck, answers(3)]), [Some(10), None, Some(30)]);
         let began = std::time::Instant::now();
         for _ in 0..20 {
-            assert_eq!(reads.each(vec![answers(1), answers(2), answers(3)]), [Some(10), None, Some(30)]);
+            assert_eq!(reads.run_all(vec![answers(1), answers(2), answers(3)]), [Some(10), None, Some(30)]);
         }
         assert!(
             began.elapsed() < Duration::from_millis(900),
@@ -175,7 +177,7 @@ mod tests {
         );
         drop(release);
         let until = std::time::Instant::now() + Duration::from_secs(20);
-        while reads.one(2, || 7) != Some(7) {
+        while reads.run_one(2, || 7) != Some(7) {
             assert!(std::time::Instant::now() < until, "it is never read again");
             std::thread::yield_now();
         }
@@ -185,12 +187,12 @@ mod tests {
     fn the_threads_that_are_left_behind_are_few() {
         let reads = reads(2);
         let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hangs).unzip();
-        assert_eq!(reads.each(stuck), [None, None, None]);
-        assert_eq!(lock(&reads.left).len(), 2);
-        assert_eq!(reads.one(9, || 1), None, "nothing is read any more");
+        assert_eq!(reads.run_all(stuck), [None, None, None]);
+        assert_eq!(lock(&reads.hanging).len(), 2);
+        assert_eq!(reads.run_one(9, || 1), None, "nothing is read any more");
         drop(releases);
         let until = std::time::Instant::now() + Duration::from_secs(20);
-        while reads.one(9, || 1).is_none() {
+        while reads.run_one(9, || 1).is_none() {
             assert!(std::time::Instant::now() < until, "nothing is ever read again");
             std::thread::yield_now();
         }
@@ -199,9 +201,9 @@ mod tests {
     #[test]
     fn many_are_read_in_one_go() {
         let all: Vec<i32> = (1..=1000).collect();
-        let read = reads(2).each(all.iter().copied().map(answers).collect());
+        let read = reads(2).run_all(all.iter().copied().map(answers).collect());
         assert_eq!(read, all.iter().map(|pid| Some(pid * 10)).collect::<Vec<_>>());
-        let none: Vec<Option<i32>> = reads(2).each(Vec::new());
+        let none: Vec<Option<i32>> = reads(2).run_all(Vec::new());
         assert_eq!(none, Vec::<Option<i32>>::new());
     }
 }

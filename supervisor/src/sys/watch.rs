@@ -2,7 +2,7 @@
 
 use crate::sys::linux::{self, Linux};
 use crate::sys::packet::{self, Packet};
-use crate::sys::{OpenProcess, Sender, Sys};
+use crate::sys::{OpenProcess, PacketSender, Sys};
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, ToWrapper};
 use acp_shared::wire::{self, WireError};
 use rustix::io::Errno;
@@ -61,7 +61,7 @@ impl<S: Sys> Child<S> {
             if let Some(status) = self.status {
                 return status;
             }
-            match self.sys.collect(&self.handle) {
+            match self.sys.try_reap(&self.handle) {
                 Ok(Some(status)) => self.status = Some(status),
                 // Not a child of this process, or reaped before: the status cannot be determined.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::CHILD) => {
@@ -103,23 +103,23 @@ pub enum ControlError {
 
 /// Packet from a control socket. Any process with access to the other end may have sent it.
 #[derive(Debug)]
-pub struct Heard {
+pub struct ControlPacket {
     message: Result<FromWrapper, WireError>,
-    sender: Sender,
+    sender: PacketSender,
     /// True if descriptors came with the packet. A wrapper sends none.
     laden: bool,
 }
 
 /// Reason to ignore a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stranger {
+pub enum PacketRejection {
     /// A process other than the wrapper sent the packet.
     Other,
     /// Descriptors came with the packet.
     Laden,
 }
 
-impl Heard {
+impl ControlPacket {
     fn of(packet: Packet, bytes: &[u8]) -> Option<Self> {
         let Packet { bytes: count, sender, laden } = packet;
         // The end of the stream has no sender.
@@ -132,7 +132,7 @@ impl Heard {
     /// Creates the result for a packet larger than any message.
     fn cut() -> Self {
         let message = wire::decode(&[]);
-        Self { message, sender: Sender::default(), laden: false }
+        Self { message, sender: PacketSender::default(), laden: false }
     }
 
     /// Returns the message, if the wrapper itself sent the packet.
@@ -143,11 +143,11 @@ impl Heard {
         self,
         sys: &S,
         wrapper: &S::Handle,
-    ) -> Result<Result<FromWrapper, WireError>, Stranger> {
-        if !sys.spoke(wrapper, &self.sender) {
-            return Err(Stranger::Other);
+    ) -> Result<Result<FromWrapper, WireError>, PacketRejection> {
+        if !sys.is_sender(wrapper, &self.sender) {
+            return Err(PacketRejection::Other);
         }
-        if self.laden { Err(Stranger::Laden) } else { Ok(self.message) }
+        if self.laden { Err(PacketRejection::Laden) } else { Ok(self.message) }
     }
 }
 
@@ -180,7 +180,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Io`].
-    pub async fn recv(&self) -> Result<Option<Heard>, ControlError> {
+    pub async fn recv(&self) -> Result<Option<ControlPacket>, ControlError> {
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
         let got = self
             .socket
@@ -188,20 +188,22 @@ impl Control {
             .await;
         match got {
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Ok(None),
-            Err(e) if e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => Ok(Some(Heard::cut())),
-            other => Ok(Heard::of(other?, &bytes)),
+            Err(e) if e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
+                Ok(Some(ControlPacket::cut()))
+            }
+            other => Ok(ControlPacket::of(other?, &bytes)),
         }
     }
 
     /// Reads all waiting packets without blocking: the last messages of an exited wrapper. Another process
     /// may hold the wrapper's end of the socket, so the end of the stream is not awaited.
     #[must_use]
-    pub fn last_words(&self) -> Vec<Heard> {
+    pub fn drain_messages(&self) -> Vec<ControlPacket> {
         // A socket buffer holds only a limited number of packets.
-        const WORDS_MAX: usize = 1024;
+        const LAST_MESSAGES_MAX: usize = 1024;
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
-        let next = || Heard::of(linux::recv_packet(self.socket.as_fd(), &mut bytes).ok()?, &bytes);
-        std::iter::from_fn(next).take(WORDS_MAX).collect()
+        let next = || ControlPacket::of(linux::recv_packet(self.socket.as_fd(), &mut bytes).ok()?, &bytes);
+        std::iter::from_fn(next).take(LAST_MESSAGES_MAX).collect()
     }
 
     /// Sends a message with descriptors. Messages are few and small, so the socket never fills up.
@@ -227,7 +229,7 @@ mod tests {
         let packet = wire::encode(&said, CONTROL_BYTES_MAX).unwrap();
         packet::send_with_fds(theirs.as_fd(), &packet, &[]).unwrap();
         let words = |control: &Control| -> Vec<FromWrapper> {
-            control.last_words().into_iter().map(|heard| heard.message.unwrap()).collect()
+            control.drain_messages().into_iter().map(|heard| heard.message.unwrap()).collect()
         };
         assert_eq!(words(&control), [said]);
         assert_eq!(words(&control), []);

@@ -379,7 +379,7 @@ impl Client {
         let id = self.next;
         self.next += 1;
         let message = match self.epoch {
-            Some(epoch) if body.acts() => ToSupervisor::Act { id, epoch, body },
+            Some(epoch) if body.changes_lease() => ToSupervisor::Act { id, epoch, body },
             Some(_) | None => ToSupervisor::Request { id, body },
         };
         self.conn.sender.send(&message).await.unwrap();

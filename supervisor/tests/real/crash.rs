@@ -33,7 +33,7 @@ impl Drop for Decoy {
 }
 
 #[tokio::test]
-async fn a06_r_a_killed_supervisor_leaves_no_process() {
+async fn a_killed_supervisor_leaves_no_process() {
     on_a06_r_a_killed_supervisor_leaves_no_process("auto").await;
 }
 
@@ -57,7 +57,7 @@ async fn on_a06_r_a_killed_supervisor_leaves_no_process(rung: &str) {
 }
 
 #[tokio::test]
-async fn c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
+async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
     on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start("auto").await;
 }
 
@@ -89,7 +89,7 @@ async fn on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_st
 
 /// The whole tree is there when the next supervisor starts: the wrapper was stopped and could not clean up.
 #[tokio::test]
-async fn c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree() {
+async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree() {
     on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree("auto").await;
 }
 
@@ -117,7 +117,7 @@ async fn on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_
 }
 
 #[tokio::test]
-async fn c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
+async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
     on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor("auto").await;
 }
 
@@ -157,7 +157,7 @@ async fn on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervi
 }
 
 #[tokio::test]
-async fn c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
+async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
     on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies("auto").await;
 }
 
@@ -206,7 +206,7 @@ async fn on_what_is_not_known_of_a_lost_lease_is_not_said(rung: &str) {
 
 /// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
 #[tokio::test]
-async fn a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
+async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
     on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing("auto").await;
 }
 
@@ -243,7 +243,7 @@ async fn on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(r
 }
 
 #[tokio::test]
-async fn a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
+async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
     on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing("auto").await;
 }
 

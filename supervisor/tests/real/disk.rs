@@ -75,7 +75,7 @@ fn warned(host: &Host) -> bool {
 }
 
 #[tokio::test]
-async fn c59_r_on_a_full_disk_nothing_is_spawned_and_everything_can_be_ended() {
+async fn on_a_full_disk_nothing_is_spawned_and_everything_can_be_ended() {
     let Some(mut host) = tmpfs() else { return };
     let mut gateway = host.gateway().connect().await;
     let living = agent(&["cat"]);
@@ -110,7 +110,7 @@ fn waiting_wrapper(dir: &Path) -> PathBuf {
 }
 
 #[tokio::test]
-async fn c59_r_a_disk_that_is_full_when_the_lease_is_bound_lets_nothing_run() {
+async fn a_disk_that_is_full_when_the_lease_is_bound_lets_nothing_run() {
     let Some(mut host) = tmpfs() else { return };
     host.crash();
     host.wrapper = Some(waiting_wrapper(host.dir.path()));
@@ -129,7 +129,7 @@ async fn c59_r_a_disk_that_is_full_when_the_lease_is_bound_lets_nothing_run() {
 }
 
 #[tokio::test]
-async fn c59_r_on_a_disk_that_broke_and_became_read_only_everything_can_be_ended() {
+async fn on_a_disk_that_broke_and_became_read_only_everything_can_be_ended() {
     let Some((host, _image)) = ext4() else { return };
     let mut gateway = host.gateway().connect().await;
     let living = agent(&["cat"]);
@@ -144,7 +144,7 @@ async fn c59_r_on_a_disk_that_broke_and_became_read_only_everything_can_be_ended
 }
 
 #[test]
-fn c59_r_a_read_only_state_directory_is_refused_in_words() {
+fn a_read_only_state_directory_is_refused_in_words() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     if !can("mount read-only", "unshare", &["-m", "sh", "-ec", &format!("mount -t tmpfs -o ro none {path}")])
@@ -186,7 +186,7 @@ async fn answered_within(gateway: &mut Client, lease_id: LeaseId, wait: Duration
 }
 
 #[tokio::test]
-async fn c59_r_a_hung_disk_holds_up_no_end_and_lets_nothing_start() {
+async fn a_hung_disk_holds_up_no_end_and_lets_nothing_start() {
     let Some((host, _image)) = ext4() else { return };
     if !can("freeze a file system", "fsfreeze", &["--version"]) {
         return;

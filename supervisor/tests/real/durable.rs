@@ -51,7 +51,7 @@ fn warnings(host: &Host) -> String {
 }
 
 #[tokio::test]
-async fn c58_r_records_before_a_torn_tail_are_used() {
+async fn records_before_a_torn_tail_are_used() {
     let spec = agent(&["cat"]);
     for tail in ["torn", "half a record", "zeroes", "garbage"] {
         let mut host = crashed(std::slice::from_ref(&spec)).await;
@@ -75,7 +75,7 @@ async fn c58_r_records_before_a_torn_tail_are_used() {
 }
 
 #[tokio::test]
-async fn c58_r_a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
+async fn a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
     let spec = agent(&["cat"]);
     for damage in ["empty", "garbage", "cut off", "overwritten", "gone but for its log"] {
         let mut host = crashed(std::slice::from_ref(&spec)).await;
@@ -112,7 +112,7 @@ async fn c58_r_a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
 }
 
 #[tokio::test]
-async fn c14_r_c66_r_rows_that_cannot_be_are_quarantined() {
+async fn rows_that_cannot_be_are_quarantined() {
     let decoy = std::process::Command::new("sleep").arg("300").spawn().unwrap();
     let decoy_pid = i32::try_from(decoy.id()).unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
@@ -150,7 +150,7 @@ async fn c14_r_c66_r_rows_that_cannot_be_are_quarantined() {
 }
 
 #[tokio::test]
-async fn c60_r_a_store_that_is_deleted_or_replaced_is_written_anew() {
+async fn a_store_that_is_deleted_or_replaced_is_written_anew() {
     let mut host = Host::with_config("reap_every_ms = 200\nreap_term_ms = 300");
     let mut gateway = host.gateway().connect().await;
     let (first, second, third) = (agent(&["cat"]), agent(&["cat"]), agent(&["cat"]));
@@ -174,7 +174,7 @@ async fn c60_r_a_store_that_is_deleted_or_replaced_is_written_anew() {
 }
 
 #[tokio::test]
-async fn c61_r_a_crash_at_any_page_of_a_checkpoint_leaves_one_version() {
+async fn a_crash_at_any_page_of_a_checkpoint_leaves_one_version() {
     let specs: Vec<Spawn> = (0..8).map(|_| agent(&["cat"])).collect();
     let mut host = crashed(&specs).await;
     let (before, log) =
@@ -196,7 +196,7 @@ async fn c61_r_a_crash_at_any_page_of_a_checkpoint_leaves_one_version() {
 }
 
 #[tokio::test]
-async fn c61_r_a_crash_while_the_store_is_written_anew_leaves_one_version() {
+async fn a_crash_while_the_store_is_written_anew_leaves_one_version() {
     let spec = agent(&["cat"]);
     for left in ["half a copy", "a copy without its name", "a copy beside another file"] {
         let mut host = crashed(std::slice::from_ref(&spec)).await;
@@ -225,7 +225,7 @@ async fn c61_r_a_crash_while_the_store_is_written_anew_leaves_one_version() {
 }
 
 #[tokio::test]
-async fn c62_r_a_second_supervisor_on_the_same_state_is_refused() {
+async fn a_second_supervisor_on_the_same_state_is_refused() {
     let mut host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let spec = agent(&["cat"]);
@@ -267,7 +267,7 @@ async fn orphaned(host: &mut Host, spec: &Spawn, closing: bool) -> Vec<i32> {
 }
 
 #[tokio::test]
-async fn c64_r_with_a_newer_store_it_looks_and_signals_nothing() {
+async fn with_a_newer_store_it_looks_and_signals_nothing() {
     let mut host = Host::new();
     let spec = script(STUBBORN);
     let left = orphaned(&mut host, &spec, false).await;
@@ -307,7 +307,7 @@ async fn c64_r_with_a_newer_store_it_looks_and_signals_nothing() {
 }
 
 #[tokio::test]
-async fn c65_r_a_lease_found_closing_is_closed_after_verification() {
+async fn a_lease_found_closing_is_closed_after_verification() {
     let mut host = Host::new();
     let mut spec = script(STUBBORN);
     spec.graces.eof_ms = 20_000;
@@ -320,7 +320,7 @@ async fn c65_r_a_lease_found_closing_is_closed_after_verification() {
 
 /// Kills after each of 25 answers: whatever was said to run is on record.
 #[tokio::test]
-async fn a14_r_of_25_concurrent_writes_none_that_was_answered_is_lost() {
+async fn of_25_concurrent_writes_none_that_was_answered_is_lost() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut answered = Vec::new();

@@ -79,7 +79,7 @@ async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
 }
 
 #[tokio::test]
-async fn h15_a09_r_a_copied_state_directory_is_recognised_after_a_restart_too() {
+async fn a_copied_state_directory_is_recognised_after_a_restart_too() {
     // However the supervisor ends: who was welcomed is on record.
     for end in [|host: &mut Host| assert_eq!(host.stop(), Some(0)), Host::crash] {
         let mut host = Host::new();

@@ -106,7 +106,7 @@ async fn groups_that_a_killed_supervisor_left_are_removed_by_the_next() {
 }
 
 #[tokio::test]
-async fn c22_r_a_grandchild_without_environment_is_ended_with_its_lease() {
+async fn a_grandchild_without_environment_is_ended_with_its_lease() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pid");
     let spec = script(&format!("{} cat", escape(&file)));
@@ -119,7 +119,7 @@ async fn c22_r_a_grandchild_without_environment_is_ended_with_its_lease() {
 
 /// What R2 cannot do (H23): wrapper and supervisor are both killed, and nothing names the lease any more.
 #[tokio::test]
-async fn c22_c31_c56_r_an_escapee_is_found_by_its_group_and_by_nothing_else() {
+async fn an_escapee_is_found_by_its_group_and_by_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     for rung in ["R1", "R2"] {
         let Some(mut host) = Host::on(rung) else { continue };
@@ -143,7 +143,7 @@ async fn c22_c31_c56_r_an_escapee_is_found_by_its_group_and_by_nothing_else() {
 }
 
 #[tokio::test]
-async fn c31_c55_r_a_killed_wrapper_leaves_nothing_in_its_group() {
+async fn a_killed_wrapper_leaves_nothing_in_its_group() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pid");
     let spec = script(&format!("trap '' TERM; {} while :; do sleep 1; done", escape(&file)));
@@ -156,7 +156,7 @@ async fn c31_c55_r_a_killed_wrapper_leaves_nothing_in_its_group() {
 }
 
 #[tokio::test]
-async fn c32_r_a_nested_pid_namespace_is_ended_with_its_lease() {
+async fn a_nested_pid_namespace_is_ended_with_its_lease() {
     let able = Command::new("unshare").args(["-pf", "--mount-proc", "true"]).output();
     if !able.as_ref().is_ok_and(|output| output.status.success()) {
         return probe("unshare -pf --mount-proc true", &able);
@@ -175,7 +175,7 @@ async fn c32_r_a_nested_pid_namespace_is_ended_with_its_lease() {
 }
 
 #[tokio::test]
-async fn c34_r_a_fork_bomb_is_over_at_once() {
+async fn a_fork_bomb_is_over_at_once() {
     // Bounded: each process makes two in sessions of their own, nine generations deep, and they stay.
     let bomb = "b() { [ $1 -lt 9 ] || exec sleep 300; setsid sh -c \"$B\" b $(($1 + 1)) & setsid sh -c \"$B\" b $(($1 + 1)) & wait; }; b $1";
     let mut spec = script("trap '' TERM; sh -c \"$B\" b 0 & while :; do sleep 1; done");
@@ -197,7 +197,7 @@ async fn c34_r_a_fork_bomb_is_over_at_once() {
 }
 
 #[tokio::test]
-async fn c42_r_a_frozen_group_is_killed() {
+async fn a_frozen_group_is_killed() {
     let Some(mut held) = Held::new(&script("trap '' TERM; while :; do sleep 1; done")).await else { return };
     std::fs::write(held.leaf.join("cgroup.freeze"), "1").unwrap();
     let events = held.leaf.join("cgroup.events");
@@ -207,7 +207,7 @@ async fn c42_r_a_frozen_group_is_killed() {
 }
 
 #[tokio::test]
-async fn h21_a_group_with_the_supervisor_in_it_is_walked_instead() {
+async fn a_group_with_the_supervisor_in_it_is_walked_instead() {
     let spec = script("trap '' TERM; setsid sleep 300 & while :; do sleep 1; done");
     let Some(mut held) = Held::new(&spec).await else { return };
     put(&held.leaf, held.host.pid());
@@ -221,7 +221,7 @@ async fn h21_a_group_with_the_supervisor_in_it_is_walked_instead() {
 }
 
 #[tokio::test]
-async fn h21_the_root_of_another_lease_is_never_killed_with_a_group() {
+async fn the_root_of_another_lease_is_never_killed_with_a_group() {
     let spec = script("trap '' TERM; while :; do sleep 1; done");
     let Some(mut held) = Held::new(&spec).await else { return };
     let other = agent(&["cat"]);

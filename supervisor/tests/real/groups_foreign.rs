@@ -102,7 +102,7 @@ impl Ground {
 }
 
 #[tokio::test]
-async fn c24_r_a_grandchild_that_became_root_is_ended_by_its_group_alone() {
+async fn a_grandchild_that_became_root_is_ended_by_its_group_alone() {
     for rung in ["R1", "R2"] {
         let Some(mut ground) = Ground::new(rung) else { return };
         ground.start();
@@ -112,7 +112,7 @@ async fn c24_r_a_grandchild_that_became_root_is_ended_by_its_group_alone() {
 
 /// Nor is one forgotten that `/proc` hides.
 #[tokio::test]
-async fn c20_c24_r_a_hidden_grandchild_that_became_root_is_named() {
+async fn a_hidden_grandchild_that_became_root_is_named() {
     possible!(Ability::Root, Ability::HiddenProc);
     let Some(mut ground) = Ground::new("R2") else { return };
     ground.start_blind();

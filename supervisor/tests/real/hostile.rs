@@ -163,7 +163,7 @@ async fn a_client_that_never_reads_is_cut_off_and_holds_up_nobody() {
 /// H9: an agent has the user of its supervisor, and the socket within reach; it is refused all the same, in disguise
 /// too.
 #[tokio::test]
-async fn h9_an_agent_cannot_command_its_supervisor() {
+async fn an_agent_cannot_command_its_supervisor() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let (binary, state_dir) = (env!("CARGO_BIN_EXE_acp-supervisor"), host.state_dir());

@@ -72,7 +72,7 @@ async fn lives(gateway: &mut Client, spec: &Spawn, seq: u64) {
 
 /// What ended agents said lies in a directory that hangs: who asks for it waits, and nobody else.
 #[tokio::test]
-async fn c59_r_a_hung_spool_holds_up_only_who_asks_for_it() {
+async fn a_hung_spool_holds_up_only_who_asks_for_it() {
     let Some(mut host) = host("crash_backoff_ms = 0\ncrashes_max = 0") else { return };
     let mut identity = host.gateway();
     identity.secret = host.state_dir().join("secret");
@@ -112,7 +112,7 @@ async fn c59_r_a_hung_spool_holds_up_only_who_asks_for_it() {
 /// Agents that talk on while they are ended, more than is kept in memory, and a disk that takes nothing: they end all
 /// the same, however much is asked of their streams.
 #[tokio::test]
-async fn c59_r_a_hung_spool_holds_up_no_kill() {
+async fn a_hung_spool_holds_up_no_kill() {
     let config = "ring_bytes_max = 4096\ncredit_bytes = 4096\nrequests_in_flight_max = 4000";
     let Some(host) = host(config) else { return };
     let mut gateway = host.gateway().connect().await;
@@ -140,7 +140,7 @@ async fn c59_r_a_hung_spool_holds_up_no_kill() {
 
 /// The directories that wrappers were started from hang when their leases end.
 #[tokio::test]
-async fn c59_r_a_hung_launch_directory_holds_up_nobody() {
+async fn a_hung_launch_directory_holds_up_nobody() {
     let Some(mut host) = host("") else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;

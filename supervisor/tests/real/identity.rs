@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 const SLEEP: [&str; 2] = ["/bin/sleep", "300"];
 
 #[tokio::test]
-async fn c01_a01_r_numbers_that_were_given_to_strangers_are_not_signalled() {
+async fn numbers_that_were_given_to_strangers_are_not_signalled() {
     possible!(Ability::ChosenPid);
     let mut host = Host::new();
     let identity = host.gateway();
@@ -66,7 +66,7 @@ fn inode(pid: i32) -> Option<u64> {
 /// The kernel gave the number anew so fast that the start times are the same. The row is that of the process before.
 
 #[tokio::test]
-async fn c02_r_the_same_tick_is_told_apart_by_the_inode() {
+async fn the_same_tick_is_told_apart_by_the_inode() {
     possible!(Ability::ChosenPid);
     let mut host = Host::new();
     let identity = host.gateway();
@@ -92,7 +92,7 @@ async fn c02_r_the_same_tick_is_told_apart_by_the_inode() {
 
 /// At the number stands another gateway's wrapper: of the right program, from a launch directory, with markers.
 #[tokio::test]
-async fn c04_a01_r_another_gateways_wrapper_at_the_number_is_not_signalled() {
+async fn another_gateways_wrapper_at_the_number_is_not_signalled() {
     possible!(Ability::ChosenPid);
     let (mut host, other) = (Host::new(), Host::new());
     let (identity, neighbour) = (host.gateway(), other.gateway());
@@ -119,7 +119,7 @@ async fn c04_a01_r_another_gateways_wrapper_at_the_number_is_not_signalled() {
 
 /// An older lease names, by now, the processes of a newer one of the same gateway.
 #[tokio::test]
-async fn c05_a01_r_only_the_newer_lease_acts_on_a_number_that_both_name() {
+async fn only_the_newer_lease_acts_on_a_number_that_both_name() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -140,7 +140,7 @@ async fn c05_a01_r_only_the_newer_lease_acts_on_a_number_that_both_name() {
 }
 
 #[tokio::test]
-async fn c07_r_a_rewritten_process_title_changes_nothing() {
+async fn a_rewritten_process_title_changes_nothing() {
     let node = std::process::Command::new("node").arg("--version").output();
     if !node.as_ref().is_ok_and(|output| output.status.success()) {
         println!("not possible here: node --version: {node:?}");
@@ -166,7 +166,7 @@ async fn c07_r_a_rewritten_process_title_changes_nothing() {
 }
 
 #[tokio::test]
-async fn c08_r_a_wrapper_whose_file_was_replaced_is_still_ours() {
+async fn a_wrapper_whose_file_was_replaced_is_still_ours() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -189,7 +189,7 @@ async fn c08_r_a_wrapper_whose_file_was_replaced_is_still_ours() {
 }
 
 #[tokio::test]
-async fn c09_r_a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
+async fn a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -218,7 +218,7 @@ async fn c09_r_a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
 
 /// A volume that is shared by two containers: the second one starts where the first one's numbers mean nothing.
 #[tokio::test]
-async fn c11_r_nothing_is_signalled_from_another_pid_namespace() {
+async fn nothing_is_signalled_from_another_pid_namespace() {
     possible!(Ability::PidNamespace);
     let mut host = Host::new();
     let identity = host.gateway();
@@ -244,7 +244,7 @@ async fn c11_r_nothing_is_signalled_from_another_pid_namespace() {
 
 /// Start times are shifted in a time namespace. The inode is not, and it decides.
 #[tokio::test]
-async fn c13_r_a_shifted_clock_is_no_proof_of_another_process() {
+async fn a_shifted_clock_is_no_proof_of_another_process() {
     possible!(Ability::TimeNamespace);
     for shift in ["100000", "-1"] {
         let mut host = Host::new();
@@ -327,7 +327,7 @@ on_lower_rungs! {
 
 /// The number on record is that of a thread of a stranger: of a neighbour's supervisor, which has several.
 #[tokio::test]
-async fn c15_r_a_thread_of_a_stranger_is_no_process_of_ours() {
+async fn a_thread_of_a_stranger_is_no_process_of_ours() {
     possible!(Ability::ChosenPid);
     let (mut host, other) = (Host::new(), Host::new());
     let identity = host.gateway();
@@ -357,7 +357,7 @@ async fn c15_r_a_thread_of_a_stranger_is_no_process_of_ours() {
 
 /// Two tenants of one user with one wrapper: what one finds at its start is its own only.
 #[tokio::test]
-async fn c18_a09_r_a_startup_reap_touches_nothing_of_the_neighbours() {
+async fn a_startup_reap_touches_nothing_of_the_neighbours() {
     let (mut host, mut other) = (Host::new(), Host::new());
     let (mine, theirs) = (host.gateway(), other.gateway());
     let (mut a, mut b) = (mine.connect().await, theirs.connect().await);

@@ -69,7 +69,7 @@ fn column<'a>(lines: &'a Value, key: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn a21_r_only_what_agrees_is_ended() {
+fn only_what_agrees_is_ended() {
     let place = Place::new();
     let (ours, theirs) = (place.wrapper("acpx"), place.wrapper("other"));
     let mut wrapper = Process::start(&ours, &["301"]);
@@ -113,7 +113,7 @@ fn a21_r_only_what_agrees_is_ended() {
 }
 
 #[test]
-fn a03_a21_r_a_quoted_command_is_recognised_and_its_tree_ended_with_it() {
+fn a_quoted_command_is_recognised_and_its_tree_ended_with_it() {
     let place = Place::new();
     let pids = place.0.path().join("pids");
     let text = format!("trap '' TERM; sleep 306 & echo $! > {}; wait; wait; sleep 307", pids.display());
@@ -132,7 +132,7 @@ fn a03_a21_r_a_quoted_command_is_recognised_and_its_tree_ended_with_it() {
 }
 
 #[test]
-fn a21_r_a_recorded_identity_must_be_the_living_one() {
+fn a_recorded_identity_must_be_the_living_one() {
     let place = Place::new();
     let process = Process::start(Path::new("/bin/sleep"), &["308"]);
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
@@ -148,7 +148,7 @@ fn a21_r_a_recorded_identity_must_be_the_living_one() {
 }
 
 #[test]
-fn a21_r_a_file_that_others_can_write_speaks_for_nobody() {
+fn a_file_that_others_can_write_speaks_for_nobody() {
     use std::os::unix::fs::PermissionsExt;
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[]").unwrap();

@@ -100,7 +100,7 @@ async fn a_tool_that_takes_too_much_memory_is_killed_and_its_agent_goes_on() {
 }
 
 #[tokio::test]
-async fn c34_r_a_fork_bomb_is_held_by_its_limit_and_ended_with_its_lease() {
+async fn a_fork_bomb_is_held_by_its_limit_and_ended_with_its_lease() {
     possible!(Ability::CgroupLimits);
     let mut host = Limited::new().await;
     // Each process starts two more in sessions of their own, as long as it lives.

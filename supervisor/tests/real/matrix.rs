@@ -11,9 +11,9 @@ use crate::trace::{Instance, Role, Side, Tracer, end};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseState, RefusalCode, Request, Spawn};
-use acp_supervisor::core::reap::Stage;
-use acp_supervisor::core::stop::Phase;
-use acp_supervisor::spawn::Step;
+use acp_supervisor::core::reap::ReapStage;
+use acp_supervisor::core::stop::EscalationPhase;
+use acp_supervisor::spawn::SpawnStep;
 use acp_testkit::ability::Ability;
 use acp_testkit::possible;
 use rustix::process::Signal;
@@ -31,73 +31,73 @@ const BOTH: &[Side] = &[Entry, Exit];
 /// Where a step shows: whose system call, which, the how manieth, and the sides at which to kill.
 type Point<S> = (S, Role, &'static str, u32, &'static [Side]);
 
-const SPAWN: &[Point<Step>] = &[
-    (Step::Reserve, Supervisor, SYNC, 1, BOTH),
-    (Step::Prepare, Supervisor, "link", 1, BOTH),
-    (Step::Prepare, Supervisor, "describe", 1, BOTH),
-    (Step::Start, Supervisor, "fork", 1, &[Exit]),
-    (Step::Start, Starting, "exec", 1, &[Entry]),
-    (Step::Start, Wrapper, "exec", 1, &[Exit]),
-    (Step::Start, Supervisor, "open", 1, BOTH),
-    (Step::Start, Wrapper, "setsid", 1, BOTH),
-    (Step::Hello, Supervisor, "send", 1, BOTH),
-    (Step::Hello, Wrapper, "receive", 1, &[Exit]),
-    (Step::Hello, Wrapper, "fork", 1, BOTH),
-    (Step::Hello, Wrapper, "send", 1, BOTH),
-    (Step::Hello, Supervisor, "receive", 1, &[Exit]),
-    (Step::Verify, Supervisor, "open", 2, BOTH),
-    (Step::Bind, Supervisor, SYNC, 2, BOTH),
-    (Step::Go, Supervisor, "send", 2, BOTH),
-    (Step::Go, Wrapper, "receive", 2, &[Exit]),
-    (Step::Go, Wrapper, "go", 1, BOTH),
-    (Step::Go, Adapter, "exec", 1, BOTH),
-    (Step::Go, Wrapper, "send", 2, BOTH),
-    (Step::Go, Supervisor, "receive", 2, &[Exit]),
-    (Step::Go, Supervisor, SYNC, 3, BOTH),
+const SPAWN: &[Point<SpawnStep>] = &[
+    (SpawnStep::Reserve, Supervisor, SYNC, 1, BOTH),
+    (SpawnStep::Prepare, Supervisor, "link", 1, BOTH),
+    (SpawnStep::Prepare, Supervisor, "describe", 1, BOTH),
+    (SpawnStep::Start, Supervisor, "fork", 1, &[Exit]),
+    (SpawnStep::Start, Starting, "exec", 1, &[Entry]),
+    (SpawnStep::Start, Wrapper, "exec", 1, &[Exit]),
+    (SpawnStep::Start, Supervisor, "open", 1, BOTH),
+    (SpawnStep::Start, Wrapper, "setsid", 1, BOTH),
+    (SpawnStep::Hello, Supervisor, "send", 1, BOTH),
+    (SpawnStep::Hello, Wrapper, "receive", 1, &[Exit]),
+    (SpawnStep::Hello, Wrapper, "fork", 1, BOTH),
+    (SpawnStep::Hello, Wrapper, "send", 1, BOTH),
+    (SpawnStep::Hello, Supervisor, "receive", 1, &[Exit]),
+    (SpawnStep::Verify, Supervisor, "open", 2, BOTH),
+    (SpawnStep::Bind, Supervisor, SYNC, 2, BOTH),
+    (SpawnStep::Go, Supervisor, "send", 2, BOTH),
+    (SpawnStep::Go, Wrapper, "receive", 2, &[Exit]),
+    (SpawnStep::Go, Wrapper, "go", 1, BOTH),
+    (SpawnStep::Go, Adapter, "exec", 1, BOTH),
+    (SpawnStep::Go, Wrapper, "send", 2, BOTH),
+    (SpawnStep::Go, Supervisor, "receive", 2, &[Exit]),
+    (SpawnStep::Go, Supervisor, SYNC, 3, BOTH),
 ];
 
 /// The end of a tree that ignores everything, by its wrapper.
-const CLOSE: &[Point<Phase>] = &[
-    (Phase::Running, Supervisor, SYNC, 1, BOTH),
-    (Phase::Eof, Supervisor, "close pipe", 1, BOTH),
-    (Phase::Term, Supervisor, "signal 15", 1, BOTH),
-    (Phase::Term, Supervisor, "signal 18", 1, BOTH),
-    (Phase::Term, Wrapper, "signal 15", 1, BOTH),
-    (Phase::Term, Wrapper, "signal 18", 1, BOTH),
-    (Phase::Term, Wrapper, "signal 9", 1, BOTH),
-    (Phase::Term, Wrapper, "exit", 1, &[Entry]),
-    (Phase::Over, Supervisor, SYNC, 2, BOTH),
-    (Phase::Over, Supervisor, "remove", 1, BOTH),
+const CLOSE: &[Point<EscalationPhase>] = &[
+    (EscalationPhase::Running, Supervisor, SYNC, 1, BOTH),
+    (EscalationPhase::Eof, Supervisor, "close pipe", 1, BOTH),
+    (EscalationPhase::Term, Supervisor, "signal 15", 1, BOTH),
+    (EscalationPhase::Term, Supervisor, "signal 18", 1, BOTH),
+    (EscalationPhase::Term, Wrapper, "signal 15", 1, BOTH),
+    (EscalationPhase::Term, Wrapper, "signal 18", 1, BOTH),
+    (EscalationPhase::Term, Wrapper, "signal 9", 1, BOTH),
+    (EscalationPhase::Term, Wrapper, "exit", 1, &[Entry]),
+    (EscalationPhase::Over, Supervisor, SYNC, 2, BOTH),
+    (EscalationPhase::Over, Supervisor, "remove", 1, BOTH),
 ];
 
 /// The same after the wrapper was killed: the supervisor does it.
-const KILL: &[Point<Phase>] = &[
-    (Phase::Running, Supervisor, SYNC, 1, BOTH),
-    (Phase::Kill, Supervisor, "open", 1, BOTH),
-    (Phase::Kill, Supervisor, "signal 9", 1, BOTH),
-    (Phase::Over, Supervisor, SYNC, 2, BOTH),
+const KILL: &[Point<EscalationPhase>] = &[
+    (EscalationPhase::Running, Supervisor, SYNC, 1, BOTH),
+    (EscalationPhase::Kill, Supervisor, "open", 1, BOTH),
+    (EscalationPhase::Kill, Supervisor, "signal 9", 1, BOTH),
+    (EscalationPhase::Over, Supervisor, SYNC, 2, BOTH),
 ];
 
 /// The same when SIGKILL does not end the tree.
-const STUCK: &[Point<Phase>] = &[(Phase::Stuck, Supervisor, SYNC, 2, BOTH)];
+const STUCK: &[Point<EscalationPhase>] = &[(EscalationPhase::Stuck, Supervisor, SYNC, 2, BOTH)];
 
 /// The end of a tree that an earlier supervisor left behind.
-const REAP: &[Point<Stage>] = &[
-    (Stage::Examine, Supervisor, "open", 1, BOTH),
-    (Stage::Record, Supervisor, SYNC, 1, BOTH),
-    (Stage::Term, Supervisor, "signal 15", 1, BOTH),
-    (Stage::Term, Supervisor, "signal 18", 1, BOTH),
-    (Stage::Kill, Supervisor, "signal 9", 1, BOTH),
-    (Stage::Settle, Supervisor, SYNC, 2, BOTH),
-    (Stage::Settle, Supervisor, "remove", 1, BOTH),
+const REAP: &[Point<ReapStage>] = &[
+    (ReapStage::Examine, Supervisor, "open", 1, BOTH),
+    (ReapStage::Record, Supervisor, SYNC, 1, BOTH),
+    (ReapStage::Term, Supervisor, "signal 15", 1, BOTH),
+    (ReapStage::Term, Supervisor, "signal 18", 1, BOTH),
+    (ReapStage::Kill, Supervisor, "signal 9", 1, BOTH),
+    (ReapStage::Settle, Supervisor, SYNC, 2, BOTH),
+    (ReapStage::Settle, Supervisor, "remove", 1, BOTH),
 ];
 
 /// The same on R1, where one write ends the group. (In a close, wrapper or subreaper may be faster than that write.)
-const REAP_GROUP: &[Point<Stage>] = &[
-    (Stage::Record, Supervisor, SYNC, 1, BOTH),
-    (Stage::Term, Supervisor, "signal 15", 1, BOTH),
-    (Stage::Kill, Supervisor, "end group", 1, BOTH),
-    (Stage::Settle, Supervisor, SYNC, 2, BOTH),
+const REAP_GROUP: &[Point<ReapStage>] = &[
+    (ReapStage::Record, Supervisor, SYNC, 1, BOTH),
+    (ReapStage::Term, Supervisor, "signal 15", 1, BOTH),
+    (ReapStage::Kill, Supervisor, "end group", 1, BOTH),
+    (ReapStage::Settle, Supervisor, SYNC, 2, BOTH),
 ];
 
 fn instances<S>(points: &[Point<S>]) -> Vec<Instance> {
@@ -290,9 +290,9 @@ fn check_order(log: &[Instance]) {
 }
 
 #[tokio::test]
-async fn c71_c50_a12_r_the_supervisor_is_killed_at_each_step_of_a_spawn() {
+async fn the_supervisor_is_killed_at_each_step_of_a_spawn() {
     possible!(Ability::Ptrace);
-    assert!(Step::ALL.iter().all(|step| SPAWN.iter().any(|point| point.0 == *step)));
+    assert!(SpawnStep::ALL.iter().all(|step| SPAWN.iter().any(|point| point.0 == *step)));
     let mut rig = Rig::new().await;
     for at in instances(SPAWN) {
         let (mut gateway, tracer) = rig.traced().await;
@@ -308,7 +308,7 @@ async fn c71_c50_a12_r_the_supervisor_is_killed_at_each_step_of_a_spawn() {
 }
 
 #[tokio::test]
-async fn c71_a12_a15_r_the_wrapper_is_killed_at_each_step_of_a_spawn() {
+async fn the_wrapper_is_killed_at_each_step_of_a_spawn() {
     possible!(Ability::Ptrace);
     let mut rig = Rig::new().await;
     let (mut gateway, tracer) = rig.traced().await;
@@ -339,7 +339,7 @@ async fn c71_a12_a15_r_the_wrapper_is_killed_at_each_step_of_a_spawn() {
 /// The adapter dies by itself before the wrapper says that it is there, before it is let go, and in that moment: the
 /// spawn is refused, or its status arrives.
 #[tokio::test]
-async fn c70_r_the_adapter_is_killed_before_the_hello_and_before_go() {
+async fn the_adapter_is_killed_before_the_hello_and_before_go() {
     possible!(Ability::Ptrace);
     let mut rig = Rig::new().await;
     let (mut gateway, tracer) = rig.traced().await;
@@ -382,7 +382,7 @@ async fn c70_r_the_adapter_is_killed_before_the_hello_and_before_go() {
 }
 
 /// Kills `victim` at each of these points of the end of a tree. `begin` asks for it.
-async fn close_matrix(points: &[Point<Phase>], victim: Role, begin: fn(&LeaseInfo) -> bool) {
+async fn close_matrix(points: &[Point<EscalationPhase>], victim: Role, begin: fn(&LeaseInfo) -> bool) {
     let mut rig = Rig::new().await;
     let mut traced = None;
     for at in instances(points) {
@@ -413,24 +413,25 @@ async fn close_matrix(points: &[Point<Phase>], victim: Role, begin: fn(&LeaseInf
 }
 
 #[tokio::test]
-async fn c71_a12_r_the_supervisor_is_killed_at_each_step_of_a_close() {
+async fn the_supervisor_is_killed_at_each_step_of_a_close() {
     possible!(Ability::Ptrace);
-    let covered = |phase: &Phase| [CLOSE, KILL, STUCK].iter().any(|all| all.iter().any(|p| p.0 == *phase));
-    assert!(Phase::ALL.iter().all(covered));
+    let covered =
+        |phase: &EscalationPhase| [CLOSE, KILL, STUCK].iter().any(|all| all.iter().any(|p| p.0 == *phase));
+    assert!(EscalationPhase::ALL.iter().all(covered));
     close_matrix(CLOSE, Supervisor, |_| true).await;
 }
 
 #[tokio::test]
-async fn c71_a15_r_the_wrapper_is_killed_at_each_step_of_a_close() {
+async fn the_wrapper_is_killed_at_each_step_of_a_close() {
     possible!(Ability::Ptrace);
     // When it is over there is no wrapper any more.
-    let living = CLOSE.iter().position(|point| point.0 == Phase::Over).unwrap();
+    let living = CLOSE.iter().position(|point| point.0 == EscalationPhase::Over).unwrap();
     close_matrix(&CLOSE[..living], Wrapper, |_| true).await;
 }
 
 /// Both die: the wrapper first, then the supervisor while it does the wrapper's work.
 #[tokio::test]
-async fn c71_c56_a12_r_the_supervisor_is_killed_while_it_kills_a_tree() {
+async fn the_supervisor_is_killed_while_it_kills_a_tree() {
     possible!(Ability::Ptrace);
     close_matrix(KILL, Supervisor, |info| {
         kill(info.wrapper_pid.unwrap(), Signal::KILL);
@@ -442,7 +443,7 @@ async fn c71_c56_a12_r_the_supervisor_is_killed_while_it_kills_a_tree() {
 /// A tree that not even SIGKILL ends, as one whose disk does not answer: the supervisor is killed when it has said
 /// so. The lease stays closing until the tree is gone, whoever looks after it.
 #[tokio::test]
-async fn c71_a10_a12_r_the_supervisor_is_killed_when_it_is_stuck() {
+async fn the_supervisor_is_killed_when_it_is_stuck() {
     possible!(Ability::Ptrace, Ability::Root, Ability::CgroupFreezer);
     let mut rig = Rig::new().await;
     rig.host.config = "reap_term_ms = 100\nreap_kill_ms = 300\nreap_every_ms = 200".to_owned();
@@ -497,21 +498,21 @@ impl Drop for Frozen {
 }
 
 #[tokio::test]
-async fn c71_c65_a12_r_the_supervisor_is_killed_at_each_step_of_a_reap() {
+async fn the_supervisor_is_killed_at_each_step_of_a_reap() {
     possible!(Ability::Ptrace);
-    assert!(Stage::ALL.iter().all(|stage| REAP.iter().any(|point| point.0 == *stage)));
+    assert!(ReapStage::ALL.iter().all(|stage| REAP.iter().any(|point| point.0 == *stage)));
     reap_matrix(Rig::new().await, REAP).await;
 }
 
 #[tokio::test]
-async fn c71_c65_a12_r_the_supervisor_is_killed_while_it_reaps_a_group() {
+async fn the_supervisor_is_killed_while_it_reaps_a_group() {
     possible!(Ability::Ptrace);
     let Some(rig) = Rig::on("R1").await else { return };
     reap_matrix(rig, REAP_GROUP).await;
 }
 
 /// Kills a supervisor at each of these points of the end of a tree that an earlier one left behind.
-async fn reap_matrix(mut rig: Rig, points: &[Point<Stage>]) {
+async fn reap_matrix(mut rig: Rig, points: &[Point<ReapStage>]) {
     for at in instances(points) {
         rig.start();
         let mut gateway = rig.identity.connect().await;

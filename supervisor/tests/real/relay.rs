@@ -136,7 +136,7 @@ async fn a_new_connection_goes_on_from_the_committed_offset() {
 }
 
 #[tokio::test]
-async fn h1_the_output_of_an_ended_agent_can_still_be_had() {
+async fn the_output_of_an_ended_agent_can_still_be_had() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -176,7 +176,7 @@ async fn h1_the_output_of_an_ended_agent_can_still_be_had() {
 }
 
 #[tokio::test]
-async fn h1_a_closing_agent_is_drained_beyond_the_ring() {
+async fn a_closing_agent_is_drained_beyond_the_ring() {
     let host = Host::with_config("ring_bytes_max = 4096\ncredit_bytes = 4096");
     let mut gateway = host.gateway().connect().await;
     // It talks on after end of file, more than the ring and the pipe can hold.

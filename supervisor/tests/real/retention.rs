@@ -50,7 +50,7 @@ async fn left_behind(host: &mut Host) -> (LeaseId, Vec<i32>) {
 }
 
 #[tokio::test]
-async fn h23_r_a_lost_lease_whose_tree_is_there_is_found_again_and_ended() {
+async fn a_lost_lease_whose_tree_is_there_is_found_again_and_ended() {
     let mut host = Host::with_config("reap_term_ms = 200\nreap_every_ms = 200");
     let (id, left) = left_behind(&mut host).await;
     change(&host, "UPDATE leases SET state = 'lost', ended_at_ms = 1, state_reason = 'judged once'");
@@ -60,7 +60,7 @@ async fn h23_r_a_lost_lease_whose_tree_is_there_is_found_again_and_ended() {
 }
 
 #[tokio::test]
-async fn c63_r_a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
+async fn a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
     let mut host = Host::with_config(QUICK);
     let spec = agent(&["cat"]);
     let mut gateway = host.gateway().connect().await;
@@ -84,7 +84,7 @@ async fn c63_r_a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
 }
 
 #[tokio::test]
-async fn c63_r_a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
+async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
     let mut host = Host::with_config("reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 4000");
     let spec = agent(&["cat"]);
     let mut gateway = host.gateway().connect().await;

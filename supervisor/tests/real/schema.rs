@@ -1,4 +1,4 @@
-//! What `--json` prints is what `packaging/doc/acp-supervisor.schema.json` says.
+//! What `--json` prints is what `docs/manual/acp-supervisor.schema.json` says.
 //!
 //! The judge knows the words of JSON Schema that the document uses, and refuses any other, so that nothing in the
 //! document goes unchecked. It is stricter in one point: a property that the document does not name is an error here.
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 /// The document.
 pub(crate) fn document() -> Value {
-    serde_json::from_str(include_str!("../../../packaging/doc/acp-supervisor.schema.json")).unwrap()
+    serde_json::from_str(include_str!("../../../docs/manual/acp-supervisor.schema.json")).unwrap()
 }
 
 /// Fails unless a line is one that the document describes.

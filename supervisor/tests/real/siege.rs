@@ -302,7 +302,7 @@ fn refusal(error: ConnError) -> RefusalCode {
 
 /// H5: what was heard of an earlier handshake is of no use while the gateway is there.
 #[tokio::test]
-async fn h5_replayed_epochs_never_get_in() {
+async fn replayed_epochs_never_get_in() {
     let host = Host::new();
     let honest = Honest::begin(host.gateway());
     let mut identity = host.gateway();

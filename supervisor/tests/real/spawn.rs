@@ -29,7 +29,7 @@ async fn a_repeated_spawn_is_the_same_spawn() {
 }
 
 #[tokio::test]
-async fn h5_one_agent_for_each_session() {
+async fn one_agent_for_each_session() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let first = script("trap '' TERM; while :; do sleep 1; done");
@@ -45,7 +45,7 @@ async fn h5_one_agent_for_each_session() {
 }
 
 #[tokio::test]
-async fn c67_r_a_failed_start_says_why_and_leaves_nothing() {
+async fn a_failed_start_says_why_and_leaves_nothing() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let missing = agent(&["/nonexistent/agent"]);
@@ -142,7 +142,7 @@ async fn many_spawns_at_once() {
 
 /// Out of descriptors at any step of a start: it fails, and nothing of it stays, no zombie either.
 #[tokio::test]
-async fn c68_r_a_start_without_descriptors_leaves_nothing() {
+async fn a_start_without_descriptors_leaves_nothing() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     // What is opened once and kept is open from now on.
@@ -185,7 +185,7 @@ async fn c68_r_a_start_without_descriptors_leaves_nothing() {
 /// A wrapper that lies about who it is, who its adapter is or who speaks: nothing that it names is touched, and it is
 /// ended itself.
 #[tokio::test]
-async fn c69_r_a_wrapper_that_lies_is_ended_and_nobody_else() {
+async fn a_wrapper_that_lies_is_ended_and_nobody_else() {
     let mut host = Host::idle("spawn_ms = 3000");
     let liar = crate::common::program("acp-testkit", "lying-wrapper");
     host.wrapper = Some(liar);
@@ -222,7 +222,7 @@ async fn c69_r_a_wrapper_that_lies_is_ended_and_nobody_else() {
 
 /// Who got hold of a wrapper's control socket does not speak for it, and descriptors that anybody sends are closed.
 #[tokio::test]
-async fn c69_r_nobody_else_speaks_for_a_wrapper() {
+async fn nobody_else_speaks_for_a_wrapper() {
     let mut host = Host::idle("spawn_ms = 3000");
     host.wrapper = Some(crate::common::program("acp-testkit", "lying-wrapper"));
     host.start();
@@ -243,7 +243,7 @@ async fn c69_r_nobody_else_speaks_for_a_wrapper() {
 
 /// An adapter that ends in the moment in which it is let go: its status arrives, its lease is closed.
 #[tokio::test]
-async fn c70_r_an_adapter_that_ends_at_once_has_ended_in_order() {
+async fn an_adapter_that_ends_at_once_has_ended_in_order() {
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
     for code in 0..20 {

@@ -23,7 +23,7 @@ async fn again(identity: &Identity) -> Client {
 
 /// Each can be read, over an upgrade and in the next supervisor too, and none has a descriptor.
 #[tokio::test]
-async fn h1_what_ended_agents_said_takes_no_descriptor() {
+async fn what_ended_agents_said_takes_no_descriptor() {
     const MANY: usize = 20;
     let mut host = Host::new();
     let identity = host.gateway();
@@ -97,7 +97,7 @@ fn own_kib(pid: i32) -> u64 {
 
 /// A gateway that comes back to a thousand dead leases and asks for all at once: what waits for it is a few pieces.
 #[tokio::test]
-async fn h1_a_thousand_ended_leases_are_attached_at_once() {
+async fn a_thousand_ended_leases_are_attached_at_once() {
     const MANY: usize = 1_000;
     const EACH: u64 = 256 * 1024;
     const MORE_KIB: u64 = 48 * 1024;

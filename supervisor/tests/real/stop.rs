@@ -11,7 +11,7 @@ use rustix::process::Signal;
 const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
 #[tokio::test]
-async fn c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild() {
+async fn what_ignores_everything_is_killed_with_its_escaped_grandchild() {
     on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild("auto").await;
 }
 
@@ -33,7 +33,7 @@ async fn on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped
 }
 
 #[tokio::test]
-async fn a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
+async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
     on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers("auto").await;
 }
 
@@ -49,7 +49,7 @@ async fn on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers(rung
 }
 
 #[tokio::test]
-async fn c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
+async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
     on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost("auto").await;
 }
 
@@ -107,7 +107,7 @@ async fn on_a_second_signal_leaves_no_grace(rung: &str) {
 }
 
 #[tokio::test]
-async fn h17_shutdown_is_for_the_own_state_directory_and_never_over_others() {
+async fn shutdown_is_for_the_own_state_directory_and_never_over_others() {
     on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others("auto").await;
 }
 
@@ -130,7 +130,7 @@ async fn on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others(ru
 }
 
 #[tokio::test]
-async fn h17_a_shutdown_that_is_repeated_is_no_hurry() {
+async fn a_shutdown_that_is_repeated_is_no_hurry() {
     let mut host = Host::with_config("");
     let mut gateway = host.gateway().connect().await;
     let file = host.dir.path().join("in order");
@@ -149,7 +149,7 @@ async fn h17_a_shutdown_that_is_repeated_is_no_hurry() {
 }
 
 #[tokio::test]
-async fn a13_r_leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
+async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
     let host = Host::with_config("detached_grace_ms = 600");
     let (mut away, other) = (host.gateway(), host.gateway());
     let (mut gateway, mut watcher) = (away.connect().await, other.connect().await);
@@ -174,7 +174,7 @@ async fn a13_r_leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() 
 
 /// A gateway that starts and ends agents all day fills neither memory nor disk; what is not acknowledged stays.
 #[tokio::test]
-async fn a18_r_ended_leases_are_kept_up_to_a_number() {
+async fn ended_leases_are_kept_up_to_a_number() {
     let host = Host::with_config("ended_per_gateway_max = 2\ncrash_backoff_ms = 0");
     let mut gateway = host.gateway().connect().await;
     let mut ids = Vec::new();

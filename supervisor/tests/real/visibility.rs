@@ -17,7 +17,7 @@ use std::process::Command;
 /// Other users' processes do not exist for this supervisor. Its own trees are cared for all the same, and a process
 /// of another user with the right marker, which it cannot see, lives.
 #[tokio::test]
-async fn c20_r_hidden_processes_are_not_missed_and_not_touched() {
+async fn hidden_processes_are_not_missed_and_not_touched() {
     possible!(Ability::Root, Ability::HiddenProc, Ability::ForeignUser);
     let mut host = Host::of_user(FOREIGN_UID, "reap_term_ms = 300");
     let uid = FOREIGN_UID.to_string();
@@ -76,7 +76,7 @@ const OWNER_UID: u32 = 65_011;
 /// A program that its own user cannot read, or that runs with the rights of another one, has an environment that nobody but root can read. The adapter is known by
 /// its inode; a process that only its marker could prove is left alone.
 #[tokio::test]
-async fn c21_r_an_unreadable_environment_proves_nothing() {
+async fn an_unreadable_environment_proves_nothing() {
     possible!(Ability::Root, Ability::ForeignUser);
     for hidden in [Hidden::Unreadable, Hidden::SetUserId] {
         an_environment_is_hidden(hidden).await;
@@ -126,7 +126,7 @@ async fn an_environment_is_hidden(hidden: Hidden) {
 
 /// A container's filter refuses pidfds: the supervisor says so, and works with directories of `/proc`.
 #[tokio::test]
-async fn c25_r_without_pidfds_the_ladder_drops_and_trees_still_end() {
+async fn without_pidfds_the_ladder_drops_and_trees_still_end() {
     possible!(Ability::Seccomp);
     for errno in [libc::ENOSYS, libc::EPERM] {
         let mut host = Host::idle("reap_term_ms = 300");
@@ -161,7 +161,7 @@ async fn c25_r_without_pidfds_the_ladder_drops_and_trees_still_end() {
 /// No signal can be sent through a handle at all: nothing is signalled by number instead, a rung that needs signals is
 /// refused, and what an earlier supervisor left is kept open until it can be ended.
 #[tokio::test]
-async fn c25_r_without_signals_through_handles_nothing_is_guessed() {
+async fn without_signals_through_handles_nothing_is_guessed() {
     possible!(Ability::Seccomp);
     // A control group would end it without a signal.
     let mut host = Host::idle("rung = \"R2\"\nreap_term_ms = 100\nreap_kill_ms = 200");
@@ -195,7 +195,7 @@ async fn c25_r_without_signals_through_handles_nothing_is_guessed() {
 /// A grandchild that has left its session, its parents and its environment behind, inside of a pid namespace of its
 /// own, goes with the tree: by its wrapper, and after the wrapper's death.
 #[tokio::test]
-async fn c32_r_what_hides_in_a_nested_pid_namespace_goes_too() {
+async fn what_hides_in_a_nested_pid_namespace_goes_too() {
     possible!(Ability::PidNamespace);
     let host = Host::new();
     let mut gateway = host.gateway().connect().await;
@@ -237,7 +237,7 @@ fn named(mark: &str) -> Vec<i32> {
 
 /// The process list cannot be read: nobody is signalled, no lease is judged, and the next start does the work.
 #[tokio::test]
-async fn a04_r_without_a_process_list_no_lease_is_judged() {
+async fn without_a_process_list_no_lease_is_judged() {
     possible!(Ability::Seccomp);
     let mut host = Host::new();
     let identity = host.gateway();
@@ -266,7 +266,7 @@ async fn a04_r_without_a_process_list_no_lease_is_judged() {
 
 /// A lease without a pid, with no, one and two processes that carry its marker: these are its tree, and nothing else.
 #[tokio::test]
-async fn a08_r_a_lease_without_pids_is_judged_by_its_marker_alone() {
+async fn a_lease_without_pids_is_judged_by_its_marker_alone() {
     for count in 0..3 {
         let mut host = Host::new();
         let identity = host.gateway();
@@ -294,7 +294,7 @@ async fn a08_r_a_lease_without_pids_is_judged_by_its_marker_alone() {
 /// No process can be made, at whatever point of a start: it fails in words, nothing stays, and it works again when
 /// the limit is gone.
 #[tokio::test]
-async fn c68_r_a_start_that_cannot_fork_leaves_nothing() {
+async fn a_start_that_cannot_fork_leaves_nothing() {
     possible!(Ability::Root, Ability::ForeignUser);
     // A user of its own, since the limit counts all processes of a user.
     let uid = 60_000 + std::process::id() % 4_000;

@@ -9,7 +9,7 @@ use acp_supervisor::strays;
 use acp_supervisor::sys::Signal::{Cont, Kill, Term};
 
 #[tokio::test(start_paused = true)]
-async fn c37_a08_s_an_orphaned_tree_is_ended_children_first() {
+async fn an_orphaned_tree_is_ended_children_first() {
     for state in [Bound, Open] {
         let mut s = Stage::new().await;
         let (tree, other) =
@@ -27,7 +27,7 @@ async fn c37_a08_s_an_orphaned_tree_is_ended_children_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c37_s_what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
+async fn what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     s.harden(&tree);
@@ -40,7 +40,7 @@ async fn c37_s_what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before(
 }
 
 #[tokio::test(start_paused = true)]
-async fn c37_s_what_is_born_meanwhile_is_ended_too() {
+async fn what_is_born_meanwhile_is_ended_too() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     s.harden(&tree);
@@ -56,7 +56,7 @@ async fn c37_s_what_is_born_meanwhile_is_ended_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c37_s_a_stopped_tree_is_continued_so_that_it_can_end() {
+async fn a_stopped_tree_is_continued_so_that_it_can_end() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     for pid in tree.pids() {
@@ -69,7 +69,7 @@ async fn c37_s_a_stopped_tree_is_continued_so_that_it_can_end() {
 
 /// As long as the wrapper lives it is the parent of what loses its own: it is killed when nothing else is left.
 #[tokio::test(start_paused = true)]
-async fn c29_s_the_wrapper_is_killed_last() {
+async fn the_wrapper_is_killed_last() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     s.harden(&tree);
@@ -81,7 +81,7 @@ async fn c29_s_the_wrapper_is_killed_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a08_s_a_lease_without_a_number_is_found_by_its_marker() {
+async fn a_lease_without_a_number_is_found_by_its_marker() {
     for matches in 0..=2 {
         let mut s = Stage::new().await;
         let tree = s.orphan(Reserved).await;
@@ -99,7 +99,7 @@ async fn a08_s_a_lease_without_a_number_is_found_by_its_marker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a02_s_who_changes_identity_after_sigterm_gets_no_sigkill() {
+async fn who_changes_identity_after_sigterm_gets_no_sigkill() {
     for root in [true, false] {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -121,7 +121,7 @@ async fn a02_s_who_changes_identity_after_sigterm_gets_no_sigkill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a10_s_survivors_are_named_and_their_lease_is_not_closed() {
+async fn survivors_are_named_and_their_lease_is_not_closed() {
     for foreign in [true, false] {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -143,7 +143,7 @@ async fn a10_s_survivors_are_named_and_their_lease_is_not_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a20_s_the_dead_that_nobody_collects_are_dead() {
+async fn the_dead_that_nobody_collects_are_dead() {
     for inode in [true, false] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         s.kernel().edit(1, |t| t.reaps = false);
@@ -161,7 +161,7 @@ async fn a20_s_the_dead_that_nobody_collects_are_dead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c65_s_a_closing_lease_is_taken_up_again_after_a_fresh_look() {
+async fn a_closing_lease_is_taken_up_again_after_a_fresh_look() {
     let mut s = Stage::new().await;
     let (lives, gone, reused) = (s.orphan(Closing).await, s.orphan(Closing).await, s.orphan(Closing).await);
     s.kernel().vanish(gone.lease);
@@ -176,7 +176,7 @@ async fn c65_s_a_closing_lease_is_taken_up_again_after_a_fresh_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c66_s_of_two_leases_with_one_process_the_newest_owns_it() {
+async fn of_two_leases_with_one_process_the_newest_owns_it() {
     // Start times may be shifted meanwhile: the inode alone proves it.
     for shift in [0, 77] {
         let mut s = Stage::new().await;
@@ -198,7 +198,7 @@ async fn c66_s_of_two_leases_with_one_process_the_newest_owns_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c66_s_without_inodes_the_environment_says_whose_a_process_is() {
+async fn without_inodes_the_environment_says_whose_a_process_is() {
     let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
     let tree = s.orphan(Open).await;
     let mut other = s.plant_at(9_000, tree.gateway);
@@ -213,7 +213,7 @@ async fn c66_s_without_inodes_the_environment_says_whose_a_process_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c63_s_a_lease_whose_processes_are_missing_is_lost() {
+async fn a_lease_whose_processes_are_missing_is_lost() {
     for state in [Reserved, Bound, Open] {
         let mut s = Stage::new().await;
         let tree = s.orphan(state).await;
@@ -228,7 +228,7 @@ async fn c63_s_a_lease_whose_processes_are_missing_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c44_s_closing_twice_is_closing_once() {
+async fn closing_twice_is_closing_once() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     let tree = s.grow(id);
@@ -247,7 +247,7 @@ async fn c44_s_closing_twice_is_closing_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c44_s_a_close_during_the_end_of_the_agent_signals_nobody_twice() {
+async fn a_close_during_the_end_of_the_agent_signals_nobody_twice() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     let tree = s.grow(id);
@@ -264,7 +264,7 @@ async fn c44_s_a_close_during_the_end_of_the_agent_signals_nobody_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a10_s_a_close_that_ends_nothing_escalates_and_names_what_survives() {
+async fn a_close_that_ends_nothing_escalates_and_names_what_survives() {
     let mut s = Stage::new().await;
     s.sys.wrapper.lock().unwrap().deaf = true;
     let id = s.spawn().await;
@@ -287,7 +287,7 @@ async fn a10_s_a_close_that_ends_nothing_escalates_and_names_what_survives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a15_s_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
+async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     let tree = s.grow(id);
@@ -300,7 +300,7 @@ async fn a15_s_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lo
 }
 
 #[tokio::test(start_paused = true)]
-async fn c72_s_what_the_same_process_holds_it_keeps_across_an_exec() {
+async fn what_the_same_process_holds_it_keeps_across_an_exec() {
     // A program that was replaced in place has its number, its start time and its inode.
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
@@ -349,7 +349,7 @@ async fn escalation(handed: Option<(u64, u64)>) -> [u64; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c72_s_a_lease_that_is_handed_over_keeps_the_timers_of_its_end() {
+async fn a_lease_that_is_handed_over_keeps_the_timers_of_its_end() {
     let close = |a: u64, b: u64| a.abs_diff(b) <= SLACK_MS;
     let [term, kill] = escalation(None).await;
     assert!(close(term, GRACES.eof_ms) && kill > term + GRACES.term_ms, "{term}, {kill}");
@@ -367,7 +367,7 @@ async fn c72_s_a_lease_that_is_handed_over_keeps_the_timers_of_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c72_s_a_wrapper_that_dies_while_nobody_drives_its_lease_is_noticed() {
+async fn a_wrapper_that_dies_while_nobody_drives_its_lease_is_noticed() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     let tree = s.grow(id);
@@ -379,7 +379,7 @@ async fn c72_s_a_wrapper_that_dies_while_nobody_drives_its_lease_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c72_s_a_supervisor_that_ends_drains_its_leases() {
+async fn a_supervisor_that_ends_drains_its_leases() {
     let mut s = Stage::new().await;
     s.sys.wrapper.lock().unwrap().deaf = true;
     let (one, two) = (s.spawn().await, s.spawn().await);
@@ -415,7 +415,7 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     let tree = s.grow(id);
-    let look = |s: &Stage| strays::look(&s.context, s.sys.as_ref());
+    let look = |s: &Stage| strays::reap_orphans(&s.context, s.sys.as_ref());
     look(&s);
     assert!(s.untouched(&tree), "a child that is held is no stray");
     // A daemon of a tree that has lost its wrapper, hidden behind nothing and nobody's marker.
@@ -436,7 +436,7 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c20_c24_s_what_cannot_be_read_any_more_is_not_forgotten() {
+async fn what_cannot_be_read_any_more_is_not_forgotten() {
     let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
     let tree = s.orphan(Open).await;
     s.harden(&tree);
@@ -457,7 +457,7 @@ async fn c20_c24_s_what_cannot_be_read_any_more_is_not_forgotten() {
 
 /// The leader of a group is dead and collected, and the group is not empty.
 #[tokio::test(start_paused = true)]
-async fn c26_c27_s_a_group_outlives_its_leader_and_is_ended_all_the_same() {
+async fn a_group_outlives_its_leader_and_is_ended_all_the_same() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     s.harden(&tree);
@@ -469,7 +469,7 @@ async fn c26_c27_s_a_group_outlives_its_leader_and_is_ended_all_the_same() {
 
 /// The group is empty and its number leads a stranger's group now.
 #[tokio::test(start_paused = true)]
-async fn c28_s_a_group_number_that_was_given_away_is_nobody_of_ours() {
+async fn a_group_number_that_was_given_away_is_nobody_of_ours() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     s.kernel().exit(tree.child, ExitStatus::Exited(0));
@@ -483,7 +483,7 @@ async fn c28_s_a_group_number_that_was_given_away_is_nobody_of_ours() {
 
 /// All that is left of a group are the dead that nobody collects.
 #[tokio::test(start_paused = true)]
-async fn c35_s_a_group_of_the_dead_is_dead() {
+async fn a_group_of_the_dead_is_dead() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Closing).await;
     s.kernel().edit(tree.wrapper, |t| t.reaps = false);

@@ -15,7 +15,7 @@ fn replace_by_stranger(s: &Stage, tree: &Tree) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c01_a01_s_a_number_that_a_stranger_has_now_is_left_alone() {
+async fn a_number_that_a_stranger_has_now_is_left_alone() {
     for inode in [true, false] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let tree = s.orphan(Open).await;
@@ -27,7 +27,7 @@ async fn c01_a01_s_a_number_that_a_stranger_has_now_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c01_a02_s_a_number_that_changes_hands_between_look_and_signal_is_left_alone() {
+async fn a_number_that_changes_hands_between_look_and_signal_is_left_alone() {
     for call in [Call::Open(0), Call::Evidence(0)] {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -47,7 +47,7 @@ async fn c01_a02_s_a_number_that_changes_hands_between_look_and_signal_is_left_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn c02_s_a_number_reused_in_the_same_tick_is_told_by_the_inode() {
+async fn a_number_reused_in_the_same_tick_is_told_by_the_inode() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     replace_by_stranger(&s, &tree);
@@ -60,7 +60,7 @@ async fn c02_s_a_number_reused_in_the_same_tick_is_told_by_the_inode() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c03_s_without_inodes_the_environment_must_agree_too() {
+async fn without_inodes_the_environment_must_agree_too() {
     let other = LeaseId::mint();
     for (name, environ_of, secret, want) in [
         ("nothing in it", None, false, Lost),
@@ -86,7 +86,7 @@ async fn c03_s_without_inodes_the_environment_must_agree_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c04_a01_s_another_gateways_wrapper_under_the_same_number_is_left_alone() {
+async fn another_gateways_wrapper_under_the_same_number_is_left_alone() {
     for inode in [true, false] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let tree = s.orphan(Open).await;
@@ -101,7 +101,7 @@ async fn c04_a01_s_another_gateways_wrapper_under_the_same_number_is_left_alone(
 }
 
 #[tokio::test(start_paused = true)]
-async fn c05_a01_s_of_two_leases_of_one_gateway_only_the_newer_acts_on_a_reused_number() {
+async fn of_two_leases_of_one_gateway_only_the_newer_acts_on_a_reused_number() {
     for (inode, lives) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let old = s.orphan(Open).await;
@@ -127,7 +127,7 @@ async fn c05_a01_s_of_two_leases_of_one_gateway_only_the_newer_acts_on_a_reused_
 }
 
 #[tokio::test(start_paused = true)]
-async fn c06_a03_s_what_a_command_looks_like_decides_nothing() {
+async fn what_a_command_looks_like_decides_nothing() {
     for inode in [true, false] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let tree = s.orphan(Open).await;
@@ -145,7 +145,7 @@ async fn c06_a03_s_what_a_command_looks_like_decides_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c09_s_a_name_forges_nothing() {
+async fn a_name_forges_nothing() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     let stranger = s.kernel().free_pid();
@@ -160,7 +160,7 @@ async fn c09_s_a_name_forges_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c15_s_the_number_of_a_thread_is_no_process() {
+async fn the_number_of_a_thread_is_no_process() {
     for (pidfd, same_tick) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut s = Stage::on(|k| (k.abilities.pidfd, k.abilities.pidfs_inode) = (pidfd, pidfd)).await;
         let tree = s.orphan(Open).await;
@@ -178,7 +178,7 @@ async fn c15_s_the_number_of_a_thread_is_no_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a19_s_neither_the_own_line_nor_init_is_ever_signalled() {
+async fn neither_the_own_line_nor_init_is_ever_signalled() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     // They carry its marker, and are as young as it is.
@@ -193,7 +193,7 @@ async fn a19_s_neither_the_own_line_nor_init_is_ever_signalled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a19_s_the_number_of_an_ancestor_that_has_ended_protects_nobody() {
+async fn the_number_of_an_ancestor_that_has_ended_protects_nobody() {
     const SHELL: i32 = 450;
     let mut s = Stage::on(|k| {
         k.place(SHELL, 1, "shell");

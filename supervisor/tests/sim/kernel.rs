@@ -4,9 +4,9 @@
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, ExitStatus};
-use acp_supervisor::core::lease::{NsInit, ProcessRecord, Scope};
+use acp_supervisor::core::lease::{NsInit, PidScope, ProcessRecord};
 use acp_supervisor::core::verify::Marker;
-use acp_supervisor::sys::{Abilities, Signal};
+use acp_supervisor::sys::{KernelFeatures, Signal};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use tokio::time::Instant;
 
@@ -104,8 +104,8 @@ pub(crate) struct Kernel {
     next_serial: u64,
     next_pid: i32,
     began: Instant,
-    pub(crate) scope: Option<Scope>,
-    pub(crate) abilities: Abilities,
+    pub(crate) scope: Option<PidScope>,
+    pub(crate) abilities: KernelFeatures,
     /// Our own user; 0 may signal everybody.
     pub(crate) uid: u32,
     pub(crate) list_fails: bool,
@@ -143,7 +143,7 @@ pub(crate) fn environ(lease: LeaseId, gateway: GatewayInstanceId) -> Vec<u8> {
 impl Kernel {
     /// A machine with an init process and the supervisor under test.
     pub(crate) fn new() -> Self {
-        let abilities = Abilities {
+        let abilities = KernelFeatures {
             signals: true,
             pidfd: true,
             pidfs_inode: true,
@@ -151,7 +151,7 @@ impl Kernel {
             scm_pidfd: false,
             proc_list: true,
             subreaper: true,
-            ..Abilities::NONE
+            ..KernelFeatures::NONE
         };
         let mut kernel = Self {
             tasks: BTreeMap::new(),
@@ -179,7 +179,7 @@ impl Kernel {
         kernel.edit(ME, |t| (t.subreaper, t.reaps) = (true, false));
         let init = kernel.task(1);
         let init = NsInit { start_ticks: Some(init.start_ticks), inode: Some(init.inode) };
-        kernel.scope = Some(Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init });
+        kernel.scope = Some(PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init });
         kernel
     }
 

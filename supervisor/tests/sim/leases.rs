@@ -23,7 +23,7 @@ fn loaded(s: &Stage, damage: impl FnOnce(&Path)) -> (TempDir, Result<Loaded, Sto
 }
 
 #[tokio::test(start_paused = true)]
-async fn c58_s_what_stands_before_a_torn_tail_is_reaped_and_what_is_lost_is_not_touched() {
+async fn what_stands_before_a_torn_tail_is_reaped_and_what_is_lost_is_not_touched() {
     for tail in ["torn", "cut", "zeroes"] {
         let mut s = Stage::new().await;
         let (first, second, last) = (s.orphan(Open).await, s.orphan(Open).await, s.orphan(Open).await);
@@ -56,7 +56,7 @@ async fn c58_s_what_stands_before_a_torn_tail_is_reaped_and_what_is_lost_is_not_
 }
 
 #[tokio::test(start_paused = true)]
-async fn c58_s_a_damaged_store_is_never_an_empty_one() {
+async fn a_damaged_store_is_never_an_empty_one() {
     for damage in ["empty", "garbage", "gone but for its log"] {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -71,7 +71,7 @@ async fn c58_s_a_damaged_store_is_never_an_empty_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c60_s_a_store_that_is_taken_away_is_written_anew_and_living_trees_stay() {
+async fn a_store_that_is_taken_away_is_written_anew_and_living_trees_stay() {
     for replaced in [false, true] {
         let mut s = Stage::new().await;
         let (one, two) = (s.spawn().await, s.spawn().await);
@@ -96,7 +96,7 @@ async fn c60_s_a_store_that_is_taken_away_is_written_anew_and_living_trees_stay(
 }
 
 #[tokio::test(start_paused = true)]
-async fn c61_s_a_crash_at_any_page_of_a_checkpoint_leaves_one_version() {
+async fn a_crash_at_any_page_of_a_checkpoint_leaves_one_version() {
     const PAGE: usize = 4_096;
     let mut s = Stage::new().await;
     let trees = [s.orphan(Open).await, s.orphan(Open).await];
@@ -130,7 +130,7 @@ fn checkpointed(dir: &Path) -> Vec<u8> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c64_s_with_a_newer_store_nothing_is_written_and_nothing_is_started() {
+async fn with_a_newer_store_nothing_is_written_and_nothing_is_started() {
     let mut s = Stage::on_store(|dir| {
         drop(Store::open(dir).unwrap());
         newer(dir);
@@ -153,7 +153,7 @@ fn newer(dir: &Path) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c64_s_with_a_newer_store_what_an_earlier_supervisor_left_is_seen_and_not_touched() {
+async fn with_a_newer_store_what_an_earlier_supervisor_left_is_seen_and_not_touched() {
     for (state, ended) in [(Open, None), (LeaseState::Closing, None), (LeaseState::Lost, Some(1))] {
         // A supervisor of that version dies beside its trees; then an older program starts on the same machine.
         let mut before = Stage::new().await;

@@ -3,7 +3,7 @@
 use crate::kernel::{EARLIER, ME};
 use crate::stage::{Stage, Tree, WALL_MS};
 use acp_shared::protocol::LeaseState::{Closed, Closing, Lost, Open, Reserved};
-use acp_supervisor::core::retain::{Rest, WALL_SETTLES_MS};
+use acp_supervisor::core::retain::{LostFinding, WALL_SETTLES_MS};
 use acp_supervisor::sys::Signal;
 
 const DAY_MS: u64 = 24 * 3_600 * 1_000;
@@ -18,7 +18,7 @@ async fn lost(s: &mut Stage) -> Tree {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c63_s_a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
+async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
     for (state, want) in [(Reserved, Lost), (Open, Lost), (Closing, Closed)] {
         let mut s = Stage::new().await;
         let tree = s.orphan(state).await;
@@ -27,7 +27,7 @@ async fn c63_s_a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_t
         assert_eq!((s.state(&tree), s.sent()), (want, vec![]), "{state}");
         s.rewrite(&tree, |l| l.ended_at_ms = Some(WALL_MS)).await;
         s.look_at_lost().await;
-        let proved = matches!(s.rests.get(&tree.lease), Some(Rest::Gone(_)));
+        let proved = matches!(s.lost_findings.get(&tree.lease), Some(LostFinding::Gone(_)));
         assert_eq!(proved, want == Lost, "{state}");
         for after_ms in [0, DAY_MS, KEEP_MS] {
             s.forget_after(after_ms, 0).await;
@@ -39,7 +39,7 @@ async fn c63_s_a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn c63_s_retention_alone_forgets_nothing_that_is_lost() {
+async fn retention_alone_forgets_nothing_that_is_lost() {
     let mut s = Stage::new().await;
     let tree = lost(&mut s).await;
     s.kernel().vanish(tree.lease);
@@ -51,7 +51,7 @@ async fn c63_s_retention_alone_forgets_nothing_that_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_s_a_clock_that_is_set_by_years_forgets_nothing_at_once() {
+async fn a_clock_that_is_set_by_years_forgets_nothing_at_once() {
     let years = (3_650 * DAY_MS).cast_signed();
     for set_ms in [years, -years] {
         let mut s = Stage::new().await;
@@ -67,7 +67,7 @@ async fn c16_s_a_clock_that_is_set_by_years_forgets_nothing_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h23_s_a_lost_tree_that_is_there_after_all_is_ended() {
+async fn a_lost_tree_that_is_there_after_all_is_ended() {
     let mut s = Stage::new().await;
     let tree = lost(&mut s).await;
     s.harden(&tree);
@@ -80,7 +80,7 @@ async fn h23_s_a_lost_tree_that_is_there_after_all_is_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h23_s_what_this_supervisor_itself_gave_up_is_looked_at_too() {
+async fn what_this_supervisor_itself_gave_up_is_looked_at_too() {
     let mut s = Stage::new().await;
     let tree = lost(&mut s).await;
     let me = s.context.me;
@@ -91,7 +91,7 @@ async fn h23_s_what_this_supervisor_itself_gave_up_is_looked_at_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h23_s_a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
+async fn a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
     type Spoil = fn(&mut Stage, &Tree);
     let spoils: [(&str, Spoil); 4] = [
         ("its supervisor lives", |s, _| {
@@ -116,7 +116,11 @@ async fn h23_s_a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
             s.kernel().edit(pid, |t| t.tree = None);
         }
         s.look_at_lost().await;
-        assert!(matches!(s.rests.get(&tree.lease), Some(Rest::Unproved(_))), "{name}: {:?}", s.rests);
+        assert!(
+            matches!(s.lost_findings.get(&tree.lease), Some(LostFinding::Unproved(_))),
+            "{name}: {:?}",
+            s.lost_findings
+        );
         assert!(s.untouched(&tree), "{name}");
         s.forget_after(100 * KEEP_MS, 0).await;
         assert_eq!((s.leases.len(), s.state(&tree)), (1, Lost), "{name}");
@@ -124,7 +128,7 @@ async fn h23_s_a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c03_s_a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is_gone() {
+async fn a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is_gone() {
     // Without inodes a process with number and start time as recorded, and another environment, may be a stranger.
     let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
     let tree = lost(&mut s).await;
@@ -133,7 +137,11 @@ async fn c03_s_a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is
     }
     s.kernel().ours.clear();
     s.look_at_lost().await;
-    assert!(matches!(s.rests.get(&tree.lease), Some(Rest::Unproved(_))), "{:?}", s.rests);
+    assert!(
+        matches!(s.lost_findings.get(&tree.lease), Some(LostFinding::Unproved(_))),
+        "{:?}",
+        s.lost_findings
+    );
     assert!(s.untouched(&tree));
     s.forget_after(100 * KEEP_MS, 0).await;
     assert_eq!(s.leases.len(), 1);

@@ -104,7 +104,7 @@ const ROWS: [Row; 9] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn a01_a02_a04_s_acpx_01_to_09() {
+async fn acpx_01_to_09() {
     for row in ROWS {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -129,7 +129,7 @@ async fn a01_a02_a04_s_acpx_01_to_09() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a08_a09_s_acpx_10_a_pending_lease_of_another_gateway_signals_nobody() {
+async fn acpx_10_a_pending_lease_of_another_gateway_signals_nobody() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Reserved).await;
     // The tree says that it is of this lease, and of another gateway.

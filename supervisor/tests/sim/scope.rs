@@ -3,10 +3,10 @@
 use crate::kernel::{EARLIER, ME};
 use crate::stage::{Stage, Tree};
 use acp_shared::protocol::LeaseState::{Closed, Lost, Open};
-use acp_supervisor::core::lease::{NsInit, ProcessRecord, Scope};
+use acp_supervisor::core::lease::{NsInit, PidScope, ProcessRecord};
 
 /// Reaps a lease that was recorded in another scope, with a tree here that only looks like its own.
-async fn reaped_from(change: impl Fn(&mut Scope), inode: bool) -> (Stage, Tree) {
+async fn reaped_from(change: impl Fn(&mut PidScope), inode: bool) -> (Stage, Tree) {
     let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
     let tree = s.orphan(Open).await;
     s.kernel().ours.clear();
@@ -17,7 +17,7 @@ async fn reaped_from(change: impl Fn(&mut Scope), inode: bool) -> (Stage, Tree) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn c10_s_a_lease_of_an_earlier_boot_is_lost_without_a_look_at_processes() {
+async fn a_lease_of_an_earlier_boot_is_lost_without_a_look_at_processes() {
     let (s, tree) = reaped_from(|scope| scope.boot_id = "earlier".into(), true).await;
     assert_eq!(s.state(&tree), Lost);
     assert_eq!(s.kernel().lists, 0, "the process list was not read");
@@ -30,7 +30,7 @@ async fn c10_s_a_lease_of_an_earlier_boot_is_lost_without_a_look_at_processes() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn c11_s_a_lease_of_another_pid_namespace_is_lost_and_nothing_signalled() {
+async fn a_lease_of_another_pid_namespace_is_lost_and_nothing_signalled() {
     for inode in [true, false] {
         let (s, tree) = reaped_from(|scope| scope.pidns += 1, inode).await;
         assert_eq!(s.state(&tree), Lost);
@@ -38,17 +38,17 @@ async fn c11_s_a_lease_of_another_pid_namespace_is_lost_and_nothing_signalled() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn c12_s_a_reused_namespace_number_is_told_by_its_first_process() {
-    let inode = |scope: &mut Scope| scope.init.inode = scope.init.inode.map(|i| i - 1);
+async fn a_reused_namespace_number_is_told_by_its_first_process() {
+    let inode = |scope: &mut PidScope| scope.init.inode = scope.init.inode.map(|i| i - 1);
     let (s, tree) = reaped_from(inode, true).await;
     assert_eq!(s.state(&tree), Lost);
-    let ticks = |scope: &mut Scope| scope.init = NsInit { start_ticks: Some(5), inode: None };
+    let ticks = |scope: &mut PidScope| scope.init = NsInit { start_ticks: Some(5), inode: None };
     let (s, tree) = reaped_from(ticks, false).await;
     assert_eq!(s.state(&tree), Lost);
 }
 
 #[tokio::test(start_paused = true)]
-async fn c12_c13_s_the_first_process_is_compared_by_what_both_know() {
+async fn the_first_process_is_compared_by_what_both_know() {
     // Seen from another time namespace every start time is shifted: the inode of the first process stands.
     for init in [
         |init: NsInit| NsInit { start_ticks: init.start_ticks.map(|t| t + 77), ..init },
@@ -66,7 +66,7 @@ async fn c12_c13_s_the_first_process_is_compared_by_what_both_know() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c13_s_a_shifted_start_time_is_no_proof_against_the_inode() {
+async fn a_shifted_start_time_is_no_proof_against_the_inode() {
     for shift in [-500_i64, 500] {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -95,7 +95,7 @@ fn by_another_clock(lease: &mut acp_supervisor::core::lease::Lease, shift: i64) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn c13_s_without_inodes_a_shifted_start_time_proves_nothing() {
+async fn without_inodes_a_shifted_start_time_proves_nothing() {
     for shift in [-100, 10_000_000] {
         for first_has_inode in [true, false] {
             let mut s = Stage::on(|k| {
@@ -121,7 +121,7 @@ async fn c13_s_without_inodes_a_shifted_start_time_proves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c13_c17_s_a_living_supervisor_is_not_taken_for_dead_by_another_clock() {
+async fn a_living_supervisor_is_not_taken_for_dead_by_another_clock() {
     for (inode, why) in [
         (true, "the supervisor that spawned it lives"),
         (false, "it cannot be told whether the supervisor that spawned it lives"),
@@ -145,7 +145,7 @@ async fn c13_c17_s_a_living_supervisor_is_not_taken_for_dead_by_another_clock() 
 /// Of the tree only what has left its session is there, known by its marker alone. Whether it is as old as the tree
 /// another clock does not say, unless the wrapper itself does.
 #[tokio::test(start_paused = true)]
-async fn c13_c23_s_how_old_a_marked_process_is_another_clock_does_not_say() {
+async fn how_old_a_marked_process_is_another_clock_does_not_say() {
     for (shift, wrapper_lives) in [(-1_000, true), (1_000, true), (-1_000, false), (1_000, false)] {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -163,7 +163,7 @@ async fn c13_c23_s_how_old_a_marked_process_is_another_clock_does_not_say() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c14_a19_s_impossible_processes_are_rejected_when_a_row_is_loaded() {
+async fn impossible_processes_are_rejected_when_a_row_is_loaded() {
     for (what, columns) in [
         ("no number", "wrapper_pid = 0"),
         ("init", "wrapper_pid = 1, sid = 1"),
@@ -196,7 +196,7 @@ async fn c14_a19_s_impossible_processes_are_rejected_when_a_row_is_loaded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c14_s_a_row_that_names_this_supervisor_signals_nobody() {
+async fn a_row_that_names_this_supervisor_signals_nobody() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     s.kernel().vanish(tree.lease);
@@ -211,7 +211,7 @@ async fn c14_s_a_row_that_names_this_supervisor_signals_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_s_the_wall_clock_decides_nothing() {
+async fn the_wall_clock_decides_nothing() {
     for started_at_ms in [0, 3_600_000, i64::MAX.unsigned_abs()] {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -229,7 +229,7 @@ fn with_its_supervisor(s: &Stage) -> ProcessRecord {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c17_a09_s_a_living_supervisors_leases_are_its_own_business() {
+async fn a_living_supervisors_leases_are_its_own_business() {
     for (inode, shown, line) in [
         (true, true, "the supervisor that spawned it lives"),
         (false, true, "the supervisor that spawned it lives"),
@@ -251,7 +251,7 @@ async fn c17_a09_s_a_living_supervisors_leases_are_its_own_business() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c17_s_an_inode_that_cannot_be_read_any_more_leaves_a_lease_alone() {
+async fn an_inode_that_cannot_be_read_any_more_leaves_a_lease_alone() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     let supervisor = with_its_supervisor(&s);
@@ -264,7 +264,7 @@ async fn c17_s_an_inode_that_cannot_be_read_any_more_leaves_a_lease_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c17_s_a_dead_supervisors_leases_are_orphans_whoever_has_its_number() {
+async fn a_dead_supervisors_leases_are_orphans_whoever_has_its_number() {
     for (inode, zombie) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let tree = s.orphan(Open).await;

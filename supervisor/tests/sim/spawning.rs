@@ -16,12 +16,12 @@ async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
     // What the supervisor no longer waits for is collected by its look for strays.
     for _ in 0..50 {
         s.pass(10).await;
-        strays::look(&s.context, s.sys.as_ref());
+        strays::reap_orphans(&s.context, s.sys.as_ref());
     }
     assert!(s.kernel().alive(id).is_empty());
     assert_eq!(s.kernel().execs, 0, "the adapter was never let go");
     assert!(!s.kernel().tasks().any(|t| t.ppid == ME), "every child is collected");
-    assert!(s.context.children.lock().unwrap().held.is_empty());
+    assert!(s.context.children.lock().unwrap().registered.is_empty());
     assert!(s.context.roots.lock().unwrap().is_empty());
 }
 
@@ -44,7 +44,7 @@ async fn a_start_that_succeeds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c59_s_without_a_durable_reservation_nothing_is_started() {
+async fn without_a_durable_reservation_nothing_is_started() {
     let mut s = Stage::new().await;
     s.damage(&trigger("reserved"));
     let id = s.spawn().await;
@@ -55,7 +55,7 @@ async fn c59_s_without_a_durable_reservation_nothing_is_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c59_s_without_a_durable_binding_the_adapter_is_not_let_go() {
+async fn without_a_durable_binding_the_adapter_is_not_let_go() {
     let mut s = Stage::new().await;
     s.damage(&trigger("bound"));
     let id = s.spawn().await;
@@ -71,7 +71,7 @@ async fn c59_s_without_a_durable_binding_the_adapter_is_not_let_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c59_s_processes_are_ended_even_where_nothing_can_be_written() {
+async fn processes_are_ended_even_where_nothing_can_be_written() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     // A start is answered before the disk says so.
@@ -84,7 +84,7 @@ async fn c59_s_processes_are_ended_even_where_nothing_can_be_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c68_s_a_start_without_resources_fails_cleanly() {
+async fn a_start_without_resources_fails_cleanly() {
     for (name, script) in [
         ("fork: EAGAIN", Wrapper { cannot_fork: true, ..Wrapper::default() }),
         ("pidfd_open: EMFILE", Wrapper { no_descriptors: true, ..Wrapper::default() }),
@@ -100,7 +100,7 @@ async fn c68_s_a_start_without_resources_fails_cleanly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c69_s_a_hello_that_lies_ends_the_own_child_alone() {
+async fn a_hello_that_lies_ends_the_own_child_alone() {
     for lie in 0..4 {
         let mut s = Stage::new().await;
         let other = s.plant_at(9_000, acp_shared::ids::GatewayInstanceId::mint());
@@ -120,7 +120,7 @@ async fn c69_s_a_hello_that_lies_ends_the_own_child_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c69_s_a_hello_of_another_sender_is_not_believed() {
+async fn a_hello_of_another_sender_is_not_believed() {
     // The kernel says who sent it: this test, which is not the wrapper that the faked kernel knows.
     let mut s = Stage::on(|k| k.abilities.scm_pidfd = true).await;
     let id = s.spawn().await;
@@ -135,7 +135,7 @@ async fn c69_s_a_hello_of_another_sender_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c69_s_an_adapter_must_be_the_wrappers_own_group_in_its_session() {
+async fn an_adapter_must_be_the_wrappers_own_group_in_its_session() {
     for what in 0..3 {
         let mut s = Stage::new().await;
         let now = s.kernel().now_ms();
@@ -169,7 +169,7 @@ async fn a_wrapper_that_says_nothing_is_given_up() {
 
 /// Where orphans of strangers could come here nobody is killed, and who is dead is collected all the same.
 #[tokio::test(start_paused = true)]
-async fn c36_c68_s_the_dead_of_failed_starts_are_collected_without_the_part_of_a_subreaper_too() {
+async fn the_dead_of_failed_starts_are_collected_without_the_part_of_a_subreaper_too() {
     let mut s = Stage::on(|k| k.abilities.subreaper = false).await;
     let other = s.kernel().fork(ME, "other");
     s.kernel().setsid(other);
@@ -178,17 +178,17 @@ async fn c36_c68_s_the_dead_of_failed_starts_are_collected_without_the_part_of_a
     assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
     for _ in 0..50 {
         s.pass(10).await;
-        strays::look(&s.context, s.sys.as_ref());
+        strays::reap_orphans(&s.context, s.sys.as_ref());
     }
     assert!(s.kernel().runs(other), "it is not ours");
     s.kernel().exit(other, acp_shared::launch::ExitStatus::Exited(0));
-    strays::look(&s.context, s.sys.as_ref());
+    strays::reap_orphans(&s.context, s.sys.as_ref());
     nothing_is_left(&mut s, id).await;
 }
 
 /// A program on a disk that does not answer.
 #[tokio::test(start_paused = true)]
-async fn c68_s_a_start_that_hangs_holds_up_nobody_else() {
+async fn a_start_that_hangs_holds_up_nobody_else() {
     let s = Stage::new().await;
     let (begins, begun) = sync_channel(1);
     let (release, wait) = sync_channel::<()>(0);
@@ -204,21 +204,21 @@ async fn c68_s_a_start_that_hangs_holds_up_nobody_else() {
     let context = Arc::clone(&s.context);
     let (done, said) = sync_channel(1);
     let others = std::thread::spawn(move || {
-        context.keep_child(7_778);
-        context.forget_child(7_778);
-        done.send((context.has_children(), context.strays())).unwrap();
+        context.track_child(7_778);
+        context.release_child(7_778);
+        done.send((context.has_children(), context.orphans())).unwrap();
     });
     let said = said.recv_timeout(Duration::from_secs(20));
     drop(release);
     assert_eq!(said, Ok((false, vec![])));
     others.join().unwrap();
     assert_eq!(hangs.join().unwrap().unwrap(), 7_777);
-    assert!(s.context.children.lock().unwrap().held.contains(&7_777));
-    s.context.forget_child(7_777);
+    assert!(s.context.children.lock().unwrap().registered.contains(&7_777));
+    s.context.release_child(7_777);
 }
 
 #[tokio::test(start_paused = true)]
-async fn c68_s_a_wait_that_fails_is_no_end() {
+async fn a_wait_that_fails_is_no_end() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     let tree = s.grow(id);

@@ -10,19 +10,19 @@ use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spawn};
 use acp_supervisor::config::Config;
 use acp_supervisor::context::Context;
-use acp_supervisor::core::cgroup::Subtree;
-use acp_supervisor::core::ladder::{Holding, Limits, choose};
-use acp_supervisor::core::lease::{Bound, Lease, ProcessRecord};
-use acp_supervisor::core::load::{self, Own};
-use acp_supervisor::core::retain::{Clocks, Ended, Rest, due_ms, may_be_forgotten};
+use acp_supervisor::core::cgroup::CgroupSubtree;
+use acp_supervisor::core::ladder::{CgroupLimits, Containment, select_level};
+use acp_supervisor::core::lease::{BoundProcesses, Lease, ProcessRecord};
+use acp_supervisor::core::load::{self, SupervisorIdentity};
+use acp_supervisor::core::retain::{Clocks, EndTime, LostFinding, due_ms, may_be_removed};
 use acp_supervisor::launchdir::WrapperRoot;
-use acp_supervisor::lease_task::{self, LeaseCmd, Pause};
+use acp_supervisor::lease_task::{self, LeaseCmd, PauseRequest};
 use acp_supervisor::owner::Event;
-use acp_supervisor::reaper::{self, Watch};
+use acp_supervisor::reaper::{self, ReaperContext};
 use acp_supervisor::relay::Relay;
-use acp_supervisor::relay::spools::Spools;
+use acp_supervisor::relay::spools::SpoolDir;
 use acp_supervisor::session_logs::SessionLogs;
-use acp_supervisor::spawn::Asked;
+use acp_supervisor::spawn::SpawnRequest;
 use acp_supervisor::store::{STORE_FILE, Store};
 use acp_supervisor::sys::{OpenProcess, Signal, Sys};
 use std::collections::HashMap;
@@ -74,7 +74,7 @@ pub(crate) struct Stage {
     /// Leases of which something survives.
     pub(crate) stuck: Vec<LeaseId>,
     /// What is known of lost leases.
-    pub(crate) rests: HashMap<LeaseId, Rest>,
+    pub(crate) lost_findings: HashMap<LeaseId, LostFinding>,
     commands: HashMap<LeaseId, mpsc::Sender<LeaseCmd>>,
     events: mpsc::Receiver<Event>,
     dir: TempDir,
@@ -111,31 +111,33 @@ impl Stage {
         let (store, _, loaded) = Store::open(dir.path()).unwrap();
         let (events, queue) = mpsc::channel(4096);
         let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
-        let holding = Holding {
-            rung: choose(&abilities, config.rung).unwrap(),
-            subtree: Subtree::new("/", "sim"),
-            limits: Limits::default(),
+        let containment = Containment {
+            rung: select_level(&abilities, config.rung).unwrap(),
+            subtree: CgroupSubtree::new("/", "sim"),
+            limits: CgroupLimits::default(),
         };
         let context = Arc::new(Context {
             tenants: Vec::new(),
-            own_line: sys.own_line(),
+            own_ancestry: sys.own_ancestry(),
             abilities,
-            holding,
+            containment,
             store,
             config,
             wrapper_root: WrapperRoot::prepare(&dir.path().join("wrappers"), Path::new("/bin/true")).unwrap(),
             state_dir: dir.path().to_owned(),
             me,
-            scope: sys.here().unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
+            scope: sys
+                .current_scope()
+                .unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
             roots: Mutex::default(),
             budgets: Mutex::default(),
-            spools: Spools::new(&dir.path().join("spool"), 1 << 20),
+            spools: SpoolDir::new(&dir.path().join("spool"), 1 << 20),
             logs: SessionLogs::new(&dir.path().join("logs"), 1 << 20),
             children: Mutex::default(),
             descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile),
             refusals: acp_shared::log_limit::RefusalLog::default(),
             events,
-            looks: Semaphore::new(2),
+            inspections: Semaphore::new(2),
             started: Instant::now(),
             wall_at_start_ms: WALL_MS,
             sys: Arc::clone(&sys),
@@ -147,7 +149,7 @@ impl Stage {
             refusals: HashMap::new(),
             relays: HashMap::new(),
             stuck: Vec::new(),
-            rests: HashMap::new(),
+            lost_findings: HashMap::new(),
             commands: HashMap::new(),
             events: queue,
             dir,
@@ -278,7 +280,7 @@ impl Stage {
     pub(crate) fn row(&self, tree: &Tree, state: LeaseState) -> Lease {
         let kernel = self.kernel();
         let named = state != LeaseState::Reserved;
-        let bound = named.then(|| Bound {
+        let bound = named.then(|| BoundProcesses {
             wrapper: kernel.record(tree.wrapper),
             adapter: kernel.record(tree.adapter),
             pgid: tree.adapter,
@@ -378,9 +380,9 @@ impl Stage {
 
     /// As [`Stage::reap`], where that may fail.
     pub(crate) async fn try_reap(&mut self) -> std::io::Result<Vec<ReapLine>> {
-        let own = Own { scope: &self.context.scope, line: &self.context.own_line };
+        let own = SupervisorIdentity { scope: &self.context.scope, ancestry: &self.context.own_ancestry };
         let now = |pid| self.sys.open(pid).ok()?.record();
-        for lease in load::settle(&mut self.leases, own, 1, now) {
+        for lease in load::quarantine_invalid(&mut self.leases, own, 1, now) {
             self.drive(self.context.store.save_lease(&lease)).await.unwrap();
         }
         let lines = self.look(|l| !l.state.is_ended()).await;
@@ -399,7 +401,7 @@ impl Stage {
             self.keep(lease);
         }
         let reaped = reaped?;
-        self.rests.extend(reaped.rests);
+        self.lost_findings.extend(reaped.lost_findings);
         Ok(reaped.lines)
     }
 
@@ -414,9 +416,9 @@ impl Stage {
         let clocks = Clocks { now_ms: after_ms, wall_ms, wall_at_start_ms: WALL_MS };
         let keep_ms = self.context.config.retention_ms;
         let over = |l: &Lease| {
-            let due = l.ended_at_ms.map(|at| due_ms(Ended::Before(at), keep_ms, &clocks));
+            let due = l.ended_at_ms.map(|at| due_ms(EndTime::Before(at), keep_ms, &clocks));
             due.is_some_and(|due| due <= after_ms)
-                && may_be_forgotten(l, self.rests.get(&l.lease_id).copied())
+                && may_be_removed(l, self.lost_findings.get(&l.lease_id).copied())
         };
         let ids: Vec<LeaseId> = self.leases.iter().filter(|l| over(l)).map(|l| l.lease_id).collect();
         self.drive(self.context.store.delete_leases(ids.clone())).await.unwrap();
@@ -427,7 +429,8 @@ impl Stage {
     /// What would be done, without doing it.
     pub(crate) fn dry_run(&self) -> Vec<ReapLine> {
         let before = self.sent();
-        let lines = reaper::dry_run(self.sys.as_ref(), &self.leases, &Watch::of(&self.context)).unwrap();
+        let lines =
+            reaper::dry_run(self.sys.as_ref(), &self.leases, &ReaperContext::of(&self.context)).unwrap();
         assert_eq!(self.sent(), before, "a dry run signals nobody");
         lines
     }
@@ -484,7 +487,7 @@ impl Stage {
         };
         let (commands, queue) = mpsc::channel(16);
         self.commands.insert(lease_id, commands);
-        tokio::spawn(lease_task::run(Arc::clone(&self.context), lease, Asked { spec, gid: 0 }, queue));
+        tokio::spawn(lease_task::run(Arc::clone(&self.context), lease, SpawnRequest { spec, gid: 0 }, queue));
         lease_id
     }
 
@@ -510,7 +513,7 @@ impl Stage {
 
     /// Turns the task of a lease into a value and, after a while in which nothing drives it, goes on with that.
     pub(crate) async fn hand_over(&mut self, id: LeaseId, away_ms: u64) {
-        let (pause, paused, decide) = Pause::new();
+        let (pause, paused, decide) = PauseRequest::new();
         self.tell(id, LeaseCmd::Pause(pause)).await;
         self.drive(paused).await.unwrap();
         let (to, frozen) = tokio::sync::oneshot::channel();

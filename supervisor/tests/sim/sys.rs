@@ -3,11 +3,11 @@
 use crate::kernel::{Call, Kernel, ME, Serial, State, Task};
 use crate::wrapper::{self, Wrapper};
 use acp_shared::launch::ExitStatus;
-use acp_supervisor::core::cgroup::Strange;
-use acp_supervisor::core::lease::{ProcessRecord, Scope};
+use acp_supervisor::core::cgroup::UnknownCgroup;
+use acp_supervisor::core::lease::{PidScope, ProcessRecord};
 use acp_supervisor::core::tree::{Proc, parse_stat};
-use acp_supervisor::core::verify::{Evidence, HandleId, Life, Marker, Verified};
-use acp_supervisor::sys::{Offspring, OpenError, OpenProcess, Signal, SignalError, Sys};
+use acp_supervisor::core::verify::{Evidence, HandleId, Marker, ProcessState, Verified};
+use acp_supervisor::sys::{OpenError, OpenProcess, Signal, SignalError, Sys, UnreapedChild};
 use rustix::process::Rlimit;
 use std::collections::HashSet;
 use std::io;
@@ -148,7 +148,7 @@ impl FakeSys {
 impl Sys for FakeSys {
     type Handle = FakeHandle;
 
-    fn here(&self) -> Option<Scope> {
+    fn current_scope(&self) -> Option<PidScope> {
         self.kernel().scope.clone()
     }
 
@@ -159,7 +159,7 @@ impl Sys for FakeSys {
         opened
     }
 
-    fn glance(&self, handle: &FakeHandle) -> Evidence {
+    fn kernel_evidence(&self, handle: &FakeHandle) -> Evidence {
         let inode = handle.inode();
         let mut kernel = self.kernel();
         let stat = handle.stat(&kernel);
@@ -167,12 +167,12 @@ impl Sys for FakeSys {
         // What is hidden the pidfd tells, where the kernel lets it.
         let told = task.filter(|_| stat.is_none() && handle.pidfd && kernel.pidfd_info);
         let life = match (handle.pidfd, task, &stat) {
-            (_, None, _) | (false, _, None) => Life::Gone,
-            (_, _, Some(stat)) if stat.zombie => Life::Zombie,
-            (_, _, Some(_)) => Life::Running,
-            (true, Some(task), None) if task.state == State::Zombie => Life::Zombie,
-            (true, Some(_), None) if told.is_some() => Life::Running,
-            (true, Some(_), None) => Life::Unreadable,
+            (_, None, _) | (false, _, None) => ProcessState::Gone,
+            (_, _, Some(stat)) if stat.zombie => ProcessState::Zombie,
+            (_, _, Some(_)) => ProcessState::Running,
+            (true, Some(task), None) if task.state == State::Zombie => ProcessState::Zombie,
+            (true, Some(_), None) if told.is_some() => ProcessState::Running,
+            (true, Some(_), None) => ProcessState::Unreadable,
         };
         let seen = task.filter(|t| handle.dir && !t.hidden);
         let evidence = Evidence {
@@ -207,7 +207,7 @@ impl Sys for FakeSys {
         pids.iter().map(|pid| kernel.marker(*pid)).collect()
     }
 
-    fn holds_number(&self, handle: &FakeHandle) -> bool {
+    fn is_unreaped(&self, handle: &FakeHandle) -> bool {
         self.kernel().by_serial(handle.serial).is_some()
     }
 
@@ -254,7 +254,7 @@ impl Sys for FakeSys {
         if reached { Ok(()) } else { Err(SignalError::Foreign) }
     }
 
-    fn own_line(&self) -> HashSet<i32> {
+    fn own_ancestry(&self) -> HashSet<i32> {
         let kernel = self.kernel();
         std::iter::successors(Some(ME), |pid| Some(kernel.get(*pid)?.ppid))
             .take_while(|pid| *pid > 0)
@@ -266,7 +266,7 @@ impl Sys for FakeSys {
         kernel.get(pid).filter(|t| !t.hidden || kernel.pidfd_info).map(|t| t.ppid)
     }
 
-    fn hides(&self) -> bool {
+    fn may_hide_processes(&self) -> bool {
         self.kernel().tasks().any(|t| t.hidden)
     }
 
@@ -293,7 +293,7 @@ impl Sys for FakeSys {
         self.open_as(&self.kernel(), pid, true)
     }
 
-    fn collect(&self, child: &FakeHandle) -> io::Result<Option<ExitStatus>> {
+    fn try_reap(&self, child: &FakeHandle) -> io::Result<Option<ExitStatus>> {
         let mut kernel = self.kernel();
         if let Some(errno) = kernel.collect_fails {
             return Err(errno.into());
@@ -309,23 +309,23 @@ impl Sys for FakeSys {
         Ok(Some(status))
     }
 
-    fn children(&self) -> Vec<Offspring> {
+    fn children(&self) -> Vec<UnreapedChild> {
         let kernel = self.kernel();
         // Threads of its own are not simulated.
-        kernel.tasks().filter(|t| t.ppid == ME).map(|t| Offspring { thread: ME, pid: t.pid }).collect()
+        kernel.tasks().filter(|t| t.ppid == ME).map(|t| UnreapedChild { thread: ME, pid: t.pid }).collect()
     }
 
-    fn group_populated(&self, strange: &Strange) -> io::Result<bool> {
+    fn group_populated(&self, strange: &UnknownCgroup) -> io::Result<bool> {
         Ok(self.kernel().populated_groups.contains(strange.path()))
     }
 
-    fn reap_stray(&self, pid: i32) -> io::Result<bool> {
+    fn reap_orphan(&self, pid: i32) -> io::Result<bool> {
         let handle = self.open_as(&self.kernel(), pid, true).map_err(io::Error::other)?;
-        Ok(self.collect(&handle)?.is_some())
+        Ok(self.try_reap(&handle)?.is_some())
     }
 
     /// At once: virtual time stands still meanwhile.
-    async fn aside<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {

@@ -8,7 +8,7 @@ use acp_supervisor::lease_task::LeaseCmd;
 use acp_supervisor::sys::Signal;
 
 #[tokio::test(start_paused = true)]
-async fn c19_a04_s_without_a_process_list_nothing_is_reaped_and_it_is_tried_again() {
+async fn without_a_process_list_nothing_is_reaped_and_it_is_tried_again() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     s.kernel().list_fails = true;
@@ -21,7 +21,7 @@ async fn c19_a04_s_without_a_process_list_nothing_is_reaped_and_it_is_tried_agai
 }
 
 #[tokio::test(start_paused = true)]
-async fn c19_s_without_a_process_list_an_own_child_is_killed_through_its_own_handle_and_the_lease_waits() {
+async fn without_a_process_list_an_own_child_is_killed_through_its_own_handle_and_the_lease_waits() {
     let mut s = Stage::new().await;
     s.sys.wrapper.lock().unwrap().deaf = true;
     let id = s.spawn().await;
@@ -40,7 +40,7 @@ async fn c19_s_without_a_process_list_an_own_child_is_killed_through_its_own_han
 }
 
 #[tokio::test(start_paused = true)]
-async fn c20_s_hidden_processes_are_known_by_their_inode_or_not_at_all() {
+async fn hidden_processes_are_known_by_their_inode_or_not_at_all() {
     for inode in [true, false] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let tree = s.orphan(Open).await;
@@ -60,7 +60,7 @@ async fn c20_s_hidden_processes_are_known_by_their_inode_or_not_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c21_s_an_unreadable_environment_matches_nothing_by_itself() {
+async fn an_unreadable_environment_matches_nothing_by_itself() {
     for inode in [true, false] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let tree = s.orphan(Open).await;
@@ -84,7 +84,7 @@ async fn c21_s_an_unreadable_environment_matches_nothing_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c23_s_a_copied_marker_in_an_older_process_is_no_proof() {
+async fn a_copied_marker_in_an_older_process_is_no_proof() {
     for state in [Open, Reserved] {
         let mut s = Stage::new().await;
         let older = s.kernel().free_pid();
@@ -101,7 +101,7 @@ async fn c23_s_a_copied_marker_in_an_older_process_is_no_proof() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c23_a07_s_the_right_marker_is_by_contract_in_the_tree() {
+async fn the_right_marker_is_by_contract_in_the_tree() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     let escaped = s.kernel().fork(tree.child, "daemon");
@@ -121,9 +121,9 @@ async fn c23_a07_s_the_right_marker_is_by_contract_in_the_tree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c25_s_without_pidfds_the_ladder_drops_and_proc_handles_do() {
+async fn without_pidfds_the_ladder_drops_and_proc_handles_do() {
     let mut s = Stage::on(|k| (k.abilities.pidfd, k.abilities.pidfs_inode) = (false, false)).await;
-    assert_eq!(s.context.holding.rung.as_str(), "R3");
+    assert_eq!(s.context.containment.rung.as_str(), "R3");
     let tree = s.orphan(Open).await;
     s.harden(&tree);
     s.reap().await;
@@ -132,7 +132,7 @@ async fn c25_s_without_pidfds_the_ladder_drops_and_proc_handles_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c25_s_an_ability_that_went_away_leaves_what_was_recorded_with_it_alone() {
+async fn an_ability_that_went_away_leaves_what_was_recorded_with_it_alone() {
     for pidfd in [true, false] {
         let mut s = Stage::new().await;
         let tree = s.orphan(Open).await;
@@ -149,7 +149,7 @@ async fn c25_s_an_ability_that_went_away_leaves_what_was_recorded_with_it_alone(
 }
 
 #[tokio::test(start_paused = true)]
-async fn c25_s_without_group_signals_processes_are_killed_one_by_one() {
+async fn without_group_signals_processes_are_killed_one_by_one() {
     let mut s = Stage::on(|k| k.abilities.pidfd_group = false).await;
     let tree = s.orphan(Open).await;
     s.harden(&tree);
@@ -159,7 +159,7 @@ async fn c25_s_without_group_signals_processes_are_killed_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c19_s_where_the_place_cannot_be_told_nothing_is_done() {
+async fn where_the_place_cannot_be_told_nothing_is_done() {
     let mut s = Stage::new().await;
     let tree = s.orphan(Open).await;
     s.kernel().scope = None;
@@ -174,7 +174,7 @@ async fn c19_s_where_the_place_cannot_be_told_nothing_is_done() {
 
 /// A descendant that became another user's, and that `/proc` hides: the kernel lists it as a child all the same.
 #[tokio::test(start_paused = true)]
-async fn c20_c24_s_a_hidden_survivor_is_named_and_its_lease_stays_closing() {
+async fn a_hidden_survivor_is_named_and_its_lease_stays_closing() {
     for pidfd_info in [true, false] {
         let mut s = Stage::on(|k| k.pidfd_info = pidfd_info).await;
         s.sys.wrapper.lock().unwrap().deaf = true;
@@ -198,7 +198,7 @@ async fn c20_c24_s_a_hidden_survivor_is_named_and_its_lease_stays_closing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c21_s_what_the_list_alone_tells_is_killed_before_any_environment_is_read() {
+async fn what_the_list_alone_tells_is_killed_before_any_environment_is_read() {
     let mut s = Stage::new().await;
     s.sys.wrapper.lock().unwrap().deaf = true;
     let id = s.spawn().await;
@@ -215,7 +215,7 @@ async fn c21_s_what_the_list_alone_tells_is_killed_before_any_environment_is_rea
 /// A state directory that was moved makes groups of another name. What is in the one that was recorded is not
 /// signalled, and not forgotten.
 #[tokio::test(start_paused = true)]
-async fn c19_s_a_recorded_group_that_is_not_recognised_is_no_proof_of_an_end() {
+async fn a_recorded_group_that_is_not_recognised_is_no_proof_of_an_end() {
     for state in [Open, Closing] {
         let mut s = Stage::new().await;
         let tree = s.orphan(state).await;

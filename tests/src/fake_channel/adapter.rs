@@ -3,8 +3,8 @@
 use super::wire::{Ask, Said, Tell, Text, line};
 use super::{ENV_SOCKET, MESSAGE_UNITS_MAX, NAME};
 use acp_gateway::channel::{
-    Channel, ConversationRef, Destination, Inbound, Inbox, Limit, Lookup, Offered, Outgoing, Reply,
-    SendOutcome, Unit,
+    BoxFuture, ChannelAdapter, ConversationRef, Inbound, InboundPort, IntakeOutcome, LookupOutcome,
+    MessageLimit, Outgoing, SendOutcome, UnboundDestination, Unit,
 };
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const WAITING_MAX: usize = 1_024;
 /// The gateway with this channel.
 #[must_use]
 pub fn main() -> ExitCode {
-    let channel = |socket| Arc::new(FakeChannel::new(Path::new(&socket))) as Arc<dyn Channel>;
+    let channel = |socket| Arc::new(FakeChannel::new(Path::new(&socket))) as Arc<dyn ChannelAdapter>;
     acp_gateway::cli::main_with(std::env::var_os(ENV_SOCKET).map(channel).into_iter().collect())
 }
 
@@ -164,13 +164,13 @@ impl Link {
         }
     }
 
-    async fn bring(&self, inbox: &dyn Inbox, said: Said) {
+    async fn bring(&self, inbox: &dyn InboundPort, said: Said) {
         let message = Inbound::new(at(&said.conversation), said.message_id.clone(), said.author, said.text);
         let refused = match inbox.offer(message).await {
-            Offered::Taken(_) => None,
+            IntakeOutcome::Accepted(_) => None,
             // It is brought again.
-            Offered::Later { .. } => return,
-            Offered::Refused { why } => Some(why),
+            IntakeOutcome::Later { .. } => return,
+            IntakeOutcome::Refused { why } => Some(why),
         };
         let Said { conversation, message_id, .. } = said;
         let ask = Ask::Acknowledge { conversation, message_id, refused };
@@ -190,20 +190,20 @@ fn at(conversation_id: &str) -> ConversationRef {
     }
 }
 
-impl Channel for FakeChannel {
+impl ChannelAdapter for FakeChannel {
     fn id(&self) -> &'static str {
         NAME
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         let text = Text {
             conversation: to.conversation_id.clone(),
             nonce: message.nonce.clone(),
@@ -226,20 +226,20 @@ impl Channel for FakeChannel {
         })
     }
 
-    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let (conversation, nonce) = (to.conversation_id.clone(), message.nonce.clone());
         Box::pin(async move {
             match self.link().call(|call| Ask::Lookup { call, conversation, nonce }).await {
                 Called::Answered(Tell::Found { message_id: Some(message_id), .. }) => {
-                    Lookup::Found { message_id }
+                    LookupOutcome::Found { message_id }
                 }
-                Called::Answered(Tell::Found { message_id: None, .. }) => Lookup::Absent,
-                _ => Lookup::Unknown { why: "no answer".to_owned() },
+                Called::Answered(Tell::Found { message_id: None, .. }) => LookupOutcome::Absent,
+                _ => LookupOutcome::Unknown { why: "no answer".to_owned() },
             }
         })
     }
 
-    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+    fn listen(&self, inbox: Arc<dyn InboundPort>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let _ = self.link();
             let heard = self.link.heard.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -126,7 +126,7 @@ fn a_terminal_is_killed_and_released() {
 
 /// H3: what waits for a command goes on waiting after a restart, also when the command ended in between.
 #[test]
-fn h3_a_wait_in_flight_is_answered_after_a_restart() {
+fn a_wait_in_flight_is_answered_after_a_restart() {
     let mut house = House::approving(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
@@ -158,7 +158,7 @@ fn h3_a_wait_in_flight_is_answered_after_a_restart() {
 
 /// H3: a command is started once, though the gateway dies around its creation.
 #[test]
-fn heavy_h3_a_command_is_started_once() {
+fn heavy_a_command_is_started_once() {
     let mut seed = acp_tests::seed::Seed::new();
     let mut house = House::approving(&[]);
     let key = house.spawn();

@@ -28,7 +28,7 @@ fn requests(house: &House, state: &str) -> i64 {
 
 /// After the first write somebody else changes the file; the restarted gateway must not write again.
 #[test]
-fn heavy_h3_a_write_is_never_done_twice() {
+fn heavy_a_write_is_never_done_twice() {
     let mut seed = Seed::new();
     let mut house = House::approving(&[]);
     let key = house.spawn();
@@ -106,7 +106,7 @@ fn heavy_h3_a_write_is_never_done_twice() {
 
 /// Reads have no effect, so they are simply read again, each answered once.
 #[test]
-fn heavy_h3_reads_in_flight_are_answered_after_a_restart() {
+fn heavy_reads_in_flight_are_answered_after_a_restart() {
     let mut seed = Seed::new();
     let mut house = House::approving(&[]);
     let key = house.spawn();

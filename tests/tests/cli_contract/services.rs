@@ -210,7 +210,7 @@ fn up_replaces_a_supervisor_that_is_gone() {
 
 /// H17: `up` does not end a supervisor that others use, nor one of another state directory.
 #[test]
-fn h17_up_leaves_a_supervisor_that_others_use() {
+fn up_leaves_a_supervisor_that_others_use() {
     let world = with_agent("home");
     world.configure("guest", "", &BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]));
     let up = world.up("home");
@@ -237,7 +237,7 @@ fn h17_up_leaves_a_supervisor_that_others_use() {
 
 /// H17: a supervisor that somebody else runs is used, and never ended.
 #[test]
-fn h17_up_never_ends_a_supervisor_of_another_state_directory() {
+fn up_never_ends_a_supervisor_of_another_state_directory() {
     let world = with_agent("home");
     let supervisor = world.supervisor();
     let socket = supervisor.socket().to_string_lossy().into_owned();

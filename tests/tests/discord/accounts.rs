@@ -30,7 +30,7 @@ fn swap(stage: &mut Stage, other: &mut BotHandle) {
 }
 
 #[test]
-fn d06_r_two_bots_in_one_gateway_keep_to_themselves() {
+fn two_bots_in_one_gateway_keep_to_themselves() {
     let mut other = None;
     let mut stage = Stage::on(&[], |ground| {
         other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
@@ -90,7 +90,7 @@ fn d06_r_two_bots_in_one_gateway_keep_to_themselves() {
 /// A typed command in a thread of a bot that may not read there: the other one, which hears it, says so, and nothing is
 /// done by either; when it reads again, it does what is said then, and not what was refused.
 #[test]
-fn d06_r_a_command_for_a_bot_that_cannot_hear_it_is_answered() {
+fn a_command_for_a_bot_that_cannot_hear_it_is_answered() {
     let mut other = None;
     let mut stage = Stage::on(&[], |ground| {
         other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));

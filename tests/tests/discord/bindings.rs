@@ -7,7 +7,7 @@ use serde_json::json;
 
 /// Two sessions of one channel that answer at once: each in its own thread, and the channel hears neither.
 #[test]
-fn c12_r_two_sessions_of_one_channel_answer_in_their_threads_alone() {
+fn two_sessions_of_one_channel_answer_in_their_threads_alone() {
     let stage = Stage::new(&[], "");
     let threads = [stage.spawn(), stage.spawn()];
     let before = texts(&stage.told(stage.channel));
@@ -46,7 +46,7 @@ fn where_spawns_may_not_bind_nothing_is_made() {
 }
 
 #[test]
-fn d02_d04_r_a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
+fn a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -70,7 +70,7 @@ fn d02_d04_r_a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
 
 /// An entry that a reload brings holds with the next message; a thread joins the session of its channel.
 #[test]
-fn d15_r_a_channel_of_the_configuration_works_from_its_first_word() {
+fn a_channel_of_the_configuration_works_from_its_first_word() {
     let stage = Stage::new(&[], "");
     stage.fake.post(stage.ann, stage.channel, "say not yet");
     // When that is answered, what was said before has been dealt with.

@@ -1,11 +1,12 @@
-//! The agent that is in the program, in a thread from its spawn to its end: what the README tells. The picture in it is of
-//! this run: `make picture`.
+//! The built-in demo agent in a thread, from its spawn to its end, as docs/manual/discord.md describes it. The
+//! picture there shows this run: `make picture`.
 
 use crate::stage::{Stage, labels};
-use acp_tests::fake_discord::core::model::Id;
+use acp_tests::fake_discord::core::model::message_flag::{EPHEMERAL, LOADING};
+use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
+use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_discord::store::Store;
 use acp_tests::house::Plan;
-use acp_tests::picture::{Transcript, page};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::World;
 use serde_json::json;
@@ -44,20 +45,30 @@ impl Talk<'_> {
     }
 }
 
-/// Keeps what the thread looks like now where `ACP_PICTURE` says, and draws it.
-fn takes_a_picture(stage: &Stage, thread: Id) {
-    let kept = Store::open(Some(stage.fake.store())).and_then(|store| store.load());
-    let (world, _) = kept.unwrap_or_else(|e| panic!("{e}"));
-    let transcript = Transcript::of(&world, thread).unwrap_or_else(|| panic!("no thread {thread}"));
-    let drawn = page::draw(&transcript);
-    for button in ["Allow", "Allow from now on", "Reject", "Stop", "Steer now", "Drop"] {
-        assert!(drawn.contains(&format!(">{button}</text>")), "{button}: {drawn}");
-    }
+/// Checks the buttons of the thread, and writes the thread as JSON to the file that `ACP_PICTURE` names.
+fn record_thread(stage: &Stage, thread: Id) {
+    let stored = Store::open(Some(stage.fake.store())).and_then(|store| store.load());
+    let (world, _) = stored.unwrap_or_else(|e| panic!("{e}"));
+    let shown =
+        |message: &&Message| message.deleted_ms.is_none() && message.flags & (EPHEMERAL | LOADING) == 0;
+    // The message that the thread was started from stands in place of its reference.
+    let resolved = |message: &Message| match message.kind {
+        THREAD_STARTER => world.messages.get(thread).cloned(),
+        _ => Some(message.clone()),
+    };
+    let messages: Vec<Message> = world.messages_of(thread).filter(shown).filter_map(resolved).collect();
+    let buttons: Vec<String> = messages.iter().flat_map(labels).collect();
+    assert_eq!(buttons, ["Stop", "Steer now", "Drop", "Allow", "Allow from now on", "Reject"]);
     if let Some(path) = std::env::var_os("ACP_PICTURE") {
-        let text = serde_json::to_string_pretty(&transcript).unwrap_or_else(|e| panic!("{e}"));
-        // Where the run took place is no part of the picture.
-        let text = text.replace(&stage.house.world.path("work").display().to_string(), "/srv");
-        std::fs::write(path, text + "\n").unwrap_or_else(|e| panic!("{e}"));
+        let users: Vec<_> = world.users.iter().collect();
+        let name = |id: Id| world.channel(id).unwrap_or_else(|e| panic!("{e:?}")).name.clone();
+        let parent = world.channel(thread).ok().and_then(|thread| thread.parent_id).map(name);
+        let record =
+            json!({ "channel": parent, "thread": name(thread), "users": users, "messages": messages });
+        // The directory of this run is no part of the picture.
+        let text =
+            format!("{record:#}\n").replace(&stage.house.world.path("work").display().to_string(), "/srv");
+        std::fs::write(path, text).unwrap_or_else(|e| panic!("{e}"));
     }
 }
 
@@ -82,7 +93,7 @@ fn asks_and_waits(talk: &mut Talk<'_>) {
     until(SOON, "it is said that it waits", || {
         stage.told(thread).iter().any(|it| labels(it) == ["Steer now", "Drop"])
     });
-    takes_a_picture(stage, thread);
+    record_thread(stage, thread);
     talk.allow("Write notes.md", "Allow");
     talk.answered();
     stage.shows(&card, "Done");

@@ -26,7 +26,7 @@ fn check(break_it: impl Fn(&Stage, usize)) {
 }
 
 #[test]
-fn c09_r_an_answer_whose_receipt_is_lost_is_there_once() {
+fn an_answer_whose_receipt_is_lost_is_there_once() {
     check(|stage, number| {
         let fate = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::LostBefore][number];
         stage.fake.rest_fault(CREATE, When::Next(1), fate);
@@ -35,7 +35,7 @@ fn c09_r_an_answer_whose_receipt_is_lost_is_there_once() {
 
 /// H12: what says the same is another message, however shortly before it was sent.
 #[test]
-fn c09_r_an_answer_that_says_what_the_one_before_said_is_there_too() {
+fn an_answer_that_says_what_the_one_before_said_is_there_too() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say same");
@@ -47,7 +47,7 @@ fn c09_r_an_answer_that_says_what_the_one_before_said_is_there_too() {
 }
 
 #[test]
-fn c11_r_limits_and_errors_delay_an_answer_and_nothing_else() {
+fn limits_and_errors_delay_an_answer_and_nothing_else() {
     check(|stage, number| {
         let fate = [
             RestFate::RateLimited { retry_after_ms: 700, scope: Scope::User },
@@ -59,7 +59,7 @@ fn c11_r_limits_and_errors_delay_an_answer_and_nothing_else() {
 }
 
 #[test]
-fn c14_r_a_broken_session_of_events_costs_no_message() {
+fn a_broken_session_of_events_costs_no_message() {
     check(|stage, number| match number {
         0 => drop(stage.fake.sockets(None, SocketAct::Reset)),
         1 => drop(stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false })),
@@ -69,7 +69,7 @@ fn c14_r_a_broken_session_of_events_costs_no_message() {
 
 /// An event may never come, and nothing says so. The next message is a reason to look.
 #[test]
-fn c14_r_a_message_that_discord_never_told_of_is_found_by_the_next_one() {
+fn a_message_that_discord_never_told_of_is_found_by_the_next_one() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -87,7 +87,7 @@ fn c14_r_a_message_that_discord_never_told_of_is_found_by_the_next_one() {
 
 /// H12: what says the same as something that was said a moment ago is not taken for it.
 #[test]
-fn h12_r_an_answer_that_was_given_before_is_given_again() {
+fn an_answer_that_was_given_before_is_given_again() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     for count in 1..=3 {

@@ -47,7 +47,7 @@ fn numbers(text: &str) -> Vec<usize> {
 }
 
 #[test]
-fn c01_c09_r_a_long_answer_is_a_file_once_whatever_dies() {
+fn a_long_answer_is_a_file_once_whatever_dies() {
     let mut stage = Stage::new(&[], "");
     let thread = spawn(&stage);
     stage.fake.post(stage.ann, thread, LONG);
@@ -83,7 +83,7 @@ fn c01_c09_r_a_long_answer_is_a_file_once_whatever_dies() {
 /// That files may not be attached is asked for once, and not with each answer, until rights change; and that nothing may
 /// be written is waited for, with the file.
 #[test]
-fn c01_r_which_right_is_missing_decides_how_an_answer_comes() {
+fn which_right_is_missing_decides_how_an_answer_comes() {
     let stage = Stage::new(&[], "");
     let thread = spawn(&stage);
     let bot = stage.bot.user;
@@ -113,7 +113,7 @@ fn c01_r_which_right_is_missing_decides_how_an_answer_comes() {
 
 /// Nothing is lost where files are too large (40005), or where the bot may not attach any.
 #[test]
-fn c01_r_where_files_are_not_taken_an_answer_comes_in_messages() {
+fn where_files_are_not_taken_an_answer_comes_in_messages() {
     let stage = Stage::new(&[], "");
     let thread = spawn(&stage);
     let told = |from: usize| -> Vec<usize> {

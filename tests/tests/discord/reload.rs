@@ -78,7 +78,7 @@ fn slash_commands_stand_where_the_configuration_says() {
 
 /// A token is reset again and again while people write: each message is answered once, and in its order.
 #[test]
-fn d07_r_what_is_said_while_a_token_is_renewed_is_answered_once() {
+fn what_is_said_while_a_token_is_renewed_is_answered_once() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let mut said: Vec<String> = Vec::new();

@@ -23,7 +23,7 @@ fn begin(stage: &Stage) -> u64 {
 
 /// H8: what was said meanwhile is read, each message once, and the running turn goes on.
 #[test]
-fn c14_r_a_gateway_that_is_killed_goes_on_where_it_was() {
+fn a_gateway_that_is_killed_goes_on_where_it_was() {
     let mut stage = Stage::new(&[], "");
     let thread = begin(&stage);
     stage.house.kill_gateway();
@@ -44,7 +44,7 @@ fn c14_r_a_gateway_that_is_killed_goes_on_where_it_was() {
 
 /// An end in order, as at an update: what people say at any moment around it is answered once, after it at the latest.
 #[test]
-fn c14_r_a_gateway_that_is_ended_in_order_loses_no_word() {
+fn a_gateway_that_is_ended_in_order_loses_no_word() {
     const ROUNDS: i64 = 6;
     let mut stage = Stage::new(&[], "");
     let threads = [(); 3].map(|()| stage.spawn());

@@ -1,5 +1,5 @@
 //! The rules of Discord, kept by the whole product: nothing that it sends is refused for its form, and what Discord does
-//! by its own rules costs nobody an answer. The table is in packaging/doc/discord-rules.md.
+//! by its own rules costs nobody an answer. The table is in docs/design/requirements.md.
 
 use crate::stage::{Stage, labels, texts};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
@@ -81,11 +81,11 @@ fn nothing_that_is_said_breaks_a_limit() {
     stage.end();
 }
 
-/// A whole conversation, with nothing allowed but what the README asks for.
+/// A whole conversation, with only the permissions that docs/manual/discord.md lists.
 #[test]
-fn the_permissions_of_the_readme_are_enough() {
+fn the_permissions_of_the_manual_are_enough() {
     let stage = Stage::new(&[], LIVE);
-    let needed: Vec<String> = acp_discord::core::permissions::NEEDED
+    let needed: Vec<String> = acp_discord::core::permissions::REQUIRED_PERMISSIONS
         .iter()
         .map(|(name, _)| name.to_uppercase().replace(' ', "_"))
         .collect();
@@ -171,7 +171,7 @@ fn commands_are_acknowledged_while_a_request_hangs() {
 
 /// D7: what waits when a token is refused is told with the next one.
 #[test]
-fn d07_r_an_answer_waits_for_a_token_that_is_taken() {
+fn an_answer_waits_for_a_token_that_is_taken() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -189,7 +189,7 @@ fn d07_r_an_answer_waits_for_a_token_that_is_taken() {
 
 /// D12: an answer that waits for Discord's budget does not take out what a person puts away meanwhile.
 #[test]
-fn d12_r_what_waits_for_a_budget_takes_no_thread_out() {
+fn what_waits_for_a_budget_takes_no_thread_out() {
     const LIMIT_MS: u64 = 5_000;
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
@@ -227,7 +227,7 @@ fn a_locked_thread_is_told_when_it_is_unlocked() {
 
 /// H12: a message that arrived and was deleted by a person is not sent again, though nobody heard that it arrived.
 #[test]
-fn h12_r_what_a_person_deleted_is_not_sent_again() {
+fn what_a_person_deleted_is_not_sent_again() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -349,7 +349,7 @@ fn what_happened_to_a_thread_meanwhile_is_seen() {
 
 /// D3: that a thread was deleted may be told by no event; the next word there finds it out.
 #[test]
-fn d03_r_a_thread_whose_end_nobody_told_ends_its_session() {
+fn a_thread_whose_end_nobody_told_ends_its_session() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);

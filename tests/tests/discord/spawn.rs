@@ -77,7 +77,7 @@ fn a_channel_gets_a_thread_or_is_bound_itself_or_is_left_alone() {
 
 /// In a thread nothing is made: it is bound itself where it is free, and says what is in the way where it is not.
 #[test]
-fn d13_r_a_thread_is_bound_itself_and_only_once() {
+fn a_thread_is_bound_itself_and_only_once() {
     let stage = Stage::new(&[], "");
     for (number, more) in ["", "--thread here", "--bind here"].into_iter().enumerate() {
         let own = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);

@@ -18,7 +18,7 @@ fn doctor_says(stage: &Stage, part: &str) {
 }
 
 #[test]
-fn d07_r_a_new_token_is_taken_up_by_a_reload_and_what_waited_comes_once() {
+fn a_new_token_is_taken_up_by_a_reload_and_what_waited_comes_once() {
     const SLOW: &str = "sleep 2500\nsay two";
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();

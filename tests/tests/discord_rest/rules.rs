@@ -1,18 +1,18 @@
 //! Rules of Discord that take more requests than a conversation makes: the package keeps them, and the fake would have
-//! refused. The table is in packaging/doc/discord-rules.md.
+//! refused. The table is in docs/design/requirements.md.
 
 use crate::{CREATE, FINAL, PATIENT, Stage, meaning, new, sent, stage};
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Body, Callback};
+use acp_discord::core::message::{Callback, MessageBody};
 use acp_discord::core::route::{PAGE_MAX, Page};
-use acp_discord::rest::Fault;
+use acp_discord::rest::RestError;
 use acp_shared::redact::Secret;
 use acp_tests::fake_discord::core::settings::Rule;
 use serde_json::json;
 
 /// Reads so many other channels, all at once.
-fn read_channels(stage: &Stage, count: usize) -> Vec<Result<(), Fault>> {
+fn read_channels(stage: &Stage, count: usize) -> Vec<Result<(), RestError>> {
     let guild = stage.fake.channel(stage.channel).guild_id;
     let channels: Vec<_> =
         (0..count).map(|n| Snowflake(stage.fake.add_channel(guild, &format!("c{n}")))).collect();
@@ -38,15 +38,15 @@ fn the_budget_of_the_whole_bot_is_kept_without_a_refusal() {
 /// Refusals end in a ban of the address: requests stop before that, and those that nothing is wrong with, too.
 #[test]
 fn refusals_stop_requests_before_the_address_is_banned() {
-    let stage = stage(|settings| settings.refusals = 8);
+    let stage = stage(|settings| settings.max_invalid_requests = 8);
     stage.fake.configure(json!({"invalid": {"limit": 10, "window_ms": 600_000}}));
     stage.fake.deny(stage.bot.user, stage.channel, &["SEND_MESSAGES"]);
     for n in 0..8 {
-        assert_eq!(meaning(stage.create(&format!("n{n}"), "x")), Some(Meaning::Forbidden), "{n}");
+        assert_eq!(meaning(stage.create(&format!("n{n}"), "x")), Some(RejectionKind::Forbidden), "{n}");
     }
     for n in 8..20 {
         let stopped = stage.create(&format!("n{n}"), "x");
-        assert!(matches!(stopped, Err(Fault::Limited { .. })), "{stopped:?}");
+        assert!(matches!(stopped, Err(RestError::Limited { .. })), "{stopped:?}");
     }
     assert_eq!(stage.fake.tally().invalid, 8);
     let other = stage.fake.rest(crate::TOKEN, "GET", "/users/@me", None);
@@ -74,7 +74,7 @@ fn a_channel_has_fifteen_webhooks() {
     for _ in 0..15 {
         assert!(make().is_ok());
     }
-    assert_eq!(meaning(make()), Some(Meaning::Full));
+    assert_eq!(meaning(make()), Some(RejectionKind::Full));
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn a_server_has_so_many_threads() {
     };
     let first = start("n1");
     assert!(first.is_ok(), "{first:?}");
-    assert_eq!(meaning(start("n2")), Some(Meaning::Full));
-    assert!(Meaning::Full.again());
+    assert_eq!(meaning(start("n2")), Some(RejectionKind::Full));
+    assert!(RejectionKind::Full.is_retryable());
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_locked_thread_takes_nothing_and_is_no_end() {
     let say = || stage.runtime.block_on(stage.rest.create_message(thread, &new("n2", "x"), FINAL));
     stage.fake.deny(stage.bot.user, stage.channel, &["MANAGE_THREADS"]);
     stage.fake.lock(thread.0, true);
-    assert_eq!(meaning(say()), Some(Meaning::Locked));
+    assert_eq!(meaning(say()), Some(RejectionKind::Locked));
     stage.fake.lock(thread.0, false);
     sent(say());
 }
@@ -111,7 +111,7 @@ fn a_locked_thread_takes_nothing_and_is_no_end() {
 fn a_message_of_somebody_else_is_not_edited() {
     let stage = stage(|_| ());
     let theirs = Snowflake(stage.fake.post(stage.ann, stage.channel, "mine"));
-    assert_eq!(meaning(stage.edit(theirs, "yours")), Some(Meaning::Forbidden));
+    assert_eq!(meaning(stage.edit(theirs, "yours")), Some(RejectionKind::Forbidden));
 }
 
 /// First answers are in time, given once, and of the kind that fits; fifteen minutes later there is none at all.
@@ -130,26 +130,26 @@ fn an_interaction_is_answered_in_time_and_once() {
     let answer = |(id, token): &(Snowflake, Secret), callback: &Callback| {
         stage.runtime.block_on(stage.rest.callback(*id, token, callback))
     };
-    let later = Callback::Later { flags: 0 };
+    let later = Callback::Deferred { flags: 0 };
     let first = used();
     assert_eq!(
-        meaning(answer(&first, &Callback::UpdateLater)),
-        Some(Meaning::Invalid),
+        meaning(answer(&first, &Callback::DeferredUpdate)),
+        Some(RejectionKind::Invalid),
         "that is for buttons"
     );
     assert_eq!(answer(&first, &later), Ok(()));
-    assert_eq!(meaning(answer(&first, &later)), Some(Meaning::AlreadyAnswered));
+    assert_eq!(meaning(answer(&first, &later)), Some(RejectionKind::AlreadyAnswered));
     let edit = |text: &str| {
-        let body = Body::text(text);
+        let body = MessageBody::text(text);
         let edited = stage.rest.edit_original(application, &first.1, &body);
         stage.runtime.block_on(edited).map(drop)
     };
     assert_eq!(edit("done"), Ok(()));
     let late = used();
     stage.fake.advance(3_001);
-    assert_eq!(meaning(answer(&late, &later)), Some(Meaning::TooLate));
+    assert_eq!(meaning(answer(&late, &later)), Some(RejectionKind::TooLate));
     stage.fake.advance(900_000);
-    assert_eq!(meaning(edit("too late")), Some(Meaning::TooLate));
+    assert_eq!(meaning(edit("too late")), Some(RejectionKind::TooLate));
     // What an open interaction is told counts against nothing: not even a bot that may send nothing more.
     assert!(!stage.rest.counts().unauthorized);
 }
@@ -194,7 +194,7 @@ fn what_is_not_shown_is_empty_and_what_is_gone_says_so() {
     stage.fake.without_rules(&[Rule::MessageContentIntent]);
     assert_eq!(texts(), ["secret"]);
     let hook = stage.runtime.block_on(stage.rest.add_reaction(stage.here(), Snowflake(1), "👀", PATIENT));
-    assert_eq!(meaning(hook), Some(Meaning::Gone(What::Message)));
+    assert_eq!(meaning(hook), Some(RejectionKind::Gone(ResourceKind::Message)));
     assert_eq!(stage.fake.tally().requests_to(CREATE), 0);
 }
 

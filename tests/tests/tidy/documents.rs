@@ -1,12 +1,14 @@
 //! Documents that must keep up with the code.
 
 use crate::assert_none;
+use crate::source::{files_below, relative};
 use acp_shared::codes::Code;
 use acp_shared::refusal::RefusalCode;
 use acp_tests::world::repository;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-const ERRORS: &str = "packaging/doc/errors.md";
+const ERRORS: &str = "docs/manual/errors.md";
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
 fn document(path: &str) -> String {
@@ -92,8 +94,56 @@ fn paths_in_the_architecture_exist() {
     assert_none(&format!("{ARCHITECTURE} names only what exists, by its path from the root"), &violations);
 }
 
+/// Returns text and target of the links in Markdown, without anchors. Links to other pages of the web are left out.
+fn links(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let ends = text.match_indices("](").map(|(at, _)| at);
+    let links = ends.filter_map(move |at| {
+        let (before, after) = (text.get(..at)?, text.get(at + 2..)?);
+        let (_, shown) = before.rsplit_once('[')?;
+        Some((shown, after.split([')', '#']).next()?))
+    });
+    links.filter(|(_, target)| !target.is_empty() && !target.contains("://"))
+}
+
+/// Returns true if the text of a link is the name of a function or a test.
+fn is_function_name(shown: &str) -> bool {
+    let name = shown.trim_matches('`');
+    name.len() < shown.len()
+        && name.contains('_')
+        && name.chars().all(|c| c == '_' || c.is_ascii_lowercase() || c.is_ascii_digit())
+}
+
+/// Returns the dead links of a page, and the links to a function that is not in its file.
+fn dead_links(page: &Path, text: &str) -> Vec<String> {
+    let from = page.parent().unwrap_or(page);
+    let dead = links(text).filter(|(shown, target)| {
+        let file = from.join(target);
+        let lacks = |name: &str| !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(name));
+        !file.exists() || (is_function_name(shown) && lacks(shown.trim_matches('`')))
+    });
+    dead.map(|(shown, target)| format!("{}: [{shown}]({target})", relative(page))).collect()
+}
+
+#[test]
+fn links_of_the_design_pages_lead_somewhere() {
+    let mut pages = files_below(&repository().join("docs/design"));
+    pages.push(repository().join(ARCHITECTURE));
+    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
+    assert!(pages.len() > 1, "docs/design has pages");
+    let dead = |page: &PathBuf| dead_links(page, &document(&relative(page)));
+    let violations: Vec<String> = pages.iter().flat_map(dead).collect();
+    assert_none("links of the design pages lead to a file, and to a function in it", &violations);
+}
+
 #[test]
 fn the_rules_see_what_they_must() {
+    assert_eq!(
+        links("[a](b) `c` [`d_e`](../f.rs#x) [g](https://h) [i](#j)").collect::<Vec<_>>(),
+        [("a", "b"), ("`d_e`", "../f.rs")]
+    );
+    for (shown, is) in [("`d_e`", true), ("d_e", false), ("`d_e.rs`", false), ("`session`", false)] {
+        assert_eq!(is_function_name(shown), is, "{shown}");
+    }
     let roots = vec!["gateway".to_owned()];
     for (text, is) in [
         ("gateway/src/core", true),

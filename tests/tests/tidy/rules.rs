@@ -1,14 +1,11 @@
 //! The rules of Discord in their table: each names tests that are there, or says why it has none; each rule that the
 //! fake can switch off is on a row.
 
-use crate::assert_none;
-use crate::cases::names_of_tests;
 use crate::source::sources;
+use crate::test_names::names_of_tests;
+use crate::{REQUIREMENTS, assert_none, requirements};
 use acp_tests::fake_discord::core::settings::Rule;
-use acp_tests::world::repository;
 use std::collections::BTreeSet;
-
-const DOCUMENT: &str = "packaging/doc/discord-rules.md";
 
 /// A row: the rule, its switches, and the tests or why there are none.
 #[derive(Debug)]
@@ -54,12 +51,12 @@ fn judge(rows: &[Row<'_>], switches: &BTreeSet<String>, known: &BTreeSet<String>
 
 #[test]
 fn every_rule_of_discord_names_its_tests_and_every_switch_is_a_rule() {
-    let text = std::fs::read_to_string(repository().join(DOCUMENT)).unwrap_or_else(|e| panic!("{e}"));
+    let text = requirements("rules");
     let known = sources(&["gateway", "tests"]).iter().flat_map(names_of_tests).collect();
     let switches = Rule::ALL.iter().map(|rule| format!("{rule:?}")).collect();
     let rows = rows(&text);
-    assert!(rows.len() > Rule::ALL.len(), "{DOCUMENT} has the rules");
-    assert_none(&format!("{DOCUMENT} has every rule with its tests"), &judge(&rows, &switches, &known));
+    assert!(rows.len() > Rule::ALL.len(), "{REQUIREMENTS} has the rules");
+    assert_none(&format!("{REQUIREMENTS} has every rule with its tests"), &judge(&rows, &switches, &known));
 }
 
 #[test]

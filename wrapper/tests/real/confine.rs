@@ -255,7 +255,7 @@ fn a_confined_tree_cannot_look_into_others() {
 
 /// Everything at once, and the wrapper still ends it all.
 #[test]
-fn c24_c29_c38_c49_r_the_whole_tree_of_another_user_ends() {
+fn the_whole_tree_of_another_user_ends() {
     if !as_root() {
         return;
     }
@@ -285,7 +285,7 @@ fn c24_c29_c38_c49_r_the_whole_tree_of_another_user_ends() {
 
 /// The kernel forgets the death signal with the change of the user; it was asked for again.
 #[test]
-fn c55_a15_r_the_wrapper_is_killed_above_another_user() {
+fn the_wrapper_is_killed_above_another_user() {
     if !as_root() {
         return;
     }

@@ -149,7 +149,7 @@ fn the_socket_closed_before_go_means_that_nothing_ever_ran() {
 }
 
 #[test]
-fn c48_r_sigterm_before_go_means_that_nothing_ever_ran() {
+fn sigterm_before_go_means_that_nothing_ever_ran() {
     for steps in 0..2 {
         let directory = tempfile::tempdir().unwrap();
         let (launch, ran) = witness(&directory);

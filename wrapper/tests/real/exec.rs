@@ -28,7 +28,7 @@ fn file(directory: &tempfile::TempDir, name: &str, mode: u32, text: &[u8]) -> St
 }
 
 #[test]
-fn c67_r_exec_failures_keep_their_errno() {
+fn exec_failures_keep_their_errno() {
     let directory = tempfile::tempdir().unwrap();
     let denied = file(&directory, "denied", 0o644, b"#!/bin/sh\n");
     let no_format = file(&directory, "no-format", 0o755, b"echo no\n");
@@ -114,7 +114,7 @@ fn only_stdio_is_open(adapter: i32) {
 }
 
 #[test]
-fn c45_r_only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
+fn only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
     let mut rig = Rig::running(&program(&["/bin/sleep", "60"]));
     let adapter = rig.only();
     only_stdio_is_open(adapter);
@@ -128,7 +128,7 @@ fn c45_r_only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
 
 /// Also when the wrapper itself was started with signals ignored, descriptors leaked and SIGCHLD ignored.
 #[test]
-fn c45_r_a_dirty_inheritance_is_not_passed_on() {
+fn a_dirty_inheritance_is_not_passed_on() {
     let launch = script("exec sleep 60");
     let json = serde_json::to_vec(&launch).unwrap();
     let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {

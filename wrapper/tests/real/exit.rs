@@ -12,19 +12,19 @@ fn ends(launch: &acp_shared::launch::Launch, status: ExitStatus, code: i32) {
 }
 
 #[test]
-fn c47_r_exit_codes_are_passed_on() {
+fn exit_codes_are_passed_on() {
     for code in 0..=255 {
         ends(&script(&format!("exit {code}")), ExitStatus::Exited(code), code);
     }
 }
 
 #[test]
-fn c70_r_an_adapter_that_ends_at_once() {
+fn an_adapter_that_ends_at_once() {
     ends(&program(&["/bin/true"]), ExitStatus::Exited(0), 0);
 }
 
 #[test]
-fn c47_r_death_by_a_signal_is_128_plus_its_number() {
+fn death_by_a_signal_is_128_plus_its_number() {
     for signal in [1, 2, 3, 6, 9, 10, 11, 13, 14, 15, 31, 34, 64] {
         ends(&script(&format!("kill -{signal} $$; sleep 60")), ExitStatus::Signaled(signal), 128 + signal);
     }

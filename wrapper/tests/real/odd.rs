@@ -75,7 +75,7 @@ fn numbers_can_be_chosen() -> bool {
 
 /// While the group is signalled, its number stays that of the dead adapter; after that nobody signals it.
 #[test]
-fn c27_c28_r_the_number_of_a_dead_adapters_group() {
+fn the_number_of_a_dead_adapters_group() {
     if !numbers_can_be_chosen() {
         return;
     }
@@ -106,7 +106,7 @@ fn c27_c28_r_the_number_of_a_dead_adapters_group() {
 
 /// The wrapper sleeps while its parent dies and a stranger takes the number: it sees the death all the same.
 #[test]
-fn c53_r_the_number_of_a_dead_parent() {
+fn the_number_of_a_dead_parent() {
     if !numbers_can_be_chosen() {
         return;
     }
@@ -129,7 +129,7 @@ fn c53_r_the_number_of_a_dead_parent() {
 }
 
 #[test]
-fn c33_r_children_of_threads_are_found() {
+fn children_of_threads_are_found() {
     let helper = Helper::build();
     let mut launch = program(&[&helper.text(), "threads", "8"]);
     launch.term_grace_ms = 100;
@@ -143,7 +143,7 @@ fn c33_r_children_of_threads_are_found() {
 
 /// The tracer gets the adapter's end first and does nothing with it.
 #[test]
-fn c43_r_a_tracer_is_stuck() {
+fn a_tracer_is_stuck() {
     let helper = Helper::build();
     let mut launch = script("trap '' TERM; echo up; while :; do sleep 0.05; done");
     (launch.term_grace_ms, launch.sweep_ms) = (100, 3_000);
@@ -215,7 +215,7 @@ fn score(pid: i32) -> i32 {
 }
 
 #[test]
-fn c57_r_the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
+fn the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
     let helper = Helper::build();
     let mut rig = Rig::start(&hungry(&helper));
     let (wrapper, adapter) = rig.release();
@@ -236,7 +236,7 @@ fn c57_r_the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
 
 /// The same, but it is the wrapper that the kernel takes: nothing of its tree is left to run without it.
 #[test]
-fn c57_r_the_wrapper_is_ended_when_memory_runs_out() {
+fn the_wrapper_is_ended_when_memory_runs_out() {
     let helper = Helper::build();
     let mut launch = hungry(&helper);
     launch.confine.oom_score_adj = Some(0);
@@ -282,7 +282,7 @@ fn without_landlock_nothing_runs() {
 
 /// Its adapter is killed while it waits for its release.
 #[test]
-fn c70_r_an_adapter_that_ends_before_go() {
+fn an_adapter_that_ends_before_go() {
     let mut rig = Rig::start(&script("exit 0"));
     rig.launch();
     let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
@@ -297,7 +297,7 @@ fn c70_r_an_adapter_that_ends_before_go() {
 
 /// The wrapper's parent dies in a namespace of its own, whose first process lives on.
 #[test]
-fn c54_a06_r_the_parent_is_killed_in_a_pid_namespace() {
+fn the_parent_is_killed_in_a_pid_namespace() {
     if !as_root() {
         return;
     }

@@ -70,7 +70,7 @@ fn once_in_time(attempt: impl Fn() -> bool) {
 }
 
 #[test]
-fn c49_r_the_control_socket_closes() {
+fn the_control_socket_closes() {
     once_in_time(|| {
         let mut rig = Rig::running(&stubborn_tree());
         all_three_are_up(&mut rig);
@@ -86,7 +86,7 @@ fn c49_r_the_control_socket_closes() {
 /// The parent is a process between this test and the wrapper, and this test keeps the control socket open: only the
 /// pidfd on the parent can tell.
 #[test]
-fn c49_c52_c54_a06_r_the_parent_is_killed() {
+fn the_parent_is_killed() {
     once_in_time(|| {
         let launch = stubborn_tree();
         let mut rig = Rig::below_a_shell(&launch);
@@ -108,7 +108,7 @@ fn c49_c52_c54_a06_r_the_parent_is_killed() {
 
 /// The parent dies before anything ran: nothing ever does.
 #[test]
-fn c54_a06_r_the_parent_is_killed_before_go() {
+fn the_parent_is_killed_before_go() {
     let launch = stubborn_tree();
     let mut rig = Rig::below_a_shell(&launch);
     rig.launch();
@@ -135,7 +135,7 @@ fn the_parent_dies_above_a_stopped_tree() {
 
 /// A supervisor that is only stopped is not gone.
 #[test]
-fn c41_r_the_parent_is_stopped() {
+fn the_parent_is_stopped() {
     let launch = script("echo up; read x; exit 8");
     let mut rig = Rig::below_a_shell(&launch);
     rig.launch();
@@ -154,7 +154,7 @@ fn c41_r_the_parent_is_stopped() {
 }
 
 #[test]
-fn c55_a15_r_the_wrapper_is_killed_and_the_adapter_dies_with_it() {
+fn the_wrapper_is_killed_and_the_adapter_dies_with_it() {
     for go in [false, true] {
         let mut rig = Rig::start(&script("trap '' TERM HUP; while :; do sleep 0.05; done"));
         rig.launch();
@@ -171,7 +171,7 @@ fn c55_a15_r_the_wrapper_is_killed_and_the_adapter_dies_with_it() {
 
 /// The supervisor dies after its fork, before the wrapper has run an instruction: it finds its socket closed.
 #[test]
-fn c50_a06_r_the_parent_dies_before_the_wrapper_begins() {
+fn the_parent_dies_before_the_wrapper_begins() {
     let directory = tempfile::tempdir().unwrap();
     let ran = directory.path().join("ran");
     let gate = directory.path().join("gate");
@@ -199,7 +199,7 @@ fn c50_a06_r_the_parent_dies_before_the_wrapper_begins() {
 
 /// What started the wrapper was a thread, and it ends; its process lives.
 #[test]
-fn c51_r_the_forking_thread_ends() {
+fn the_forking_thread_ends() {
     let mut rig = std::thread::spawn(|| Rig::running(&script("echo up; read x; exit 8"))).join().unwrap();
     rig.read_until("up");
     let tree = rig.below();

@@ -38,7 +38,7 @@ const FORWARDED: [Signal; 27] = [
 ];
 
 #[test]
-fn c45_r_every_forwardable_signal_reaches_the_adapter_once() {
+fn every_forwardable_signal_reaches_the_adapter_once() {
     // dash reports a trap once the sleep in the foreground ends; `wait` returns at once for a trap.
     let mut traps = String::new();
     for signal in FORWARDED {
@@ -89,7 +89,7 @@ fn sigterm_is_passed_on_and_the_adapter_may_end_in_its_own_way() {
 }
 
 #[test]
-fn c38_c44_r_an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
+fn an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
     let mut launch = script("trap '' TERM; echo up; while :; do sleep 0.05; done");
     launch.term_grace_ms = 400;
     let mut rig = Rig::running(&launch);
@@ -108,7 +108,7 @@ fn c38_c44_r_an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[test]
-fn c39_r_a_stopped_adapter_sees_sigterm() {
+fn a_stopped_adapter_sees_sigterm() {
     let text = "trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done";
     // SIGSTOP is not for the wrapper to pass on; whoever stops the adapter with it does so directly.
     for stop in [Signal::STOP, Signal::TSTP, Signal::TTIN, Signal::TTOU] {

@@ -29,34 +29,34 @@ fn leaves_behind(text: &str, expected: usize) {
 }
 
 #[test]
-fn c26_a05_r_a_child_in_the_group() {
+fn a_child_in_the_group() {
     leaves_behind("sleep 300 &", 2);
 }
 
 #[test]
-fn c26_c38_a05_r_a_stubborn_child_in_the_group() {
+fn a_stubborn_child_in_the_group() {
     leaves_behind(&format!("sh -c '{STUBBORN}' &"), 2);
 }
 
 #[test]
-fn c29_a07_r_a_stubborn_child_in_a_session_of_its_own() {
+fn a_stubborn_child_in_a_session_of_its_own() {
     leaves_behind(&format!("setsid sh -c '{STUBBORN}' &"), 2);
 }
 
 #[test]
-fn c29_a07_r_a_daemon_that_forked_twice() {
+fn a_daemon_that_forked_twice() {
     leaves_behind(&format!("(setsid sh -c '({STUBBORN}) & exit 0' &)"), 2);
 }
 
 #[test]
-fn c30_r_a_child_in_a_group_of_its_own_with_children() {
+fn a_child_in_a_group_of_its_own_with_children() {
     // `set -m` gives every background job its own process group.
     leaves_behind(&format!("set -m; sh -c 'sleep 300 & {STUBBORN}' & set +m"), 3);
 }
 
 /// Without the mark in its environment it is found all the same: it is below the wrapper.
 #[test]
-fn c22_c29_a07_r_a_daemon_with_an_empty_environment() {
+fn a_daemon_with_an_empty_environment() {
     let mut launch = script(&format!("setsid env -i /bin/sh -c '{STUBBORN}' & read x; exit 0"));
     launch.term_grace_ms = 200;
     let mut rig = Rig::running(&launch);
@@ -86,7 +86,7 @@ fn who_is_left_behind_is_asked_first() {
 }
 
 #[test]
-fn c39_r_a_stopped_daemon_sees_sigterm_too() {
+fn a_stopped_daemon_sees_sigterm_too() {
     let mut rig = Rig::running(&script(
         "setsid sh -c 'trap \"echo bye.; exit\" TERM; echo up.; kill -STOP $$; while :; do sleep 0.05; done' & read x; exit 0",
     ));
@@ -113,7 +113,7 @@ fn sigterm_ends_daemons_and_adapter_alike() {
 }
 
 #[test]
-fn c46_r_a_hundred_orphans_that_end_at_once_are_all_reaped() {
+fn a_hundred_orphans_that_end_at_once_are_all_reaped() {
     let mut rig = Rig::running(&script(
         "i=0; while [ $i -lt 100 ]; do (setsid sleep 300 &) ; i=$((i+1)); done; echo up; read x; exit 6",
     ));
@@ -160,7 +160,7 @@ fn a_hundred_orphans_at_the_end() {
 
 /// The adapter's own dead children, which it never waited for, hold nothing up.
 #[test]
-fn c35_a20_r_zombies_are_dead() {
+fn zombies_are_dead() {
     // A shell that execs keeps its children and never waits for them.
     let mut launch = script("for i in 1 2 3 4 5; do true & done; exec sleep 0.5");
     launch.term_grace_ms = 60_000;
@@ -173,7 +173,7 @@ fn c35_a20_r_zombies_are_dead() {
 /// In the group and out of it, within a second beyond what this machine needs at the same time to end as many idle
 /// processes one by one, ten times. Whoever else is there stays.
 #[test]
-fn c34_r_a_bounded_fork_bomb_is_extinct_soon() {
+fn a_bounded_fork_bomb_is_extinct_soon() {
     let mut bystander = std::process::Command::new("sleep").arg("300").spawn().unwrap();
     for how in ["setsid", ""] {
         let mut launch = script(&format!(
@@ -199,7 +199,7 @@ fn c34_r_a_bounded_fork_bomb_is_extinct_soon() {
 
 /// Nobody above reaps strangers here: what the wrapper leaves behind would stay for ever.
 #[test]
-fn c36_r_no_zombie_is_left_to_a_parent_that_does_not_reap() {
+fn no_zombie_is_left_to_a_parent_that_does_not_reap() {
     let mut launch =
         script("for i in 1 2 3 4 5; do (setsid sleep 300 &); true & done; echo up; read x; exit 2");
     launch.term_grace_ms = 5_000;

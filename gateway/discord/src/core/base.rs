@@ -7,49 +7,52 @@ use std::fmt;
 /// Discord's own base URL.
 const DISCORD: &str = "https://discord.com";
 /// Domain of Discord's gateways.
-const GATEWAYS: &str = "discord.gg";
+const GATEWAY_DOMAIN: &str = "discord.gg";
 
 /// Base URL of requests: scheme, host and port only.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Base(Url);
+pub struct BaseUrl(Url);
 
 /// Reason why an address is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused(pub String);
+pub struct BaseUrlError(pub String);
 
-impl fmt::Display for Refused {
+impl fmt::Display for BaseUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for BaseUrlError {}
 
-impl Base {
+impl BaseUrl {
     /// Discord's own base URL.
     ///
     /// # Errors
     /// Never, since the address is valid.
-    pub fn discord() -> Result<Self, Refused> {
+    pub fn discord() -> Result<Self, BaseUrlError> {
         Self::parse(DISCORD)
     }
 
     /// Parses another base URL, of a proxy or a test.
     ///
     /// # Errors
-    /// [`Refused`] if the address is not `http[s]://host[:port]`, or is Discord's in another spelling.
-    pub fn parse(text: &str) -> Result<Self, Refused> {
-        let url = Url::parse(text).map_err(|error| Refused(format!("`{text}` is no address: {error}")))?;
+    /// [`BaseUrlError`] if the address is not `http[s]://host[:port]`, or is Discord's in another spelling.
+    pub fn parse(text: &str) -> Result<Self, BaseUrlError> {
+        let url =
+            Url::parse(text).map_err(|error| BaseUrlError(format!("`{text}` is no address: {error}")))?;
         let plain = url.username().is_empty()
             && url.password().is_none()
             && url.path() == "/"
             && url.query().is_none()
             && url.fragment().is_none();
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() || !plain {
-            return Err(Refused("the base URL is to be http[s]://HOST[:PORT] and nothing more".to_owned()));
+            return Err(BaseUrlError(
+                "the base URL is to be http[s]://HOST[:PORT] and nothing more".to_owned(),
+            ));
         }
-        if is_discords(&url) && url.as_str() != "https://discord.com/" {
-            return Err(Refused(format!(
+        if is_official(&url) && url.as_str() != "https://discord.com/" {
+            return Err(BaseUrlError(format!(
                 "`{text}` is Discord's, in another spelling: leave the base URL out"
             )));
         }
@@ -58,29 +61,30 @@ impl Base {
 
     /// True if this is Discord's own base URL.
     #[must_use]
-    pub fn is_discords(&self) -> bool {
-        is_discords(&self.0)
+    pub fn is_official(&self) -> bool {
+        is_official(&self.0)
     }
 
     /// Appends a path that begins with `/`.
     #[must_use]
-    pub fn at(&self, path: &str) -> String {
-        format!("{}{path}", self.text())
+    pub fn join(&self, path: &str) -> String {
+        format!("{}{path}", self.as_str())
     }
 
     /// Base URL as configured, without a trailing slash.
     #[must_use]
-    pub fn text(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         self.0.as_str().trim_end_matches('/')
     }
 
     /// Checks and returns the gateway URL that the service reports.
     ///
     /// # Errors
-    /// [`Refused`] if the URL is outside of the service: not on the configured host, not in Discord's gateway
-    /// domain (for Discord's own base URL), or without TLS although the base URL has TLS.
-    pub fn gateway(&self, said: &str) -> Result<String, Refused> {
-        let refuse = |why: &str| Refused(format!("{} says that its gateway is `{said}`: {why}", self.text()));
+    /// [`BaseUrlError`] if the URL is outside of the service: not on the configured host, not in Discord's
+    /// gateway domain (for Discord's own base URL), or without TLS although the base URL has TLS.
+    pub fn check_gateway_url(&self, said: &str) -> Result<String, BaseUrlError> {
+        let refuse =
+            |why: &str| BaseUrlError(format!("{} says that its gateway is `{said}`: {why}", self.as_str()));
         let url = Url::parse(said).map_err(|_| refuse("that is no address"))?;
         let host = url.host_str().ok_or_else(|| refuse("that names no host"))?;
         let secure = match url.scheme() {
@@ -98,8 +102,9 @@ impl Base {
         {
             return Err(refuse("that has more in it than an address"));
         }
-        let ours = if self.is_discords() {
-            host == GATEWAYS || host.strip_suffix(GATEWAYS).is_some_and(|name| name.ends_with('.'))
+        let ours = if self.is_official() {
+            host == GATEWAY_DOMAIN
+                || host.strip_suffix(GATEWAY_DOMAIN).is_some_and(|name| name.ends_with('.'))
         } else {
             Some(host) == self.0.host_str()
         };
@@ -111,7 +116,7 @@ impl Base {
 }
 
 /// True if the host is Discord's, in any spelling.
-fn is_discords(url: &Url) -> bool {
+fn is_official(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_end_matches('.');
     ["discord.com", "discordapp.com"]
         .iter()
@@ -129,9 +134,9 @@ mod tests {
         for good in
             ["http://127.0.0.1:8080", "https://proxy.example", "http://[::1]:1/", "https://discord.com"]
         {
-            let base = Base::parse(good).unwrap_or_else(|why| panic!("{good}: {why}"));
-            assert_eq!(base.at("/api/v10/x"), format!("{}/api/v10/x", good.trim_end_matches('/')));
-            assert_eq!(base.is_discords(), good == "https://discord.com", "{good}");
+            let base = BaseUrl::parse(good).unwrap_or_else(|why| panic!("{good}: {why}"));
+            assert_eq!(base.join("/api/v10/x"), format!("{}/api/v10/x", good.trim_end_matches('/')));
+            assert_eq!(base.is_official(), good == "https://discord.com", "{good}");
         }
         for bad in [
             "",
@@ -147,7 +152,7 @@ mod tests {
             "https://discordapp.com",
             "https://discord.com.",
         ] {
-            assert!(Base::parse(bad).is_err(), "{bad}");
+            assert!(BaseUrl::parse(bad).is_err(), "{bad}");
         }
     }
 
@@ -174,10 +179,11 @@ mod tests {
             (OWN, "wss://discord.gg.evil.example", false),
             (OWN, "wss://127.0.0.1", false),
         ] {
-            let judged = Base::parse(base).expect("base").gateway(said);
+            let judged = BaseUrl::parse(base).expect("base").check_gateway_url(said);
             assert_eq!(judged.is_ok(), good, "{base} {said}: {judged:?}");
         }
-        let url = Base::parse("http://127.0.0.1:1").and_then(|base| base.gateway("ws://127.0.0.1:2/"));
+        let url =
+            BaseUrl::parse("http://127.0.0.1:1").and_then(|base| base.check_gateway_url("ws://127.0.0.1:2/"));
         assert_eq!(url.as_deref(), Ok("ws://127.0.0.1:2"));
     }
 }

@@ -4,102 +4,102 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Limit of `places` requests in any window of this length. The moment at which Discord counts a request is
-/// unknown, so a request holds its place from when it is sent until one window after its response.
+/// Limit of `limit` requests in any window of this length. The moment at which Discord counts a request is
+/// unknown, so a request occupies the limit from when it is sent until one window after its response.
 #[derive(Debug)]
-pub struct Global {
-    places: u32,
+pub struct GlobalLimit {
+    limit: u32,
     window: Duration,
-    on_their_way: u32,
-    /// Times at which places become free, earliest first.
-    back: VecDeque<Duration>,
+    in_flight: u32,
+    /// Times at which finished requests stop counting, earliest first.
+    frees_at: VecDeque<Duration>,
     /// Time until which Discord asked to wait.
-    closed_until: Duration,
+    blocked_until: Duration,
 }
 
-impl Global {
+impl GlobalLimit {
     /// Creates a limit of this many requests per window.
     #[must_use]
-    pub const fn new(places: u32, window: Duration) -> Self {
-        let places = if places == 0 { 1 } else { places };
-        Self { places, window, on_their_way: 0, back: VecDeque::new(), closed_until: Duration::ZERO }
+    pub const fn new(limit: u32, window: Duration) -> Self {
+        let limit = if limit == 0 { 1 } else { limit };
+        Self { limit, window, in_flight: 0, frees_at: VecDeque::new(), blocked_until: Duration::ZERO }
     }
 
     /// Returns `None` if a request may be sent now; `Some(Some(time))`: not before that time; `Some(None)`:
     /// after the next response.
-    pub fn ready(&mut self, now: Duration) -> Option<Option<Duration>> {
-        while self.back.front().is_some_and(|back| *back <= now) {
-            self.back.pop_front();
+    pub fn required_wait(&mut self, now: Duration) -> Option<Option<Duration>> {
+        while self.frees_at.front().is_some_and(|frees_at| *frees_at <= now) {
+            self.frees_at.pop_front();
         }
-        if self.closed_until > now {
-            return Some(Some(self.closed_until));
+        if self.blocked_until > now {
+            return Some(Some(self.blocked_until));
         }
-        let held = u32::try_from(self.back.len()).unwrap_or(u32::MAX).saturating_add(self.on_their_way);
-        (held >= self.places).then(|| self.back.front().copied())
+        let held = u32::try_from(self.frees_at.len()).unwrap_or(u32::MAX).saturating_add(self.in_flight);
+        (held >= self.limit).then(|| self.frees_at.front().copied())
     }
 
     /// Records that a request is sent.
-    pub const fn take(&mut self) {
-        self.on_their_way += 1;
+    pub const fn acquire(&mut self) {
+        self.in_flight += 1;
     }
 
     /// Records that a request was answered or given up.
-    pub fn landed(&mut self, now: Duration) {
-        self.on_their_way = self.on_their_way.saturating_sub(1);
-        let back = now + self.window;
+    pub fn complete(&mut self, now: Duration) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let frees_at = now + self.window;
         // Time never goes back, so this is the latest one.
-        self.back.push_back(back);
+        self.frees_at.push_back(frees_at);
     }
 
     /// Records that a request was never sent.
-    pub const fn unused(&mut self) {
-        self.on_their_way = self.on_their_way.saturating_sub(1);
+    pub const fn release(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
     }
 
     /// Blocks requests until this time, as Discord asked.
-    pub fn close(&mut self, until: Duration) {
-        self.closed_until = self.closed_until.max(until);
+    pub fn block_until(&mut self, until: Duration) {
+        self.blocked_until = self.blocked_until.max(until);
     }
 }
 
 /// Refusals that Discord counts against an IP address: at 10,000 in ten minutes it blocks the address.
 /// Requests stop long before that, and resume as the oldest refusals leave the window.
 #[derive(Debug)]
-pub struct Invalid {
-    most: usize,
+pub struct InvalidRequestLimit {
+    max: usize,
     window: Duration,
     times: VecDeque<Duration>,
 }
 
-impl Invalid {
+impl InvalidRequestLimit {
     /// Creates a limit of this many refusals per window.
     #[must_use]
-    pub const fn new(most: usize, window: Duration) -> Self {
-        let most = if most == 0 { 1 } else { most };
-        Self { most, window, times: VecDeque::new() }
+    pub const fn new(max: usize, window: Duration) -> Self {
+        let max = if max == 0 { 1 } else { max };
+        Self { max, window, times: VecDeque::new() }
     }
 
     /// Counts a refusal.
-    pub fn count(&mut self, now: Duration) {
+    pub fn record(&mut self, now: Duration) {
         self.times.push_back(now);
-        while self.times.len() > self.most {
+        while self.times.len() > self.max {
             self.times.pop_front();
         }
     }
 
     /// Returns `None` if requests are possible, or the time from which they are.
-    pub fn ready(&mut self, now: Duration) -> Option<Duration> {
+    pub fn blocked_until(&mut self, now: Duration) -> Option<Duration> {
         let window = self.window;
         while self.times.front().is_some_and(|at| *at + window <= now) {
             self.times.pop_front();
         }
-        if self.times.len() < self.most { None } else { self.times.front().map(|at| *at + window) }
+        if self.times.len() < self.max { None } else { self.times.front().map(|at| *at + window) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Global, Invalid};
+    use super::{GlobalLimit, InvalidRequestLimit};
     use std::time::Duration;
 
     const fn ms(ms: u64) -> Duration {
@@ -108,36 +108,36 @@ mod tests {
 
     #[test]
     fn a_place_comes_back_a_window_after_the_answer() {
-        let mut global = Global::new(2, ms(1000));
-        assert_eq!(global.ready(ms(0)), None);
-        global.take();
-        assert_eq!(global.ready(ms(0)), None);
-        global.take();
+        let mut global = GlobalLimit::new(2, ms(1000));
+        assert_eq!(global.required_wait(ms(0)), None);
+        global.acquire();
+        assert_eq!(global.required_wait(ms(0)), None);
+        global.acquire();
         // The time is unknown before the next response.
-        assert_eq!(global.ready(ms(5000)), Some(None));
-        global.landed(ms(5000));
-        assert_eq!(global.ready(ms(5000)), Some(Some(ms(6000))));
-        assert_eq!(global.ready(ms(6000)), None);
-        global.unused();
-        global.close(ms(9000));
-        global.close(ms(8000));
-        assert_eq!(global.ready(ms(8999)), Some(Some(ms(9000))));
-        assert_eq!(global.ready(ms(9000)), None);
+        assert_eq!(global.required_wait(ms(5000)), Some(None));
+        global.complete(ms(5000));
+        assert_eq!(global.required_wait(ms(5000)), Some(Some(ms(6000))));
+        assert_eq!(global.required_wait(ms(6000)), None);
+        global.release();
+        global.block_until(ms(9000));
+        global.block_until(ms(8000));
+        assert_eq!(global.required_wait(ms(8999)), Some(Some(ms(9000))));
+        assert_eq!(global.required_wait(ms(9000)), None);
     }
 
     #[test]
     fn refusals_stop_requests_until_the_oldest_is_forgotten() {
-        let mut invalid = Invalid::new(3, ms(600_000));
+        let mut invalid = InvalidRequestLimit::new(3, ms(600_000));
         for at in [0, 1000] {
-            invalid.count(ms(at));
-            assert_eq!(invalid.ready(ms(at)), None);
+            invalid.record(ms(at));
+            assert_eq!(invalid.blocked_until(ms(at)), None);
         }
-        invalid.count(ms(2000));
-        assert_eq!(invalid.ready(ms(2000)), Some(ms(600_000)));
-        assert_eq!(invalid.ready(ms(600_000)), None);
+        invalid.record(ms(2000));
+        assert_eq!(invalid.blocked_until(ms(2000)), Some(ms(600_000)));
+        assert_eq!(invalid.blocked_until(ms(600_000)), None);
         // One more refusal is possible; the next request waits until the next refusal leaves the window.
-        invalid.count(ms(600_000));
-        assert_eq!(invalid.ready(ms(600_000)), Some(ms(601_000)));
-        assert_eq!(invalid.ready(ms(1_300_000)), None);
+        invalid.record(ms(600_000));
+        assert_eq!(invalid.blocked_until(ms(600_000)), Some(ms(601_000)));
+        assert_eq!(invalid.blocked_until(ms(1_300_000)), None);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Consequence of a close code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterClose {
+pub enum CloseAction {
     /// The next connection resumes the session.
     Resume,
     /// The next connection identifies a new session.
@@ -15,43 +15,43 @@ pub enum AfterClose {
 
 /// Code with which the gateway closes a connection (documentation, "Gateway close event codes").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Close {
+pub struct CloseCode {
     /// Close code.
     pub code: u16,
     /// Description of the cause.
-    pub what: &'static str,
+    pub cause: &'static str,
     /// Consequence.
-    pub next: AfterClose,
+    pub action: CloseAction,
 }
 
-const fn resumed(code: u16, what: &'static str) -> Close {
-    Close { code, what, next: AfterClose::Resume }
+const fn resumable(code: u16, cause: &'static str) -> CloseCode {
+    CloseCode { code, cause, action: CloseAction::Resume }
 }
 
-const fn identified(code: u16, what: &'static str) -> Close {
-    Close { code, what, next: AfterClose::Identify }
+const fn needs_identify(code: u16, cause: &'static str) -> CloseCode {
+    CloseCode { code, cause, action: CloseAction::Identify }
 }
 
-const fn fatal(code: u16, what: &'static str, then: &'static str) -> Close {
-    Close { code, what, next: AfterClose::Stop(then) }
+const fn fatal(code: u16, cause: &'static str, remedy: &'static str) -> CloseCode {
+    CloseCode { code, cause, action: CloseAction::Stop(remedy) }
 }
 
 /// All documented codes.
-pub const CLOSES: [Close; 14] = [
-    resumed(4000, "Discord does not know what went wrong"),
-    resumed(4001, "Discord did not know an opcode or a payload of ours"),
-    resumed(4002, "Discord could not read what was sent"),
-    identified(4003, "something was sent before the session began, or the session is no longer valid"),
+pub const CLOSE_CODES: [CloseCode; 14] = [
+    resumable(4000, "Discord does not know what went wrong"),
+    resumable(4001, "Discord did not know an opcode or a payload of ours"),
+    resumable(4002, "Discord could not read what was sent"),
+    needs_identify(4003, "something was sent before the session began, or the session is no longer valid"),
     fatal(
         4004,
         "Discord refuses the bot's token",
         "Open the developer portal, your application, Bot; press Reset Token, and put the new token where the \
          configuration says that it is. Then reload, or start again.",
     ),
-    resumed(4005, "the session was begun twice"),
-    identified(4007, "the session cannot be resumed from that number on"),
-    resumed(4008, "too much was sent in too short a time"),
-    identified(4009, "the session timed out"),
+    resumable(4005, "the session was begun twice"),
+    needs_identify(4007, "the session cannot be resumed from that number on"),
+    resumable(4008, "too much was sent in too short a time"),
+    needs_identify(4009, "the session timed out"),
     fatal(
         4010,
         "Discord refuses the number of this shard",
@@ -82,41 +82,41 @@ pub const CLOSES: [Close; 14] = [
 
 /// Reason why the client does not reconnect to Discord.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct FatalGatewayError {
     /// Close code of the gateway, if there was one.
     pub code: Option<u16>,
     /// Description of the cause.
-    pub what: String,
+    pub cause: String,
     /// Remedy.
-    pub then: String,
+    pub remedy: String,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FatalGatewayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { code, what, then } = self;
-        write!(f, "Not connected to Discord: {what}")?;
+        let Self { code, cause, remedy } = self;
+        write!(f, "Not connected to Discord: {cause}")?;
         if let Some(code) = code {
             write!(f, " (code {code})")?;
         }
-        write!(f, ". {then}")
+        write!(f, ". {remedy}")
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for FatalGatewayError {}
 
-/// Returns the meaning of a code. After an undocumented one the session is resumed.
+/// Returns the description of a close code. After an undocumented one the session is resumed.
 #[must_use]
-pub fn meaning(code: u16) -> Close {
-    let known = CLOSES.iter().find(|close| close.code == code);
-    known.copied().unwrap_or(resumed(code, "the connection was closed"))
+pub fn close_code(code: u16) -> CloseCode {
+    let known = CLOSE_CODES.iter().find(|close| close.code == code);
+    known.copied().unwrap_or(resumable(code, "the connection was closed"))
 }
 
 /// Returns the failure for a code after which a new connection would end in the same way.
 #[must_use]
-pub fn failure(code: u16) -> Option<Failure> {
-    let Close { code, what, next } = meaning(code);
-    let AfterClose::Stop(then) = next else { return None };
-    Some(Failure { code: Some(code), what: what.to_owned(), then: then.to_owned() })
+pub fn fatal_error(code: u16) -> Option<FatalGatewayError> {
+    let CloseCode { code, cause, action } = close_code(code);
+    let CloseAction::Stop(remedy) = action else { return None };
+    Some(FatalGatewayError { code: Some(code), cause: cause.to_owned(), remedy: remedy.to_owned() })
 }
 
 #[cfg(test)]
@@ -127,33 +127,33 @@ mod tests {
 
     #[test]
     fn exactly_the_documented_codes_end_it() {
-        let fatal: Vec<u16> = (0..=u16::MAX).filter(|code| failure(*code).is_some()).collect();
+        let fatal: Vec<u16> = (0..=u16::MAX).filter(|code| fatal_error(*code).is_some()).collect();
         assert_eq!(fatal, [4004, 4010, 4011, 4012, 4013, 4014]);
-        assert!(CLOSES.is_sorted_by_key(|close| close.code));
+        assert!(CLOSE_CODES.is_sorted_by_key(|close| close.code));
     }
 
     #[test]
     fn sessions_that_are_over_are_not_resumed() {
         let new: Vec<u16> =
-            (0..=u16::MAX).filter(|code| meaning(*code).next == AfterClose::Identify).collect();
+            (0..=u16::MAX).filter(|code| close_code(*code).action == CloseAction::Identify).collect();
         assert_eq!(new, [4003, 4007, 4009]);
     }
 
     #[test]
     fn a_missing_intent_says_what_to_click() {
-        let text = failure(4014).expect("fatal").to_string();
+        let text = fatal_error(4014).expect("fatal").to_string();
         for part in ["code 4014", "Bot", "Privileged Gateway Intents", "Message Content Intent"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = failure(4004).expect("fatal").to_string();
+        let text = fatal_error(4004).expect("fatal").to_string();
         assert!(text.contains("Reset Token"), "{text}");
     }
 
     #[test]
     fn every_code_is_said_in_words() {
-        for close in CLOSES {
-            let is_sentence = |next| !matches!(next, AfterClose::Stop(then) if !then.ends_with('.'));
-            assert!(!close.what.ends_with('.') && is_sentence(close.next), "{close:?}");
+        for close in CLOSE_CODES {
+            let is_sentence = |action| !matches!(action, CloseAction::Stop(remedy) if !remedy.ends_with('.'));
+            assert!(!close.cause.ends_with('.') && is_sentence(close.action), "{close:?}");
         }
     }
 }

@@ -1,21 +1,21 @@
 //! Message components: buttons, menus and forms.
 
-use crate::core::units::{Limit, Refused};
+use crate::core::units::{PayloadLimit, ValidationError};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
 /// Row of components below a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Row {
+pub enum ActionRow {
     /// Up to five buttons.
     Buttons(Vec<Button>),
     /// One menu.
-    Menu(Menu),
+    Menu(SelectMenu),
 }
 
 /// Style of a button, shown as its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub enum ComponentStyle {
     /// The most likely choice.
     Primary,
     /// Any other choice.
@@ -28,7 +28,7 @@ pub enum Style {
 
 /// Action of a button.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Press {
+pub enum ButtonAction {
     /// Sends this custom id back to the bot.
     CustomId(String),
     /// Opens this URL.
@@ -41,16 +41,16 @@ pub struct Button {
     /// Label.
     pub label: String,
     /// Style. Ignored for a button that opens a URL.
-    pub style: Style,
+    pub style: ComponentStyle,
     /// Action.
-    pub press: Press,
+    pub action: ButtonAction,
     /// True if the button cannot be pressed.
     pub disabled: bool,
 }
 
 /// Menu in which one option is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Menu {
+pub struct SelectMenu {
     /// Custom id, which comes back with the choice.
     pub custom_id: String,
     /// Text while nothing is chosen.
@@ -82,18 +82,18 @@ pub struct Modal {
     /// Title.
     pub title: String,
     /// Input fields.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<TextInput>,
 }
 
 /// Input field of a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Input {
+pub struct TextInput {
     /// Custom id, which comes back with the text.
     pub custom_id: String,
     /// Label.
     pub label: String,
     /// True if the input has several lines.
-    pub lines: bool,
+    pub is_multiline: bool,
     /// Text while the input is empty.
     pub placeholder: String,
     /// Initial text.
@@ -104,61 +104,61 @@ pub struct Input {
 
 impl Button {
     fn custom_id(&self) -> Option<&str> {
-        match &self.press {
-            Press::CustomId(id) => Some(id),
-            Press::Url(_) => None,
+        match &self.action {
+            ButtonAction::CustomId(id) => Some(id),
+            ButtonAction::Url(_) => None,
         }
     }
 
-    fn check(&self) -> Result<(), Refused> {
-        Limit::ButtonLabel.text(&self.label)?;
-        match &self.press {
-            Press::CustomId(id) => Limit::CustomId.text(id),
-            Press::Url(url) => {
+    fn check(&self) -> Result<(), ValidationError> {
+        PayloadLimit::ButtonLabel.text(&self.label)?;
+        match &self.action {
+            ButtonAction::CustomId(id) => PayloadLimit::CustomId.text(id),
+            ButtonAction::Url(url) => {
                 let web = ["http://", "https://", "discord://"].iter().any(|scheme| url.starts_with(scheme));
                 if !web {
-                    return Err(Refused::Form("a button opens http, https or discord addresses"));
+                    return Err(ValidationError::Form("a button opens http, https or discord addresses"));
                 }
-                Limit::ButtonUrl.text(url)
+                PayloadLimit::ButtonUrl.text(url)
             }
         }
     }
 
     fn to_json(&self) -> Value {
         let style = match self.style {
-            Style::Primary => 1,
-            Style::Secondary => 2,
-            Style::Success => 3,
-            Style::Danger => 4,
+            ComponentStyle::Primary => 1,
+            ComponentStyle::Secondary => 2,
+            ComponentStyle::Success => 3,
+            ComponentStyle::Danger => 4,
         };
         let (label, disabled) = (&self.label, self.disabled);
-        match &self.press {
-            Press::CustomId(id) => {
+        match &self.action {
+            ButtonAction::CustomId(id) => {
                 json!({"type": 2, "style": style, "label": label, "custom_id": id, "disabled": disabled})
             }
-            Press::Url(url) => {
+            ButtonAction::Url(url) => {
                 json!({"type": 2, "style": 5, "label": label, "url": url, "disabled": disabled})
             }
         }
     }
 }
 
-impl Menu {
-    fn check(&self) -> Result<(), Refused> {
-        Limit::CustomId.text(&self.custom_id)?;
-        Limit::Placeholder.text(&self.placeholder)?;
-        Limit::Options.number(self.options.len())?;
+impl SelectMenu {
+    fn check(&self) -> Result<(), ValidationError> {
+        PayloadLimit::CustomId.text(&self.custom_id)?;
+        PayloadLimit::Placeholder.text(&self.placeholder)?;
+        PayloadLimit::Options.number(self.options.len())?;
         let mut values = HashSet::new();
         for option in &self.options {
-            Limit::OptionLabel.text(&option.label)?;
-            Limit::OptionValue.text(&option.value)?;
-            Limit::OptionDescription.text(&option.description)?;
+            PayloadLimit::OptionLabel.text(&option.label)?;
+            PayloadLimit::OptionValue.text(&option.value)?;
+            PayloadLimit::OptionDescription.text(&option.description)?;
             if !values.insert(&option.value) {
-                return Err(Refused::Form("two options of a menu have the same value"));
+                return Err(ValidationError::Form("two options of a menu have the same value"));
             }
         }
         if self.options.iter().filter(|option| option.default).count() > 1 {
-            return Err(Refused::Form("more than one option of a menu is chosen already"));
+            return Err(ValidationError::Form("more than one option of a menu is chosen already"));
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl Menu {
     }
 }
 
-impl Row {
+impl ActionRow {
     fn custom_ids(&self) -> Vec<&str> {
         match self {
             Self::Menu(menu) => vec![&menu.custom_id],
@@ -201,21 +201,21 @@ impl Row {
 /// Checks the rows of a message.
 ///
 /// # Errors
-/// [`Refused`] if the rows exceed Discord's limits.
-pub fn check(rows: &[Row]) -> Result<(), Refused> {
-    Limit::Rows.number(rows.len())?;
+/// [`ValidationError`] if the rows exceed Discord's limits.
+pub fn check(rows: &[ActionRow]) -> Result<(), ValidationError> {
+    PayloadLimit::Rows.number(rows.len())?;
     let mut seen = HashSet::new();
     for row in rows {
         match row {
-            Row::Menu(menu) => menu.check()?,
-            Row::Buttons(buttons) => {
-                Limit::Buttons.number(buttons.len())?;
+            ActionRow::Menu(menu) => menu.check()?,
+            ActionRow::Buttons(buttons) => {
+                PayloadLimit::Buttons.number(buttons.len())?;
                 buttons.iter().try_for_each(Button::check)?;
             }
         }
         for id in row.custom_ids() {
             if !seen.insert(id) {
-                return Err(Refused::SameCustomId(id.to_owned()));
+                return Err(ValidationError::DuplicateCustomId(id.to_owned()));
             }
         }
     }
@@ -224,27 +224,27 @@ pub fn check(rows: &[Row]) -> Result<(), Refused> {
 
 /// Converts rows to Discord's JSON.
 #[must_use]
-pub fn to_json(rows: &[Row]) -> Value {
-    rows.iter().map(Row::to_json).collect()
+pub fn to_json(rows: &[ActionRow]) -> Value {
+    rows.iter().map(ActionRow::to_json).collect()
 }
 
 impl Modal {
     /// Checks the form.
     ///
     /// # Errors
-    /// [`Refused`] if the form exceeds Discord's limits.
-    pub fn check(&self) -> Result<(), Refused> {
-        Limit::CustomId.text(&self.custom_id)?;
-        Limit::ModalTitle.text(&self.title)?;
-        Limit::ModalInputs.number(self.inputs.len())?;
+    /// [`ValidationError`] if the form exceeds Discord's limits.
+    pub fn check(&self) -> Result<(), ValidationError> {
+        PayloadLimit::CustomId.text(&self.custom_id)?;
+        PayloadLimit::ModalTitle.text(&self.title)?;
+        PayloadLimit::ModalInputs.number(self.inputs.len())?;
         let mut seen = HashSet::new();
         for input in &self.inputs {
-            Limit::CustomId.text(&input.custom_id)?;
-            Limit::InputLabel.text(&input.label)?;
-            Limit::InputPlaceholder.text(&input.placeholder)?;
-            Limit::InputValue.text(&input.value)?;
+            PayloadLimit::CustomId.text(&input.custom_id)?;
+            PayloadLimit::InputLabel.text(&input.label)?;
+            PayloadLimit::InputPlaceholder.text(&input.placeholder)?;
+            PayloadLimit::InputValue.text(&input.value)?;
             if !seen.insert(&input.custom_id) {
-                return Err(Refused::SameCustomId(input.custom_id.clone()));
+                return Err(ValidationError::DuplicateCustomId(input.custom_id.clone()));
             }
         }
         Ok(())
@@ -253,10 +253,10 @@ impl Modal {
     /// Converts the form to Discord's JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let row = |input: &Input| {
-            let style = if input.lines { 2 } else { 1 };
+        let row = |input: &TextInput| {
+            let style = if input.is_multiline { 2 } else { 1 };
             let mut value = json!({"type": 4, "custom_id": input.custom_id, "label": input.label, "style": style,
-                "required": !input.optional, "max_length": Limit::InputValue.bounds().1});
+                "required": !input.optional, "max_length": PayloadLimit::InputValue.bounds().1});
             for (key, text) in [("placeholder", &input.placeholder), ("value", &input.value)] {
                 if !text.is_empty() {
                     value[key] = json!(text);
@@ -271,12 +271,15 @@ impl Modal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Button, Input, Menu, MenuOption, Modal, Press, Row, Style, check, to_json};
+    use super::{
+        ActionRow, Button, ButtonAction, ComponentStyle, MenuOption, Modal, SelectMenu, TextInput, check,
+        to_json,
+    };
     use serde_json::json;
 
     fn button(id: &str) -> Button {
-        let press = Press::CustomId(id.to_owned());
-        Button { label: "Allow".to_owned(), style: Style::Success, press, disabled: false }
+        let action = ButtonAction::CustomId(id.to_owned());
+        Button { label: "Allow".to_owned(), style: ComponentStyle::Success, action, disabled: false }
     }
 
     fn option(value: &str) -> MenuOption {
@@ -288,39 +291,40 @@ mod tests {
         }
     }
 
-    fn menu(options: Vec<MenuOption>) -> Menu {
-        Menu { custom_id: "m".to_owned(), placeholder: String::new(), options, disabled: false }
+    fn menu(options: Vec<MenuOption>) -> SelectMenu {
+        SelectMenu { custom_id: "m".to_owned(), placeholder: String::new(), options, disabled: false }
     }
 
     #[test]
     fn rows_have_bounds() {
-        let buttons = |n: usize| Row::Buttons((0..n).map(|n| button(&format!("b{n}"))).collect());
+        let buttons = |n: usize| ActionRow::Buttons((0..n).map(|n| button(&format!("b{n}"))).collect());
         let one = |change: &dyn Fn(&mut Button)| {
             let mut button = button("x");
             change(&mut button);
-            vec![Row::Buttons(vec![button])]
+            vec![ActionRow::Buttons(vec![button])]
         };
-        let url = |text: &str| Press::Url(text.to_owned());
-        let options = |n: usize| vec![Row::Menu(menu((0..n).map(|n| option(&n.to_string())).collect()))];
+        let url = |text: &str| ButtonAction::Url(text.to_owned());
+        let options =
+            |n: usize| vec![ActionRow::Menu(menu((0..n).map(|n| option(&n.to_string())).collect()))];
         for (row, rows, fits) in [
             ("five buttons", vec![buttons(5)], true),
             ("six buttons", vec![buttons(6)], false),
             ("no button", vec![buttons(0)], false),
             ("the same twice", vec![buttons(1), buttons(1)], false),
-            ("six rows", (0..6).map(|n| Row::Buttons(vec![button(&n.to_string())])).collect(), false),
+            ("six rows", (0..6).map(|n| ActionRow::Buttons(vec![button(&n.to_string())])).collect(), false),
             ("no label", one(&|b| b.label = String::new()), false),
             ("label", one(&|b| b.label = "x".repeat(80)), true),
             ("label", one(&|b| b.label = "x".repeat(81)), false),
-            ("custom id", one(&|b| b.press = Press::CustomId("x".repeat(100))), true),
-            ("custom id", one(&|b| b.press = Press::CustomId("x".repeat(101))), false),
-            ("custom id", one(&|b| b.press = Press::CustomId(String::new())), false),
-            ("address", one(&|b| b.press = url("https://example.org")), true),
-            ("address", one(&|b| b.press = url("javascript:x")), false),
-            ("address", one(&|b| b.press = url(&format!("https://{}", "x".repeat(512)))), false),
+            ("custom id", one(&|b| b.action = ButtonAction::CustomId("x".repeat(100))), true),
+            ("custom id", one(&|b| b.action = ButtonAction::CustomId("x".repeat(101))), false),
+            ("custom id", one(&|b| b.action = ButtonAction::CustomId(String::new())), false),
+            ("address", one(&|b| b.action = url("https://example.org")), true),
+            ("address", one(&|b| b.action = url("javascript:x")), false),
+            ("address", one(&|b| b.action = url(&format!("https://{}", "x".repeat(512)))), false),
             ("options", options(25), true),
             ("options", options(26), false),
             ("options", options(0), false),
-            ("same value", vec![Row::Menu(menu(vec![option("a"), option("a")]))], false),
+            ("same value", vec![ActionRow::Menu(menu(vec![option("a"), option("a")]))], false),
         ] {
             assert_eq!(check(&rows).is_ok(), fits, "{row}");
         }
@@ -328,8 +332,8 @@ mod tests {
 
     #[test]
     fn rows_are_as_discord_takes_them() {
-        let link = Button { press: Press::Url("https://x.org".to_owned()), ..button("") };
-        let rows = [Row::Buttons(vec![button("a"), link]), Row::Menu(menu(vec![option("v")]))];
+        let link = Button { action: ButtonAction::Url("https://x.org".to_owned()), ..button("") };
+        let rows = [ActionRow::Buttons(vec![button("a"), link]), ActionRow::Menu(menu(vec![option("v")]))];
         let expected = json!([
             {"type": 1, "components": [
                 {"type": 2, "style": 3, "label": "Allow", "custom_id": "a", "disabled": false},
@@ -342,10 +346,10 @@ mod tests {
 
     #[test]
     fn forms_have_bounds() {
-        let input = |id: &str| Input {
+        let input = |id: &str| TextInput {
             custom_id: id.to_owned(),
             label: "l".to_owned(),
-            lines: true,
+            is_multiline: true,
             placeholder: String::new(),
             value: "v".to_owned(),
             optional: true,
@@ -357,7 +361,7 @@ mod tests {
             (modal("t", vec![input("a"), input("a")]), false),
             (modal("t", Vec::new()), false),
             (modal(&"t".repeat(46), vec![input("a")]), false),
-            (modal("t", vec![Input { value: "x".repeat(4001), ..input("a") }]), false),
+            (modal("t", vec![TextInput { value: "x".repeat(4001), ..input("a") }]), false),
         ] {
             assert_eq!(modal.check().is_ok(), fits, "{modal:?}");
         }

@@ -8,14 +8,14 @@ use std::fmt;
 
 /// Maximum length of a custom id (documentation, "Custom ID"), in UTF-16 units, which are never fewer than
 /// what Discord counts.
-pub const MAX: usize = 100;
+pub const CUSTOM_ID_MAX: usize = 100;
 
 const NAME: &str = "acp";
 const VERSION: u32 = 1;
 
 /// Reason why a text does not fit into a custom id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum CustomIdError {
     /// The text is too long.
     TooLong {
         /// Excess length, in UTF-16 units.
@@ -25,7 +25,7 @@ pub enum Refused {
     NotExact,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for CustomIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong { by } => write!(f, "too long for a button by {by}"),
@@ -34,11 +34,11 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for CustomIdError {}
 
 /// Decoded custom id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carried<'a> {
+pub enum DecodedCustomId<'a> {
     /// Command text.
     Text(&'a str),
     /// Format version of another release of this program. Refuse the click, do not guess.
@@ -50,30 +50,30 @@ pub enum Carried<'a> {
 /// Encodes a command as a custom id.
 ///
 /// # Errors
-/// [`Refused`] if decoding could not restore the exact text.
-pub fn encode(text: &str) -> Result<String, Refused> {
+/// [`CustomIdError`] if decoding could not restore the exact text.
+pub fn encode(text: &str) -> Result<String, CustomIdError> {
     if text.is_empty() || text.trim() != text {
-        return Err(Refused::NotExact);
+        return Err(CustomIdError::NotExact);
     }
     let id = format!("{NAME}{VERSION}:{text}");
-    match id.encode_utf16().count().checked_sub(MAX) {
+    match id.encode_utf16().count().checked_sub(CUSTOM_ID_MAX) {
         None | Some(0) => Ok(id),
-        Some(by) => Err(Refused::TooLong { by }),
+        Some(by) => Err(CustomIdError::TooLong { by }),
     }
 }
 
 /// Decodes the custom id of a click.
 #[must_use]
-pub fn decode(custom_id: &str) -> Carried<'_> {
-    let Some((head, text)) = custom_id.split_once(':') else { return Carried::Foreign };
+pub fn decode(custom_id: &str) -> DecodedCustomId<'_> {
+    let Some((head, text)) = custom_id.split_once(':') else { return DecodedCustomId::Foreign };
     let Some(version) = head.strip_prefix(NAME).filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
     else {
-        return Carried::Foreign;
+        return DecodedCustomId::Foreign;
     };
     match version.parse() {
-        Ok(VERSION) if !text.is_empty() => Carried::Text(text),
-        Ok(VERSION) | Err(_) => Carried::Foreign,
-        Ok(other) => Carried::OtherVersion(other),
+        Ok(VERSION) if !text.is_empty() => DecodedCustomId::Text(text),
+        Ok(VERSION) | Err(_) => DecodedCustomId::Foreign,
+        Ok(other) => DecodedCustomId::OtherVersion(other),
     }
 }
 
@@ -88,26 +88,26 @@ mod tests {
     fn what_a_button_carries() {
         assert_eq!(encode("/acp answer 7 2").expect("fits"), "acp1:/acp answer 7 2");
         assert_eq!(encode(&"x".repeat(95)).map(|id| id.len()), Ok(100));
-        assert_eq!(encode(&"x".repeat(97)), Err(Refused::TooLong { by: 2 }));
+        assert_eq!(encode(&"x".repeat(97)), Err(CustomIdError::TooLong { by: 2 }));
         // Two UTF-16 units each.
-        assert_eq!(encode(&"🦀".repeat(48)), Err(Refused::TooLong { by: 1 }));
+        assert_eq!(encode(&"🦀".repeat(48)), Err(CustomIdError::TooLong { by: 1 }));
         for text in ["", " x", "x\n"] {
-            assert_eq!(encode(text), Err(Refused::NotExact), "{text:?}");
+            assert_eq!(encode(text), Err(CustomIdError::NotExact), "{text:?}");
         }
     }
 
     #[test]
     fn what_a_click_stands_for() {
         for (id, carried) in [
-            ("acp1:/acp cancel", Carried::Text("/acp cancel")),
-            ("acp1:a:b", Carried::Text("a:b")),
-            ("acp2:/acp cancel", Carried::OtherVersion(2)),
-            ("acp1:", Carried::Foreign),
-            ("acp:x", Carried::Foreign),
-            ("acp+1:x", Carried::Foreign),
-            ("acp99999999999:x", Carried::Foreign),
-            ("perm:1", Carried::Foreign),
-            ("", Carried::Foreign),
+            ("acp1:/acp cancel", DecodedCustomId::Text("/acp cancel")),
+            ("acp1:a:b", DecodedCustomId::Text("a:b")),
+            ("acp2:/acp cancel", DecodedCustomId::OtherVersion(2)),
+            ("acp1:", DecodedCustomId::Foreign),
+            ("acp:x", DecodedCustomId::Foreign),
+            ("acp+1:x", DecodedCustomId::Foreign),
+            ("acp99999999999:x", DecodedCustomId::Foreign),
+            ("perm:1", DecodedCustomId::Foreign),
+            ("", DecodedCustomId::Foreign),
         ] {
             assert_eq!(decode(id), carried, "{id}");
         }
@@ -117,8 +117,8 @@ mod tests {
         #[test]
         fn whatever_fits_comes_back(text in "\\PC{0,110}") {
             if let Ok(id) = encode(&text) {
-                prop_assert!(id.chars().count() <= MAX);
-                prop_assert_eq!(decode(&id), Carried::Text(text.as_str()));
+                prop_assert!(id.chars().count() <= CUSTOM_ID_MAX);
+                prop_assert_eq!(decode(&id), DecodedCustomId::Text(text.as_str()));
             }
         }
 

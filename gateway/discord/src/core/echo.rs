@@ -3,23 +3,23 @@
 use crate::core::ids::Snowflake;
 use std::collections::{HashMap, VecDeque};
 
-/// Maximum number of remembered echoes: at forty messages a second, more than a minute and a half.
-const ECHOES_MAX: usize = 4096;
+/// Maximum number of remembered nonces: at forty messages a second, more than a minute and a half.
+const NONCES_MAX: usize = 4096;
 
 /// Nonces seen on the websocket, with their messages.
 #[derive(Debug, Default)]
-pub struct Echoes {
+pub struct SentNonces {
     seen: HashMap<String, Snowflake>,
     order: VecDeque<String>,
 }
 
-impl Echoes {
+impl SentNonces {
     /// Records a message of this bot. Only the first message with a nonce counts.
-    pub fn hear(&mut self, nonce: &str, message: Snowflake) {
+    pub fn record(&mut self, nonce: &str, message: Snowflake) {
         if nonce.is_empty() || self.seen.contains_key(nonce) {
             return;
         }
-        if self.order.len() >= ECHOES_MAX
+        if self.order.len() >= NONCES_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.seen.remove(&oldest);
@@ -34,13 +34,13 @@ impl Echoes {
         self.seen.get(nonce).copied()
     }
 
-    /// Number of remembered echoes.
+    /// Number of remembered nonces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.seen.len()
     }
 
-    /// True if no echo is remembered.
+    /// True if no nonce is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
@@ -49,21 +49,24 @@ impl Echoes {
 
 #[cfg(test)]
 mod tests {
-    use super::{ECHOES_MAX, Echoes};
+    use super::{NONCES_MAX, SentNonces};
     use crate::core::ids::Snowflake;
 
     #[test]
     fn the_first_message_with_a_nonce_counts_and_old_ones_are_forgotten() {
-        let mut echoes = Echoes::default();
-        assert!(echoes.is_empty());
-        echoes.hear("a", Snowflake(1));
-        echoes.hear("a", Snowflake(2));
-        echoes.hear("", Snowflake(3));
-        assert_eq!((echoes.find("a"), echoes.find(""), echoes.len()), (Some(Snowflake(1)), None, 1));
-        for n in 0..ECHOES_MAX {
-            echoes.hear(&format!("n{n}"), Snowflake(10));
+        let mut sent_nonces = SentNonces::default();
+        assert!(sent_nonces.is_empty());
+        sent_nonces.record("a", Snowflake(1));
+        sent_nonces.record("a", Snowflake(2));
+        sent_nonces.record("", Snowflake(3));
+        assert_eq!(
+            (sent_nonces.find("a"), sent_nonces.find(""), sent_nonces.len()),
+            (Some(Snowflake(1)), None, 1)
+        );
+        for n in 0..NONCES_MAX {
+            sent_nonces.record(&format!("n{n}"), Snowflake(10));
         }
-        assert_eq!((echoes.find("a"), echoes.len()), (None, ECHOES_MAX));
-        assert_eq!(echoes.find("n0"), Some(Snowflake(10)));
+        assert_eq!((sent_nonces.find("a"), sent_nonces.len()), (None, NONCES_MAX));
+        assert_eq!(sent_nonces.find("n0"), Some(Snowflake(10)));
     }
 }

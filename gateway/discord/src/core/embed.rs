@@ -1,6 +1,6 @@
 //! Embeds: boxes with a coloured edge below a message.
 
-use crate::core::units::{Limit, Refused, utf16};
+use crate::core::units::{PayloadLimit, ValidationError, utf16_len};
 use serde::Serialize;
 
 /// Embed of a message.
@@ -56,29 +56,32 @@ pub struct Author {
 
 impl Embed {
     /// Size that counts towards the limit for all embeds of a message.
-    fn texts(&self) -> usize {
-        let fields = self.fields.iter().map(|field| utf16(&field.name) + utf16(&field.value));
-        let lines =
-            self.footer.iter().map(|f| utf16(&f.text)).chain(self.author.iter().map(|a| utf16(&a.name)));
-        utf16(&self.title) + utf16(&self.description) + fields.sum::<usize>() + lines.sum::<usize>()
+    fn text_len(&self) -> usize {
+        let fields = self.fields.iter().map(|field| utf16_len(&field.name) + utf16_len(&field.value));
+        let lines = self
+            .footer
+            .iter()
+            .map(|f| utf16_len(&f.text))
+            .chain(self.author.iter().map(|a| utf16_len(&a.name)));
+        utf16_len(&self.title) + utf16_len(&self.description) + fields.sum::<usize>() + lines.sum::<usize>()
     }
 
-    fn check(&self) -> Result<(), Refused> {
-        Limit::EmbedTitle.text(&self.title)?;
-        Limit::EmbedDescription.text(&self.description)?;
-        Limit::EmbedFields.number(self.fields.len())?;
+    fn check(&self) -> Result<(), ValidationError> {
+        PayloadLimit::EmbedTitle.text(&self.title)?;
+        PayloadLimit::EmbedDescription.text(&self.description)?;
+        PayloadLimit::EmbedFields.number(self.fields.len())?;
         for field in &self.fields {
-            Limit::FieldName.text(&field.name)?;
-            Limit::FieldValue.text(&field.value)?;
+            PayloadLimit::FieldName.text(&field.name)?;
+            PayloadLimit::FieldValue.text(&field.value)?;
         }
         if let Some(footer) = &self.footer {
-            Limit::EmbedFooter.text(&footer.text)?;
+            PayloadLimit::EmbedFooter.text(&footer.text)?;
         }
         if let Some(author) = &self.author {
-            Limit::EmbedAuthor.text(&author.name)?;
+            PayloadLimit::EmbedAuthor.text(&author.name)?;
         }
         if self.color.is_some_and(|color| color > 0xff_ffff) {
-            return Err(Refused::Form("a colour is at most 0xffffff"));
+            return Err(ValidationError::Form("a colour is at most 0xffffff"));
         }
         Ok(())
     }
@@ -87,11 +90,11 @@ impl Embed {
 /// Checks the embeds of a message.
 ///
 /// # Errors
-/// [`Refused`] if an embed exceeds Discord's limits.
-pub fn check(embeds: &[Embed]) -> Result<(), Refused> {
-    Limit::Embeds.number(embeds.len())?;
+/// [`ValidationError`] if an embed exceeds Discord's limits.
+pub fn check(embeds: &[Embed]) -> Result<(), ValidationError> {
+    PayloadLimit::Embeds.number(embeds.len())?;
     embeds.iter().try_for_each(Embed::check)?;
-    Limit::EmbedTexts.number(embeds.iter().map(Embed::texts).sum())
+    PayloadLimit::EmbedTexts.number(embeds.iter().map(Embed::text_len).sum())
 }
 
 #[cfg(test)]

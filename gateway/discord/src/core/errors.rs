@@ -2,7 +2,7 @@
 
 /// Kind of a missing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum What {
+pub enum ResourceKind {
     /// Application or one of its commands.
     Application,
     /// Channel or thread.
@@ -21,7 +21,7 @@ pub enum What {
     Other,
 }
 
-impl What {
+impl ResourceKind {
     /// Name in messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -38,11 +38,11 @@ impl What {
     }
 }
 
-/// Meaning of a refusal. The request was certainly not executed, except where a variant says otherwise.
+/// Kind of a refusal. The request was certainly not executed, except where a variant says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Meaning {
+pub enum RejectionKind {
     /// The object no longer exists and will not come back.
-    Gone(What),
+    Gone(ResourceKind),
     /// The message with this nonce was sent and has been deleted: do not send it again.
     SentAndDeleted,
     /// The bot can no longer see the channel. Not permanent: access can be granted again.
@@ -79,7 +79,7 @@ pub enum Meaning {
     NotSent,
 }
 
-impl Meaning {
+impl RejectionKind {
     /// Name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -108,7 +108,7 @@ impl Meaning {
     /// True if the same request may succeed later without a change of its content. Includes a refused token:
     /// it will be replaced, and pending requests must not be lost meanwhile.
     #[must_use]
-    pub const fn again(self) -> bool {
+    pub const fn is_retryable(self) -> bool {
         match self {
             Self::LostAccess
             | Self::Forbidden
@@ -132,81 +132,81 @@ impl Meaning {
     }
 }
 
-/// Error codes with the same meaning on every route.
-const CODES: [(u32, Meaning); 68] = [
-    (10001, Meaning::Gone(What::Member)),
-    (10002, Meaning::Gone(What::Application)),
-    (10003, Meaning::Gone(What::Channel)),
-    (10004, Meaning::Gone(What::Guild)),
-    (10007, Meaning::Gone(What::Member)),
-    (10008, Meaning::Gone(What::Message)),
-    (10011, Meaning::Gone(What::Other)),
-    (10013, Meaning::Gone(What::Member)),
-    (10014, Meaning::Gone(What::Emoji)),
-    (10015, Meaning::Gone(What::Webhook)),
-    (10062, Meaning::TooLate),
-    (10063, Meaning::Gone(What::Application)),
-    (20001, Meaning::Forbidden),
-    (20002, Meaning::Invalid),
-    (20009, Meaning::Filtered),
-    (20012, Meaning::Forbidden),
-    (20016, Meaning::Slow),
-    (20022, Meaning::Slow),
-    (20028, Meaning::Slow),
-    (20029, Meaning::Slow),
-    (20031, Meaning::Filtered),
-    (30003, Meaning::Full),
-    (30007, Meaning::Full),
-    (30010, Meaning::Full),
-    (30013, Meaning::Full),
-    (30032, Meaning::Full),
-    (30034, Meaning::Slow),
-    (30046, Meaning::OldEdits),
-    (40001, Meaning::Unauthorized),
-    (40002, Meaning::Forbidden),
-    (40003, Meaning::Slow),
-    (40004, Meaning::Temporary),
-    (40005, Meaning::TooLarge),
-    (40006, Meaning::Temporary),
-    (40058, Meaning::Invalid),
-    (40060, Meaning::AlreadyAnswered),
-    (40062, Meaning::Slow),
-    (40066, Meaning::Slow),
-    (40067, Meaning::Invalid),
-    (40333, Meaning::Temporary),
-    (50001, Meaning::LostAccess),
-    (50005, Meaning::Forbidden),
-    (50006, Meaning::Invalid),
-    (50007, Meaning::Forbidden),
-    (50008, Meaning::Invalid),
-    (50013, Meaning::Forbidden),
-    (50014, Meaning::Unauthorized),
-    (50021, Meaning::Invalid),
-    (50024, Meaning::Invalid),
-    (50027, Meaning::Gone(What::Webhook)),
-    (50033, Meaning::Invalid),
-    (50035, Meaning::Invalid),
-    (50045, Meaning::TooLarge),
-    (50068, Meaning::Invalid),
-    (50080, Meaning::Forbidden),
-    (50083, Meaning::Archived),
-    (50109, Meaning::Invalid),
-    (130_000, Meaning::Temporary),
-    (160_002, Meaning::Forbidden),
-    (160_004, Meaning::AlreadyThere),
-    (160_005, Meaning::Locked),
-    (160_006, Meaning::Full),
-    (160_007, Meaning::Full),
-    (200_000, Meaning::Filtered),
-    (200_001, Meaning::Filtered),
-    (220_001, Meaning::Invalid),
-    (220_003, Meaning::Invalid),
-    (240_000, Meaning::Filtered),
+/// Error codes of the same kind on every route.
+const ERROR_CODES: [(u32, RejectionKind); 68] = [
+    (10001, RejectionKind::Gone(ResourceKind::Member)),
+    (10002, RejectionKind::Gone(ResourceKind::Application)),
+    (10003, RejectionKind::Gone(ResourceKind::Channel)),
+    (10004, RejectionKind::Gone(ResourceKind::Guild)),
+    (10007, RejectionKind::Gone(ResourceKind::Member)),
+    (10008, RejectionKind::Gone(ResourceKind::Message)),
+    (10011, RejectionKind::Gone(ResourceKind::Other)),
+    (10013, RejectionKind::Gone(ResourceKind::Member)),
+    (10014, RejectionKind::Gone(ResourceKind::Emoji)),
+    (10015, RejectionKind::Gone(ResourceKind::Webhook)),
+    (10062, RejectionKind::TooLate),
+    (10063, RejectionKind::Gone(ResourceKind::Application)),
+    (20001, RejectionKind::Forbidden),
+    (20002, RejectionKind::Invalid),
+    (20009, RejectionKind::Filtered),
+    (20012, RejectionKind::Forbidden),
+    (20016, RejectionKind::Slow),
+    (20022, RejectionKind::Slow),
+    (20028, RejectionKind::Slow),
+    (20029, RejectionKind::Slow),
+    (20031, RejectionKind::Filtered),
+    (30003, RejectionKind::Full),
+    (30007, RejectionKind::Full),
+    (30010, RejectionKind::Full),
+    (30013, RejectionKind::Full),
+    (30032, RejectionKind::Full),
+    (30034, RejectionKind::Slow),
+    (30046, RejectionKind::OldEdits),
+    (40001, RejectionKind::Unauthorized),
+    (40002, RejectionKind::Forbidden),
+    (40003, RejectionKind::Slow),
+    (40004, RejectionKind::Temporary),
+    (40005, RejectionKind::TooLarge),
+    (40006, RejectionKind::Temporary),
+    (40058, RejectionKind::Invalid),
+    (40060, RejectionKind::AlreadyAnswered),
+    (40062, RejectionKind::Slow),
+    (40066, RejectionKind::Slow),
+    (40067, RejectionKind::Invalid),
+    (40333, RejectionKind::Temporary),
+    (50001, RejectionKind::LostAccess),
+    (50005, RejectionKind::Forbidden),
+    (50006, RejectionKind::Invalid),
+    (50007, RejectionKind::Forbidden),
+    (50008, RejectionKind::Invalid),
+    (50013, RejectionKind::Forbidden),
+    (50014, RejectionKind::Unauthorized),
+    (50021, RejectionKind::Invalid),
+    (50024, RejectionKind::Invalid),
+    (50027, RejectionKind::Gone(ResourceKind::Webhook)),
+    (50033, RejectionKind::Invalid),
+    (50035, RejectionKind::Invalid),
+    (50045, RejectionKind::TooLarge),
+    (50068, RejectionKind::Invalid),
+    (50080, RejectionKind::Forbidden),
+    (50083, RejectionKind::Archived),
+    (50109, RejectionKind::Invalid),
+    (130_000, RejectionKind::Temporary),
+    (160_002, RejectionKind::Forbidden),
+    (160_004, RejectionKind::AlreadyThere),
+    (160_005, RejectionKind::Locked),
+    (160_006, RejectionKind::Full),
+    (160_007, RejectionKind::Full),
+    (200_000, RejectionKind::Filtered),
+    (200_001, RejectionKind::Filtered),
+    (220_001, RejectionKind::Invalid),
+    (220_003, RejectionKind::Invalid),
+    (240_000, RejectionKind::Filtered),
 ];
 
-/// Kind of request, if it changes the meaning of a refusal.
+/// Kind of request, if it changes the kind of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestKind {
     /// Creates a message with a nonce.
     CreateWithNonce,
     /// The path holds the token of an interaction.
@@ -217,102 +217,106 @@ pub enum Asked {
     Bot,
 }
 
-/// Returns the meaning of a refusal. `code` is Discord's error code; 0 or `None` if the response is not
+/// Returns the kind of a refusal. `code` is Discord's error code; 0 or `None` if the response is not
 /// Discord's own.
 #[must_use]
-pub fn meaning(asked: Asked, status: u16, code: Option<u32>) -> Meaning {
+pub fn classify_rejection(request_kind: RequestKind, status: u16, code: Option<u32>) -> RejectionKind {
     let code = code.filter(|code| *code != 0);
-    match (asked, code) {
+    match (request_kind, code) {
         // Discord knows the nonce, but its message has been deleted (docs pull request 6647).
-        (Asked::CreateWithNonce, Some(10008)) => return Meaning::SentAndDeleted,
+        (RequestKind::CreateWithNonce, Some(10008)) => return RejectionKind::SentAndDeleted,
         // Interaction responses go through a webhook of the application, whose token expires.
-        (Asked::Interaction, Some(10015 | 50027)) => return Meaning::TooLate,
+        (RequestKind::Interaction, Some(10015 | 50027)) => return RejectionKind::TooLate,
         _ => {}
     }
-    let known = code.and_then(|code| CODES.iter().find(|(known, _)| *known == code));
-    if let Some((_, meaning)) = known {
-        return *meaning;
+    let known = code.and_then(|code| ERROR_CODES.iter().find(|(known, _)| *known == code));
+    if let Some((_, kind)) = known {
+        return *kind;
     }
-    match (asked, status) {
-        (Asked::Bot | Asked::CreateWithNonce, 401) => Meaning::Unauthorized,
-        (Asked::Webhook, 401) => Meaning::Gone(What::Webhook),
-        (Asked::Interaction, 401 | 404) => Meaning::TooLate,
+    match (request_kind, status) {
+        (RequestKind::Bot | RequestKind::CreateWithNonce, 401) => RejectionKind::Unauthorized,
+        (RequestKind::Webhook, 401) => RejectionKind::Gone(ResourceKind::Webhook),
+        (RequestKind::Interaction, 401 | 404) => RejectionKind::TooLate,
         // A 403 without an error code may come from Discord's edge: treat nothing as gone.
-        (_, 403) => Meaning::Forbidden,
-        (_, 413) => Meaning::TooLarge,
+        (_, 403) => RejectionKind::Forbidden,
+        (_, 413) => RejectionKind::TooLarge,
         // The same for a 404 without an error code.
-        (_, 404 | 408 | 429) | (_, 500..) => Meaning::Temporary,
-        _ => Meaning::Invalid,
+        (_, 404 | 408 | 429) | (_, 500..) => RejectionKind::Temporary,
+        _ => RejectionKind::Invalid,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Asked, CODES, Meaning, What, meaning};
+    use super::{ERROR_CODES, RejectionKind, RequestKind, ResourceKind, classify_rejection};
 
     #[test]
     fn the_table_has_each_code_once_and_in_order() {
-        assert!(CODES.windows(2).all(|pair| matches!(pair, [(a, _), (b, _)] if a < b)));
-        for (code, known) in CODES {
-            assert_eq!(meaning(Asked::Bot, 400, Some(code)), known, "{code}");
+        assert!(ERROR_CODES.windows(2).all(|pair| matches!(pair, [(a, _), (b, _)] if a < b)));
+        for (code, known) in ERROR_CODES {
+            assert_eq!(classify_rejection(RequestKind::Bot, 400, Some(code)), known, "{code}");
         }
     }
 
     #[test]
     fn refusals_mean_what_they_mean_where_they_come() {
-        use Asked::{Bot, CreateWithNonce, Interaction, Webhook};
-        for (asked, status, code, expected) in [
-            (CreateWithNonce, 404, Some(10008), Meaning::SentAndDeleted),
-            (Bot, 404, Some(10008), Meaning::Gone(What::Message)),
-            (CreateWithNonce, 404, Some(10003), Meaning::Gone(What::Channel)),
-            (Bot, 403, Some(50001), Meaning::LostAccess),
-            (Bot, 403, Some(50013), Meaning::Forbidden),
-            (Bot, 403, None, Meaning::Forbidden),
-            (Bot, 403, Some(0), Meaning::Forbidden),
-            (Bot, 404, Some(0), Meaning::Temporary),
-            (Bot, 404, None, Meaning::Temporary),
-            (Bot, 401, Some(0), Meaning::Unauthorized),
-            (Bot, 401, Some(40001), Meaning::Unauthorized),
-            (Webhook, 401, Some(50027), Meaning::Gone(What::Webhook)),
-            (Webhook, 401, Some(0), Meaning::Gone(What::Webhook)),
-            (Webhook, 404, Some(10015), Meaning::Gone(What::Webhook)),
-            (Interaction, 404, Some(10015), Meaning::TooLate),
-            (Interaction, 401, Some(50027), Meaning::TooLate),
-            (Interaction, 404, Some(10062), Meaning::TooLate),
-            (Interaction, 400, Some(40060), Meaning::AlreadyAnswered),
-            (Interaction, 404, Some(10008), Meaning::Gone(What::Message)),
-            (Bot, 400, Some(50083), Meaning::Archived),
-            (Bot, 400, Some(160_005), Meaning::Locked),
-            (Bot, 400, Some(160_004), Meaning::AlreadyThere),
-            (Bot, 400, Some(160_006), Meaning::Full),
-            (Bot, 429, Some(30046), Meaning::OldEdits),
-            (Bot, 429, None, Meaning::Temporary),
-            (Bot, 400, Some(50035), Meaning::Invalid),
-            (Bot, 400, Some(999_999), Meaning::Invalid),
-            (CreateWithNonce, 413, Some(40005), Meaning::TooLarge),
-            (CreateWithNonce, 400, Some(50045), Meaning::TooLarge),
-            (CreateWithNonce, 413, None, Meaning::TooLarge),
-            (Bot, 502, None, Meaning::Temporary),
-            (Bot, 302, None, Meaning::Invalid),
+        use RequestKind::{Bot, CreateWithNonce, Interaction, Webhook};
+        for (request_kind, status, code, expected) in [
+            (CreateWithNonce, 404, Some(10008), RejectionKind::SentAndDeleted),
+            (Bot, 404, Some(10008), RejectionKind::Gone(ResourceKind::Message)),
+            (CreateWithNonce, 404, Some(10003), RejectionKind::Gone(ResourceKind::Channel)),
+            (Bot, 403, Some(50001), RejectionKind::LostAccess),
+            (Bot, 403, Some(50013), RejectionKind::Forbidden),
+            (Bot, 403, None, RejectionKind::Forbidden),
+            (Bot, 403, Some(0), RejectionKind::Forbidden),
+            (Bot, 404, Some(0), RejectionKind::Temporary),
+            (Bot, 404, None, RejectionKind::Temporary),
+            (Bot, 401, Some(0), RejectionKind::Unauthorized),
+            (Bot, 401, Some(40001), RejectionKind::Unauthorized),
+            (Webhook, 401, Some(50027), RejectionKind::Gone(ResourceKind::Webhook)),
+            (Webhook, 401, Some(0), RejectionKind::Gone(ResourceKind::Webhook)),
+            (Webhook, 404, Some(10015), RejectionKind::Gone(ResourceKind::Webhook)),
+            (Interaction, 404, Some(10015), RejectionKind::TooLate),
+            (Interaction, 401, Some(50027), RejectionKind::TooLate),
+            (Interaction, 404, Some(10062), RejectionKind::TooLate),
+            (Interaction, 400, Some(40060), RejectionKind::AlreadyAnswered),
+            (Interaction, 404, Some(10008), RejectionKind::Gone(ResourceKind::Message)),
+            (Bot, 400, Some(50083), RejectionKind::Archived),
+            (Bot, 400, Some(160_005), RejectionKind::Locked),
+            (Bot, 400, Some(160_004), RejectionKind::AlreadyThere),
+            (Bot, 400, Some(160_006), RejectionKind::Full),
+            (Bot, 429, Some(30046), RejectionKind::OldEdits),
+            (Bot, 429, None, RejectionKind::Temporary),
+            (Bot, 400, Some(50035), RejectionKind::Invalid),
+            (Bot, 400, Some(999_999), RejectionKind::Invalid),
+            (CreateWithNonce, 413, Some(40005), RejectionKind::TooLarge),
+            (CreateWithNonce, 400, Some(50045), RejectionKind::TooLarge),
+            (CreateWithNonce, 413, None, RejectionKind::TooLarge),
+            (Bot, 502, None, RejectionKind::Temporary),
+            (Bot, 302, None, RejectionKind::Invalid),
         ] {
-            assert_eq!(meaning(asked, status, code), expected, "{asked:?} {status} {code:?}");
+            assert_eq!(
+                classify_rejection(request_kind, status, code),
+                expected,
+                "{request_kind:?} {status} {code:?}"
+            );
         }
     }
 
     #[test]
     fn nothing_that_somebody_can_mend_is_an_end() {
-        for (meaning, again) in [
-            (Meaning::Gone(What::Channel), false),
-            (Meaning::SentAndDeleted, false),
-            (Meaning::LostAccess, true),
-            (Meaning::Forbidden, true),
-            (Meaning::Archived, true),
-            (Meaning::Invalid, false),
-            (Meaning::TooLarge, false),
-            (Meaning::Unauthorized, true),
-            (Meaning::NotSent, true),
+        for (kind, again) in [
+            (RejectionKind::Gone(ResourceKind::Channel), false),
+            (RejectionKind::SentAndDeleted, false),
+            (RejectionKind::LostAccess, true),
+            (RejectionKind::Forbidden, true),
+            (RejectionKind::Archived, true),
+            (RejectionKind::Invalid, false),
+            (RejectionKind::TooLarge, false),
+            (RejectionKind::Unauthorized, true),
+            (RejectionKind::NotSent, true),
         ] {
-            assert_eq!(meaning.again(), again, "{meaning:?}");
+            assert_eq!(kind.is_retryable(), again, "{kind:?}");
         }
     }
 }

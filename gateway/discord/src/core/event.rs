@@ -4,7 +4,7 @@
 //! documentation). Consumers must therefore key their work by the ids in the events, and backfill after
 //! [`Event::Ready`] and [`Event::Gap`].
 
-use super::closes::Failure;
+use super::closes::FatalGatewayError;
 use super::ids::Snowflake;
 use acp_shared::redact::Secret;
 
@@ -13,13 +13,13 @@ use acp_shared::redact::Secret;
 pub enum Event {
     /// A new session began. Events between the last session and this one are lost: treat this as a gap and
     /// read all relevant state again.
-    Ready(Ready),
+    Ready(ReadyEvent),
     /// The session was resumed after a broken connection. Missed events arrive before or after this one.
     Resumed,
     /// New message.
     Message(Box<Message>),
     /// Edited message: its author changed it, or Discord added something (for example a link preview).
-    MessageEdited(Edit),
+    MessageEdited(MessageEdit),
     /// Deleted messages.
     MessagesDeleted {
         /// Channel of the messages.
@@ -28,11 +28,11 @@ pub enum Event {
         ids: Vec<Snowflake>,
     },
     /// Slash command.
-    Command(Box<Command>),
+    Command(Box<SlashCommand>),
     /// Click on a button, or choice in a menu.
     Click(Box<Click>),
     /// Request for suggestions while a user types a slash command.
-    Autocomplete(Box<Command>),
+    Autocomplete(Box<SlashCommand>),
     /// Submitted form.
     ModalSubmit(Box<ModalSubmit>),
     /// New thread, or thread that the bot was added to.
@@ -71,7 +71,7 @@ pub enum Event {
     /// a failure to the user.
     Gap {
         /// Reason.
-        why: Gap,
+        why: GapCause,
         /// Number of events known to be lost.
         lost: u64,
     },
@@ -83,12 +83,12 @@ pub enum Event {
     /// So many sessions were identified that Discord will soon refuse more.
     Alarm(String),
     /// The client stops, since a new connection would end in the same way. No event follows.
-    Failed(Failure),
+    Failed(FatalGatewayError),
 }
 
 /// Cause of a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Gap {
+pub enum GapCause {
     /// Events arrived faster than they were taken.
     Overflow,
     /// A relevant event could not be parsed.
@@ -99,7 +99,7 @@ pub enum Gap {
 
 /// Start of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ready {
+pub struct ReadyEvent {
     /// User of the bot.
     pub me: User,
     /// Application that commands are registered for.
@@ -120,7 +120,7 @@ pub struct User {
     /// Unique name.
     pub name: String,
     /// Display name in the guild or in general, if one is set.
-    pub shown: Option<String>,
+    pub display_name: Option<String>,
     /// True if the user is a bot.
     pub bot: bool,
 }
@@ -174,14 +174,14 @@ pub struct Message {
 impl Message {
     /// True if the message mentions this user.
     #[must_use]
-    pub fn mentions(&self, who: Snowflake) -> bool {
-        self.mentions.contains(&who)
+    pub fn mentions(&self, user: Snowflake) -> bool {
+        self.mentions.contains(&user)
     }
 }
 
 /// Changed fields of a message; `None` for fields that the event leaves out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Edit {
+pub struct MessageEdit {
     /// Message id.
     pub id: Snowflake,
     /// Channel or thread.
@@ -231,7 +231,7 @@ pub struct Interaction {
     /// True if the channel is a thread; `None` if Discord does not report its type.
     pub is_thread: Option<bool>,
     /// User who caused the interaction.
-    pub who: Member,
+    pub member: Member,
     /// Permission bits of the bot in the channel.
     pub app_permissions: Option<u64>,
     /// Language of the user.
@@ -242,18 +242,18 @@ pub struct Interaction {
 
 /// Slash command, submitted or still being typed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Command {
+pub struct SlashCommand {
     /// Common part of the interaction.
-    pub at: Interaction,
+    pub interaction: Interaction,
     /// Command name, e.g. `acp`.
     pub name: String,
     /// Options with their values, as a tree.
-    pub options: Vec<Given>,
+    pub options: Vec<GivenOption>,
 }
 
 /// Option that the user gave.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Given {
+pub struct GivenOption {
     /// Option name.
     pub name: String,
     /// Value.
@@ -266,7 +266,7 @@ pub struct Given {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Subcommand or group, with its options.
-    Sub(Vec<Given>),
+    Sub(Vec<GivenOption>),
     /// Text. An option that is still being typed is always a text.
     Text(String),
     /// Integer.
@@ -285,7 +285,7 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Click {
     /// Common part of the interaction.
-    pub at: Interaction,
+    pub interaction: Interaction,
     /// Custom id of the button or menu.
     pub custom_id: String,
     /// Chosen values of a menu.
@@ -298,7 +298,7 @@ pub struct Click {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModalSubmit {
     /// Common part of the interaction.
-    pub at: Interaction,
+    pub interaction: Interaction,
     /// Custom id of the form.
     pub custom_id: String,
     /// Fields: the custom id of each and its text.

@@ -8,13 +8,13 @@ use std::time::Duration;
 /// Maximum wait that Discord can impose: a wrong number must not block a channel for ever.
 const WAIT_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 /// Default wait after a 429 response without a usable time, for example from Discord's edge.
-const GUARD_WAIT: Duration = Duration::from_secs(60);
+const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 /// Maximum length of an error text of Discord that is kept, in characters.
-const WHY_CHARS: usize = 300;
+const ERROR_TEXT_CHARS_MAX: usize = 300;
 
 /// State of a bucket as a response reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Budget {
+pub struct BucketState {
     /// Bucket name from Discord.
     pub bucket: String,
     /// Maximum requests per window.
@@ -27,7 +27,7 @@ pub struct Budget {
 
 /// Scope of a rate limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
+pub enum RateLimitScope {
     /// This bot in this bucket.
     User,
     /// This bot, all requests.
@@ -38,7 +38,7 @@ pub enum Scope {
     Address,
 }
 
-impl Scope {
+impl RateLimitScope {
     /// Name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -55,7 +55,7 @@ impl Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooMany {
     /// Scope of the limit.
-    pub scope: Scope,
+    pub scope: RateLimitScope,
     /// Time to wait.
     pub retry_after: Duration,
     /// Discord's error code, for example 30046.
@@ -64,11 +64,11 @@ pub struct TooMany {
 
 /// Metadata of a response, without the requested content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct ResponseMeta {
     /// HTTP status.
     pub status: u16,
     /// State of the bucket, if the response reports it.
-    pub budget: Option<Budget>,
+    pub budget: Option<BucketState>,
     /// Rate limit that was reached, for status 429.
     pub too_many: Option<TooMany>,
 }
@@ -96,10 +96,10 @@ struct LimitBody {
 
 /// Reads the metadata of a response. `header` returns a header by its lower-case name.
 #[must_use]
-pub fn read<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u8]) -> Said {
+pub fn read_meta<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u8]) -> ResponseMeta {
     let number = |name: &str| header(name).and_then(|text| text.trim().parse::<u32>().ok());
     let budget = || {
-        Some(Budget {
+        Some(BucketState {
             bucket: header("x-ratelimit-bucket")?.to_owned(),
             limit: number("x-ratelimit-limit")?,
             remaining: number("x-ratelimit-remaining")?,
@@ -109,20 +109,20 @@ pub fn read<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u
     let too_many = (status == 429).then(|| {
         let by_header = header("retry-after").and_then(seconds);
         let Ok(body) = serde_json::from_slice::<LimitBody>(body) else {
-            let retry_after = by_header.unwrap_or(GUARD_WAIT);
-            return TooMany { scope: Scope::Address, retry_after, code: None };
+            let retry_after = by_header.unwrap_or(DEFAULT_WAIT);
+            return TooMany { scope: RateLimitScope::Address, retry_after, code: None };
         };
         let global = body.global || header("x-ratelimit-global").is_some_and(|text| text == "true");
         let scope = match header("x-ratelimit-scope") {
-            _ if global => Scope::Global,
-            Some("global") => Scope::Global,
-            Some("shared") => Scope::Shared,
-            _ => Scope::User,
+            _ if global => RateLimitScope::Global,
+            Some("global") => RateLimitScope::Global,
+            Some("shared") => RateLimitScope::Shared,
+            _ => RateLimitScope::User,
         };
-        let retry_after = from_seconds(body.retry_after).or(by_header).unwrap_or(GUARD_WAIT);
+        let retry_after = from_seconds(body.retry_after).or(by_header).unwrap_or(DEFAULT_WAIT);
         TooMany { scope, retry_after, code: body.code.filter(|code| *code != 0) }
     });
-    Said { status, budget: budget(), too_many }
+    ResponseMeta { status, budget: budget(), too_many }
 }
 
 /// Error description in a refusal.
@@ -146,7 +146,7 @@ struct ErrorBody {
 
 /// Reads the body of a refusal. A body that is not Discord's JSON is not kept.
 #[must_use]
-pub fn refusal(body: &[u8]) -> Refusal {
+pub fn read_refusal(body: &[u8]) -> Refusal {
     let Ok(body) = serde_json::from_slice::<ErrorBody>(body) else { return Refusal::default() };
     let mut fields = BTreeMap::new();
     flatten(&body.errors, &mut String::new(), &mut fields);
@@ -156,7 +156,7 @@ pub fn refusal(body: &[u8]) -> Refusal {
         (true, false) => details.join("; "),
         (false, false) => format!("{} ({})", body.message, details.join("; ")),
     };
-    let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_CHARS).collect();
+    let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(ERROR_TEXT_CHARS_MAX).collect();
     Refusal { code: body.code.filter(|code| *code != 0), why }
 }
 
@@ -181,12 +181,12 @@ fn flatten(value: &serde_json::Value, path: &mut String, found: &mut BTreeMap<St
 
 #[cfg(test)]
 mod tests {
-    use super::{Budget, Refusal, Said, Scope, TooMany, read, refusal};
+    use super::{BucketState, RateLimitScope, Refusal, ResponseMeta, TooMany, read_meta, read_refusal};
     use std::time::Duration;
 
-    fn said(status: u16, headers: &[(&str, &str)], body: &str) -> Said {
+    fn said(status: u16, headers: &[(&str, &str)], body: &str) -> ResponseMeta {
         let header = |name: &str| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
-        read(status, header, body.as_bytes())
+        read_meta(status, header, body.as_bytes())
     }
 
     const BUCKET: [(&str, &str); 4] = [
@@ -198,13 +198,16 @@ mod tests {
 
     #[test]
     fn budgets_are_read_from_headers() {
-        let budget = Budget {
+        let budget = BucketState {
             bucket: "abcd1234".to_owned(),
             limit: 5,
             remaining: 0,
             reset_after: Duration::from_millis(4002),
         };
-        assert_eq!(said(200, &BUCKET, ""), Said { status: 200, budget: Some(budget), too_many: None });
+        assert_eq!(
+            said(200, &BUCKET, ""),
+            ResponseMeta { status: 200, budget: Some(budget), too_many: None }
+        );
         // Incomplete headers are ignored.
         assert_eq!(said(200, &BUCKET[..3], "").budget, None);
         let mut wrong = BUCKET;
@@ -220,28 +223,36 @@ mod tests {
             (
                 vec![],
                 r#"{"message":"x","retry_after":0.3,"global":false}"#,
-                limit(Scope::User, ms(300), None),
+                limit(RateLimitScope::User, ms(300), None),
             ),
             (
                 vec![("x-ratelimit-scope", "user"), ("retry-after", "9")],
                 r#"{"retry_after":1.0004,"global":false,"code":30046}"#,
-                limit(Scope::User, ms(1001), Some(30046)),
+                limit(RateLimitScope::User, ms(1001), Some(30046)),
             ),
             (
                 vec![("x-ratelimit-scope", "shared")],
                 r#"{"retry_after":600,"global":false,"code":0}"#,
-                limit(Scope::Shared, ms(600_000), None),
+                limit(RateLimitScope::Shared, ms(600_000), None),
             ),
             (
                 vec![("x-ratelimit-scope", "global"), ("x-ratelimit-global", "true")],
                 r#"{"retry_after":2.5,"global":true}"#,
-                limit(Scope::Global, ms(2500), None),
+                limit(RateLimitScope::Global, ms(2500), None),
             ),
-            (vec![], r#"{"retry_after":1e300}"#, limit(Scope::User, ms(60_000), None)),
-            (vec![], r#"{"retry_after":1e9}"#, limit(Scope::User, ms(6 * 3_600_000), None)),
-            (vec![("retry-after", "7")], r#"{"retry_after":-1}"#, limit(Scope::User, ms(7000), None)),
-            (vec![("retry-after", "1800")], "<html>banned", limit(Scope::Address, ms(1_800_000), None)),
-            (vec![], "error code: 1015", limit(Scope::Address, ms(60_000), None)),
+            (vec![], r#"{"retry_after":1e300}"#, limit(RateLimitScope::User, ms(60_000), None)),
+            (vec![], r#"{"retry_after":1e9}"#, limit(RateLimitScope::User, ms(6 * 3_600_000), None)),
+            (
+                vec![("retry-after", "7")],
+                r#"{"retry_after":-1}"#,
+                limit(RateLimitScope::User, ms(7000), None),
+            ),
+            (
+                vec![("retry-after", "1800")],
+                "<html>banned",
+                limit(RateLimitScope::Address, ms(1_800_000), None),
+            ),
+            (vec![], "error code: 1015", limit(RateLimitScope::Address, ms(60_000), None)),
         ] {
             assert_eq!(said(429, &headers, body).too_many, expected, "{headers:?} {body}");
         }
@@ -264,7 +275,7 @@ mod tests {
             ("<html>a page of a guard", None, ""),
             ("", None, ""),
         ] {
-            assert_eq!(refusal(body.as_bytes()), Refusal { code, why: why.to_owned() }, "{body}");
+            assert_eq!(read_refusal(body.as_bytes()), Refusal { code, why: why.to_owned() }, "{body}");
         }
     }
 }

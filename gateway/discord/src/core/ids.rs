@@ -16,7 +16,7 @@ pub struct Snowflake(pub u64);
 impl Snowflake {
     /// Time of creation, in milliseconds since the Unix epoch.
     #[must_use]
-    pub const fn made_at_ms(self) -> u64 {
+    pub const fn created_at_ms(self) -> u64 {
         (self.0 >> 22) + EPOCH_MS
     }
 
@@ -56,8 +56,8 @@ impl Serialize for Snowflake {
 
 impl<'de> Deserialize<'de> for Snowflake {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl Visitor<'_> for Read {
+        struct SnowflakeVisitor;
+        impl Visitor<'_> for SnowflakeVisitor {
             type Value = Snowflake;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Snowflake {
                 u64::try_from(id).map(Snowflake).map_err(E::custom)
             }
         }
-        deserializer.deserialize_any(Read).map_err(D::Error::custom)
+        deserializer.deserialize_any(SnowflakeVisitor).map_err(D::Error::custom)
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     fn ids_are_texts_in_json_and_know_their_time() {
         // Example of the API reference.
         let id = Snowflake(175_928_847_299_117_063);
-        assert_eq!(id.made_at_ms(), 1_462_015_105_796);
+        assert_eq!(id.created_at_ms(), 1_462_015_105_796);
         assert_eq!(serde_json::to_string(&id).expect("json"), "\"175928847299117063\"");
         for text in ["\"175928847299117063\"", "175928847299117063"] {
             assert_eq!(serde_json::from_str::<Snowflake>(text).expect("id"), id);
@@ -98,7 +98,9 @@ mod tests {
         for text in ["\"\"", "\"x1\"", "-1", "1.5", "null", "\"99999999999999999999\""] {
             assert!(serde_json::from_str::<Snowflake>(text).is_err(), "{text}");
         }
-        assert!(Snowflake::from_ms(id.made_at_ms()) <= id && id < Snowflake::from_ms(id.made_at_ms() + 1));
+        assert!(
+            Snowflake::from_ms(id.created_at_ms()) <= id && id < Snowflake::from_ms(id.created_at_ms() + 1)
+        );
         assert_eq!(Snowflake::from_ms(0), Snowflake(0));
     }
 }

@@ -1,10 +1,10 @@
 //! Outgoing messages. Every body suppresses notifications by mentions, also in edits: Discord treats an edit
 //! without `allowed_mentions` as permission for all.
 
-use crate::core::component::{self, Modal, Row};
+use crate::core::component::{self, ActionRow, Modal};
 use crate::core::embed::{self, Embed};
 use crate::core::ids::Snowflake;
-use crate::core::units::{Limit, Refused};
+use crate::core::units::{PayloadLimit, ValidationError};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -18,7 +18,7 @@ pub const SILENT: u64 = 1 << 12;
 
 /// File attached to a message.
 #[derive(Clone, PartialEq, Eq)]
-pub struct File {
+pub struct FileUpload {
     /// File name without a path.
     pub name: String,
     /// Media type, e.g. `text/markdown`.
@@ -29,7 +29,7 @@ pub struct File {
     pub bytes: Bytes,
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for FileUpload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "File({}, {} bytes)", self.name, self.bytes.len())
     }
@@ -37,20 +37,20 @@ impl fmt::Debug for File {
 
 /// Complete content of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Body {
+pub struct MessageBody {
     /// Text.
     pub content: String,
     /// Embeds below the text.
     pub embeds: Vec<Embed>,
     /// Buttons and menus.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ActionRow>,
     /// Files. An edit without files keeps the existing ones.
-    pub files: Vec<File>,
+    pub files: Vec<FileUpload>,
     /// Flags: [`NO_PREVIEWS`], [`EPHEMERAL`], [`SILENT`].
     pub flags: u64,
 }
 
-impl Body {
+impl MessageBody {
     /// Creates a message with text only.
     #[must_use]
     pub fn text(content: impl Into<String>) -> Self {
@@ -64,7 +64,7 @@ pub struct NewMessage {
     /// Unique nonce: within some minutes, Discord does not create a second message with it.
     pub nonce: String,
     /// Content.
-    pub body: Body,
+    pub body: MessageBody,
     /// Message to reply to. Its author is not notified, and it may have been deleted.
     pub reply_to: Option<Snowflake>,
 }
@@ -80,14 +80,14 @@ pub struct Persona {
 
 /// Content of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Payload {
+pub struct RequestPayload {
     /// JSON body.
     pub json: Value,
     /// Files, sent as multipart.
-    pub files: Vec<File>,
+    pub files: Vec<FileUpload>,
 }
 
-impl Payload {
+impl RequestPayload {
     /// Creates a payload without files.
     #[must_use]
     pub const fn json(json: Value) -> Self {
@@ -100,30 +100,30 @@ fn no_mentions() -> Value {
     json!({"parse": [], "replied_user": false})
 }
 
-fn check_file(file: &File) -> Result<(), Refused> {
-    Limit::FileName.text(&file.name)?;
-    Limit::FileDescription.text(&file.description)?;
-    Limit::FileBytes.number(file.bytes.len())?;
+fn check_file(file: &FileUpload) -> Result<(), ValidationError> {
+    PayloadLimit::FileName.text(&file.name)?;
+    PayloadLimit::FileDescription.text(&file.description)?;
+    PayloadLimit::FileBytes.number(file.bytes.len())?;
     if file.name.chars().any(|c| c.is_control() || matches!(c, '/' | '\\' | '"')) {
-        return Err(Refused::Form("a file's name has no path and no control characters"));
+        return Err(ValidationError::Form("a file's name has no path and no control characters"));
     }
     let plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '+' | '.' | ';' | '=' | ' ' | '_');
     if !file.content_type.contains('/') || !file.content_type.chars().all(plain) {
-        return Err(Refused::Form("a file's type is one of MIME, such as text/plain"));
+        return Err(ValidationError::Form("a file's type is one of MIME, such as text/plain"));
     }
     Ok(())
 }
 
-impl Body {
-    fn check(&self) -> Result<(), Refused> {
-        Limit::Content.text(&self.content)?;
+impl MessageBody {
+    fn check(&self) -> Result<(), ValidationError> {
+        PayloadLimit::Content.text(&self.content)?;
         embed::check(&self.embeds)?;
         component::check(&self.rows)?;
-        Limit::Files.number(self.files.len())?;
+        PayloadLimit::Files.number(self.files.len())?;
         self.files.iter().try_for_each(check_file)?;
         if self.content.trim().is_empty() && self.embeds.is_empty() && self.files.is_empty() {
-            return Err(Refused::Empty);
+            return Err(ValidationError::Empty);
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ impl Body {
             fields.insert("flags".to_owned(), json!(self.flags));
         }
         if !self.files.is_empty() {
-            let describe = |(id, file): (usize, &File)| {
+            let describe = |(id, file): (usize, &FileUpload)| {
                 let mut value = json!({"id": id.to_string(), "filename": file.name});
                 if !file.description.is_empty() {
                     value["description"] = json!(file.description);
@@ -152,18 +152,18 @@ impl Body {
         fields
     }
 
-    fn payload(&self, fields: Map<String, Value>) -> Result<Payload, Refused> {
-        let payload = Payload { json: Value::Object(fields), files: self.files.clone() };
+    fn payload(&self, fields: Map<String, Value>) -> Result<RequestPayload, ValidationError> {
+        let payload = RequestPayload { json: Value::Object(fields), files: self.files.clone() };
         let files: usize = payload.files.iter().map(|file| file.bytes.len()).sum();
-        Limit::RequestBytes.number(payload.json.to_string().len() + files)?;
+        PayloadLimit::RequestBytes.number(payload.json.to_string().len() + files)?;
         Ok(payload)
     }
 
     /// Builds the body of an edit, which replaces the content of the message.
     ///
     /// # Errors
-    /// [`Refused`] if the message exceeds Discord's limits.
-    pub fn edit(&self) -> Result<Payload, Refused> {
+    /// [`ValidationError`] if the message exceeds Discord's limits.
+    pub fn edit(&self) -> Result<RequestPayload, ValidationError> {
         self.check()?;
         self.payload(self.fields())
     }
@@ -171,8 +171,8 @@ impl Body {
     /// Builds the body of a webhook message.
     ///
     /// # Errors
-    /// [`Refused`] if the message or the name exceeds Discord's limits.
-    pub fn webhook(&self, persona: &Persona) -> Result<Payload, Refused> {
+    /// [`ValidationError`] if the message or the name exceeds Discord's limits.
+    pub fn webhook(&self, persona: &Persona) -> Result<RequestPayload, ValidationError> {
         self.check()?;
         let mut fields = self.fields();
         if let Some(name) = &persona.name {
@@ -189,12 +189,12 @@ impl Body {
 /// Checks the name of a webhook.
 ///
 /// # Errors
-/// [`Refused`] if Discord would reject the name.
-pub fn webhook_name(name: &str) -> Result<(), Refused> {
-    Limit::WebhookName.text(name)?;
+/// [`ValidationError`] if Discord would reject the name.
+pub fn webhook_name(name: &str) -> Result<(), ValidationError> {
+    PayloadLimit::WebhookName.text(name)?;
     let lower = name.to_lowercase();
     if ["clyde", "discord"].iter().any(|word| lower.contains(word)) {
-        return Err(Refused::Form("the name of a webhook holds neither \"clyde\" nor \"discord\""));
+        return Err(ValidationError::Form("the name of a webhook holds neither \"clyde\" nor \"discord\""));
     }
     Ok(())
 }
@@ -203,10 +203,10 @@ impl NewMessage {
     /// Builds the body of the request.
     ///
     /// # Errors
-    /// [`Refused`] if the message exceeds Discord's limits.
-    pub fn payload(&self) -> Result<Payload, Refused> {
+    /// [`ValidationError`] if the message exceeds Discord's limits.
+    pub fn payload(&self) -> Result<RequestPayload, ValidationError> {
         self.body.check()?;
-        Limit::Nonce.text(&self.nonce)?;
+        PayloadLimit::Nonce.text(&self.nonce)?;
         let mut fields = self.body.fields();
         fields.insert("nonce".to_owned(), json!(self.nonce));
         fields.insert("enforce_nonce".to_owned(), json!(true));
@@ -223,16 +223,16 @@ impl NewMessage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Callback {
     /// Sends a message.
-    Message(Body),
+    Message(MessageBody),
     /// Announces a message. With [`EPHEMERAL`] in the flags, only the user of the interaction sees it.
-    Later {
+    Deferred {
         /// Message flags.
         flags: u64,
     },
     /// Announces an edit of the message with the button; the edit may be omitted.
-    UpdateLater,
+    DeferredUpdate,
     /// Replaces the message with the button.
-    Update(Body),
+    Update(MessageBody),
     /// Suggestions during input: the displayed name and the value of each.
     Choices(Vec<(String, String)>),
     /// Opens a form.
@@ -243,17 +243,17 @@ impl Callback {
     /// Builds the body of the request.
     ///
     /// # Errors
-    /// [`Refused`] if the response exceeds Discord's limits.
-    pub fn payload(&self) -> Result<Payload, Refused> {
+    /// [`ValidationError`] if the response exceeds Discord's limits.
+    pub fn payload(&self) -> Result<RequestPayload, ValidationError> {
         let (kind, data, files) = match self {
             Self::Message(body) => {
-                let Payload { json, files } = body.edit()?;
+                let RequestPayload { json, files } = body.edit()?;
                 (4, json, files)
             }
-            Self::Later { flags } => (5, json!({"flags": flags}), Vec::new()),
-            Self::UpdateLater => return Ok(Payload::json(json!({"type": 6}))),
+            Self::Deferred { flags } => (5, json!({"flags": flags}), Vec::new()),
+            Self::DeferredUpdate => return Ok(RequestPayload::json(json!({"type": 6}))),
             Self::Update(body) => {
-                let Payload { json, files } = body.edit()?;
+                let RequestPayload { json, files } = body.edit()?;
                 (7, json, files)
             }
             Self::Choices(choices) => (8, choices_json(choices)?, Vec::new()),
@@ -262,15 +262,15 @@ impl Callback {
                 (9, modal.to_json(), Vec::new())
             }
         };
-        Ok(Payload { json: json!({"type": kind, "data": data}), files })
+        Ok(RequestPayload { json: json!({"type": kind, "data": data}), files })
     }
 }
 
-fn choices_json(choices: &[(String, String)]) -> Result<Value, Refused> {
-    Limit::Choices.number(choices.len())?;
+fn choices_json(choices: &[(String, String)]) -> Result<Value, ValidationError> {
+    PayloadLimit::Choices.number(choices.len())?;
     for (name, value) in choices {
-        Limit::ChoiceName.text(name)?;
-        Limit::ChoiceValue.text(value)?;
+        PayloadLimit::ChoiceName.text(name)?;
+        PayloadLimit::ChoiceValue.text(value)?;
     }
     let choice = |(name, value): &(String, String)| json!({"name": name, "value": value});
     Ok(json!({"choices": choices.iter().map(choice).collect::<Vec<_>>()}))

@@ -6,16 +6,16 @@
 use std::collections::VecDeque;
 
 /// Minimum time between two IDENTIFYs (documentation, "Rate Limiting").
-const BETWEEN_MS: u64 = 5_000;
+const SPACING_MIN_MS: u64 = 5_000;
 const HOUR_MS: u64 = 3_600_000;
 /// Number of sessions within an hour that raises an alarm: at this rate, a day uses up most of the daily
 /// limit.
 const ALARM_AT: usize = 25;
 /// Minimum milliseconds between two IDENTIFYs, by sessions in the last hour. The last step allows 480 a day.
-const STEPS: [(usize, u64); 4] = [(0, BETWEEN_MS), (6, 15_000), (12, 60_000), (20, 180_000)];
+const SPACING_STEPS_MS: [(usize, u64); 4] = [(0, SPACING_MIN_MS), (6, 15_000), (12, 60_000), (20, 180_000)];
 /// Number of ended connections in that time above what a network causes: something closes each one at once.
-const BREAKS: usize = 6;
-const BREAKS_WITHIN_MS: u64 = 10_000;
+const FAST_DISCONNECTS_MAX: usize = 6;
+const FAST_DISCONNECT_WINDOW_MS: u64 = 10_000;
 /// Maximum pause after failed attempts.
 const PAUSE_MAX_MS: u64 = 60_000;
 
@@ -23,49 +23,49 @@ const PAUSE_MAX_MS: u64 = 60_000;
 #[derive(Debug, Default)]
 pub struct IdentifyPace {
     /// Times of the counted sessions of the last hour.
-    begun: VecDeque<u64>,
+    identified_at: VecDeque<u64>,
     last: Option<u64>,
-    alarmed: Option<u64>,
+    alarmed_at: Option<u64>,
     /// Number of sessions that will not be counted: the first one of each further shard.
-    free: u32,
+    uncounted: u32,
 }
 
 impl IdentifyPace {
     /// The pace of a bot with this number of shards.
     #[must_use]
-    pub fn of_shards(shards: u32) -> Self {
-        Self { free: shards.saturating_sub(1), ..Self::default() }
+    pub fn with_shards(shards: u32) -> Self {
+        Self { uncounted: shards.saturating_sub(1), ..Self::default() }
     }
 
     /// Records an IDENTIFY. Returns the count of the last hour if it is too high, at most once an hour.
-    pub fn began(&mut self, now: u64) -> Option<usize> {
+    pub fn record_identify(&mut self, now: u64) -> Option<usize> {
         self.last = Some(now);
-        if self.free > 0 {
-            self.free -= 1;
+        if self.uncounted > 0 {
+            self.uncounted -= 1;
             return None;
         }
-        self.begun.push_back(now);
-        let count = self.lately(now);
-        let told = self.alarmed.is_some_and(|at| now.saturating_sub(at) < HOUR_MS);
+        self.identified_at.push_back(now);
+        let count = self.count_recent(now);
+        let told = self.alarmed_at.is_some_and(|at| now.saturating_sub(at) < HOUR_MS);
         if count < ALARM_AT || told {
             return None;
         }
-        self.alarmed = Some(now);
+        self.alarmed_at = Some(now);
         Some(count)
     }
 
     /// Returns the number of counted sessions of the last hour.
-    fn lately(&mut self, now: u64) -> usize {
-        while self.begun.front().is_some_and(|at| now.saturating_sub(*at) >= HOUR_MS) {
-            self.begun.pop_front();
+    fn count_recent(&mut self, now: u64) -> usize {
+        while self.identified_at.front().is_some_and(|at| now.saturating_sub(*at) >= HOUR_MS) {
+            self.identified_at.pop_front();
         }
-        self.begun.len()
+        self.identified_at.len()
     }
 
     /// Minimum time between the last IDENTIFY and the next.
     fn spacing(&mut self, now: u64) -> u64 {
-        let count = self.lately(now);
-        STEPS.iter().rev().find(|(from, _)| count >= *from).map_or(BETWEEN_MS, |(_, ms)| *ms)
+        let count = self.count_recent(now);
+        SPACING_STEPS_MS.iter().rev().find(|(from, _)| count >= *from).map_or(SPACING_MIN_MS, |(_, ms)| *ms)
     }
 
     /// Time until the next session may be identified.
@@ -78,31 +78,32 @@ impl IdentifyPace {
 /// Pauses between connections of one shard.
 #[derive(Debug, Default)]
 pub struct Backoff {
-    broke: VecDeque<u64>,
+    disconnects: VecDeque<u64>,
     /// Attempts in a row that led to no session.
-    failed: u32,
+    failures: u32,
 }
 
 impl Backoff {
     /// Records that a connection ended. Returns the pause before the next one: zero, unless connections end
     /// too fast for network faults.
-    pub fn broke(&mut self, now: u64) -> u64 {
-        self.broke.push_back(now);
-        while self.broke.front().is_some_and(|at| now.saturating_sub(*at) >= BREAKS_WITHIN_MS) {
-            self.broke.pop_front();
+    pub fn record_disconnect(&mut self, now: u64) -> u64 {
+        self.disconnects.push_back(now);
+        while self.disconnects.front().is_some_and(|at| now.saturating_sub(*at) >= FAST_DISCONNECT_WINDOW_MS)
+        {
+            self.disconnects.pop_front();
         }
-        if self.broke.len() >= BREAKS { self.failed() } else { 0 }
+        if self.disconnects.len() >= FAST_DISCONNECTS_MAX { self.record_failure() } else { 0 }
     }
 
     /// Records that a session began or was resumed.
-    pub const fn succeeded(&mut self) {
-        self.failed = 0;
+    pub const fn reset(&mut self) {
+        self.failures = 0;
     }
 
     /// Records an attempt that led to no session. Returns the pause before the next one.
-    pub fn failed(&mut self) -> u64 {
-        let pause = 1_000_u64 << self.failed.min(6);
-        self.failed = self.failed.saturating_add(1);
+    pub fn record_failure(&mut self) -> u64 {
+        let pause = 1_000_u64 << self.failures.min(6);
+        self.failures = self.failures.saturating_add(1);
         pause.min(PAUSE_MAX_MS)
     }
 }
@@ -118,9 +119,9 @@ mod tests {
         let (mut now, mut begun, mut alarms) = (0, 0, 0);
         while now < 24 * HOUR_MS {
             begun += 1;
-            alarms += u32::from(pace.began(now).is_some());
+            alarms += u32::from(pace.record_identify(now).is_some());
             let wait = pace.until_next(now);
-            assert!(wait >= BETWEEN_MS);
+            assert!(wait >= SPACING_MIN_MS);
             now += wait;
         }
         assert!((300..600).contains(&begun), "{begun}");
@@ -128,39 +129,39 @@ mod tests {
         assert!(alarms <= 24, "{alarms}");
         // After a quiet hour the pace is as at the start.
         now += HOUR_MS;
-        assert_eq!((pace.until_next(now), pace.spacing(now)), (0, BETWEEN_MS));
+        assert_eq!((pace.until_next(now), pace.spacing(now)), (0, SPACING_MIN_MS));
     }
 
     #[test]
     fn too_many_are_told_once_an_hour() {
         let mut pace = IdentifyPace::default();
-        let told: Vec<usize> = (0..60).filter_map(|i| pace.began(i * 1000)).collect();
+        let told: Vec<usize> = (0..60).filter_map(|i| pace.record_identify(i * 1000)).collect();
         assert_eq!(told, [ALARM_AT]);
-        assert!(pace.began(HOUR_MS + 24_001).is_some());
+        assert!(pace.record_identify(HOUR_MS + 24_001).is_some());
     }
 
     #[test]
     fn the_first_session_of_each_shard_does_not_count() {
-        let mut pace = IdentifyPace::of_shards(30);
-        assert!(!(0..30).any(|shard| pace.began(shard * BETWEEN_MS).is_some()));
-        assert_eq!(pace.until_next(29 * BETWEEN_MS), BETWEEN_MS);
+        let mut pace = IdentifyPace::with_shards(30);
+        assert!(!(0..30).any(|shard| pace.record_identify(shard * SPACING_MIN_MS).is_some()));
+        assert_eq!(pace.until_next(29 * SPACING_MIN_MS), SPACING_MIN_MS);
     }
 
     #[test]
     fn connections_that_end_at_once_are_made_after_a_pause() {
         let mut backoff = Backoff::default();
-        let pauses: Vec<u64> = (0..7).map(|i| backoff.broke(i * 100)).collect();
+        let pauses: Vec<u64> = (0..7).map(|i| backoff.record_disconnect(i * 100)).collect();
         assert_eq!(pauses, [0, 0, 0, 0, 0, 1_000, 2_000]);
         let mut backoff = Backoff::default();
-        assert!((0..60).all(|i| backoff.broke(i * 2_000) == 0));
+        assert!((0..60).all(|i| backoff.record_disconnect(i * 2_000) == 0));
     }
 
     #[test]
     fn pauses_double_up_to_a_minute_and_begin_anew() {
         let mut backoff = Backoff::default();
-        let pauses: Vec<u64> = (0..8).map(|_| backoff.failed()).collect();
+        let pauses: Vec<u64> = (0..8).map(|_| backoff.record_failure()).collect();
         assert_eq!(pauses, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);
-        backoff.succeeded();
-        assert_eq!(backoff.failed(), 1_000);
+        backoff.reset();
+        assert_eq!(backoff.record_failure(), 1_000);
     }
 }

@@ -4,7 +4,7 @@
 use super::ids::Snowflake;
 
 /// Required permissions: the name in Discord's user interface, and the bit.
-pub const NEEDED: [(&str, u64); 8] = [
+pub const REQUIRED_PERMISSIONS: [(&str, u64); 8] = [
     ("Add Reactions", 1 << 6),
     ("View Channel", 1 << 10),
     ("Send Messages", 1 << 11),
@@ -15,16 +15,16 @@ pub const NEEDED: [(&str, u64); 8] = [
     ("Send Messages in Threads", 1 << 38),
 ];
 
-/// All bits of [`NEEDED`].
+/// All bits of [`REQUIRED_PERMISSIONS`].
 #[must_use]
-pub fn needed() -> u64 {
-    NEEDED.iter().fold(0, |all, (_, bit)| all | bit)
+pub fn required_bits() -> u64 {
+    REQUIRED_PERMISSIONS.iter().fold(0, |all, (_, bit)| all | bit)
 }
 
 /// Returns the URL at which a manager of a guild adds the bot, or grants missing permissions.
 #[must_use]
-pub fn invite(application: Snowflake) -> String {
-    let bits = needed();
+pub fn invite_url(application: Snowflake) -> String {
+    let bits = required_bits();
     format!(
         "https://discord.com/oauth2/authorize?client_id={application}&scope=bot+applications.commands&permissions={bits}"
     )
@@ -42,23 +42,23 @@ mod tests {
         let list = words.split("in its channels: ").nth(1).and_then(|rest| rest.split('.').next());
         let mut named: Vec<&str> = list.unwrap_or_default().split(", ").collect();
         named.sort_unstable();
-        let mut needed = NEEDED.map(|(name, _)| name);
+        let mut needed = REQUIRED_PERMISSIONS.map(|(name, _)| name);
         needed.sort_unstable();
         assert_eq!(named, needed);
     }
 
-    /// The README contains the same URL and the same permissions.
+    /// `docs/manual/discord.md` contains the same URL and the same permissions.
     #[test]
-    fn the_readme_asks_for_the_same() {
-        let readme = include_str!("../../../../README.md");
-        let address = invite(Snowflake(0)).replace("client_id=0", "client_id=APPLICATION_ID");
-        assert!(readme.contains(&address), "{address}");
-        let words: String = readme.split_whitespace().collect::<Vec<_>>().join(" ");
-        for (name, bit) in NEEDED {
+    fn the_manual_asks_for_the_same() {
+        let manual = include_str!("../../../../docs/manual/discord.md");
+        let address = invite_url(Snowflake(0)).replace("client_id=0", "client_id=APPLICATION_ID");
+        assert!(manual.contains(&address), "{address}");
+        let words: String = manual.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (name, bit) in REQUIRED_PERMISSIONS {
             assert!(words.contains(&format!("*{name}*")), "{name}");
-            assert!(bit.is_power_of_two() && needed() & bit != 0, "{name}");
+            assert!(bit.is_power_of_two() && required_bits() & bit != 0, "{name}");
         }
-        let more = needed() | 1 << 29 | 1 << 34;
+        let more = required_bits() | 1 << 29 | 1 << 34;
         assert!(
             words.contains(&format!("`{more}` asks for *Manage Threads* and *Manage Webhooks*")),
             "{more}"

@@ -1,34 +1,34 @@
 //! Bounded queue of events, in order, from the gateway connection to its consumer.
 //!
 //! The producer never waits, since it also sends heartbeats. When the queue is full, events that a backfill
-//! can recover are dropped until the queue is half empty; then one [`Gap`] reports them. Interactions have a
-//! reserve of their own, since they cannot be read again.
+//! can recover are dropped until the queue is half empty; then one [`Event::Gap`] reports them. Interactions
+//! have a reserve of their own, since they cannot be read again.
 
-use super::event::{Event, Gap};
+use super::event::{Event, GapCause};
 use std::collections::VecDeque;
 
 /// Treatment of an event when the queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Worth {
+enum OverflowPolicy {
     /// Dropped: a backfill recovers the event or its subject.
-    Again,
+    Drop,
     /// Stored in the reserve: the event cannot be recovered.
-    Once,
+    Reserve,
     /// Dropped without a report: the event is useless later.
-    Now,
+    DropSilently,
     /// Always stored: gaps and connection states, which are few.
-    Always,
+    Keep,
 }
 
-fn worth(event: &Event) -> Worth {
+fn overflow_policy(event: &Event) -> OverflowPolicy {
     match event {
-        Event::Command(_) | Event::Click(_) | Event::ModalSubmit(_) => Worth::Once,
-        Event::Autocomplete(_) => Worth::Now,
+        Event::Command(_) | Event::Click(_) | Event::ModalSubmit(_) => OverflowPolicy::Reserve,
+        Event::Autocomplete(_) => OverflowPolicy::DropSilently,
         Event::Ready(_)
         | Event::Resumed
         | Event::Disconnected { .. }
         | Event::Gap { .. }
-        | Event::Failed(_) => Worth::Always,
+        | Event::Failed(_) => OverflowPolicy::Keep,
         Event::Message(_)
         | Event::MessageEdited(_)
         | Event::MessagesDeleted { .. }
@@ -41,15 +41,15 @@ fn worth(event: &Event) -> Worth {
         | Event::GuildGone { .. }
         | Event::GuildBack(_)
         | Event::Unknown { .. }
-        | Event::Alarm(_) => Worth::Again,
+        | Event::Alarm(_) => OverflowPolicy::Drop,
     }
 }
 
 /// Result of adding an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Put {
+pub enum EnqueueResult {
     /// Added.
-    Kept,
+    Queued,
     /// Dropped for lack of room; a gap will report it.
     Dropped,
     /// Dropped for lack of room; the loss does not matter.
@@ -58,35 +58,37 @@ pub enum Put {
 
 /// Event queue.
 #[derive(Debug)]
-pub struct Queue {
+pub struct EventQueue {
     events: VecDeque<Event>,
     /// Capacity for all events.
-    room: usize,
+    capacity: usize,
     /// Additional capacity for interactions.
     reserve: usize,
     /// Number of events dropped since the queue was full; `None` while none are being dropped.
-    behind: Option<u64>,
+    dropped: Option<u64>,
 }
 
-impl Queue {
+impl EventQueue {
     /// Creates an empty queue, with a capacity for events and a reserve for clicks and commands.
     #[must_use]
-    pub const fn new(room: usize, reserve: usize) -> Self {
-        Self { events: VecDeque::new(), room, reserve, behind: None }
+    pub const fn new(capacity: usize, reserve: usize) -> Self {
+        Self { events: VecDeque::new(), capacity, reserve, dropped: None }
     }
 
     /// Adds an event.
-    pub fn put(&mut self, event: Event) -> Put {
+    pub fn put(&mut self, event: Event) -> EnqueueResult {
         let len = self.events.len();
-        let fits = match worth(&event) {
-            Worth::Again => self.behind.is_none() && len < self.room,
-            Worth::Now if self.behind.is_some() || len >= self.room => return Put::Stale,
-            Worth::Now | Worth::Always => true,
-            Worth::Once => len < self.room + self.reserve,
+        let fits = match overflow_policy(&event) {
+            OverflowPolicy::Drop => self.dropped.is_none() && len < self.capacity,
+            OverflowPolicy::DropSilently if self.dropped.is_some() || len >= self.capacity => {
+                return EnqueueResult::Stale;
+            }
+            OverflowPolicy::DropSilently | OverflowPolicy::Keep => true,
+            OverflowPolicy::Reserve => len < self.capacity + self.reserve,
         };
         if !fits {
-            *self.behind.get_or_insert(0) += 1;
-            return Put::Dropped;
+            *self.dropped.get_or_insert(0) += 1;
+            return EnqueueResult::Dropped;
         }
         // Adjacent gaps are merged: each makes the consumer read everything again.
         if let (Event::Gap { lost: more, .. }, Some(Event::Gap { lost, .. })) =
@@ -96,16 +98,16 @@ impl Queue {
         } else {
             self.events.push_back(event);
         }
-        Put::Kept
+        EnqueueResult::Queued
     }
 
     /// Removes the next event.
     pub fn take(&mut self) -> Option<Event> {
         let next = self.events.pop_front();
-        if self.events.len() <= self.room / 2
-            && let Some(lost) = self.behind.take()
+        if self.events.len() <= self.capacity / 2
+            && let Some(lost) = self.dropped.take()
         {
-            self.put(Event::Gap { why: Gap::Overflow, lost });
+            self.put(Event::Gap { why: GapCause::Overflow, lost });
         }
         next.or_else(|| self.events.pop_front())
     }
@@ -119,7 +121,7 @@ impl Queue {
     /// True if the queue is empty and has no gap to report.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.behind.is_none()
+        self.events.is_empty() && self.dropped.is_none()
     }
 }
 
@@ -135,8 +137,8 @@ mod tests {
     }
 
     fn click(id: u64) -> Event {
-        let user = User { id: Snowflake(9), name: String::new(), shown: None, bot: false };
-        let at = Interaction {
+        let user = User { id: Snowflake(9), name: String::new(), display_name: None, bot: false };
+        let interaction = Interaction {
             id: Snowflake(id),
             application: Snowflake(2),
             token: acp_shared::redact::Secret::default(),
@@ -144,76 +146,91 @@ mod tests {
             channel: Snowflake(3),
             parent: None,
             is_thread: None,
-            who: Member { user, roles: Vec::new(), permissions: None },
+            member: Member { user, roles: Vec::new(), permissions: None },
             app_permissions: None,
             locale: None,
             attachment_limit: None,
         };
-        let click = Click { at, custom_id: String::new(), values: Vec::new(), message: Snowflake(1) };
+        let click =
+            Click { interaction, custom_id: String::new(), values: Vec::new(), message: Snowflake(1) };
         Event::Click(Box::new(click))
     }
 
     fn gap(lost: u64) -> Event {
-        Event::Gap { why: Gap::Overflow, lost }
+        Event::Gap { why: GapCause::Overflow, lost }
     }
 
-    fn all(queue: &mut Queue) -> Vec<Event> {
+    fn all(queue: &mut EventQueue) -> Vec<Event> {
         std::iter::from_fn(|| queue.take()).collect()
     }
 
     #[test]
     fn what_does_not_fit_is_told_once_where_it_is_missing() {
-        let mut queue = Queue::new(4, 1);
-        let put: Vec<Put> = (0..7).map(|id| queue.put(deleted(id))).collect();
+        let mut queue = EventQueue::new(4, 1);
+        let put: Vec<EnqueueResult> = (0..7).map(|id| queue.put(deleted(id))).collect();
         assert_eq!(
             put,
-            [Put::Kept, Put::Kept, Put::Kept, Put::Kept, Put::Dropped, Put::Dropped, Put::Dropped]
+            [
+                EnqueueResult::Queued,
+                EnqueueResult::Queued,
+                EnqueueResult::Queued,
+                EnqueueResult::Queued,
+                EnqueueResult::Dropped,
+                EnqueueResult::Dropped,
+                EnqueueResult::Dropped
+            ]
         );
         // Clicks have a reserve.
-        assert_eq!((queue.put(click(8)), queue.put(click(9))), (Put::Kept, Put::Dropped));
+        assert_eq!(
+            (queue.put(click(8)), queue.put(click(9))),
+            (EnqueueResult::Queued, EnqueueResult::Dropped)
+        );
         // Drops continue until the queue is half empty: otherwise each event would have a gap of its own.
         assert_eq!(queue.take(), Some(deleted(0)));
-        assert_eq!(queue.put(deleted(10)), Put::Dropped);
+        assert_eq!(queue.put(deleted(10)), EnqueueResult::Dropped);
         assert_eq!((queue.take(), queue.take()), (Some(deleted(1)), Some(deleted(2))));
-        assert_eq!(queue.put(deleted(11)), Put::Kept);
+        assert_eq!(queue.put(deleted(11)), EnqueueResult::Queued);
         assert_eq!(all(&mut queue), [deleted(3), click(8), gap(5), deleted(11)]);
         assert!(queue.is_empty());
     }
 
     #[test]
     fn a_gap_is_told_even_if_nothing_comes_any_more() {
-        let mut queue = Queue::new(1, 0);
-        assert_eq!((queue.put(deleted(0)), queue.put(deleted(1))), (Put::Kept, Put::Dropped));
+        let mut queue = EventQueue::new(1, 0);
+        assert_eq!(
+            (queue.put(deleted(0)), queue.put(deleted(1))),
+            (EnqueueResult::Queued, EnqueueResult::Dropped)
+        );
         assert_eq!(all(&mut queue), [deleted(0), gap(1)]);
-        let mut none = Queue::new(0, 0);
-        assert_eq!(none.put(deleted(0)), Put::Dropped);
+        let mut none = EventQueue::new(0, 0);
+        assert_eq!(none.put(deleted(0)), EnqueueResult::Dropped);
         assert!(!none.is_empty());
         assert_eq!(all(&mut none), [gap(1)]);
     }
 
     #[test]
     fn gaps_beside_each_other_are_one() {
-        let mut queue = Queue::new(9, 0);
-        queue.put(Event::Gap { why: Gap::Skipped, lost: 2 });
-        queue.put(Event::Gap { why: Gap::Unreadable, lost: 1 });
+        let mut queue = EventQueue::new(9, 0);
+        queue.put(Event::Gap { why: GapCause::Skipped, lost: 2 });
+        queue.put(Event::Gap { why: GapCause::Unreadable, lost: 1 });
         queue.put(deleted(1));
         queue.put(gap(1));
-        assert_eq!(all(&mut queue), [Event::Gap { why: Gap::Skipped, lost: 3 }, deleted(1), gap(1)]);
+        assert_eq!(all(&mut queue), [Event::Gap { why: GapCause::Skipped, lost: 3 }, deleted(1), gap(1)]);
     }
 
     #[test]
     fn suggestions_that_come_too_late_are_missed_by_nobody() {
         let Event::Click(click) = click(1) else { panic!("no click") };
         let typed = || {
-            let at = click.at.clone();
-            Event::Autocomplete(Box::new(crate::core::event::Command {
-                at,
+            let interaction = click.interaction.clone();
+            Event::Autocomplete(Box::new(crate::core::event::SlashCommand {
+                interaction,
                 name: String::new(),
                 options: Vec::new(),
             }))
         };
-        let mut queue = Queue::new(1, 1);
-        assert_eq!((queue.put(typed()), queue.put(typed())), (Put::Kept, Put::Stale));
+        let mut queue = EventQueue::new(1, 1);
+        assert_eq!((queue.put(typed()), queue.put(typed())), (EnqueueResult::Queued, EnqueueResult::Stale));
         assert_eq!(all(&mut queue), [typed()]);
     }
 
@@ -222,7 +239,7 @@ mod tests {
         /// and every drop is reported.
         #[test]
         fn nothing_is_lost_in_silence(steps in proptest::collection::vec((any::<bool>(), any::<bool>()), 0..200)) {
-            let mut queue = Queue::new(8, 3);
+            let mut queue = EventQueue::new(8, 3);
             let (mut kept, mut dropped) = (Vec::new(), 0);
             let (mut out, mut told) = (Vec::new(), 0);
             let mut note = |event: Event| match event {
@@ -233,9 +250,9 @@ mod tests {
                 if put {
                     let event = if person { click(id as u64) } else { deleted(id as u64) };
                     match queue.put(event.clone()) {
-                        Put::Kept => kept.push(event),
-                        Put::Dropped => dropped += 1,
-                        Put::Stale => prop_assert!(false, "neither is stale"),
+                        EnqueueResult::Queued => kept.push(event),
+                        EnqueueResult::Dropped => dropped += 1,
+                        EnqueueResult::Stale => prop_assert!(false, "neither is stale"),
                     }
                 } else if let Some(event) = queue.take() {
                     note(event);

@@ -6,8 +6,8 @@
 #![deny(clippy::indexing_slicing)]
 
 use super::event::{
-    Attachment, Click, Command, Edit, Event, Given, Interaction, Member, Message, ModalSubmit, Ready, Thread,
-    User, Value,
+    Attachment, Click, Event, GivenOption, Interaction, Member, Message, MessageEdit, ModalSubmit,
+    ReadyEvent, SlashCommand, Thread, User, Value,
 };
 use super::ids::Snowflake;
 use acp_shared::redact::Secret;
@@ -19,11 +19,11 @@ mod wire;
 
 /// Reason why an event could not be parsed: the field and the error. Never contains message content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreadable(pub String);
+pub struct DecodeError(pub String);
 
 /// Result of reading an event.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Read {
+pub enum DecodedEvent {
     /// Events to pass on.
     Events(Vec<Event>),
     /// Known but unused kind, for example presence, typing or reactions.
@@ -94,7 +94,7 @@ const IGNORED: [&str; 56] = [
 
 /// True if events of this kind are used. An unreadable one is then a gap.
 #[must_use]
-pub fn is_ours(kind: &str) -> bool {
+pub fn is_used_kind(kind: &str) -> bool {
     matches!(
         kind,
         "READY"
@@ -120,92 +120,93 @@ pub fn is_ours(kind: &str) -> bool {
 /// Reads an event by its name and its data.
 ///
 /// # Errors
-/// [`Unreadable`] if the data of a used kind is not as documented.
-pub fn event(kind: &str, data: &Json) -> Result<Read, Unreadable> {
-    let one = |event| Ok(Read::Events(vec![event]));
+/// [`DecodeError`] if the data of a used kind is not as documented.
+pub fn event(kind: &str, data: &Json) -> Result<DecodedEvent, DecodeError> {
+    let one = |event| Ok(DecodedEvent::Events(vec![event]));
     match kind {
-        "READY" => one(Event::Ready(wire::parse::<wire::Ready>(data)?.into())),
+        "READY" => one(Event::Ready(wire::parse::<wire::RawReady>(data)?.into())),
         "RESUMED" => one(Event::Resumed),
         "MESSAGE_CREATE" => one(Event::Message(Box::new(message(data)?))),
-        "MESSAGE_UPDATE" => one(Event::MessageEdited(wire::parse::<wire::Edit>(data)?.into())),
+        "MESSAGE_UPDATE" => one(Event::MessageEdited(wire::parse::<wire::RawMessageEdit>(data)?.into())),
         "MESSAGE_DELETE" => {
-            let wire::InChannel { id, channel_id } = wire::parse(data)?;
+            let wire::RawDeletedMessage { id, channel_id } = wire::parse(data)?;
             one(Event::MessagesDeleted { channel: channel_id, ids: vec![id] })
         }
         "MESSAGE_DELETE_BULK" => {
-            let wire::Bulk { ids, channel_id } = wire::parse(data)?;
+            let wire::RawBulkDelete { ids, channel_id } = wire::parse(data)?;
             one(Event::MessagesDeleted { channel: channel_id, ids })
         }
-        "INTERACTION_CREATE" => {
-            interaction(data).map(|event| event.map_or(Read::Ignored, |e| Read::Events(vec![e])))
-        }
+        "INTERACTION_CREATE" => interaction(data)
+            .map(|event| event.map_or(DecodedEvent::Ignored, |e| DecodedEvent::Events(vec![e]))),
         "THREAD_CREATE" => one(Event::ThreadCreated(thread(data)?)),
         "THREAD_UPDATE" => one(Event::ThreadChanged(thread(data)?)),
         "THREAD_DELETE" => {
-            let wire::Place { id, parent_id } = wire::parse(data)?;
+            let wire::RawDeletedThread { id, parent_id } = wire::parse(data)?;
             one(Event::ThreadDeleted { id, parent: parent_id })
         }
         "THREAD_LIST_SYNC" => {
-            let threads = wire::parse::<wire::Threads>(data)?.threads;
-            Ok(Read::Events(threads.into_iter().map(|thread| Event::ThreadChanged(thread.into())).collect()))
+            let threads = wire::parse::<wire::RawThreadList>(data)?.threads;
+            Ok(DecodedEvent::Events(
+                threads.into_iter().map(|thread| Event::ThreadChanged(thread.into())).collect(),
+            ))
         }
-        "CHANNEL_UPDATE" => one(Event::ChannelChanged(wire::parse::<wire::Id>(data)?.id)),
-        "CHANNEL_DELETE" => one(Event::ChannelDeleted(wire::parse::<wire::Id>(data)?.id)),
+        "CHANNEL_UPDATE" => one(Event::ChannelChanged(wire::parse::<wire::RawId>(data)?.id)),
+        "CHANNEL_DELETE" => one(Event::ChannelDeleted(wire::parse::<wire::RawId>(data)?.id)),
         "GUILD_CREATE" => {
-            let wire::Guild { id, unavailable } = wire::parse(data)?;
+            let wire::RawGuild { id, unavailable } = wire::parse(data)?;
             one(if unavailable { Event::GuildGone { id, outage: true } } else { Event::GuildBack(id) })
         }
         "GUILD_DELETE" => {
-            let wire::Guild { id, unavailable } = wire::parse(data)?;
+            let wire::RawGuild { id, unavailable } = wire::parse(data)?;
             one(Event::GuildGone { id, outage: unavailable })
         }
         "GUILD_ROLE_DELETE" | "GUILD_ROLE_UPDATE" => {
-            one(Event::RightsChanged(wire::parse::<wire::InGuild>(data)?.guild_id))
+            one(Event::RightsChanged(wire::parse::<wire::RawGuildEvent>(data)?.guild_id))
         }
-        known if IGNORED.contains(&known) => Ok(Read::Ignored),
-        _ => Ok(Read::Unknown),
+        known if IGNORED.contains(&known) => Ok(DecodedEvent::Ignored),
+        _ => Ok(DecodedEvent::Unknown),
     }
 }
 
 /// Parses a message from an event or a response.
 ///
 /// # Errors
-/// [`Unreadable`] if the message is not as documented.
-pub fn message(data: &Json) -> Result<Message, Unreadable> {
-    wire::parse::<wire::Message>(data).map(Into::into)
+/// [`DecodeError`] if the message is not as documented.
+pub fn message(data: &Json) -> Result<Message, DecodeError> {
+    wire::parse::<wire::RawMessage>(data).map(Into::into)
 }
 
 /// Parses a thread from an event or a response.
 ///
 /// # Errors
-/// [`Unreadable`] if the thread is not as documented.
-pub fn thread(data: &Json) -> Result<Thread, Unreadable> {
-    wire::parse::<wire::Thread>(data).map(Into::into)
+/// [`DecodeError`] if the thread is not as documented.
+pub fn thread(data: &Json) -> Result<Thread, DecodeError> {
+    wire::parse::<wire::RawThread>(data).map(Into::into)
 }
 
 /// Parses an interaction. Returns `None` for an unused kind.
-fn interaction(data: &Json) -> Result<Option<Event>, Unreadable> {
-    let wire::Interaction { kind, at, data, message } = wire::parse(data)?;
-    let missing = |what: &str| Unreadable(format!("an interaction without {what}"));
-    let at = at.read()?;
+fn interaction(data: &Json) -> Result<Option<Event>, DecodeError> {
+    let wire::RawInteraction { kind, interaction, data, message } = wire::parse(data)?;
+    let missing = |what: &str| DecodeError(format!("an interaction without {what}"));
+    let interaction = interaction.into_interaction()?;
     let data = data.unwrap_or_default();
     let message = message.map(|message| message.id);
     let custom_id = || data.custom_id.clone().ok_or_else(|| missing("custom_id"));
     Ok(Some(match kind {
         wire::COMMAND | wire::AUTOCOMPLETE => {
             let name = data.name.clone().ok_or_else(|| missing("a name"))?;
-            let options = data.given()?;
-            let command = Box::new(Command { at, name, options });
+            let options = data.given_options()?;
+            let command = Box::new(SlashCommand { interaction, name, options });
             if kind == wire::COMMAND { Event::Command(command) } else { Event::Autocomplete(command) }
         }
         wire::COMPONENT => Event::Click(Box::new(Click {
-            at,
+            interaction,
             custom_id: custom_id()?,
             message: message.ok_or_else(|| missing("a message"))?,
             values: data.values,
         })),
         wire::MODAL => Event::ModalSubmit(Box::new(ModalSubmit {
-            at,
+            interaction,
             custom_id: custom_id()?,
             fields: data.fields(),
             message,

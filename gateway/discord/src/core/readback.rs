@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 /// Characteristics of the message to find.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SentMessageQuery {
     /// User id of the bot.
     pub me: Snowflake,
     /// Nonce of the message.
@@ -21,31 +21,31 @@ pub struct Wanted {
     /// Ids of other messages of this bot, which are skipped.
     pub known: HashSet<Snowflake>,
     /// Application whose webhooks may have sent the message; `None` if only the bot user can have.
-    pub through: Option<Snowflake>,
+    pub application: Option<Snowflake>,
 }
 
 /// Normalises a text as Discord does, as far as known: without surrounding white space, lines ended by a line
 /// feed. Both sides of a comparison are normalised, so this need not match Discord exactly.
 #[must_use]
-pub fn normalised(text: &str) -> String {
+pub fn normalize(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n").replace('\0', "");
     text.trim().to_owned()
 }
 
-impl Wanted {
+impl SentMessageQuery {
     /// True if a message is the one to find. Decided by the nonce if the message has one, else by the unique
     /// button, else by text and attachments.
     #[must_use]
-    pub fn is(&self, shown: &Message) -> bool {
-        if !self.is_ours(shown) || self.known.contains(&shown.id) {
+    pub fn matches(&self, message: &Message) -> bool {
+        if !self.is_by_bot(message) || self.known.contains(&message.id) {
             return false;
         }
-        match (&shown.nonce, &self.button) {
+        match (&message.nonce, &self.button) {
             (Some(nonce), _) => *nonce == self.nonce,
-            (None, Some(button)) => shown.buttons.contains(button),
+            (None, Some(button)) => message.buttons.contains(button),
             (None, None) => {
-                let files = shown.attachments.iter().map(|file| file.size);
-                normalised(&shown.text) == normalised(&self.content)
+                let files = message.attachments.iter().map(|file| file.size);
+                normalize(&message.text) == normalize(&self.content)
                     && files.eq(self.attachments.iter().copied())
             }
         }
@@ -53,43 +53,44 @@ impl Wanted {
 
     /// True if the bot user or a webhook of the application wrote the message. A webhook with the
     /// application's id marks an interaction response, which the bot user wrote.
-    fn is_ours(&self, shown: &Message) -> bool {
-        let through = self.through.is_some_and(|application| {
-            shown.application == Some(application) && shown.webhook.is_some_and(|hook| hook != application)
+    fn is_by_bot(&self, message: &Message) -> bool {
+        let through = self.application.is_some_and(|application| {
+            message.application == Some(application)
+                && message.webhook.is_some_and(|hook| hook != application)
         });
-        shown.author.user.id == self.me || through
+        message.author.user.id == self.me || through
     }
 
     /// Returns the oldest message of a page that matches.
     #[must_use]
     pub fn find(&self, page: &[Message]) -> Option<Snowflake> {
-        page.iter().filter(|shown| self.is(shown)).map(|shown| shown.id).min()
+        page.iter().filter(|message| self.matches(message)).map(|message| message.id).min()
     }
 }
 
 /// Returns an id older than all messages sent since `first_attempt_ms` (milliseconds since the Unix epoch),
 /// even if the local clock is up to `skew_ms` ahead of Discord's.
 #[must_use]
-pub const fn anchor(first_attempt_ms: u64, skew_ms: u64) -> Snowflake {
+pub const fn search_start(first_attempt_ms: u64, skew_ms: u64) -> Snowflake {
     Snowflake::from_ms(first_attempt_ms.saturating_sub(skew_ms))
 }
 
 /// Returns the start of the next page: the newest message of this one, or `None` if this page was not full.
 #[must_use]
 pub fn next_page(page: &[Message], asked_for: usize) -> Option<Snowflake> {
-    if page.len() < asked_for { None } else { page.iter().map(|shown| shown.id).max() }
+    if page.len() < asked_for { None } else { page.iter().map(|message| message.id).max() }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Wanted, anchor, next_page, normalised};
+    use super::{SentMessageQuery, next_page, normalize, search_start};
     use crate::core::event::{Attachment, Member, Message, User};
     use crate::core::ids::Snowflake;
     use proptest::prelude::*;
     use std::collections::HashSet;
 
     fn shown(id: u64, author: u64, text: &str, nonce: Option<&str>) -> Message {
-        let user = User { id: Snowflake(author), name: String::new(), shown: None, bot: true };
+        let user = User { id: Snowflake(author), name: String::new(), display_name: None, bot: true };
         Message {
             id: Snowflake(id),
             channel: Snowflake(1),
@@ -109,7 +110,7 @@ mod tests {
         }
     }
 
-    fn with_files(sizes: &[u64], shown: Message) -> Message {
+    fn with_files(sizes: &[u64], message: Message) -> Message {
         let file = |size: &u64| Attachment {
             id: Snowflake(1),
             name: String::new(),
@@ -117,24 +118,24 @@ mod tests {
             size: *size,
             mime: None,
         };
-        Message { attachments: sizes.iter().map(file).collect(), ..shown }
+        Message { attachments: sizes.iter().map(file).collect(), ..message }
     }
 
-    fn wanted(content: &str) -> Wanted {
-        Wanted {
+    fn wanted(content: &str) -> SentMessageQuery {
+        SentMessageQuery {
             me: Snowflake(7),
             nonce: "n1".to_owned(),
             content: content.to_owned(),
             attachments: Vec::new(),
             button: None,
             known: HashSet::from([Snowflake(11)]),
-            through: None,
+            application: None,
         }
     }
 
     /// Agents do not speak through webhooks of another application, nor through interaction responses.
     #[test]
-    fn c10_what_went_through_a_webhook_of_ours_is_found_where_it_may_have() {
+    fn what_went_through_a_webhook_of_ours_is_found_where_it_may_have() {
         let by = |hook: u64, application: Option<u64>| Message {
             webhook: Some(Snowflake(hook)),
             application: application.map(Snowflake),
@@ -150,7 +151,7 @@ mod tests {
             (Message { id: Snowflake(11), ..by(40, Some(5)) }, false, false),
             (Message { text: "another".to_owned(), ..by(40, Some(5)) }, false, false),
         ] {
-            let of = |through| Wanted { through, ..wanted("hello") }.is(&message);
+            let of = |application| SentMessageQuery { application, ..wanted("hello") }.matches(&message);
             assert_eq!((of(Some(Snowflake(5))), of(None)), (through_webhooks, by_the_bot), "{message:?}");
         }
     }
@@ -168,19 +169,19 @@ mod tests {
             ("its nonce, of somebody else", shown(12, 8, "hello", Some("n1")), false),
             ("a file that is not ours", with_files(&[3], shown(12, 7, "hello", None)), false),
         ] {
-            assert_eq!(wanted("  hello\r\n").is(&message), is, "{row}");
+            assert_eq!(wanted("  hello\r\n").matches(&message), is, "{row}");
         }
-        let with_file = Wanted { attachments: vec![3, 4], ..wanted("") };
-        assert!(with_file.is(&with_files(&[3, 4], shown(12, 7, "", None))));
-        assert!(!with_file.is(&shown(12, 7, "", None)));
-        let with_button = Wanted { button: Some("acp1:stop".to_owned()), ..wanted("") };
+        let with_file = SentMessageQuery { attachments: vec![3, 4], ..wanted("") };
+        assert!(with_file.matches(&with_files(&[3, 4], shown(12, 7, "", None))));
+        assert!(!with_file.matches(&shown(12, 7, "", None)));
+        let with_button = SentMessageQuery { button: Some("acp1:stop".to_owned()), ..wanted("") };
         let card = |text: &str, carried: &str| Message {
             buttons: vec![carried.to_owned()],
             ..shown(12, 7, text, None)
         };
-        assert!(with_button.is(&card("whatever it says by now", "acp1:stop")));
-        assert!(!with_button.is(&card("", "acp1:stop another")));
-        assert!(!with_button.is(&shown(12, 7, "", None)));
+        assert!(with_button.matches(&card("whatever it says by now", "acp1:stop")));
+        assert!(!with_button.matches(&card("", "acp1:stop another")));
+        assert!(!with_button.matches(&shown(12, 7, "", None)));
     }
 
     #[test]
@@ -196,9 +197,9 @@ mod tests {
     #[test]
     fn the_anchor_is_before_the_first_attempt() {
         let at = 1_790_000_000_000;
-        assert!(anchor(at, 60_000).made_at_ms() == at - 60_000);
-        assert!(anchor(at, 0) <= Snowflake::from_ms(at));
-        assert_eq!(anchor(0, 1000), Snowflake(0));
+        assert!(search_start(at, 60_000).created_at_ms() == at - 60_000);
+        assert!(search_start(at, 0) <= Snowflake::from_ms(at));
+        assert_eq!(search_start(0, 1000), Snowflake(0));
     }
 
     proptest! {
@@ -207,10 +208,10 @@ mod tests {
         fn what_was_sent_is_found(text in "\\PC{0,40}", before in "[ \n\t\r]{0,3}", after in "[ \n\r]{0,3}") {
             let kept = text.trim();
             let wanted = wanted(&format!("{before}{text}{after}"));
-            prop_assert!(wanted.is(&shown(20, 7, kept, None)));
-            prop_assert!(!wanted.is(&shown(11, 7, kept, None)));
-            let once = normalised(&wanted.content);
-            prop_assert_eq!(normalised(&once), once);
+            prop_assert!(wanted.matches(&shown(20, 7, kept, None)));
+            prop_assert!(!wanted.matches(&shown(11, 7, kept, None)));
+            let once = normalize(&wanted.content);
+            prop_assert_eq!(normalize(&once), once);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Routes: one function for each kind of request, with the properties that follow from the kind.
 
-use crate::core::buckets::{Major, RouteName};
-use crate::core::errors::Asked;
+use crate::core::buckets::{MajorParam, RouteName};
+use crate::core::errors::RequestKind;
 use crate::core::ids::Snowflake;
 use acp_shared::redact::Secret;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 /// HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
+pub enum HttpMethod {
     /// Reads.
     Get,
     /// Creates.
@@ -24,11 +24,11 @@ pub enum Verb {
 
 /// Effect of a repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nature {
+pub enum RetrySafety {
     /// None: the request only reads.
-    Read,
+    ReadOnly,
     /// The same state as after the first request.
-    Same,
+    Idempotent,
     /// A second object.
     Create,
 }
@@ -39,15 +39,15 @@ pub struct Route {
     /// Name in metrics and logs, and key of the learnt bucket.
     pub name: RouteName,
     /// HTTP method.
-    pub verb: Verb,
+    pub method: HttpMethod,
     /// Path below the API's address.
     pub path: String,
     /// Major parameter of the bucket.
-    pub major: Major,
+    pub major: MajorParam,
     /// Effect of a repetition.
-    pub nature: Nature,
+    pub retry_safety: RetrySafety,
     /// Kind of token that the request uses.
-    pub asked: Asked,
+    pub request_kind: RequestKind,
 }
 
 impl fmt::Debug for Route {
@@ -89,48 +89,73 @@ fn segment(text: &str) -> String {
 }
 
 impl Route {
-    const fn bot(name: RouteName, verb: Verb, nature: Nature, path: String, major: Major) -> Self {
-        Self { name, verb, path, major, nature, asked: Asked::Bot }
+    const fn bot(
+        name: RouteName,
+        method: HttpMethod,
+        retry_safety: RetrySafety,
+        path: String,
+        major: MajorParam,
+    ) -> Self {
+        Self { name, method, path, major, retry_safety, request_kind: RequestKind::Bot }
     }
 
-    fn channel(name: RouteName, verb: Verb, nature: Nature, channel: Snowflake, rest: &str) -> Self {
-        Self::bot(name, verb, nature, format!("/channels/{channel}{rest}"), Major::Channel(channel.0))
+    fn channel(
+        name: RouteName,
+        method: HttpMethod,
+        retry_safety: RetrySafety,
+        channel: Snowflake,
+        rest: &str,
+    ) -> Self {
+        Self::bot(
+            name,
+            method,
+            retry_safety,
+            format!("/channels/{channel}{rest}"),
+            MajorParam::Channel(channel.0),
+        )
     }
 
     fn guild(name: RouteName, guild: Snowflake, rest: &str) -> Self {
-        Self::bot(name, Verb::Get, Nature::Read, format!("/guilds/{guild}{rest}"), Major::Guild(guild.0))
+        Self::bot(
+            name,
+            HttpMethod::Get,
+            RetrySafety::ReadOnly,
+            format!("/guilds/{guild}{rest}"),
+            MajorParam::Guild(guild.0),
+        )
     }
 
     fn plain(name: RouteName, path: &str) -> Self {
-        Self::bot(name, Verb::Get, Nature::Read, path.to_owned(), Major::None)
+        Self::bot(name, HttpMethod::Get, RetrySafety::ReadOnly, path.to_owned(), MajorParam::None)
     }
 
     /// Creates a message with a nonce.
     #[must_use]
     pub fn create_message(channel: Snowflake) -> Self {
-        let route = Self::channel("create_message", Verb::Post, Nature::Create, channel, "/messages");
-        Self { asked: Asked::CreateWithNonce, ..route }
+        let route =
+            Self::channel("create_message", HttpMethod::Post, RetrySafety::Create, channel, "/messages");
+        Self { request_kind: RequestKind::CreateWithNonce, ..route }
     }
 
     /// Edits a message of this bot.
     #[must_use]
     pub fn edit_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}");
-        Self::channel("edit_message", Verb::Patch, Nature::Same, channel, &rest)
+        Self::channel("edit_message", HttpMethod::Patch, RetrySafety::Idempotent, channel, &rest)
     }
 
     /// Deletes a message.
     #[must_use]
     pub fn delete_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}");
-        Self::channel("delete_message", Verb::Delete, Nature::Same, channel, &rest)
+        Self::channel("delete_message", HttpMethod::Delete, RetrySafety::Idempotent, channel, &rest)
     }
 
     /// Reads a message.
     #[must_use]
     pub fn get_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}");
-        Self::channel("get_message", Verb::Get, Nature::Read, channel, &rest)
+        Self::channel("get_message", HttpMethod::Get, RetrySafety::ReadOnly, channel, &rest)
     }
 
     /// Reads a page of messages. `limit` is clamped to 1 to 100.
@@ -148,58 +173,58 @@ impl Route {
             // Writing to a string cannot fail.
             let _ = write!(rest, "&{name}={id}");
         }
-        Self::channel("get_messages", Verb::Get, Nature::Read, channel, &rest)
+        Self::channel("get_messages", HttpMethod::Get, RetrySafety::ReadOnly, channel, &rest)
     }
 
     /// Starts a thread from a message. The thread has the id of the message, so a repetition finds it.
     #[must_use]
     pub fn thread_from_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}/threads");
-        Self::channel("thread_from_message", Verb::Post, Nature::Same, channel, &rest)
+        Self::channel("thread_from_message", HttpMethod::Post, RetrySafety::Idempotent, channel, &rest)
     }
 
     /// Starts a thread without a message.
     #[must_use]
     pub fn thread(channel: Snowflake) -> Self {
-        Self::channel("thread", Verb::Post, Nature::Create, channel, "/threads")
+        Self::channel("thread", HttpMethod::Post, RetrySafety::Create, channel, "/threads")
     }
 
     /// Reads a channel or a thread.
     #[must_use]
     pub fn get_channel(channel: Snowflake) -> Self {
-        Self::channel("get_channel", Verb::Get, Nature::Read, channel, "")
+        Self::channel("get_channel", HttpMethod::Get, RetrySafety::ReadOnly, channel, "")
     }
 
     /// Changes a channel or a thread.
     #[must_use]
     pub fn modify_channel(channel: Snowflake) -> Self {
-        Self::channel("modify_channel", Verb::Patch, Nature::Same, channel, "")
+        Self::channel("modify_channel", HttpMethod::Patch, RetrySafety::Idempotent, channel, "")
     }
 
     /// Joins a thread.
     #[must_use]
     pub fn join_thread(thread: Snowflake) -> Self {
-        Self::channel("join_thread", Verb::Put, Nature::Same, thread, "/thread-members/@me")
+        Self::channel("join_thread", HttpMethod::Put, RetrySafety::Idempotent, thread, "/thread-members/@me")
     }
 
     /// Shows the typing indicator for ten seconds.
     #[must_use]
     pub fn typing(channel: Snowflake) -> Self {
-        Self::channel("typing", Verb::Post, Nature::Same, channel, "/typing")
+        Self::channel("typing", HttpMethod::Post, RetrySafety::Idempotent, channel, "/typing")
     }
 
     /// Adds a reaction of the bot: a Unicode emoji, or `name:id` of a custom emoji.
     #[must_use]
     pub fn add_reaction(channel: Snowflake, message: Snowflake, emoji: &str) -> Self {
         let rest = format!("/messages/{message}/reactions/{}/@me", segment(emoji));
-        Self::channel("add_reaction", Verb::Put, Nature::Same, channel, &rest)
+        Self::channel("add_reaction", HttpMethod::Put, RetrySafety::Idempotent, channel, &rest)
     }
 
     /// Removes a reaction of the bot.
     #[must_use]
     pub fn remove_reaction(channel: Snowflake, message: Snowflake, emoji: &str) -> Self {
         let rest = format!("/messages/{message}/reactions/{}/@me", segment(emoji));
-        Self::channel("remove_reaction", Verb::Delete, Nature::Same, channel, &rest)
+        Self::channel("remove_reaction", HttpMethod::Delete, RetrySafety::Idempotent, channel, &rest)
     }
 
     /// Replaces all slash commands, global or of one guild.
@@ -210,10 +235,10 @@ impl Route {
             Some(guild) => format!("/applications/{application}/guilds/{guild}/commands"),
         };
         let (name, major) = match guild {
-            None => ("put_commands", Major::None),
-            Some(guild) => ("put_guild_commands", Major::Guild(guild.0)),
+            None => ("put_commands", MajorParam::None),
+            Some(guild) => ("put_guild_commands", MajorParam::Guild(guild.0)),
         };
-        Self::bot(name, Verb::Put, Nature::Same, path, major)
+        Self::bot(name, HttpMethod::Put, RetrySafety::Idempotent, path, major)
     }
 
     /// Reads the gateway URL, the recommended number of shards and the session limit.
@@ -266,38 +291,47 @@ impl Route {
 
     /// True if the request posts a message, which unarchives an archived thread.
     #[must_use]
-    pub const fn says_something(&self) -> bool {
-        matches!((self.nature, self.asked), (_, Asked::CreateWithNonce) | (Nature::Create, Asked::Webhook))
+    pub const fn posts_message(&self) -> bool {
+        matches!(
+            (self.retry_safety, self.request_kind),
+            (_, RequestKind::CreateWithNonce) | (RetrySafety::Create, RequestKind::Webhook)
+        )
     }
 
     /// Creates a webhook.
     #[must_use]
     pub fn create_webhook(channel: Snowflake) -> Self {
-        Self::channel("create_webhook", Verb::Post, Nature::Create, channel, "/webhooks")
+        Self::channel("create_webhook", HttpMethod::Post, RetrySafety::Create, channel, "/webhooks")
     }
 
     /// Lists the webhooks of a channel.
     #[must_use]
     pub fn list_webhooks(channel: Snowflake) -> Self {
-        Self::channel("list_webhooks", Verb::Get, Nature::Read, channel, "/webhooks")
+        Self::channel("list_webhooks", HttpMethod::Get, RetrySafety::ReadOnly, channel, "/webhooks")
     }
 
-    fn webhook(name: RouteName, verb: Verb, nature: Nature, of: (Snowflake, &Secret), rest: &str) -> Self {
+    fn webhook(
+        name: RouteName,
+        method: HttpMethod,
+        retry_safety: RetrySafety,
+        of: (Snowflake, &Secret),
+        rest: &str,
+    ) -> Self {
         let (id, token) = of;
         let path = format!("/webhooks/{id}/{}{rest}", segment(token.expose()));
-        let major = Major::Webhook(id.0, token.clone());
-        Self { name, verb, path, major, nature, asked: Asked::Webhook }
+        let major = MajorParam::Webhook(id.0, token.clone());
+        Self { name, method, path, major, retry_safety, request_kind: RequestKind::Webhook }
     }
 
-    fn in_thread(thread: Option<Snowflake>, first: char) -> String {
+    fn thread_query(thread: Option<Snowflake>, first: char) -> String {
         thread.map(|thread| format!("{first}thread_id={thread}")).unwrap_or_default()
     }
 
     /// Sends a message through a webhook, and waits for its creation.
     #[must_use]
     pub fn execute_webhook(id: Snowflake, token: &Secret, thread: Option<Snowflake>) -> Self {
-        let rest = format!("?wait=true{}", Self::in_thread(thread, '&'));
-        Self::webhook("execute_webhook", Verb::Post, Nature::Create, (id, token), &rest)
+        let rest = format!("?wait=true{}", Self::thread_query(thread, '&'));
+        Self::webhook("execute_webhook", HttpMethod::Post, RetrySafety::Create, (id, token), &rest)
     }
 
     /// Edits a message of a webhook.
@@ -308,8 +342,8 @@ impl Route {
         message: Snowflake,
         thread: Option<Snowflake>,
     ) -> Self {
-        let rest = format!("/messages/{message}{}", Self::in_thread(thread, '?'));
-        Self::webhook("edit_webhook_message", Verb::Patch, Nature::Same, (id, token), &rest)
+        let rest = format!("/messages/{message}{}", Self::thread_query(thread, '?'));
+        Self::webhook("edit_webhook_message", HttpMethod::Patch, RetrySafety::Idempotent, (id, token), &rest)
     }
 
     /// Deletes a message of a webhook.
@@ -320,15 +354,27 @@ impl Route {
         message: Snowflake,
         thread: Option<Snowflake>,
     ) -> Self {
-        let rest = format!("/messages/{message}{}", Self::in_thread(thread, '?'));
-        Self::webhook("delete_webhook_message", Verb::Delete, Nature::Same, (id, token), &rest)
+        let rest = format!("/messages/{message}{}", Self::thread_query(thread, '?'));
+        Self::webhook(
+            "delete_webhook_message",
+            HttpMethod::Delete,
+            RetrySafety::Idempotent,
+            (id, token),
+            &rest,
+        )
     }
 
     /// Deletes a webhook.
     #[must_use]
     pub fn delete_webhook(id: Snowflake) -> Self {
-        let major = Major::None;
-        Self::bot("delete_webhook", Verb::Delete, Nature::Same, format!("/webhooks/{id}"), major)
+        let major = MajorParam::None;
+        Self::bot(
+            "delete_webhook",
+            HttpMethod::Delete,
+            RetrySafety::Idempotent,
+            format!("/webhooks/{id}"),
+            major,
+        )
     }
 
     /// Sends the first response to an interaction.
@@ -336,57 +382,81 @@ impl Route {
     pub fn callback(id: Snowflake, token: &Secret) -> Self {
         Self {
             name: "interaction_callback",
-            verb: Verb::Post,
+            method: HttpMethod::Post,
             path: format!("/interactions/{id}/{}/callback", segment(token.expose())),
-            major: Major::Interaction(id.0, token.clone()),
-            nature: Nature::Create,
-            asked: Asked::Interaction,
+            major: MajorParam::Interaction(id.0, token.clone()),
+            retry_safety: RetrySafety::Create,
+            request_kind: RequestKind::Interaction,
         }
     }
 
-    fn interaction(name: RouteName, verb: Verb, nature: Nature, of: Of<'_>, rest: &str) -> Self {
-        let Of(application, token) = of;
+    fn interaction(
+        name: RouteName,
+        method: HttpMethod,
+        retry_safety: RetrySafety,
+        of: InteractionRef<'_>,
+        rest: &str,
+    ) -> Self {
+        let InteractionRef(application, token) = of;
         let path = format!("/webhooks/{application}/{}{rest}", segment(token.expose()));
-        let major = Major::Interaction(application.0, token.clone());
-        Self { name, verb, path, major, nature, asked: Asked::Interaction }
+        let major = MajorParam::Interaction(application.0, token.clone());
+        Self { name, method, path, major, retry_safety, request_kind: RequestKind::Interaction }
     }
 
     /// Edits the first response to an interaction.
     #[must_use]
     pub fn edit_original(application: Snowflake, token: &Secret) -> Self {
         let rest = "/messages/@original";
-        Self::interaction("edit_original", Verb::Patch, Nature::Same, Of(application, token), rest)
+        Self::interaction(
+            "edit_original",
+            HttpMethod::Patch,
+            RetrySafety::Idempotent,
+            InteractionRef(application, token),
+            rest,
+        )
     }
 
     /// Deletes the first response to an interaction.
     #[must_use]
     pub fn delete_original(application: Snowflake, token: &Secret) -> Self {
         let rest = "/messages/@original";
-        Self::interaction("delete_original", Verb::Delete, Nature::Same, Of(application, token), rest)
+        Self::interaction(
+            "delete_original",
+            HttpMethod::Delete,
+            RetrySafety::Idempotent,
+            InteractionRef(application, token),
+            rest,
+        )
     }
 
     /// Sends a further response to an interaction.
     #[must_use]
     pub fn followup(application: Snowflake, token: &Secret) -> Self {
         let rest = "?wait=true";
-        Self::interaction("followup", Verb::Post, Nature::Create, Of(application, token), rest)
+        Self::interaction(
+            "followup",
+            HttpMethod::Post,
+            RetrySafety::Create,
+            InteractionRef(application, token),
+            rest,
+        )
     }
 
     /// True if the request counts towards the global limit of the bot; interaction responses do not.
     #[must_use]
     pub fn is_global(&self) -> bool {
-        !matches!(self.asked, Asked::Interaction)
+        !matches!(self.request_kind, RequestKind::Interaction)
     }
 
     /// True if the request carries the bot's token. The others have a token in their path.
     #[must_use]
     pub const fn is_bot(&self) -> bool {
-        matches!(self.asked, Asked::Bot | Asked::CreateWithNonce)
+        matches!(self.request_kind, RequestKind::Bot | RequestKind::CreateWithNonce)
     }
 }
 
 /// Interaction: its application and its token.
-struct Of<'a>(Snowflake, &'a Secret);
+struct InteractionRef<'a>(Snowflake, &'a Secret);
 
 #[cfg(test)]
 mod tests {

@@ -3,11 +3,11 @@
 //!
 //! Invariants, each with a property test below:
 //!
-//! - In a channel, at most one durable and one best-effort request are under way.
+//! - In a channel, at most one durable and one best-effort request are in flight.
 //! - A durable request waits only for durable ones, never for best-effort ones.
 //! - While a durable request waits in a channel, no best-effort request starts there.
 //! - Durable requests of one priority run in the order of arrival.
-//! - Of edits of one message, one is under way and one waits: a newer edit replaces the waiting one.
+//! - Of edits of one message, one is in flight and one waits: a newer edit replaces the waiting one.
 
 use crate::core::ids::Snowflake;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -35,7 +35,7 @@ pub enum Priority {
 impl Priority {
     /// True if the request must be delivered. The others are best effort and soon lose their value.
     #[must_use]
-    pub const fn durable(self) -> bool {
+    pub const fn is_durable(self) -> bool {
         matches!(self, Self::Permission | Self::Final | Self::Notice)
     }
 
@@ -71,11 +71,11 @@ impl Sequence {
     }
 }
 
-/// Request that waits for its turn.
+/// Request that waits to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job<C> {
+pub struct ScheduledRequest<C> {
     /// Channel that the request writes to; `None` if only rate limits delay the request.
-    pub lane: Option<Snowflake>,
+    pub channel: Option<Snowflake>,
     /// Purpose.
     pub priority: Priority,
     /// Sequence that the request belongs to.
@@ -83,7 +83,7 @@ pub struct Job<C> {
     /// Deadline after which the request is returned unsent.
     pub give_up_at: Duration,
     /// Properties that decide which rate limits apply.
-    pub counted: C,
+    pub params: C,
 }
 
 /// Id of a request in the schedule.
@@ -92,8 +92,8 @@ pub struct Ticket(u64);
 
 /// Decision of the rate limiter about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn<P> {
-    /// Start the request, with this pass.
+pub enum StartDecision<P> {
+    /// Start the request, with this permit.
     Go(P),
     /// Wait until this time; `None`: until the next response.
     Wait(Option<Duration>),
@@ -103,7 +103,7 @@ pub enum Turn<P> {
 
 /// Decision of the schedule about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate<P> {
+pub enum ScheduleDecision<P> {
     /// The request starts.
     Start(P),
     /// The request would wait too long; a retry is possible after this time.
@@ -117,118 +117,121 @@ pub enum Fate<P> {
 
 /// Result of a scheduling step.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Step<P> {
+pub struct ScheduleStep<P> {
     /// Decisions, in this order.
-    pub fates: Vec<(Ticket, Fate<P>)>,
+    pub decisions: Vec<(Ticket, ScheduleDecision<P>)>,
     /// Time of the next step, unless something else causes one earlier.
     pub wake_at: Option<Duration>,
 }
 
 /// Error: the schedule is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full;
+pub struct ScheduleFullError;
 
-/// Time to wait if the next free place is unknown.
+/// Time to wait if the time of the next free capacity is unknown.
 pub const WAIT_UNKNOWN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-struct Waiting<C> {
-    job: Job<C>,
-    place: u64,
+struct WaitingRequest<C> {
+    request: ScheduledRequest<C>,
+    position: u64,
 }
 
-/// Waiting requests and requests under way.
+/// Waiting requests and requests in flight.
 #[derive(Debug)]
 pub struct Schedule<C> {
-    waiting: HashMap<Ticket, Waiting<C>>,
+    waiting: HashMap<Ticket, WaitingRequest<C>>,
     order: BTreeMap<(Priority, u64), Ticket>,
-    under_way: HashMap<Ticket, (Job<C>, u64)>,
-    /// Channels with a request under way; true for a durable one.
+    in_flight: HashMap<Ticket, (ScheduledRequest<C>, u64)>,
+    /// Channels with a request in flight; true for a durable one.
     writers: HashSet<(Snowflake, bool)>,
     sequences: HashSet<Sequence>,
     next: u64,
-    most: usize,
+    max: usize,
 }
 
 impl<C> Schedule<C> {
     /// Creates a schedule for this many waiting requests.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub fn new(max: usize) -> Self {
         Self {
             waiting: HashMap::new(),
             order: BTreeMap::new(),
-            under_way: HashMap::new(),
+            in_flight: HashMap::new(),
             writers: HashSet::new(),
             sequences: HashSet::new(),
             next: 0,
-            most,
+            max,
         }
     }
 
     /// Adds a request. Also returns the request that it supersedes.
     ///
     /// # Errors
-    /// [`Full`] if the maximum number of requests already waits.
-    pub fn add(&mut self, mut job: Job<C>) -> Result<(Ticket, Option<Ticket>), Full> {
-        let place = self.next;
+    /// [`ScheduleFullError`] if the maximum number of requests already waits.
+    pub fn add(
+        &mut self,
+        mut request: ScheduledRequest<C>,
+    ) -> Result<(Ticket, Option<Ticket>), ScheduleFullError> {
+        let position = self.next;
         let ticket = Ticket(self.next);
-        let older = job.sequence.filter(|sequence| sequence.supersedes()).and_then(|sequence| {
-            self.waiting.iter().find(|(_, w)| w.job.sequence == Some(sequence)).map(|(ticket, _)| *ticket)
+        let older = request.sequence.filter(|sequence| sequence.supersedes()).and_then(|sequence| {
+            self.waiting.iter().find(|(_, w)| w.request.sequence == Some(sequence)).map(|(ticket, _)| *ticket)
         });
-        if older.is_none() && self.waiting.len() >= self.most {
-            return Err(Full);
+        if older.is_none() && self.waiting.len() >= self.max {
+            return Err(ScheduleFullError);
         }
         self.next += 1;
-        let place = match older.and_then(|older| self.remove(older)) {
-            // It takes the old position: otherwise frequent updates would never get their turn.
+        let position = match older.and_then(|older| self.remove(older)) {
+            // It takes the old position: otherwise frequent updates would never be sent.
             Some(older) => {
-                job.priority = job.priority.min(older.job.priority);
-                older.place
+                request.priority = request.priority.min(older.request.priority);
+                older.position
             }
-            None => place,
+            None => position,
         };
-        self.enqueue(ticket, job, place);
+        self.enqueue(ticket, request, position);
         Ok((ticket, older))
     }
 
-    fn enqueue(&mut self, ticket: Ticket, job: Job<C>, place: u64) {
-        self.order.insert((job.priority, place), ticket);
-        self.waiting.insert(ticket, Waiting { job, place });
+    fn enqueue(&mut self, ticket: Ticket, request: ScheduledRequest<C>, position: u64) {
+        self.order.insert((request.priority, position), ticket);
+        self.waiting.insert(ticket, WaitingRequest { request, position });
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Waiting<C>> {
+    fn remove(&mut self, ticket: Ticket) -> Option<WaitingRequest<C>> {
         let waiting = self.waiting.remove(&ticket)?;
-        self.order.remove(&(waiting.job.priority, waiting.place));
+        self.order.remove(&(waiting.request.priority, waiting.position));
         Some(waiting)
     }
 
     /// Removes a request that has ended or is no longer wanted.
     pub fn done(&mut self, ticket: Ticket) {
         self.remove(ticket);
-        self.land(ticket);
+        self.finish(ticket);
     }
 
-    fn land(&mut self, ticket: Ticket) -> Option<(Job<C>, u64)> {
-        let (job, place) = self.under_way.remove(&ticket)?;
-        if let Some(lane) = job.lane {
-            self.writers.remove(&(lane, job.priority.durable()));
+    fn finish(&mut self, ticket: Ticket) -> Option<(ScheduledRequest<C>, u64)> {
+        let (request, position) = self.in_flight.remove(&ticket)?;
+        if let Some(channel) = request.channel {
+            self.writers.remove(&(channel, request.priority.is_durable()));
         }
-        if let Some(sequence) = job.sequence {
+        if let Some(sequence) = request.sequence {
             self.sequences.remove(&sequence);
         }
-        Some((job, place))
+        Some((request, position))
     }
 
     /// Puts an unexecuted request back at its old position. Returns false if a newer waiting request
     /// supersedes it.
-    pub fn again(&mut self, ticket: Ticket, give_up_at: Duration) -> bool {
-        let Some((mut job, place)) = self.land(ticket) else { return false };
-        let sequence = job.sequence.filter(|sequence| sequence.supersedes());
-        if sequence.is_some() && self.waiting.values().any(|w| w.job.sequence == sequence) {
+    pub fn requeue(&mut self, ticket: Ticket, give_up_at: Duration) -> bool {
+        let Some((mut request, position)) = self.finish(ticket) else { return false };
+        let sequence = request.sequence.filter(|sequence| sequence.supersedes());
+        if sequence.is_some() && self.waiting.values().any(|w| w.request.sequence == sequence) {
             return false;
         }
-        job.give_up_at = give_up_at;
-        self.enqueue(ticket, job, place);
+        request.give_up_at = give_up_at;
+        self.enqueue(ticket, request, position);
         true
     }
 
@@ -238,66 +241,67 @@ impl<C> Schedule<C> {
         self.waiting.len()
     }
 
-    /// Number of requests under way.
+    /// Number of requests in flight.
     #[must_use]
-    pub fn under_way(&self) -> usize {
-        self.under_way.len()
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 }
 
 impl<C: Clone> Schedule<C> {
-    /// Starts all requests that may start. `ask` consumes from the rate limits when it returns [`Turn::Go`].
-    pub fn step<P>(&mut self, now: Duration, mut ask: impl FnMut(&C) -> Turn<P>) -> Step<P> {
-        let mut fates = Vec::new();
+    /// Starts all requests that may start. `ask` consumes from the rate limits when it returns
+    /// [`StartDecision::Go`].
+    pub fn step<P>(&mut self, now: Duration, mut ask: impl FnMut(&C) -> StartDecision<P>) -> ScheduleStep<P> {
+        let mut decisions = Vec::new();
         let mut wake_at: Option<Duration> = None;
         // Channels with a waiting durable request, and sequences with any waiting one: nothing overtakes.
-        let (mut lanes, mut sequences) = (HashSet::new(), HashSet::new());
+        let (mut channels, mut sequences) = (HashSet::new(), HashSet::new());
         let order: Vec<Ticket> = self.order.values().copied().collect();
         for ticket in order {
             let Some(waiting) = self.waiting.get(&ticket) else { continue };
-            let Job { lane, priority, sequence, give_up_at, .. } = waiting.job;
-            let durable = priority.durable();
-            let held = lane
-                .is_some_and(|lane| lanes.contains(&lane) || self.writers.contains(&(lane, durable)))
-                || sequence.is_some_and(|s| sequences.contains(&s) || self.sequences.contains(&s));
-            let turn = if held { Turn::Wait(None) } else { ask(&waiting.job.counted) };
+            let ScheduledRequest { channel, priority, sequence, give_up_at, .. } = waiting.request;
+            let durable = priority.is_durable();
+            let held = channel.is_some_and(|channel| {
+                channels.contains(&channel) || self.writers.contains(&(channel, durable))
+            }) || sequence.is_some_and(|s| sequences.contains(&s) || self.sequences.contains(&s));
+            let turn = if held { StartDecision::Wait(None) } else { ask(&waiting.request.params) };
             let until = match turn {
-                Turn::Go(pass) => {
+                StartDecision::Go(permit) => {
                     self.start(ticket);
-                    fates.push((ticket, Fate::Start(pass)));
+                    decisions.push((ticket, ScheduleDecision::Start(permit)));
                     continue;
                 }
-                Turn::Never => {
+                StartDecision::Never => {
                     self.remove(ticket);
-                    fates.push((ticket, Fate::Never));
+                    decisions.push((ticket, ScheduleDecision::Never));
                     continue;
                 }
-                Turn::Wait(until) => until,
+                StartDecision::Wait(until) => until,
             };
             if give_up_at <= now || until.is_some_and(|until| until > give_up_at) {
                 self.remove(ticket);
                 let retry_after = until.map_or(WAIT_UNKNOWN, |until| until.saturating_sub(now));
-                fates.push((ticket, Fate::GiveUp { retry_after }));
+                decisions.push((ticket, ScheduleDecision::GiveUp { retry_after }));
                 continue;
             }
             if durable {
-                lanes.extend(lane);
+                channels.extend(channel);
             }
             sequences.extend(sequence);
             let due = until.map_or(give_up_at, |until| until.min(give_up_at));
             wake_at = Some(wake_at.map_or(due, |at| at.min(due)));
         }
-        Step { fates, wake_at }
+        ScheduleStep { decisions, wake_at }
     }
 
     fn start(&mut self, ticket: Ticket) {
         let Some(waiting) = self.remove(ticket) else { return };
-        let Waiting { job, place, .. } = waiting;
-        if let Some(lane) = job.lane {
-            self.writers.insert((lane, job.priority.durable()));
+        let WaitingRequest { request, position, .. } = waiting;
+        if let Some(channel) = request.channel {
+            self.writers.insert((channel, request.priority.is_durable()));
         }
-        self.sequences.extend(job.sequence);
-        self.under_way.insert(ticket, (job, place));
+        self.sequences.extend(request.sequence);
+        self.in_flight.insert(ticket, (request, position));
     }
 }
 

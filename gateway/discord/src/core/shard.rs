@@ -7,17 +7,17 @@
 //! resumed wherever the documentation allows it, and a connection without READY or RESUMED is ended in bounded time.
 #![deny(clippy::indexing_slicing)]
 
-use super::base::Base;
-use super::closes::{self, AfterClose, Failure};
+use super::base::BaseUrl;
+use super::closes::{self, CloseAction, FatalGatewayError};
 use super::event::Event;
 use super::pace::Backoff;
-use super::read::{self, Read, Unreadable};
+use super::read::{self, DecodeError, DecodedEvent};
 use serde_json::Value as Json;
 
 /// Maximum time from the start of a connection (name lookup, TCP, TLS, websocket) to HELLO.
-const HELLO_WITHIN_MS: u64 = 15_000;
+const HELLO_TIMEOUT_MS: u64 = 15_000;
 /// Minimum time between two heartbeats that the service asks for: a client may send 120 payloads a minute.
-const ASKED_BEAT_MS: u64 = 1_000;
+const REQUESTED_HEARTBEAT_MIN_MS: u64 = 1_000;
 /// Bounds of the heartbeat interval.
 const INTERVAL_MS: (u64, u64) = (100, 24 * 3_600_000);
 /// Maximum number of connections in a row on which RESUME may stay unanswered before a new session is identified.
@@ -63,7 +63,7 @@ pub enum Frame {
 
 /// Payload to the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Payload {
+pub enum OutgoingPayload {
     /// Opcode 1, with the last sequence number.
     Heartbeat(Option<u64>),
     /// Opcode 2.
@@ -79,7 +79,7 @@ pub enum Payload {
 
 /// End of a connection that the driver noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum Disconnect {
     /// A connection could not be made.
     NotConnected(String),
     /// The service closed it with this code.
@@ -102,20 +102,20 @@ pub struct Reconnect {
     /// True if the next connection resumes the session; otherwise it identifies a new one.
     pub resume: bool,
     /// True if the address of the gateway must be requested again.
-    pub ask: bool,
+    pub needs_url: bool,
 }
 
 /// Instruction for the driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
     /// Send a payload.
-    Send(Payload),
+    Send(OutgoingPayload),
     /// Pass on an event.
     Event {
         /// Name of the event.
         kind: String,
         /// Parsed event.
-        read: Result<Read, Unreadable>,
+        read: Result<DecodedEvent, DecodeError>,
     },
     /// Report events as missed: this number, or an unknown number for 0.
     Gap(u64),
@@ -141,10 +141,10 @@ struct Heartbeat {
 
 /// Connection from its start on.
 #[derive(Debug)]
-struct Connection {
+struct ConnectionState {
     hello_by_ms: u64,
     /// `None` after READY or RESUMED.
-    answer_by_ms: Option<u64>,
+    ready_by_ms: Option<u64>,
     /// `None` before HELLO.
     heartbeat: Option<Heartbeat>,
 }
@@ -153,35 +153,36 @@ struct Connection {
 #[derive(Debug)]
 pub struct Shard {
     number: u32,
-    base: Base,
-    answer_ms: u64,
+    base: BaseUrl,
+    ready_timeout_ms: u64,
     session: Option<ResumableSession>,
     seq: Option<u64>,
     backoff: Backoff,
     /// Connections in a row on which RESUME was sent and not answered.
-    unanswered: u32,
-    connection: Option<Connection>,
+    unanswered_resumes: u32,
+    connection: Option<ConnectionState>,
 }
 
 impl Shard {
-    /// A shard without a session. `answer_ms` is the time from the start of a connection to READY or RESUMED.
+    /// A shard without a session. `ready_timeout_ms` is the time from the start of a connection to READY or
+    /// RESUMED.
     #[must_use]
-    pub fn new(number: u32, base: Base, answer_ms: u64) -> Self {
+    pub fn new(number: u32, base: BaseUrl, ready_timeout_ms: u64) -> Self {
         Self {
             number,
             base,
-            answer_ms,
+            ready_timeout_ms,
             session: None,
             seq: None,
             backoff: Backoff::default(),
-            unanswered: 0,
+            unanswered_resumes: 0,
             connection: None,
         }
     }
 
     /// True if the next connection resumes the session; otherwise it identifies a new one.
     #[must_use]
-    pub const fn resumes(&self) -> bool {
+    pub const fn can_resume(&self) -> bool {
         self.session.is_some()
     }
 
@@ -192,15 +193,15 @@ impl Shard {
     }
 
     /// Records an attempt that ended before a connection was begun. Returns the pause before the next one.
-    pub fn failed(&mut self) -> u64 {
-        self.backoff.failed()
+    pub fn record_failure(&mut self) -> u64 {
+        self.backoff.record_failure()
     }
 
     /// Begins a connection.
-    pub fn connecting(&mut self, now: u64) {
-        self.connection = Some(Connection {
-            hello_by_ms: now.saturating_add(self.answer_ms.min(HELLO_WITHIN_MS)),
-            answer_by_ms: Some(now.saturating_add(self.answer_ms)),
+    pub fn begin_connection(&mut self, now: u64) {
+        self.connection = Some(ConnectionState {
+            hello_by_ms: now.saturating_add(self.ready_timeout_ms.min(HELLO_TIMEOUT_MS)),
+            ready_by_ms: Some(now.saturating_add(self.ready_timeout_ms)),
             heartbeat: None,
         });
     }
@@ -210,7 +211,7 @@ impl Shard {
     pub fn deadline(&self) -> Option<u64> {
         let connection = self.connection.as_ref()?;
         let Some(heartbeat) = &connection.heartbeat else { return Some(connection.hello_by_ms) };
-        Some(connection.answer_by_ms.unwrap_or(u64::MAX).min(heartbeat.due_ms))
+        Some(connection.ready_by_ms.unwrap_or(u64::MAX).min(heartbeat.due_ms))
     }
 
     /// Does what is due.
@@ -219,22 +220,26 @@ impl Shard {
         let Some(connection) = &mut self.connection else { return Vec::new() };
         let Some(heartbeat) = &mut connection.heartbeat else {
             let is_late = now >= connection.hello_by_ms;
-            return if is_late { vec![Output::Reconnect(self.no_hello())] } else { Vec::new() };
+            return if is_late { vec![Output::Reconnect(self.hello_timed_out())] } else { Vec::new() };
         };
-        if connection.answer_by_ms.is_some_and(|by| now >= by) {
-            return vec![Output::Reconnect(self.no_answer())];
+        if connection.ready_by_ms.is_some_and(|by| now >= by) {
+            return vec![Output::Reconnect(self.ready_timed_out())];
         }
         if now < heartbeat.due_ms {
             return Vec::new();
         }
         if !heartbeat.is_acked {
             let why = "Discord did not answer a heartbeat in time";
-            return vec![Output::Reconnect(self.broke(now, Some(CLOSE_RESUMABLE), why.to_owned()))];
+            return vec![Output::Reconnect(self.reconnect_after_break(
+                now,
+                Some(CLOSE_RESUMABLE),
+                why.to_owned(),
+            ))];
         }
         heartbeat.is_acked = false;
         heartbeat.sent_ms = Some(now);
         heartbeat.due_ms = now.saturating_add(heartbeat.interval_ms);
-        vec![Output::Send(Payload::Heartbeat(seq))]
+        vec![Output::Send(OutgoingPayload::Heartbeat(seq))]
     }
 
     /// Takes a payload from the service.
@@ -242,13 +247,13 @@ impl Shard {
         let seq = self.seq;
         let Some(connection) = &mut self.connection else { return Vec::new() };
         let heartbeat = match (frame, &mut connection.heartbeat) {
-            (Frame::Hello { interval_ms }, None) => return self.hello(now, interval_ms, chance),
+            (Frame::Hello { interval_ms }, None) => return self.start_session(now, interval_ms, chance),
             (Frame::Reconnect, _) => {
                 let why = "Discord asked for a reconnect".to_owned();
-                return vec![Output::Reconnect(self.broke(now, Some(CLOSE_RESUMABLE), why))];
+                return vec![Output::Reconnect(self.reconnect_after_break(now, Some(CLOSE_RESUMABLE), why))];
             }
             (Frame::InvalidSession { resumable }, _) => {
-                return vec![Output::Reconnect(self.invalid(now, resumable, chance))];
+                return vec![Output::Reconnect(self.invalidate_session(now, resumable, chance))];
             }
             (Frame::Dispatch { seq, kind, data }, Some(_)) => return self.dispatch(seq, kind, &data),
             (Frame::Unreadable, Some(_)) => return vec![Output::Gap(0)],
@@ -260,78 +265,80 @@ impl Shard {
             // A second HELLO; and before HELLO nothing else has a meaning.
             _ => return Vec::new(),
         };
-        if heartbeat.sent_ms.is_some_and(|at| now.saturating_sub(at) < ASKED_BEAT_MS) {
+        if heartbeat.sent_ms.is_some_and(|at| now.saturating_sub(at) < REQUESTED_HEARTBEAT_MIN_MS) {
             return Vec::new();
         }
         // The schedule stays as it is: this one may be acknowledged after the next one is due.
         heartbeat.sent_ms = Some(now);
-        vec![Output::Send(Payload::Heartbeat(seq))]
+        vec![Output::Send(OutgoingPayload::Heartbeat(seq))]
     }
 
     /// Takes the end of the connection.
     ///
     /// # Errors
-    /// [`Failure`] where another connection would end in the same way.
-    pub fn ended(&mut self, now: u64, end: End) -> Result<Reconnect, Failure> {
+    /// [`FatalGatewayError`] where another connection would end in the same way.
+    pub fn connection_ended(&mut self, now: u64, end: Disconnect) -> Result<Reconnect, FatalGatewayError> {
         let why = match end {
-            End::NotConnected(why) => {
-                return Ok(self.not_connected(format!("no connection could be made: {why}")));
+            Disconnect::NotConnected(why) => {
+                return Ok(self.connect_failed(format!("no connection could be made: {why}")));
             }
-            End::Broken => "the connection broke".to_owned(),
-            End::TooLarge => {
+            Disconnect::Broken => "the connection broke".to_owned(),
+            Disconnect::TooLarge => {
                 self.session = None;
                 "Discord sent a message that is too large".to_owned()
             }
-            End::Closed(code) => {
-                let close = closes::meaning(code);
-                if let Some(failure) = closes::failure(code) {
+            Disconnect::Closed(code) => {
+                let close = closes::close_code(code);
+                if let Some(failure) = closes::fatal_error(code) {
                     return Err(failure);
                 }
-                if close.next == AfterClose::Identify {
+                if close.action == CloseAction::Identify {
                     self.session = None;
                 }
-                format!("{} (code {code})", close.what)
+                format!("{} (code {code})", close.cause)
             }
         };
-        Ok(self.broke(now, None, why))
+        Ok(self.reconnect_after_break(now, None, why))
     }
 
-    fn hello(&mut self, now: u64, interval_ms: u64, chance: f64) -> Vec<Output> {
+    fn start_session(&mut self, now: u64, interval_ms: u64, chance: f64) -> Vec<Output> {
         let interval_ms = interval_ms.clamp(INTERVAL_MS.0, INTERVAL_MS.1);
         if let Some(connection) = &mut self.connection {
             connection.heartbeat = Some(Heartbeat {
                 interval_ms,
-                due_ms: now.saturating_add(part(interval_ms, chance)),
+                due_ms: now.saturating_add(fraction_of(interval_ms, chance)),
                 sent_ms: None,
                 is_acked: true,
             });
         }
         let payload = if let (Some(session), Some(seq)) = (&self.session, self.seq) {
-            self.unanswered += 1;
-            Payload::Resume { session: session.id.clone(), seq }
+            self.unanswered_resumes += 1;
+            OutgoingPayload::Resume { session: session.id.clone(), seq }
         } else {
             self.session = None;
             self.seq = None;
-            Payload::Identify
+            OutgoingPayload::Identify
         };
         vec![Output::Send(payload)]
     }
 
-    fn invalid(&mut self, now: u64, resumable: bool, chance: f64) -> Reconnect {
+    fn invalidate_session(&mut self, now: u64, resumable: bool, chance: f64) -> Reconnect {
         if !resumable {
             self.session = None;
         }
         let why = if resumable { "Discord asked to resume the session" } else { "Discord ended the session" };
         let close = if resumable { CLOSE_RESUMABLE } else { CLOSE_NORMAL };
+        let pause = std::time::Duration::from_secs_f64(
+            (INVALID_MS.0 + INVALID_MS.1 * clamp_to_unit(chance)) / 1_000.0,
+        );
         let pause =
-            std::time::Duration::from_secs_f64((INVALID_MS.0 + INVALID_MS.1 * unit(chance)) / 1_000.0);
-        let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).max(self.backoff.broke(now));
-        self.lost(Some(close), why.to_owned(), pause, false)
+            u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).max(self.backoff.record_disconnect(now));
+        self.reconnect(Some(close), why.to_owned(), pause, false)
     }
 
     fn dispatch(&mut self, seq: Option<u64>, kind: String, data: &Json) -> Vec<Output> {
         let read = read::event(&kind, data);
-        let events: &[Event] = if let Ok(Read::Events(events)) = &read { events } else { &[] };
+        let events: &[Event] = if let Ok(DecodedEvent::Events(events)) = &read { events } else { &[] };
         let mut outputs = Vec::new();
         if let (Some(seq), Some(last)) = (seq, self.seq)
             && seq > last.saturating_add(1)
@@ -341,12 +348,12 @@ impl Shard {
         match events.first() {
             Some(Event::Ready(ready)) => {
                 let url = data.get("resume_gateway_url").and_then(Json::as_str);
-                let url = url.and_then(|url| self.base.gateway(url).ok());
+                let url = url.and_then(|url| self.base.check_gateway_url(url).ok());
                 self.session = Some(ResumableSession { id: ready.session.clone(), url });
                 self.seq = seq;
-                self.answered();
+                self.mark_established();
             }
-            Some(Event::Resumed) => self.answered(),
+            Some(Event::Resumed) => self.mark_established(),
             _ => {}
         }
         self.seq = self.seq.max(seq);
@@ -354,64 +361,64 @@ impl Shard {
         outputs
     }
 
-    fn answered(&mut self) {
-        self.unanswered = 0;
-        self.backoff.succeeded();
+    fn mark_established(&mut self) {
+        self.unanswered_resumes = 0;
+        self.backoff.reset();
         if let Some(connection) = &mut self.connection {
-            connection.answer_by_ms = None;
+            connection.ready_by_ms = None;
         }
     }
 
-    fn no_hello(&mut self) -> Reconnect {
-        let limit = self.answer_ms.min(HELLO_WITHIN_MS) / 1_000;
+    fn hello_timed_out(&mut self) -> Reconnect {
+        let limit = self.ready_timeout_ms.min(HELLO_TIMEOUT_MS) / 1_000;
         let why = format!("shard {} got no HELLO within {limit} s of connecting", self.number);
-        self.not_connected(why)
+        self.connect_failed(why)
     }
 
-    fn no_answer(&mut self) -> Reconnect {
+    fn ready_timed_out(&mut self) -> Reconnect {
         self.session = None;
-        let limit = self.answer_ms / 1_000;
+        let limit = self.ready_timeout_ms / 1_000;
         let why =
             format!("shard {} got neither READY nor RESUMED within {limit} s of connecting", self.number);
-        let pause = self.backoff.failed();
-        self.lost(Some(CLOSE_NORMAL), why, pause, true)
+        let pause = self.backoff.record_failure();
+        self.reconnect(Some(CLOSE_NORMAL), why, pause, true)
     }
 
     /// Forgets the session's own address, and requests the gateway address again: this one is unreachable.
-    fn not_connected(&mut self, why: String) -> Reconnect {
+    fn connect_failed(&mut self, why: String) -> Reconnect {
         if let Some(session) = &mut self.session {
             session.url = None;
         }
-        let pause = self.backoff.failed();
-        self.lost(None, why, pause, true)
+        let pause = self.backoff.record_failure();
+        self.reconnect(None, why, pause, true)
     }
 
-    fn broke(&mut self, now: u64, close: Option<u16>, why: String) -> Reconnect {
-        let pause = self.backoff.broke(now);
-        self.lost(close, why, pause, false)
+    fn reconnect_after_break(&mut self, now: u64, close: Option<u16>, why: String) -> Reconnect {
+        let pause = self.backoff.record_disconnect(now);
+        self.reconnect(close, why, pause, false)
     }
 
-    fn lost(&mut self, close: Option<u16>, why: String, after_ms: u64, ask: bool) -> Reconnect {
+    fn reconnect(&mut self, close: Option<u16>, why: String, after_ms: u64, needs_url: bool) -> Reconnect {
         self.connection = None;
-        if self.unanswered >= RESUMES_MAX {
+        if self.unanswered_resumes >= RESUMES_MAX {
             self.session = None;
         }
         if self.session.is_none() {
-            self.unanswered = 0;
+            self.unanswered_resumes = 0;
         }
         // Discord limits new sessions per day and reports the limit together with the address.
-        let resume = self.resumes();
-        Reconnect { close, why, after_ms, resume, ask: ask || !resume }
+        let resume = self.can_resume();
+        Reconnect { close, why, after_ms, resume, needs_url: needs_url || !resume }
     }
 }
 
-const fn unit(chance: f64) -> f64 {
+const fn clamp_to_unit(chance: f64) -> f64 {
     chance.clamp(0.0, 1.0)
 }
 
 /// A part of a time.
-fn part(whole_ms: u64, chance: f64) -> u64 {
-    let part = std::time::Duration::from_millis(whole_ms).mul_f64(unit(chance));
+fn fraction_of(whole_ms: u64, chance: f64) -> u64 {
+    let part = std::time::Duration::from_millis(whole_ms).mul_f64(clamp_to_unit(chance));
     u64::try_from(part.as_millis()).unwrap_or(whole_ms)
 }
 

@@ -6,13 +6,13 @@ use std::fmt;
 /// Length in UTF-16 units. Discord does not document its unit; this is never less than the number of
 /// characters.
 #[must_use]
-pub fn utf16(text: &str) -> usize {
+pub fn utf16_len(text: &str) -> usize {
     text.encode_utf16().count()
 }
 
 /// Limit of Discord.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Limit {
+pub enum PayloadLimit {
     /// Text of a message.
     Content,
     /// Nonce.
@@ -91,7 +91,7 @@ pub enum Limit {
     CommandTexts,
 }
 
-impl Limit {
+impl PayloadLimit {
     /// Minimum and maximum. Texts are counted in UTF-16 units.
     #[must_use]
     pub const fn bounds(self) -> (usize, usize) {
@@ -136,16 +136,16 @@ impl Limit {
 
 /// Reason why a request is not sent: Discord would refuse it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ValidationError {
     /// A size or a number is out of bounds.
     #[error("{0}")]
-    Bounds(OutOf),
+    OutOfBounds(OutOfBounds),
     /// The message has no content.
     #[error("the message has neither text nor embed nor file")]
     Empty,
     /// Two components have the same custom id.
     #[error("two components of one message carry {0:?}")]
-    SameCustomId(String),
+    DuplicateCustomId(String),
     /// A value has an invalid format.
     #[error("{0}")]
     Form(&'static str),
@@ -153,83 +153,90 @@ pub enum Refused {
 
 /// Value out of its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutOf {
+pub struct OutOfBounds {
     /// Limit that is violated.
-    pub limit: Limit,
+    pub limit: PayloadLimit,
     /// Actual size or number.
-    pub has: usize,
+    pub actual: usize,
 }
 
-impl fmt::Display for OutOf {
+impl fmt::Display for OutOfBounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, most) = self.limit.bounds();
-        write!(f, "{:?} has {} where Discord takes {least} to {most}", self.limit, self.has)
+        write!(f, "{:?} has {} where Discord takes {least} to {most}", self.limit, self.actual)
     }
 }
 
-impl Limit {
+impl PayloadLimit {
     /// Checks a number.
     ///
     /// # Errors
-    /// [`Refused`] if the number is out of bounds.
-    pub fn number(self, has: usize) -> Result<(), Refused> {
+    /// [`ValidationError`] if the number is out of bounds.
+    pub fn number(self, actual: usize) -> Result<(), ValidationError> {
         let (least, most) = self.bounds();
-        if (least..=most).contains(&has) { Ok(()) } else { Err(Refused::Bounds(OutOf { limit: self, has })) }
+        if (least..=most).contains(&actual) {
+            Ok(())
+        } else {
+            Err(ValidationError::OutOfBounds(OutOfBounds { limit: self, actual }))
+        }
     }
 
     /// Checks a text.
     ///
     /// # Errors
-    /// [`Refused`] if the length is out of bounds; white space alone counts as empty.
-    pub fn text(self, text: &str) -> Result<(), Refused> {
-        let has = if text.trim().is_empty() { 0 } else { utf16(text) };
-        self.number(has)
+    /// [`ValidationError`] if the length is out of bounds; white space alone counts as empty.
+    pub fn text(self, text: &str) -> Result<(), ValidationError> {
+        let actual = if text.trim().is_empty() { 0 } else { utf16_len(text) };
+        self.number(actual)
     }
 }
 
 /// Checks the slash commands of an application, in Discord's JSON.
 ///
 /// # Errors
-/// [`Refused`] for the first invalid command: Discord would refuse the whole list.
-pub fn commands(commands: &[serde_json::Value]) -> Result<(), Refused> {
-    Limit::Commands.number(commands.len())?;
+/// [`ValidationError`] for the first invalid command: Discord would refuse the whole list.
+pub fn commands(commands: &[serde_json::Value]) -> Result<(), ValidationError> {
+    PayloadLimit::Commands.number(commands.len())?;
     for command in commands {
-        Limit::CommandTexts.number(command_texts(command))?;
+        PayloadLimit::CommandTexts.number(command_text_len(command))?;
         let name = command.get("name").and_then(|name| name.as_str()).unwrap_or_default();
         let slash = command.get("type").and_then(serde_json::Value::as_u64).is_none_or(|kind| kind == 1);
         let fits = |c: char| c == '-' || c == '_' || c.is_alphanumeric();
         let form = name.chars().all(fits) && name.to_lowercase() == name && !name.is_empty();
-        if slash && !(form && utf16(name) <= 32) {
-            return Err(Refused::Form("a command's name has 1 to 32 lower-case letters, digits, - and _"));
+        if slash && !(form && utf16_len(name) <= 32) {
+            return Err(ValidationError::Form(
+                "a command's name has 1 to 32 lower-case letters, digits, - and _",
+            ));
         }
     }
     Ok(())
 }
 
 /// Total length of names, descriptions and values, including options and choices.
-fn command_texts(value: &serde_json::Value) -> usize {
-    let own = ["name", "description", "value"].iter().filter_map(|key| value.get(key)?.as_str()).map(utf16);
+fn command_text_len(value: &serde_json::Value) -> usize {
+    let own =
+        ["name", "description", "value"].iter().filter_map(|key| value.get(key)?.as_str()).map(utf16_len);
     let inner = ["options", "choices"].iter().filter_map(|key| value.get(key)?.as_array()).flatten();
-    own.sum::<usize>() + inner.map(command_texts).sum::<usize>()
+    own.sum::<usize>() + inner.map(command_text_len).sum::<usize>()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Limit, OutOf, Refused, commands, utf16};
+    use super::{OutOfBounds, PayloadLimit, ValidationError, commands, utf16_len};
     use serde_json::json;
 
     #[test]
     fn texts_are_counted_in_utf16() {
         for (text, units) in [("", 0), ("abc", 3), ("äö", 2), ("😀", 2), ("👩‍💻", 5)] {
-            assert_eq!(utf16(text), units, "{text}");
+            assert_eq!(utf16_len(text), units, "{text}");
         }
-        assert_eq!(Limit::Content.text(&"😀".repeat(1000)), Ok(()));
-        let has = 2002;
-        let over = Refused::Bounds(OutOf { limit: Limit::Content, has });
-        assert_eq!(Limit::Content.text(&"😀".repeat(1001)), Err(over.clone()));
+        assert_eq!(PayloadLimit::Content.text(&"😀".repeat(1000)), Ok(()));
+        let actual = 2002;
+        let over = ValidationError::OutOfBounds(OutOfBounds { limit: PayloadLimit::Content, actual });
+        assert_eq!(PayloadLimit::Content.text(&"😀".repeat(1001)), Err(over.clone()));
         assert_eq!(over.to_string(), "Content has 2002 where Discord takes 0 to 2000");
-        assert_eq!(Limit::ButtonLabel.text("  "), Limit::ButtonLabel.number(0));
-        assert!(Limit::ButtonLabel.text("  ").is_err());
+        assert_eq!(PayloadLimit::ButtonLabel.text("  "), PayloadLimit::ButtonLabel.number(0));
+        assert!(PayloadLimit::ButtonLabel.text("  ").is_err());
     }
 
     #[test]

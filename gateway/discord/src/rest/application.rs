@@ -1,9 +1,9 @@
 //! Requests about the bot itself: user, application, gateway URL and slash commands.
 
-use super::model::{Application, Gateway, User, parse};
-use super::{Call, Fault, Rest, Turn};
+use super::model::{Application, GatewayInfo, UserObject, parse};
+use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::ids::Snowflake;
-use crate::core::route::{Nature, Route};
+use crate::core::route::{RetrySafety, Route};
 use crate::core::schedule::Priority;
 use crate::core::units;
 use serde::de::DeserializeOwned;
@@ -11,60 +11,62 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Maximum wait of a command registration in the queue. It happens once per start and is not urgent.
-const COMMANDS_PATIENCE: Duration = Duration::from_secs(60);
+const COMMANDS_MAX_WAIT: Duration = Duration::from_secs(60);
 
-impl Rest {
-    async fn ask<T: DeserializeOwned>(&self, route: Route) -> Result<T, Fault> {
+impl RestClient {
+    async fn fetch_info<T: DeserializeOwned>(&self, route: Route) -> Result<T, RestError> {
         let name = route.name;
-        parse(name, Nature::Read, self.json(Call::read(route)).await?)
+        parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)
     }
 
     /// Returns the gateway URL, the shard count and the session limit. Refuses a URL outside of the
     /// configured service.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or [`Base::gateway`](crate::core::base::Base::gateway) refuses the
-    /// URL.
-    pub async fn gateway(&self) -> Result<Gateway, Fault> {
+    /// [`RestError`] if the request failed or
+    /// [`BaseUrl::check_gateway_url`](crate::core::base::BaseUrl::check_gateway_url) refuses the URL.
+    pub async fn gateway(&self) -> Result<GatewayInfo, RestError> {
         let route = Route::gateway();
         let name = route.name;
-        let gateway: Gateway = self.ask(route).await?;
-        match self.base().gateway(&gateway.url) {
-            Ok(url) => Ok(Gateway { url, ..gateway }),
-            Err(why) => Err(Fault::not_sent(name, crate::core::errors::Meaning::Invalid, why.to_string())),
+        let gateway: GatewayInfo = self.fetch_info(route).await?;
+        match self.base().check_gateway_url(&gateway.url) {
+            Ok(url) => Ok(GatewayInfo { url, ..gateway }),
+            Err(why) => {
+                Err(RestError::not_sent(name, crate::core::errors::RejectionKind::Invalid, why.to_string()))
+            }
         }
     }
 
     /// Returns the user of the bot.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn me(&self) -> Result<User, Fault> {
-        self.ask(Route::me()).await
+    /// [`RestError`] if the request failed.
+    pub async fn me(&self) -> Result<UserObject, RestError> {
+        self.fetch_info(Route::me()).await
     }
 
     /// Returns the application that the bot belongs to.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn application(&self) -> Result<Application, Fault> {
-        self.ask(Route::application()).await
+    /// [`RestError`] if the request failed.
+    pub async fn application(&self) -> Result<Application, RestError> {
+        self.fetch_info(Route::application()).await
     }
 
     /// Replaces all slash commands, global or of one guild. Commands that are not in the list are deleted.
     ///
     /// # Errors
-    /// [`Fault`] if a command exceeds Discord's limits, or the request failed or has an unknown outcome.
+    /// [`RestError`] if a command exceeds Discord's limits, or the request failed or has an unknown outcome.
     pub async fn put_commands(
         &self,
         application: Snowflake,
         guild: Option<Snowflake>,
         commands: &[Value],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RestError> {
         let route = Route::put_commands(application, guild);
-        units::commands(commands).map_err(|refused| Fault::invalid(route.name, &refused))?;
-        let turn = Turn::new(Priority::Notice, COMMANDS_PATIENCE);
-        let call = Call::new(route, turn).json(Value::Array(commands.to_vec()));
+        units::commands(commands).map_err(|refused| RestError::invalid(route.name, &refused))?;
+        let options = QueueOptions::new(Priority::Notice, COMMANDS_MAX_WAIT);
+        let call = Call::new(route, options).json(Value::Array(commands.to_vec()));
         self.call(call).await.map(|_| ())
     }
 }

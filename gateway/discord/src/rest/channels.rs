@@ -1,12 +1,12 @@
 //! Requests about channels, threads, guilds and their members.
 
-use super::model::{self, Channel, Guild, Member, Role, Started, Threads, parse};
-use super::{Call, Fault, Rest, Turn};
-use crate::core::errors::Meaning;
+use super::model::{self, ChannelObject, Guild, GuildMember, Role, StartedThread, ThreadList, parse};
+use super::{Call, QueueOptions, RestClient, RestError};
+use crate::core::errors::RejectionKind;
 use crate::core::event::Thread;
 use crate::core::ids::Snowflake;
-use crate::core::route::{Nature, Route};
-use crate::core::units::{Limit, Refused};
+use crate::core::route::{RetrySafety, Route};
+use crate::core::units::{PayloadLimit, ValidationError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -20,7 +20,7 @@ const PRIVATE_THREAD: u64 = 12;
 
 /// Changes to a channel or a thread. Fields that are `None` stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ChannelChanges {
     /// New name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -35,48 +35,48 @@ pub struct Change {
     pub auto_archive_duration: Option<u64>,
 }
 
-fn check(name: Option<&str>, minutes: Option<u64>) -> Result<(), Refused> {
+fn check(name: Option<&str>, minutes: Option<u64>) -> Result<(), ValidationError> {
     if let Some(name) = name {
-        Limit::ThreadName.text(name)?;
+        PayloadLimit::ThreadName.text(name)?;
     }
     match minutes {
         Some(minutes) if !ARCHIVE_MINUTES.contains(&minutes) => {
-            Err(Refused::Form("a thread is archived after 60, 1440, 4320 or 10080 minutes"))
+            Err(ValidationError::Form("a thread is archived after 60, 1440, 4320 or 10080 minutes"))
         }
         _ => Ok(()),
     }
 }
 
-impl Rest {
-    async fn get<T: DeserializeOwned>(&self, route: Route) -> Result<T, Fault> {
+impl RestClient {
+    async fn fetch<T: DeserializeOwned>(&self, route: Route) -> Result<T, RestError> {
         let name = route.name;
-        parse(name, Nature::Read, self.json(Call::read(route)).await?)
+        parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)
     }
 
     /// Starts a thread from a message. The thread has the id of the message, so the request can be repeated:
     /// an existing thread counts as started.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn thread_from_message(
         &self,
         channel: Snowflake,
         message: Snowflake,
         name: &str,
         archive_minutes: u64,
-        turn: Turn,
-    ) -> Result<Started, Fault> {
+        options: QueueOptions,
+    ) -> Result<StartedThread, RestError> {
         let route = Route::thread_from_message(channel, message);
         let kind = route.name;
-        check(Some(name), Some(archive_minutes)).map_err(|refused| Fault::invalid(kind, &refused))?;
+        check(Some(name), Some(archive_minutes)).map_err(|refused| RestError::invalid(kind, &refused))?;
         let body = json!({"name": name, "auto_archive_duration": archive_minutes});
-        match self.json(Call::new(route, turn).lane(channel).json(body)).await {
+        match self.json(Call::new(route, options).channel(channel).json(body)).await {
             Ok(answer) => {
-                let thread = model::thread(kind, Nature::Same, &answer)?;
-                Ok(Started { id: thread.id, thread: Some(thread) })
+                let thread = model::thread(kind, RetrySafety::Idempotent, &answer)?;
+                Ok(StartedThread { id: thread.id, thread: Some(thread) })
             }
-            Err(fault) if fault.meaning() == Some(Meaning::AlreadyThere) => {
-                Ok(Started { id: message, thread: None })
+            Err(fault) if fault.rejection_kind() == Some(RejectionKind::AlreadyThere) => {
+                Ok(StartedThread { id: message, thread: None })
             }
             Err(fault) => Err(fault),
         }
@@ -85,98 +85,98 @@ impl Rest {
     /// Starts a thread without a message. If the response is lost, the thread cannot be identified later.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn thread(
         &self,
         channel: Snowflake,
         name: &str,
         archive_minutes: u64,
         private: bool,
-        turn: Turn,
-    ) -> Result<Thread, Fault> {
+        options: QueueOptions,
+    ) -> Result<Thread, RestError> {
         let route = Route::thread(channel);
         let kind = route.name;
-        check(Some(name), Some(archive_minutes)).map_err(|refused| Fault::invalid(kind, &refused))?;
+        check(Some(name), Some(archive_minutes)).map_err(|refused| RestError::invalid(kind, &refused))?;
         let of = if private { PRIVATE_THREAD } else { PUBLIC_THREAD };
         let body = json!({"name": name, "auto_archive_duration": archive_minutes, "type": of});
-        let answer = self.json(Call::new(route, turn).lane(channel).json(body)).await?;
-        model::thread(kind, Nature::Create, &answer)
+        let answer = self.json(Call::new(route, options).channel(channel).json(body)).await?;
+        model::thread(kind, RetrySafety::Create, &answer)
     }
 
     /// Joins a thread.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
-    pub async fn join_thread(&self, thread: Snowflake, turn: Turn) -> Result<(), Fault> {
-        self.call(Call::new(Route::join_thread(thread), turn).lane(thread)).await.map(|_| ())
+    /// [`RestError`] if the request failed or its outcome is unknown.
+    pub async fn join_thread(&self, thread: Snowflake, options: QueueOptions) -> Result<(), RestError> {
+        self.call(Call::new(Route::join_thread(thread), options).channel(thread)).await.map(|_| ())
     }
 
     /// Reads a channel or a thread.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn channel(&self, channel: Snowflake) -> Result<Channel, Fault> {
-        self.get(Route::get_channel(channel)).await
+    /// [`RestError`] if the request failed.
+    pub async fn channel(&self, channel: Snowflake) -> Result<ChannelObject, RestError> {
+        self.fetch(Route::get_channel(channel)).await
     }
 
     /// Changes a channel or a thread.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn modify_channel(
         &self,
         channel: Snowflake,
-        change: &Change,
-        turn: Turn,
-    ) -> Result<Channel, Fault> {
+        change: &ChannelChanges,
+        options: QueueOptions,
+    ) -> Result<ChannelObject, RestError> {
         let route = Route::modify_channel(channel);
         let kind = route.name;
         check(change.name.as_deref(), change.auto_archive_duration)
-            .map_err(|refused| Fault::invalid(kind, &refused))?;
-        let answer = self.json(Call::new(route, turn).lane(channel).json(json!(change))).await?;
-        parse(kind, Nature::Same, answer)
+            .map_err(|refused| RestError::invalid(kind, &refused))?;
+        let answer = self.json(Call::new(route, options).channel(channel).json(json!(change))).await?;
+        parse(kind, RetrySafety::Idempotent, answer)
     }
 
     /// Reads a guild and its roles.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn guild(&self, guild: Snowflake) -> Result<Guild, Fault> {
-        self.get(Route::get_guild(guild)).await
+    /// [`RestError`] if the request failed.
+    pub async fn guild(&self, guild: Snowflake) -> Result<Guild, RestError> {
+        self.fetch(Route::get_guild(guild)).await
     }
 
     /// Lists the channels of a guild, without its threads.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn guild_channels(&self, guild: Snowflake) -> Result<Vec<Channel>, Fault> {
-        self.get(Route::guild_channels(guild)).await
+    /// [`RestError`] if the request failed.
+    pub async fn guild_channels(&self, guild: Snowflake) -> Result<Vec<ChannelObject>, RestError> {
+        self.fetch(Route::guild_channels(guild)).await
     }
 
     /// Reads a member of a guild.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn member(&self, guild: Snowflake, user: Snowflake) -> Result<Member, Fault> {
-        self.get(Route::member(guild, user)).await
+    /// [`RestError`] if the request failed.
+    pub async fn member(&self, guild: Snowflake, user: Snowflake) -> Result<GuildMember, RestError> {
+        self.fetch(Route::member(guild, user)).await
     }
 
     /// Reads the roles of a guild.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn roles(&self, guild: Snowflake) -> Result<Vec<Role>, Fault> {
-        self.get(Route::roles(guild)).await
+    /// [`RestError`] if the request failed.
+    pub async fn roles(&self, guild: Snowflake) -> Result<Vec<Role>, RestError> {
+        self.fetch(Route::roles(guild)).await
     }
 
     /// Lists the unarchived threads of a guild that the bot can see.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn active_threads(&self, guild: Snowflake) -> Result<Vec<Thread>, Fault> {
+    /// [`RestError`] if the request failed.
+    pub async fn active_threads(&self, guild: Snowflake) -> Result<Vec<Thread>, RestError> {
         let route = Route::active_threads(guild);
         let name = route.name;
-        let Threads { threads } = self.get(route).await?;
-        threads.iter().map(|thread| model::thread(name, Nature::Read, thread)).collect()
+        let ThreadList { threads } = self.fetch(route).await?;
+        threads.iter().map(|thread| model::thread(name, RetrySafety::ReadOnly, thread)).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Counters of the REST client, as plain numbers for export by the caller.
 
-use crate::core::headers::Scope;
+use crate::core::headers::RateLimitScope;
 use crate::core::schedule::Priority;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Waiting times of requests in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Waits {
+pub struct WaitTimes {
     /// Number of requests that left the queue to be sent.
     pub count: u64,
     /// Sum of their waiting times.
@@ -19,54 +19,54 @@ pub struct Waits {
 
 /// Counters since the start of the client, and a few current values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Finished requests by route and outcome: `done`, or [`Fault::as_str`](super::Fault::as_str).
+pub struct RestCounts {
+    /// Finished requests by route and outcome: `done`, or [`RestError::as_str`](super::RestError::as_str).
     pub requests: BTreeMap<(&'static str, &'static str), u64>,
     /// Retries by route, after a 429 response or a failure that may pass.
     pub retries: BTreeMap<&'static str, u64>,
     /// Responses with status 429.
-    pub limited: BTreeMap<Scope, u64>,
+    pub limited: BTreeMap<RateLimitScope, u64>,
     /// Waiting times in the queue.
-    pub waits: BTreeMap<Priority, Waits>,
+    pub waits: BTreeMap<Priority, WaitTimes>,
     /// Messages in history responses that could not be parsed.
-    pub left_out: u64,
+    pub unreadable: u64,
     /// Requests in the queue now.
     pub waiting: usize,
     /// Requests in flight now.
-    pub under_way: usize,
+    pub in_flight: usize,
     /// True if Discord refused the token: requests with the bot's token fail until a new one is set.
     pub unauthorized: bool,
     /// Remaining time during which no request is sent: after too many refusals, or because Discord's edge
     /// asked for it.
-    pub shut_for: Option<Duration>,
+    pub blocked_for: Option<Duration>,
 }
 
 /// Shared counters.
 #[derive(Debug, Default)]
-pub(crate) struct Counters(Mutex<Counts>);
+pub(crate) struct Counters(Mutex<RestCounts>);
 
 impl Counters {
-    fn with(&self, change: impl FnOnce(&mut Counts)) {
+    fn with(&self, change: impl FnOnce(&mut RestCounts)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(crate) fn ended(&self, route: &'static str, outcome: &'static str) {
+    pub(crate) fn count_finished(&self, route: &'static str, outcome: &'static str) {
         self.with(|counts| *counts.requests.entry((route, outcome)).or_default() += 1);
     }
 
-    pub(crate) fn again(&self, route: &'static str) {
+    pub(crate) fn count_retry(&self, route: &'static str) {
         self.with(|counts| *counts.retries.entry(route).or_default() += 1);
     }
 
-    pub(crate) fn limited(&self, scope: Scope) {
+    pub(crate) fn count_rate_limited(&self, scope: RateLimitScope) {
         self.with(|counts| *counts.limited.entry(scope).or_default() += 1);
     }
 
-    pub(crate) fn left_out(&self) {
-        self.with(|counts| counts.left_out += 1);
+    pub(crate) fn count_unreadable(&self) {
+        self.with(|counts| counts.unreadable += 1);
     }
 
-    pub(crate) fn waited(&self, priority: Priority, wait: Duration) {
+    pub(crate) fn count_wait(&self, priority: Priority, wait: Duration) {
         self.with(|counts| {
             let waits = counts.waits.entry(priority).or_default();
             waits.count += 1;
@@ -75,7 +75,7 @@ impl Counters {
         });
     }
 
-    pub(crate) fn snapshot(&self) -> Counts {
+    pub(crate) fn snapshot(&self) -> RestCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -1,15 +1,15 @@
 //! Request errors, classified by the outcome as far as known.
 
-use crate::core::errors::Meaning;
+use crate::core::errors::RejectionKind;
 use crate::core::headers::Refusal;
-use crate::core::units::Refused;
+use crate::core::units::ValidationError;
 use std::fmt;
 use std::time::Duration;
 
 /// Request error, classified by the outcome as far as known. Holds neither a token nor an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// The request was certainly not executed, except with [`Meaning::SentAndDeleted`].
+pub enum RestError {
+    /// The request was certainly not executed, except with [`RejectionKind::SentAndDeleted`].
     Rejected(Rejection),
     /// The request was certainly not executed: a retry is possible after this time.
     Limited {
@@ -34,8 +34,8 @@ pub struct Rejection {
     pub status: Option<u16>,
     /// Discord's error code.
     pub code: Option<u32>,
-    /// Meaning of the refusal.
-    pub meaning: Meaning,
+    /// Kind of the refusal.
+    pub kind: RejectionKind,
     /// Reason, for the log.
     pub why: String,
 }
@@ -43,8 +43,8 @@ pub struct Rejection {
 impl Rejection {
     /// True if the same request may succeed later.
     #[must_use]
-    pub const fn again(&self) -> bool {
-        self.meaning.again()
+    pub const fn is_retryable(&self) -> bool {
+        self.kind.is_retryable()
     }
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Rejection {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rejected(rejection) => rejection.fmt(f),
@@ -74,29 +74,29 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for RestError {}
 
-impl Fault {
-    /// Creates the fault of a request that exceeds Discord's limits and was not sent. A retry is pointless.
-    pub(crate) fn invalid(route: &'static str, refused: &Refused) -> Self {
-        Self::not_sent(route, Meaning::Invalid, refused.to_string())
+impl RestError {
+    /// Creates the error of a request that exceeds Discord's limits and was not sent. A retry is pointless.
+    pub(crate) fn invalid(route: &'static str, refused: &ValidationError) -> Self {
+        Self::not_sent(route, RejectionKind::Invalid, refused.to_string())
     }
 
-    pub(crate) const fn not_sent(route: &'static str, meaning: Meaning, why: String) -> Self {
-        Self::Rejected(Rejection { route, status: None, code: None, meaning, why })
+    pub(crate) const fn not_sent(route: &'static str, kind: RejectionKind, why: String) -> Self {
+        Self::Rejected(Rejection { route, status: None, code: None, kind, why })
     }
 
-    pub(crate) fn refused(route: &'static str, status: u16, refusal: Refusal, meaning: Meaning) -> Self {
+    pub(crate) fn refused(route: &'static str, status: u16, refusal: Refusal, kind: RejectionKind) -> Self {
         let Refusal { code, why } = refusal;
         let why = if why.is_empty() { "no reason given".to_owned() } else { why };
-        Self::Rejected(Rejection { route, status: Some(status), code, meaning, why })
+        Self::Rejected(Rejection { route, status: Some(status), code, kind, why })
     }
 
-    /// Returns the meaning of a rejection, or `None` for the other faults.
+    /// Returns the kind of a rejection, or `None` for the other errors.
     #[must_use]
-    pub const fn meaning(&self) -> Option<Meaning> {
+    pub const fn rejection_kind(&self) -> Option<RejectionKind> {
         match self {
-            Self::Rejected(rejection) => Some(rejection.meaning),
+            Self::Rejected(rejection) => Some(rejection.kind),
             Self::Limited { .. } | Self::Uncertain { .. } | Self::Superseded => None,
         }
     }
@@ -105,7 +105,7 @@ impl Fault {
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Rejected(rejection) => rejection.meaning.as_str(),
+            Self::Rejected(rejection) => rejection.kind.as_str(),
             Self::Limited { .. } => "limited",
             Self::Uncertain { .. } => "uncertain",
             Self::Superseded => "superseded",

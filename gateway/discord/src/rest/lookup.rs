@@ -1,9 +1,9 @@
 //! Search for a sent message whose request has an unknown outcome (H12).
 
-use super::{Fault, Rest};
-use crate::core::errors::Meaning;
+use super::{RestClient, RestError};
+use crate::core::errors::RejectionKind;
 use crate::core::ids::Snowflake;
-use crate::core::readback::{Wanted, anchor, next_page};
+use crate::core::readback::{SentMessageQuery, next_page, search_start};
 use crate::core::route::{PAGE_MAX, Page};
 
 /// Maximum number of pages to read before the search stops without a result.
@@ -11,7 +11,7 @@ const PAGES_MAX: u32 = 50;
 
 /// Parameters of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Search {
+pub struct SentMessageSearch {
     /// Channel or thread of the message.
     pub channel: Snowflake,
     /// Time of the first attempt, in milliseconds since the Unix epoch by the local clock.
@@ -19,12 +19,12 @@ pub struct Search {
     /// Maximum time that the local clock may be ahead of Discord's, in milliseconds.
     pub skew_ms: u64,
     /// Characteristics of the message.
-    pub wanted: Wanted,
+    pub query: SentMessageQuery,
 }
 
 /// Result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lookup {
+pub enum SentMessageLookup {
     /// The message exists.
     Found(Snowflake),
     /// The message certainly does not exist.
@@ -41,62 +41,72 @@ pub enum Lookup {
     },
 }
 
-impl From<Fault> for Lookup {
-    fn from(fault: Fault) -> Self {
+impl From<RestError> for SentMessageLookup {
+    fn from(fault: RestError) -> Self {
         let why = fault.to_string();
         match fault {
-            Fault::Limited { .. } | Fault::Uncertain { .. } | Fault::Superseded => Self::Later { why },
-            Fault::Rejected(rejection) => match rejection.meaning {
-                Meaning::Unauthorized | Meaning::Temporary | Meaning::NotSent => Self::Later { why },
+            RestError::Limited { .. } | RestError::Uncertain { .. } | RestError::Superseded => {
+                Self::Later { why }
+            }
+            RestError::Rejected(rejection) => match rejection.kind {
+                RejectionKind::Unauthorized | RejectionKind::Temporary | RejectionKind::NotSent => {
+                    Self::Later { why }
+                }
                 _ => Self::Unknown { why },
             },
         }
     }
 }
 
-impl Rest {
+impl RestClient {
     /// Looks up a message: first among the messages seen on the websocket, then in the channel history since
     /// the first attempt. Call it only once a retry with the same nonce is no longer useful: before that, the
     /// message may exist without being visible yet.
-    pub async fn lookup(&self, search: &Search) -> Lookup {
-        if let Some(id) = self.echoed(&search.wanted.nonce) {
-            return Lookup::Found(id);
+    pub async fn lookup(&self, search: &SentMessageSearch) -> SentMessageLookup {
+        if let Some(id) = self.find_sent_nonce(&search.query.nonce) {
+            return SentMessageLookup::Found(id);
         }
-        self.read_back(search).await.unwrap_or_else(Lookup::from)
+        self.search_history(search).await.unwrap_or_else(SentMessageLookup::from)
     }
 
-    async fn read_back(&self, search: &Search) -> Result<Lookup, Fault> {
-        let begin = anchor(search.first_attempt_ms, search.skew_ms);
+    async fn search_history(&self, search: &SentMessageSearch) -> Result<SentMessageLookup, RestError> {
+        let begin = search_start(search.first_attempt_ms, search.skew_ms);
         let mut after = begin;
         for number in 0..PAGES_MAX {
             let page = self.messages(search.channel, Page::After(after), PAGE_MAX).await?;
-            if let Some(id) = search.wanted.find(&page) {
-                return Ok(Lookup::Found(id));
+            if let Some(id) = search.query.find(&page) {
+                return Ok(SentMessageLookup::Found(id));
             }
             match next_page(&page, usize::from(PAGE_MAX)) {
                 Some(next) if next > after => after = next,
                 Some(_) => return Ok(unknown("Discord showed the same messages twice")),
-                None if number == 0 && page.is_empty() => return self.is_silent(search.channel, begin).await,
-                None => return Ok(Lookup::Absent),
+                None if number == 0 && page.is_empty() => {
+                    return self.resolve_empty_history(search.channel, begin).await;
+                }
+                None => return Ok(SentMessageLookup::Absent),
             }
         }
         Ok(unknown("too much was said since then"))
     }
 
     /// Decides for an empty history: the channel had no message, or the bot lacks Read Message History.
-    async fn is_silent(&self, channel: Snowflake, begin: Snowflake) -> Result<Lookup, Fault> {
+    async fn resolve_empty_history(
+        &self,
+        channel: Snowflake,
+        begin: Snowflake,
+    ) -> Result<SentMessageLookup, RestError> {
         if !self.messages(channel, Page::Newest, 1).await?.is_empty() {
-            return Ok(Lookup::Absent);
+            return Ok(SentMessageLookup::Absent);
         }
         match self.channel(channel).await?.last_message_id {
             Some(last) if last > begin => Ok(unknown(
                 "the channel shows nothing to the bot: give it the permission Read Message History there",
             )),
-            _ => Ok(Lookup::Absent),
+            _ => Ok(SentMessageLookup::Absent),
         }
     }
 }
 
-fn unknown(why: &str) -> Lookup {
-    Lookup::Unknown { why: why.to_owned() }
+fn unknown(why: &str) -> SentMessageLookup {
+    SentMessageLookup::Unknown { why: why.to_owned() }
 }

@@ -1,14 +1,14 @@
 //! Requests about messages, reactions and the typing indicator.
 
 use super::model::{self, parse};
-use super::{Call, Fault, Rest, Turn};
-use crate::core::errors::{Meaning, What};
+use super::{Call, QueueOptions, RestClient, RestError};
+use crate::core::errors::{RejectionKind, ResourceKind};
 use crate::core::event::Message;
-use crate::core::gate::OLD_MS;
+use crate::core::gate::OLD_EDIT_AGE_MS;
 use crate::core::ids::Snowflake;
-use crate::core::message::{Body, NewMessage};
+use crate::core::message::{MessageBody, NewMessage};
 use crate::core::read;
-use crate::core::route::{Nature, PAGE_MAX, Page, Route};
+use crate::core::route::{PAGE_MAX, Page, RetrySafety, Route};
 use crate::core::schedule::{Priority, Sequence};
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,14 +18,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
     /// Discord's response to the request.
-    Answer,
+    Response,
     /// A gateway event for the message; the response was lost.
-    Echo,
+    GatewayEvent,
 }
 
 /// Message that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Posted {
+pub struct SentMessage {
     /// Message id.
     pub id: Snowflake,
     /// Evidence that it exists.
@@ -33,7 +33,7 @@ pub struct Posted {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Id {
+pub(super) struct MessageIdOnly {
     pub(super) id: Snowflake,
 }
 
@@ -49,20 +49,20 @@ pub struct History {
     /// Messages that could be parsed.
     pub messages: Vec<Message>,
     /// Messages that could not be parsed: the id of each, or `None` if that is unreadable too.
-    pub left_out: Vec<Option<Snowflake>>,
+    pub unreadable: Vec<Option<Snowflake>>,
     /// Id of the newest message of the page, parsed or not. If the page has none, the id that it was to begin
     /// after.
-    pub through: Snowflake,
+    pub newest_id: Snowflake,
     /// True if there may be another page.
     pub has_more: bool,
 }
 
 impl History {
-    /// Builds a page from a response, with the reason for each message that was left out. A page without an
+    /// Builds a page from a response, with the reason for each unreadable message. A page without an
     /// id newer than `after` is the last one, even if it is full.
-    fn of(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
-        let (mut messages, mut left_out, mut through) = (Vec::new(), Vec::new(), after);
-        let mut whys = Vec::new();
+    fn from_page(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
+        let (mut messages, mut unreadable, mut newest_id) = (Vec::new(), Vec::new(), after);
+        let mut reasons = Vec::new();
         for one in answer {
             let id = match read::message(one) {
                 Ok(message) => {
@@ -71,17 +71,17 @@ impl History {
                     Some(id)
                 }
                 Err(error) => {
-                    let id = Id::deserialize(one).ok().map(|Id { id }| id);
-                    left_out.push(id);
-                    whys.push(error.0);
+                    let id = MessageIdOnly::deserialize(one).ok().map(|MessageIdOnly { id }| id);
+                    unreadable.push(id);
+                    reasons.push(error.0);
                     id
                 }
             };
-            through = id.map_or(through, |id| through.max(id));
+            newest_id = id.map_or(newest_id, |id| newest_id.max(id));
         }
         messages.sort_by_key(|message| message.id);
-        let has_more = answer.len() >= usize::from(PAGE_MAX) && through > after;
-        (Self { messages, left_out, through, has_more }, whys)
+        let has_more = answer.len() >= usize::from(PAGE_MAX) && newest_id > after;
+        (Self { messages, unreadable, newest_id, has_more }, reasons)
     }
 
     /// Returns a message of the page, if it is present and could be parsed.
@@ -93,117 +93,128 @@ impl History {
     /// True if a message within the range of the page is certainly absent: it is not a left-out message
     /// either.
     #[must_use]
-    pub fn lacks(&self, id: Snowflake) -> bool {
-        let may_be = |left_out: &Option<Snowflake>| left_out.is_none_or(|left_out| left_out == id);
-        self.message(id).is_none() && !self.left_out.iter().any(may_be)
+    pub fn is_absent(&self, id: Snowflake) -> bool {
+        let may_be = |unreadable: &Option<Snowflake>| unreadable.is_none_or(|unreadable| unreadable == id);
+        self.message(id).is_none() && !self.unreadable.iter().any(may_be)
     }
 }
 
 /// Maximum wait of a typing indicator in the queue. Discord shows the indicator for ten seconds.
-const TYPING_PATIENCE: Duration = Duration::from_secs(2);
+const TYPING_MAX_WAIT: Duration = Duration::from_secs(2);
 
-impl Rest {
+impl RestClient {
     /// Creates a message. If its nonce was used within the last minutes, Discord returns the first message
     /// and creates no second one.
     ///
     /// # Errors
-    /// [`Fault::Uncertain`] if the response was lost and no echo was seen: retry with the same nonce within a
-    /// few minutes, later use [`Rest::lookup`]. [`Meaning::SentAndDeleted`] if the message was sent and has
-    /// been deleted.
+    /// [`RestError::Uncertain`] if the response was lost and the message was not seen on the websocket: retry
+    /// with the same nonce within a few minutes, later use [`RestClient::lookup`].
+    /// [`RejectionKind::SentAndDeleted`] if the message was sent and has been deleted.
     pub async fn create_message(
         &self,
         channel: Snowflake,
         message: &NewMessage,
-        turn: Turn,
-    ) -> Result<Posted, Fault> {
+        options: QueueOptions,
+    ) -> Result<SentMessage, RestError> {
         let route = Route::create_message(channel);
-        let payload = message.payload().map_err(|refused| Fault::invalid(route.name, &refused))?;
-        match self.post(Call::new(route, turn).lane(channel).payload(payload)).await {
-            Err(Fault::Uncertain { why }) => match self.echoed(&message.nonce) {
-                Some(id) => Ok(Posted { id, proof: Proof::Echo }),
-                None => Err(Fault::Uncertain { why }),
+        let payload = message.payload().map_err(|refused| RestError::invalid(route.name, &refused))?;
+        match self.post(Call::new(route, options).channel(channel).payload(payload)).await {
+            Err(RestError::Uncertain { why }) => match self.find_sent_nonce(&message.nonce) {
+                Some(id) => Ok(SentMessage { id, proof: Proof::GatewayEvent }),
+                None => Err(RestError::Uncertain { why }),
             },
             result => result,
         }
     }
 
     /// Sends a request that creates a message, and reads the id of the message.
-    pub(super) async fn post(&self, call: Call) -> Result<Posted, Fault> {
+    pub(super) async fn post(&self, call: Call) -> Result<SentMessage, RestError> {
         let name = call.route.name;
         let answer = self.json(call).await?;
-        let Id { id } = parse(name, Nature::Create, answer)?;
-        Ok(Posted { id, proof: Proof::Answer })
+        let MessageIdOnly { id } = parse(name, RetrySafety::Create, answer)?;
+        Ok(SentMessage { id, proof: Proof::Response })
     }
 
     /// Replaces the content of a message of this bot. A newer edit supersedes one that is still in the queue.
     ///
     /// # Errors
-    /// [`Fault::Superseded`] if a newer edit replaced this one; another [`Fault`] if the request failed or
-    /// its outcome is unknown.
+    /// [`RestError::Superseded`] if a newer edit replaced this one; another [`RestError`] if the request
+    /// failed or its outcome is unknown.
     pub async fn edit_message(
         &self,
         channel: Snowflake,
         message: Snowflake,
-        body: &Body,
-        turn: Turn,
-    ) -> Result<(), Fault> {
+        body: &MessageBody,
+        options: QueueOptions,
+    ) -> Result<(), RestError> {
         let route = Route::edit_message(channel, message);
-        let payload = body.edit().map_err(|refused| Fault::invalid(route.name, &refused))?;
+        let payload = body.edit().map_err(|refused| RestError::invalid(route.name, &refused))?;
         let mut call =
-            Call::new(route, turn).lane(channel).sequence(Sequence::Edit(message)).payload(payload);
-        call.old_edit = message.made_at_ms().saturating_add(OLD_MS) <= unix_ms();
+            Call::new(route, options).channel(channel).sequence(Sequence::Edit(message)).payload(payload);
+        call.old_edit = message.created_at_ms().saturating_add(OLD_EDIT_AGE_MS) <= unix_ms();
         self.call(call).await.map(|_| ())
     }
 
     /// Deletes a message. Succeeds if it no longer exists.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn delete_message(
         &self,
         channel: Snowflake,
         message: Snowflake,
-        turn: Turn,
-    ) -> Result<(), Fault> {
+        options: QueueOptions,
+    ) -> Result<(), RestError> {
         let route = Route::delete_message(channel, message);
-        let call = Call::new(route, turn).lane(channel).sequence(Sequence::Edit(message));
-        gone_is_done(self.call(call).await, What::Message)
+        let call = Call::new(route, options).channel(channel).sequence(Sequence::Edit(message));
+        ignore_gone(self.call(call).await, ResourceKind::Message)
     }
 
     /// Reads a message.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn message(&self, channel: Snowflake, message: Snowflake) -> Result<Message, Fault> {
+    /// [`RestError`] if the request failed.
+    pub async fn message(&self, channel: Snowflake, message: Snowflake) -> Result<Message, RestError> {
         let route = Route::get_message(channel, message);
         let name = route.name;
-        model::message(name, Nature::Read, &self.json(Call::read(route)).await?)
+        model::message(name, RetrySafety::ReadOnly, &self.json(Call::read(route)).await?)
     }
 
     /// Reads a page of at most 100 messages, newest first. An empty page may mean that the bot lacks Read
     /// Message History.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn messages(&self, channel: Snowflake, page: Page, limit: u8) -> Result<Vec<Message>, Fault> {
+    /// [`RestError`] if the request failed.
+    pub async fn messages(
+        &self,
+        channel: Snowflake,
+        page: Page,
+        limit: u8,
+    ) -> Result<Vec<Message>, RestError> {
         let route = Route::get_messages(channel, page, limit);
         let name = route.name;
-        let answer: Vec<Value> = parse(name, Nature::Read, self.json(Call::read(route)).await?)?;
-        answer.iter().map(|one| model::message(name, Nature::Read, one)).collect()
+        let answer: Vec<Value> = parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)?;
+        answer.iter().map(|one| model::message(name, RetrySafety::ReadOnly, one)).collect()
     }
 
-    /// Reads the next page after a message, oldest first. A message that cannot be parsed is left out,
+    /// Reads the next page after a message, oldest first. A message that cannot be parsed is skipped,
     /// counted and logged, so that it does not block the others.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn history(&self, channel: Snowflake, after: Snowflake, turn: Turn) -> Result<History, Fault> {
+    /// [`RestError`] if the request failed.
+    pub async fn history(
+        &self,
+        channel: Snowflake,
+        after: Snowflake,
+        options: QueueOptions,
+    ) -> Result<History, RestError> {
         let route = Route::get_messages(channel, Page::After(after), PAGE_MAX);
         let name = route.name;
-        let answer: Vec<Value> = parse(name, Nature::Read, self.json(Call::new(route, turn)).await?)?;
-        let (history, whys) = History::of(after, &answer);
-        for (id, why) in history.left_out.iter().zip(whys) {
-            self.0.counters.left_out();
+        let answer: Vec<Value> =
+            parse(name, RetrySafety::ReadOnly, self.json(Call::new(route, options)).await?)?;
+        let (history, reasons) = History::from_page(after, &answer);
+        for (id, why) in history.unreadable.iter().zip(reasons) {
+            self.0.counters.count_unreadable();
             tracing::error!(%channel, message = ?id, why, "a message cannot be read, and is left out");
         }
         Ok(history)
@@ -212,59 +223,70 @@ impl Rest {
     /// Adds a reaction of the bot: a Unicode emoji, or `name:id` of a custom emoji.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn add_reaction(
         &self,
         channel: Snowflake,
         message: Snowflake,
         emoji: &str,
-        patience: Duration,
-    ) -> Result<(), Fault> {
-        self.react(Route::add_reaction(channel, message, emoji), (channel, message), patience).await
+        max_wait: Duration,
+    ) -> Result<(), RestError> {
+        self.react(Route::add_reaction(channel, message, emoji), (channel, message), max_wait).await
     }
 
     /// Removes a reaction of the bot. Succeeds if the message or the emoji no longer exists.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn remove_reaction(
         &self,
         channel: Snowflake,
         message: Snowflake,
         emoji: &str,
-        patience: Duration,
-    ) -> Result<(), Fault> {
+        max_wait: Duration,
+    ) -> Result<(), RestError> {
         let route = Route::remove_reaction(channel, message, emoji);
-        match self.react(route, (channel, message), patience).await {
-            Err(fault) if matches!(fault.meaning(), Some(Meaning::Gone(What::Message | What::Emoji))) => {
+        match self.react(route, (channel, message), max_wait).await {
+            Err(fault)
+                if matches!(
+                    fault.rejection_kind(),
+                    Some(RejectionKind::Gone(ResourceKind::Message | ResourceKind::Emoji))
+                ) =>
+            {
                 Ok(())
             }
             result => result,
         }
     }
 
-    async fn react(&self, route: Route, at: (Snowflake, Snowflake), patience: Duration) -> Result<(), Fault> {
+    async fn react(
+        &self,
+        route: Route,
+        at: (Snowflake, Snowflake),
+        max_wait: Duration,
+    ) -> Result<(), RestError> {
         let (channel, message) = at;
-        let turn = Turn::new(Priority::Reaction, patience);
-        let call = Call::new(route, turn).lane(channel).sequence(Sequence::Reactions(message));
+        let options = QueueOptions::new(Priority::Reaction, max_wait);
+        let call = Call::new(route, options).channel(channel).sequence(Sequence::Reactions(message));
         self.call(call).await.map(|_| ())
     }
 
     /// Shows the typing indicator for ten seconds.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown; the caller can ignore it.
-    pub async fn typing(&self, channel: Snowflake) -> Result<(), Fault> {
-        let turn = Turn::new(Priority::Typing, TYPING_PATIENCE);
-        let call = Call::new(Route::typing(channel), turn).lane(channel).sequence(Sequence::Typing(channel));
+    /// [`RestError`] if the request failed or its outcome is unknown; the caller can ignore it.
+    pub async fn typing(&self, channel: Snowflake) -> Result<(), RestError> {
+        let options = QueueOptions::new(Priority::Typing, TYPING_MAX_WAIT);
+        let call =
+            Call::new(Route::typing(channel), options).channel(channel).sequence(Sequence::Typing(channel));
         self.call(call).await.map(|_| ())
     }
 }
 
 /// Turns "the object to delete does not exist" into success.
-pub(super) fn gone_is_done<T>(result: Result<T, Fault>, what: What) -> Result<(), Fault> {
+pub(super) fn ignore_gone<T>(result: Result<T, RestError>, what: ResourceKind) -> Result<(), RestError> {
     match result {
-        Err(fault) if fault.meaning() == Some(Meaning::Gone(what)) => Ok(()),
+        Err(fault) if fault.rejection_kind() == Some(RejectionKind::Gone(what)) => Ok(()),
         result => result.map(|_| ()),
     }
 }
@@ -279,7 +301,7 @@ mod tests {
             "type": 0, "timestamp": "2026-11-22T00:00:00+00:00", "attachments": [], "mentions": []})
     }
 
-    /// Messages that cannot be parsed are left out and skipped, with or without a readable id.
+    /// Messages that cannot be parsed are skipped, with or without a readable id.
     #[test]
     fn one_message_that_cannot_be_read_holds_up_no_other() {
         let odd = |id: Value| json!({"id": id, "author": "nobody"});
@@ -287,7 +309,7 @@ mod tests {
             let page = (0..100).map(|n| if n < broken { odd(json!("x")) } else { told(300 - n as u64) });
             page.collect::<Vec<Value>>()
         };
-        for (answer, ids, left_out, through, has_more) in [
+        for (answer, ids, unreadable, newest_id, has_more) in [
             (vec![], vec![], vec![], 10, false),
             (vec![told(12), told(11)], vec![11, 12], vec![], 12, false),
             (vec![told(13), odd(json!("12")), told(11)], vec![11, 13], vec![Some(12)], 13, false),
@@ -297,23 +319,23 @@ mod tests {
             (full(100), vec![], vec![None; 100], 10, false),
             (full(99), vec![201], vec![None; 99], 201, true),
         ] {
-            let (history, whys) = History::of(Snowflake(10), &answer);
+            let (history, reasons) = History::from_page(Snowflake(10), &answer);
             let seen: Vec<u64> = history.messages.iter().map(|message| message.id.0).collect();
-            let out: Vec<Option<u64>> = history.left_out.iter().map(|id| Some((*id)?.0)).collect();
-            assert_eq!(out.len(), whys.len());
-            assert_eq!((seen, out), (ids, left_out));
-            assert_eq!((history.through, history.has_more), (Snowflake(through), has_more));
+            let out: Vec<Option<u64>> = history.unreadable.iter().map(|id| Some((*id)?.0)).collect();
+            assert_eq!(out.len(), reasons.len());
+            assert_eq!((seen, out), (ids, unreadable));
+            assert_eq!((history.newest_id, history.has_more), (Snowflake(newest_id), has_more));
         }
         // A page of known messages only is the last one.
         let old: Vec<Value> = (0..100).map(told).collect();
-        assert!(!History::of(Snowflake(99), &old).0.has_more);
+        assert!(!History::from_page(Snowflake(99), &old).0.has_more);
     }
 
     /// A message is reported as absent only if no left-out message can be the one.
     #[test]
     fn a_message_is_lacking_where_nothing_could_be_it() {
         let odd = |id: Value| json!({"id": id, "author": "nobody"});
-        for (answer, has, lacks) in [
+        for (answer, has, is_absent) in [
             (vec![], false, true),
             (vec![told(11)], false, true),
             (vec![told(12), told(11)], true, false),
@@ -321,9 +343,13 @@ mod tests {
             (vec![odd(json!("13")), told(11)], false, true),
             (vec![odd(json!({})), told(11)], false, false),
         ] {
-            let (history, _) = History::of(Snowflake(10), &answer);
+            let (history, _) = History::from_page(Snowflake(10), &answer);
             let id = Snowflake(12);
-            assert_eq!((history.message(id).is_some(), history.lacks(id)), (has, lacks), "{answer:?}");
+            assert_eq!(
+                (history.message(id).is_some(), history.is_absent(id)),
+                (has, is_absent),
+                "{answer:?}"
+            );
         }
     }
 }

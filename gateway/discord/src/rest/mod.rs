@@ -17,107 +17,107 @@ mod settings;
 mod webhooks;
 mod wire;
 
-pub use channels::{ARCHIVE_MINUTES, Change};
-pub use counters::{Counts, Waits};
-pub use fault::{Fault, Rejection};
-pub use lookup::{Lookup, Search};
-pub use messages::{History, Posted, Proof};
-pub use settings::Settings;
+pub use channels::{ARCHIVE_MINUTES, ChannelChanges};
+pub use counters::{RestCounts, WaitTimes};
+pub use fault::{Rejection, RestError};
+pub use lookup::{SentMessageLookup, SentMessageSearch};
+pub use messages::{History, Proof, SentMessage};
+pub use settings::RestSettings;
 pub use webhooks::Webhook;
-pub use wire::CannotStart;
+pub use wire::ClientSetupError;
 
-use crate::core::base::Base;
-use crate::core::echo::Echoes;
-use crate::core::errors::{Asked, Meaning, meaning};
-use crate::core::gate::{Became, Counted, Gate, OLD_EDITS};
-use crate::core::headers::{self, Said};
+use crate::core::base::BaseUrl;
+use crate::core::echo::SentNonces;
+use crate::core::errors::{RejectionKind, RequestKind, classify_rejection};
+use crate::core::gate::{OLD_EDITS_CODE, RateLimitParams, RateLimiter, RequestOutcome};
+use crate::core::headers::{self, ResponseMeta};
 use crate::core::ids::Snowflake;
-use crate::core::message::Payload;
-use crate::core::route::{Nature, Route};
-use crate::core::schedule::{Job, Priority, Sequence};
+use crate::core::message::RequestPayload;
+use crate::core::route::{RetrySafety, Route};
+use crate::core::schedule::{Priority, ScheduledRequest, Sequence};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
 use counters::Counters;
-use queue::{Held, Queue, Waiter};
+use queue::{InFlightRequest, RequestQueue, Waiter};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
-use wire::{Exchange, Wire};
+use wire::{HttpClient, HttpOutcome};
 
 /// Maximum number of 429 responses to one request. Each retry waits for the rate limiter.
-const REFUSALS_MAX: u32 = 5;
+const RATE_LIMIT_RESPONSES_MAX: u32 = 5;
 /// Maximum number of archived threads to remember.
-const AWAY_MAX: usize = 10_000;
+const ARCHIVED_MAX: usize = 10_000;
 /// Minimum upload rate to expect, in bytes per second. Extends the timeout of requests with files.
 const UPLOAD_BYTES_PER_S: u64 = 128 * 1024;
 
 /// Priority and maximum wait of a request in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub struct QueueOptions {
     /// Purpose of the request.
     pub priority: Priority,
     /// Maximum wait in the queue. A request whose rate limit lasts longer fails at once with
-    /// [`Fault::Limited`].
-    pub patience: Duration,
+    /// [`RestError::Limited`].
+    pub max_wait: Duration,
 }
 
-impl Turn {
-    /// Creates a turn of this priority, with a maximum wait.
+impl QueueOptions {
+    /// Creates options with this priority and maximum wait.
     #[must_use]
-    pub const fn new(priority: Priority, patience: Duration) -> Self {
-        Self { priority, patience }
+    pub const fn new(priority: Priority, max_wait: Duration) -> Self {
+        Self { priority, max_wait }
     }
 }
 
-/// Turn of reads, which have no channel order: only rate limits delay them.
-const READ: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
+/// Queue options of reads, which have no channel order: only rate limits delay them.
+const READ_OPTIONS: QueueOptions = QueueOptions::new(Priority::Notice, Duration::from_secs(20));
 
 /// Client for Discord's REST API. Clones share one queue and one set of rate limits.
 #[derive(Clone)]
-pub struct Rest(Arc<Inner>);
+pub struct RestClient(Arc<Inner>);
 
 struct Inner {
-    settings: Settings,
-    wire: Wire,
-    queue: Queue,
+    settings: RestSettings,
+    http: HttpClient,
+    queue: RequestQueue,
     counters: Arc<Counters>,
-    echoes: Mutex<Echoes>,
+    sent_nonces: Mutex<SentNonces>,
     /// Webhooks that no longer exist, by id and token; an id without a token stands for all its tokens.
     dead: Mutex<HashSet<(Snowflake, Option<Secret>)>>,
     /// Threads archived by a person: no new messages are sent to them.
-    away: watch::Sender<BTreeSet<Snowflake>>,
+    archived: watch::Sender<BTreeSet<Snowflake>>,
 }
 
-impl std::fmt::Debug for Rest {
+impl std::fmt::Debug for RestClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Rest({})", self.0.settings.base.text())
+        write!(f, "Rest({})", self.0.settings.base.as_str())
     }
 }
 
 /// One request with its parameters.
 struct Call {
     route: Route,
-    payload: Option<Payload>,
-    turn: Turn,
-    lane: Option<Snowflake>,
+    payload: Option<RequestPayload>,
+    options: QueueOptions,
+    channel: Option<Snowflake>,
     sequence: Option<Sequence>,
     old_edit: bool,
 }
 
 impl Call {
-    const fn new(route: Route, turn: Turn) -> Self {
-        Self { route, payload: None, turn, lane: None, sequence: None, old_edit: false }
+    const fn new(route: Route, options: QueueOptions) -> Self {
+        Self { route, payload: None, options, channel: None, sequence: None, old_edit: false }
     }
 
     const fn read(route: Route) -> Self {
-        Self::new(route, READ)
+        Self::new(route, READ_OPTIONS)
     }
 
     /// Orders the request among the writes to this channel.
-    fn lane(self, channel: Snowflake) -> Self {
-        Self { lane: Some(channel), ..self }
+    fn channel(self, channel: Snowflake) -> Self {
+        Self { channel: Some(channel), ..self }
     }
 
     fn sequence(self, sequence: Sequence) -> Self {
@@ -125,15 +125,15 @@ impl Call {
     }
 
     fn json(self, body: Value) -> Self {
-        self.payload(Payload::json(body))
+        self.payload(RequestPayload::json(body))
     }
 
-    fn payload(self, payload: Payload) -> Self {
+    fn payload(self, payload: RequestPayload) -> Self {
         Self { payload: Some(payload), ..self }
     }
 
-    fn counted(&self) -> Counted {
-        Counted {
+    fn rate_limit_params(&self) -> RateLimitParams {
+        RateLimitParams {
             route: self.route.name,
             major: self.route.major.clone(),
             global: self.route.is_global(),
@@ -144,163 +144,169 @@ impl Call {
 }
 
 /// Next step after an exchange.
-enum Next {
+enum AttemptResult {
     Done(Bytes),
-    Failed(Fault),
+    Failed(RestError),
     /// Refused with status 429: wait for the rate limiter and retry.
-    Wait(Said),
+    Wait(ResponseMeta),
     /// Failed in a way that may pass, and a repetition is harmless: retry.
     Repeat {
-        became: Became,
-        then: Fault,
+        outcome: RequestOutcome,
+        error: RestError,
     },
 }
 
-impl Rest {
+impl RestClient {
     /// Creates a client. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`CannotStart`] if the token or the user agent cannot stand in an HTTP header, or there is no HTTP
-    /// client.
-    pub fn new(settings: Settings) -> Result<Self, CannotStart> {
-        let wire = Wire::new(&settings)?;
+    /// [`ClientSetupError`] if the token or the user agent cannot stand in an HTTP header, or there is no
+    /// HTTP client.
+    pub fn new(settings: RestSettings) -> Result<Self, ClientSetupError> {
+        let http = HttpClient::new(&settings)?;
         let counters = Arc::new(Counters::default());
-        let gate = Gate::new(settings.per_second, settings.refusals);
-        let queue = Queue::new(gate, settings.queue, Arc::clone(&counters));
-        let (echoes, dead) = (Mutex::default(), Mutex::default());
-        let away = watch::Sender::default();
-        Ok(Self(Arc::new(Inner { settings, wire, queue, counters, echoes, dead, away })))
+        let limiter = RateLimiter::new(settings.per_second, settings.max_invalid_requests);
+        let queue = RequestQueue::new(limiter, settings.queue, Arc::clone(&counters));
+        let (sent_nonces, dead) = (Mutex::default(), Mutex::default());
+        let archived = watch::Sender::default();
+        Ok(Self(Arc::new(Inner { settings, http, queue, counters, sent_nonces, dead, archived })))
     }
 
     /// Base URL of Discord.
     #[must_use]
-    pub fn base(&self) -> &Base {
+    pub fn base(&self) -> &BaseUrl {
         &self.0.settings.base
     }
 
     /// Replaces the bot's token. Requests resume if they had stopped because Discord refused the old one.
     ///
     /// # Errors
-    /// [`CannotStart`] if the token is malformed; the old one stays in use.
-    pub fn set_token(&self, token: &Secret) -> Result<(), CannotStart> {
-        self.0.wire.set_token(token)?;
+    /// [`ClientSetupError`] if the token is malformed; the old one stays in use.
+    pub fn set_token(&self, token: &Secret) -> Result<(), ClientSetupError> {
+        self.0.http.set_token(token)?;
         self.0.queue.authorize();
         Ok(())
     }
 
     /// Records the nonce of a bot message seen on the websocket: proof that the message was sent.
-    pub fn echo(&self, nonce: &str, message: Snowflake) {
-        self.0.echoes.lock().unwrap_or_else(PoisonError::into_inner).hear(nonce, message);
+    pub fn record_sent_nonce(&self, nonce: &str, message: Snowflake) {
+        self.0.sent_nonces.lock().unwrap_or_else(PoisonError::into_inner).record(nonce, message);
     }
 
-    fn echoed(&self, nonce: &str) -> Option<Snowflake> {
-        self.0.echoes.lock().unwrap_or_else(PoisonError::into_inner).find(nonce)
+    fn find_sent_nonce(&self, nonce: &str) -> Option<Snowflake> {
+        self.0.sent_nonces.lock().unwrap_or_else(PoisonError::into_inner).find(nonce)
     }
 
-    /// Records that a person archived a thread (`is_away`), or that the thread was unarchived. A queued
+    /// Records that a person archived a thread (`is_archived`), or that the thread was unarchived. A queued
     /// message would unarchive it again, so messages to an archived thread fail unsent with
-    /// [`Meaning::Archived`].
-    pub fn put_away(&self, thread: Snowflake, is_away: bool) {
-        self.0.away.send_if_modified(|away| {
-            if !is_away {
-                return away.remove(&thread);
+    /// [`RejectionKind::Archived`].
+    pub fn set_archived(&self, thread: Snowflake, is_archived: bool) {
+        self.0.archived.send_if_modified(|archived| {
+            if !is_archived {
+                return archived.remove(&thread);
             }
-            let is_new = away.insert(thread);
-            if away.len() > AWAY_MAX {
+            let is_new = archived.insert(thread);
+            if archived.len() > ARCHIVED_MAX {
                 // Drops the oldest thread. A message sent there unarchives it, which is the lesser evil.
-                away.pop_first();
+                archived.pop_first();
             }
             is_new
         });
     }
 
     /// Waits until a request may be sent.
-    async fn turn(&self, call: &Call, waiter: Waiter) -> Result<Held, Fault> {
-        let Some(thread) = call.lane.filter(|_| call.route.says_something()) else {
-            return waiter.turn().await;
+    async fn wait_to_send(&self, call: &Call, waiter: Waiter) -> Result<InFlightRequest, RestError> {
+        let Some(thread) = call.channel.filter(|_| call.route.posts_message()) else {
+            return waiter.wait().await;
         };
-        let mut away = self.0.away.subscribe();
+        let mut archived = self.0.archived.subscribe();
         tokio::select! {
             biased;
             // Fails only if the sender is dropped; this branch is then disabled.
-            Ok(()) = async { away.wait_for(|away| away.contains(&thread)).await.map(drop) } => {
+            Ok(()) = async { archived.wait_for(|archived| archived.contains(&thread)).await.map(drop) } => {
                 let why = "somebody put the thread away".to_owned();
-                Err(Fault::not_sent(call.route.name, Meaning::Archived, why))
+                Err(RestError::not_sent(call.route.name, RejectionKind::Archived, why))
             }
-            held = waiter.turn() => held,
+            in_flight = waiter.wait() => in_flight,
         }
     }
 
     /// Returns the counters.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.0.queue.with_now(self.0.counters.snapshot())
+    pub fn counts(&self) -> RestCounts {
+        self.0.queue.with_current_values(self.0.counters.snapshot())
     }
 
     /// Performs a request, with retries, and counts its outcome.
-    async fn call(&self, call: Call) -> Result<Bytes, Fault> {
+    async fn call(&self, call: Call) -> Result<Bytes, RestError> {
         let name = call.route.name;
-        let result = self.turns(&call).await;
-        let outcome = result.as_ref().err().map_or("done", Fault::as_str);
-        self.0.counters.ended(name, outcome);
-        if let Err(fault @ Fault::Rejected(_)) = &result {
+        let result = self.send_with_retries(&call).await;
+        let outcome = result.as_ref().err().map_or("done", RestError::as_str);
+        self.0.counters.count_finished(name, outcome);
+        if let Err(fault @ RestError::Rejected(_)) = &result {
             tracing::debug!(route = name, why = %fault, "a request to Discord was not carried out");
         }
         result
     }
 
-    async fn turns(&self, call: &Call) -> Result<Bytes, Fault> {
+    async fn send_with_retries(&self, call: &Call) -> Result<Bytes, RestError> {
         let inner = &self.0;
-        let give_up_at = inner.queue.now() + call.turn.patience;
-        let mut waiter = inner.queue.join(Job {
-            lane: call.lane,
-            priority: call.turn.priority,
+        let give_up_at = inner.queue.now() + call.options.max_wait;
+        let mut waiter = inner.queue.join(ScheduledRequest {
+            channel: call.channel,
+            priority: call.options.priority,
             sequence: call.sequence,
             give_up_at,
-            counted: call.counted(),
+            params: call.rate_limit_params(),
         })?;
         let (mut attempts, mut refusals) = (0, 0);
         loop {
-            let mut held = self.turn(call, waiter).await?;
-            let within = self.within(call, give_up_at);
-            let exchange = inner.wire.exchange(&call.route, call.payload.as_ref(), within).await;
-            waiter = match self.next(call, exchange, &mut held) {
-                Next::Done(body) => return Ok(body),
-                Next::Failed(fault) => return Err(fault),
-                Next::Wait(said) => {
+            let mut in_flight = self.wait_to_send(call, waiter).await?;
+            let response_timeout = self.response_timeout(call, give_up_at);
+            let exchange = inner.http.send(&call.route, call.payload.as_ref(), response_timeout).await;
+            waiter = match self.classify_exchange(call, exchange, &mut in_flight) {
+                AttemptResult::Done(body) => return Ok(body),
+                AttemptResult::Failed(fault) => return Err(fault),
+                AttemptResult::Wait(meta) => {
                     refusals += 1;
-                    let retry_after = said.too_many.map_or(inner.settings.pause, |limit| limit.retry_after);
-                    let of_old = said.too_many.is_some_and(|limit| limit.code == Some(OLD_EDITS));
-                    held.answered(said);
+                    let retry_after =
+                        meta.too_many.map_or(inner.settings.retry_pause, |limit| limit.retry_after);
+                    let of_old = meta.too_many.is_some_and(|limit| limit.code == Some(OLD_EDITS_CODE));
+                    in_flight.report_response(meta);
                     // Edits of old messages have a limit for the whole channel: the caller waits.
-                    if refusals >= REFUSALS_MAX || of_old {
-                        return Err(Fault::Limited { retry_after });
+                    if refusals >= RATE_LIMIT_RESPONSES_MAX || of_old {
+                        return Err(RestError::Limited { retry_after });
                     }
-                    self.again(call, held, give_up_at)?
+                    self.requeue(call, in_flight, give_up_at)?
                 }
-                Next::Repeat { became, then } => {
+                AttemptResult::Repeat { outcome, error } => {
                     attempts += 1;
-                    held.became(&became);
+                    in_flight.report(&outcome);
                     if attempts >= inner.settings.attempts {
-                        return Err(then);
+                        return Err(error);
                     }
                     // The channel stays reserved meanwhile, so a write that happens twice keeps its position.
-                    tokio::time::sleep(inner.settings.pause * 2_u32.saturating_pow(attempts - 1)).await;
-                    self.again(call, held, give_up_at)?
+                    tokio::time::sleep(inner.settings.retry_pause * 2_u32.saturating_pow(attempts - 1)).await;
+                    self.requeue(call, in_flight, give_up_at)?
                 }
             };
         }
     }
 
-    fn again(&self, call: &Call, held: Held, give_up_at: Duration) -> Result<Waiter, Fault> {
-        self.0.counters.again(call.route.name);
-        held.again(call.route.name, give_up_at)
+    fn requeue(
+        &self,
+        call: &Call,
+        in_flight: InFlightRequest,
+        give_up_at: Duration,
+    ) -> Result<Waiter, RestError> {
+        self.0.counters.count_retry(call.route.name);
+        in_flight.requeue(call.route.name, give_up_at)
     }
 
     /// Timeout of a response, longer for requests with files. The first response to an interaction must
     /// arrive before its own deadline, later it is useless.
-    fn within(&self, call: &Call, give_up_at: Duration) -> Duration {
-        let whole = self.0.settings.whole;
+    fn response_timeout(&self, call: &Call, give_up_at: Duration) -> Duration {
+        let whole = self.0.settings.request_timeout;
         match call.route.name {
             "interaction_callback" => give_up_at.saturating_sub(self.0.queue.now()).min(whole),
             _ => {
@@ -311,78 +317,88 @@ impl Rest {
         }
     }
 
-    fn next(&self, call: &Call, exchange: Exchange, held: &mut Held) -> Next {
-        let Route { name, nature, asked, .. } = call.route;
-        let repeat = |became: Became, why: String| match nature {
-            Nature::Create => {
-                let then = Fault::Uncertain { why };
-                (became, then, false)
+    fn classify_exchange(
+        &self,
+        call: &Call,
+        exchange: HttpOutcome,
+        in_flight: &mut InFlightRequest,
+    ) -> AttemptResult {
+        let Route { name, retry_safety, request_kind, .. } = call.route;
+        let repeat = |outcome: RequestOutcome, why: String| match retry_safety {
+            RetrySafety::Create => {
+                let error = RestError::Uncertain { why };
+                (outcome, error, false)
             }
-            Nature::Same => (became, Fault::Uncertain { why }, true),
+            RetrySafety::Idempotent => (outcome, RestError::Uncertain { why }, true),
             // A read changes nothing, so it is certainly without effect.
-            Nature::Read => (became, Fault::not_sent(name, Meaning::Temporary, why), true),
-        };
-        let (became, then, harmless) = match exchange {
-            Exchange::NotSent { why } => {
-                let then = Fault::not_sent(name, Meaning::NotSent, why);
-                (Became::Unused, then, nature != Nature::Create)
+            RetrySafety::ReadOnly => {
+                (outcome, RestError::not_sent(name, RejectionKind::Temporary, why), true)
             }
-            Exchange::Lost { why } => repeat(Became::Lost, why),
-            Exchange::Answer { said, body } => match said.status {
+        };
+        let (outcome, error, harmless) = match exchange {
+            HttpOutcome::NotSent { why } => {
+                let error = RestError::not_sent(name, RejectionKind::NotSent, why);
+                (RequestOutcome::NotSent, error, retry_safety != RetrySafety::Create)
+            }
+            HttpOutcome::Lost { why } => repeat(RequestOutcome::Lost, why),
+            HttpOutcome::Response { meta, body } => match meta.status {
                 200..300 => {
-                    held.answered(said);
-                    return Next::Done(body);
+                    in_flight.report_response(meta);
+                    return AttemptResult::Done(body);
                 }
                 429 => {
-                    if let Some(limit) = said.too_many {
-                        self.0.counters.limited(limit.scope);
+                    if let Some(limit) = meta.too_many {
+                        self.0.counters.count_rate_limited(limit.scope);
                         tracing::debug!(route = name, ?limit, "Discord takes no more of these for now");
                     }
-                    return Next::Wait(said);
+                    return AttemptResult::Wait(meta);
                 }
                 500.. => {
-                    let why = format!("Discord answered with status {}", said.status);
-                    repeat(Became::Answered(said), why)
+                    let why = format!("Discord answered with status {}", meta.status);
+                    repeat(RequestOutcome::Responded(meta), why)
                 }
                 status => {
-                    let refusal = headers::refusal(&body);
-                    let meaning = meaning(asked, status, refusal.code);
+                    let refusal = headers::read_refusal(&body);
+                    let kind = classify_rejection(request_kind, status, refusal.code);
                     if status == 401 && call.route.is_bot() {
                         tracing::error!(
                             "Discord does not take the bot's token: no further requests are made"
                         );
                     }
-                    held.answered(said);
-                    return Next::Failed(Fault::refused(name, status, refusal, meaning));
+                    in_flight.report_response(meta);
+                    return AttemptResult::Failed(RestError::refused(name, status, refusal, kind));
                 }
             },
         };
         if harmless {
-            return Next::Repeat { became, then };
+            return AttemptResult::Repeat { outcome, error };
         }
-        held.became(&became);
-        Next::Failed(then)
+        in_flight.report(&outcome);
+        AttemptResult::Failed(error)
     }
 
     /// Performs a request with a JSON response.
-    async fn json(&self, call: Call) -> Result<Value, Fault> {
-        let (name, nature) = (call.route.name, call.route.nature);
+    async fn json(&self, call: Call) -> Result<Value, RestError> {
+        let (name, retry_safety) = (call.route.name, call.route.retry_safety);
         let body = self.call(call).await?;
-        serde_json::from_slice(&body).map_err(|_| unreadable(name, nature, "it is no JSON"))
+        serde_json::from_slice(&body).map_err(|_| unreadable(name, retry_safety, "it is no JSON"))
     }
 }
 
-/// Creates the fault of a successful request whose response cannot be parsed. A write was executed with an
+/// Creates the error of a successful request whose response cannot be parsed. A write was executed with an
 /// unknown result.
-fn unreadable(route: &'static str, nature: Nature, why: &str) -> Fault {
+fn unreadable(route: &'static str, retry_safety: RetrySafety, why: &str) -> RestError {
     let why = format!("the answer to {route} could not be read: {why}");
-    match nature {
-        Nature::Read => Fault::not_sent(route, Meaning::Temporary, why),
-        Nature::Same | Nature::Create => Fault::Uncertain { why },
+    match retry_safety {
+        RetrySafety::ReadOnly => RestError::not_sent(route, RejectionKind::Temporary, why),
+        RetrySafety::Idempotent | RetrySafety::Create => RestError::Uncertain { why },
     }
 }
 
 /// True if a refusal of a webhook request means that the webhook no longer exists.
-const fn is_dead(asked: Asked, meaning: Meaning) -> bool {
-    matches!((asked, meaning), (Asked::Webhook, Meaning::Gone(crate::core::errors::What::Webhook)))
+const fn is_dead(request_kind: RequestKind, kind: RejectionKind) -> bool {
+    matches!(
+        (request_kind, kind),
+        (RequestKind::Webhook, RejectionKind::Gone(crate::core::errors::ResourceKind::Webhook))
+    )
 }

@@ -1,10 +1,10 @@
 //! Models of Discord's responses, reduced to the fields in use.
 
-use super::{Fault, unreadable};
+use super::{RestError, unreadable};
 use crate::core::event::{Message, Thread};
 use crate::core::ids::Snowflake;
 use crate::core::read;
-use crate::core::route::Nature;
+use crate::core::route::RetrySafety;
 use acp_shared::redact::Secret;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// A channel or a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Channel {
+pub struct ChannelObject {
     /// Channel id.
     pub id: Snowflake,
     /// Channel type of Discord's documentation: 0 text, 1 direct message, 5 announcement, 10 to 12 threads,
@@ -39,7 +39,7 @@ pub struct Channel {
     pub thread_metadata: Option<ThreadState>,
 }
 
-impl Channel {
+impl ChannelObject {
     /// True if the channel is a thread.
     #[must_use]
     pub const fn is_thread(&self) -> bool {
@@ -76,10 +76,10 @@ pub struct Role {
 
 /// Member of a guild.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Member {
+pub struct GuildMember {
     /// User, where Discord includes it.
     #[serde(default)]
-    pub user: Option<User>,
+    pub user: Option<UserObject>,
     /// Roles in the guild.
     #[serde(default)]
     pub roles: Vec<Snowflake>,
@@ -90,7 +90,7 @@ pub struct Member {
 
 /// User of Discord.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct User {
+pub struct UserObject {
     /// User id.
     pub id: Snowflake,
     /// Unique name.
@@ -138,18 +138,18 @@ impl Application {
 
 /// Gateway of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Gateway {
-    /// Gateway URL. [`Base::gateway`](crate::core::base::Base::gateway) checks it.
+pub struct GatewayInfo {
+    /// Gateway URL. [`BaseUrl::check_gateway_url`](crate::core::base::BaseUrl::check_gateway_url) checks it.
     pub url: String,
     /// Recommended number of shards.
     pub shards: u64,
     /// Limit on new sessions.
-    pub session_start_limit: Starts,
+    pub session_start_limit: SessionStartLimit,
 }
 
 /// Limit on new gateway sessions (IDENTIFY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct Starts {
+pub struct SessionStartLimit {
     /// Sessions per day.
     pub total: u64,
     /// Sessions that remain now.
@@ -162,7 +162,7 @@ pub struct Starts {
 
 /// Thread that was requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Started {
+pub struct StartedThread {
     /// Thread id.
     pub id: Snowflake,
     /// Details of the thread; `None` if it existed already.
@@ -171,7 +171,7 @@ pub struct Started {
 
 /// Webhook as Discord lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Listed {
+pub struct WebhookObject {
     /// Webhook id.
     pub id: Snowflake,
     /// Token of the webhook, if the bot may know it.
@@ -190,28 +190,36 @@ pub struct Listed {
 
 /// Unarchived threads of a guild.
 #[derive(Deserialize)]
-pub(super) struct Threads {
+pub(super) struct ThreadList {
     pub(super) threads: Vec<Value>,
 }
 
 /// Parses a response.
 pub(super) fn parse<T: DeserializeOwned>(
     route: &'static str,
-    nature: Nature,
+    retry_safety: RetrySafety,
     answer: Value,
-) -> Result<T, Fault> {
+) -> Result<T, RestError> {
     // Serde's error text may quote values of the response: keep only its first words.
     serde_json::from_value(answer).map_err(|error| {
         let kind = error.to_string();
         let kind = kind.split(['`', '"', ':', ',']).next().unwrap_or_default();
-        unreadable(route, nature, kind.trim_end())
+        unreadable(route, retry_safety, kind.trim_end())
     })
 }
 
-pub(super) fn message(route: &'static str, nature: Nature, answer: &Value) -> Result<Message, Fault> {
-    read::message(answer).map_err(|error| unreadable(route, nature, &error.0))
+pub(super) fn message(
+    route: &'static str,
+    retry_safety: RetrySafety,
+    answer: &Value,
+) -> Result<Message, RestError> {
+    read::message(answer).map_err(|error| unreadable(route, retry_safety, &error.0))
 }
 
-pub(super) fn thread(route: &'static str, nature: Nature, answer: &Value) -> Result<Thread, Fault> {
-    read::thread(answer).map_err(|error| unreadable(route, nature, &error.0))
+pub(super) fn thread(
+    route: &'static str,
+    retry_safety: RetrySafety,
+    answer: &Value,
+) -> Result<Thread, RestError> {
+    read::thread(answer).map_err(|error| unreadable(route, retry_safety, &error.0))
 }

@@ -1,11 +1,13 @@
 //! Request queue: the schedule and the rate limiter behind one lock, with a timer task.
 
-use super::counters::{Counters, Counts};
-use super::fault::Fault;
-use crate::core::errors::Meaning;
-use crate::core::gate::{Asked, Became, Counted, Gate, Pass};
-use crate::core::headers::Said;
-use crate::core::schedule::{Fate, Job, Priority, Schedule, Ticket, Turn, WAIT_UNKNOWN};
+use super::counters::{Counters, RestCounts};
+use super::fault::RestError;
+use crate::core::errors::RejectionKind;
+use crate::core::gate::{Admission, RateLimitParams, RateLimiter, RequestOutcome, RequestPermit};
+use crate::core::headers::ResponseMeta;
+use crate::core::schedule::{
+    Priority, Schedule, ScheduleDecision, ScheduledRequest, StartDecision, Ticket, WAIT_UNKNOWN,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -14,28 +16,28 @@ use tokio::time::Instant;
 
 /// Decision sent to a waiting request.
 #[derive(Debug)]
-enum Told {
-    Go(Pass),
+enum QueueDecision {
+    Go(RequestPermit),
     GiveUp(Duration),
     Superseded,
     Unauthorized,
 }
 
-struct State {
-    schedule: Schedule<Counted>,
-    gate: Gate,
-    callers: HashMap<Ticket, oneshot::Sender<Told>>,
+struct QueueState {
+    schedule: Schedule<RateLimitParams>,
+    limiter: RateLimiter,
+    callers: HashMap<Ticket, oneshot::Sender<QueueDecision>>,
     wake_at: Option<Duration>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedQueue {
+    state: Mutex<QueueState>,
     counters: Arc<Counters>,
     started: Instant,
     alarm: Arc<Notify>,
 }
 
-impl Drop for Shared {
+impl Drop for SharedQueue {
     fn drop(&mut self) {
         // The timer task wakes up, finds the queue dropped, and ends.
         self.alarm.notify_one();
@@ -44,10 +46,10 @@ impl Drop for Shared {
 
 /// Request queue.
 #[derive(Clone)]
-pub(super) struct Queue(Arc<Shared>);
+pub(super) struct RequestQueue(Arc<SharedQueue>);
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,36 +58,36 @@ impl Shared {
     }
 
     /// Changes the state under the lock, then starts the requests that may start.
-    fn change<T>(&self, change: impl FnOnce(&mut State, Duration) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut QueueState, Duration) -> T) -> T {
         let now = self.now();
         let mut state = self.lock();
         let result = change(&mut state, now);
-        state.pump(now);
+        state.start_ready(now);
         drop(state);
         self.alarm.notify_one();
         result
     }
 }
 
-impl State {
-    fn pump(&mut self, now: Duration) {
-        // A started request whose caller has gone frees its place: repeat until no such request is left.
+impl QueueState {
+    fn start_ready(&mut self, now: Duration) {
+        // A started request whose caller has gone frees capacity: repeat until no such request is left.
         loop {
-            let gate = &mut self.gate;
-            let step = self.schedule.step(now, |counted| match gate.ask(now, counted) {
-                Asked::Go(pass) => Turn::Go(pass),
-                Asked::Wait(until) => Turn::Wait(until),
-                Asked::Unauthorized => Turn::Never,
+            let limiter = &mut self.limiter;
+            let step = self.schedule.step(now, |params| match limiter.try_acquire(now, params) {
+                Admission::Go(permit) => StartDecision::Go(permit),
+                Admission::Wait(until) => StartDecision::Wait(until),
+                Admission::Unauthorized => StartDecision::Never,
             });
             self.wake_at = step.wake_at;
             let mut left = false;
-            for (ticket, fate) in step.fates {
-                let told = match fate {
-                    Fate::Start(pass) => Told::Go(pass),
-                    Fate::GiveUp { retry_after } => Told::GiveUp(retry_after),
-                    Fate::Never => Told::Unauthorized,
+            for (ticket, decision) in step.decisions {
+                let decision = match decision {
+                    ScheduleDecision::Start(permit) => QueueDecision::Go(permit),
+                    ScheduleDecision::GiveUp { retry_after } => QueueDecision::GiveUp(retry_after),
+                    ScheduleDecision::Never => QueueDecision::Unauthorized,
                 };
-                left |= self.tell(now, ticket, told);
+                left |= self.notify_caller(now, ticket, decision);
             }
             if !left {
                 return;
@@ -94,24 +96,25 @@ impl State {
     }
 
     /// Sends a decision to a caller. Returns true if the request was to start but its caller has gone.
-    fn tell(&mut self, now: Duration, ticket: Ticket, told: Told) -> bool {
-        let told = match self.callers.remove(&ticket) {
-            Some(caller) => caller.send(told).err(),
-            None => Some(told),
+    fn notify_caller(&mut self, now: Duration, ticket: Ticket, decision: QueueDecision) -> bool {
+        let decision = match self.callers.remove(&ticket) {
+            Some(caller) => caller.send(decision).err(),
+            None => Some(decision),
         };
-        match told {
-            Some(Told::Go(pass)) => {
-                self.gate.tell(now, &pass, &Became::Unused);
+        match decision {
+            Some(QueueDecision::Go(permit)) => {
+                self.limiter.record_outcome(now, &permit, &RequestOutcome::NotSent);
                 self.schedule.done(ticket);
                 true
             }
-            Some(Told::GiveUp(_) | Told::Superseded | Told::Unauthorized) | None => false,
+            Some(QueueDecision::GiveUp(_) | QueueDecision::Superseded | QueueDecision::Unauthorized)
+            | None => false,
         }
     }
 }
 
 /// Timer task: runs the queue at its next deadline, as long as the queue exists.
-async fn watch(shared: Weak<Shared>, alarm: Arc<Notify>) {
+async fn watch(shared: Weak<SharedQueue>, alarm: Arc<Notify>) {
     loop {
         let Some(strong) = shared.upgrade() else { return };
         let wake_at = strong.lock().wake_at.map(|at| strong.started + at);
@@ -125,17 +128,18 @@ async fn watch(shared: Weak<Shared>, alarm: Arc<Notify>) {
             () = tokio::time::sleep_until(wake_at) => {
                 let Some(strong) = shared.upgrade() else { return };
                 let now = strong.now();
-                strong.lock().pump(now);
+                strong.lock().start_ready(now);
             }
         }
     }
 }
 
-impl Queue {
-    pub(super) fn new(gate: Gate, most: usize, counters: Arc<Counters>) -> Self {
+impl RequestQueue {
+    pub(super) fn new(limiter: RateLimiter, most: usize, counters: Arc<Counters>) -> Self {
         let alarm = Arc::new(Notify::new());
-        let state = State { schedule: Schedule::new(most), gate, callers: HashMap::new(), wake_at: None };
-        let shared = Arc::new(Shared {
+        let state =
+            QueueState { schedule: Schedule::new(most), limiter, callers: HashMap::new(), wake_at: None };
+        let shared = Arc::new(SharedQueue {
             state: Mutex::new(state),
             counters,
             started: Instant::now(),
@@ -151,35 +155,42 @@ impl Queue {
     }
 
     /// Adds a request to the queue, possibly superseding a waiting one of the same sequence.
-    pub(super) fn join(&self, job: Job<Counted>) -> Result<Waiter, Fault> {
-        let route = job.counted.route;
-        let priority = job.priority;
-        let (caller, turn) = oneshot::channel();
+    pub(super) fn join(&self, request: ScheduledRequest<RateLimitParams>) -> Result<Waiter, RestError> {
+        let route = request.params.route;
+        let priority = request.priority;
+        let (caller, receiver) = oneshot::channel();
         let ticket = self.0.change(|state, now| {
-            let added = state.schedule.add(job);
-            let (ticket, older) = added.map_err(|_| Fault::Limited { retry_after: WAIT_UNKNOWN })?;
+            let added = state.schedule.add(request);
+            let (ticket, older) = added.map_err(|_| RestError::Limited { retry_after: WAIT_UNKNOWN })?;
             state.callers.insert(ticket, caller);
             if let Some(older) = older {
-                state.tell(now, older, Told::Superseded);
+                state.notify_caller(now, older, QueueDecision::Superseded);
             }
             Ok(ticket)
         })?;
-        Ok(Waiter { queue: self.clone(), ticket, turn: Some(turn), route, priority, since: self.now() })
+        Ok(Waiter {
+            queue: self.clone(),
+            ticket,
+            receiver: Some(receiver),
+            route,
+            priority,
+            since: self.now(),
+        })
     }
 
     pub(super) fn authorize(&self) {
-        self.0.change(|state, _| state.gate.authorize());
+        self.0.change(|state, _| state.limiter.authorize());
     }
 
     /// Completes the counters with the current values: waiting, in flight, and what blocks all requests.
-    pub(super) fn with_now(&self, counts: Counts) -> Counts {
+    pub(super) fn with_current_values(&self, counts: RestCounts) -> RestCounts {
         let now = self.now();
         let mut state = self.0.lock();
-        Counts {
+        RestCounts {
             waiting: state.schedule.waiting(),
-            under_way: state.schedule.under_way(),
-            unauthorized: state.gate.is_unauthorized(),
-            shut_for: state.gate.shut_until(now).map(|until| until.saturating_sub(now)),
+            in_flight: state.schedule.in_flight(),
+            unauthorized: state.limiter.is_unauthorized(),
+            blocked_for: state.limiter.blocked_until(now).map(|until| until.saturating_sub(now)),
             ..counts
         }
     }
@@ -187,9 +198,9 @@ impl Queue {
 
 /// Request in the queue. Dropping it removes the request.
 pub(super) struct Waiter {
-    queue: Queue,
+    queue: RequestQueue,
     ticket: Ticket,
-    turn: Option<oneshot::Receiver<Told>>,
+    receiver: Option<oneshot::Receiver<QueueDecision>>,
     route: &'static str,
     priority: Priority,
     since: Duration,
@@ -197,43 +208,43 @@ pub(super) struct Waiter {
 
 impl Waiter {
     /// Waits until the request may be sent.
-    pub(super) async fn turn(mut self) -> Result<Held, Fault> {
-        let told = match self.turn.as_mut() {
-            Some(turn) => turn.await,
-            None => return Err(Fault::Superseded),
+    pub(super) async fn wait(mut self) -> Result<InFlightRequest, RestError> {
+        let decision = match self.receiver.as_mut() {
+            Some(receiver) => receiver.await,
+            None => return Err(RestError::Superseded),
         };
-        self.turn = None;
-        match told {
-            Ok(Told::Go(pass)) => {
+        self.receiver = None;
+        match decision {
+            Ok(QueueDecision::Go(permit)) => {
                 let waited = self.queue.now().saturating_sub(self.since);
-                self.queue.0.counters.waited(self.priority, waited);
+                self.queue.0.counters.count_wait(self.priority, waited);
                 let queue = self.queue.clone();
-                Ok(Held {
+                Ok(InFlightRequest {
                     queue,
                     ticket: self.ticket,
-                    pass: Some(pass),
-                    under_way: true,
+                    permit: Some(permit),
+                    in_flight: true,
                     priority: self.priority,
                 })
             }
-            Ok(Told::GiveUp(retry_after)) => Err(Fault::Limited { retry_after }),
-            Ok(Told::Unauthorized) => {
+            Ok(QueueDecision::GiveUp(retry_after)) => Err(RestError::Limited { retry_after }),
+            Ok(QueueDecision::Unauthorized) => {
                 let why = "Discord does not take the bot's token; give it another one".to_owned();
-                Err(Fault::not_sent(self.route, Meaning::Unauthorized, why))
+                Err(RestError::not_sent(self.route, RejectionKind::Unauthorized, why))
             }
-            Ok(Told::Superseded) | Err(_) => Err(Fault::Superseded),
+            Ok(QueueDecision::Superseded) | Err(_) => Err(RestError::Superseded),
         }
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        let Some(mut turn) = self.turn.take() else { return };
-        turn.close();
-        let told = turn.try_recv();
+        let Some(mut receiver) = self.receiver.take() else { return };
+        receiver.close();
+        let decision = receiver.try_recv();
         self.queue.0.change(|state, now| {
-            if let Ok(Told::Go(pass)) = told {
-                state.gate.tell(now, &pass, &Became::Unused);
+            if let Ok(QueueDecision::Go(permit)) = decision {
+                state.limiter.record_outcome(now, &permit, &RequestOutcome::NotSent);
             }
             state.callers.remove(&self.ticket);
             state.schedule.done(self.ticket);
@@ -242,60 +253,60 @@ impl Drop for Waiter {
 }
 
 /// Request in flight. Its outcome is reported once; dropping it without a report counts as a lost response.
-pub(super) struct Held {
-    queue: Queue,
+pub(super) struct InFlightRequest {
+    queue: RequestQueue,
     ticket: Ticket,
-    pass: Option<Pass>,
-    under_way: bool,
+    permit: Option<RequestPermit>,
+    in_flight: bool,
     priority: Priority,
 }
 
-impl Held {
+impl InFlightRequest {
     /// Reports the outcome of the request. The request remains the writer of its channel until this value is
     /// dropped.
-    pub(super) fn became(&mut self, became: &Became) {
-        let Some(pass) = self.pass.take() else { return };
-        self.queue.0.change(|state, now| state.gate.tell(now, &pass, became));
+    pub(super) fn report(&mut self, outcome: &RequestOutcome) {
+        let Some(permit) = self.permit.take() else { return };
+        self.queue.0.change(|state, now| state.limiter.record_outcome(now, &permit, outcome));
     }
 
     /// Reports a response.
-    pub(super) fn answered(&mut self, said: Said) {
-        self.became(&Became::Answered(said));
+    pub(super) fn report_response(&mut self, meta: ResponseMeta) {
+        self.report(&RequestOutcome::Responded(meta));
     }
 
     /// Puts the request back into the queue, at its old position.
-    pub(super) fn again(mut self, route: &'static str, give_up_at: Duration) -> Result<Waiter, Fault> {
-        let (caller, turn) = oneshot::channel();
-        self.under_way = false;
-        let pass = self.pass.take();
+    pub(super) fn requeue(mut self, route: &'static str, give_up_at: Duration) -> Result<Waiter, RestError> {
+        let (caller, receiver) = oneshot::channel();
+        self.in_flight = false;
+        let permit = self.permit.take();
         let (queue, ticket) = (self.queue.clone(), self.ticket);
         let waits = queue.0.change(|state, now| {
-            if let Some(pass) = pass {
-                state.gate.tell(now, &pass, &Became::Lost);
+            if let Some(permit) = permit {
+                state.limiter.record_outcome(now, &permit, &RequestOutcome::Lost);
             }
-            let waits = state.schedule.again(ticket, give_up_at);
+            let waits = state.schedule.requeue(ticket, give_up_at);
             if waits {
                 state.callers.insert(ticket, caller);
             }
             waits
         });
         if !waits {
-            return Err(Fault::Superseded);
+            return Err(RestError::Superseded);
         }
         let (priority, since) = (self.priority, queue.now());
-        Ok(Waiter { queue, ticket, turn: Some(turn), route, priority, since })
+        Ok(Waiter { queue, ticket, receiver: Some(receiver), route, priority, since })
     }
 }
 
-impl Drop for Held {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        if !self.under_way {
+        if !self.in_flight {
             return;
         }
-        let pass = self.pass.take();
+        let permit = self.permit.take();
         self.queue.0.change(|state, now| {
-            if let Some(pass) = pass {
-                state.gate.tell(now, &pass, &Became::Lost);
+            if let Some(permit) = permit {
+                state.limiter.record_outcome(now, &permit, &RequestOutcome::Lost);
             }
             state.schedule.done(self.ticket);
         });

@@ -1,13 +1,13 @@
 //! Webhook requests: messages under another name. They have no nonce, so a lost response leaves their outcome
 //! unknown.
 
-use super::messages::{Posted, gone_is_done};
-use super::model::{Listed, parse};
-use super::{Call, Fault, Rest, Turn, is_dead};
-use crate::core::errors::{Asked, Meaning, What};
+use super::messages::{SentMessage, ignore_gone};
+use super::model::{WebhookObject, parse};
+use super::{Call, QueueOptions, RestClient, RestError, is_dead};
+use crate::core::errors::{RejectionKind, RequestKind, ResourceKind};
 use crate::core::ids::Snowflake;
-use crate::core::message::{self, Body, Persona};
-use crate::core::route::{Nature, Route};
+use crate::core::message::{self, MessageBody, Persona};
+use crate::core::route::{RetrySafety, Route};
 use crate::core::schedule::Sequence;
 use acp_shared::redact::Secret;
 use serde_json::json;
@@ -28,94 +28,101 @@ pub struct Webhook {
     pub token: Secret,
 }
 
-impl Rest {
+impl RestClient {
     /// Creates a webhook in a channel.
     ///
     /// # Errors
-    /// [`Fault`] if the name is invalid, or the request failed or has an unknown outcome.
-    pub async fn create_webhook(&self, channel: Snowflake, name: &str, turn: Turn) -> Result<Listed, Fault> {
+    /// [`RestError`] if the name is invalid, or the request failed or has an unknown outcome.
+    pub async fn create_webhook(
+        &self,
+        channel: Snowflake,
+        name: &str,
+        options: QueueOptions,
+    ) -> Result<WebhookObject, RestError> {
         let route = Route::create_webhook(channel);
         let kind = route.name;
-        message::webhook_name(name).map_err(|refused| Fault::invalid(kind, &refused))?;
-        let answer = self.json(Call::new(route, turn).lane(channel).json(json!({"name": name}))).await?;
-        parse(kind, Nature::Create, answer)
+        message::webhook_name(name).map_err(|refused| RestError::invalid(kind, &refused))?;
+        let answer =
+            self.json(Call::new(route, options).channel(channel).json(json!({"name": name}))).await?;
+        parse(kind, RetrySafety::Create, answer)
     }
 
     /// Lists the webhooks of a channel, with their tokens if the bot may know them. A changed token is found
     /// here.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed.
-    pub async fn webhooks(&self, channel: Snowflake) -> Result<Vec<Listed>, Fault> {
+    /// [`RestError`] if the request failed.
+    pub async fn webhooks(&self, channel: Snowflake) -> Result<Vec<WebhookObject>, RestError> {
         let route = Route::list_webhooks(channel);
         let name = route.name;
-        parse(name, Nature::Read, self.json(Call::read(route)).await?)
+        parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)
     }
 
     /// Sends a message through a webhook to its channel, or to a thread of it.
     ///
     /// # Errors
-    /// [`Meaning::Gone`] for a webhook that no longer exists: further requests to it fail without being sent.
+    /// [`RejectionKind::Gone`] for a webhook that no longer exists: further requests to it fail without being
+    /// sent.
     pub async fn execute_webhook(
         &self,
         webhook: &Webhook,
         thread: Option<Snowflake>,
         channel: Snowflake,
-        body: &Body,
+        body: &MessageBody,
         persona: &Persona,
-        turn: Turn,
-    ) -> Result<Posted, Fault> {
+        options: QueueOptions,
+    ) -> Result<SentMessage, RestError> {
         let route = Route::execute_webhook(webhook.id, &webhook.token, thread);
-        let payload = body.webhook(persona).map_err(|refused| Fault::invalid(route.name, &refused))?;
-        self.alive(webhook, &route)?;
-        let call = Call::new(route, turn).lane(thread.unwrap_or(channel)).payload(payload);
-        self.buried(webhook, self.post(call).await)
+        let payload = body.webhook(persona).map_err(|refused| RestError::invalid(route.name, &refused))?;
+        self.check_alive(webhook, &route)?;
+        let call = Call::new(route, options).channel(thread.unwrap_or(channel)).payload(payload);
+        self.mark_dead_if_gone(webhook, self.post(call).await)
     }
 
     /// Replaces the content of a message of a webhook.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn edit_webhook_message(
         &self,
         webhook: &Webhook,
         thread: Option<Snowflake>,
         message: Snowflake,
-        body: &Body,
-        turn: Turn,
-    ) -> Result<(), Fault> {
+        body: &MessageBody,
+        options: QueueOptions,
+    ) -> Result<(), RestError> {
         let route = Route::edit_webhook_message(webhook.id, &webhook.token, message, thread);
-        let payload = body.edit().map_err(|refused| Fault::invalid(route.name, &refused))?;
-        self.alive(webhook, &route)?;
-        let mut call = Call::new(route, turn).sequence(Sequence::Edit(message)).payload(payload);
-        call.lane = thread;
-        self.buried(webhook, self.call(call).await).map(|_| ())
+        let payload = body.edit().map_err(|refused| RestError::invalid(route.name, &refused))?;
+        self.check_alive(webhook, &route)?;
+        let mut call = Call::new(route, options).sequence(Sequence::Edit(message)).payload(payload);
+        call.channel = thread;
+        self.mark_dead_if_gone(webhook, self.call(call).await).map(|_| ())
     }
 
     /// Deletes a message of a webhook. Succeeds if it no longer exists.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn delete_webhook_message(
         &self,
         webhook: &Webhook,
         thread: Option<Snowflake>,
         message: Snowflake,
-        turn: Turn,
-    ) -> Result<(), Fault> {
+        options: QueueOptions,
+    ) -> Result<(), RestError> {
         let route = Route::delete_webhook_message(webhook.id, &webhook.token, message, thread);
-        self.alive(webhook, &route)?;
-        let mut call = Call::new(route, turn).sequence(Sequence::Edit(message));
-        call.lane = thread;
-        gone_is_done(self.buried(webhook, self.call(call).await), What::Message)
+        self.check_alive(webhook, &route)?;
+        let mut call = Call::new(route, options).sequence(Sequence::Edit(message));
+        call.channel = thread;
+        ignore_gone(self.mark_dead_if_gone(webhook, self.call(call).await), ResourceKind::Message)
     }
 
     /// Deletes a webhook. Succeeds if it no longer exists.
     ///
     /// # Errors
-    /// [`Fault`] if the request failed or its outcome is unknown.
-    pub async fn delete_webhook(&self, id: Snowflake, turn: Turn) -> Result<(), Fault> {
-        gone_is_done(self.call(Call::new(Route::delete_webhook(id), turn)).await, What::Webhook)
+    /// [`RestError`] if the request failed or its outcome is unknown.
+    pub async fn delete_webhook(&self, id: Snowflake, options: QueueOptions) -> Result<(), RestError> {
+        ignore_gone(self.call(Call::new(Route::delete_webhook(id), options)).await, ResourceKind::Webhook)
     }
 
     /// True if the webhook is known not to exist under this token: requests to it are not sent.
@@ -126,7 +133,7 @@ impl Rest {
     }
 
     /// Allows requests to a webhook again, after Discord listed it with the refused token.
-    pub fn revive(&self, webhook: &Webhook) {
+    pub fn mark_webhook_alive(&self, webhook: &Webhook) {
         self.dead().remove(&(webhook.id, Some(webhook.token.clone())));
     }
 
@@ -136,19 +143,19 @@ impl Rest {
 
     /// Refuses requests to a dead webhook: Discord penalises clients that keep calling one that does not
     /// exist.
-    fn alive(&self, webhook: &Webhook, route: &Route) -> Result<(), Fault> {
+    fn check_alive(&self, webhook: &Webhook, route: &Route) -> Result<(), RestError> {
         if self.is_dead(webhook) {
             let why = format!("webhook {} is not there any more, or has another token", webhook.id);
-            return Err(Fault::not_sent(route.name, Meaning::Gone(What::Webhook), why));
+            return Err(RestError::not_sent(route.name, RejectionKind::Gone(ResourceKind::Webhook), why));
         }
         Ok(())
     }
 
     /// Records the webhook of a failed request as dead if Discord refused it as missing. Returns the result
     /// unchanged.
-    fn buried<T>(&self, webhook: &Webhook, result: Result<T, Fault>) -> Result<T, Fault> {
-        if let Err(Fault::Rejected(rejection)) = &result
-            && is_dead(Asked::Webhook, rejection.meaning)
+    fn mark_dead_if_gone<T>(&self, webhook: &Webhook, result: Result<T, RestError>) -> Result<T, RestError> {
+        if let Err(RestError::Rejected(rejection)) = &result
+            && is_dead(RequestKind::Webhook, rejection.kind)
         {
             let token = (rejection.code != Some(UNKNOWN_WEBHOOK)).then(|| webhook.token.clone());
             let mut dead = self.dead();

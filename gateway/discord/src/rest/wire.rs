@@ -1,9 +1,9 @@
 //! One HTTP request and its response. Reports what is known of the outcome, and makes no decisions.
 
-use super::settings::Settings;
-use crate::core::headers::{self, Said};
-use crate::core::message::{File, Payload};
-use crate::core::route::{Route, Verb};
+use super::settings::RestSettings;
+use crate::core::headers::{self, ResponseMeta};
+use crate::core::message::{FileUpload, RequestPayload};
+use crate::core::route::{HttpMethod, Route};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Reason why the client cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CannotStart {
+pub enum ClientSetupError {
     /// The token cannot stand in a header.
     #[error(
         "the bot's token is empty, or holds characters that no token has: take it anew from the developer portal"
@@ -30,9 +30,9 @@ pub enum CannotStart {
 
 /// Outcome of an HTTP exchange.
 #[derive(Debug)]
-pub(super) enum Exchange {
+pub(super) enum HttpOutcome {
     /// Discord responded.
-    Answer { said: Said, body: Bytes },
+    Response { meta: ResponseMeta, body: Bytes },
     /// The request certainly did not reach Discord.
     NotSent { why: String },
     /// The outcome is unknown: the request may have reached Discord.
@@ -40,56 +40,56 @@ pub(super) enum Exchange {
 }
 
 /// HTTP connection to Discord.
-pub(super) struct Wire {
+pub(super) struct HttpClient {
     client: Client,
     api: String,
     token: RwLock<HeaderValue>,
-    answer_bytes: usize,
+    max_response_bytes: usize,
 }
 
-fn authorization(token: &Secret) -> Result<HeaderValue, CannotStart> {
+fn authorization(token: &Secret) -> Result<HeaderValue, ClientSetupError> {
     let text = token.expose().trim();
     let fits = |byte: u8| byte.is_ascii_graphic();
     if text.is_empty() || !text.bytes().all(fits) {
-        return Err(CannotStart::Token);
+        return Err(ClientSetupError::Token);
     }
-    let mut value = HeaderValue::try_from(format!("Bot {text}")).map_err(|_| CannotStart::Token)?;
+    let mut value = HeaderValue::try_from(format!("Bot {text}")).map_err(|_| ClientSetupError::Token)?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-impl Wire {
-    pub(super) fn new(settings: &Settings) -> Result<Self, CannotStart> {
+impl HttpClient {
+    pub(super) fn new(settings: &RestSettings) -> Result<Self, ClientSetupError> {
         let token = authorization(&settings.token)?;
-        let agent = HeaderValue::try_from(&settings.user_agent).map_err(|_| CannotStart::UserAgent)?;
+        let agent = HeaderValue::try_from(&settings.user_agent).map_err(|_| ClientSetupError::UserAgent)?;
         // No proxy from the environment: the base URL is the only destination. No hidden retries or
         // redirects, since each request must be counted.
         let client = Client::builder()
             .user_agent(agent)
-            .connect_timeout(settings.connect)
-            .timeout(settings.whole)
+            .connect_timeout(settings.connect_timeout)
+            .timeout(settings.request_timeout)
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .no_proxy()
             .build()
-            .map_err(|error| CannotStart::Client(cause(error)))?;
-        let api = settings.base.at("/api/v10");
-        Ok(Self { client, api, token: RwLock::new(token), answer_bytes: settings.answer_bytes })
+            .map_err(|error| ClientSetupError::Client(cause(error)))?;
+        let api = settings.base.join("/api/v10");
+        Ok(Self { client, api, token: RwLock::new(token), max_response_bytes: settings.max_response_bytes })
     }
 
-    pub(super) fn set_token(&self, token: &Secret) -> Result<(), CannotStart> {
+    pub(super) fn set_token(&self, token: &Secret) -> Result<(), ClientSetupError> {
         let value = authorization(token)?;
         *self.token.write().unwrap_or_else(PoisonError::into_inner) = value;
         Ok(())
     }
 
-    fn request(&self, route: &Route, payload: Option<&Payload>) -> Result<RequestBuilder, String> {
-        let method = match route.verb {
-            Verb::Get => Method::GET,
-            Verb::Post => Method::POST,
-            Verb::Put => Method::PUT,
-            Verb::Patch => Method::PATCH,
-            Verb::Delete => Method::DELETE,
+    fn request(&self, route: &Route, payload: Option<&RequestPayload>) -> Result<RequestBuilder, String> {
+        let method = match route.method {
+            HttpMethod::Get => Method::GET,
+            HttpMethod::Post => Method::POST,
+            HttpMethod::Put => Method::PUT,
+            HttpMethod::Patch => Method::PATCH,
+            HttpMethod::Delete => Method::DELETE,
         };
         let mut request = self.client.request(method, format!("{}{}", self.api, route.path));
         if route.is_bot() {
@@ -98,7 +98,7 @@ impl Wire {
         }
         Ok(match payload {
             // Discord requires a Content-Length for methods that may have a body.
-            None if route.verb == Verb::Get || route.verb == Verb::Delete => request,
+            None if route.method == HttpMethod::Get || route.method == HttpMethod::Delete => request,
             None => request.body(Bytes::new()),
             Some(payload) if payload.files.is_empty() => request.json(&payload.json),
             Some(payload) => request.multipart(form(payload)?),
@@ -106,32 +106,32 @@ impl Wire {
     }
 
     /// Sends a request and waits for its response, at most this long.
-    pub(super) async fn exchange(
+    pub(super) async fn send(
         &self,
         route: &Route,
-        payload: Option<&Payload>,
-        within: Duration,
-    ) -> Exchange {
+        payload: Option<&RequestPayload>,
+        timeout: Duration,
+    ) -> HttpOutcome {
         let request = match self.request(route, payload) {
-            Ok(request) => request.timeout(within),
-            Err(why) => return Exchange::NotSent { why },
+            Ok(request) => request.timeout(timeout),
+            Err(why) => return HttpOutcome::NotSent { why },
         };
         let response = match request.send().await {
             Ok(response) => response,
             Err(error) if error.is_connect() || error.is_builder() => {
-                return Exchange::NotSent { why: cause(error) };
+                return HttpOutcome::NotSent { why: cause(error) };
             }
-            Err(error) => return Exchange::Lost { why: cause(error) },
+            Err(error) => return HttpOutcome::Lost { why: cause(error) },
         };
         let status = response.status().as_u16();
         let headers = response.headers().clone();
         match self.body(response).await {
-            Ok(body) => Exchange::Answer { said: read(status, &headers, &body), body },
+            Ok(body) => HttpOutcome::Response { meta: read_meta(status, &headers, &body), body },
             // A 4xx response is a refusal even without its body. Others are unclear without it.
             Err(_) if (400..500).contains(&status) => {
-                Exchange::Answer { said: read(status, &headers, b""), body: Bytes::new() }
+                HttpOutcome::Response { meta: read_meta(status, &headers, b""), body: Bytes::new() }
             }
-            Err(why) => Exchange::Lost { why: format!("status {status}, and then {why}") },
+            Err(why) => HttpOutcome::Lost { why: format!("status {status}, and then {why}") },
         }
     }
 
@@ -139,8 +139,8 @@ impl Wire {
         let mut body = Vec::new();
         loop {
             match response.chunk().await {
-                Ok(Some(chunk)) if body.len() + chunk.len() > self.answer_bytes => {
-                    return Err(format!("the answer has more than {} bytes", self.answer_bytes));
+                Ok(Some(chunk)) if body.len() + chunk.len() > self.max_response_bytes => {
+                    return Err(format!("the answer has more than {} bytes", self.max_response_bytes));
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => return Ok(body.into()),
@@ -150,13 +150,13 @@ impl Wire {
     }
 }
 
-fn read(status: u16, headers: &HeaderMap, body: &[u8]) -> Said {
-    headers::read(status, |name| headers.get(name).and_then(|value| value.to_str().ok()), body)
+fn read_meta(status: u16, headers: &HeaderMap, body: &[u8]) -> ResponseMeta {
+    headers::read_meta(status, |name| headers.get(name).and_then(|value| value.to_str().ok()), body)
 }
 
-fn form(payload: &Payload) -> Result<Form, String> {
+fn form(payload: &RequestPayload) -> Result<Form, String> {
     let json = Part::text(payload.json.to_string()).mime_str("application/json").map_err(cause)?;
-    let part = |file: &File| {
+    let part = |file: &FileUpload| {
         let length = u64::try_from(file.bytes.len()).unwrap_or(u64::MAX);
         let part = Part::stream_with_length(file.bytes.clone(), length).file_name(file.name.clone());
         part.mime_str(&file.content_type).map_err(cause)

@@ -1,8 +1,8 @@
 //! Request for the address of the gateway, the number of shards and the sessions that may still be identified today.
 
-use super::{Settings, refused};
-use crate::core::base::{Base, Refused};
-use crate::core::closes::{self, Failure};
+use super::{SessionSettings, base_url_failure};
+use crate::core::base::{BaseUrl, BaseUrlError};
+use crate::core::closes::{self, FatalGatewayError};
 use reqwest::StatusCode;
 use reqwest::redirect::Policy;
 use serde::Deserialize;
@@ -13,38 +13,38 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of shards in one process.
 const SHARDS_MAX: u32 = 64;
 /// Maximum pause that the service can ask for.
-const AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Result of the request.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum GatewayLookup {
     /// Address and number of shards.
-    At {
-        /// Address that [`Base::gateway`] permits.
+    Available {
+        /// Address that [`BaseUrl::check_gateway_url`] permits.
         url: String,
         /// Number of shards.
         shards: u32,
     },
     /// Failure that may pass: ask again.
-    Later {
+    RetryLater {
         /// Reason, for people.
         why: String,
         /// Minimum pause before the next request.
         after: Duration,
     },
     /// Failure that does not pass.
-    Refused(Failure),
+    Failed(FatalGatewayError),
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct GatewayResponse {
     url: String,
     shards: u32,
-    session_start_limit: Budget,
+    session_start_limit: RemainingSessions,
 }
 
 #[derive(Deserialize)]
-struct Budget {
+struct RemainingSessions {
     remaining: u32,
     /// Milliseconds.
     reset_after: u64,
@@ -53,24 +53,28 @@ struct Budget {
 /// HTTP client with timeouts, without redirects, and without a proxy for another address than Discord's own.
 ///
 /// # Errors
-/// [`Refused`] if TLS or name lookup cannot be set up.
-pub(super) fn client(base: &Base) -> Result<reqwest::Client, Refused> {
+/// [`BaseUrlError`] if TLS or name lookup cannot be set up.
+pub(super) fn client(base: &BaseUrl) -> Result<reqwest::Client, BaseUrlError> {
     let builder = reqwest::Client::builder()
         .user_agent(crate::USER_AGENT)
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(TIMEOUT)
         .redirect(Policy::none());
     // A proxy from the environment would be another host.
-    let builder = if base.is_discords() { builder } else { builder.no_proxy() };
-    builder.build().map_err(|error| Refused(format!("no client for requests could be made: {error}")))
+    let builder = if base.is_official() { builder } else { builder.no_proxy() };
+    builder.build().map_err(|error| BaseUrlError(format!("no client for requests could be made: {error}")))
 }
 
 /// Requests the gateway address, and checks that `sessions` more sessions may be identified; `None` for one
 /// per shard.
-pub(super) async fn gateway(client: &reqwest::Client, settings: &Settings, sessions: Option<u32>) -> Asked {
-    let url = settings.base.at("/api/v10/gateway/bot");
+pub(super) async fn gateway(
+    client: &reqwest::Client,
+    settings: &SessionSettings,
+    sessions: Option<u32>,
+) -> GatewayLookup {
+    let url = settings.base.join("/api/v10/gateway/bot");
     let request = client.get(url).header("Authorization", format!("Bot {}", settings.token.expose()));
-    let later = |why: String| Asked::Later { why, after: Duration::ZERO };
+    let later = |why: String| GatewayLookup::RetryLater { why, after: Duration::ZERO };
     let response = match request.send().await {
         Ok(response) => response,
         Err(error) => {
@@ -80,8 +84,10 @@ pub(super) async fn gateway(client: &reqwest::Client, settings: &Settings, sessi
     match response.status() {
         StatusCode::OK => {}
         StatusCode::UNAUTHORIZED => {
-            let failure = closes::failure(4004).map(|failure| Failure { code: None, ..failure });
-            return failure.map_or_else(|| later("Discord refuses the token".to_owned()), Asked::Refused);
+            let failure =
+                closes::fatal_error(4004).map(|failure| FatalGatewayError { code: None, ..failure });
+            return failure
+                .map_or_else(|| later("Discord refuses the token".to_owned()), GatewayLookup::Failed);
         }
         status => {
             let after =
@@ -89,31 +95,35 @@ pub(super) async fn gateway(client: &reqwest::Client, settings: &Settings, sessi
             let after =
                 after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default();
             let why = format!("Discord answers {status} when asked for its gateway");
-            return Asked::Later { why, after: after.min(AFTER_MAX) };
+            return GatewayLookup::RetryLater { why, after: after.min(RETRY_AFTER_MAX) };
         }
     }
-    match response.json::<Answer>().await {
-        Ok(answer) => judge(&answer, settings, sessions),
+    match response.json::<GatewayResponse>().await {
+        Ok(answer) => check_response(&answer, settings, sessions),
         Err(error) => {
             later(format!("Discord's answer about its gateway cannot be read: {}", without_url(error)))
         }
     }
 }
 
-fn judge(answer: &Answer, settings: &Settings, sessions: Option<u32>) -> Asked {
-    let url = match settings.base.gateway(&answer.url) {
+fn check_response(
+    answer: &GatewayResponse,
+    settings: &SessionSettings,
+    sessions: Option<u32>,
+) -> GatewayLookup {
+    let url = match settings.base.check_gateway_url(&answer.url) {
         Ok(url) => url,
-        Err(why) => return Asked::Refused(refused(why)),
+        Err(why) => return GatewayLookup::Failed(base_url_failure(why)),
     };
     let shards = settings.shards.unwrap_or(answer.shards).clamp(1, SHARDS_MAX);
-    let Budget { remaining, reset_after } = answer.session_start_limit;
+    let RemainingSessions { remaining, reset_after } = answer.session_start_limit;
     if remaining < sessions.unwrap_or(shards) {
-        let after = Duration::from_millis(reset_after).min(AFTER_MAX);
+        let after = Duration::from_millis(reset_after).min(RETRY_AFTER_MAX);
         let why =
             format!("Discord lets this bot begin no more sessions for {} minutes", after.as_secs() / 60 + 1);
-        return Asked::Later { why, after };
+        return GatewayLookup::RetryLater { why, after };
     }
-    Asked::At { url, shards }
+    GatewayLookup::Available { url, shards }
 }
 
 /// Text of an error with its causes, without the address.

@@ -1,7 +1,7 @@
 //! One websocket to the gateway: TCP, TLS where the address has it, and text messages in both directions.
 
 use crate::USER_AGENT;
-use crate::core::shard::End;
+use crate::core::shard::Disconnect;
 use futures_util::{SinkExt as _, StreamExt as _};
 use std::io;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use tokio_util::either::Either;
 /// Maximum size of a message. The largest ones describe a guild.
 const MESSAGE_MAX: usize = 32 << 20;
 /// Maximum time for TCP to one of the addresses of the host.
-const ADDRESS_WITHIN: Duration = Duration::from_secs(4);
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum time for sending a payload.
-const SEND_WITHIN: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the service to answer a close.
-const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Websocket connection to the gateway.
 pub(super) struct Connection(WebSocketStream<Either<TcpStream, TlsStream<TcpStream>>>);
@@ -39,7 +39,7 @@ pub(super) enum Received {
     /// A message that is not text.
     NoText,
     /// The end of the connection.
-    End(End),
+    End(Disconnect),
 }
 
 impl Connection {
@@ -76,10 +76,10 @@ impl Connection {
     /// Sends a text message.
     ///
     /// # Errors
-    /// [`End`] if the connection has ended or a timeout occurs.
-    pub(super) async fn send(&mut self, text: String) -> Result<(), End> {
-        let sent = tokio::time::timeout(SEND_WITHIN, self.0.send(Message::Text(text))).await;
-        sent.map_err(|_| End::Broken)?.map_err(|error| ended(&error))
+    /// [`Disconnect`] if the connection has ended or a timeout occurs.
+    pub(super) async fn send(&mut self, text: String) -> Result<(), Disconnect> {
+        let sent = tokio::time::timeout(SEND_TIMEOUT, self.0.send(Message::Text(text))).await;
+        sent.map_err(|_| Disconnect::Broken)?.map_err(|error| disconnect_cause(&error))
     }
 
     /// Receives the next message. Cancel safe.
@@ -88,10 +88,10 @@ impl Connection {
             return match self.0.next().await {
                 Some(Ok(Message::Text(text))) => Received::Text(text),
                 Some(Ok(Message::Binary(_))) => Received::NoText,
-                Some(Ok(Message::Close(Some(frame)))) => Received::End(End::Closed(frame.code.into())),
-                Some(Ok(Message::Close(None))) | None => Received::End(End::Broken),
+                Some(Ok(Message::Close(Some(frame)))) => Received::End(Disconnect::Closed(frame.code.into())),
+                Some(Ok(Message::Close(None))) | None => Received::End(Disconnect::Broken),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
-                Some(Err(error)) => Received::End(ended(&error)),
+                Some(Err(error)) => Received::End(disconnect_cause(&error)),
             };
         }
     }
@@ -104,12 +104,12 @@ impl Connection {
                 while let Some(Ok(_)) = self.0.next().await {}
             }
         };
-        let _ = tokio::time::timeout(CLOSE_WITHIN, closed).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 }
 
-const fn ended(error: &Error) -> End {
-    if matches!(error, Error::Capacity(_)) { End::TooLarge } else { End::Broken }
+const fn disconnect_cause(error: &Error) -> Disconnect {
+    if matches!(error, Error::Capacity(_)) { Disconnect::TooLarge } else { Disconnect::Broken }
 }
 
 /// Connects to the first address of the host that answers.
@@ -119,7 +119,7 @@ async fn tcp(url: &reqwest::Url) -> io::Result<TcpStream> {
     let port = url.port_or_known_default().ok_or_else(none)?;
     let mut last = none();
     for address in tokio::net::lookup_host((host, port)).await? {
-        match tokio::time::timeout(ADDRESS_WITHIN, TcpStream::connect(address)).await {
+        match tokio::time::timeout(ADDRESS_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);

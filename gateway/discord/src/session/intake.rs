@@ -1,9 +1,9 @@
 //! Event intake: counts what the gateway sent and puts it into the queue.
 
-use super::pipe::Sink;
-use crate::core::event::{Event, Gap};
-use crate::core::queue::Put;
-use crate::core::read::{Read, Unreadable};
+use super::pipe::EventSender;
+use crate::core::event::{Event, GapCause};
+use crate::core::queue::EnqueueResult;
+use crate::core::read::{DecodeError, DecodedEvent};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,19 @@ const KINDS_MAX: usize = 64;
 
 /// Counters of the gateway connections of a bot, since the start of the program.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct SessionCounters {
     identifies: AtomicU64,
     readies: AtomicU64,
     resumes: AtomicU64,
     gaps: AtomicU64,
     dropped: AtomicU64,
     /// Unknown and unreadable events by kind.
-    strange: Mutex<BTreeMap<String, u64>>,
+    unrecognized: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Values of [`Counts`] at one moment.
+/// Values of [`SessionCounters`] at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CountsNow {
+pub struct SessionCounts {
     /// IDENTIFYs.
     pub identifies: u64,
     /// READYs.
@@ -37,65 +37,65 @@ pub struct CountsNow {
     /// Events dropped because the queue was full.
     pub dropped: u64,
     /// Unknown and unreadable events by kind.
-    pub strange: BTreeMap<String, u64>,
+    pub unrecognized: BTreeMap<String, u64>,
 }
 
-impl Counts {
+impl SessionCounters {
     /// Returns the current values.
     #[must_use]
-    pub fn now(&self) -> CountsNow {
-        CountsNow {
+    pub fn snapshot(&self) -> SessionCounts {
+        SessionCounts {
             identifies: self.identifies.load(Relaxed),
             readies: self.readies.load(Relaxed),
             resumes: self.resumes.load(Relaxed),
             gaps: self.gaps.load(Relaxed),
             dropped: self.dropped.load(Relaxed),
-            strange: self.strange().clone(),
+            unrecognized: self.unrecognized().clone(),
         }
     }
 
-    fn strange(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        self.strange.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unrecognized(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.unrecognized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts an unknown or unreadable event. Returns whether it is the first one of its kind.
-    fn saw(&self, kind: &str) -> bool {
-        let mut strange = self.strange();
-        let known = strange.contains_key(kind);
-        let name = if known || strange.len() < KINDS_MAX { kind } else { "others" };
-        *strange.entry(name.to_owned()).or_insert(0) += 1;
+    fn record_unrecognized(&self, kind: &str) -> bool {
+        let mut unrecognized = self.unrecognized();
+        let known = unrecognized.contains_key(kind);
+        let name = if known || unrecognized.len() < KINDS_MAX { kind } else { "others" };
+        *unrecognized.entry(name.to_owned()).or_insert(0) += 1;
         !known && name == kind
     }
 }
 
 /// Event intake of all shards of a bot.
 #[derive(Debug)]
-pub(super) struct Intake {
-    sink: Sink,
-    counts: Arc<Counts>,
+pub(super) struct EventIntake {
+    sink: EventSender,
+    counts: Arc<SessionCounters>,
 }
 
-impl Intake {
-    pub(super) const fn new(sink: Sink, counts: Arc<Counts>) -> Self {
+impl EventIntake {
+    pub(super) const fn new(sink: EventSender, counts: Arc<SessionCounters>) -> Self {
         Self { sink, counts }
     }
 
     /// Passes on an event, and counts it. Unknown and unreadable ones are counted by kind.
-    pub(super) fn take(&self, kind: &str, read: Result<Read, Unreadable>) {
+    pub(super) fn accept(&self, kind: &str, read: Result<DecodedEvent, DecodeError>) {
         match read {
-            Ok(Read::Events(events)) => events.into_iter().for_each(|event| self.count(event)),
-            Ok(Read::Ignored) => {}
-            Ok(Read::Unknown) => {
-                if self.counts.saw(kind) {
+            Ok(DecodedEvent::Events(events)) => events.into_iter().for_each(|event| self.count(event)),
+            Ok(DecodedEvent::Ignored) => {}
+            Ok(DecodedEvent::Unknown) => {
+                if self.counts.record_unrecognized(kind) {
                     tracing::warn!(kind, "unknown gateway event; further ones of this kind are ignored");
                     self.put(Event::Unknown { kind: kind.to_owned() });
                 }
             }
-            Err(Unreadable(why)) => {
-                if self.counts.saw(kind) {
+            Err(DecodeError(why)) => {
+                if self.counts.record_unrecognized(kind) {
                     tracing::warn!(kind, why, "unreadable gateway event; its subject is read by requests");
                 }
-                self.gap(Gap::Unreadable, 1);
+                self.gap(GapCause::Unreadable, 1);
             }
         }
     }
@@ -113,7 +113,7 @@ impl Intake {
     }
 
     /// Counts an IDENTIFY.
-    pub(super) fn identified(&self) {
+    pub(super) fn record_identify(&self) {
         self.counts.identifies.fetch_add(1, Relaxed);
     }
 
@@ -128,15 +128,15 @@ impl Intake {
         self.put(Event::Alarm(text));
     }
 
-    pub(super) fn gap(&self, why: Gap, lost: u64) {
+    pub(super) fn gap(&self, why: GapCause, lost: u64) {
         self.counts.gaps.fetch_add(1, Relaxed);
         self.put(Event::Gap { why, lost });
     }
 
     pub(super) fn put(&self, event: Event) {
         match self.sink.put(event) {
-            Put::Kept | Put::Stale => {}
-            Put::Dropped => {
+            EnqueueResult::Queued | EnqueueResult::Stale => {}
+            EnqueueResult::Dropped => {
                 self.counts.dropped.fetch_add(1, Relaxed);
             }
         }

@@ -2,9 +2,9 @@
 //!
 //! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO,
 //! then RESUME or IDENTIFY, heartbeats, and a reconnect after each end. Every connection has
-//! [`ANSWER_WITHIN`] to READY or RESUMED; otherwise it is ended, and a new session is identified. `ask`
-//! requests the gateway address, and [`Base::gateway`] checks it, also for RESUME. The event consumer cannot
-//! delay a heartbeat: the queue (`pipe`) is bounded and drops.
+//! [`READY_TIMEOUT`] to READY or RESUMED; otherwise it is ended, and a new session is identified. `ask`
+//! requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
+//! consumer cannot delay a heartbeat: the queue (`pipe`) is bounded and drops.
 //!
 //! Shards: as many as the service recommends, all in this process, each as a task; they identify one after
 //! the other ([`IdentifyPace`]). A bot in too many guilds for one process would need several gateways, each
@@ -17,16 +17,16 @@ mod payload;
 mod pipe;
 mod shard;
 
-pub use intake::{Counts, CountsNow};
-pub use pipe::{Events, Sink, pipe};
+pub use intake::{SessionCounters, SessionCounts};
+pub use pipe::{EventReceiver, EventSender, event_channel};
 
-use crate::core::base::{Base, Refused};
-use crate::core::closes::Failure;
+use crate::core::base::{BaseUrl, BaseUrlError};
+use crate::core::closes::FatalGatewayError;
 use crate::core::event::Event;
 use crate::core::pace::{Backoff, IdentifyPace};
 use acp_shared::redact::Secret;
-use ask::Asked;
-use intake::Intake;
+use ask::GatewayLookup;
+use intake::EventIntake;
 use shard::{Driver, SharedState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,23 +36,23 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Time from the start of a connection to READY or RESUMED.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+pub const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Settings of the connection of one bot.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SessionSettings {
     /// The bot's token.
     pub token: Secret,
     /// Address of Discord.
-    pub base: Base,
+    pub base: BaseUrl,
     /// True if the intents include direct messages.
     pub direct_messages: bool,
     /// Number of shards; `None` asks the service.
     pub shards: Option<u32>,
-    /// Time from the start of a connection to READY or RESUMED: [`ANSWER_WITHIN`], or less in a test.
-    pub answer_within: Duration,
+    /// Time from the start of a connection to READY or RESUMED: [`READY_TIMEOUT`], or less in a test.
+    pub ready_timeout: Duration,
     /// Counters of the connection.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<SessionCounters>,
 }
 
 /// Monotonic clock of the protocol, in milliseconds since its start.
@@ -73,8 +73,12 @@ impl Clock {
 /// connection would be of no use. Puts events into `sink` without waiting.
 ///
 /// # Errors
-/// [`Failure`], which is also sent as [`Event::Failed`].
-pub async fn run(settings: Settings, stop: CancellationToken, sink: Sink) -> Result<(), Failure> {
+/// [`FatalGatewayError`], which is also sent as [`Event::Failed`].
+pub async fn run(
+    settings: SessionSettings,
+    stop: CancellationToken,
+    sink: EventSender,
+) -> Result<(), FatalGatewayError> {
     let stop = stop.child_token();
     let shards = serve(settings, stop.clone(), sink.clone());
     tokio::pin!(shards);
@@ -93,15 +97,19 @@ pub async fn run(settings: Settings, stop: CancellationToken, sink: Sink) -> Res
 }
 
 /// Starts the shards and waits until all have ended. If one ends, the others are stopped.
-async fn serve(settings: Settings, stop: CancellationToken, sink: Sink) -> Result<(), Failure> {
-    let client = ask::client(&settings.base).map_err(refused)?;
-    let intake = Arc::new(Intake::new(sink, Arc::clone(&settings.counts)));
+async fn serve(
+    settings: SessionSettings,
+    stop: CancellationToken,
+    sink: EventSender,
+) -> Result<(), FatalGatewayError> {
+    let client = ask::client(&settings.base).map_err(base_url_failure)?;
+    let intake = Arc::new(EventIntake::new(sink, Arc::clone(&settings.counts)));
     let first = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         first = ask_first(&client, &settings, &intake) => first,
     };
     let (url, shards) = first?;
-    let pace = Arc::new(Mutex::new(IdentifyPace::of_shards(shards)));
+    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(shards)));
     let clock = Clock(Instant::now());
     let shared = SharedState { settings, client, stop: stop.clone(), intake, pace, clock };
     let mut tasks = JoinSet::new();
@@ -110,7 +118,7 @@ async fn serve(settings: Settings, stop: CancellationToken, sink: Sink) -> Resul
     }
     let mut result = Ok(());
     while let Some(ended) = tasks.join_next().await {
-        let ended = ended.unwrap_or_else(|error| Err(panicked(&error)));
+        let ended = ended.unwrap_or_else(|error| Err(task_failure(&error)));
         stop.cancel();
         result = result.and(ended);
     }
@@ -120,31 +128,31 @@ async fn serve(settings: Settings, stop: CancellationToken, sink: Sink) -> Resul
 /// Requests the gateway address and the number of shards until there is a response.
 async fn ask_first(
     client: &reqwest::Client,
-    settings: &Settings,
-    intake: &Intake,
-) -> Result<(String, u32), Failure> {
+    settings: &SessionSettings,
+    intake: &EventIntake,
+) -> Result<(String, u32), FatalGatewayError> {
     let mut backoff = Backoff::default();
     loop {
         let (why, after) = match ask::gateway(client, settings, None).await {
-            Asked::At { url, shards } => return Ok((url, shards)),
-            Asked::Refused(failure) => return Err(failure),
-            Asked::Later { why, after } => (why, after),
+            GatewayLookup::Available { url, shards } => return Ok((url, shards)),
+            GatewayLookup::Failed(failure) => return Err(failure),
+            GatewayLookup::RetryLater { why, after } => (why, after),
         };
-        let pause = after.max(Duration::from_millis(backoff.failed()));
+        let pause = after.max(Duration::from_millis(backoff.record_failure()));
         tracing::warn!(why, pause_ms = pause.as_millis(), "gateway address unknown");
         intake.put(Event::Disconnected { why });
         tokio::time::sleep(pause).await;
     }
 }
 
-fn panicked(error: &JoinError) -> Failure {
-    let then = "Start again, and report it with the log.".to_owned();
-    Failure { code: None, what: format!("a task of the connection ended: {error}"), then }
+fn task_failure(error: &JoinError) -> FatalGatewayError {
+    let remedy = "Start again, and report it with the log.".to_owned();
+    FatalGatewayError { code: None, cause: format!("a task of the connection ended: {error}"), remedy }
 }
 
 /// Creates the failure for a refused address.
-fn refused(refused: Refused) -> Failure {
-    let then =
+fn base_url_failure(refused: BaseUrlError) -> FatalGatewayError {
+    let remedy =
         "Correct the base URL, or leave it out to talk to Discord itself; then start again.".to_owned();
-    Failure { code: None, what: refused.to_string(), then }
+    FatalGatewayError { code: None, cause: refused.to_string(), remedy }
 }

@@ -1,6 +1,6 @@
 //! Payloads of the gateway as JSON text.
 
-use crate::core::shard::{Frame, Payload};
+use crate::core::shard::{Frame, OutgoingPayload};
 use acp_shared::redact::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -50,11 +50,11 @@ fn frame(envelope: Envelope) -> Option<Frame> {
 
 impl ShardIdentity {
     /// Writes a payload to the service. The text of IDENTIFY and RESUME holds the token.
-    pub(super) fn encode(&self, payload: &Payload) -> String {
+    pub(super) fn encode(&self, payload: &OutgoingPayload) -> String {
         let (op, data) = match payload {
-            Payload::Heartbeat(seq) => (Opcode::Heartbeat, json!(seq)),
-            Payload::Identify => (Opcode::Identify, self.identify()),
-            Payload::Resume { session, seq } => {
+            OutgoingPayload::Heartbeat(seq) => (Opcode::Heartbeat, json!(seq)),
+            OutgoingPayload::Identify => (Opcode::Identify, self.identify()),
+            OutgoingPayload::Resume { session, seq } => {
                 let data = json!({ "token": self.token.expose(), "session_id": session, "seq": seq });
                 (Opcode::Resume, data)
             }
@@ -93,18 +93,18 @@ mod tests {
         ShardIdentity { token, direct_messages: true, shard: 1, shards: 2 }
     }
 
-    fn encoded(payload: &Payload) -> Value {
+    fn encoded(payload: &OutgoingPayload) -> Value {
         serde_json::from_str(&identity().encode(payload)).expect("json")
     }
 
     #[test]
     fn payloads_are_as_documented() {
-        assert_eq!(encoded(&Payload::Heartbeat(None)), json!({ "op": 1, "d": null }));
-        assert_eq!(encoded(&Payload::Heartbeat(Some(7))), json!({ "op": 1, "d": 7 }));
-        let resume = Payload::Resume { session: "s".to_owned(), seq: 7 };
+        assert_eq!(encoded(&OutgoingPayload::Heartbeat(None)), json!({ "op": 1, "d": null }));
+        assert_eq!(encoded(&OutgoingPayload::Heartbeat(Some(7))), json!({ "op": 1, "d": 7 }));
+        let resume = OutgoingPayload::Resume { session: "s".to_owned(), seq: 7 };
         let data = json!({ "token": "hunter2", "session_id": "s", "seq": 7 });
         assert_eq!(encoded(&resume), json!({ "op": 6, "d": data }));
-        let identify = encoded(&Payload::Identify);
+        let identify = encoded(&OutgoingPayload::Identify);
         let intents: u64 = 1 | 1 << 9 | 1 << 12 | 1 << 15;
         assert_eq!((&identify["op"], &identify["d"]["intents"]), (&json!(2), &json!(intents)));
         assert_eq!((&identify["d"]["shard"], &identify["d"]["compress"]), (&json!([1, 2]), &json!(false)));

@@ -1,24 +1,24 @@
-//! Two ends of the event queue: [`Sink`] and [`Events`].
+//! Two ends of the event queue: [`EventSender`] and [`EventReceiver`].
 
 use crate::core::event::Event;
-use crate::core::queue::{Put, Queue};
+use crate::core::queue::{EnqueueResult, EventQueue};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct EventChannel {
+    queue: Mutex<EventQueue>,
     /// Notified when an event is added.
     more: Notify,
     /// Cancelled when the consumer is dropped.
-    deaf: CancellationToken,
+    consumer_gone: CancellationToken,
     /// Cancelled when the last producer is dropped.
-    over: CancellationToken,
+    producers_gone: CancellationToken,
 }
 
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl EventChannel {
+    fn queue(&self) -> MutexGuard<'_, EventQueue> {
         // The queue is consistent after each call, so a poisoned lock is harmless.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -26,15 +26,15 @@ impl Shared {
 
 /// Producer end of the queue. Dropping the last clone ends the stream.
 #[derive(Debug, Clone)]
-pub struct Sink {
-    shared: Arc<Shared>,
-    _last: Arc<Last>,
+pub struct EventSender {
+    shared: Arc<EventChannel>,
+    _guard: Arc<ProducerGuard>,
 }
 
 #[derive(Debug)]
-struct Last(CancellationToken);
+struct ProducerGuard(CancellationToken);
 
-impl Drop for Last {
+impl Drop for ProducerGuard {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -42,26 +42,29 @@ impl Drop for Last {
 
 /// Consumer end of the queue, in order.
 #[derive(Debug)]
-pub struct Events {
-    shared: Arc<Shared>,
+pub struct EventReceiver {
+    shared: Arc<EventChannel>,
 }
 
 /// Creates a queue with this capacity, and a tenth of it as a reserve for clicks and commands.
 #[must_use]
-pub fn pipe(room: usize) -> (Sink, Events) {
-    let over = CancellationToken::new();
-    let shared = Arc::new(Shared {
-        queue: Mutex::new(Queue::new(room, room / 10 + 1)),
+pub fn event_channel(capacity: usize) -> (EventSender, EventReceiver) {
+    let producers_gone = CancellationToken::new();
+    let shared = Arc::new(EventChannel {
+        queue: Mutex::new(EventQueue::new(capacity, capacity / 10 + 1)),
         more: Notify::new(),
-        deaf: CancellationToken::new(),
-        over: over.clone(),
+        consumer_gone: CancellationToken::new(),
+        producers_gone: producers_gone.clone(),
     });
-    (Sink { shared: Arc::clone(&shared), _last: Arc::new(Last(over)) }, Events { shared })
+    (
+        EventSender { shared: Arc::clone(&shared), _guard: Arc::new(ProducerGuard(producers_gone)) },
+        EventReceiver { shared },
+    )
 }
 
-impl Sink {
+impl EventSender {
     /// Adds an event without waiting.
-    pub fn put(&self, event: Event) -> Put {
+    pub fn put(&self, event: Event) -> EnqueueResult {
         let put = self.shared.queue().put(event);
         self.shared.more.notify_one();
         put
@@ -69,25 +72,25 @@ impl Sink {
 
     /// Waits until the consumer is dropped.
     pub async fn closed(&self) {
-        self.shared.deaf.cancelled().await;
+        self.shared.consumer_gone.cancelled().await;
     }
 }
 
-impl Events {
+impl EventReceiver {
     /// Returns the next event, or `None` when all producers are dropped and the queue is empty.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             // Read before the queue, so that events added before the end are still returned.
-            let over = self.shared.over.is_cancelled();
+            let producers_gone = self.shared.producers_gone.is_cancelled();
             if let Some(event) = self.shared.queue().take() {
                 return Some(event);
             }
-            if over {
+            if producers_gone {
                 return None;
             }
             tokio::select! {
                 () = self.shared.more.notified() => {}
-                () = self.shared.over.cancelled() => {}
+                () = self.shared.producers_gone.cancelled() => {}
             }
         }
     }
@@ -99,9 +102,9 @@ impl Events {
     }
 }
 
-impl Drop for Events {
+impl Drop for EventReceiver {
     fn drop(&mut self) {
-        self.shared.deaf.cancel();
+        self.shared.consumer_gone.cancel();
     }
 }
 
@@ -118,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_put_before_the_end_is_taken() {
-        let (sink, mut events) = pipe(8);
+        let (sink, mut events) = event_channel(8);
         let other = sink.clone();
         let put = tokio::spawn(async move {
             for id in 0..3 {
@@ -136,7 +139,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_puts_learns_that_nobody_takes() {
-        let (sink, events) = pipe(8);
+        let (sink, events) = event_channel(8);
         drop(events);
         sink.closed().await;
     }

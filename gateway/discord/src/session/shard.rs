@@ -1,14 +1,14 @@
 //! Driver of one shard: performs the instructions of its state machine ([`crate::core::shard`]).
 
-use super::ask::{self, Asked};
+use super::ask::{self, GatewayLookup};
 use super::connection::{Connection, Received};
-use super::intake::Intake;
+use super::intake::EventIntake;
 use super::payload::{self, ShardIdentity};
-use super::{Clock, Settings};
-use crate::core::closes::Failure;
-use crate::core::event::{Event, Gap};
+use super::{Clock, SessionSettings};
+use crate::core::closes::FatalGatewayError;
+use crate::core::event::{Event, GapCause};
 use crate::core::pace::IdentifyPace;
-use crate::core::shard::{CLOSE_NORMAL, End, Frame, Output, Payload, Reconnect, Shard};
+use crate::core::shard::{CLOSE_NORMAL, Disconnect, Frame, OutgoingPayload, Output, Reconnect, Shard};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 /// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the
 /// other.
-type Turn = Option<OwnedMutexGuard<IdentifyPace>>;
+type IdentifyPermit = Option<OwnedMutexGuard<IdentifyPace>>;
 
 /// State shared by all shards of a bot.
 #[derive(Clone)]
 pub(super) struct SharedState {
-    pub(super) settings: Settings,
+    pub(super) settings: SessionSettings,
     pub(super) client: reqwest::Client,
     pub(super) stop: CancellationToken,
-    pub(super) intake: Arc<Intake>,
+    pub(super) intake: Arc<EventIntake>,
     pub(super) pace: Arc<Mutex<IdentifyPace>>,
     pub(super) clock: Clock,
 }
@@ -42,24 +42,24 @@ pub(super) struct Driver {
 /// End of a connection.
 enum ConnectionEnd {
     Stopped,
-    Failed(Failure),
+    Failed(FatalGatewayError),
     Lost(Reconnect),
 }
 
 impl Driver {
     /// The driver of shard `number` of `shards`, with the address of the gateway.
     pub(super) fn new(shared: SharedState, number: u32, shards: u32, url: String) -> Self {
-        let Settings { token, base, direct_messages, answer_within, .. } = shared.settings.clone();
-        let answer_ms = u64::try_from(answer_within.as_millis()).unwrap_or(u64::MAX);
+        let SessionSettings { token, base, direct_messages, ready_timeout, .. } = shared.settings.clone();
+        let ready_timeout_ms = u64::try_from(ready_timeout.as_millis()).unwrap_or(u64::MAX);
         let identity = ShardIdentity { token, direct_messages, shard: number, shards };
-        Self { shard: Shard::new(number, base, answer_ms), identity, url: Some(url), shared }
+        Self { shard: Shard::new(number, base, ready_timeout_ms), identity, url: Some(url), shared }
     }
 
     /// Runs one connection after the other until the driver is stopped.
     ///
     /// # Errors
-    /// [`Failure`] if a new connection would end in the same way.
-    pub(super) async fn run(mut self) -> Result<(), Failure> {
+    /// [`FatalGatewayError`] if a new connection would end in the same way.
+    pub(super) async fn run(mut self) -> Result<(), FatalGatewayError> {
         let stop = self.shared.stop.clone();
         let mut pause = Duration::ZERO;
         loop {
@@ -67,14 +67,14 @@ impl Driver {
                 () = stop.cancelled() => return Ok(()),
                 ready = self.prepare(pause) => ready,
             };
-            let (url, turn) = ready?;
-            let lost = match self.serve(&url, turn).await {
+            let (url, permit) = ready?;
+            let lost = match self.serve(&url, permit).await {
                 ConnectionEnd::Stopped => return Ok(()),
                 ConnectionEnd::Failed(failure) => return Err(failure),
                 ConnectionEnd::Lost(lost) => lost,
             };
             pause = Duration::from_millis(lost.after_ms);
-            if lost.ask {
+            if lost.needs_url {
                 self.url = None;
             }
             self.report(lost.why, pause, lost.resume);
@@ -92,26 +92,26 @@ impl Driver {
     }
 
     /// Waits for the pause, and gets the address and the permission for the next connection.
-    async fn prepare(&mut self, pause: Duration) -> Result<(String, Turn), Failure> {
+    async fn prepare(&mut self, pause: Duration) -> Result<(String, IdentifyPermit), FatalGatewayError> {
         tokio::time::sleep(pause).await;
         while self.url.is_none() {
-            let sessions = u32::from(!self.shard.resumes());
+            let sessions = u32::from(!self.shard.can_resume());
             match ask::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
-                Asked::At { url, .. } => self.url = Some(url),
-                Asked::Refused(failure) => return Err(failure),
-                Asked::Later { why, after } => {
-                    let pause = after.max(Duration::from_millis(self.shard.failed()));
-                    self.report(why, pause, self.shard.resumes());
+                GatewayLookup::Available { url, .. } => self.url = Some(url),
+                GatewayLookup::Failed(failure) => return Err(failure),
+                GatewayLookup::RetryLater { why, after } => {
+                    let pause = after.max(Duration::from_millis(self.shard.record_failure()));
+                    self.report(why, pause, self.shard.can_resume());
                     tokio::time::sleep(pause).await;
                 }
             }
         }
         let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
-        let turn = if self.shard.resumes() { None } else { Some(self.turn().await) };
-        Ok((url.unwrap_or_default(), turn))
+        let permit = if self.shard.can_resume() { None } else { Some(self.acquire_permit().await) };
+        Ok((url.unwrap_or_default(), permit))
     }
 
-    async fn turn(&self) -> OwnedMutexGuard<IdentifyPace> {
+    async fn acquire_permit(&self) -> OwnedMutexGuard<IdentifyPace> {
         let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
         let wait = pace.until_next(self.shared.clock.now());
         tokio::time::sleep(Duration::from_millis(wait)).await;
@@ -119,9 +119,9 @@ impl Driver {
     }
 
     /// Opens a connection and runs its protocol to the end.
-    async fn serve(&mut self, url: &str, mut turn: Turn) -> ConnectionEnd {
+    async fn serve(&mut self, url: &str, mut permit: IdentifyPermit) -> ConnectionEnd {
         let stop = self.shared.stop.clone();
-        self.shard.connecting(self.shared.clock.now());
+        self.shard.begin_connection(self.shared.clock.now());
         let opened = tokio::select! {
             () = stop.cancelled() => return ConnectionEnd::Stopped,
             () = self.due() => Err("it took too long".to_owned()),
@@ -129,7 +129,7 @@ impl Driver {
         };
         let mut connection = match opened {
             Ok(connection) => connection,
-            Err(why) => return self.ended(End::NotConnected(why)),
+            Err(why) => return self.end_connection(Disconnect::NotConnected(why)),
         };
         loop {
             let received = tokio::select! {
@@ -145,15 +145,15 @@ impl Driver {
                 None => self.shard.tick(now),
                 Some(Received::Text(text)) => self.shard.frame(now, payload::decode(&text), chance()),
                 Some(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
-                Some(Received::End(end)) => return self.ended(end),
+                Some(Received::End(end)) => return self.end_connection(end),
             };
             for output in outputs {
                 match output {
-                    Output::Event { kind, read } => self.shared.intake.take(&kind, read),
-                    Output::Gap(lost) => self.shared.intake.gap(Gap::Skipped, lost),
+                    Output::Event { kind, read } => self.shared.intake.accept(&kind, read),
+                    Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
                     Output::Send(payload) => {
-                        if let Err(end) = self.send(&mut connection, &payload, &mut turn).await {
-                            return self.ended(end);
+                        if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
+                            return self.end_connection(end);
                         }
                     }
                     Output::Reconnect(lost) => {
@@ -167,8 +167,8 @@ impl Driver {
         }
     }
 
-    fn ended(&mut self, end: End) -> ConnectionEnd {
-        match self.shard.ended(self.shared.clock.now(), end) {
+    fn end_connection(&mut self, end: Disconnect) -> ConnectionEnd {
+        match self.shard.connection_ended(self.shared.clock.now(), end) {
             Ok(lost) => ConnectionEnd::Lost(lost),
             Err(failure) => ConnectionEnd::Failed(failure),
         }
@@ -182,12 +182,17 @@ impl Driver {
         }
     }
 
-    async fn send(&self, connection: &mut Connection, payload: &Payload, turn: &mut Turn) -> Result<(), End> {
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        payload: &OutgoingPayload,
+        permit: &mut IdentifyPermit,
+    ) -> Result<(), Disconnect> {
         let sent = connection.send(self.identity.encode(payload)).await;
-        if *payload == Payload::Identify {
+        if *payload == OutgoingPayload::Identify {
             // Counted whether or not it was received.
-            self.shared.intake.identified();
-            let count = turn.take().and_then(|mut pace| pace.began(self.shared.clock.now()));
+            self.shared.intake.record_identify();
+            let count = permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
             count.into_iter().for_each(|count| self.shared.intake.alarm(count));
         }
         sent

@@ -1,12 +1,12 @@
 //! Discord's rate limits, in real time.
 
 use crate::server::{CARD, FINAL, Reply, Server, new_message};
-use acp_discord::core::errors::Meaning;
-use acp_discord::core::headers::Scope;
+use acp_discord::core::errors::RejectionKind;
+use acp_discord::core::headers::RateLimitScope;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::Body;
+use acp_discord::core::message::MessageBody;
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{Fault, Rest, Turn};
+use acp_discord::rest::{QueueOptions, RestClient, RestError};
 use std::time::{Duration, Instant};
 
 const HERE: Snowflake = Snowflake(1);
@@ -43,7 +43,7 @@ async fn a_refusal_for_now_is_waited_out() {
     assert_eq!(bodies, ["n", "n"]);
     let counts = rest.counts();
     assert_eq!(
-        (counts.limited.get(&Scope::User), counts.retries.get("create_message")),
+        (counts.limited.get(&RateLimitScope::User), counts.retries.get("create_message")),
         (Some(&1), Some(&1))
     );
     assert_eq!(counts.requests.get(&("create_message", "done")), Some(&1));
@@ -53,10 +53,10 @@ async fn a_refusal_for_now_is_waited_out() {
 async fn who_would_wait_too_long_is_told_how_long() {
     let server = Server::list(vec![Reply::limited(30.0, false)]).await;
     let rest = server.rest();
-    let hasty = Turn::new(Priority::Card, Duration::from_secs(2));
+    let hasty = QueueOptions::new(Priority::Card, Duration::from_secs(2));
     let begin = Instant::now();
     let limited = rest.create_message(HERE, &new_message("n", "x"), hasty).await;
-    let Err(Fault::Limited { retry_after }) = limited else { panic!("{limited:?}") };
+    let Err(RestError::Limited { retry_after }) = limited else { panic!("{limited:?}") };
     assert!(
         retry_after > Duration::from_secs(25) && retry_after <= Duration::from_secs(30),
         "{retry_after:?}"
@@ -64,7 +64,7 @@ async fn who_would_wait_too_long_is_told_how_long() {
     assert!(begin.elapsed() < Duration::from_secs(20));
     // The next request is limited without being sent.
     let limited = rest.create_message(HERE, &new_message("n", "x"), hasty).await;
-    assert!(matches!(limited, Err(Fault::Limited { .. })), "{limited:?}");
+    assert!(matches!(limited, Err(RestError::Limited { .. })), "{limited:?}");
     assert_eq!(server.lines().len(), 1);
 }
 
@@ -82,7 +82,7 @@ async fn a_global_limit_holds_everything_back_but_answers_to_interactions() {
     let callback = async {
         server.reached(1).await;
         let token = acp_shared::redact::Secret::new("open".to_owned());
-        rest.callback(Snowflake(9), &token, &acp_discord::core::message::Callback::UpdateLater).await
+        rest.callback(Snowflake(9), &token, &acp_discord::core::message::Callback::DeferredUpdate).await
     };
     let other = async {
         server.reached(2).await;
@@ -112,14 +112,14 @@ async fn edits_of_old_messages_wait_by_themselves() {
     })
     .await;
     let rest = server.rest();
-    let card = Turn::new(Priority::Card, Duration::from_secs(5));
+    let card = QueueOptions::new(Priority::Card, Duration::from_secs(5));
     for _ in 0..2 {
-        let edited = rest.edit_message(HERE, old, &Body::text("x"), card).await;
+        let edited = rest.edit_message(HERE, old, &MessageBody::text("x"), card).await;
         assert!(
-            matches!(edited, Err(Fault::Limited { retry_after }) if retry_after > card.patience),
+            matches!(edited, Err(RestError::Limited { retry_after }) if retry_after > card.max_wait),
             "{edited:?}"
         );
-        assert_eq!(rest.edit_message(HERE, young, &Body::text("x"), card).await, Ok(()));
+        assert_eq!(rest.edit_message(HERE, young, &MessageBody::text("x"), card).await, Ok(()));
     }
     let of_old = server.lines().iter().filter(|line| line.ends_with(&format!("/{old}"))).count();
     assert_eq!(of_old, 1, "{:?}", server.lines());
@@ -130,7 +130,7 @@ async fn a_second_has_no_more_requests_than_it_may() {
     let server = Server::start(|_, _| Reply::message(10)).await;
     let mut settings = server.settings();
     settings.per_second = 10;
-    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
     let sends = (0..30_u64).map(|n| {
         let rest = rest.clone();
         tokio::spawn(
@@ -157,7 +157,7 @@ async fn a_refused_token_stops_everything_until_there_is_another() {
     let rest = server.rest();
     for _ in 0..3 {
         let fault = rest.create_message(HERE, &new_message("n", "x"), FINAL).await.err();
-        assert_eq!(fault.and_then(|fault| fault.meaning()), Some(Meaning::Unauthorized));
+        assert_eq!(fault.and_then(|fault| fault.rejection_kind()), Some(RejectionKind::Unauthorized));
     }
     assert_eq!(server.lines().len(), 1);
     assert!(rest.counts().unauthorized);
@@ -171,15 +171,15 @@ async fn a_refused_token_stops_everything_until_there_is_another() {
 async fn too_many_refusals_stop_requests_before_discord_does() {
     let server = Server::start(|_, _| Reply::error(403, 50013)).await;
     let mut settings = server.settings();
-    settings.refusals = 3;
-    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    settings.max_invalid_requests = 3;
+    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
     for n in 0..3 {
-        let fault = rest.edit_message(Snowflake(n), Snowflake(5), &Body::text("x"), CARD).await.err();
-        assert_eq!(fault.and_then(|fault| fault.meaning()), Some(Meaning::Forbidden));
+        let fault = rest.edit_message(Snowflake(n), Snowflake(5), &MessageBody::text("x"), CARD).await.err();
+        assert_eq!(fault.and_then(|fault| fault.rejection_kind()), Some(RejectionKind::Forbidden));
     }
-    let limited = rest.edit_message(HERE, Snowflake(5), &Body::text("x"), CARD).await;
+    let limited = rest.edit_message(HERE, Snowflake(5), &MessageBody::text("x"), CARD).await;
     assert!(
-        matches!(limited, Err(Fault::Limited { retry_after }) if retry_after > Duration::from_secs(500)),
+        matches!(limited, Err(RestError::Limited { retry_after }) if retry_after > Duration::from_secs(500)),
         "{limited:?}"
     );
     assert_eq!(server.lines().len(), 3);

@@ -1,19 +1,19 @@
 //! Lost responses, and the outcome that is reported.
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, message, new_message};
-use acp_discord::core::base::Base;
-use acp_discord::core::errors::Meaning;
+use acp_discord::core::base::BaseUrl;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Body, Callback};
-use acp_discord::rest::{Fault, Posted, Proof, Rest};
+use acp_discord::core::message::{Callback, MessageBody};
+use acp_discord::rest::{Proof, RestClient, RestError, SentMessage};
 use acp_shared::redact::Secret;
 use std::time::{Duration, Instant};
 
 const HERE: Snowflake = Snowflake(1);
 
-fn uncertain<T: std::fmt::Debug>(result: Result<T, Fault>) -> String {
+fn uncertain<T: std::fmt::Debug>(result: Result<T, RestError>) -> String {
     match result {
-        Err(Fault::Uncertain { why }) => why,
+        Err(RestError::Uncertain { why }) => why,
         other => panic!("not uncertain: {other:?}"),
     }
 }
@@ -30,8 +30,8 @@ async fn a_message_whose_answer_is_lost_is_uncertain_and_sent_once() {
     ] {
         let server = Server::list(vec![reply]).await;
         let mut settings = server.settings();
-        settings.whole = Duration::from_millis(400);
-        let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+        settings.request_timeout = Duration::from_millis(400);
+        let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
         uncertain(rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await);
         assert_eq!(server.lines(), ["POST /api/v10/channels/1/messages"], "{row}");
     }
@@ -46,9 +46,9 @@ async fn an_echo_is_proof() {
         tokio::spawn(async move { rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await })
     };
     server.reached(1).await;
-    rest.echo("n1", Snowflake(77));
+    rest.record_sent_nonce("n1", Snowflake(77));
     server.open();
-    let posted = Posted { id: Snowflake(77), proof: Proof::Echo };
+    let posted = SentMessage { id: Snowflake(77), proof: Proof::GatewayEvent };
     assert_eq!(sending.await.ok(), Some(Ok(posted)));
 }
 
@@ -60,12 +60,12 @@ async fn what_never_left_is_known_not_to_have_been_sent() {
     drop(listener);
     let server = Server::list(Vec::new()).await;
     let mut settings = server.settings();
-    settings.base = Base::parse(&format!("http://127.0.0.1:{port}")).unwrap_or_else(|e| panic!("{e}"));
-    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    settings.base = BaseUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap_or_else(|e| panic!("{e}"));
+    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
     match rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await {
-        Err(Fault::Rejected(rejection)) => {
-            assert_eq!((rejection.meaning, rejection.status), (Meaning::NotSent, None));
-            assert!(rejection.again(), "{rejection}");
+        Err(RestError::Rejected(rejection)) => {
+            assert_eq!((rejection.kind, rejection.status), (RejectionKind::NotSent, None));
+            assert!(rejection.is_retryable(), "{rejection}");
         }
         other => panic!("{other:?}"),
     }
@@ -76,18 +76,18 @@ async fn what_does_no_harm_is_asked_once_more() {
     for lost in [Reply::Cut, Reply::text(500, ""), Reply::text(503, "{}")] {
         let server = Server::list(vec![lost.clone(), Reply::message(5)]).await;
         let rest = server.rest();
-        assert_eq!(rest.edit_message(HERE, Snowflake(5), &Body::text("x"), CARD).await, Ok(()));
+        assert_eq!(rest.edit_message(HERE, Snowflake(5), &MessageBody::text("x"), CARD).await, Ok(()));
         assert_eq!(server.lines().len(), 2);
         let server = Server::list(vec![lost.clone(), Reply::message(5)]).await;
         assert!(server.rest().message(HERE, Snowflake(5)).await.is_ok());
         let server = Server::list(vec![lost.clone()]).await;
         let rest = server.rest();
-        uncertain(rest.edit_message(HERE, Snowflake(5), &Body::text("x"), CARD).await);
+        uncertain(rest.edit_message(HERE, Snowflake(5), &MessageBody::text("x"), CARD).await);
         assert_eq!(server.lines().len(), 2);
         assert_eq!(rest.counts().retries.get("edit_message"), Some(&1));
         // The outcome of a read is never uncertain.
         let read = rest.message(HERE, Snowflake(5)).await;
-        assert!(matches!(read, Err(Fault::Rejected(ref r)) if r.again()), "{read:?}");
+        assert!(matches!(read, Err(RestError::Rejected(ref r)) if r.is_retryable()), "{read:?}");
     }
 }
 
@@ -95,11 +95,11 @@ async fn what_does_no_harm_is_asked_once_more() {
 async fn a_first_answer_to_an_interaction_is_in_time_or_given_up() {
     let server = Server::list(vec![Reply::Never]).await;
     let mut settings = server.settings();
-    settings.callback = Duration::from_millis(300);
-    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    settings.callback_timeout = Duration::from_millis(300);
+    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
     let begin = Instant::now();
     let token = Secret::new("open".to_owned());
-    uncertain(rest.callback(Snowflake(9), &token, &Callback::UpdateLater).await);
+    uncertain(rest.callback(Snowflake(9), &token, &Callback::DeferredUpdate).await);
     assert!(begin.elapsed() < PATIENT, "{:?}", begin.elapsed());
     assert_eq!(server.lines(), ["POST /api/v10/interactions/9/open/callback"]);
 }
@@ -119,9 +119,9 @@ async fn who_drops_a_request_leaves_no_trace() {
     }
     // The next request becomes the writer of the channel.
     let sent = rest.create_message(HERE, &new_message("n2", "two"), FINAL).await;
-    assert_eq!(sent, Ok(Posted { id: Snowflake(6), proof: Proof::Answer }));
+    assert_eq!(sent, Ok(SentMessage { id: Snowflake(6), proof: Proof::Response }));
     let counts = rest.counts();
-    assert_eq!((counts.waiting, counts.under_way), (0, 0));
+    assert_eq!((counts.waiting, counts.in_flight), (0, 0));
 }
 
 #[tokio::test]
@@ -129,8 +129,8 @@ async fn answers_beyond_all_measure_are_not_read() {
     let page = serde_json::Value::Array(vec![message(5, 7, "hello"); 50]);
     let server = Server::list(vec![Reply::json(200, page)]).await;
     let mut settings = server.settings();
-    settings.answer_bytes = 1000;
-    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    settings.max_response_bytes = 1000;
+    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
     let page = acp_discord::core::route::Page::Newest;
     let fault = rest.messages(HERE, page, 100).await.err();
     assert!(fault.is_some_and(|fault| fault.to_string().contains("1000 bytes")));

@@ -1,23 +1,23 @@
 //! Order of requests, over real sockets.
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
-use acp_discord::core::errors::Meaning;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Body, Persona};
+use acp_discord::core::message::{MessageBody, Persona};
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{Fault, Rest, Turn, Webhook};
+use acp_discord::rest::{QueueOptions, RestClient, RestError, Webhook};
 use acp_shared::redact::Secret;
 use std::time::Duration;
 
 const HERE: Snowflake = Snowflake(1);
 
-fn edit(rest: &Rest, text: &'static str) -> tokio::task::JoinHandle<Result<(), Fault>> {
+fn edit(rest: &RestClient, text: &'static str) -> tokio::task::JoinHandle<Result<(), RestError>> {
     let rest = rest.clone();
-    tokio::spawn(async move { rest.edit_message(HERE, Snowflake(5), &Body::text(text), CARD).await })
+    tokio::spawn(async move { rest.edit_message(HERE, Snowflake(5), &MessageBody::text(text), CARD).await })
 }
 
 /// Waits until this many requests are in the queue.
-async fn waiting(rest: &Rest, count: usize) {
+async fn waiting(rest: &RestClient, count: usize) {
     let wait = async {
         while rest.counts().waiting != count {
             tokio::task::yield_now().await;
@@ -39,7 +39,7 @@ async fn an_edit_that_waits_gives_way_and_a_final_waits_for_no_card() {
     let second = edit(&rest, "2");
     waiting(&rest, 1).await;
     let third = edit(&rest, "3");
-    assert_eq!(second.await.ok(), Some(Err(Fault::Superseded)));
+    assert_eq!(second.await.ok(), Some(Err(RestError::Superseded)));
     // The card has no response yet, and the final is sent all the same.
     assert!(rest.create_message(HERE, &new_message("n", "final"), FINAL).await.is_ok());
     server.open();
@@ -58,7 +58,9 @@ async fn what_is_owed_to_a_channel_goes_one_by_one() {
     let send = |nonce: &'static str, priority| {
         let rest = rest.clone();
         tokio::spawn(async move {
-            rest.create_message(HERE, &new_message(nonce, nonce), Turn::new(priority, PATIENT)).await.is_ok()
+            rest.create_message(HERE, &new_message(nonce, nonce), QueueOptions::new(priority, PATIENT))
+                .await
+                .is_ok()
         })
     };
     let mut sends = vec![send("first", Priority::Notice)];
@@ -102,7 +104,7 @@ async fn a_full_queue_says_so() {
     let server = Server::list(vec![Reply::Never]).await;
     let mut settings = server.settings();
     settings.queue = 1;
-    let rest = Rest::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
     let stuck = [edit(&rest, "1")];
     server.reached(1).await;
     let waits = {
@@ -111,7 +113,7 @@ async fn a_full_queue_says_so() {
     };
     waiting(&rest, 1).await;
     let limited = rest.create_message(HERE, &new_message("n", "x"), FINAL).await;
-    assert_eq!(limited, Err(Fault::Limited { retry_after: Duration::from_secs(1) }));
+    assert_eq!(limited, Err(RestError::Limited { retry_after: Duration::from_secs(1) }));
     // A dropped request frees its place.
     waits.abort();
     waiting(&rest, 0).await;
@@ -134,18 +136,30 @@ async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
     let waits = send(HERE);
     server.reached(1).await;
     waiting(&rest, 1).await;
-    rest.put_away(HERE, true);
+    rest.set_archived(HERE, true);
     // A webhook message would unarchive the thread as well.
     let hook = Webhook { id: Snowflake(8), token: Secret::new("t".to_owned()) };
-    let (body, persona) = (Body::text("n"), Persona::default());
+    let (body, persona) = (MessageBody::text("n"), Persona::default());
     let through = rest.execute_webhook(&hook, Some(HERE), Snowflake(3), &body, &persona, FINAL).await.err();
-    assert_eq!(through.as_ref().and_then(Fault::meaning), Some(Meaning::Archived), "{through:?}");
+    assert_eq!(
+        through.as_ref().and_then(RestError::rejection_kind),
+        Some(RejectionKind::Archived),
+        "{through:?}"
+    );
     let fault = waits.await.ok().and_then(Result::err);
-    assert_eq!(fault.as_ref().and_then(Fault::meaning), Some(Meaning::Archived), "{fault:?}");
+    assert_eq!(
+        fault.as_ref().and_then(RestError::rejection_kind),
+        Some(RejectionKind::Archived),
+        "{fault:?}"
+    );
     let at_once = send(HERE).await.ok().and_then(Result::err);
-    assert_eq!(at_once.as_ref().and_then(Fault::meaning), Some(Meaning::Archived), "{at_once:?}");
+    assert_eq!(
+        at_once.as_ref().and_then(RestError::rejection_kind),
+        Some(RejectionKind::Archived),
+        "{at_once:?}"
+    );
     assert!(matches!(send(Snowflake(2)).await, Ok(Ok(_))));
-    rest.put_away(HERE, false);
+    rest.set_archived(HERE, false);
     assert!(matches!(send(HERE).await, Ok(Ok(_))));
     assert_eq!(server.lines().len(), 3);
 }

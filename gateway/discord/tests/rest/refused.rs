@@ -2,11 +2,11 @@
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
 use acp_discord::core::embed::Embed;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Body, Callback, EPHEMERAL, File, Persona};
+use acp_discord::core::message::{Callback, EPHEMERAL, FileUpload, MessageBody, Persona};
 use acp_discord::core::route::Page;
-use acp_discord::rest::{Change, Fault, Webhook};
+use acp_discord::rest::{ChannelChanges, RestError, Webhook};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
 use serde_json::json;
@@ -14,27 +14,31 @@ use serde_json::json;
 const HERE: Snowflake = Snowflake(1);
 const IT: Snowflake = Snowflake(5);
 
-fn meaning<T: std::fmt::Debug>(result: Result<T, Fault>) -> Option<Meaning> {
-    result.err().and_then(|fault| fault.meaning())
+fn kind<T: std::fmt::Debug>(result: Result<T, RestError>) -> Option<RejectionKind> {
+    result.err().and_then(|fault| fault.rejection_kind())
 }
 
 #[tokio::test]
 async fn codes_mean_what_they_mean() {
     for (status, code, create, edit) in [
-        (404, 10003, Meaning::Gone(What::Channel), Meaning::Gone(What::Channel)),
-        (404, 10008, Meaning::SentAndDeleted, Meaning::Gone(What::Message)),
-        (403, 50001, Meaning::LostAccess, Meaning::LostAccess),
-        (403, 50013, Meaning::Forbidden, Meaning::Forbidden),
-        (400, 50083, Meaning::Archived, Meaning::Archived),
-        (400, 160_005, Meaning::Locked, Meaning::Locked),
-        (400, 50035, Meaning::Invalid, Meaning::Invalid),
-        (403, 0, Meaning::Forbidden, Meaning::Forbidden),
+        (404, 10003, RejectionKind::Gone(ResourceKind::Channel), RejectionKind::Gone(ResourceKind::Channel)),
+        (404, 10008, RejectionKind::SentAndDeleted, RejectionKind::Gone(ResourceKind::Message)),
+        (403, 50001, RejectionKind::LostAccess, RejectionKind::LostAccess),
+        (403, 50013, RejectionKind::Forbidden, RejectionKind::Forbidden),
+        (400, 50083, RejectionKind::Archived, RejectionKind::Archived),
+        (400, 160_005, RejectionKind::Locked, RejectionKind::Locked),
+        (400, 50035, RejectionKind::Invalid, RejectionKind::Invalid),
+        (403, 0, RejectionKind::Forbidden, RejectionKind::Forbidden),
     ] {
         let server = Server::list(vec![Reply::error(status, code)]).await;
         let rest = server.rest();
         let created = rest.create_message(HERE, &new_message("n", "x"), FINAL).await;
-        assert_eq!(meaning(created), Some(create), "{code}");
-        assert_eq!(meaning(rest.edit_message(HERE, IT, &Body::text("x"), CARD).await), Some(edit), "{code}");
+        assert_eq!(kind(created), Some(create), "{code}");
+        assert_eq!(
+            kind(rest.edit_message(HERE, IT, &MessageBody::text("x"), CARD).await),
+            Some(edit),
+            "{code}"
+        );
     }
 }
 
@@ -60,8 +64,8 @@ async fn a_thread_that_is_there_was_started() {
     assert!(second.is_ok_and(|started| started.id == IT && started.thread.is_none()));
     let body = server.asked().first().map(|asked| asked.json());
     assert_eq!(body, Some(json!({"name": "t", "auto_archive_duration": 1440})));
-    assert_eq!(meaning(rest.thread_from_message(HERE, IT, "t", 7, FINAL).await), Some(Meaning::Invalid));
-    assert_eq!(meaning(rest.thread(HERE, "", 60, false, FINAL).await), Some(Meaning::Invalid));
+    assert_eq!(kind(rest.thread_from_message(HERE, IT, "t", 7, FINAL).await), Some(RejectionKind::Invalid));
+    assert_eq!(kind(rest.thread(HERE, "", 60, false, FINAL).await), Some(RejectionKind::Invalid));
     assert_eq!(server.lines().len(), 2);
 }
 
@@ -79,26 +83,27 @@ async fn a_dead_webhook_is_never_asked_again() {
     })
     .await;
     let rest = server.rest();
-    let (body, persona) = (Body::text("x"), Persona::default());
-    let gone = Some(Meaning::Gone(What::Webhook));
+    let (body, persona) = (MessageBody::text("x"), Persona::default());
+    let gone = Some(RejectionKind::Gone(ResourceKind::Webhook));
     for _ in 0..2 {
         let sent = rest.execute_webhook(&hook(8, "t"), Some(IT), HERE, &body, &persona, FINAL).await;
-        assert_eq!(meaning(sent), gone);
+        assert_eq!(kind(sent), gone);
         let edited = rest.edit_webhook_message(&hook(8, "t"), None, IT, &body, CARD).await;
-        assert_eq!(meaning(edited), gone);
+        assert_eq!(kind(edited), gone);
         let sent = rest.execute_webhook(&hook(9, "old"), None, HERE, &body, &persona, FINAL).await;
-        assert_eq!(meaning(sent), gone);
+        assert_eq!(kind(sent), gone);
     }
     assert_eq!(server.lines().len(), 2, "{:?}", server.lines());
     // The same webhook with another token is usable, and the bot's own token was not refused.
     let sent = rest.execute_webhook(&hook(9, "new"), None, HERE, &body, &persona, FINAL).await;
     assert!(sent.is_ok(), "{sent:?}");
-    // A webhook with a refused token is tried once more after `revive`; one that does not exist is not.
+    // A webhook with a refused token is tried once more after `mark_webhook_alive`; one that does not exist
+    // is not.
     for (hook, requests) in [(hook(9, "old"), 4), (hook(8, "t"), 4)] {
-        rest.revive(&hook);
+        rest.mark_webhook_alive(&hook);
         for _ in 0..2 {
             let sent = rest.execute_webhook(&hook, None, HERE, &body, &persona, FINAL).await;
-            assert_eq!(meaning(sent), gone);
+            assert_eq!(kind(sent), gone);
         }
         assert_eq!(server.lines().len(), requests, "{:?}", server.lines());
     }
@@ -115,16 +120,16 @@ async fn a_dead_webhook_is_never_asked_again() {
 async fn what_discord_would_refuse_is_not_asked() {
     let server = Server::list(vec![Reply::message(10)]).await;
     let rest = server.rest();
-    let long = Body::text("x".repeat(2001));
-    let many = Body { embeds: vec![Embed::default(); 11], ..Body::text("x") };
-    for body in [&long, &many, &Body::default()] {
-        assert_eq!(meaning(rest.edit_message(HERE, IT, body, CARD).await), Some(Meaning::Invalid));
+    let long = MessageBody::text("x".repeat(2001));
+    let many = MessageBody { embeds: vec![Embed::default(); 11], ..MessageBody::text("x") };
+    for body in [&long, &many, &MessageBody::default()] {
+        assert_eq!(kind(rest.edit_message(HERE, IT, body, CARD).await), Some(RejectionKind::Invalid));
         let callback = Callback::Message(body.clone());
         let token = Secret::new("open".to_owned());
-        assert_eq!(meaning(rest.callback(IT, &token, &callback).await), Some(Meaning::Invalid));
+        assert_eq!(kind(rest.callback(IT, &token, &callback).await), Some(RejectionKind::Invalid));
     }
     let message = new_message(&"n".repeat(26), "x");
-    assert_eq!(meaning(rest.create_message(HERE, &message, FINAL).await), Some(Meaning::Invalid));
+    assert_eq!(kind(rest.create_message(HERE, &message, FINAL).await), Some(RejectionKind::Invalid));
     assert!(server.lines().is_empty());
 }
 
@@ -132,7 +137,7 @@ async fn what_discord_would_refuse_is_not_asked() {
 async fn every_body_notifies_nobody() {
     let server = Server::start(|_, _| Reply::message(10)).await;
     let rest = server.rest();
-    let (body, token) = (Body::text("@everyone"), Secret::new("open".to_owned()));
+    let (body, token) = (MessageBody::text("@everyone"), Secret::new("open".to_owned()));
     let hook = Webhook { id: Snowflake(8), token: token.clone() };
     let persona = Persona { name: Some("Codex".to_owned()), avatar_url: None };
     let results = [
@@ -141,7 +146,7 @@ async fn every_body_notifies_nobody() {
         rest.execute_webhook(&hook, None, HERE, &body, &persona, FINAL).await.map(|_| ()),
         rest.edit_webhook_message(&hook, None, IT, &body, CARD).await,
         rest.callback(IT, &token, &Callback::Message(body.clone())).await,
-        rest.callback(IT, &token, &Callback::Update(Body { flags: EPHEMERAL, ..body.clone() })).await,
+        rest.callback(IT, &token, &Callback::Update(MessageBody { flags: EPHEMERAL, ..body.clone() })).await,
         rest.edit_original(IT, &token, &body).await.map(|_| ()),
         rest.followup(IT, &token, &body).await.map(|_| ()),
     ];
@@ -157,7 +162,7 @@ async fn every_body_notifies_nobody() {
 #[tokio::test]
 async fn files_go_beside_the_message() {
     let server = Server::list(vec![Reply::limited(0.01, false), Reply::message(10)]).await;
-    let file = File {
+    let file = FileUpload {
         name: "turn.diff".to_owned(),
         content_type: "text/x-diff".to_owned(),
         description: String::new(),
@@ -219,7 +224,7 @@ async fn answers_are_read() {
     assert!(rest.application().await.is_ok_and(|app| app.reads_messages()));
     let channel = rest.channel(IT).await;
     assert!(channel.as_ref().is_ok_and(|c| c.is_thread() && c.last_message_id.is_none()), "{channel:?}");
-    let change = Change { archived: Some(false), ..Change::default() };
+    let change = ChannelChanges { archived: Some(false), ..ChannelChanges::default() };
     assert!(rest.modify_channel(IT, &change, FINAL).await.is_ok());
     assert!(rest.guild(Snowflake(2)).await.is_ok_and(|guild| guild.roles.len() == 1));
     assert!(rest.member(Snowflake(2), Snowflake(7)).await.is_ok_and(|member| member.roles == [Snowflake(2)]));
@@ -247,8 +252,8 @@ async fn a_history_is_read_past_what_cannot_be_read() {
     .await;
     let rest = server.rest();
     let history = rest.history(HERE, Snowflake(6), FINAL).await;
-    assert!(history.is_ok_and(|it| it.messages.len() == 1 && it.through == Snowflake(8) && !it.has_more));
-    assert_eq!(rest.counts().left_out, 1);
+    assert!(history.is_ok_and(|it| it.messages.len() == 1 && it.newest_id == Snowflake(8) && !it.has_more));
+    assert_eq!(rest.counts().unreadable, 1);
 }
 
 #[tokio::test]
@@ -265,6 +270,6 @@ async fn a_service_that_leads_elsewhere_is_not_followed() {
     let rest = server.rest();
     let fault = rest.gateway().await.err();
     assert!(fault.is_some_and(|fault| fault.to_string().contains("gateway.discord.gg")));
-    assert_eq!(meaning(rest.me().await), Some(Meaning::Invalid));
+    assert_eq!(kind(rest.me().await), Some(RejectionKind::Invalid));
     assert_eq!(server.lines().len(), 2);
 }

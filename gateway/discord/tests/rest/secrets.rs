@@ -1,15 +1,15 @@
 //! Tokens are in no output, and no token is sent to a route that does not need it.
 
 use crate::server::{CARD, FINAL, Reply, Server, TOKEN, new_message};
-use acp_discord::core::base::Base;
+use acp_discord::core::base::BaseUrl;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Body, Callback, Persona};
-use acp_discord::rest::{CannotStart, Rest, Settings, Webhook};
+use acp_discord::core::message::{Callback, MessageBody, Persona};
+use acp_discord::rest::{ClientSetupError, RestClient, RestSettings, Webhook};
 use acp_shared::redact::Secret;
 use std::time::Duration;
 
 #[tokio::test]
-async fn d14_no_fault_shows_a_token() {
+async fn no_fault_shows_a_token() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap_or_else(|e| panic!("{e}"));
     let port = closed.local_addr().map(|address| address.port()).unwrap_or_default();
     drop(closed);
@@ -19,23 +19,23 @@ async fn d14_no_fault_shows_a_token() {
     for reply in replies.into_iter().map(Some).chain([None]) {
         let server = Server::list(reply.clone().into_iter().collect()).await;
         let mut settings = server.settings();
-        settings.whole = Duration::from_millis(300);
-        settings.callback = Duration::from_millis(300);
+        settings.request_timeout = Duration::from_millis(300);
+        settings.callback_timeout = Duration::from_millis(300);
         if reply.is_none() {
             settings.base =
-                Base::parse(&format!("http://127.0.0.1:{port}")).unwrap_or_else(|e| panic!("{e}"));
+                BaseUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap_or_else(|e| panic!("{e}"));
         }
-        let rest = Rest::new(settings.clone()).unwrap_or_else(|e| panic!("{e}"));
+        let rest = RestClient::new(settings.clone()).unwrap_or_else(|e| panic!("{e}"));
         let hook = Webhook { id: Snowflake(8), token: Secret::new(hook_token.to_owned()) };
         let open = Secret::new(open_token.to_owned());
-        let (body, at) = (Body::text("x"), Snowflake(1));
+        let (body, at) = (MessageBody::text("x"), Snowflake(1));
         let persona = Persona::default();
         let mut shown = format!("{settings:?} {rest:?} {hook:?} {open:?}");
         let faults = [
             rest.create_message(at, &new_message("n", "x"), FINAL).await.err(),
             rest.execute_webhook(&hook, None, at, &body, &persona, FINAL).await.err(),
             rest.edit_webhook_message(&hook, None, at, &body, CARD).await.err(),
-            rest.callback(at, &open, &Callback::UpdateLater).await.err(),
+            rest.callback(at, &open, &Callback::DeferredUpdate).await.err(),
             rest.edit_original(at, &open, &body).await.err(),
             rest.followup(at, &open, &body).await.err(),
         ];
@@ -62,8 +62,8 @@ async fn requests_say_who_asks() {
 #[tokio::test]
 async fn a_token_that_cannot_be_one_is_refused_at_once() {
     for text in ["", " ", "two words", "line\nbreak", "t\u{e4}"] {
-        let base = Base::discord().unwrap_or_else(|e| panic!("{e}"));
-        let started = Rest::new(Settings::new(base, Secret::new(text.to_owned())));
-        assert_eq!(started.err(), Some(CannotStart::Token), "{text:?}");
+        let base = BaseUrl::discord().unwrap_or_else(|e| panic!("{e}"));
+        let started = RestClient::new(RestSettings::new(base, Secret::new(text.to_owned())));
+        assert_eq!(started.err(), Some(ClientSetupError::Token), "{text:?}");
     }
 }

@@ -1,9 +1,9 @@
 //! Scripted HTTP server that records its requests.
 
-use acp_discord::core::base::Base;
-use acp_discord::core::message::{Body, NewMessage};
+use acp_discord::core::base::BaseUrl;
+use acp_discord::core::message::{MessageBody, NewMessage};
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{Rest, Settings, Turn};
+use acp_discord::rest::{QueueOptions, RestClient, RestSettings};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -20,12 +20,12 @@ use tokio::sync::Notify;
 
 pub(crate) const TOKEN: &str = "bot-token.is_secret";
 pub(crate) const PATIENT: Duration = Duration::from_secs(20);
-pub(crate) const FINAL: Turn = Turn::new(Priority::Final, PATIENT);
-pub(crate) const CARD: Turn = Turn::new(Priority::Card, PATIENT);
+pub(crate) const FINAL: QueueOptions = QueueOptions::new(Priority::Final, PATIENT);
+pub(crate) const CARD: QueueOptions = QueueOptions::new(Priority::Card, PATIENT);
 
 /// Received request.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, String)>,
@@ -33,7 +33,7 @@ pub(crate) struct Asked {
     pub(crate) at: Instant,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
@@ -105,10 +105,10 @@ pub(crate) fn message(id: u64, author: u64, content: &str) -> Value {
         "author": {"id": author.to_string(), "username": "bot", "bot": true}, "type": 0})
 }
 
-type Script = dyn FnMut(usize, &Asked) -> Reply + Send;
+type Script = dyn FnMut(usize, &ReceivedRequest) -> Reply + Send;
 
 struct Shared {
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<ReceivedRequest>>,
     script: Mutex<Box<Script>>,
     gate: Notify,
     news: Notify,
@@ -123,7 +123,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server that answers the n-th request, counted from 0, as scripted.
-    pub(crate) async fn start(script: impl FnMut(usize, &Asked) -> Reply + Send + 'static) -> Self {
+    pub(crate) async fn start(script: impl FnMut(usize, &ReceivedRequest) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap_or_else(|e| panic!("bind: {e}"));
         let port = listener.local_addr().unwrap_or_else(|e| panic!("address: {e}")).port();
         let shared = Arc::new(Shared {
@@ -153,23 +153,24 @@ impl Server {
             .await
     }
 
-    pub(crate) fn settings(&self) -> Settings {
-        let base = Base::parse(&format!("http://127.0.0.1:{}", self.port)).unwrap_or_else(|e| panic!("{e}"));
-        let mut settings = Settings::new(base, Secret::new(TOKEN.to_owned()));
-        settings.pause = Duration::from_millis(10);
+    pub(crate) fn settings(&self) -> RestSettings {
+        let base =
+            BaseUrl::parse(&format!("http://127.0.0.1:{}", self.port)).unwrap_or_else(|e| panic!("{e}"));
+        let mut settings = RestSettings::new(base, Secret::new(TOKEN.to_owned()));
+        settings.retry_pause = Duration::from_millis(10);
         settings
     }
 
-    pub(crate) fn rest(&self) -> Rest {
-        Rest::new(self.settings()).unwrap_or_else(|e| panic!("{e}"))
+    pub(crate) fn rest(&self) -> RestClient {
+        RestClient::new(self.settings()).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<ReceivedRequest> {
         self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.asked().iter().map(Asked::line).collect()
+        self.asked().iter().map(ReceivedRequest::line).collect()
     }
 
     /// Waits until this many requests have arrived.
@@ -202,7 +203,7 @@ async fn answer(
     let header = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
         (name.to_string(), value.to_str().unwrap_or_default().to_owned())
     };
-    let asked = Asked {
+    let asked = ReceivedRequest {
         method: head.method.to_string(),
         path: head.uri.to_string(),
         headers: head.headers.iter().map(header).collect(),
@@ -237,5 +238,5 @@ async fn answer(
 }
 
 pub(crate) fn new_message(nonce: &str, text: &str) -> NewMessage {
-    NewMessage { nonce: nonce.to_owned(), body: Body::text(text), reply_to: None }
+    NewMessage { nonce: nonce.to_owned(), body: MessageBody::text(text), reply_to: None }
 }

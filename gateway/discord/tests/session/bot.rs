@@ -1,10 +1,10 @@
 //! A session under test.
 
 use crate::script::Server;
-use acp_discord::core::base::Base;
-use acp_discord::core::closes::Failure;
+use acp_discord::core::base::BaseUrl;
+use acp_discord::core::closes::FatalGatewayError;
 use acp_discord::core::event::Event;
-use acp_discord::session::{Counts, Events, Settings, pipe, run};
+use acp_discord::session::{EventReceiver, SessionCounters, SessionSettings, event_channel, run};
 use acp_shared::redact::Secret;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,23 +17,23 @@ const ANSWER_SECONDS: u64 = 5;
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bot {
-    pub(crate) events: Events,
+    pub(crate) events: EventReceiver,
     stop: CancellationToken,
-    pub(crate) counts: Arc<Counts>,
-    task: JoinHandle<Result<(), Failure>>,
+    pub(crate) counts: Arc<SessionCounters>,
+    task: JoinHandle<Result<(), FatalGatewayError>>,
 }
 
 pub(crate) fn bot(server: &Server, room: usize) -> Bot {
-    let counts = Arc::new(Counts::default());
-    let settings = Settings {
+    let counts = Arc::new(SessionCounters::default());
+    let settings = SessionSettings {
         token: Secret::new("hunter2".to_owned()),
-        base: Base::parse(&server.url()).expect("base"),
+        base: BaseUrl::parse(&server.url()).expect("base"),
         direct_messages: false,
         shards: None,
-        answer_within: Duration::from_secs(ANSWER_SECONDS),
+        ready_timeout: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
     };
-    let (sink, events) = pipe(room);
+    let (sink, events) = event_channel(room);
     let stop = CancellationToken::new();
     let task = tokio::spawn(run(settings, stop.clone(), sink));
     Bot { events, stop, counts, task }
@@ -58,7 +58,7 @@ impl Bot {
         self.until(|event| matches!(event, Event::Ready(_)).then_some(())).await;
     }
 
-    pub(crate) async fn end(self) -> Result<(), Failure> {
+    pub(crate) async fn end(self) -> Result<(), FatalGatewayError> {
         self.stop.cancel();
         tokio::time::timeout(SOON, self.task).await.expect("it ends soon").expect("it does not panic")
     }

@@ -6,7 +6,7 @@ mod bot;
 mod protocol;
 mod script;
 
-use acp_discord::core::event::{Event, Gap};
+use acp_discord::core::event::{Event, GapCause};
 use bot::{SOON, bot, eventually};
 use script::{Answer, Conn, Server};
 use serde_json::{Value, json};
@@ -208,7 +208,7 @@ async fn what_is_not_as_documented_is_read_or_told() {
     let mut seen = Vec::new();
     while seen.last().is_none_or(|last| last != "3") {
         seen.push(match bot.next().await {
-            Event::Click(click) => format!("{} {}", click.at.id, click.custom_id),
+            Event::Click(click) => format!("{} {}", click.interaction.id, click.custom_id),
             Event::Message(message) => message.id.to_string(),
             Event::Gap { why, lost } => format!("{why:?} {lost}"),
             Event::Unknown { kind } => kind,
@@ -226,8 +226,8 @@ async fn what_is_not_as_documented_is_read_or_told() {
         "3",
     ];
     assert_eq!(seen, expected);
-    let counts = bot.counts.now();
-    let strange = |kind: &str| counts.strange.get(kind).copied();
+    let counts = bot.counts.snapshot();
+    let strange = |kind: &str| counts.unrecognized.get(kind).copied();
     assert_eq!((counts.identifies, counts.readies, counts.gaps), (1, 1, 3));
     assert_eq!((strange("SUBSCRIPTION_CREATE"), strange("MESSAGE_CREATE")), (Some(2), Some(1)));
     bot.end().await.expect("stopped");
@@ -277,15 +277,15 @@ async fn who_takes_no_events_stalls_no_heartbeat_and_learns_what_is_missing() {
             tokio::time::timeout(SOON, heard.recv()).await.expect("a heartbeat").expect("a connection");
         after += u64::from(seq == json!(402));
     }
-    assert_eq!(bot.counts.now().dropped, 393);
+    assert_eq!(bot.counts.snapshot().dropped, 393);
     bot.ready().await;
     for id in 1..=7 {
         let Event::Message(message) = bot.next().await else { panic!("no message") };
         assert_eq!(message.id.0, id);
     }
     let Event::Click(click) = bot.next().await else { panic!("what people do has room of its own") };
-    assert_eq!(click.at.id.0, 500);
-    assert_eq!(bot.next().await, Event::Gap { why: Gap::Overflow, lost: 393 });
-    assert_eq!((server.connections(), bot.counts.now().readies), (1, 1));
+    assert_eq!(click.interaction.id.0, 500);
+    assert_eq!(bot.next().await, Event::Gap { why: GapCause::Overflow, lost: 393 });
+    assert_eq!((server.connections(), bot.counts.snapshot().readies), (1, 1));
     bot.end().await.expect("stopped");
 }

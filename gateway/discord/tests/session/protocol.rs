@@ -81,7 +81,7 @@ async fn resume_is_sent_after_hello_and_nothing_before() {
     assert_eq!(second.recv().await, Some((None, Some(resume(2)))));
     // The session is still valid: the connection was not closed with 1000 or 1001.
     assert_eq!(*server.closed.lock().expect("lock"), [4000]);
-    assert_eq!((bot.counts.now().identifies, bot.counts.now().resumes), (1, 1));
+    assert_eq!((bot.counts.snapshot().identifies, bot.counts.snapshot().resumes), (1, 1));
     bot.end().await.expect("stopped");
 }
 

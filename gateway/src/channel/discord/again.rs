@@ -1,33 +1,33 @@
 //! Retries with backoff: no message, edit or deletion is lost because the store or Discord was unavailable
 //! for a moment.
 
-use crate::channel::{Amended, Changed, Offered};
-use acp_discord::core::errors::Meaning;
+use crate::channel::{ConversationEventOutcome, IntakeOutcome, MessageChangeOutcome};
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::Fault;
+use acp_discord::rest::RestError;
 use std::time::Duration;
 
 /// First and longest pause. The longest is short, since a deleted message must be dropped before its turn
 /// begins.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Result of an attempt that may have to be repeated.
-pub(super) trait Attempt {
+pub(super) trait Retryable {
     /// Returns the reason if the attempt failed and a retry may succeed.
-    fn later(&self) -> Option<String>;
+    fn retry_reason(&self) -> Option<String>;
 }
 
-impl Attempt for Offered {
-    fn later(&self) -> Option<String> {
+impl Retryable for IntakeOutcome {
+    fn retry_reason(&self) -> Option<String> {
         match self {
             Self::Later { why } => Some(why.clone()),
-            Self::Taken(_) | Self::Refused { .. } => None,
+            Self::Accepted(_) | Self::Refused { .. } => None,
         }
     }
 }
 
-impl Attempt for Amended {
-    fn later(&self) -> Option<String> {
+impl Retryable for MessageChangeOutcome {
+    fn retry_reason(&self) -> Option<String> {
         match self {
             Self::Later { why } => Some(why.clone()),
             Self::Done | Self::TooLate | Self::NotOurs => None,
@@ -35,8 +35,8 @@ impl Attempt for Amended {
     }
 }
 
-impl Attempt for Changed {
-    fn later(&self) -> Option<String> {
+impl Retryable for ConversationEventOutcome {
+    fn retry_reason(&self) -> Option<String> {
         match self {
             Self::Later { why } => Some(why.clone()),
             Self::Parked | Self::Resumed | Self::Ended | Self::Nothing => None,
@@ -46,61 +46,77 @@ impl Attempt for Changed {
 
 /// Result of a read-only request. A refusal for lack of access is final: Discord reports restored access, and
 /// then the request is made again.
-impl Attempt for Result<(), Fault> {
-    fn later(&self) -> Option<String> {
+impl Retryable for Result<(), RestError> {
+    fn retry_reason(&self) -> Option<String> {
         let fault = self.as_ref().err()?;
         let is_for_now = match fault {
-            Fault::Rejected(rejection) => {
-                rejection.again() && !matches!(rejection.meaning, Meaning::Forbidden | Meaning::LostAccess)
+            RestError::Rejected(rejection) => {
+                rejection.is_retryable()
+                    && !matches!(rejection.kind, RejectionKind::Forbidden | RejectionKind::LostAccess)
             }
-            Fault::Limited { .. } | Fault::Uncertain { .. } | Fault::Superseded => true,
+            RestError::Limited { .. } | RestError::Uncertain { .. } | RestError::Superseded => true,
         };
         is_for_now.then(|| fault.to_string())
     }
 }
 
 /// Retries an operation until success or permanent failure. Later jobs of the conversation wait meanwhile.
-pub(super) async fn again<T: Attempt, F: Future<Output = T>>(
+pub(super) async fn retry_until_done<T: Retryable, F: Future<Output = T>>(
     what: &'static str,
     at: Snowflake,
     attempt: impl Fn() -> F,
 ) -> T {
-    let mut pause = PAUSE.0;
+    let mut pause = BACKOFF.0;
     loop {
         let done = attempt().await;
-        let Some(why) = done.later() else { return done };
+        let Some(why) = done.retry_reason() else { return done };
         tracing::warn!(why, thread_id = %at, "{what} waits");
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause = (pause * 2).min(BACKOFF.1);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use acp_discord::core::errors::What;
+    use acp_discord::core::errors::ResourceKind;
     use acp_discord::rest::Rejection;
     use std::sync::Mutex;
     use tokio::time::Instant;
 
-    fn rejected(meaning: Meaning) -> Fault {
-        Fault::Rejected(Rejection { route: "channel", status: None, code: None, meaning, why: String::new() })
+    fn rejected(kind: RejectionKind) -> RestError {
+        RestError::Rejected(Rejection {
+            route: "channel",
+            status: None,
+            code: None,
+            kind,
+            why: String::new(),
+        })
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_cannot_be_done_now_is_done_later_and_what_never_can_is_not() {
-        let later = || Amended::Later { why: "busy".to_owned() };
+        let later = || MessageChangeOutcome::Later { why: "busy".to_owned() };
         for (answers, want, after_ms) in [
-            (vec![Amended::Done], Amended::Done, 0),
-            (vec![Amended::NotOurs, Amended::Done], Amended::NotOurs, 0),
-            (vec![later(), Amended::Done], Amended::Done, 500),
-            (vec![later(), later(), Amended::TooLate], Amended::TooLate, 1_500),
-            (vec![later(), later(), later(), later(), later(), Amended::Done], Amended::Done, 12_500),
+            (vec![MessageChangeOutcome::Done], MessageChangeOutcome::Done, 0),
+            (
+                vec![MessageChangeOutcome::NotOurs, MessageChangeOutcome::Done],
+                MessageChangeOutcome::NotOurs,
+                0,
+            ),
+            (vec![later(), MessageChangeOutcome::Done], MessageChangeOutcome::Done, 500),
+            (vec![later(), later(), MessageChangeOutcome::TooLate], MessageChangeOutcome::TooLate, 1_500),
+            (
+                vec![later(), later(), later(), later(), later(), MessageChangeOutcome::Done],
+                MessageChangeOutcome::Done,
+                12_500,
+            ),
         ] {
             let begun = Instant::now();
             let left = Mutex::new(answers.into_iter());
-            let next = || left.lock().ok().and_then(|mut left| left.next()).unwrap_or(Amended::NotOurs);
-            let done = again("it", Snowflake(1), || std::future::ready(next())).await;
+            let next =
+                || left.lock().ok().and_then(|mut left| left.next()).unwrap_or(MessageChangeOutcome::NotOurs);
+            let done = retry_until_done("it", Snowflake(1), || std::future::ready(next())).await;
             assert_eq!((done, begun.elapsed()), (want, Duration::from_millis(after_ms)));
         }
     }
@@ -108,27 +124,35 @@ mod tests {
     #[test]
     fn what_is_over_is_not_tried_again() {
         let why = || "busy".to_owned();
-        let gone = Changed::Later { why: why() };
-        let said = Offered::Later { why: why() };
-        assert_eq!([gone.later(), said.later()], [Some(why()), Some(why())]);
-        let over = [Changed::Parked, Changed::Resumed, Changed::Ended, Changed::Nothing];
-        assert!(over.iter().all(|changed| changed.later().is_none()));
-        let over = [Offered::Taken(crate::channel::Said::default()), Offered::Refused { why: why() }];
-        assert!(over.iter().all(|offered| offered.later().is_none()));
+        let gone = ConversationEventOutcome::Later { why: why() };
+        let said = IntakeOutcome::Later { why: why() };
+        assert_eq!([gone.retry_reason(), said.retry_reason()], [Some(why()), Some(why())]);
+        let over = [
+            ConversationEventOutcome::Parked,
+            ConversationEventOutcome::Resumed,
+            ConversationEventOutcome::Ended,
+            ConversationEventOutcome::Nothing,
+        ];
+        assert!(over.iter().all(|changed| changed.retry_reason().is_none()));
+        let over = [
+            IntakeOutcome::Accepted(crate::channel::CallerReply::default()),
+            IntakeOutcome::Refused { why: why() },
+        ];
+        assert!(over.iter().all(|offered| offered.retry_reason().is_none()));
     }
 
     #[test]
     fn a_refusal_of_discord_is_not_waited_out() {
-        for (meaning, want) in [
-            (Meaning::Temporary, true),
-            (Meaning::NotSent, true),
-            (Meaning::Unauthorized, true),
-            (Meaning::Forbidden, false),
-            (Meaning::LostAccess, false),
-            (Meaning::Gone(What::Channel), false),
+        for (kind, want) in [
+            (RejectionKind::Temporary, true),
+            (RejectionKind::NotSent, true),
+            (RejectionKind::Unauthorized, true),
+            (RejectionKind::Forbidden, false),
+            (RejectionKind::LostAccess, false),
+            (RejectionKind::Gone(ResourceKind::Channel), false),
         ] {
-            assert_eq!(Err(rejected(meaning)).later().is_some(), want, "{meaning:?}");
+            assert_eq!(Err(rejected(kind)).retry_reason().is_some(), want, "{kind:?}");
         }
-        assert_eq!(Ok(()).later(), None);
+        assert_eq!(Ok(()).retry_reason(), None);
     }
 }

@@ -6,30 +6,30 @@
 //! later.
 
 use super::Inner;
-use super::again::{Attempt as _, again};
-use super::backfill::MISSED;
-use super::lanes::Lane;
-use super::lately::is_new;
-use super::owed::{Look, Looked};
-use crate::channel::{Change, Changed, Waiting};
+use super::again::{Retryable as _, retry_until_done};
+use super::backfill::BACKFILL_BUDGET;
+use super::lanes::ConversationWorker;
+use super::lately::is_too_new;
+use super::owed::{CheckKind, CheckOutcome};
+use crate::channel::{ConversationEvent, ConversationEventOutcome, QueuedMessage};
 use crate::store::now_ms;
-use acp_discord::core::errors::{Meaning, What};
-use acp_discord::core::event::{Edit, Member, Message, User};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
+use acp_discord::core::event::{Member, Message, MessageEdit, User};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::{Fault, History};
+use acp_discord::rest::{History, RestError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use tokio::time::Instant;
 
 /// Result of comparing a message with the prompt.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum PromptComparison {
     /// No change.
     Same,
     /// Edited; contains the current text.
-    Says(String),
+    Edited(String),
     /// Deleted.
-    Gone,
+    Deleted,
     /// Too new to decide.
     TooNew,
 }
@@ -41,53 +41,53 @@ fn differs<'a>(prompt: Option<&str>, now: Option<&'a Message>) -> Option<&'a Mes
     now.filter(|now| now.text != prompt && !now.text.trim().is_empty())
 }
 
-impl Lane {
+impl ConversationWorker {
     /// Applies an edit of a message. The author must currently be on the allow-list; if that cannot be
     /// determined now, the message is compared later.
-    pub(super) async fn edited(&mut self, edit: Edit) {
+    pub(super) async fn on_message_edited(&mut self, edit: MessageEdit) {
         let (Some(text), true) = (edit.text, edit.by_author) else { return };
-        let is_program = |author: &User| author.bot || Some(author.id) == self.inner.known.me();
+        let is_program = |author: &User| author.bot || Some(author.id) == self.inner.cache.me();
         if edit.webhook.is_some() || edit.author.as_ref().is_some_and(is_program) {
             return;
         }
         let speaks = match &edit.author {
-            Some(author) => self.inner.lets_speak(self.channel, author).await,
-            None => Err(Fault::Uncertain { why: "nobody says whose it is".to_owned() }),
+            Some(author) => self.inner.is_author_allowed(self.channel, author).await,
+            None => Err(RestError::Uncertain { why: "nobody says whose it is".to_owned() }),
         };
         match speaks {
-            Ok(true) => self.reworded(edit.id, text).await,
-            Ok(false) => self.not_taken(edit.id),
+            Ok(true) => self.apply_edit(edit.id, text).await,
+            Ok(false) => self.log_rejected_edit(edit.id),
             Err(fault) => {
                 tracing::info!(message = %edit.id, %fault, "an edit is looked at later");
-                self.compare();
+                self.schedule_comparison();
             }
         }
-        self.lately.told(edit.id, Instant::now());
+        self.recent_events.record(edit.id, Instant::now());
     }
 
-    fn not_taken(&self, message: Snowflake) {
+    fn log_rejected_edit(&self, message: Snowflake) {
         let thread = self.channel;
         tracing::info!(%message, thread_id = %thread, "an edit of somebody who may not speak is not taken");
     }
 
     /// Schedules a comparison of all messages whose turn has not begun.
-    pub(super) fn compare(&mut self) {
-        self.left = None;
-        self.owed.want(Look::Waiting, Instant::now());
+    pub(super) fn schedule_comparison(&mut self) {
+        self.uncompared = None;
+        self.pending_checks.schedule(CheckKind::Waiting, Instant::now());
     }
 
-    async fn reworded(&self, message: Snowflake, text: String) {
-        let (at, id) = (self.here(), message.to_string());
-        let edit = || self.inbox.edited(at.clone(), id.clone(), text.clone());
-        let amended = again("an edit", self.channel, edit).await;
+    async fn apply_edit(&self, message: Snowflake, text: String) {
+        let (at, id) = (self.conversation_ref(), message.to_string());
+        let edit = || self.inbox.on_message_edited(at.clone(), id.clone(), text.clone());
+        let amended = retry_until_done("an edit", self.channel, edit).await;
         tracing::info!(message = id, ?amended, "an edit was taken");
     }
 
     /// Applies the deletion of a message.
-    pub(super) async fn deleted(&self, message: Snowflake) {
-        let (at, id) = (self.here(), message.to_string());
-        let delete = || self.inbox.deleted(at.clone(), id.clone());
-        let amended = again("a deletion", self.channel, delete).await;
+    pub(super) async fn on_message_deleted(&self, message: Snowflake) {
+        let (at, id) = (self.conversation_ref(), message.to_string());
+        let delete = || self.inbox.on_message_deleted(at.clone(), id.clone());
+        let amended = retry_until_done("a deletion", self.channel, delete).await;
         tracing::info!(message = id, ?amended, "a deletion was taken");
     }
 
@@ -96,121 +96,126 @@ impl Lane {
     /// changes found so far are applied, and the next call continues with the rest.
     ///
     /// # Errors
-    /// [`Fault`] if some messages could not be compared.
-    pub(super) async fn look_at_waiting(
+    /// [`RestError`] if some messages could not be compared.
+    pub(super) async fn check_queued_edits(
         &mut self,
         something: impl Future<Output = ()>,
-    ) -> Result<Looked, Fault> {
+    ) -> Result<CheckOutcome, RestError> {
         let mut something = pin!(something);
-        let Some(waiting) = self.inbox.waiting(self.here()).await else {
+        let Some(waiting) = self.inbox.queued_messages(self.conversation_ref()).await else {
             let why = "what waits here cannot be read".to_owned();
-            return Err(Fault::Uncertain { why });
+            return Err(RestError::Uncertain { why });
         };
-        let mut waiting = self.not_compared(waiting);
+        let mut waiting = self.select_uncompared(waiting);
         while let Some((first, _)) = waiting.first_key_value() {
             let before = Snowflake(first.0.saturating_sub(1));
             let page = tokio::select! {
                 biased;
-                page = self.inner.rest.history(self.channel, before, MISSED) => page?,
-                () = &mut something => return Ok(Looked::Interrupted),
+                page = self.inner.rest.history(self.channel, before, BACKFILL_BUDGET) => page?,
+                () = &mut something => return Ok(CheckOutcome::Interrupted),
             };
             let beyond = match page.has_more {
-                true => waiting.split_off(&Snowflake(page.through.0.saturating_add(1))),
+                true => waiting.split_off(&Snowflake(page.newest_id.0.saturating_add(1))),
                 false => BTreeMap::new(),
             };
             for (id, text) in std::mem::replace(&mut waiting, beyond) {
                 let found = tokio::select! {
                     biased;
-                    found = self.found(id, text.as_deref(), &page) => found?,
-                    () = &mut something => return Ok(Looked::Interrupted),
+                    found = self.compare_message(id, text.as_deref(), &page) => found?,
+                    () = &mut something => return Ok(CheckOutcome::Interrupted),
                 };
                 match found {
-                    Found::Same => {}
-                    Found::Says(text) => self.reworded(id, text).await,
-                    Found::Gone => self.deleted(id).await,
-                    Found::TooNew => continue,
+                    PromptComparison::Same => {}
+                    PromptComparison::Edited(text) => self.apply_edit(id, text).await,
+                    PromptComparison::Deleted => self.on_message_deleted(id).await,
+                    PromptComparison::TooNew => continue,
                 }
-                self.left.get_or_insert_default().remove(&id);
+                self.uncompared.get_or_insert_default().remove(&id);
             }
         }
-        let is_all = self.left.as_ref().is_none_or(BTreeSet::is_empty);
-        Ok(if is_all { Looked::Done } else { Looked::Partly })
+        let is_all = self.uncompared.as_ref().is_none_or(BTreeSet::is_empty);
+        Ok(if is_all { CheckOutcome::Done } else { CheckOutcome::Partly })
     }
 
     /// Selects the messages whose turn has not begun and that are still to be compared. Messages with a
     /// recent event are left for later.
-    fn not_compared(&mut self, waiting: Vec<Waiting>) -> BTreeMap<Snowflake, Option<String>> {
-        let known = |waiting: Waiting| Some((waiting.message_id.parse().ok()?, waiting.text));
+    fn select_uncompared(&mut self, waiting: Vec<QueuedMessage>) -> BTreeMap<Snowflake, Option<String>> {
+        let known = |waiting: QueuedMessage| Some((waiting.message_id.parse().ok()?, waiting.text));
         let mut waiting: BTreeMap<Snowflake, Option<String>> =
             waiting.into_iter().filter_map(known).collect();
-        let left = self.left.get_or_insert_with(|| waiting.keys().copied().collect());
+        let left = self.uncompared.get_or_insert_with(|| waiting.keys().copied().collect());
         left.retain(|id| waiting.contains_key(id));
         let now = Instant::now();
-        waiting.retain(|id, _| left.contains(id) && !self.lately.has(*id, now));
+        waiting.retain(|id, _| left.contains(id) && !self.recent_events.has(*id, now));
         waiting
     }
 
     /// Determines the change of a message that is in the range of `page`.
-    async fn found(&self, id: Snowflake, prompt: Option<&str>, page: &History) -> Result<Found, Fault> {
-        if page.lacks(id) {
-            return Ok(match is_new(id, now_ms()) {
-                true => Found::TooNew,
-                false if self.is_gone(id).await? => Found::Gone,
-                false => Found::Same,
+    async fn compare_message(
+        &self,
+        id: Snowflake,
+        prompt: Option<&str>,
+        page: &History,
+    ) -> Result<PromptComparison, RestError> {
+        if page.is_absent(id) {
+            return Ok(match is_too_new(id, now_ms()) {
+                true => PromptComparison::TooNew,
+                false if self.is_gone(id).await? => PromptComparison::Deleted,
+                false => PromptComparison::Same,
             });
         }
-        let Some(now) = differs(prompt, page.message(id)) else { return Ok(Found::Same) };
-        if self.inner.lets_speak(self.channel, &now.author.user).await? {
-            return Ok(Found::Says(now.text.clone()));
+        let Some(now) = differs(prompt, page.message(id)) else { return Ok(PromptComparison::Same) };
+        if self.inner.is_author_allowed(self.channel, &now.author.user).await? {
+            return Ok(PromptComparison::Edited(now.text.clone()));
         }
-        self.not_taken(id);
-        Ok(Found::Same)
+        self.log_rejected_edit(id);
+        Ok(PromptComparison::Same)
     }
 
     /// True if a message missing from its page was deleted. An empty page is no proof: a bot without
     /// permission to read gets empty pages.
-    async fn is_gone(&self, message: Snowflake) -> Result<bool, Fault> {
+    async fn is_gone(&self, message: Snowflake) -> Result<bool, RestError> {
         let Err(fault) = self.inner.rest.message(self.channel, message).await else { return Ok(false) };
-        match fault.meaning() {
-            Some(Meaning::Gone(What::Message)) => Ok(true),
-            _ if Err(fault.clone()).later().is_some() => Err(fault),
+        match fault.rejection_kind() {
+            Some(RejectionKind::Gone(ResourceKind::Message)) => Ok(true),
+            _ if Err(fault.clone()).retry_reason().is_some() => Err(fault),
             _ => Ok(false),
         }
     }
 
     /// Processes the deletion of the conversation.
-    pub(super) async fn gone(&self, why: String) {
-        let changed = self.changed(Change::Gone { why }).await;
+    pub(super) async fn on_conversation_gone(&self, why: String) {
+        let changed = self.report_event(ConversationEvent::Gone { why }).await;
         // All cached state of the conversation is dropped.
-        self.inner.rest.put_away(self.channel, false);
-        self.inner.known.forget(self.channel);
+        self.inner.rest.set_archived(self.channel, false);
+        self.inner.cache.remove_conversation(self.channel);
         tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
     }
 
-    /// Reports an event of the conversation to the inbox.
-    pub(super) async fn changed(&self, change: Change) -> Changed {
+    /// Reports an event of the conversation to the inbound port.
+    pub(super) async fn report_event(&self, change: ConversationEvent) -> ConversationEventOutcome {
         let at = self.inner.at(self.channel, None);
-        let change = || self.inbox.changed(at.clone(), change.clone());
-        again("what happened to a conversation", self.channel, change).await
+        let change = || self.inbox.on_conversation_event(at.clone(), change.clone());
+        retry_until_done("what happened to a conversation", self.channel, change).await
     }
 }
 
 impl Inner {
     /// True if a user may currently speak to agents in a conversation.
-    async fn lets_speak(&self, channel: Snowflake, user: &User) -> Result<bool, Fault> {
+    async fn is_author_allowed(&self, channel: Snowflake, user: &User) -> Result<bool, RestError> {
         let settings = self.settings();
-        let door = &settings.door;
+        let access = &settings.access;
         let mut who = Member { user: user.clone(), roles: Vec::new(), permissions: None };
-        if door.guilds.is_empty() && door.admits(&who) {
+        if access.guilds.is_empty() && access.is_allowed(&who) {
             return Ok(true);
         }
         let guild = self.guild_of(channel).await?;
-        if door.names_roles()
+        if access.uses_roles()
             && let Some(guild) = guild
         {
             who.roles = self.roles(guild, user.id).await?;
         }
-        Ok(door.serves(guild) && door.admits(&who))
+        Ok(access.is_guild_allowed(guild) && access.is_allowed(&who))
     }
 }
 

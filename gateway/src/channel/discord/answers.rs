@@ -3,62 +3,69 @@
 //! would be visible as a second reply, the gateway replies in the conversation.
 
 use super::Inner;
-use crate::channel::{AnswerShown, Claim, Inbound, Inbox, Said};
-use acp_discord::core::errors::Meaning;
+use crate::channel::{CallerReply, Inbound, InboundPort, PostedReply, ReplyReservation};
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Interaction;
-use acp_discord::rest::{Fault, Posted};
+use acp_discord::rest::{RestError, SentMessage};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// Period in which an interaction can be answered: one minute less than the lifetime of the token (discord.md
 /// §3).
-const ANSWERABLE: Duration = Duration::from_secs(14 * 60);
+const RESPONSE_WINDOW: Duration = Duration::from_secs(14 * 60);
 /// First and longest pause between two attempts.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Maximum number of replies that wait for a retry. Beyond that, the gateway replies in the conversation at
 /// once.
-pub(super) const REPEATS_MAX: usize = 32;
+pub(super) const PENDING_RETRIES_MAX: usize = 32;
 
-/// Pending reply to an interaction. With a claim: the result. Without: a notice that the gateway will process
-/// the interaction later and then reply in the conversation.
-pub(super) struct ToTell {
+/// Pending reply to an interaction. With a reservation: the result. Without: a notice that the gateway will
+/// process the interaction later and then reply in the conversation.
+pub(super) struct PendingResponse {
     /// Reservation: while held, no other task processes the interaction or replies.
-    claim: Option<Claim>,
-    /// The interaction as passed to the inbox.
+    reservation: Option<ReplyReservation>,
+    /// The interaction as passed to the inbound port.
     message: Inbound,
     /// Content of the reply.
-    pub(super) said: Said,
+    pub(super) said: CallerReply,
     until: Instant,
 }
 
-impl ToTell {
-    pub(super) fn new(claim: Claim, message: Inbound, said: Result<Said, Said>, begun: Instant) -> Self {
+impl PendingResponse {
+    pub(super) fn new(
+        reservation: ReplyReservation,
+        message: Inbound,
+        said: Result<CallerReply, CallerReply>,
+        begun: Instant,
+    ) -> Self {
         // A deferred interaction must not wait for the reply, which may be retried for minutes.
-        let claim = said.is_ok().then_some(claim);
+        let reservation = said.is_ok().then_some(reservation);
         let said = said.unwrap_or_else(|not_yet| not_yet);
-        Self { claim, message, said, until: begun + ANSWERABLE }
+        Self { reservation, message, said, until: begun + RESPONSE_WINDOW }
     }
 }
 
 /// Effect of sending a reply a second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Twice {
+pub(super) enum ResendEffect {
     /// Replaces the first reply.
-    Same,
+    Replaces,
     /// Appears as a second reply.
-    Shown,
+    Duplicates,
 }
 
 /// Returns the minimum pause before a failed reply may be sent again; `None` if not allowed.
-fn after(fault: &Fault, twice: Twice) -> Option<Duration> {
+fn retry_delay(fault: &RestError, effect: ResendEffect) -> Option<Duration> {
     match fault {
-        Fault::Limited { retry_after } => Some(*retry_after),
-        Fault::Uncertain { .. } => (twice == Twice::Same).then_some(Duration::ZERO),
-        Fault::Superseded => Some(Duration::ZERO),
-        Fault::Rejected(rejection) => {
-            let is_for_now =
-                matches!(rejection.meaning, Meaning::Temporary | Meaning::NotSent | Meaning::Slow);
+        RestError::Limited { retry_after } => Some(*retry_after),
+        RestError::Uncertain { .. } => (effect == ResendEffect::Replaces).then_some(Duration::ZERO),
+        RestError::Superseded => Some(Duration::ZERO),
+        RestError::Rejected(rejection) => {
+            let is_for_now = matches!(
+                rejection.kind,
+                RejectionKind::Temporary | RejectionKind::NotSent | RejectionKind::Slow
+            );
             is_for_now.then_some(Duration::ZERO)
         }
     }
@@ -68,69 +75,76 @@ impl Inner {
     /// Sends a reply and records the success. `give` makes one attempt; `shown` returns the reply if it
     /// remains in the conversation as a message. After a definite failure the progress placeholder is
     /// removed.
-    pub(super) async fn answer<F: Future<Output = Result<Posted, Fault>>>(
+    pub(super) async fn respond<F: Future<Output = Result<SentMessage, RestError>>>(
         &self,
-        inbox: &dyn Inbox,
+        inbox: &dyn InboundPort,
         at: &Interaction,
-        due: ToTell,
-        twice: Twice,
+        due: PendingResponse,
+        effect: ResendEffect,
         give: impl Fn() -> F,
-        shown: impl FnOnce(&Posted) -> Option<AnswerShown>,
+        shown: impl FnOnce(&SentMessage) -> Option<PostedReply>,
     ) {
-        match given(&self.repeats, due.until, twice, give).await {
-            Ok(posted) if due.claim.is_some() => self.was_told(inbox, due, shown(&posted)).await,
-            // Without a claim, the gateway processes the interaction and replies.
+        match respond_with_retry(&self.retry_permits, due.until, effect, give).await {
+            Ok(posted) if due.reservation.is_some() => self.record_reply(inbox, due, shown(&posted)).await,
+            // Without a reservation, the gateway processes the interaction and replies.
             Ok(_) => {}
             Err(fault) => {
                 tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
                 drop(due);
-                if twice == Twice::Same && !matches!(fault, Fault::Uncertain { .. }) {
-                    self.works_no_more(at).await;
+                if effect == ResendEffect::Replaces && !matches!(fault, RestError::Uncertain { .. }) {
+                    self.delete_placeholder(at).await;
                 }
             }
         }
     }
 
     /// Deletes the progress placeholder of a command.
-    pub(super) async fn works_no_more(&self, at: &Interaction) {
+    pub(super) async fn delete_placeholder(&self, at: &Interaction) {
         if let Err(fault) = self.rest.delete_original(at.application, &at.token).await {
             tracing::debug!(%fault, interaction = %at.id, "the sign that a command is worked on may stay");
         }
     }
 
-    /// Records that the user got a reply. Retries on failure and holds the claim meanwhile, so that the
+    /// Records that the user got a reply. Retries on failure and holds the reservation meanwhile, so that the
     /// gateway does not reply too.
-    pub(super) async fn was_told(&self, inbox: &dyn Inbox, due: ToTell, answer: Option<AnswerShown>) {
-        let mut pause = PAUSE.0;
-        while !inbox.told(due.message.clone(), answer.clone()).await && Instant::now() + pause < due.until {
+    pub(super) async fn record_reply(
+        &self,
+        inbox: &dyn InboundPort,
+        due: PendingResponse,
+        answer: Option<PostedReply>,
+    ) {
+        let mut pause = BACKOFF.0;
+        while !inbox.mark_replied(due.message.clone(), answer.clone()).await
+            && Instant::now() + pause < due.until
+        {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE.1);
+            pause = (pause * 2).min(BACKOFF.1);
         }
-        drop(due.claim);
+        drop(due.reservation);
     }
 }
 
 /// Sends a reply, with retries until success, a final refusal or the deadline. Each reply that waits for a
 /// retry holds a permit of `places`.
-async fn given<T, F: Future<Output = Result<T, Fault>>>(
+async fn respond_with_retry<T, F: Future<Output = Result<T, RestError>>>(
     places: &Semaphore,
     until: Instant,
-    twice: Twice,
+    effect: ResendEffect,
     give: impl Fn() -> F,
-) -> Result<T, Fault> {
-    let (mut pause, mut place) = (PAUSE.0, None);
+) -> Result<T, RestError> {
+    let (mut pause, mut place) = (BACKOFF.0, None);
     loop {
         let fault = match give().await {
             Ok(posted) => return Ok(posted),
             Err(fault) => fault,
         };
         place = place.or_else(|| places.try_acquire().ok());
-        let wait = after(&fault, twice).filter(|_| place.is_some());
+        let wait = retry_delay(&fault, effect).filter(|_| place.is_some());
         let next = wait.map(|wait| Instant::now() + wait.max(pause)).filter(|next| *next < until);
         let Some(next) = next else { return Err(fault) };
         tracing::info!(%fault, "an answer is given again");
         tokio::time::sleep_until(next).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause = (pause * 2).min(BACKOFF.1);
     }
 }
 
@@ -145,10 +159,10 @@ mod tests {
     /// A deferred interaction must not wait for its reply, which may be retried for minutes.
     #[test]
     fn only_what_was_done_is_held_until_it_is_told() {
-        let said = Said::default;
+        let said = CallerReply::default;
         for (said, is_held) in [(Ok(said()), true), (Err(said()), false)] {
             let held = Arc::new(());
-            let claim = Claim { is_new: true, _held: Box::new(Arc::clone(&held)) };
+            let reservation = ReplyReservation { is_new: true, _held: Box::new(Arc::clone(&held)) };
             let at = ConversationRef {
                 channel: "discord".to_owned(),
                 account_id: "main".to_owned(),
@@ -156,56 +170,60 @@ mod tests {
                 parent_conversation_id: None,
             };
             let message = Inbound::new(at, "1".to_owned(), "ann".to_owned(), "/acp cancel".to_owned());
-            let due = ToTell::new(claim, message, said, Instant::now());
+            let due = PendingResponse::new(reservation, message, said, Instant::now());
             assert_eq!(Arc::strong_count(&held) == 2, is_held, "{:?}", due.said);
         }
     }
 
-    fn rejected(meaning: Meaning) -> Fault {
+    fn rejected(kind: RejectionKind) -> RestError {
         let why = String::new();
-        Fault::Rejected(Rejection { route: "edit_original", status: None, code: None, meaning, why })
+        RestError::Rejected(Rejection { route: "edit_original", status: None, code: None, kind, why })
     }
 
-    fn uncertain() -> Fault {
-        Fault::Uncertain { why: "reset".to_owned() }
+    fn uncertain() -> RestError {
+        RestError::Uncertain { why: "reset".to_owned() }
     }
 
-    fn limited(seconds: u64) -> Fault {
-        Fault::Limited { retry_after: Duration::from_secs(seconds) }
+    fn limited(seconds: u64) -> RestError {
+        RestError::Limited { retry_after: Duration::from_secs(seconds) }
     }
 
     /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
-    async fn tried(places: usize, twice: Twice, faults: Vec<Fault>) -> (Result<(), Fault>, usize, u64) {
+    async fn tried(
+        places: usize,
+        effect: ResendEffect,
+        faults: Vec<RestError>,
+    ) -> (Result<(), RestError>, usize, u64) {
         let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
         let count = Cell::new(0);
         let give = || async {
             count.set(count.get() + 1);
             left.borrow_mut().next().map_or(Ok(()), Err)
         };
-        let became = given(&Semaphore::new(places), begun + ANSWERABLE, twice, give).await;
+        let became = respond_with_retry(&Semaphore::new(places), begun + RESPONSE_WINDOW, effect, give).await;
         (became, count.get(), begun.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_given_again_where_that_shows_it_once() {
-        use Twice::{Same, Shown};
-        let late = || rejected(Meaning::TooLate);
-        for (twice, faults, want) in [
-            (Same, vec![], (Ok(()), 1, 0)),
-            (Same, vec![uncertain(), uncertain()], (Ok(()), 3, 3)),
-            (Shown, vec![uncertain()], (Err(uncertain()), 1, 0)),
-            (Shown, vec![limited(7), rejected(Meaning::Temporary)], (Ok(()), 3, 9)),
-            (Same, vec![rejected(Meaning::NotSent), late()], (Err(late()), 2, 1)),
-            (Same, vec![late()], (Err(late()), 1, 0)),
-            (Same, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
+        use ResendEffect::{Duplicates, Replaces};
+        let late = || rejected(RejectionKind::TooLate);
+        for (effect, faults, want) in [
+            (Replaces, vec![], (Ok(()), 1, 0)),
+            (Replaces, vec![uncertain(), uncertain()], (Ok(()), 3, 3)),
+            (Duplicates, vec![uncertain()], (Err(uncertain()), 1, 0)),
+            (Duplicates, vec![limited(7), rejected(RejectionKind::Temporary)], (Ok(()), 3, 9)),
+            (Replaces, vec![rejected(RejectionKind::NotSent), late()], (Err(late()), 2, 1)),
+            (Replaces, vec![late()], (Err(late()), 1, 0)),
+            (Replaces, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
         ] {
-            assert_eq!(tried(1, twice, faults.clone()).await, want, "{twice:?} {faults:?}");
+            assert_eq!(tried(1, effect, faults.clone()).await, want, "{effect:?} {faults:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_not_tried_longer_than_it_can_be_given() {
-        let (became, attempts, seconds) = tried(1, Twice::Same, vec![uncertain(); 1_000]).await;
+        let (became, attempts, seconds) = tried(1, ResendEffect::Replaces, vec![uncertain(); 1_000]).await;
         assert_eq!(became, Err(uncertain()));
         assert!((20..60).contains(&attempts), "{attempts}");
         assert!((780..=840).contains(&seconds), "{seconds}");
@@ -214,6 +232,6 @@ mod tests {
     /// Without a permit a reply is not retried; the gateway replies in the conversation instead.
     #[tokio::test(start_paused = true)]
     async fn where_many_wait_the_others_do_not() {
-        assert_eq!(tried(0, Twice::Same, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
+        assert_eq!(tried(0, ResendEffect::Replaces, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
     }
 }

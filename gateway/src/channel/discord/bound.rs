@@ -1,23 +1,23 @@
 //! Cache of the bound conversations; no I/O. Messages in unbound conversations need no database query.
 
-use crate::channel::Place;
+use crate::channel::BoundConversation;
 use acp_discord::core::ids::Snowflake;
 use std::collections::BTreeMap;
 
 /// Snapshot of the bound conversations.
 #[derive(Debug, Default)]
-pub(super) struct Bound {
+pub(super) struct BindingCache {
     /// Conversation ids; for threads with the parent channel.
     places: BTreeMap<Snowflake, Option<Snowflake>>,
     /// Binding counter before the snapshot; `None` before the first snapshot.
     as_of: Option<u64>,
 }
 
-impl Bound {
+impl BindingCache {
     /// Creates a snapshot. `as_of` is the binding counter before the query.
-    pub(super) fn new(as_of: u64, places: &[Place]) -> Self {
+    pub(super) fn new(as_of: u64, places: &[BoundConversation]) -> Self {
         let id = |text: &String| text.parse::<Snowflake>().ok();
-        let entry = |place: &Place| {
+        let entry = |place: &BoundConversation| {
             let at = &place.conversation;
             Some((id(&at.conversation_id)?, at.parent_conversation_id.as_ref().and_then(id)))
         };
@@ -35,7 +35,7 @@ impl Bound {
     }
 
     /// Returns whether a conversation is bound; `None` if a binding may have been added since the snapshot. A
-    /// binding may also have ended since; the inbox then reports this to the caller.
+    /// binding may also have ended since; the inbound port then reports this to the caller.
     pub(super) fn has(&self, at: Snowflake, changes: u64) -> Option<bool> {
         match self.places.contains_key(&at) {
             true => Some(true),
@@ -60,21 +60,21 @@ mod tests {
     use super::*;
     use crate::channel::ConversationRef;
 
-    fn place(id: &str, parent: Option<&str>) -> Place {
+    fn place(id: &str, parent: Option<&str>) -> BoundConversation {
         let conversation = ConversationRef {
             channel: "discord".to_owned(),
             account_id: "main".to_owned(),
             conversation_id: id.to_owned(),
             parent_conversation_id: parent.map(str::to_owned),
         };
-        Place { conversation, bound_at_ms: 1, backfilled_through: None }
+        BoundConversation { conversation, bound_at_ms: 1, backfilled_through: None }
     }
 
     /// `Some(false)` is returned only as long as no binding was added since the snapshot.
     #[test]
     fn what_is_not_bound_is_known_until_bindings_change() {
-        let none = Bound::default();
-        let some = Bound::new(3, &[place("7", Some("1")), place("8", None), place("not an id", None)]);
+        let none = BindingCache::default();
+        let some = BindingCache::new(3, &[place("7", Some("1")), place("8", None), place("not an id", None)]);
         for (bound, at, changes, want) in [
             (&none, 7, 0, None),
             (&some, 7, 3, Some(true)),
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn what_was_bound_since_is_told_from_what_was_there() {
-        let first = Bound::new(0, &[place("7", None)]);
-        let second = Bound::new(1, &[place("7", None), place("9", None)]);
-        assert_eq!(first.since(&Bound::default()), [], "a start reads everything anyway");
+        let first = BindingCache::new(0, &[place("7", None)]);
+        let second = BindingCache::new(1, &[place("7", None), place("9", None)]);
+        assert_eq!(first.since(&BindingCache::default()), [], "a start reads everything anyway");
         assert_eq!(second.since(&first), [Snowflake(9)]);
         assert_eq!(first.since(&second), []);
     }

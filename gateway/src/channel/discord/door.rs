@@ -3,7 +3,7 @@
 //!
 //! An agent acts on the machine, so empty allow-lists admit nobody.
 
-use crate::channel::Approves;
+use crate::channel::ApprovalScope;
 use acp_discord::core::event::Member;
 use acp_discord::core::ids::Snowflake;
 use std::collections::BTreeSet;
@@ -13,21 +13,21 @@ const NAMED_MAX: usize = 4;
 
 /// Users and roles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct People {
+pub(crate) struct Principals {
     /// Users.
     pub(crate) users: BTreeSet<Snowflake>,
     /// Roles of a server.
     pub(crate) roles: BTreeSet<Snowflake>,
 }
 
-impl People {
+impl Principals {
     /// True if neither users nor roles are listed.
     pub(crate) fn is_empty(&self) -> bool {
         self.users.is_empty() && self.roles.is_empty()
     }
 
     /// Returns users and roles as Discord mentions; `None` if none are listed.
-    pub(crate) fn named(&self) -> Option<String> {
+    pub(crate) fn mentions(&self) -> Option<String> {
         let users = self.users.iter().map(|id| format!("<@{id}>"));
         let roles = self.roles.iter().map(|id| format!("<@&{id}>"));
         let mut names: Vec<String> = roles.chain(users).take(NAMED_MAX).collect();
@@ -46,38 +46,38 @@ impl People {
 
 /// Authorization rules of one account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Door {
+pub(crate) struct AccessRules {
     /// Served servers; empty for all servers of the bot.
     pub(crate) guilds: BTreeSet<Snowflake>,
     /// People who may speak to agents.
-    pub(crate) allowed: People,
+    pub(crate) allowed: Principals,
     /// People who may answer the requests of any agent; if empty, each person answers those of their own
     /// agents.
-    pub(crate) approvers: People,
+    pub(crate) approvers: Principals,
 }
 
-impl Door {
+impl AccessRules {
     /// True if the rules depend on roles.
-    pub(crate) fn names_roles(&self) -> bool {
+    pub(crate) fn uses_roles(&self) -> bool {
         !self.allowed.roles.is_empty() || !self.approvers.roles.is_empty()
     }
 
     /// True if a server is served, or unknown.
-    pub(crate) fn serves(&self, guild: Option<Snowflake>) -> bool {
+    pub(crate) fn is_guild_allowed(&self, guild: Option<Snowflake>) -> bool {
         self.guilds.is_empty() || guild.is_none_or(|guild| self.guilds.contains(&guild))
     }
 
     /// True if a member may speak to agents; approvers always may.
-    pub(crate) fn admits(&self, who: &Member) -> bool {
+    pub(crate) fn is_allowed(&self, who: &Member) -> bool {
         self.allowed.has(who) || self.approvers.has(who)
     }
 
     /// Returns the scope of agents' requests that a member may answer.
-    pub(crate) fn approves(&self, who: &Member) -> Approves {
+    pub(crate) fn approval_scope(&self, who: &Member) -> ApprovalScope {
         match (self.approvers.is_empty(), self.approvers.has(who)) {
-            (true, _) => Approves::Own,
-            (false, true) => Approves::All,
-            (false, false) => Approves::Nothing,
+            (true, _) => ApprovalScope::Own,
+            (false, true) => ApprovalScope::All,
+            (false, false) => ApprovalScope::Nothing,
         }
     }
 }
@@ -88,50 +88,54 @@ mod tests {
     use acp_discord::core::event::User;
 
     fn member(id: u64, roles: &[u64]) -> Member {
-        let user = User { id: Snowflake(id), name: "n".to_owned(), shown: None, bot: false };
+        let user = User { id: Snowflake(id), name: "n".to_owned(), display_name: None, bot: false };
         Member { user, roles: roles.iter().map(|role| Snowflake(*role)).collect(), permissions: None }
     }
 
-    fn people(users: &[u64], roles: &[u64]) -> People {
+    fn people(users: &[u64], roles: &[u64]) -> Principals {
         let set = |ids: &[u64]| ids.iter().map(|id| Snowflake(*id)).collect();
-        People { users: set(users), roles: set(roles) }
+        Principals { users: set(users), roles: set(roles) }
     }
 
     /// Roles are listed first, since they are fewer.
     #[test]
     fn people_are_named_as_discord_shows_them() {
         for (people, want) in [
-            (People::default(), None),
+            (Principals::default(), None),
             (people(&[7], &[]), Some("<@7>")),
             (people(&[7, 8], &[9]), Some("<@&9>, <@7> or <@8>")),
             (people(&[1, 2, 3, 4, 5], &[9]), Some("<@&9>, <@1>, <@2>, <@3> or 2 more")),
         ] {
-            assert_eq!(people.named().as_deref(), want);
+            assert_eq!(people.mentions().as_deref(), want);
         }
     }
 
     #[test]
     fn nobody_gets_in_where_nobody_is_named() {
-        let closed = Door::default();
-        assert!(!closed.admits(&member(1, &[2])));
-        let door = Door { allowed: people(&[1], &[20]), approvers: people(&[3], &[30]), ..Door::default() };
+        let closed = AccessRules::default();
+        assert!(!closed.is_allowed(&member(1, &[2])));
+        let door = AccessRules {
+            allowed: people(&[1], &[20]),
+            approvers: people(&[3], &[30]),
+            ..AccessRules::default()
+        };
         for (who, admitted, approves) in [
-            (member(1, &[]), true, Approves::Nothing),
-            (member(2, &[20]), true, Approves::Nothing),
-            (member(2, &[21]), false, Approves::Nothing),
-            (member(3, &[]), true, Approves::All),
-            (member(1, &[30]), true, Approves::All),
+            (member(1, &[]), true, ApprovalScope::Nothing),
+            (member(2, &[20]), true, ApprovalScope::Nothing),
+            (member(2, &[21]), false, ApprovalScope::Nothing),
+            (member(3, &[]), true, ApprovalScope::All),
+            (member(1, &[30]), true, ApprovalScope::All),
         ] {
-            assert_eq!((door.admits(&who), door.approves(&who)), (admitted, approves), "{who:?}");
+            assert_eq!((door.is_allowed(&who), door.approval_scope(&who)), (admitted, approves), "{who:?}");
         }
-        let own = Door { allowed: people(&[1], &[]), ..Door::default() };
-        assert_eq!(own.approves(&member(1, &[])), Approves::Own);
+        let own = AccessRules { allowed: people(&[1], &[]), ..AccessRules::default() };
+        assert_eq!(own.approval_scope(&member(1, &[])), ApprovalScope::Own);
     }
 
     #[test]
     fn a_server_that_is_not_named_is_not_served() {
-        let some = Door { guilds: [Snowflake(1)].into(), ..Door::default() };
-        assert!(some.serves(Some(Snowflake(1))) && !some.serves(Some(Snowflake(2))));
-        assert!(Door::default().serves(Some(Snowflake(2))));
+        let some = AccessRules { guilds: [Snowflake(1)].into(), ..AccessRules::default() };
+        assert!(some.is_guild_allowed(Some(Snowflake(1))) && !some.is_guild_allowed(Some(Snowflake(2))));
+        assert!(AccessRules::default().is_guild_allowed(Some(Snowflake(2))));
     }
 }

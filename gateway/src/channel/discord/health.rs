@@ -1,28 +1,28 @@
 //! Health of an account in words and numbers: last state of the websocket, and results of the requests.
 
 use super::Inner;
-use super::known::Sign;
-use crate::channel::{Figure, Health};
-use crate::core::when::utc;
+use super::known::OptionalFeature;
+use crate::channel::{ChannelHealth, ChannelMetric};
+use crate::core::when::format_utc;
 use crate::store::now_ms;
 use acp_discord::core::closes;
-use acp_discord::core::errors::Meaning;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::permissions::invite;
-use acp_discord::rest::Counts;
-use acp_discord::session::CountsNow;
+use acp_discord::core::permissions::invite_url;
+use acp_discord::rest::RestCounts;
+use acp_discord::session::SessionCounts;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Close code of a websocket whose token Discord refuses.
-const REFUSED: u16 = 4004;
+const INVALID_TOKEN: u16 = 4004;
 
 /// Last state of the websocket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum Link {
+enum ConnectionState {
     /// No event yet.
     #[default]
-    Begins,
+    Connecting,
     /// Events arrive.
     Up,
     /// Connection lost; a new one is being opened.
@@ -32,34 +32,34 @@ enum Link {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Facts {
-    link: Link,
+struct HealthState {
+    link: ConnectionState,
     /// Start of the last session in milliseconds since the Unix epoch, name of the bot, number of servers.
     ready: Option<(u64, String, usize)>,
 }
 
 /// Current state of the connection.
 #[derive(Debug, Default)]
-pub(super) struct Pulse(Mutex<Facts>);
+pub(super) struct ConnectionHealth(Mutex<HealthState>);
 
-impl Pulse {
-    fn facts(&self) -> MutexGuard<'_, Facts> {
+impl ConnectionHealth {
+    fn facts(&self) -> MutexGuard<'_, HealthState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the state with an event received at this time.
-    pub(super) fn hear(&self, event: &Event, now_ms: u64) {
+    pub(super) fn on_event(&self, event: &Event, now_ms: u64) {
         let mut facts = self.facts();
         facts.link = match event {
             Event::Ready(ready) => {
                 facts.ready = Some((now_ms, ready.me.name.clone(), ready.guilds.len()));
-                Link::Up
+                ConnectionState::Up
             }
-            Event::Resumed => Link::Up,
-            Event::Disconnected { why } => Link::Lost(why.clone()),
+            Event::Resumed => ConnectionState::Up,
+            Event::Disconnected { why } => ConnectionState::Lost(why.clone()),
             Event::Failed(failure) => {
-                let by_token = failure.what == closes::meaning(REFUSED).what;
-                Link::Failed { why: failure.to_string(), by_token }
+                let by_token = failure.cause == closes::close_code(INVALID_TOKEN).cause;
+                ConnectionState::Failed { why: failure.to_string(), by_token }
             }
             _ => return,
         };
@@ -67,34 +67,35 @@ impl Pulse {
 
     /// True if the connection failed for good.
     pub(super) fn has_failed(&self) -> bool {
-        matches!(self.facts().link, Link::Failed { .. })
+        matches!(self.facts().link, ConnectionState::Failed { .. })
     }
 
     /// True if events arrive.
     pub(super) fn is_up(&self) -> bool {
-        self.facts().link == Link::Up
+        self.facts().link == ConnectionState::Up
     }
 
     /// Marks the start of another connection.
-    pub(super) fn begins(&self) {
-        self.facts().link = Link::Begins;
+    pub(super) fn mark_connecting(&self) {
+        self.facts().link = ConnectionState::Connecting;
     }
 
-    fn now(&self) -> Facts {
+    fn now(&self) -> HealthState {
         self.facts().clone()
     }
 }
 
 impl Inner {
     /// Returns the reason if the bot receives no messages from a conversation.
-    pub(super) fn deaf_to(&self, at: Snowflake) -> Option<String> {
-        let guild = self.known.spot(at).and_then(|spot| spot.guild);
-        let is_there =
-            |guild| self.known.guilds().contains(&guild) && self.settings().door.serves(Some(guild));
-        if !self.pulse.is_up() {
+    pub(super) fn unavailable_reason(&self, at: Snowflake) -> Option<String> {
+        let guild = self.cache.location(at).and_then(|spot| spot.guild);
+        let is_there = |guild| {
+            self.cache.guilds().contains(&guild) && self.settings().access.is_guild_allowed(Some(guild))
+        };
+        if !self.connection_health.is_up() {
             return Some("its bot is not connected to Discord".to_owned());
         }
-        if self.known.was_refused(at) {
+        if self.cache.was_access_refused(at) {
             return Some("its bot may not read there (View Channel, Read Message History)".to_owned());
         }
         let is_elsewhere = guild.is_some_and(|guild| !is_there(guild));
@@ -102,48 +103,54 @@ impl Inner {
     }
 
     /// Returns the current health.
-    pub(super) fn health(&self) -> Health {
-        let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
-        let (ok, mut words) = said(&facts);
-        if !self.base.is_discords() {
-            words.push(format!("at {}, not Discord's own address", self.base.text()));
+    pub(super) fn health(&self) -> ChannelHealth {
+        let (facts, requests, events) =
+            (self.connection_health.now(), self.rest.counts(), self.counts.snapshot());
+        let (ok, mut words) = status_texts(&facts);
+        if !self.base.is_official() {
+            words.push(format!("at {}, not Discord's own address", self.base.as_str()));
         }
-        words.extend(shut(self.known.shut().len()));
+        words.extend(inaccessible_text(self.cache.inaccessible().len()));
         let has_names = self.settings().personas;
-        words.extend(nameless(if has_names { self.known.without(Sign::Persona, now_ms()) } else { 0 }));
-        words.extend(self.registered.problems());
-        let held = held(&requests);
+        words.extend(nameless_text(if has_names {
+            self.cache.denied_count(OptionalFeature::Persona, now_ms())
+        } else {
+            0
+        }));
+        words.extend(self.registration.problems());
+        let held = held_texts(&requests);
         let ok = ok && held.is_empty();
         words.extend(held);
-        words.extend(refused(&requests, self.known.identity().map(|known| known.application)));
-        let up = facts.link == Link::Up;
-        let refused = requests.unauthorized || matches!(facts.link, Link::Failed { by_token: true, .. });
-        Health { ok, details: words.join("; "), figures: figures((up, !refused), &requests, &events) }
+        words.extend(refused_text(&requests, self.cache.identity().map(|known| known.application)));
+        let up = facts.link == ConnectionState::Up;
+        let refused =
+            requests.unauthorized || matches!(facts.link, ConnectionState::Failed { by_token: true, .. });
+        ChannelHealth { ok, details: words.join("; "), figures: figures((up, !refused), &requests, &events) }
     }
 }
 
 /// Returns whether the connection is up, and a description.
-fn said(facts: &Facts) -> (bool, Vec<String>) {
+fn status_texts(facts: &HealthState) -> (bool, Vec<String>) {
     let (ok, word) = match &facts.link {
-        Link::Begins => (false, "not connected yet".to_owned()),
-        Link::Up => (true, "connected".to_owned()),
-        Link::Lost(why) => (false, format!("the connection is being made anew: {why}")),
-        Link::Failed { why, .. } => (false, why.clone()),
+        ConnectionState::Connecting => (false, "not connected yet".to_owned()),
+        ConnectionState::Up => (true, "connected".to_owned()),
+        ConnectionState::Lost(why) => (false, format!("the connection is being made anew: {why}")),
+        ConnectionState::Failed { why, .. } => (false, why.clone()),
     };
     let ready = facts.ready.as_ref().map(|(at_ms, bot, servers)| {
-        format!("last session as {bot} in {servers} servers since {}", utc(*at_ms))
+        format!("last session as {bot} in {servers} servers since {}", format_utc(*at_ms))
     });
     (ok, [Some(word), ready].into_iter().flatten().collect())
 }
 
 /// Returns the reasons why no requests are made.
-fn held(requests: &Counts) -> Vec<String> {
+fn held_texts(requests: &RestCounts) -> Vec<String> {
     let unauthorized = requests.unauthorized.then(|| {
         "Discord refuses the token: reset it (Developer Portal, Bot), put the new one where the configuration says, and \
          reload the gateway (SIGHUP to `serve`; `up` is started again); what waits is sent then"
             .to_owned()
     });
-    let shut = requests.shut_for.map(|left| {
+    let shut = requests.blocked_for.map(|left| {
         format!(
             "no request is made for {} seconds: Discord refused too many; see acp_channel_requests_total",
             left.as_secs().max(1)
@@ -153,7 +160,7 @@ fn held(requests: &Counts) -> Vec<String> {
 }
 
 /// Describes the bound conversations that the bot cannot read.
-fn shut(count: usize) -> Option<String> {
+fn inaccessible_text(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
             "{count} bound conversations cannot be read: give the bot View Channel and Read Message History there; \
@@ -163,7 +170,7 @@ fn shut(count: usize) -> Option<String> {
 }
 
 /// Describes the channels in which agents should speak under their own names but cannot.
-fn nameless(count: usize) -> Option<String> {
+fn nameless_text(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
             "in {count} channels agents speak as the bot, which has no webhook there that it can use: give it Manage \
@@ -173,14 +180,15 @@ fn nameless(count: usize) -> Option<String> {
 }
 
 /// Describes the permissions that Discord found missing since the start.
-fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> {
-    let of = |meaning: Meaning| {
-        let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == meaning.as_str());
+fn refused_text(requests: &RestCounts, application: Option<Snowflake>) -> Option<String> {
+    let of = |kind: RejectionKind| {
+        let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == kind.as_str());
         kinds.map(|((route, _), _)| *route).collect::<Vec<_>>()
     };
-    let kinds = [of(Meaning::Forbidden), of(Meaning::LostAccess)].concat();
+    let kinds = [of(RejectionKind::Forbidden), of(RejectionKind::LostAccess)].concat();
     let what = kinds.join(", ");
-    let then = application.map_or("see the README".to_owned(), |id| format!("open {}", invite(id)));
+    let then =
+        application.map_or("see docs/manual/discord.md".to_owned(), |id| format!("open {}", invite_url(id)));
     (!kinds.is_empty()).then(|| {
         format!(
             "refused somewhere for want of a permission since the start: {what}; {then}, and look at what the channel \
@@ -190,28 +198,32 @@ fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> 
 }
 
 /// Returns the metrics of the account.
-fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow) -> Vec<(Figure, u64)> {
+fn figures(
+    (up, authorized): (bool, bool),
+    requests: &RestCounts,
+    events: &SessionCounts,
+) -> Vec<(ChannelMetric, u64)> {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let mut all = vec![
-        (Figure::Connected, u64::from(up)),
-        (Figure::Authorized, u64::from(authorized)),
-        (Figure::Sessions("asked"), events.identifies),
-        (Figure::Sessions("begun"), events.readies),
-        (Figure::Sessions("resumed"), events.resumes),
-        (Figure::Gaps, events.gaps),
-        (Figure::EventsDropped, events.dropped),
-        (Figure::EventsStrange, events.strange.values().sum::<u64>() + requests.left_out),
-        (Figure::RequestsWaiting, count(requests.waiting)),
-        (Figure::RequestsUnderWay, count(requests.under_way)),
+        (ChannelMetric::Connected, u64::from(up)),
+        (ChannelMetric::Authorized, u64::from(authorized)),
+        (ChannelMetric::Sessions("asked"), events.identifies),
+        (ChannelMetric::Sessions("begun"), events.readies),
+        (ChannelMetric::Sessions("resumed"), events.resumes),
+        (ChannelMetric::Gaps, events.gaps),
+        (ChannelMetric::EventsDropped, events.dropped),
+        (ChannelMetric::EventsStrange, events.unrecognized.values().sum::<u64>() + requests.unreadable),
+        (ChannelMetric::RequestsWaiting, count(requests.waiting)),
+        (ChannelMetric::RequestsUnderWay, count(requests.in_flight)),
     ];
-    let Counts { requests, retries, limited, waits, .. } = requests;
-    all.extend(requests.iter().map(|((route, outcome), n)| (Figure::Requests(route, outcome), *n)));
-    all.extend(retries.iter().map(|(route, n)| (Figure::Retries(route), *n)));
-    all.extend(limited.iter().map(|(scope, n)| (Figure::RateLimits(scope.as_str()), *n)));
+    let RestCounts { requests, retries, limited, waits, .. } = requests;
+    all.extend(requests.iter().map(|((route, outcome), n)| (ChannelMetric::Requests(route, outcome), *n)));
+    all.extend(retries.iter().map(|(route, n)| (ChannelMetric::Retries(route), *n)));
+    all.extend(limited.iter().map(|(scope, n)| (ChannelMetric::RateLimits(scope.as_str()), *n)));
     for (priority, waits) in waits {
         let total = u64::try_from(waits.total.as_millis()).unwrap_or(u64::MAX);
-        all.push((Figure::Turns(priority.as_str()), waits.count));
-        all.push((Figure::WaitedMs(priority.as_str()), total));
+        all.push((ChannelMetric::Turns(priority.as_str()), waits.count));
+        all.push((ChannelMetric::WaitedMs(priority.as_str()), total));
     }
     all
 }
@@ -220,19 +232,25 @@ fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_discord::core::event::{Ready, User};
+    use acp_discord::core::event::{ReadyEvent, User};
     use std::time::Duration;
 
     fn ready() -> Event {
-        let me = User { id: Snowflake(1), name: "helper".to_owned(), shown: None, bot: true };
+        let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
         let guilds = vec![Snowflake(5), Snowflake(6)];
-        Event::Ready(Ready { me, application: Snowflake(2), session: "s".to_owned(), shard: (0, 1), guilds })
+        Event::Ready(ReadyEvent {
+            me,
+            application: Snowflake(2),
+            session: "s".to_owned(),
+            shard: (0, 1),
+            guilds,
+        })
     }
 
     #[test]
     fn the_last_word_of_the_connection_is_what_is_said() {
         let lost = || Event::Disconnected { why: "the network is down".to_owned() };
-        let fatal = || Event::Failed(closes::failure(4014).unwrap());
+        let fatal = || Event::Failed(closes::fatal_error(4014).unwrap());
         let last = "last session as helper in 2 servers since 2026-06-24T00:00:00Z";
         for (events, ok, wants) in [
             (vec![], false, vec!["not connected yet"]),
@@ -242,9 +260,9 @@ mod tests {
             (vec![fatal()], false, vec!["code 4014", "Message Content Intent"]),
             (vec![ready(), Event::Alarm("x".to_owned())], true, vec!["connected"]),
         ] {
-            let pulse = Pulse::default();
-            events.iter().for_each(|event| pulse.hear(event, 1_782_259_200_000));
-            let (is_ok, words) = said(&pulse.now());
+            let pulse = ConnectionHealth::default();
+            events.iter().for_each(|event| pulse.on_event(event, 1_782_259_200_000));
+            let (is_ok, words) = status_texts(&pulse.now());
             let words = words.join("; ");
             assert_eq!(is_ok, ok, "{words}");
             assert!(wants.iter().all(|want| words.contains(want)), "{words}");
@@ -253,52 +271,60 @@ mod tests {
 
     #[test]
     fn what_holds_requests_back_is_said_with_what_to_do() {
-        let mut counts = Counts::default();
-        assert_eq!((held(&counts), refused(&counts, None)), (vec![], None));
+        let mut counts = RestCounts::default();
+        assert_eq!((held_texts(&counts), refused_text(&counts, None)), (vec![], None));
         counts.requests.insert(("create_message", "done"), 4);
         counts.requests.insert(("add_reaction", "forbidden"), 2);
         counts.requests.insert(("messages", "lost_access"), 1);
-        let words = refused(&counts, Some(Snowflake(5))).unwrap();
+        let words = refused_text(&counts, Some(Snowflake(5))).unwrap();
         assert!(words.contains(": add_reaction, messages; open https://"), "{words}");
         assert!(words.contains("client_id=5&"), "{words}");
         counts.unauthorized = true;
-        counts.shut_for = Some(Duration::from_millis(200));
-        let words = held(&counts).join("; ");
+        counts.blocked_for = Some(Duration::from_millis(200));
+        let words = held_texts(&counts).join("; ");
         assert!(words.contains("reset it") && words.contains("for 1 seconds"), "{words}");
-        assert_eq!((shut(0), nameless(0)), (None, None));
-        assert!(nameless(1).unwrap().contains("Manage Webhooks"));
-        assert!(shut(2).unwrap().starts_with("2 bound conversations cannot be read: give the bot"));
+        assert_eq!((inaccessible_text(0), nameless_text(0)), (None, None));
+        assert!(nameless_text(1).unwrap().contains("Manage Webhooks"));
+        assert!(
+            inaccessible_text(2).unwrap().starts_with("2 bound conversations cannot be read: give the bot")
+        );
     }
 
     #[test]
     fn every_count_has_its_figure() {
-        let mut counts = Counts { waiting: 3, under_way: 2, left_out: 4, ..Counts::default() };
+        let mut counts = RestCounts { waiting: 3, in_flight: 2, unreadable: 4, ..RestCounts::default() };
         counts.requests.insert(("create_message", "done"), 4);
         counts.retries.insert("create_message", 1);
-        counts.limited.insert(acp_discord::core::headers::Scope::Shared, 6);
+        counts.limited.insert(acp_discord::core::headers::RateLimitScope::Shared, 6);
         let waits =
-            acp_discord::rest::Waits { count: 2, total: Duration::from_millis(70), ..Default::default() };
+            acp_discord::rest::WaitTimes { count: 2, total: Duration::from_millis(70), ..Default::default() };
         counts.waits.insert(acp_discord::core::schedule::Priority::Final, waits);
-        let mut events =
-            CountsNow { identifies: 9, readies: 8, resumes: 7, gaps: 5, dropped: 11, ..CountsNow::default() };
-        events.strange.insert("A".to_owned(), 6);
-        events.strange.insert("B".to_owned(), 6);
+        let mut events = SessionCounts {
+            identifies: 9,
+            readies: 8,
+            resumes: 7,
+            gaps: 5,
+            dropped: 11,
+            ..SessionCounts::default()
+        };
+        events.unrecognized.insert("A".to_owned(), 6);
+        events.unrecognized.insert("B".to_owned(), 6);
         let want = [
-            (Figure::Connected, 1),
-            (Figure::Authorized, 1),
-            (Figure::Sessions("asked"), 9),
-            (Figure::Sessions("begun"), 8),
-            (Figure::Sessions("resumed"), 7),
-            (Figure::Gaps, 5),
-            (Figure::EventsDropped, 11),
-            (Figure::EventsStrange, 16),
-            (Figure::RequestsWaiting, 3),
-            (Figure::RequestsUnderWay, 2),
-            (Figure::Requests("create_message", "done"), 4),
-            (Figure::Retries("create_message"), 1),
-            (Figure::RateLimits("shared"), 6),
-            (Figure::Turns("final"), 2),
-            (Figure::WaitedMs("final"), 70),
+            (ChannelMetric::Connected, 1),
+            (ChannelMetric::Authorized, 1),
+            (ChannelMetric::Sessions("asked"), 9),
+            (ChannelMetric::Sessions("begun"), 8),
+            (ChannelMetric::Sessions("resumed"), 7),
+            (ChannelMetric::Gaps, 5),
+            (ChannelMetric::EventsDropped, 11),
+            (ChannelMetric::EventsStrange, 16),
+            (ChannelMetric::RequestsWaiting, 3),
+            (ChannelMetric::RequestsUnderWay, 2),
+            (ChannelMetric::Requests("create_message", "done"), 4),
+            (ChannelMetric::Retries("create_message"), 1),
+            (ChannelMetric::RateLimits("shared"), 6),
+            (ChannelMetric::Turns("final"), 2),
+            (ChannelMetric::WaitedMs("final"), 70),
         ];
         assert_eq!(figures((true, true), &counts, &events), want);
     }

@@ -8,90 +8,94 @@
 //! the conversation.
 
 use super::Inner;
-use super::answers::{ToTell, Twice};
+use super::answers::{PendingResponse, ResendEffect};
 use super::render::{self, body};
-use super::slash::{specs, typed};
-use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Kept, Offered, Said};
+use super::slash::{focused_suggestion, specs};
+use crate::channel::{
+    CallerReply, Inbound, InboundPort, IntakeOutcome, PostedReply, ReplyRoute, ReserveOutcome,
+};
 use crate::core::command;
 use acp_discord::core::commands::line;
-use acp_discord::core::custom_id::{Carried, decode};
-use acp_discord::core::errors::Meaning;
-use acp_discord::core::event::{Click, Command, Interaction, Member};
-use acp_discord::core::message::{Body, Callback, EPHEMERAL};
-use acp_discord::rest::{Fault, Posted};
+use acp_discord::core::custom_id::{DecodedCustomId, decode};
+use acp_discord::core::errors::RejectionKind;
+use acp_discord::core::event::{Click, Interaction, Member, SlashCommand};
+use acp_discord::core::message::{Callback, EPHEMERAL, MessageBody};
+use acp_discord::rest::{RestError, SentMessage};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time limit for the commit of an interaction, so that the acknowledgement is in time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ACKNOWLEDGE_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Maximum number of attempts to process an interaction, and the pause between attempts.
-const OFFERS: (u32, Duration) = (8, Duration::from_millis(500));
+const OFFER_ATTEMPTS: (u32, Duration) = (8, Duration::from_millis(500));
 /// Maximum length of a reply, in UTF-16 units; the rest is in the history of the session.
 const ANSWER_CHARS_MAX: usize = 1_900;
 
 /// Returns the display name of a member.
-pub(super) fn shown(who: &Member) -> String {
-    who.user.shown.clone().unwrap_or_else(|| who.user.name.clone())
+pub(super) fn display_name(who: &Member) -> String {
+    who.user.display_name.clone().unwrap_or_else(|| who.user.name.clone())
 }
 
 impl Inner {
     /// Handles a slash command.
-    pub(super) async fn command(&self, inbox: &dyn Inbox, command: Command) {
-        let at = &command.at;
+    pub(super) async fn command(&self, inbox: &dyn InboundPort, command: SlashCommand) {
+        let at = &command.interaction;
         let text = match line(&specs(), &command) {
             Ok(text) => text,
-            Err(why) => return self.refuse(at, &why.to_string()).await,
+            Err(why) => return self.respond_denied(at, &why.to_string()).await,
         };
-        if let Some(why) = self.closed_to(at) {
-            return self.refuse(at, &why).await;
+        if let Some(why) = self.denial_reason(at) {
+            return self.respond_denied(at, &why).await;
         }
         let is_private = command::parse(&text).is_none_or(|command| command.is_private());
-        let later = Callback::Later { flags: if is_private { EPHEMERAL } else { 0 } };
-        let Some(due) = self.taken(inbox, at, text, &later).await else { return };
+        let later = Callback::Deferred { flags: if is_private { EPHEMERAL } else { 0 } };
+        let Some(due) = self.accept(inbox, at, text, &later).await else { return };
         let said = &due.said;
         let text = if said.text.is_empty() { "Done.".to_owned() } else { cut(&said.text) };
         let answer = body(&text, &said.actions);
         let has_buttons = !said.actions.is_empty();
         let give = || self.rest.edit_original(at.application, &at.token, &answer);
-        let shown = |posted: &Posted| {
+        let shown = |posted: &SentMessage| {
             let (message_id, text) = (posted.id.to_string(), answer.content.clone());
-            has_buttons.then_some(AnswerShown { message_id, text })
+            has_buttons.then_some(PostedReply { message_id, text })
         };
-        self.answer(inbox, at, due, Twice::Same, give, shown).await;
+        self.respond(inbox, at, due, ResendEffect::Replaces, give, shown).await;
     }
 
     /// Handles a click: runs the command encoded in the button.
-    pub(super) async fn click(&self, inbox: &dyn Inbox, click: Click) {
-        let at = &click.at;
+    pub(super) async fn click(&self, inbox: &dyn InboundPort, click: Click) {
+        let at = &click.interaction;
         let text = match decode(&click.custom_id) {
-            Carried::Text(text) => text.to_owned(),
-            Carried::OtherVersion(_) => {
+            DecodedCustomId::Text(text) => text.to_owned(),
+            DecodedCustomId::OtherVersion(_) => {
                 let why =
                     "This button is of another version of the gateway. Type the command instead: /acp help.";
-                return self.refuse(at, why).await;
+                return self.respond_denied(at, why).await;
             }
-            Carried::Foreign => return self.refuse(at, "This button means nothing here.").await,
+            DecodedCustomId::Foreign => {
+                return self.respond_denied(at, "This button means nothing here.").await;
+            }
         };
-        if let Some(why) = self.closed_to(at) {
-            return self.refuse(at, &why).await;
+        if let Some(why) = self.denial_reason(at) {
+            return self.respond_denied(at, &why).await;
         }
-        let Some(due) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
+        let Some(due) = self.accept(inbox, at, text, &Callback::DeferredUpdate).await else { return };
         let said = &due.said;
         if said.text.is_empty() || said.shown {
-            return self.was_told(inbox, due, None).await;
+            return self.record_reply(inbox, due, None).await;
         }
-        let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
+        let answer = MessageBody { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
         let give = || self.rest.followup(at.application, &at.token, &answer);
-        self.answer(inbox, at, due, Twice::Shown, give, |_| None).await;
+        self.respond(inbox, at, due, ResendEffect::Duplicates, give, |_| None).await;
     }
 
     /// Sends suggestions to a person who is typing a command.
-    pub(super) async fn autocomplete(&self, inbox: &dyn Inbox, command: Command) {
-        let at = &command.at;
+    pub(super) async fn autocomplete(&self, inbox: &dyn InboundPort, command: SlashCommand) {
+        let at = &command.interaction;
         let mut choices = Vec::new();
-        if let (None, Some((what, prefix))) = (self.closed_to(at), typed(&command)) {
-            let who = at.who.user.id.to_string();
+        if let (None, Some((what, prefix))) = (self.denial_reason(at), focused_suggestion(&command)) {
+            let who = at.member.user.id.to_string();
             choices = render::choices(inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await);
         }
         if let Err(fault) = self.rest.callback(at.id, &at.token, &Callback::Choices(choices)).await {
@@ -100,23 +104,23 @@ impl Inner {
     }
 
     /// Returns the reason if an interaction is not authorized.
-    fn closed_to(&self, at: &Interaction) -> Option<String> {
+    fn denial_reason(&self, at: &Interaction) -> Option<String> {
         let settings = self.settings();
-        let door = &settings.door;
-        if !door.serves(at.guild) {
+        let access = &settings.access;
+        if !access.is_guild_allowed(at.guild) {
             return Some("This server is not served by this gateway.".to_owned());
         }
-        (!door.admits(&at.who)).then(|| {
+        (!access.is_allowed(&at.member)).then(|| {
             format!(
                 "You may not use this gateway's agents. Whoever runs it can add your id {} to \
                  channels.discord.accounts.{}.allowed_users, or give you a role of allowed_roles there.",
-                at.who.user.id, self.account
+                at.member.user.id, self.account
             )
         })
     }
 
-    async fn refuse(&self, at: &Interaction, why: &str) {
-        let answer = Callback::Message(Body { flags: EPHEMERAL, ..Body::text(cut(why)) });
+    async fn respond_denied(&self, at: &Interaction, why: &str) {
+        let answer = Callback::Message(MessageBody { flags: EPHEMERAL, ..MessageBody::text(cut(why)) });
         if let Err(fault) = self.rest.callback(at.id, &at.token, &answer).await {
             tracing::warn!(%fault, interaction = %at.id, "somebody was not told why nothing is done");
         }
@@ -124,59 +128,62 @@ impl Inner {
 
     /// Commits, acknowledges and processes an interaction. Returns the pending reply, if the caller must send
     /// one.
-    async fn taken(
+    async fn accept(
         &self,
-        inbox: &dyn Inbox,
+        inbox: &dyn InboundPort,
         at: &Interaction,
         text: String,
         taken: &Callback,
-    ) -> Option<ToTell> {
+    ) -> Option<PendingResponse> {
         let begun = Instant::now();
-        let until = begun + PATIENCE;
+        let until = begun + ACKNOWLEDGE_DEADLINE;
         let Ok(message) = tokio::time::timeout_at(until, self.inbound(at, text)).await else {
-            self.refuse(at, "Discord does not say in time where this is, so nothing was done. Try again.")
-                .await;
+            self.respond_denied(
+                at,
+                "Discord does not say in time where this is, so nothing was done. Try again.",
+            )
+            .await;
             return None;
         };
         let left = until.saturating_duration_since(Instant::now());
-        let claim = match inbox.keep_first(message.clone(), left).await {
-            Kept::Taken(claim) => claim,
-            Kept::Repeated => {
+        let reservation = match inbox.reserve(message.clone(), left).await {
+            ReserveOutcome::Reserved(reservation) => reservation,
+            ReserveOutcome::Duplicate => {
                 tracing::info!(interaction = %at.id, "an interaction came again");
                 return None;
             }
-            Kept::Not { why } => {
+            ReserveOutcome::NotReserved { why } => {
                 tracing::warn!(why, interaction = %at.id, "an interaction was not kept");
                 let text = format!(
                     "The gateway cannot keep that just now ({why}), so nothing was done. Try again in a moment."
                 );
-                self.refuse(at, &text).await;
+                self.respond_denied(at, &text).await;
                 return None;
             }
-            Kept::Unknown { why } => {
+            ReserveOutcome::Unknown { why } => {
                 tracing::warn!(why, interaction = %at.id, "nobody knows whether an interaction was kept");
                 let text = "It is not known whether the gateway kept that. If it did, it is done and said in this \
                             conversation: look before you repeat it.";
-                self.refuse(at, text).await;
+                self.respond_denied(at, text).await;
                 return None;
             }
         };
-        match self.acknowledge(at, taken, claim.is_new()).await {
-            Heard::Yes => {
+        match self.acknowledge(at, taken, reservation.is_new()).await {
+            AcknowledgementReceipt::Yes => {
                 let said = self.offer(inbox, at, message.clone()).await;
-                Some(ToTell::new(claim, message, said, begun))
+                Some(PendingResponse::new(reservation, message, said, begun))
             }
-            Heard::No if claim.is_new() => {
+            AcknowledgementReceipt::No if reservation.is_new() => {
                 let withdrawn = inbox.withdraw(message).await;
                 tracing::info!(interaction = %at.id, withdrawn, "what was not acknowledged is not done");
                 None
             }
-            Heard::No | Heard::Unknown => {
+            AcknowledgementReceipt::No | AcknowledgementReceipt::Unknown => {
                 // The gateway replies in the conversation: the user may be out of reach.
-                drop(claim);
+                drop(reservation);
                 drop(self.offer(inbox, at, message).await);
-                if let Callback::Later { .. } = taken {
-                    self.works_no_more(at).await;
+                if let Callback::Deferred { .. } = taken {
+                    self.delete_placeholder(at).await;
                 }
                 None
             }
@@ -184,9 +191,16 @@ impl Inner {
     }
 
     /// Acknowledges an interaction. `is_new`: no process of this gateway acknowledged the interaction before.
-    async fn acknowledge(&self, at: &Interaction, callback: &Callback, is_new: bool) -> Heard {
-        let Err(fault) = self.rest.callback(at.id, &at.token, callback).await else { return Heard::Yes };
-        let heard = heard(&fault, is_new);
+    async fn acknowledge(
+        &self,
+        at: &Interaction,
+        callback: &Callback,
+        is_new: bool,
+    ) -> AcknowledgementReceipt {
+        let Err(fault) = self.rest.callback(at.id, &at.token, callback).await else {
+            return AcknowledgementReceipt::Yes;
+        };
+        let heard = acknowledgement_receipt(&fault, is_new);
         tracing::warn!(%fault, interaction = %at.id, ?heard, "an interaction was not acknowledged");
         heard
     }
@@ -194,38 +208,45 @@ impl Inner {
     async fn inbound(&self, at: &Interaction, text: String) -> Inbound {
         let is_known = at.parent.is_some() || at.is_thread == Some(false);
         if is_known {
-            self.known.is_at(at.channel, at.parent, at.guild);
+            self.cache.set_location(at.channel, at.parent, at.guild);
         }
         let parent = if is_known { at.parent } else { self.parent_of(at.channel).await };
         Inbound {
-            author_id: at.who.user.id.to_string(),
-            approves: self.settings().door.approves(&at.who),
-            answer: Answer::ByCaller,
-            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), shown(&at.who), text)
+            author_id: at.member.user.id.to_string(),
+            approves: self.settings().access.approval_scope(&at.member),
+            answer: ReplyRoute::ByCaller,
+            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), display_name(&at.member), text)
         }
     }
 
     /// Processes a committed interaction. Returns the reply; on `Err` a notice, and the gateway processes
     /// later.
-    async fn offer(&self, inbox: &dyn Inbox, at: &Interaction, message: Inbound) -> Result<Said, Said> {
-        for _ in 0..OFFERS.0 {
+    async fn offer(
+        &self,
+        inbox: &dyn InboundPort,
+        at: &Interaction,
+        message: Inbound,
+    ) -> Result<CallerReply, CallerReply> {
+        for _ in 0..OFFER_ATTEMPTS.0 {
             match inbox.offer(message.clone()).await {
-                Offered::Taken(said) => return Ok(said),
-                Offered::Refused { why } => return Err(Said { text: why, private: true, ..Said::default() }),
-                Offered::Later { why } => {
+                IntakeOutcome::Accepted(said) => return Ok(said),
+                IntakeOutcome::Refused { why } => {
+                    return Err(CallerReply { text: why, private: true, ..CallerReply::default() });
+                }
+                IntakeOutcome::Later { why } => {
                     tracing::warn!(why, interaction = %at.id, "an interaction waits");
-                    tokio::time::sleep(OFFERS.1).await;
+                    tokio::time::sleep(OFFER_ATTEMPTS.1).await;
                 }
             }
         }
         let text = "The gateway keeps that, and cannot do it now: it does it later, and says so in this conversation.";
-        Err(Said { text: text.to_owned(), private: true, ..Said::default() })
+        Err(CallerReply { text: text.to_owned(), private: true, ..CallerReply::default() })
     }
 }
 
 /// Knowledge about the receipt of an acknowledgement by Discord.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heard {
+enum AcknowledgementReceipt {
     Yes,
     /// The user sees a failure.
     No,
@@ -233,18 +254,22 @@ enum Heard {
 }
 
 /// Interprets the fault of an acknowledgement.
-const fn heard(fault: &Fault, is_new: bool) -> Heard {
+const fn acknowledgement_receipt(fault: &RestError, is_new: bool) -> AcknowledgementReceipt {
     match fault {
         // An earlier process of this gateway acknowledged; for a new interaction some other program did.
-        Fault::Rejected(why) if matches!(why.meaning, Meaning::AlreadyAnswered) && !is_new => Heard::Yes,
-        Fault::Rejected(_) | Fault::Limited { .. } | Fault::Superseded => Heard::No,
-        Fault::Uncertain { .. } => Heard::Unknown,
+        RestError::Rejected(why) if matches!(why.kind, RejectionKind::AlreadyAnswered) && !is_new => {
+            AcknowledgementReceipt::Yes
+        }
+        RestError::Rejected(_) | RestError::Limited { .. } | RestError::Superseded => {
+            AcknowledgementReceipt::No
+        }
+        RestError::Uncertain { .. } => AcknowledgementReceipt::Unknown,
     }
 }
 
 /// Returns the beginning of a text, up to the maximum length of a reply.
 fn cut(text: &str) -> String {
-    let limit = crate::channel::Limit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
+    let limit = crate::channel::MessageLimit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
     crate::core::split::split(text, limit).into_iter().next().unwrap_or_default()
 }
 
@@ -255,28 +280,28 @@ mod tests {
 
     #[test]
     fn what_nobody_was_told_of_is_told_from_what_somebody_may_have_been() {
-        let rejected = |meaning| {
+        let rejected = |kind| {
             let why = String::new();
-            Fault::Rejected(Rejection {
+            RestError::Rejected(Rejection {
                 route: "interaction_callback",
                 status: None,
                 code: None,
-                meaning,
+                kind,
                 why,
             })
         };
-        let limited = Fault::Limited { retry_after: Duration::from_secs(1) };
+        let limited = RestError::Limited { retry_after: Duration::from_secs(1) };
         for (fault, is_new, want) in [
-            (rejected(Meaning::TooLate), true, Heard::No),
-            (rejected(Meaning::TooLate), false, Heard::No),
-            (rejected(Meaning::NotSent), true, Heard::No),
-            (rejected(Meaning::AlreadyAnswered), true, Heard::No),
-            (rejected(Meaning::AlreadyAnswered), false, Heard::Yes),
-            (limited, true, Heard::No),
-            (Fault::Uncertain { why: "reset".to_owned() }, true, Heard::Unknown),
-            (Fault::Uncertain { why: "reset".to_owned() }, false, Heard::Unknown),
+            (rejected(RejectionKind::TooLate), true, AcknowledgementReceipt::No),
+            (rejected(RejectionKind::TooLate), false, AcknowledgementReceipt::No),
+            (rejected(RejectionKind::NotSent), true, AcknowledgementReceipt::No),
+            (rejected(RejectionKind::AlreadyAnswered), true, AcknowledgementReceipt::No),
+            (rejected(RejectionKind::AlreadyAnswered), false, AcknowledgementReceipt::Yes),
+            (limited, true, AcknowledgementReceipt::No),
+            (RestError::Uncertain { why: "reset".to_owned() }, true, AcknowledgementReceipt::Unknown),
+            (RestError::Uncertain { why: "reset".to_owned() }, false, AcknowledgementReceipt::Unknown),
         ] {
-            assert_eq!(heard(&fault, is_new), want, "{fault:?} {is_new}");
+            assert_eq!(acknowledgement_receipt(&fault, is_new), want, "{fault:?} {is_new}");
         }
     }
 }

@@ -6,20 +6,22 @@
 //! message without an event is found together with the next message, or with the next websocket session.
 
 use super::Inner;
-use super::again::{Attempt as _, again};
-use super::backfill::{Behind, LOOK, MISSED, remember};
-use super::interactions::shown;
-use super::known::Spot;
-use super::lately::Lately;
-use super::looks::Shelf;
-use super::mailbox::{Mailbox, Next, Put};
-use super::owed::{Look, Looked, Owed};
-use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Placed};
+use super::again::{Retryable as _, retry_until_done};
+use super::backfill::{BACKFILL_BUDGET, IDLE_BUDGET, UnverifiedMessages, remember};
+use super::interactions::display_name;
+use super::known::ConversationLocation;
+use super::lately::RecentEvents;
+use super::looks::ArchiveState;
+use super::mailbox::{ConversationQueue, EnqueueOutcome, QueueItem};
+use super::owed::{CheckKind, CheckOutcome, PendingChecks};
+use crate::channel::{
+    Attachment, AttachmentContent, BindingLookup, ConversationRef, Inbound, InboundPort, IntakeOutcome,
+};
 use crate::core::command;
-use acp_discord::core::event::{Attachment as File, Edit, Message};
+use acp_discord::core::event::{Attachment as File, Message, MessageEdit};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::intake::{Taken, take};
-use acp_discord::rest::Fault;
+use acp_discord::core::intake::{MessageClass, classify_message};
+use acp_discord::rest::RestError;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,202 +29,213 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 /// Maximum number of jobs in one queue. Jobs beyond that are read from Discord again.
-const WAITING_MAX: usize = 256;
+const JOBS_MAX: usize = 256;
 /// Idle time after which a worker ends.
 const IDLE: Duration = Duration::from_secs(300);
 /// First and longest pause between attempts to read or commit.
-pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+pub(super) const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// Maximum size of a downloaded file, in bytes, and the timeout of the download.
 const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 
 /// Job for one conversation.
-pub(super) enum Job {
+pub(super) enum ConversationJob {
     /// New message.
     Message(Box<Message>),
     /// Job for a conversation that may be unbound: the worker first determines whether a binding exists, or
     /// the configuration binds the parent channel. Holds a permit of the limit for such jobs.
-    Unsure(Box<Job>, OwnedSemaphorePermit),
+    Unclassified(Box<ConversationJob>, OwnedSemaphorePermit),
     /// Edited message.
-    Edited(Edit),
+    Edited(MessageEdit),
     /// Deleted message.
     Deleted(Snowflake),
     /// Archive state of the thread.
-    Thread(Shelf),
+    Thread(ArchiveState),
     /// End of the conversation, with the reason.
     Gone(String),
 }
 
-impl Job {
+impl ConversationJob {
     /// Returns the message from which a backfill restores this job. `None` for changes, which Discord reports
     /// once, and for commands, which a backfill does not read in unbound conversations.
-    fn is_read_from(&self) -> Option<Snowflake> {
+    fn backfill_start(&self) -> Option<Snowflake> {
         match self {
             Self::Message(message) => command::parse(&message.text).is_none().then_some(message.id),
-            Self::Unsure(job, _) => job.is_read_from(),
+            Self::Unclassified(job, _) => job.backfill_start(),
             Self::Edited(_) | Self::Deleted(_) | Self::Thread(_) | Self::Gone(_) => None,
         }
     }
 }
 
 /// Conversation workers of one account.
-pub(super) struct Lanes {
+pub(super) struct ConversationWorkers {
     inner: Arc<Inner>,
-    inbox: Arc<dyn Inbox>,
-    lanes: HashMap<Snowflake, Arc<Mailbox<Job>>>,
+    inbox: Arc<dyn InboundPort>,
+    queues: HashMap<Snowflake, Arc<ConversationQueue<ConversationJob>>>,
 }
 
-impl Lanes {
-    pub(super) fn new(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) -> Self {
-        Self { inner, inbox, lanes: HashMap::new() }
+impl ConversationWorkers {
+    pub(super) fn new(inner: Arc<Inner>, inbox: Arc<dyn InboundPort>) -> Self {
+        Self { inner, inbox, queues: HashMap::new() }
     }
 
     /// Adds a job to the queue of a conversation. Never waits.
-    pub(super) fn put(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake, job: Job) {
+    pub(super) fn enqueue(
+        &mut self,
+        tasks: &mut tokio::task::JoinSet<()>,
+        channel: Snowflake,
+        job: ConversationJob,
+    ) {
         let mut job = job;
-        let from = job.is_read_from();
-        while let Put::Closed(back) = self.open(tasks, channel).put(job, from) {
+        let from = job.backfill_start();
+        while let EnqueueOutcome::Closed(back) = self.open(tasks, channel).enqueue(job, from) {
             job = back;
         }
     }
 
     /// Requests a backfill for a message dropped at a limit; effective only if the conversation proves to be
     /// bound.
-    pub(super) fn miss(
+    pub(super) fn request_backfill_from(
         &mut self,
         tasks: &mut tokio::task::JoinSet<()>,
         channel: Snowflake,
         message: Snowflake,
     ) {
-        while !self.open(tasks, channel).miss(message) {}
+        while !self.open(tasks, channel).request_backfill_from(message) {}
     }
 
     /// Requests a backfill of a conversation before all other jobs. Repeated requests lead to one backfill.
-    pub(super) fn read(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) {
-        while !self.open(tasks, channel).read() {}
+    pub(super) fn request_backfill(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) {
+        while !self.open(tasks, channel).request_backfill() {}
     }
 
     /// Returns the queue of a conversation. Starts a worker if none is running.
-    fn open(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) -> &Mailbox<Job> {
-        if self.lanes.get(&channel).is_none_or(|lane| lane.is_closed()) {
-            self.lanes.retain(|_, lane| !lane.is_closed());
+    fn open(
+        &mut self,
+        tasks: &mut tokio::task::JoinSet<()>,
+        channel: Snowflake,
+    ) -> &ConversationQueue<ConversationJob> {
+        if self.queues.get(&channel).is_none_or(|queue| queue.is_closed()) {
+            self.queues.retain(|_, queue| !queue.is_closed());
         }
         let (inner, inbox) = (&self.inner, &self.inbox);
-        self.lanes.entry(channel).or_insert_with(|| {
-            let mailbox = Arc::new(Mailbox::new(WAITING_MAX));
-            let lane = Lane {
+        self.queues.entry(channel).or_insert_with(|| {
+            let queue = Arc::new(ConversationQueue::new(JOBS_MAX));
+            let worker = ConversationWorker {
                 inner: Arc::clone(inner),
                 inbox: Arc::clone(inbox),
                 channel,
-                mailbox: Arc::clone(&mailbox),
-                behind: Behind::default(),
-                owed: Owed::default(),
-                left: None,
-                lately: Lately::default(),
-                turned_away: BTreeSet::new(),
+                queue: Arc::clone(&queue),
+                unverified: UnverifiedMessages::default(),
+                pending_checks: PendingChecks::default(),
+                uncompared: None,
+                recent_events: RecentEvents::default(),
+                rejected: BTreeSet::new(),
                 missed: None,
             };
-            tasks.spawn(lane.run());
-            mailbox
+            tasks.spawn(worker.run());
+            queue
         })
     }
 }
 
 /// Worker of one conversation.
-pub(super) struct Lane {
+pub(super) struct ConversationWorker {
     pub(super) inner: Arc<Inner>,
-    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) inbox: Arc<dyn InboundPort>,
     pub(super) channel: Snowflake,
-    pub(super) mailbox: Arc<Mailbox<Job>>,
+    pub(super) queue: Arc<ConversationQueue<ConversationJob>>,
     /// Messages passed in from events that no history read has covered yet.
-    pub(super) behind: Behind,
+    pub(super) unverified: UnverifiedMessages,
     /// Pending checks.
-    pub(super) owed: Owed,
+    pub(super) pending_checks: PendingChecks,
     /// Messages whose turn has not begun and that still have to be compared with their current text; `None`:
     /// all.
-    pub(super) left: Option<BTreeSet<Snowflake>>,
+    pub(super) uncompared: Option<BTreeSet<Snowflake>>,
     /// Ids of messages with an event during the last 10 s.
-    pub(super) lately: Lately,
+    pub(super) recent_events: RecentEvents,
     /// Messages of people not on the allow-list: checked once during the life of the worker, even if received
     /// again.
-    turned_away: BTreeSet<Snowflake>,
+    rejected: BTreeSet<Snowflake>,
     /// First message rejected by the full queue, until a backfill from this message is complete.
     pub(super) missed: Option<Snowflake>,
 }
 
 /// Action of a worker without jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum IdleAction {
     /// Run a check.
-    Look(Look),
+    RunCheck(CheckKind),
     /// Read the history, to find messages without events.
-    Read,
+    VerifyHistory,
     /// End the worker.
     End,
 }
 
-impl Drop for Lane {
+impl Drop for ConversationWorker {
     fn drop(&mut self) {
         // The next job starts another worker.
-        self.mailbox.abandon();
+        self.queue.force_close();
     }
 }
 
-impl Lane {
+impl ConversationWorker {
     async fn run(mut self) {
-        let mailbox = Arc::clone(&self.mailbox);
+        let queue = Arc::clone(&self.queue);
         loop {
-            let (at, due) = self.due(Instant::now());
-            match (tokio::time::timeout_at(at, mailbox.next()).await, due) {
-                (Ok(Next::Job(job)), _) => self.work(job).await,
-                (Ok(Next::Read(from)), _) => self.catch_up(from).await,
+            let (at, due) = self.next_idle_action(Instant::now());
+            match (tokio::time::timeout_at(at, queue.next()).await, due) {
+                (Ok(QueueItem::Job(job)), _) => self.process(job).await,
+                (Ok(QueueItem::Backfill(from)), _) => self.backfill(from).await,
                 // New jobs interrupt checks and history reads.
-                (Err(_), Due::Look(look)) => self.look(look).await,
-                (Err(_), Due::Read) => self.read_on(LOOK, mailbox.arrives()).await,
+                (Err(_), IdleAction::RunCheck(look)) => self.run_check(look).await,
+                (Err(_), IdleAction::VerifyHistory) => {
+                    self.verify_history(IDLE_BUDGET, queue.wait_nonempty()).await
+                }
                 // The bot has no access, and only this worker knows the start of the backfill.
-                (Err(_), Due::End) if self.missed.is_some() => self.catch_up(None).await,
-                (Err(_), Due::End) if mailbox.close() => return,
-                (Err(_), Due::End) => {}
+                (Err(_), IdleAction::End) if self.missed.is_some() => self.backfill(None).await,
+                (Err(_), IdleAction::End) if queue.close() => return,
+                (Err(_), IdleAction::End) => {}
             }
         }
     }
 
     /// Returns the next action if no job arrives, and the time for it.
-    fn due(&self, now: Instant) -> (Instant, Due) {
-        let look = self.owed.next().map(|(at, look)| (at, Due::Look(look)));
-        let read = self.behind.due().map(|at| (at, Due::Read));
-        let end = (now + IDLE, Due::End);
+    fn next_idle_action(&self, now: Instant) -> (Instant, IdleAction) {
+        let look = self.pending_checks.next().map(|(at, look)| (at, IdleAction::RunCheck(look)));
+        let read = self.unverified.next_read_at().map(|at| (at, IdleAction::VerifyHistory));
+        let end = (now + IDLE, IdleAction::End);
         [look, read].into_iter().flatten().min().map_or(end, |due| due.min(end))
     }
 
     /// Runs one pending check; interrupted by new jobs.
-    async fn look(&mut self, look: Look) {
-        let mailbox = Arc::clone(&self.mailbox);
+    async fn run_check(&mut self, look: CheckKind) {
+        let queue = Arc::clone(&self.queue);
         let looked = match look {
-            Look::Waiting => self.look_at_waiting(mailbox.arrives()).await,
-            Look::Thread => self.look_at_thread(mailbox.arrives()).await,
+            CheckKind::Waiting => self.check_queued_edits(queue.wait_nonempty()).await,
+            CheckKind::Thread => self.check_archive_state(queue.wait_nonempty()).await,
         };
         match looked {
-            Ok(Looked::Done) => self.owed.done(look),
-            Ok(Looked::Partly) => self.owed.failed(look, Instant::now()),
+            Ok(CheckOutcome::Done) => self.pending_checks.remove(look),
+            Ok(CheckOutcome::Partly) => self.pending_checks.record_failure(look, Instant::now()),
             // The check runs again after the new jobs.
-            Ok(Looked::Interrupted) => {}
+            Ok(CheckOutcome::Interrupted) => {}
             Err(fault) => {
-                let is_for_good =
-                    self.refused(&fault).await.is_some() || Err(fault.clone()).later().is_none();
+                let is_for_good = self.handle_permanent_fault(&fault).await.is_some()
+                    || Err(fault.clone()).retry_reason().is_none();
                 tracing::info!(%fault, ?look, is_for_good, thread_id = %self.channel, "a look failed");
                 if is_for_good {
-                    self.owed.done(look);
+                    self.pending_checks.remove(look);
                 } else {
-                    self.owed.failed(look, Instant::now());
+                    self.pending_checks.record_failure(look, Instant::now());
                 }
             }
         }
     }
 
-    async fn work(&mut self, job: Job) {
+    async fn process(&mut self, job: ConversationJob) {
         let job = match job {
-            Job::Unsure(job, place) => {
-                let is_ours = self.turns_out_ours().await;
+            ConversationJob::Unclassified(job, place) => {
+                let is_ours = self.resolve_binding().await;
                 drop(place);
                 if !is_ours {
                     return;
@@ -232,80 +245,80 @@ impl Lane {
             job => job,
         };
         match job {
-            Job::Unsure(..) => {}
-            Job::Message(message) => {
+            ConversationJob::Unclassified(..) => {}
+            ConversationJob::Message(message) => {
                 // A new message unarchives the thread.
-                self.inner.rest.put_away(self.channel, false);
-                if self.bring(&message).await {
-                    self.behind.brought(message.id, Instant::now());
+                self.inner.rest.set_archived(self.channel, false);
+                if self.submit_message(&message).await {
+                    self.unverified.record(message.id, Instant::now());
                 }
-                self.lately.told(message.id, Instant::now());
-                if self.behind.is_long() {
-                    self.read_on(MISSED, std::future::pending()).await;
+                self.recent_events.record(message.id, Instant::now());
+                if self.unverified.is_over_threshold() {
+                    self.verify_history(BACKFILL_BUDGET, std::future::pending()).await;
                 }
             }
-            Job::Edited(edit) => self.edited(edit).await,
-            Job::Deleted(id) => self.deleted(id).await,
-            Job::Thread(shelf) => self.thread(&shelf).await,
-            Job::Gone(why) => {
-                self.owed = Owed::default();
-                self.gone(why).await;
+            ConversationJob::Edited(edit) => self.on_message_edited(edit).await,
+            ConversationJob::Deleted(id) => self.on_message_deleted(id).await,
+            ConversationJob::Thread(archive) => self.on_archive_state(&archive).await,
+            ConversationJob::Gone(why) => {
+                self.pending_checks = PendingChecks::default();
+                self.on_conversation_gone(why).await;
             }
         }
     }
 
     /// Returns true if messages of this conversation are for agents. Waits until known: the number of waiting
     /// jobs is limited, and the rest is read from Discord.
-    async fn turns_out_ours(&self) -> bool {
-        let mut pause = PAUSE.0;
+    async fn resolve_binding(&self) -> bool {
+        let mut pause = BACKOFF.0;
         loop {
-            match self.inbox.place(self.inner.at(self.channel, None)).await {
-                Placed::At(_) => return true,
-                Placed::Nowhere => return self.inner.turns_out_configured(self.channel).await,
-                Placed::Unknown => tokio::time::sleep(pause).await,
+            match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
+                BindingLookup::Bound(_) => return true,
+                BindingLookup::Unbound => return self.inner.resolve_static_binding(self.channel).await,
+                BindingLookup::Unknown => tokio::time::sleep(pause).await,
             }
-            pause = (pause * 2).min(PAUSE.1);
+            pause = (pause * 2).min(BACKOFF.1);
         }
     }
 
     /// Returns the reference of the conversation, with the parent channel if known.
-    pub(super) fn here(&self) -> ConversationRef {
-        self.inner.at(self.channel, self.inner.known.parent(self.channel))
+    pub(super) fn conversation_ref(&self) -> ConversationRef {
+        self.inner.at(self.channel, self.inner.cache.parent(self.channel))
     }
 
     /// Passes in a message, with retries until accepted or refused. Returns false if the bot's identity is
     /// unknown yet.
-    pub(super) async fn bring(&mut self, message: &Message) -> bool {
-        if self.turned_away.contains(&message.id) {
+    pub(super) async fn submit_message(&mut self, message: &Message) -> bool {
+        if self.rejected.contains(&message.id) {
             return true;
         }
-        let Some(identity) = self.inner.known.identity() else { return false };
-        match take(&identity, message) {
-            Taken::Said => {}
-            Taken::Echo { nonce, message } => {
+        let Some(identity) = self.inner.cache.identity() else { return false };
+        match classify_message(&identity, message) {
+            MessageClass::User => {}
+            MessageClass::Own { nonce, message } => {
                 if let Some(nonce) = nonce {
-                    self.inner.rest.echo(&nonce, message);
+                    self.inner.rest.record_sent_nonce(&nonce, message);
                 }
                 return true;
             }
-            Taken::System | Taken::Bot => return true,
+            MessageClass::System | MessageClass::Bot => return true,
         }
         let settings = self.inner.settings();
-        let door = &settings.door;
-        if !door.serves(message.guild) || !door.admits(&message.author) {
+        let access = &settings.access;
+        if !access.is_guild_allowed(message.guild) || !access.is_allowed(&message.author) {
             tracing::info!(author = %message.author.user.id, thread_id = %self.channel, "somebody who may not speaks");
-            remember(&mut self.turned_away, message.id);
+            remember(&mut self.rejected, message.id);
             return true;
         }
         let parent = self.inner.parent_of(self.channel).await;
         let inbound = Inbound {
             author_id: message.author.user.id.to_string(),
-            approves: door.approves(&message.author),
+            approves: access.approval_scope(&message.author),
             attachments: self.files(&message.attachments).await,
             ..Inbound::new(
                 self.inner.at(self.channel, parent),
                 message.id.to_string(),
-                shown(&message.author),
+                display_name(&message.author),
                 message.text.clone(),
             )
         };
@@ -317,7 +330,7 @@ impl Lane {
             return true;
         }
         let offer = || self.inbox.offer(inbound.clone());
-        if let Offered::Refused { why } = again("a message", self.channel, offer).await {
+        if let IntakeOutcome::Refused { why } = retry_until_done("a message", self.channel, offer).await {
             tracing::info!(why, message = %message.id, "a message was refused");
         }
         true
@@ -369,45 +382,45 @@ impl Lane {
 impl Inner {
     fn may_fetch(&self, url: &reqwest::Url) -> bool {
         let host = url.host_str().unwrap_or_default();
-        if self.base.is_discords() {
+        if self.base.is_official() {
             let own = ["cdn.discordapp.com", "media.discordapp.net"];
             return url.scheme() == "https" && own.contains(&host);
         }
-        let base = reqwest::Url::parse(self.base.text()).ok();
+        let base = reqwest::Url::parse(self.base.as_str()).ok();
         base.is_some_and(|base| base.host_str() == Some(host) && base.scheme() == url.scheme())
     }
 
     /// Returns whether the configuration binds a conversation or the parent channel; `None` if unknown.
-    pub(super) fn is_configured(&self, channel: Snowflake) -> Option<bool> {
+    pub(super) fn has_static_binding(&self, channel: Snowflake) -> Option<bool> {
         let settings = self.settings();
-        let configured = &settings.configured;
+        let configured = &settings.static_bindings;
         if configured.is_empty() || configured.contains(&channel) {
             return Some(!configured.is_empty());
         }
-        let parent = self.known.parent(channel);
-        let is_known = parent.is_some() || self.known.spot(channel).is_some();
+        let parent = self.cache.parent(channel);
+        let is_known = parent.is_some() || self.cache.location(channel).is_some();
         is_known.then(|| parent.is_some_and(|parent| configured.contains(&parent)))
     }
 
-    /// Like `is_configured`, with requests to Discord until known; false if Discord refuses.
-    pub(super) async fn turns_out_configured(&self, channel: Snowflake) -> bool {
-        let mut pause = PAUSE.0;
+    /// Like `has_static_binding`, with requests to Discord until known; false if Discord refuses.
+    pub(super) async fn resolve_static_binding(&self, channel: Snowflake) -> bool {
+        let mut pause = BACKOFF.0;
         loop {
-            if let Some(known) = self.is_configured(channel) {
+            if let Some(known) = self.has_static_binding(channel) {
                 return known;
             }
             match self.rest.channel(channel).await {
                 Ok(found) => {
                     let parent = found.parent_id.filter(|_| found.is_thread());
-                    self.known.is_at(channel, parent, found.guild_id);
+                    self.cache.set_location(channel, parent, found.guild_id);
                 }
-                Err(fault) if Err(fault.clone()).later().is_none() => {
+                Err(fault) if Err(fault.clone()).retry_reason().is_none() => {
                     tracing::warn!(%fault, thread_id = %channel, "it is not known what this conversation hangs from");
                     return false;
                 }
                 Err(_) => {
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
+                    pause = (pause * 2).min(BACKOFF.1);
                 }
             }
         }
@@ -415,24 +428,24 @@ impl Inner {
 
     /// Returns the parent channel of a thread; one request if unknown.
     pub(super) async fn parent_of(&self, channel: Snowflake) -> Option<Snowflake> {
-        match self.known.spot(channel) {
+        match self.cache.location(channel) {
             Some(spot) => spot.parent,
-            None => self.look_up(channel).await.ok()?.parent,
+            None => self.fetch_location(channel).await.ok()?.parent,
         }
     }
 
     /// Returns the server of a conversation; one request if unknown.
-    pub(super) async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, Fault> {
-        match self.known.spot(channel).and_then(|spot| spot.guild) {
+    pub(super) async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, RestError> {
+        match self.cache.location(channel).and_then(|spot| spot.guild) {
             Some(guild) => Ok(Some(guild)),
-            None => Ok(self.look_up(channel).await?.guild),
+            None => Ok(self.fetch_location(channel).await?.guild),
         }
     }
 
-    pub(super) async fn look_up(&self, channel: Snowflake) -> Result<Spot, Fault> {
+    pub(super) async fn fetch_location(&self, channel: Snowflake) -> Result<ConversationLocation, RestError> {
         let found = self.rest.channel(channel).await?;
         let parent = found.parent_id.filter(|_| found.is_thread());
-        self.known.is_at(channel, parent, found.guild_id);
-        Ok(Spot { parent, guild: found.guild_id })
+        self.cache.set_location(channel, parent, found.guild_id);
+        Ok(ConversationLocation { parent, guild: found.guild_id })
     }
 }

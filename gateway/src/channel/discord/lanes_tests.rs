@@ -2,7 +2,7 @@
 //! allow-list changes.
 
 use super::*;
-use acp_discord::core::event::Edit;
+use acp_discord::core::event::MessageEdit;
 use tokio::time::{advance, pause, resume};
 
 const EVE: Snowflake = Snowflake(6);
@@ -12,7 +12,7 @@ const CREW: u64 = 70;
 const SETTLES: Duration = Duration::from_secs(10);
 
 fn edited(who: Option<Snowflake>, channel: u64, id: u64, text: &str) -> Event {
-    Event::MessageEdited(Edit {
+    Event::MessageEdited(MessageEdit {
         id: Snowflake(id),
         channel: Snowflake(channel),
         author: who.map(user),
@@ -23,23 +23,23 @@ fn edited(who: Option<Snowflake>, channel: u64, id: u64, text: &str) -> Event {
     })
 }
 
-fn waits(id: u64, text: &str) -> Waiting {
-    Waiting { message_id: id.to_string(), text: Some(text.to_owned()) }
+fn waits(id: u64, text: &str) -> QueuedMessage {
+    QueuedMessage { message_id: id.to_string(), text: Some(text.to_owned()) }
 }
 
 fn gap() -> Event {
-    Event::Gap { why: Gap::Overflow, lost: 1 }
+    Event::Gap { why: GapCause::Overflow, lost: 1 }
 }
 
 /// Replaces the allow-list.
 fn admits(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
     let before = inner.settings();
-    let people = People {
+    let people = Principals {
         users: users.iter().copied().collect(),
         roles: roles.iter().copied().map(Snowflake).collect(),
     };
-    let door = Door { allowed: people, ..Door::default() };
-    inner.settings.send_replace(Arc::new(Settings { door, ..Settings::clone(&before) }));
+    let access = AccessRules { allowed: people, ..AccessRules::default() };
+    inner.settings.send_replace(Arc::new(AccountSettings { access, ..AccountSettings::clone(&before) }));
 }
 
 impl Plane {
@@ -72,13 +72,15 @@ async fn in_the_end(what: &str, is: impl Fn() -> bool) {
 /// Starts with these messages in a bound channel, after the first backfill.
 async fn bound(
     said: std::ops::Range<u64>,
-) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>, Arc<Ways>, watch::Sender<Option<Json>>) {
+) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>, Arc<Ways>, watch::Sender<Option<Json>>)
+{
     let (tells, says) = watch::channel(Some(channel()));
     let town = Town { said, ..Town::quiet(says) };
     let ways = Arc::clone(&town.ways);
     let (plane, sink, ear, inner) = ground_of(false, town, &[]).await;
     plane.bind("7");
-    until("it is looked at", || plane.asked("waiting 7") > 0 && inner.known.is_followed(Snowflake(7))).await;
+    until("it is looked at", || plane.asked("waiting 7") > 0 && inner.cache.has_archive_state(Snowflake(7)))
+        .await;
     (plane, sink, ear, inner, ways, tells)
 }
 
@@ -208,7 +210,7 @@ async fn what_was_refused_stays_refused_however_it_comes_again() {
         if is_read_first {
             until("it is read", || plane.asked("read 7 1001") > 0).await;
         } else {
-            until("it is refused", || inner.known.was_shut(Snowflake(7))).await;
+            until("it is refused", || inner.cache.is_inaccessible(Snowflake(7))).await;
             sink.put(said(1_001, 7, "7: 1001"));
         }
         sink.put(said_by(EVE, 1_002, 7, "eve's"));
@@ -232,7 +234,7 @@ async fn what_was_refused_stays_refused_however_it_comes_again() {
 
 /// An event from before a gap does not replace the check that the gap requires.
 #[tokio::test]
-async fn d12_what_was_told_before_a_gap_is_not_believed_after_it() {
+async fn what_was_told_before_a_gap_is_not_believed_after_it() {
     let (plane, sink, _ear, inner, _ways, tells) = bound(0..0).await;
     plane.away(true);
     let places = plane.asked("place 7");
@@ -246,7 +248,7 @@ async fn d12_what_was_told_before_a_gap_is_not_believed_after_it() {
     plane.away(false);
     until("it is looked at", || plane.asked("changed 7 Archived { by_person: true }") > 0).await;
     assert_eq!(plane.all("changed 7 "), ["Unarchived", "Archived { by_person: true }"]);
-    until("and followed", || inner.known.is_followed(Snowflake(7))).await;
+    until("and followed", || inner.cache.has_archive_state(Snowflake(7))).await;
 }
 
 /// The parent of a thread is requested until known, to decide on static bindings; messages wait meanwhile.
@@ -283,7 +285,7 @@ async fn what_there_was_no_room_for_is_read_when_the_bot_is_let_in() {
     until("all of it came", || plane.asked("suggest") > 0).await;
     plane.away(false);
     until("what there was room for is heard", || plane.offered().len() >= 256).await;
-    until("it is refused", || inner.known.was_shut(Snowflake(7))).await;
+    until("it is refused", || inner.cache.is_inaccessible(Snowflake(7))).await;
     assert!(!plane.offered().contains(&"7: 1300".to_owned()));
     *ways.refuses.lock().unwrap() = None;
     in_the_end("the rest is heard", || plane.offered().contains(&"7: 1300".to_owned())).await;
@@ -309,6 +311,6 @@ async fn what_is_changed_while_nobody_knows_what_is_bound_has_a_bound() {
     *plane.waiting.lock().unwrap() = vec![waits(2_001, "as it was")];
     plane.away(false);
     until("it is looked at", || plane.asked("edited 7 2001") > 0 && plane.asked("waiting 8") > 0).await;
-    until("what waited is taken", || plane.asked("edited") > UNSURE_MAX).await;
-    assert!(plane.asked("edited") <= UNSURE_MAX + 2, "{}", plane.asked("edited"));
+    until("what waited is taken", || plane.asked("edited") > UNCLASSIFIED_MAX).await;
+    assert!(plane.asked("edited") <= UNCLASSIFIED_MAX + 2, "{}", plane.asked("edited"));
 }

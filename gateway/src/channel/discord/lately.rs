@@ -9,18 +9,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Maximum staleness of a REST response relative to events.
-const OLDER_MAX: Duration = Duration::from_secs(10);
+const STALENESS_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of remembered messages; the oldest are dropped first.
-const TOLD_MAX: usize = 1_000;
+const REMEMBERED_MAX: usize = 1_000;
 
 /// Ids of messages in the order of their last events, with the time of each event.
 #[derive(Debug, Default)]
-pub(super) struct Lately(VecDeque<(Instant, Snowflake)>);
+pub(super) struct RecentEvents(VecDeque<(Instant, Snowflake)>);
 
-impl Lately {
+impl RecentEvents {
     /// Records an event of a message.
-    pub(super) fn told(&mut self, id: Snowflake, now: Instant) {
-        while self.0.len() >= TOLD_MAX || self.0.front().is_some_and(|(at, _)| *at + OLDER_MAX <= now) {
+    pub(super) fn record(&mut self, id: Snowflake, now: Instant) {
+        while self.0.len() >= REMEMBERED_MAX
+            || self.0.front().is_some_and(|(at, _)| *at + STALENESS_MAX <= now)
+        {
             self.0.pop_front();
         }
         self.0.push_back((now, id));
@@ -28,15 +30,15 @@ impl Lately {
 
     /// True if a REST response may show an older state of the message than events did.
     pub(super) fn has(&self, id: Snowflake, now: Instant) -> bool {
-        self.0.iter().any(|(at, told)| *told == id && now < *at + OLDER_MAX)
+        self.0.iter().any(|(at, told)| *told == id && now < *at + STALENESS_MAX)
     }
 }
 
 /// True if a message is so new that a REST response may lack it; `now_ms` is in milliseconds since the Unix
 /// epoch.
-pub(super) fn is_new(id: Snowflake, now_ms: u64) -> bool {
-    let older_ms = u64::try_from(OLDER_MAX.as_millis()).unwrap_or(u64::MAX);
-    now_ms < id.made_at_ms().saturating_add(older_ms)
+pub(super) fn is_too_new(id: Snowflake, now_ms: u64) -> bool {
+    let older_ms = u64::try_from(STALENESS_MAX.as_millis()).unwrap_or(u64::MAX);
+    now_ms < id.created_at_ms().saturating_add(older_ms)
 }
 
 #[cfg(test)]
@@ -47,11 +49,11 @@ mod tests {
     fn what_was_told_is_remembered_for_a_while_and_up_to_a_bound() {
         let begun = Instant::now();
         let at = |ms: u64| begun + Duration::from_millis(ms);
-        let mut lately = Lately::default();
+        let mut lately = RecentEvents::default();
         let [one, two] = [Snowflake(1), Snowflake(2)];
-        lately.told(one, at(0));
-        lately.told(two, at(3_000));
-        lately.told(one, at(5_000));
+        lately.record(one, at(0));
+        lately.record(two, at(3_000));
+        lately.record(one, at(5_000));
         for (ms, want) in [
             (5_000, [true, true]),
             (13_000, [true, false]),
@@ -60,10 +62,10 @@ mod tests {
         ] {
             assert_eq!([one, two].map(|id| lately.has(id, at(ms))), want, "{ms}");
         }
-        for id in 0..=u64::try_from(TOLD_MAX).unwrap_or(0) {
-            lately.told(Snowflake(id), at(20_000));
+        for id in 0..=u64::try_from(REMEMBERED_MAX).unwrap_or(0) {
+            lately.record(Snowflake(id), at(20_000));
         }
-        assert_eq!(lately.0.len(), TOLD_MAX);
+        assert_eq!(lately.0.len(), REMEMBERED_MAX);
         assert!(!lately.has(Snowflake(0), at(20_000)) && lately.has(one, at(20_000)), "the oldest goes");
     }
 
@@ -74,8 +76,8 @@ mod tests {
         for (now_ms, want) in
             [(made_ms, true), (made_ms + 9_999, true), (made_ms + 10_000, false), (made_ms - 60_000, true)]
         {
-            assert_eq!(is_new(id, now_ms), want, "{now_ms}");
+            assert_eq!(is_too_new(id, now_ms), want, "{now_ms}");
         }
-        assert!(!is_new(Snowflake(7), made_ms));
+        assert!(!is_too_new(Snowflake(7), made_ms));
     }
 }

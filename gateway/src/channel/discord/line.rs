@@ -2,7 +2,7 @@
 
 use super::Inner;
 use acp_discord::core::event::Event;
-use acp_discord::session::{self, Events};
+use acp_discord::session::{self, EventReceiver};
 use acp_shared::redact::Secret;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 /// Maximum number of waiting events; a further event causes a gap and thus a backfill.
 const EVENTS_MAX: usize = 4_096;
 /// Maximum wait for each remaining event of a connection that is being closed.
-const LAST: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connection; closed on drop.
-pub(super) struct Line {
-    events: Events,
+pub(super) struct EventConnection {
+    events: EventReceiver,
     /// True if more events may arrive.
     is_open: bool,
     token: Secret,
     end: Option<DropGuard>,
 }
 
-impl Line {
+impl EventConnection {
     /// Opens a connection with the live settings.
-    pub(super) fn open(inner: &Inner) -> Self {
+    pub(super) fn connect(inner: &Inner) -> Self {
         let now = inner.settings();
-        if now.door.allowed.is_empty() && now.door.approvers.is_empty() {
+        if now.access.allowed.is_empty() && now.access.approvers.is_empty() {
             tracing::warn!(
                 account = inner.account,
                 "nobody may speak to agents here: name users or roles in channels.discord.accounts.{}.allowed_users",
@@ -34,13 +34,13 @@ impl Line {
             );
         }
         let stop = CancellationToken::new();
-        let (sink, events) = session::pipe(EVENTS_MAX);
-        let settings = session::Settings {
+        let (sink, events) = session::event_channel(EVENTS_MAX);
+        let settings = session::SessionSettings {
             token: now.token.clone(),
             base: inner.base.clone(),
             direct_messages: false,
             shards: None,
-            answer_within: session::ANSWER_WITHIN,
+            ready_timeout: session::READY_TIMEOUT,
             counts: Arc::clone(&inner.counts),
         };
         tokio::spawn(session::run(settings, stop.clone(), sink));
@@ -59,25 +59,25 @@ impl Line {
     }
 
     /// True if the connection has failed for good, or was opened with a token other than `token`.
-    pub(super) fn is_no_use_with(&self, token: &Secret) -> bool {
+    pub(super) fn is_unusable_with(&self, token: &Secret) -> bool {
         !self.is_open || self.token != *token
     }
 
-    /// Closes the connection. Events received before are still available through [`Line::last`].
-    pub(super) fn end(&mut self) {
+    /// Closes the connection. Events received before are still available through [`EventConnection::drain`].
+    pub(super) fn close(&mut self) {
         self.end = None;
     }
 
     /// Returns the next remaining event of a closed connection; `None` after the last one or the time limit.
-    pub(super) async fn last(&mut self) -> Option<Event> {
-        tokio::time::timeout(LAST, self.events.next()).await.ok().flatten()
+    pub(super) async fn drain(&mut self) -> Option<Event> {
+        tokio::time::timeout(DRAIN_TIMEOUT, self.events.next()).await.ok().flatten()
     }
 }
 
 #[cfg(test)]
-impl Line {
+impl EventConnection {
     /// Creates a connection with this token and these events.
-    pub(super) fn of(token: Secret, events: Events) -> Self {
+    pub(super) fn of(token: Secret, events: EventReceiver) -> Self {
         Self { events, is_open: true, token, end: None }
     }
 }

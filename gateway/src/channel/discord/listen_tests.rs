@@ -3,17 +3,18 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::super::Discord;
-use super::super::door::{Door, People};
-use super::super::settings::Settings;
+use super::super::door::{AccessRules, Principals};
+use super::super::settings::AccountSettings;
 use super::*;
 use crate::channel::{
-    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Kept, Offered, Place, Placed, Reply,
-    Said, Suggest, Suggestion, Waiting,
+    BindingLookup, BoundConversation, BoxFuture, CallerReply, ConversationEvent, ConversationEventOutcome,
+    ConversationRef, Inbound, IntakeOutcome, MessageChangeOutcome, PostedReply, QueuedMessage,
+    ReserveOutcome, Suggestion, SuggestionKind,
 };
-use acp_discord::core::base::Base;
+use acp_discord::core::base::BaseUrl;
 use acp_discord::core::closes;
-use acp_discord::core::event::{Gap, Given, Interaction, Member, Thread, User, Value};
-use acp_discord::session::{self, Sink};
+use acp_discord::core::event::{GapCause, GivenOption, Interaction, Member, Thread, User, Value};
+use acp_discord::session::{self, EventSender};
 use acp_shared::redact::Secret;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ type Meanwhile = Box<dyn FnOnce(&Plane) + Send>;
 /// Fake control plane with preset answers and a log of requests.
 #[derive(Default)]
 struct Plane {
-    bound: Mutex<Vec<Place>>,
+    bound: Mutex<Vec<BoundConversation>>,
     /// True if reads fail.
     is_away: Mutex<bool>,
     changes: watch::Sender<u64>,
@@ -36,7 +37,7 @@ struct Plane {
     meanwhile: Mutex<Option<Meanwhile>>,
     asked: Mutex<Vec<String>>,
     /// Messages whose turn has not begun, with their text.
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<Vec<QueuedMessage>>,
     offered: Mutex<Vec<String>>,
 }
 
@@ -56,7 +57,7 @@ impl Plane {
 
     /// Binds a conversation like the store: first the row, then the counter.
     fn bind(&self, id: &str) {
-        let place = Place { conversation: at(id), bound_at_ms: 1, backfilled_through: None };
+        let place = BoundConversation { conversation: at(id), bound_at_ms: 1, backfilled_through: None };
         self.bound.lock().unwrap().push(place);
         self.changes.send_modify(|count| *count += 1);
     }
@@ -75,38 +76,47 @@ impl Plane {
     }
 }
 
-impl Inbox for Arc<Plane> {
-    fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
+impl InboundPort for Arc<Plane> {
+    fn offer(&self, message: Inbound) -> BoxFuture<'_, IntakeOutcome> {
         self.offered.lock().unwrap().push(message.text);
-        Box::pin(async { Offered::Taken(Said::default()) })
+        Box::pin(async { IntakeOutcome::Accepted(CallerReply::default()) })
     }
-    fn keep_first(&self, _: Inbound, _: Duration) -> Reply<'_, Kept> {
-        Box::pin(async { Kept::Not { why: "no command is brought here".to_owned() } })
+    fn reserve(&self, _: Inbound, _: Duration) -> BoxFuture<'_, ReserveOutcome> {
+        Box::pin(async { ReserveOutcome::NotReserved { why: "no command is brought here".to_owned() } })
     }
-    fn withdraw(&self, _: Inbound) -> Reply<'_, bool> {
+    fn withdraw(&self, _: Inbound) -> BoxFuture<'_, bool> {
         Box::pin(async { false })
     }
-    fn told(&self, _: Inbound, _: Option<AnswerShown>) -> Reply<'_, bool> {
+    fn mark_replied(&self, _: Inbound, _: Option<PostedReply>) -> BoxFuture<'_, bool> {
         Box::pin(std::future::ready(true))
     }
-    fn edited(&self, at: ConversationRef, id: String, text: String) -> Reply<'_, Amended> {
+    fn on_message_edited(
+        &self,
+        at: ConversationRef,
+        id: String,
+        text: String,
+    ) -> BoxFuture<'_, MessageChangeOutcome> {
         self.ask(&format!("edited {} {id} {text}", at.conversation_id));
-        Box::pin(async { Amended::Done })
+        Box::pin(async { MessageChangeOutcome::Done })
     }
-    fn deleted(&self, at: ConversationRef, id: String) -> Reply<'_, Amended> {
+    fn on_message_deleted(&self, at: ConversationRef, id: String) -> BoxFuture<'_, MessageChangeOutcome> {
         self.ask(&format!("deleted {} {id}", at.conversation_id));
-        Box::pin(async { Amended::Done })
+        Box::pin(async { MessageChangeOutcome::Done })
     }
-    fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>> {
+    fn queued_messages(&self, at: ConversationRef) -> BoxFuture<'_, Option<Vec<QueuedMessage>>> {
         let is_there = self.ask(&format!("waiting {}", at.conversation_id));
         let waiting = self.waiting.lock().unwrap().clone();
         Box::pin(async move { is_there.then_some(waiting) })
     }
-    fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed> {
+    fn on_conversation_event(
+        &self,
+        at: ConversationRef,
+        change: ConversationEvent,
+    ) -> BoxFuture<'_, ConversationEventOutcome> {
         self.ask(&format!("changed {} {change:?}", at.conversation_id));
-        Box::pin(async { Changed::Nothing })
+        Box::pin(async { ConversationEventOutcome::Nothing })
     }
-    fn bound(&self, _: String, _: String) -> Reply<'_, Option<Vec<Place>>> {
+    fn bound_conversations(&self, _: String, _: String) -> BoxFuture<'_, Option<Vec<BoundConversation>>> {
         let answer = self.ask("bound").then(|| self.bound.lock().unwrap().clone());
         if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
             meanwhile(self);
@@ -116,20 +126,30 @@ impl Inbox for Arc<Plane> {
             answer
         })
     }
-    fn place(&self, at: ConversationRef) -> Reply<'_, Placed> {
+    fn lookup_binding(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup> {
         let is_there = self.ask(&format!("place {}", at.conversation_id));
         let found = self.bound.lock().unwrap().iter().find(|place| place.conversation == at).cloned();
-        let placed = if is_there { found.map_or(Placed::Nowhere, Placed::At) } else { Placed::Unknown };
+        let placed = if is_there {
+            found.map_or(BindingLookup::Unbound, BindingLookup::Bound)
+        } else {
+            BindingLookup::Unknown
+        };
         Box::pin(async { placed })
     }
-    fn bindings_changed(&self) -> watch::Receiver<u64> {
+    fn binding_change_counter(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
-    fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool> {
+    fn set_backfill_mark(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool> {
         self.ask(&format!("read {} {through}", at.conversation_id));
         Box::pin(async { true })
     }
-    fn suggest(&self, _: Suggest, _: ConversationRef, _: String, _: String) -> Reply<'_, Vec<Suggestion>> {
+    fn suggest(
+        &self,
+        _: SuggestionKind,
+        _: ConversationRef,
+        _: String,
+        _: String,
+    ) -> BoxFuture<'_, Vec<Suggestion>> {
         self.ask("suggest");
         Box::pin(async { Vec::new() })
     }
@@ -267,18 +287,21 @@ fn shown_thread(archived: bool) -> Thread {
     }
 }
 
-fn settings(token: &str, base: &str) -> Settings {
-    Settings {
+fn settings(token: &str, base: &str) -> AccountSettings {
+    AccountSettings {
         token: Secret::new(token.to_owned()),
-        base: Base::parse(base).unwrap(),
-        door: Door { allowed: People { users: [ANN].into(), roles: BTreeSet::new() }, ..Door::default() },
-        configured: BTreeSet::new(),
+        base: BaseUrl::parse(base).unwrap(),
+        access: AccessRules {
+            allowed: Principals { users: [ANN].into(), roles: BTreeSet::new() },
+            ..AccessRules::default()
+        },
+        static_bindings: BTreeSet::new(),
         personas: false,
     }
 }
 
 /// Starts an event loop with a session and a sink for events of the test.
-async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>) {
+async fn ground(is_away: bool) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>) {
     let (_, says) = watch::channel(Some(channel()));
     let (plane, sink, ear, _) = ground_of(is_away, Town::quiet(says), &[]).await;
     (plane, sink, ear)
@@ -289,28 +312,28 @@ async fn ground_of(
     is_away: bool,
     town: Town,
     configured: &[u64],
-) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>) {
+) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>) {
     let configured = configured.iter().copied().map(Snowflake).collect();
-    let settings = Settings { configured, ..settings("token", &serve(town).await) };
+    let settings = AccountSettings { static_bindings: configured, ..settings("token", &serve(town).await) };
     let discord = Discord::new("main".to_owned(), settings).unwrap();
     let inner = Arc::clone(&discord.inner);
-    let (sink, events) = session::pipe(4_096);
-    let line = Line::of(discord.inner.settings().token.clone(), events);
+    let (sink, events) = session::event_channel(4_096);
+    let line = EventConnection::of(discord.inner.settings().token.clone(), events);
     let plane = Arc::new(Plane::default());
     plane.away(is_away);
-    let inbox: Arc<dyn Inbox> = Arc::new(Arc::clone(&plane));
-    let ear = Ear::new(discord.inner, inbox);
+    let inbox: Arc<dyn InboundPort> = Arc::new(Arc::clone(&plane));
+    let ear = EventLoop::new(discord.inner, inbox);
     sink.put(ready());
-    (plane, sink, tokio::spawn(ear.hear(line)), inner)
+    (plane, sink, tokio::spawn(ear.run(line)), inner)
 }
 
 fn user(id: Snowflake) -> User {
-    User { id, name: "ann".to_owned(), shown: None, bot: false }
+    User { id, name: "ann".to_owned(), display_name: None, bot: false }
 }
 
 fn ready() -> Event {
     let session = "s".to_owned();
-    Event::Ready(Ready { me: user(BOT), application: BOT, session, shard: (0, 1), guilds: vec![] })
+    Event::Ready(ReadyEvent { me: user(BOT), application: BOT, session, shard: (0, 1), guilds: vec![] })
 }
 
 fn said(id: u64, channel: u64, text: &str) -> Event {
@@ -339,9 +362,10 @@ fn said_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event {
 
 /// Autocompletion request for the sessions of `/acp status`.
 fn typing() -> Event {
-    let session = Given { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
-    let status = Given { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
-    let at = Interaction {
+    let session =
+        GivenOption { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
+    let status = GivenOption { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
+    let interaction = Interaction {
         id: Snowflake(50),
         application: BOT,
         token: Secret::new("once".to_owned()),
@@ -349,12 +373,12 @@ fn typing() -> Event {
         channel: Snowflake(99),
         parent: None,
         is_thread: None,
-        who: Member { user: user(ANN), roles: vec![], permissions: None },
+        member: Member { user: user(ANN), roles: vec![], permissions: None },
         app_permissions: None,
         locale: None,
         attachment_limit: None,
     };
-    Event::Autocomplete(Box::new(Command { at, name: "acp".to_owned(), options: vec![status] }))
+    Event::Autocomplete(Box::new(SlashCommand { interaction, name: "acp".to_owned(), options: vec![status] }))
 }
 
 async fn until(what: &str, is: impl Fn() -> bool) {
@@ -409,7 +433,7 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
     sink.put(said(1_001, 7, "one"));
     sink.put(said(1_002, 7, "two"));
     sink.put(said(1_003, 8, "chatter"));
-    sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
+    sink.put(Event::Gap { why: GapCause::Overflow, lost: 1 });
     sink.put(Event::ChannelDeleted(Snowflake(7)));
     // Events are handled in order: this one after all others above.
     sink.put(typing());
@@ -424,31 +448,31 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
 /// Events in the queue of an old connection are handled in order before the next connection begins: Discord
 /// does not repeat messages in unbound conversations.
 #[tokio::test]
-async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins() {
+async fn what_an_old_connection_brought_is_taken_before_the_next_one_begins() {
     for has_failed in [false, true] {
         // No server listens at this address.
         let nobody = "http://127.0.0.1:1";
         let discord = Discord::new("main".to_owned(), settings("old", nobody)).unwrap();
         let inner = Arc::clone(&discord.inner);
-        inner.known.is_me(Snowflake(1), BOT);
-        inner.known.is_at(Snowflake(3), None, Some(Snowflake(9)));
-        let (sink, events) = session::pipe(8);
-        let line = Line::of(Secret::new("old".to_owned()), events);
+        inner.cache.set_identity(Snowflake(1), BOT);
+        inner.cache.set_location(Snowflake(3), None, Some(Snowflake(9)));
+        let (sink, events) = session::event_channel(8);
+        let line = EventConnection::of(Secret::new("old".to_owned()), events);
         let texts = ["/acp status", "/acp help", "/agents"];
         for (id, text) in (10..).zip(texts) {
             sink.put(said(id, 3, text));
         }
         if has_failed {
-            sink.put(Event::Failed(closes::failure(4004).unwrap()));
+            sink.put(Event::Failed(closes::fatal_error(4004).unwrap()));
         }
         drop(sink);
-        discord.renew(settings("new", nobody)).unwrap();
+        discord.apply_settings(settings("new", nobody)).unwrap();
         let plane = Arc::new(Plane::default());
-        let inbox: Arc<dyn Inbox> = Arc::new(Arc::clone(&plane));
-        let hearing = tokio::spawn(Ear::new(Arc::clone(&inner), inbox).hear(line));
+        let inbox: Arc<dyn InboundPort> = Arc::new(Arc::clone(&plane));
+        let hearing = tokio::spawn(EventLoop::new(Arc::clone(&inner), inbox).run(line));
         until("everything is taken", || plane.offered().len() >= texts.len()).await;
         assert_eq!(plane.offered(), texts, "{has_failed}");
-        until("the next one begins", || !inner.pulse.has_failed()).await;
+        until("the next one begins", || !inner.connection_health.has_failed()).await;
         hearing.abort();
     }
 }
@@ -456,25 +480,25 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
 /// While Discord refuses a check of the archive state, messages from the thread are processed in order and
 /// none is sent there; the check follows once possible.
 #[tokio::test]
-async fn d12_what_is_said_where_nobody_can_look_is_heard() {
+async fn what_is_said_where_nobody_can_look_is_heard() {
     let (says, of_it) = watch::channel(Some(thread(false)));
     let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(of_it), &[]).await;
     plane.bind("7");
     let at = Snowflake(7);
-    until("it is looked at", || inner.known.is_followed(at)).await;
+    until("it is looked at", || inner.cache.has_archive_state(at)).await;
     says.send_replace(None);
     sink.put(Event::ThreadChanged(shown_thread(true)));
-    until("it is lost sight of", || !inner.known.is_followed(at)).await;
+    until("it is lost sight of", || !inner.cache.has_archive_state(at)).await;
     let texts = ["one", "two", "three"];
     for (id, text) in (1_001..).zip(texts) {
         sink.put(said(id, 7, text));
     }
     until("it is heard", || plane.offered().len() == texts.len()).await;
     assert_eq!(plane.offered(), texts);
-    assert!(!inner.known.is_followed(at) && plane.asked("changed 7 Archived") == 0, "nobody knows");
+    assert!(!inner.cache.has_archive_state(at) && plane.asked("changed 7 Archived") == 0, "nobody knows");
     says.send_replace(Some(thread(true)));
     let away = "changed 7 Archived { by_person: true }";
-    until("it is looked at again", || plane.asked(away) > 0 && inner.known.is_followed(at)).await;
+    until("it is looked at again", || plane.asked(away) > 0 && inner.cache.has_archive_state(at)).await;
 }
 
 /// A session start with failing archive checks does not delay messages either.
@@ -482,12 +506,12 @@ async fn d12_what_is_said_where_nobody_can_look_is_heard() {
 async fn a_session_that_begins_where_nobody_can_look_is_heard() {
     let (_, says) = watch::channel(None);
     let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(says), &[]).await;
-    inner.known.is_at(Snowflake(7), Some(Snowflake(3)), Some(Snowflake(9)));
+    inner.cache.set_location(Snowflake(7), Some(Snowflake(3)), Some(Snowflake(9)));
     plane.bind("7");
     sink.put(ready());
     sink.put(said(1_001, 7, "one"));
     until("it is heard", || plane.offered() == ["one"]).await;
-    assert!(!inner.known.is_followed(Snowflake(7)));
+    assert!(!inner.cache.has_archive_state(Snowflake(7)));
 }
 
 /// Messages that did not fit into the queue while the control plane was unreadable are backfilled in order,
@@ -525,7 +549,7 @@ async fn what_there_is_no_room_for_is_read_where_the_configuration_binds() {
 /// Messages whose turn has not begun are compared with their current text, one page per group of adjacent
 /// messages. Without permission to read none of them counts as deleted.
 #[tokio::test]
-async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
+async fn what_was_changed_while_nobody_heard_it_is_found() {
     for (is_shut, edited, deleted, asked) in
         [(false, &["1002 7: 1002", "1299 7: 1299"][..], &["1400", "900"][..], 2), (true, &[], &[], 6)]
     {
@@ -535,7 +559,7 @@ async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
         let (plane, sink, _ear, _) = ground_of(false, town, &[]).await;
         let waits = |(id, text): (u64, Option<&str>)| {
             let (message_id, text) = (id.to_string(), text.map(str::to_owned));
-            Waiting { message_id, text }
+            QueuedMessage { message_id, text }
         };
         let waiting = [
             (900, Some("gone")),
@@ -549,7 +573,7 @@ async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
         plane.bind("7");
         // Twice: the second check proves that the first one is complete.
         for times in 1..=2 {
-            sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
+            sink.put(Event::Gap { why: GapCause::Overflow, lost: 1 });
             until("it is looked at", || alone.load(Ordering::Relaxed) >= asked * times).await;
         }
         let of = |what: &str| -> BTreeSet<String> {

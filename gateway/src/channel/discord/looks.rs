@@ -4,20 +4,19 @@
 //! Discord is unarchived by the next message.
 
 use super::Inner;
-use super::known::by_person;
-use super::lanes::Lane;
-use super::owed::{Look, Looked};
-use crate::channel::Change;
+use super::known::is_archived_by_person;
+use super::lanes::ConversationWorker;
+use super::owed::{CheckKind, CheckOutcome};
+use crate::channel::ConversationEvent;
 use crate::store::now_ms;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::Fault;
-use acp_discord::rest::model;
+use acp_discord::rest::{RestError, model};
 use tokio::time::Instant;
 
 /// Archive state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shelf {
+pub(super) struct ArchiveState {
     /// True if archived.
     is_archived: bool,
     /// Inactivity after which Discord archives the thread, in minutes.
@@ -28,38 +27,39 @@ pub(super) struct Shelf {
     last: Option<Snowflake>,
 }
 
-impl From<&event::Thread> for Shelf {
+impl From<&event::Thread> for ArchiveState {
     fn from(thread: &event::Thread) -> Self {
         Self {
             is_archived: thread.archived,
             auto_archive_minutes: thread.auto_archive_minutes,
-            changed_ms: thread.archived_at.as_deref().and_then(moment_ms),
+            changed_ms: thread.archived_at.as_deref().and_then(parse_timestamp_ms),
             last: None,
         }
     }
 }
 
-impl Shelf {
+impl ArchiveState {
     /// Returns the archive state; `None` if the channel is not a thread.
-    fn of(channel: &model::Channel) -> Option<Self> {
+    fn of(channel: &model::ChannelObject) -> Option<Self> {
         let state = channel.thread_metadata.as_ref()?;
         Some(Self {
             is_archived: state.archived,
             auto_archive_minutes: state.auto_archive_duration,
-            changed_ms: state.archive_timestamp.as_deref().and_then(moment_ms),
+            changed_ms: state.archive_timestamp.as_deref().and_then(parse_timestamp_ms),
             // A thread without messages is as old as its id.
             last: Some(channel.last_message_id.unwrap_or(channel.id)),
         })
     }
 
     /// True if a person archived the thread, judging from the time of the last activity.
-    fn is_put_away(&self, last_ms: u64, now_ms: u64) -> bool {
-        self.is_archived && by_person(last_ms, self.changed_ms.unwrap_or(now_ms), self.auto_archive_minutes)
+    fn is_archived_by_person(&self, last_ms: u64, now_ms: u64) -> bool {
+        self.is_archived
+            && is_archived_by_person(last_ms, self.changed_ms.unwrap_or(now_ms), self.auto_archive_minutes)
     }
 }
 
 /// Parses a Discord timestamp; returns milliseconds since the Unix epoch.
-fn moment_ms(text: &str) -> Option<u64> {
+fn parse_timestamp_ms(text: &str) -> Option<u64> {
     let moment: jiff::Timestamp = text.parse().ok()?;
     u64::try_from(moment.as_millisecond()).ok()
 }
@@ -69,87 +69,94 @@ impl Inner {
     /// that a person archived would unarchive the thread.
     ///
     /// # Errors
-    /// [`Fault`] if the check failed: no message may be sent until a check succeeds.
-    pub(super) async fn look_first(&self, at: Snowflake) -> Result<(), Fault> {
-        if self.known.is_followed(at) {
+    /// [`RestError`] if the check failed: no message may be sent until a check succeeds.
+    pub(super) async fn check_archived_before_send(&self, at: Snowflake) -> Result<(), RestError> {
+        if self.cache.has_archive_state(at) {
             return Ok(());
         }
-        let (era, last_ms) = (self.known.era(), self.known.last_ms(at));
+        let (era, last_ms) = (self.cache.stream_epoch(), self.cache.last_message_ms(at));
         // The conversation worker handles unarchiving, in the order of events.
-        if let Some(shelf) = self.look(at).await?
-            && self.is_put_away(at, &shelf)
+        if let Some(archive) = self.fetch_archive_state(at).await?
+            && self.is_archived_by_person(at, &archive)
             // A new message has unarchived the thread.
-            && self.known.last_ms(at) == last_ms
+            && self.cache.last_message_ms(at) == last_ms
         {
-            self.rest.put_away(at, true);
+            self.rest.set_archived(at, true);
         }
-        self.known.looked(at, era);
+        self.cache.record_archive_check(at, era);
         Ok(())
     }
 
-    async fn look(&self, at: Snowflake) -> Result<Option<Shelf>, Fault> {
+    async fn fetch_archive_state(&self, at: Snowflake) -> Result<Option<ArchiveState>, RestError> {
         let channel = self.rest.channel(at).await?;
-        self.known.is_at(at, channel.parent_id.filter(|_| channel.is_thread()), channel.guild_id);
-        Ok(Shelf::of(&channel))
+        self.cache.set_location(at, channel.parent_id.filter(|_| channel.is_thread()), channel.guild_id);
+        Ok(ArchiveState::of(&channel))
     }
 
-    fn is_put_away(&self, at: Snowflake, shelf: &Shelf) -> bool {
-        let last = shelf.last.map(Snowflake::made_at_ms).max(self.known.last_ms(at));
+    fn is_archived_by_person(&self, at: Snowflake, archive: &ArchiveState) -> bool {
+        let last = archive.last.map(Snowflake::created_at_ms).max(self.cache.last_message_ms(at));
         // Unknown: Discord archives far more often than people do, and the next answer unarchives the thread.
-        last.is_some_and(|last_ms| shelf.is_put_away(last_ms, now_ms()))
+        last.is_some_and(|last_ms| archive.is_archived_by_person(last_ms, now_ms()))
     }
 }
 
-impl Lane {
+impl ConversationWorker {
     /// Checks the archive state of the thread, since a change without an event is possible. Stops if
     /// `something` completes: events need not wait, because each message to the thread is preceded by a check
-    /// of its own (`look_first`).
+    /// of its own (`check_archived_before_send`).
     ///
     /// # Errors
-    /// [`Fault`] if the check failed.
-    pub(super) async fn look_at_thread(&self, something: impl Future<Output = ()>) -> Result<Looked, Fault> {
-        let era = self.inner.known.era();
+    /// [`RestError`] if the check failed.
+    pub(super) async fn check_archive_state(
+        &self,
+        something: impl Future<Output = ()>,
+    ) -> Result<CheckOutcome, RestError> {
+        let era = self.inner.cache.stream_epoch();
         let looked = tokio::select! {
             biased;
-            looked = self.inner.look(self.channel) => looked,
-            () = something => return Ok(Looked::Interrupted),
+            looked = self.inner.fetch_archive_state(self.channel) => looked,
+            () = something => return Ok(CheckOutcome::Interrupted),
         };
         match looked {
-            Ok(Some(shelf)) => self.shelved(&shelf).await,
+            Ok(Some(archive)) => self.apply_archive_state(&archive).await,
             Ok(None) => {}
             Err(fault) => {
                 // The archive state known before is no longer reliable.
-                self.inner.known.is_lost_sight_of(self.channel);
+                self.inner.cache.invalidate_archive_state(self.channel);
                 return Err(fault);
             }
         }
-        self.inner.known.looked(self.channel, era);
-        Ok(Looked::Done)
+        self.inner.cache.record_archive_check(self.channel, era);
+        Ok(CheckOutcome::Done)
     }
 
     /// Handles an event about the archive state of the thread.
-    pub(super) async fn thread(&mut self, shelf: &Shelf) {
-        if shelf.is_archived && self.inner.known.last_ms(self.channel).is_none() {
+    pub(super) async fn on_archive_state(&mut self, archive: &ArchiveState) {
+        if archive.is_archived && self.inner.cache.last_message_ms(self.channel).is_none() {
             // The time of the last activity is unknown, and only a check can tell who archived the thread.
             // Until then no message is sent.
-            self.inner.known.is_lost_sight_of(self.channel);
-            return self.owed.want(Look::Thread, Instant::now());
+            self.inner.cache.invalidate_archive_state(self.channel);
+            return self.pending_checks.schedule(CheckKind::Thread, Instant::now());
         }
         // A pending check remains: this event may be older than the reason for the check.
-        self.shelved(shelf).await;
+        self.apply_archive_state(archive).await;
     }
 
-    async fn shelved(&self, shelf: &Shelf) {
+    async fn apply_archive_state(&self, archive: &ArchiveState) {
         let at = self.channel;
-        let by_person = self.inner.is_put_away(at, shelf);
-        if let (false, Some(taken_out_ms)) = (shelf.is_archived, shelf.changed_ms) {
+        let by_person = self.inner.is_archived_by_person(at, archive);
+        if let (false, Some(taken_out_ms)) = (archive.is_archived, archive.changed_ms) {
             // Inactivity counts from the unarchiving on.
-            self.inner.known.spoke(at, Snowflake::from_ms(taken_out_ms));
+            self.inner.cache.record_message(at, Snowflake::from_ms(taken_out_ms));
         }
-        self.inner.rest.put_away(at, by_person);
-        let change = if shelf.is_archived { Change::Archived { by_person } } else { Change::Unarchived };
-        let changed = self.changed(change).await;
-        tracing::debug!(thread_id = %at, ?shelf, ?changed, "a thread is put away or taken out");
+        self.inner.rest.set_archived(at, by_person);
+        let change = if archive.is_archived {
+            ConversationEvent::Archived { by_person }
+        } else {
+            ConversationEvent::Unarchived
+        };
+        let changed = self.report_event(change).await;
+        tracing::debug!(thread_id = %at, shelf = ?archive, ?changed, "a thread is put away or taken out");
     }
 }
 
@@ -174,14 +181,14 @@ mod tests {
             ("yesterday", None),
             ("", None),
         ] {
-            assert_eq!(moment_ms(text), want, "{text}");
+            assert_eq!(parse_timestamp_ms(text), want, "{text}");
         }
     }
 
     /// The inactivity at the time of archiving decides, regardless of the time of the check.
     #[test]
-    fn d12_who_put_a_thread_away_is_judged_by_when_that_was() {
-        let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::Channel {
+    fn who_put_a_thread_away_is_judged_by_when_that_was() {
+        let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::ChannelObject {
             serde_json::from_value(json!({
                 "id": Snowflake::from_ms(last_ms - HOUR_MS).to_string(), "type": 11,
                 "last_message_id": Snowflake::from_ms(last_ms).to_string(),
@@ -203,12 +210,12 @@ mod tests {
             (HOUR_MS / 2, None, true, HOUR_MS, false),
         ] {
             let last_ms = NOON_MS - silent_ms;
-            let shelf = Shelf::of(&channel(last_ms, at, archived)).unwrap();
-            let seen = shelf.is_put_away(last_ms, NOON_MS + looked_after_ms);
+            let archive = ArchiveState::of(&channel(last_ms, at, archived)).unwrap();
+            let seen = archive.is_archived_by_person(last_ms, NOON_MS + looked_after_ms);
             assert_eq!(seen, want, "{silent_ms} {at:?} {archived} {looked_after_ms}");
-            assert_eq!(shelf.last, Some(Snowflake::from_ms(last_ms)));
+            assert_eq!(archive.last, Some(Snowflake::from_ms(last_ms)));
         }
-        let text: model::Channel = serde_json::from_value(json!({"id": "1", "type": 0})).unwrap();
-        assert_eq!(Shelf::of(&text), None);
+        let text: model::ChannelObject = serde_json::from_value(json!({"id": "1", "type": 0})).unwrap();
+        assert_eq!(ArchiveState::of(&text), None);
     }
 }

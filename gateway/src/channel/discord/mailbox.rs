@@ -7,23 +7,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Factor by which the limit is higher for jobs that a backfill cannot restore.
-const RESERVE: usize = 16;
+const CHANGES_FACTOR: usize = 16;
 
 /// Next work item.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next<T> {
+pub(super) enum QueueItem<T> {
     /// Backfill before anything else: from the mark, and at the latest from the given message, the first one
     /// affected by a full queue.
-    Read(Option<Snowflake>),
+    Backfill(Option<Snowflake>),
     /// Job.
     Job(T),
 }
 
 /// Result of adding a job.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Put<T> {
+pub(super) enum EnqueueOutcome<T> {
     /// Added.
-    Kept,
+    Added,
     /// Not added, queue full: a backfill replaces the job.
     Full,
     /// Not added, queue closed.
@@ -32,7 +32,7 @@ pub(super) enum Put<T> {
 
 /// Queue content; no I/O.
 #[derive(Debug)]
-struct Waiting<T> {
+struct QueueState<T> {
     /// Jobs, each with the message from which a backfill restores the job.
     jobs: VecDeque<(Option<Snowflake>, T)>,
     most: usize,
@@ -43,43 +43,43 @@ struct Waiting<T> {
     is_closed: bool,
 }
 
-impl<T> Waiting<T> {
+impl<T> QueueState<T> {
     const fn new(most: usize) -> Self {
         Self { jobs: VecDeque::new(), most, wants_read: false, missed: None, is_closed: false }
     }
 
-    fn put(&mut self, job: T, from: Option<Snowflake>) -> Put<T> {
+    fn enqueue(&mut self, job: T, from: Option<Snowflake>) -> EnqueueOutcome<T> {
         if self.is_closed {
-            return Put::Closed(job);
+            return EnqueueOutcome::Closed(job);
         }
-        let most = if from.is_some() { self.most } else { self.most * RESERVE };
+        let most = if from.is_some() { self.most } else { self.most * CHANGES_FACTOR };
         if self.jobs.len() >= most {
-            self.miss(from);
-            return Put::Full;
+            self.request_backfill_from(from);
+            return EnqueueOutcome::Full;
         }
         self.jobs.push_back((from, job));
-        Put::Kept
+        EnqueueOutcome::Added
     }
 
     /// Requests a backfill for a message that found the queue full. The backfill begins at the oldest waiting
     /// message, to preserve the order. Returns false if closed.
-    fn miss(&mut self, from: Option<Snowflake>) -> bool {
+    fn request_backfill_from(&mut self, from: Option<Snowflake>) -> bool {
         let waits = self.jobs.iter().find_map(|(from, _)| *from).filter(|_| from.is_some());
         self.missed = [self.missed, from, waits].into_iter().flatten().min();
-        self.read()
+        self.request_backfill()
     }
 
     /// Requests a backfill. Returns false if closed.
-    const fn read(&mut self) -> bool {
+    const fn request_backfill(&mut self) -> bool {
         self.wants_read |= !self.is_closed;
         !self.is_closed
     }
 
-    fn next(&mut self) -> Option<Next<T>> {
+    fn next(&mut self) -> Option<QueueItem<T>> {
         if std::mem::take(&mut self.wants_read) {
-            return Some(Next::Read(self.missed.take()));
+            return Some(QueueItem::Backfill(self.missed.take()));
         }
-        self.jobs.pop_front().map(|(_, job)| Next::Job(job))
+        self.jobs.pop_front().map(|(_, job)| QueueItem::Job(job))
     }
 
     fn is_empty(&self) -> bool {
@@ -94,47 +94,47 @@ impl<T> Waiting<T> {
 
 /// Queue of one conversation, between the event loop and the worker.
 #[derive(Debug)]
-pub(super) struct Mailbox<T> {
-    waiting: Mutex<Waiting<T>>,
+pub(super) struct ConversationQueue<T> {
+    waiting: Mutex<QueueState<T>>,
     more: Notify,
 }
 
-impl<T> Mailbox<T> {
+impl<T> ConversationQueue<T> {
     /// Creates a queue for at most `most` jobs.
     pub(super) fn new(most: usize) -> Self {
-        Self { waiting: Mutex::new(Waiting::new(most)), more: Notify::new() }
+        Self { waiting: Mutex::new(QueueState::new(most)), more: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         // Each step leaves the state consistent, so a poisoned lock is usable.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a job without waiting. `from` is the message from which a backfill restores the job; jobs that no
     /// backfill restores have a higher limit.
-    pub(super) fn put(&self, job: T, from: Option<Snowflake>) -> Put<T> {
-        let put = self.lock().put(job, from);
+    pub(super) fn enqueue(&self, job: T, from: Option<Snowflake>) -> EnqueueOutcome<T> {
+        let put = self.lock().enqueue(job, from);
         self.more.notify_one();
         put
     }
 
     /// Requests a backfill for a message dropped elsewhere, as if this queue had been full. Returns false if
     /// the queue is closed.
-    pub(super) fn miss(&self, from: Snowflake) -> bool {
-        let is_open = self.lock().miss(Some(from));
+    pub(super) fn request_backfill_from(&self, from: Snowflake) -> bool {
+        let is_open = self.lock().request_backfill_from(Some(from));
         self.more.notify_one();
         is_open
     }
 
     /// Requests a backfill before all waiting jobs. Returns false if the queue is closed.
-    pub(super) fn read(&self) -> bool {
-        let is_open = self.lock().read();
+    pub(super) fn request_backfill(&self) -> bool {
+        let is_open = self.lock().request_backfill();
         self.more.notify_one();
         is_open
     }
 
     /// Waits for the next work item and removes it.
-    pub(super) async fn next(&self) -> Next<T> {
+    pub(super) async fn next(&self) -> QueueItem<T> {
         loop {
             if let Some(next) = self.lock().next() {
                 return next;
@@ -144,7 +144,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Waits until the queue is not empty.
-    pub(super) async fn arrives(&self) {
+    pub(super) async fn wait_nonempty(&self) {
         while self.lock().is_empty() {
             self.more.notified().await;
         }
@@ -156,7 +156,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Closes the queue regardless of remaining jobs.
-    pub(super) fn abandon(&self) {
+    pub(super) fn force_close(&self) {
         self.lock().is_closed = true;
     }
 
@@ -189,31 +189,31 @@ mod tests {
             prop_oneof![3 => Just(Step::Put), 1 => Just(Step::Read), 3 => Just(Step::Next), 1 => Just(Step::Close)],
             0..60,
         )) {
-            let mut waiting = Waiting::new(3);
+            let mut waiting = QueueState::new(3);
             let (mut kept, mut out, mut owes_read, mut is_closed) = (Vec::new(), Vec::new(), false, false);
             let mut from = None;
             for (number, step) in (0_u64..).zip(steps) {
                 match step {
-                    Step::Put => match waiting.put(number, Some(Snowflake(number))) {
-                        Put::Kept => kept.push(number),
-                        Put::Full => {
+                    Step::Put => match waiting.enqueue(number, Some(Snowflake(number))) {
+                        EnqueueOutcome::Added => kept.push(number),
+                        EnqueueOutcome::Full => {
                             owes_read = true;
                             // The oldest waiting job, or an earlier one that did not fit.
                             from = from.or(kept.get(out.len()).copied().map(Snowflake));
                         }
-                        Put::Closed(back) => prop_assert!(is_closed && back == number),
+                        EnqueueOutcome::Closed(back) => prop_assert!(is_closed && back == number),
                     },
                     Step::Read => {
-                        let is_open = waiting.read();
+                        let is_open = waiting.request_backfill();
                         prop_assert_eq!(is_open, !is_closed);
                         owes_read |= is_open;
                     }
                     Step::Next => match waiting.next() {
-                        Some(Next::Read(begins)) => {
+                        Some(QueueItem::Backfill(begins)) => {
                             prop_assert!(std::mem::take(&mut owes_read));
                             prop_assert_eq!(begins, from.take());
                         }
-                        Some(Next::Job(job)) => {
+                        Some(QueueItem::Job(job)) => {
                             prop_assert!(!owes_read, "a read comes first");
                             out.push(job);
                         }
@@ -227,8 +227,8 @@ mod tests {
             }
             while let Some(next) = waiting.next() {
                 match next {
-                    Next::Read(_) => prop_assert!(std::mem::take(&mut owes_read)),
-                    Next::Job(job) => out.push(job),
+                    QueueItem::Backfill(_) => prop_assert!(std::mem::take(&mut owes_read)),
+                    QueueItem::Job(job) => out.push(job),
                 }
             }
             prop_assert_eq!((out, owes_read), (kept, false));
@@ -237,23 +237,33 @@ mod tests {
 
     #[test]
     fn what_no_read_brings_back_has_more_room() {
-        let mut waiting = Waiting::new(1);
+        let mut waiting = QueueState::new(1);
         let from = |id: u64| Some(Snowflake(id));
-        assert_eq!([waiting.put(1, from(1)), waiting.put(2, from(2))], [Put::Kept, Put::Full]);
-        assert_eq!(waiting.put(3, None), Put::Kept);
-        assert_eq!([waiting.next(), waiting.next()], [Some(Next::Read(from(1))), Some(Next::Job(1))]);
-        assert_eq!(waiting.next(), Some(Next::Job(3)));
-        let kept = (0..100).filter(|number| waiting.put(*number, None) == Put::Kept).count();
-        assert_eq!((kept, waiting.next()), (RESERVE, Some(Next::Read(None))), "no message was missed");
-        assert!(waiting.miss(from(9)) && waiting.miss(from(8)));
-        assert_eq!(waiting.next(), Some(Next::Read(from(8))));
+        assert_eq!(
+            [waiting.enqueue(1, from(1)), waiting.enqueue(2, from(2))],
+            [EnqueueOutcome::Added, EnqueueOutcome::Full]
+        );
+        assert_eq!(waiting.enqueue(3, None), EnqueueOutcome::Added);
+        assert_eq!(
+            [waiting.next(), waiting.next()],
+            [Some(QueueItem::Backfill(from(1))), Some(QueueItem::Job(1))]
+        );
+        assert_eq!(waiting.next(), Some(QueueItem::Job(3)));
+        let kept = (0..100).filter(|number| waiting.enqueue(*number, None) == EnqueueOutcome::Added).count();
+        assert_eq!(
+            (kept, waiting.next()),
+            (CHANGES_FACTOR, Some(QueueItem::Backfill(None))),
+            "no message was missed"
+        );
+        assert!(waiting.request_backfill_from(from(9)) && waiting.request_backfill_from(from(8)));
+        assert_eq!(waiting.next(), Some(QueueItem::Backfill(from(8))));
     }
 
     /// A worker that ends after its idle time loses no job that is added at the same moment.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_comes_while_a_lane_ends_is_taken_or_given_back() {
         for _ in 0..200 {
-            let mailbox = Arc::new(Mailbox::new(4));
+            let mailbox = Arc::new(ConversationQueue::new(4));
             let taker = Arc::clone(&mailbox);
             let taken = tokio::spawn(async move {
                 let mut count = 0;
@@ -267,7 +277,7 @@ mod tests {
             });
             let mut kept = 0;
             for number in 0..3 {
-                kept += i32::from(mailbox.put(number, Some(Snowflake(1))) == Put::Kept);
+                kept += i32::from(mailbox.enqueue(number, Some(Snowflake(1))) == EnqueueOutcome::Added);
                 tokio::task::yield_now().await;
             }
             assert_eq!(taken.await.ok(), Some(kept));
@@ -276,12 +286,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_is_woken_by_a_wish_to_read_too() {
-        let mailbox = Mailbox::<u8>::new(1);
-        let wait = || tokio::time::timeout(Duration::from_secs(1), mailbox.arrives());
+        let mailbox = ConversationQueue::<u8>::new(1);
+        let wait = || tokio::time::timeout(Duration::from_secs(1), mailbox.wait_nonempty());
         assert!(wait().await.is_err());
-        assert!(mailbox.read() && mailbox.read());
+        assert!(mailbox.request_backfill() && mailbox.request_backfill());
         assert!(wait().await.is_ok());
-        assert_eq!(mailbox.next().await, Next::Read(None));
+        assert_eq!(mailbox.next().await, QueueItem::Backfill(None));
         assert!(wait().await.is_err(), "it was said twice and is done once");
     }
 }

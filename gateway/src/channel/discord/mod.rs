@@ -30,22 +30,25 @@ pub(crate) mod settings;
 mod slash;
 
 use crate::channel::{
-    Capabilities, Channel, ConversationRef, Destination, EditOutcome, Health, Inbox, Limit, Lookup, Opened,
-    Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
+    BoxFuture, Capabilities, ChannelAdapter, ChannelHealth, ConversationRef, EditOutcome, InboundPort,
+    LookupOutcome, MessageLimit, OpenChildOutcome, Outgoing, RequesterRole, SendOutcome, Signal,
+    UnboundDestination, Unit,
 };
 use crate::store::now_ms;
-use acp_discord::core::base::Base;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::base::BaseUrl;
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
-use acp_discord::core::readback::Wanted;
+use acp_discord::core::readback::SentMessageQuery;
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{self, CannotStart, Fault, Posted, Rest, Search, Turn};
+use acp_discord::rest::{
+    self, ClientSetupError, QueueOptions, RestClient, RestError, SentMessage, SentMessageSearch,
+};
 use acp_discord::session;
-use known::{Known, Sign};
+use known::{OptionalFeature, StateCache};
 use personas::Webhooks;
-use render::Files;
-pub(crate) use settings::Settings;
+use render::AttachmentState;
+pub(crate) use settings::AccountSettings;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -59,19 +62,19 @@ const MESSAGE_UNITS_MAX: usize = 1_900;
 /// Maximum size of a file, in bytes: Discord's limit without a paid upgrade.
 const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// Maximum wait of a message for the rate limiter; the gateway retries later.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RATE_LIMIT_WAIT: Duration = Duration::from_secs(30);
 /// The same for signals, which are worthless a moment later.
-const SIGNAL_PATIENCE: Duration = Duration::from_secs(8);
+const SIGNAL_RATE_LIMIT_WAIT: Duration = Duration::from_secs(8);
 /// Period in which a message can be edited freely, in milliseconds: after an hour Discord applies a separate
 /// rate limit.
-const EDITS_UNTIL_MS: u64 = 50 * 60_000;
+const EDIT_WINDOW_MS: u64 = 50 * 60_000;
 /// Inactivity after which Discord archives a thread, in minutes: the longest available value, so that no
 /// binding outlives its thread (D12).
 const ARCHIVE_MINUTES: u64 = 10_080;
 /// Search window for messages with an unknown time of first send, in milliseconds.
-const LOOK_BACK_MS: u64 = 24 * 60 * 60_000;
+const LOOKUP_WINDOW_MS: u64 = 24 * 60 * 60_000;
 /// Maximum lead of the local clock over Discord's clock, in milliseconds.
-const SKEW_MS: u64 = 60_000;
+const CLOCK_SKEW_MS: u64 = 60_000;
 
 /// Adapter of one bot. Clones share state.
 #[derive(Debug, Clone)]
@@ -83,17 +86,17 @@ pub(crate) struct Discord {
 struct Inner {
     account: String,
     /// Live settings.
-    settings: watch::Sender<Arc<Settings>>,
+    settings: watch::Sender<Arc<AccountSettings>>,
     /// Address of Discord; fixed for the lifetime of the adapter.
-    base: Base,
-    rest: Rest,
-    counts: Arc<session::Counts>,
-    known: Known,
+    base: BaseUrl,
+    rest: RestClient,
+    counts: Arc<session::SessionCounters>,
+    cache: StateCache,
     webhooks: Webhooks,
-    pulse: health::Pulse,
-    registered: registration::Registered,
+    connection_health: health::ConnectionHealth,
+    registration: registration::CommandRegistration,
     /// Permits for replies waiting for a retry.
-    repeats: Semaphore,
+    retry_permits: Semaphore,
 }
 
 impl Discord {
@@ -101,22 +104,32 @@ impl Discord {
     /// `send`.
     ///
     /// # Errors
-    /// [`CannotStart`] if the token or the address is unusable.
-    pub(crate) fn new(account: String, settings: Settings) -> Result<Self, CannotStart> {
-        let rest = Rest::new(rest::Settings::new(settings.base.clone(), settings.token.clone()))?;
-        let (known, pulse) = (Known::default(), health::Pulse::default());
+    /// [`ClientSetupError`] if the token or the address is unusable.
+    pub(crate) fn new(account: String, settings: AccountSettings) -> Result<Self, ClientSetupError> {
+        let rest = RestClient::new(rest::RestSettings::new(settings.base.clone(), settings.token.clone()))?;
+        let (cache, connection_health) = (StateCache::default(), health::ConnectionHealth::default());
         let base = settings.base.clone();
         let settings = watch::Sender::new(Arc::new(settings));
-        let (counts, registered) = (Arc::default(), registration::Registered::default());
-        let repeats = Semaphore::new(answers::REPEATS_MAX);
+        let (counts, registration) = (Arc::default(), registration::CommandRegistration::default());
+        let retry_permits = Semaphore::new(answers::PENDING_RETRIES_MAX);
         let webhooks = Webhooks::default();
-        let inner =
-            Inner { account, settings, base, rest, counts, known, webhooks, pulse, registered, repeats };
+        let inner = Inner {
+            account,
+            settings,
+            base,
+            rest,
+            counts,
+            cache,
+            webhooks,
+            connection_health,
+            registration,
+            retry_permits,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Returns the address of Discord. Another address needs a new adapter, since the bot is a different one.
-    pub(crate) fn base(&self) -> &Base {
+    pub(crate) fn base(&self) -> &BaseUrl {
         &self.inner.base
     }
 
@@ -124,8 +137,8 @@ impl Discord {
     /// refused before is tried again (D7).
     ///
     /// # Errors
-    /// [`CannotStart`] if the token is unusable; the old settings remain.
-    pub(crate) fn renew(&self, next: Settings) -> Result<(), CannotStart> {
+    /// [`ClientSetupError`] if the token is unusable; the old settings remain.
+    pub(crate) fn apply_settings(&self, next: AccountSettings) -> Result<(), ClientSetupError> {
         let inner = &self.inner;
         if inner.settings().token != next.token || inner.rest.counts().unauthorized {
             inner.rest.set_token(&next.token)?;
@@ -137,7 +150,7 @@ impl Discord {
 
 impl Inner {
     /// Returns the live settings.
-    fn settings(&self) -> Arc<Settings> {
+    fn settings(&self) -> Arc<AccountSettings> {
         Arc::clone(&self.settings.borrow())
     }
 
@@ -151,8 +164,8 @@ impl Inner {
     }
 
     /// Returns the user id of the bot: as reported by the websocket, or else from a request.
-    async fn me(&self) -> Result<Snowflake, Fault> {
-        match self.known.me() {
+    async fn me(&self) -> Result<Snowflake, RestError> {
+        match self.cache.me() {
             Some(me) => Ok(me),
             None => Ok(self.rest.me().await?.id),
         }
@@ -164,59 +177,74 @@ impl Inner {
             Ok(channel) => channel,
             Err(why) => return SendOutcome::Rejected { why, again: false },
         };
-        let new = NewMessage { nonce: message.nonce.clone(), body: render::whole(message), reply_to: None };
+        let new =
+            NewMessage { nonce: message.nonce.clone(), body: render::message_body(message), reply_to: None };
         let denied = || {
             let why = "the bot may not write to threads of this channel just now".to_owned();
             SendOutcome::Rejected { why, again: true }
         };
         // A webhook may write where the bot may not, if no request by the bot is needed first.
-        let is_by_webhook = message.persona.is_some() && self.known.is_followed(channel);
-        if !is_by_webhook && !self.known.may_try(channel, now_ms()) {
+        let is_by_webhook = message.persona.is_some() && self.cache.has_archive_state(channel);
+        if !is_by_webhook && !self.cache.should_attempt_write(channel, now_ms()) {
             return denied();
         }
-        let files = if message.files.is_empty() { Files::None } else { Files::Some { may_write: None } };
-        if files != Files::None && !self.known.may_show(Sign::Files, channel, now_ms()) {
+        let files = if message.files.is_empty() {
+            AttachmentState::None
+        } else {
+            AttachmentState::Some { may_write: None }
+        };
+        if files != AttachmentState::None && !self.cache.is_allowed(OptionalFeature::Files, channel, now_ms())
+        {
             let why = "the bot may not attach files here, as it turned out a while ago".to_owned();
             return SendOutcome::FilesRefused { why, again: false };
         }
-        if let Err(fault) = self.look_first(channel).await {
-            self.wrote(channel, Err(&fault), Files::None);
+        if let Err(fault) = self.check_archived_before_send(channel).await {
+            self.record_send_result(channel, Err(&fault), AttachmentState::None);
             // Nothing was sent, with files or without.
-            return render::sent(Err(fault), &message.nonce, Files::None);
+            return render::send_outcome(Err(fault), &message.nonce, AttachmentState::None);
         }
         if let Some(name) = &message.persona
-            && let Some(outcome) = self.say_as(channel, message, name, since).await
+            && let Some(outcome) = self.send_via_webhook(channel, message, name, since).await
         {
             return outcome;
         }
-        if is_by_webhook && !self.known.may_try(channel, now_ms()) {
+        if is_by_webhook && !self.cache.should_attempt_write(channel, now_ms()) {
             return denied();
         }
-        let turn = Turn::new(render::priority(message), PATIENCE);
+        let turn = QueueOptions::new(render::priority(message), RATE_LIMIT_WAIT);
         let result = self.rest.create_message(channel, &new, turn).await;
         let files = match &result {
-            Err(fault) if files != Files::None && render::is_of_some_right(fault) => {
-                Files::Some { may_write: self.may_write(channel).await }
+            Err(fault) if files != AttachmentState::None && render::is_missing_permission(fault) => {
+                AttachmentState::Some { may_write: self.may_write(channel).await }
             }
             _ => files,
         };
-        self.wrote(channel, result.as_ref(), files);
-        render::sent(result, &message.nonce, files)
+        self.record_send_result(channel, result.as_ref(), files);
+        render::send_outcome(result, &message.nonce, files)
     }
 
     /// Updates the cache with the result of a send and the state of its files.
-    fn wrote(&self, channel: Snowflake, result: Result<&Posted, &Fault>, files: Files) {
-        match result.map_err(Fault::meaning) {
+    fn record_send_result(
+        &self,
+        channel: Snowflake,
+        result: Result<&SentMessage, &RestError>,
+        files: AttachmentState,
+    ) {
+        match result.map_err(RestError::rejection_kind) {
             Ok(posted) => {
-                self.known.tried(channel, false);
-                self.known.spoke(channel, posted.id);
+                self.cache.record_write_result(channel, false);
+                self.cache.record_message(channel, posted.id);
             }
-            Err(Some(Meaning::Forbidden)) if files == (Files::Some { may_write: Some(true) }) => {
-                self.known.tried(channel, false);
-                self.known.may_not_show(Sign::Files, channel, now_ms());
+            Err(Some(RejectionKind::Forbidden))
+                if files == (AttachmentState::Some { may_write: Some(true) }) =>
+            {
+                self.cache.record_write_result(channel, false);
+                self.cache.deny(OptionalFeature::Files, channel, now_ms());
             }
-            Err(Some(Meaning::Forbidden | Meaning::LostAccess)) => self.known.tried(channel, true),
-            Err(Some(Meaning::Gone(What::Channel))) => self.known.turned_out_gone(channel),
+            Err(Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) => {
+                self.cache.record_write_result(channel, true)
+            }
+            Err(Some(RejectionKind::Gone(ResourceKind::Channel))) => self.cache.report_deleted(channel),
             Err(_) => {}
         }
     }
@@ -227,22 +255,25 @@ impl Inner {
     async fn may_write(&self, channel: Snowflake) -> Option<bool> {
         match self.rest.typing(channel).await {
             Ok(()) => Some(true),
-            Err(fault) => match fault.meaning() {
-                Some(Meaning::Forbidden | Meaning::LostAccess) => Some(false),
+            Err(fault) => match fault.rejection_kind() {
+                Some(RejectionKind::Forbidden | RejectionKind::LostAccess) => Some(false),
                 _ => None,
             },
         }
     }
 
-    async fn lookup(&self, to: &ConversationRef, message: &Outgoing) -> Lookup {
+    async fn lookup(&self, to: &ConversationRef, message: &Outgoing) -> LookupOutcome {
         let channel = match id(&to.conversation_id) {
             Ok(channel) => channel,
-            Err(why) => return Lookup::Unknown { why },
+            Err(why) => return LookupOutcome::Unknown { why },
         };
         let me = match self.me().await {
             Ok(me) => me,
             Err(fault) => {
-                return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
+                return LookupOutcome::Later {
+                    why: fault.to_string(),
+                    retry_after_ms: render::RETRY_AFTER_MS,
+                };
             }
         };
         // Messages by our webhooks are searched only if the message may have been sent under a name.
@@ -251,73 +282,81 @@ impl Inner {
             Some(_) => match self.application().await {
                 Ok(application) => Some(application),
                 Err(fault) => {
-                    return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
+                    return LookupOutcome::Later {
+                        why: fault.to_string(),
+                        retry_after_ms: render::RETRY_AFTER_MS,
+                    };
                 }
             },
         };
         let now = now_ms();
-        let search = Search {
+        let search = SentMessageSearch {
             channel,
-            first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOK_BACK_MS)),
-            skew_ms: SKEW_MS,
-            wanted: Wanted {
+            first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOKUP_WINDOW_MS)),
+            skew_ms: CLOCK_SKEW_MS,
+            query: SentMessageQuery {
                 me,
                 nonce: message.nonce.clone(),
                 content: message.tagged(),
                 attachments: message.files.iter().map(|file| file.bytes.len() as u64).collect(),
-                button: render::button_of_card(message),
+                button: render::card_button_id(message),
                 known: message.others.iter().filter_map(|id| id.parse().ok()).collect(),
-                through,
+                application: through,
             },
         };
         match self.rest.lookup(&search).await {
-            rest::Lookup::Found(id) => Lookup::Found { message_id: id.to_string() },
-            rest::Lookup::Absent => Lookup::Absent,
-            rest::Lookup::Unknown { why } => Lookup::Unknown { why },
-            rest::Lookup::Later { why } => Lookup::Later { why, retry_after_ms: render::AGAIN_MS },
+            rest::SentMessageLookup::Found(id) => LookupOutcome::Found { message_id: id.to_string() },
+            rest::SentMessageLookup::Absent => LookupOutcome::Absent,
+            rest::SentMessageLookup::Unknown { why } => LookupOutcome::Unknown { why },
+            rest::SentMessageLookup::Later { why } => {
+                LookupOutcome::Later { why, retry_after_ms: render::RETRY_AFTER_MS }
+            }
         }
     }
 
     /// Sends the starter to the channel and creates a thread from it. A retry finds both again (H13).
-    async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> Opened {
+    async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> OpenChildOutcome {
         let message_id = match self.send(parent, starter).await {
             SendOutcome::Sent { message_id } => message_id,
             SendOutcome::Rejected { why, again } | SendOutcome::FilesRefused { why, again } => {
-                return Opened::Rejected { why, again };
+                return OpenChildOutcome::Rejected { why, again };
             }
             SendOutcome::Limited { retry_after_ms } => {
-                return Opened::Rejected { why: format!("limited for {retry_after_ms} ms"), again: true };
+                return OpenChildOutcome::Rejected {
+                    why: format!("limited for {retry_after_ms} ms"),
+                    again: true,
+                };
             }
             SendOutcome::Uncertain { why } => match self.lookup(parent, starter).await {
-                Lookup::Found { message_id } => message_id,
-                Lookup::Absent | Lookup::Unknown { .. } | Lookup::Later { .. } => {
-                    return Opened::Uncertain { why };
+                LookupOutcome::Found { message_id } => message_id,
+                LookupOutcome::Absent | LookupOutcome::Unknown { .. } | LookupOutcome::Later { .. } => {
+                    return OpenChildOutcome::Uncertain { why };
                 }
             },
         };
         let (channel, message) = match (id(&parent.conversation_id), id(&message_id)) {
             (Ok(channel), Ok(message)) => (channel, message),
-            (Err(why), _) => return Opened::Rejected { why, again: false },
+            (Err(why), _) => return OpenChildOutcome::Rejected { why, again: false },
             (Ok(_), Err(_)) => {
                 let why = "the message that it was to hang from was deleted".to_owned();
-                return Opened::Rejected { why, again: false };
+                return OpenChildOutcome::Rejected { why, again: false };
             }
         };
         let name = render::thread_name(&starter.text);
-        let turn = Turn::new(Priority::Final, PATIENCE);
+        let turn = QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT);
         match self.rest.thread_from_message(channel, message, &name, ARCHIVE_MINUTES, turn).await {
             Ok(started) => {
                 let guild = started.thread.and_then(|thread| thread.guild);
-                self.known.is_at(started.id, Some(channel), guild);
-                self.known.looked(started.id, self.known.era());
-                Opened::Made { conversation_id: started.id.to_string() }
+                self.cache.set_location(started.id, Some(channel), guild);
+                self.cache.record_archive_check(started.id, self.cache.stream_epoch());
+                OpenChildOutcome::Made { conversation_id: started.id.to_string() }
             }
-            Err(Fault::Rejected(rejection)) => {
+            Err(RestError::Rejected(rejection)) => {
                 // A missing permission is final here: the binding is given up, and the log has the reason.
-                let again = rejection.again() && rejection.meaning != Meaning::Forbidden;
-                Opened::Rejected { why: rejection.to_string(), again }
+                let again = rejection.is_retryable() && rejection.kind != RejectionKind::Forbidden;
+                OpenChildOutcome::Rejected { why: rejection.to_string(), again }
             }
-            Err(fault) => Opened::Uncertain { why: fault.to_string() },
+            Err(fault) => OpenChildOutcome::Uncertain { why: fault.to_string() },
         }
     }
 
@@ -327,8 +366,8 @@ impl Inner {
             (Err(why), _) | (_, Err(why)) => return EditOutcome::Gone { why },
         };
         let body = render::body(&message.text, &message.actions);
-        let turn = Turn::new(Priority::Card, PATIENCE);
-        render::edited(self.rest.edit_message(channel, edited, &body, turn).await)
+        let turn = QueueOptions::new(Priority::Card, RATE_LIMIT_WAIT);
+        render::edit_outcome(self.rest.edit_message(channel, edited, &body, turn).await)
     }
 
     /// Shows a signal, best effort: failures are ignored.
@@ -336,7 +375,7 @@ impl Inner {
         let Ok(channel) = id(&to.conversation_id) else { return };
         let (message_id, emoji, before) = match signal {
             Signal::Working => {
-                return self.sign(Sign::Typing, channel, self.rest.typing(channel)).await;
+                return self.show_feature(OptionalFeature::Typing, channel, self.rest.typing(channel)).await;
             }
             Signal::Received { message_id } => (message_id, "👀", None),
             Signal::Queued { message_id } => (message_id, "⏳", None),
@@ -344,22 +383,27 @@ impl Inner {
             Signal::Failed { message_id } => (message_id, "❌", Some(["👀", "⏳"])),
         };
         let Ok(message) = id(message_id) else { return };
-        let added = self.rest.add_reaction(channel, message, emoji, SIGNAL_PATIENCE);
-        self.sign(Sign::Reaction, channel, added).await;
+        let added = self.rest.add_reaction(channel, message, emoji, SIGNAL_RATE_LIMIT_WAIT);
+        self.show_feature(OptionalFeature::Reaction, channel, added).await;
         for emoji in before.into_iter().flatten() {
-            let removed = self.rest.remove_reaction(channel, message, emoji, SIGNAL_PATIENCE);
-            self.sign(Sign::Reaction, channel, removed).await;
+            let removed = self.rest.remove_reaction(channel, message, emoji, SIGNAL_RATE_LIMIT_WAIT);
+            self.show_feature(OptionalFeature::Reaction, channel, removed).await;
         }
     }
 
     /// Runs the request of an optional feature, unless Discord refused this feature there recently.
-    async fn sign(&self, sign: Sign, at: Snowflake, request: impl Future<Output = Result<(), Fault>>) {
-        if !self.known.may_show(sign, at, now_ms()) {
+    async fn show_feature(
+        &self,
+        sign: OptionalFeature,
+        at: Snowflake,
+        request: impl Future<Output = Result<(), RestError>>,
+    ) {
+        if !self.cache.is_allowed(sign, at, now_ms()) {
             return;
         }
-        let refused = request.await.err().and_then(|fault| fault.meaning());
-        if matches!(refused, Some(Meaning::Forbidden | Meaning::LostAccess)) {
-            self.known.may_not_show(sign, at, now_ms());
+        let refused = request.await.err().and_then(|fault| fault.rejection_kind());
+        if matches!(refused, Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) {
+            self.cache.deny(sign, at, now_ms());
         }
     }
 }
@@ -369,7 +413,7 @@ fn id(text: &str) -> Result<Snowflake, String> {
     text.parse().map_err(|_| format!("{text:?} is no id of Discord's"))
 }
 
-impl Channel for Discord {
+impl ChannelAdapter for Discord {
     fn id(&self) -> &'static str {
         DISCORD
     }
@@ -382,11 +426,11 @@ impl Channel for Discord {
     /// itself.
     fn capabilities(&self, at: &ConversationRef) -> Capabilities {
         let is_thread = at.parent_conversation_id.is_some()
-            || id(&at.conversation_id).is_ok_and(|id| self.inner.known.parent(id).is_some());
+            || id(&at.conversation_id).is_ok_and(|id| self.inner.cache.parent(id).is_some());
         Capabilities { here: true, child: !is_thread, child_first: !is_thread }
     }
 
-    fn hears_itself(&self) -> bool {
+    fn receives_own_messages(&self) -> bool {
         false
     }
 
@@ -394,27 +438,27 @@ impl Channel for Discord {
         true
     }
 
-    fn deaf_to(&self, at: &ConversationRef) -> Option<String> {
-        self.inner.deaf_to(id(&at.conversation_id).ok()?)
+    fn unavailable_reason(&self, at: &ConversationRef) -> Option<String> {
+        self.inner.unavailable_reason(id(&at.conversation_id).ok()?)
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
     }
 
     fn file_bytes_max(&self) -> Option<u64> {
         Some(FILE_BYTES_MAX)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Ignore
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
     }
 
-    fn standing(&self, _author: &str) -> Standing {
-        Standing::Person
+    fn author_role(&self, _author: &str) -> RequesterRole {
+        RequesterRole::Person
     }
 
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(self.inner.send(to, message))
     }
 
@@ -422,11 +466,15 @@ impl Channel for Discord {
         self.inner.has_personas(at)
     }
 
-    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(self.inner.lookup(to, message))
     }
 
-    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+    fn open_child<'a>(
+        &'a self,
+        parent: &'a ConversationRef,
+        starter: &'a Outgoing,
+    ) -> BoxFuture<'a, OpenChildOutcome> {
         Box::pin(self.inner.open_child(parent, starter))
     }
 
@@ -439,27 +487,27 @@ impl Channel for Discord {
         to: &'a ConversationRef,
         message_id: &'a str,
         message: &'a Outgoing,
-    ) -> Reply<'a, EditOutcome> {
+    ) -> BoxFuture<'a, EditOutcome> {
         Box::pin(self.inner.edit(to, message_id, message))
     }
 
-    fn edits_until_ms(&self) -> Option<u64> {
-        Some(EDITS_UNTIL_MS)
+    fn edit_window_ms(&self) -> Option<u64> {
+        Some(EDIT_WINDOW_MS)
     }
 
     fn buttons_max(&self) -> usize {
         render::BUTTONS_MAX
     }
 
-    fn reads_markdown(&self) -> bool {
+    fn renders_markdown(&self) -> bool {
         true
     }
 
     fn approvers(&self) -> Option<String> {
-        self.inner.settings().door.approvers.named()
+        self.inner.settings().access.approvers.mentions()
     }
 
-    fn shows_footer(&self) -> bool {
+    fn has_footer(&self) -> bool {
         true
     }
 
@@ -470,7 +518,7 @@ impl Channel for Discord {
         }
     }
 
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<ChannelHealth> {
         Some(self.inner.health())
     }
 
@@ -478,11 +526,11 @@ impl Channel for Discord {
         true
     }
 
-    fn signal<'a>(&'a self, to: &'a ConversationRef, signal: &'a Signal) -> Reply<'a, ()> {
+    fn signal<'a>(&'a self, to: &'a ConversationRef, signal: &'a Signal) -> BoxFuture<'a, ()> {
         Box::pin(self.inner.signal(to, signal))
     }
 
-    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+    fn listen(&self, inbox: Arc<dyn InboundPort>) -> BoxFuture<'_, ()> {
         Box::pin(listen::listen(Arc::clone(&self.inner), inbox))
     }
 }

@@ -4,17 +4,17 @@
 //! Webhook messages have no nonce: the sender must search for a message before sending again. Names are
 //! optional: if a webhook certainly did not send a message, the bot sends it under the bot's own name.
 
-use super::known::Sign;
+use super::known::OptionalFeature;
 use super::render;
 use super::{Inner, id};
 use crate::channel::{ConversationRef, Outgoing, SendOutcome};
 use crate::store::now_ms;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Persona, webhook_name};
 use acp_discord::core::schedule::Priority;
-use acp_discord::core::units::Limit;
-use acp_discord::rest::{Fault, Turn, Webhook, model::Listed};
+use acp_discord::core::units::PayloadLimit;
+use acp_discord::rest::{QueueOptions, RestError, Webhook, model::WebhookObject};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,41 +24,41 @@ use tokio::time::{Instant, timeout_at};
 const NAME: &str = "acp-host";
 /// Maximum wait for the rate limiter of webhooks: a channel has a small budget for all webhooks, and the bot
 /// a separate one.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RATE_LIMIT_WAIT: Duration = Duration::from_secs(5);
 /// Period in which a webhook request may start: delivery calculates the latest arrival from the start of the
 /// send.
-const BEGUN_WITHIN: Duration = Duration::from_secs(15);
+const START_DEADLINE: Duration = Duration::from_secs(15);
 /// Maximum number of webhook lookups per message: the cached webhook may be deleted or have another token.
 const WEBHOOKS_MAX: u32 = 2;
 /// Period without webhook requests for a channel after a temporary failure, so that answers do not wait.
-const REST: Duration = Duration::from_secs(30);
+const COOLDOWN: Duration = Duration::from_secs(30);
 
 /// Webhook of a channel, once known.
-type Slot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
+type WebhookSlot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
 
 /// Known webhooks.
 #[derive(Debug, Default)]
 pub(super) struct Webhooks {
-    slots: Mutex<HashMap<Snowflake, Slot>>,
+    slots: Mutex<HashMap<Snowflake, WebhookSlot>>,
     /// Channels with a recent failure, and the time until which no request is made.
     resting: Mutex<HashMap<Snowflake, Instant>>,
 }
 
 impl Webhooks {
     /// Returns the slot of a channel. Only the holder of the lock creates a webhook.
-    fn slot(&self, channel: Snowflake) -> Slot {
+    fn slot(&self, channel: Snowflake) -> WebhookSlot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(slots.entry(channel).or_default())
     }
 
     /// Records a temporary failure to get the webhook of a channel.
-    fn rest(&self, channel: Snowflake, now: Instant) {
+    fn start_cooldown(&self, channel: Snowflake, now: Instant) {
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.retain(|_, until| *until > now);
-        resting.insert(channel, now + REST);
+        resting.insert(channel, now + COOLDOWN);
     }
 
-    fn rests(&self, channel: Snowflake, now: Instant) -> bool {
+    fn is_cooling_down(&self, channel: Snowflake, now: Instant) -> bool {
         let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.get(&channel).is_some_and(|until| *until > now)
     }
@@ -66,16 +66,16 @@ impl Webhooks {
 
 /// Reason for a channel without a usable webhook.
 #[derive(Debug)]
-enum Missing {
+enum WebhookError {
     /// Failed request.
-    Fault(Fault),
+    Fault(RestError),
     /// Discord lists a webhook of ours that cannot be used. No second one is created: repeated attempts would
     /// use up the webhooks of the channel.
     Unusable(Option<Webhook>),
 }
 
-impl From<Fault> for Missing {
-    fn from(fault: Fault) -> Self {
+impl From<RestError> for WebhookError {
+    fn from(fault: RestError) -> Self {
         Self::Fault(fault)
     }
 }
@@ -84,37 +84,39 @@ impl Inner {
     /// True if answers of agents in a conversation currently appear under the agents' names.
     pub(super) fn has_personas(&self, at: &ConversationRef) -> bool {
         let may = |id| {
-            let home = self.known.spot(id).and_then(|spot| spot.parent).unwrap_or(id);
-            self.known.may_show(Sign::Persona, id, now_ms()) && !self.webhooks.rests(home, Instant::now())
+            let home = self.cache.location(id).and_then(|spot| spot.parent).unwrap_or(id);
+            self.cache.is_allowed(OptionalFeature::Persona, id, now_ms())
+                && !self.webhooks.is_cooling_down(home, Instant::now())
         };
         self.settings().personas && id(&at.conversation_id).is_ok_and(may)
     }
 
     /// Sends a message under a name; `None` if certainly not sent, so that the bot must send the message.
     /// `since` is the start of the send.
-    pub(super) async fn say_as(
+    pub(super) async fn send_via_webhook(
         &self,
         at: Snowflake,
         message: &Outgoing,
         name: &str,
         since: Instant,
     ) -> Option<SendOutcome> {
-        let begun_by = since + BEGUN_WITHIN;
-        let home = timeout_at(begun_by, self.home_of(at)).await.ok()?.ok()?;
+        let begun_by = since + START_DEADLINE;
+        let home = timeout_at(begun_by, self.parent_channel(at)).await.ok()?.ok()?;
         let thread = (home != at).then_some(at);
-        let (body, persona) = (render::whole(message), Persona { name: shown(name), avatar_url: None });
-        let turn = Turn::new(render::priority(message), PATIENCE);
+        let (body, persona) =
+            (render::message_body(message), Persona { name: webhook_display_name(name), avatar_url: None });
+        let turn = QueueOptions::new(render::priority(message), RATE_LIMIT_WAIT);
         for _ in 0..WEBHOOKS_MAX {
             // A webhook created just as this times out is found by the next lookup.
             let webhook = match timeout_at(begun_by, self.webhook(home)).await {
                 // A cached webhook may be too late as well.
                 Ok(Ok(webhook)) if Instant::now() <= begun_by => webhook,
                 Ok(Err(missing)) => {
-                    self.has_no_webhook(home, &missing);
+                    self.record_webhook_error(home, &missing);
                     return None;
                 }
                 Ok(Ok(_)) | Err(_) => {
-                    self.webhooks.rest(home, Instant::now());
+                    self.webhooks.start_cooldown(home, Instant::now());
                     tracing::info!(thread_id = %at, "the bot says it: its webhook took too long to be found");
                     return None;
                 }
@@ -123,17 +125,20 @@ impl Inner {
             match sent {
                 Ok(posted) => {
                     // The success of a webhook proves nothing about the bot's own permissions.
-                    self.known.spoke(at, posted.id);
+                    self.cache.record_message(at, posted.id);
                     return Some(SendOutcome::Sent { message_id: posted.id.to_string() });
                 }
-                Err(Fault::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
-                Err(fault) if fault.meaning() == Some(Meaning::Gone(What::Webhook)) => {
+                Err(RestError::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
+                Err(fault) if fault.rejection_kind() == Some(RejectionKind::Gone(ResourceKind::Webhook)) => {
                     tracing::warn!(channel = %home, %fault, "a webhook of ours is gone or has another token: it is looked up");
-                    self.forget(home, &webhook).await;
+                    self.invalidate_webhook(home, &webhook).await;
                 }
                 Err(fault) => {
-                    if matches!(fault.meaning(), Some(Meaning::Forbidden | Meaning::LostAccess)) {
-                        self.known.may_not_show(Sign::Persona, home, now_ms());
+                    if matches!(
+                        fault.rejection_kind(),
+                        Some(RejectionKind::Forbidden | RejectionKind::LostAccess)
+                    ) {
+                        self.cache.deny(OptionalFeature::Persona, home, now_ms());
                     }
                     tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
                     return None;
@@ -144,16 +149,16 @@ impl Inner {
     }
 
     /// Returns the channel whose webhooks serve a conversation: for a thread the parent channel.
-    async fn home_of(&self, at: Snowflake) -> Result<Snowflake, Fault> {
-        let parent = match self.known.spot(at) {
+    async fn parent_channel(&self, at: Snowflake) -> Result<Snowflake, RestError> {
+        let parent = match self.cache.location(at) {
             Some(spot) => spot.parent,
-            None => self.look_up(at).await?.parent,
+            None => self.fetch_location(at).await?.parent,
         };
         Ok(parent.unwrap_or(at))
     }
 
     /// Returns the webhook of a channel: the cached one, else one listed by Discord as ours, else a new one.
-    async fn webhook(&self, channel: Snowflake) -> Result<Webhook, Missing> {
+    async fn webhook(&self, channel: Snowflake) -> Result<Webhook, WebhookError> {
         let slot = self.webhooks.slot(channel);
         let mut slot = slot.lock().await;
         if let Some(webhook) = slot.as_ref() {
@@ -161,33 +166,35 @@ impl Inner {
         }
         let application = self.application().await?;
         let listed = self.rest.webhooks(channel).await?;
-        let found = ours(listed, application, |webhook| self.rest.is_dead(webhook));
+        let found = select_webhook(listed, application, |webhook| self.rest.is_dead(webhook));
         let webhook = match found {
-            Ours::Usable(webhook) => webhook,
-            Ours::Unusable(webhook) => return Err(Missing::Unusable(webhook)),
-            Ours::None => {
-                let made =
-                    self.rest.create_webhook(channel, NAME, Turn::new(Priority::Final, PATIENCE)).await?;
+            OwnWebhooks::Usable(webhook) => webhook,
+            OwnWebhooks::Unusable(webhook) => return Err(WebhookError::Unusable(webhook)),
+            OwnWebhooks::None => {
+                let made = self
+                    .rest
+                    .create_webhook(channel, NAME, QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT))
+                    .await?;
                 tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
                 let why = || "Discord made a webhook and did not say its token".to_owned();
-                let token = made.token.ok_or_else(|| Fault::Uncertain { why: why() })?;
+                let token = made.token.ok_or_else(|| RestError::Uncertain { why: why() })?;
                 Webhook { id: made.id, token }
             }
         };
-        self.known.speaks_through(webhook.id);
+        self.cache.add_own_webhook(webhook.id);
         *slot = Some(webhook.clone());
         Ok(webhook)
     }
 
     /// Returns the application id of the bot: as reported by the websocket, or else from a request.
-    pub(super) async fn application(&self) -> Result<Snowflake, Fault> {
-        match self.known.identity() {
+    pub(super) async fn application(&self) -> Result<Snowflake, RestError> {
+        match self.cache.identity() {
             Some(identity) => Ok(identity.application),
             None => Ok(self.rest.application().await?.id),
         }
     }
 
-    async fn forget(&self, channel: Snowflake, webhook: &Webhook) {
+    async fn invalidate_webhook(&self, channel: Snowflake, webhook: &Webhook) {
         let slot = self.webhooks.slot(channel);
         let mut slot = slot.lock().await;
         // Another task may have cached a different webhook meanwhile.
@@ -198,10 +205,10 @@ impl Inner {
 
     /// Records that a channel has no usable webhook. Problems that only a person can fix suspend requests for
     /// longer than temporary ones.
-    fn has_no_webhook(&self, channel: Snowflake, missing: &Missing) {
+    fn record_webhook_error(&self, channel: Snowflake, missing: &WebhookError) {
         match missing {
-            Missing::Fault(fault) if fault.meaning().is_some_and(stays) => {
-                self.known.may_not_show(Sign::Persona, channel, now_ms());
+            WebhookError::Fault(fault) if fault.rejection_kind().is_some_and(is_permanent) => {
+                self.cache.deny(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
                     %fault,
@@ -209,16 +216,16 @@ impl Inner {
                      if there are fifteen"
                 );
             }
-            Missing::Fault(fault) => {
-                self.webhooks.rest(channel, Instant::now());
+            WebhookError::Fault(fault) => {
+                self.webhooks.start_cooldown(channel, Instant::now());
                 tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
             }
-            Missing::Unusable(webhook) => {
+            WebhookError::Unusable(webhook) => {
                 // The refusal may have come from an intermediary: Discord lists the webhook.
                 if let Some(webhook) = webhook {
-                    self.rest.revive(webhook);
+                    self.rest.mark_webhook_alive(webhook);
                 }
-                self.known.may_not_show(Sign::Persona, channel, now_ms());
+                self.cache.deny(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
                     "agents speak as the bot in this channel: its own webhook there is listed and cannot be used. It is \
@@ -231,16 +238,20 @@ impl Inner {
 }
 
 /// True if the problem lasts until a person fixes the cause.
-const fn stays(meaning: Meaning) -> bool {
+const fn is_permanent(kind: RejectionKind) -> bool {
     matches!(
-        meaning,
-        Meaning::Forbidden | Meaning::LostAccess | Meaning::Full | Meaning::Invalid | Meaning::Gone(_)
+        kind,
+        RejectionKind::Forbidden
+            | RejectionKind::LostAccess
+            | RejectionKind::Full
+            | RejectionKind::Invalid
+            | RejectionKind::Gone(_)
     )
 }
 
 /// Our webhooks in a channel.
 #[derive(Debug, PartialEq, Eq)]
-enum Ours {
+enum OwnWebhooks {
     /// A usable webhook.
     Usable(Webhook),
     /// Only unusable ones: known to be deleted although listed, or listed without a token.
@@ -251,23 +262,27 @@ enum Ours {
 
 /// Selects the webhook to use: created by our application, listed with a token, and not known to be deleted.
 /// The choice among several is stable.
-fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> Ours {
-    let mut ours: Vec<Listed> =
+fn select_webhook(
+    listed: Vec<WebhookObject>,
+    application: Snowflake,
+    is_dead: impl Fn(&Webhook) -> bool,
+) -> OwnWebhooks {
+    let mut ours: Vec<WebhookObject> =
         listed.into_iter().filter(|listed| listed.application_id == Some(application)).collect();
     if ours.is_empty() {
-        return Ours::None;
+        return OwnWebhooks::None;
     }
     ours.sort_by_key(|listed| (listed.name.as_deref() != Some(NAME), listed.id));
-    let with_token = |listed: Listed| Some(Webhook { id: listed.id, token: listed.token? });
+    let with_token = |listed: WebhookObject| Some(Webhook { id: listed.id, token: listed.token? });
     let (dead, alive): (Vec<_>, Vec<_>) = ours.into_iter().filter_map(with_token).partition(is_dead);
     match alive.into_iter().next() {
-        Some(webhook) => Ours::Usable(webhook),
-        None => Ours::Unusable(dead.into_iter().next()),
+        Some(webhook) => OwnWebhooks::Usable(webhook),
+        None => OwnWebhooks::Unusable(dead.into_iter().next()),
     }
 }
 
 /// Returns a name that Discord accepts; `None` if nothing remains, and then the webhook's own name is shown.
-fn shown(name: &str) -> Option<String> {
+fn webhook_display_name(name: &str) -> Option<String> {
     // Characters of mentions, tags and code cannot be part of a name.
     let plain = |c: char| if c.is_control() || matches!(c, '@' | '#' | ':' | '`') { ' ' } else { c };
     let mut name: String = name.chars().map(plain).collect();
@@ -277,7 +292,7 @@ fn shown(name: &str) -> Option<String> {
         }
     }
     let words: Vec<&str> = name.split_whitespace().collect();
-    let name = render::fit(&words.join(" "), Limit::WebhookName.bounds().1);
+    let name = render::fit(&words.join(" "), PayloadLimit::WebhookName.bounds().1);
     webhook_name(&name).is_ok().then_some(name)
 }
 
@@ -288,8 +303,8 @@ mod tests {
 
     const OURS: Option<Snowflake> = Some(Snowflake(5));
 
-    fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> Listed {
-        Listed {
+    fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> WebhookObject {
+        WebhookObject {
             id: Snowflake(id),
             token: token.map(|token| Secret::new(token.to_owned())),
             channel_id: None,
@@ -315,11 +330,12 @@ mod tests {
             (vec![listed(1, OURS, NAME, Some("dead"))], Some(unusable(Some(1)))),
             (vec![listed(1, OURS, NAME, None)], Some(unusable(None))),
         ] {
-            let found = match ours(webhooks.clone(), Snowflake(5), |webhook| webhook.token.expose() == "dead")
-            {
-                Ours::Usable(webhook) => Some((Some(webhook.id.0), true)),
-                Ours::Unusable(webhook) => Some((webhook.map(|webhook| webhook.id.0), false)),
-                Ours::None => None,
+            let found = match select_webhook(webhooks.clone(), Snowflake(5), |webhook| {
+                webhook.token.expose() == "dead"
+            }) {
+                OwnWebhooks::Usable(webhook) => Some((Some(webhook.id.0), true)),
+                OwnWebhooks::Unusable(webhook) => Some((webhook.map(|webhook| webhook.id.0), false)),
+                OwnWebhooks::None => None,
             };
             assert_eq!(found, want, "{webhooks:?}");
         }
@@ -329,11 +345,11 @@ mod tests {
     async fn a_channel_whose_webhook_cannot_be_had_is_left_alone_for_a_while() {
         let webhooks = Webhooks::default();
         let [channel, other] = [1, 2].map(Snowflake);
-        let rests = || [channel, other].map(|channel| webhooks.rests(channel, Instant::now()));
+        let rests = || [channel, other].map(|channel| webhooks.is_cooling_down(channel, Instant::now()));
         assert_eq!(rests(), [false, false]);
-        webhooks.rest(channel, Instant::now());
+        webhooks.start_cooldown(channel, Instant::now());
         assert_eq!(rests(), [true, false]);
-        tokio::time::advance(REST).await;
+        tokio::time::advance(COOLDOWN).await;
         assert_eq!(rests(), [false, false]);
     }
 
@@ -348,27 +364,27 @@ mod tests {
             ("", None),
             (" @ ", None),
         ] {
-            assert_eq!(shown(name).as_deref(), want, "{name:?}");
+            assert_eq!(webhook_display_name(name).as_deref(), want, "{name:?}");
         }
         for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
-            let name = shown(&text.repeat(200));
+            let name = webhook_display_name(&text.repeat(200));
             assert!(name.as_deref().is_some_and(|name| webhook_name(name).is_ok()), "{name:?}");
         }
     }
 
     #[test]
     fn what_nobody_mends_in_a_moment_is_not_asked_for_again_soon() {
-        for (meaning, want) in [
-            (Meaning::Forbidden, true),
-            (Meaning::LostAccess, true),
-            (Meaning::Full, true),
-            (Meaning::Invalid, true),
-            (Meaning::Temporary, false),
-            (Meaning::NotSent, false),
-            (Meaning::Unauthorized, false),
-            (Meaning::Slow, false),
+        for (kind, want) in [
+            (RejectionKind::Forbidden, true),
+            (RejectionKind::LostAccess, true),
+            (RejectionKind::Full, true),
+            (RejectionKind::Invalid, true),
+            (RejectionKind::Temporary, false),
+            (RejectionKind::NotSent, false),
+            (RejectionKind::Unauthorized, false),
+            (RejectionKind::Slow, false),
         ] {
-            assert_eq!(stays(meaning), want, "{meaning:?}");
+            assert_eq!(is_permanent(kind), want, "{kind:?}");
         }
     }
 }

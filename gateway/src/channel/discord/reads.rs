@@ -12,19 +12,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Quiet period after the last such event before a backfill, and the maximum delay after the first one.
-const QUIET: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
+const QUIET_PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
 /// Shortest and longest interval between two rounds. Doubles while rounds follow each other closely.
-const PACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+const ROUND_INTERVAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 /// Maximum wait for the first conversation of a channel before the others are read regardless.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of refused conversations of a channel after which the whole channel counts as inaccessible.
 const REFUSED_MAX: usize = 2;
 /// Maximum number of entirely inaccessible channels that are tried per round.
-const SHUT_MAX: usize = 4;
+const INACCESSIBLE_MAX: usize = 4;
 
 /// Scope of a possible loss of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
+pub(super) enum BackfillScope {
     /// All servers.
     All,
     /// A server.
@@ -35,7 +35,7 @@ pub(super) enum Scope {
 
 /// Bound conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Spot {
+pub(super) struct BackfillTarget {
     /// Id of the conversation.
     pub(super) id: Snowflake,
     /// Parent channel of a thread.
@@ -43,29 +43,29 @@ pub(super) struct Spot {
     /// Server, if known.
     pub(super) guild: Option<Snowflake>,
     /// True if the conversation is marked as inaccessible.
-    pub(super) is_shut: bool,
+    pub(super) is_inaccessible: bool,
 }
 
-impl Spot {
+impl BackfillTarget {
     fn channel(&self) -> Snowflake {
         self.parent.unwrap_or(self.id)
     }
 }
 
-impl Scope {
+impl BackfillScope {
     /// True if the scope includes the conversation. A conversation of an unknown server may be in any server.
-    fn holds(self, spot: &Spot) -> bool {
+    fn includes(self, target: &BackfillTarget) -> bool {
         match self {
             Self::All => true,
-            Self::Guild(guild) => spot.guild.is_none_or(|at| at == guild),
-            Self::Channel(channel) => spot.channel() == channel || spot.id == channel,
+            Self::Guild(guild) => target.guild.is_none_or(|at| at == guild),
+            Self::Channel(channel) => target.channel() == channel || target.id == channel,
         }
     }
 }
 
 /// Result of a backfill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum BackfillOutcome {
     /// Completed.
     Read,
     /// Refused: the bot has no access.
@@ -76,7 +76,7 @@ pub(super) enum Came {
 
 /// Pending backfill of a scope, with the times of the first and last event.
 #[derive(Debug)]
-struct Wanted {
+struct PendingBackfill {
     first: Duration,
     last: Duration,
     /// Conversations read since then because of a new message.
@@ -85,60 +85,60 @@ struct Wanted {
 
 /// Time of the last round, and the pause until the next.
 #[derive(Debug, Default)]
-struct Pace {
+struct RoundPacing {
     last: Option<Duration>,
     pause: Duration,
 }
 
-impl Pace {
+impl RoundPacing {
     fn next(&self) -> Duration {
         self.last.map_or(Duration::ZERO, |last| last + self.pause)
     }
 
-    fn round(&mut self, now: Duration) {
-        let is_on = self.last.is_some_and(|last| now < last + self.pause + PACE.1);
-        self.pause = if is_on { (self.pause * 2).min(PACE.1) } else { PACE.0 };
+    fn record_round(&mut self, now: Duration) {
+        let is_on = self.last.is_some_and(|last| now < last + self.pause + ROUND_INTERVAL.1);
+        self.pause = if is_on { (self.pause * 2).min(ROUND_INTERVAL.1) } else { ROUND_INTERVAL.0 };
         self.last = Some(now);
     }
 }
 
 /// Channel with one conversation being read before the others.
 #[derive(Debug)]
-struct Try {
+struct ChannelProbe {
     first: Snowflake,
     /// Remaining accessible conversations, then remaining inaccessible ones.
     open: Vec<Snowflake>,
-    shut: Vec<Snowflake>,
+    inaccessible: Vec<Snowflake>,
     refused: usize,
     until: Duration,
 }
 
 /// Actions that are due.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Todo {
+pub(super) struct BackfillActions {
     /// Conversations to be read.
     pub(super) read: Vec<Snowflake>,
     /// Conversations to be marked inaccessible without a request; left to slow retries.
-    pub(super) shut: Vec<Snowflake>,
+    pub(super) inaccessible: Vec<Snowflake>,
 }
 
 /// Pending backfills, and channels being tried.
 #[derive(Debug, Default)]
-pub(super) struct Reads {
-    wanted: BTreeMap<Scope, Wanted>,
+pub(super) struct BackfillSchedule {
+    wanted: BTreeMap<BackfillScope, PendingBackfill>,
     /// Pace of rounds after a session start or lost events, and of all other rounds.
-    paces: (Pace, Pace),
+    pacing: (RoundPacing, RoundPacing),
     /// Channels being tried, by id.
-    tries: BTreeMap<Snowflake, Try>,
+    probes: BTreeMap<Snowflake, ChannelProbe>,
     /// Conversations marked inaccessible without a request, by channel.
     assumed: BTreeMap<Snowflake, Vec<Snowflake>>,
     rounds: usize,
 }
 
-impl Reads {
+impl BackfillSchedule {
     /// Schedules a backfill of a scope that may have missed events.
-    pub(super) fn want(&mut self, scope: Scope, now: Duration) {
-        let new = || Wanted { first: now, last: now, read: BTreeSet::new() };
+    pub(super) fn request_backfill(&mut self, scope: BackfillScope, now: Duration) {
+        let new = || PendingBackfill { first: now, last: now, read: BTreeSet::new() };
         let wanted = self.wanted.entry(scope).or_insert_with(new);
         wanted.last = now;
         wanted.read.clear();
@@ -146,25 +146,25 @@ impl Reads {
 
     /// Records a new message. Returns true if the conversation must be read first, since missed messages are
     /// older.
-    pub(super) fn speaks(&mut self, spot: &Spot) -> bool {
-        let mut is_first = spot.is_shut;
+    pub(super) fn on_message(&mut self, target: &BackfillTarget) -> bool {
+        let mut is_first = target.is_inaccessible;
         for (scope, wanted) in &mut self.wanted {
-            is_first |= scope.holds(spot) && wanted.read.insert(spot.id);
+            is_first |= scope.includes(target) && wanted.read.insert(target.id);
         }
-        for a_try in self.tries.values_mut() {
-            let before = a_try.open.len() + a_try.shut.len();
-            a_try.open.retain(|id| *id != spot.id);
-            a_try.shut.retain(|id| *id != spot.id);
-            is_first |= a_try.open.len() + a_try.shut.len() < before;
+        for probe in self.probes.values_mut() {
+            let before = probe.open.len() + probe.inaccessible.len();
+            probe.open.retain(|id| *id != target.id);
+            probe.inaccessible.retain(|id| *id != target.id);
+            is_first |= probe.open.len() + probe.inaccessible.len() < before;
         }
         is_first
     }
 
-    fn due_of(&self, scope: Scope, wanted: &Wanted) -> Duration {
+    fn due_of(&self, scope: BackfillScope, wanted: &PendingBackfill) -> Duration {
         match scope {
-            Scope::All => wanted.first.max(self.paces.0.next()),
-            Scope::Guild(_) | Scope::Channel(_) => {
-                (wanted.last + QUIET.0).min(wanted.first + QUIET.1).max(self.paces.1.next())
+            BackfillScope::All => wanted.first.max(self.pacing.0.next()),
+            BackfillScope::Guild(_) | BackfillScope::Channel(_) => {
+                (wanted.last + QUIET_PERIOD.0).min(wanted.first + QUIET_PERIOD.1).max(self.pacing.1.next())
             }
         }
     }
@@ -172,92 +172,101 @@ impl Reads {
     /// Returns the time of the next action, unless an event comes first.
     pub(super) fn due(&self) -> Option<Duration> {
         let wanted = self.wanted.iter().map(|(scope, wanted)| self.due_of(*scope, wanted));
-        wanted.chain(self.tries.values().map(|a_try| a_try.until)).min()
+        wanted.chain(self.probes.values().map(|probe| probe.until)).min()
     }
 
     /// Returns the actions for these bound conversations that are due now.
-    pub(super) fn round(&mut self, now: Duration, bound: &[Spot]) -> Todo {
-        let mut todo = Todo::default();
-        for a_try in self.tries.extract_if(.., |_, a_try| a_try.until <= now).map(|(_, a_try)| a_try) {
-            todo.read.extend(a_try.open);
+    pub(super) fn due_actions(&mut self, now: Duration, bound: &[BackfillTarget]) -> BackfillActions {
+        let mut actions = BackfillActions::default();
+        for probe in self.probes.extract_if(.., |_, probe| probe.until <= now).map(|(_, probe)| probe) {
+            actions.read.extend(probe.open);
         }
-        let is_due =
-            |(scope, wanted): (&Scope, &Wanted)| (self.due_of(*scope, wanted) <= now).then_some(*scope);
-        let due: BTreeSet<Scope> = self.wanted.iter().filter_map(is_due).collect();
+        let is_due = |(scope, wanted): (&BackfillScope, &PendingBackfill)| {
+            (self.due_of(*scope, wanted) <= now).then_some(*scope)
+        };
+        let due: BTreeSet<BackfillScope> = self.wanted.iter().filter_map(is_due).collect();
         if due.is_empty() {
-            return todo;
+            return actions;
         }
         self.wanted.retain(|scope, _| !due.contains(scope));
         self.rounds += 1;
-        if due.contains(&Scope::All) {
-            self.paces.0.round(now);
+        if due.contains(&BackfillScope::All) {
+            self.pacing.0.record_round(now);
         }
-        if due.iter().any(|scope| *scope != Scope::All) {
-            self.paces.1.round(now);
+        if due.iter().any(|scope| *scope != BackfillScope::All) {
+            self.pacing.1.record_round(now);
         }
-        let meant = bound.iter().filter(|spot| due.iter().any(|scope| scope.holds(spot)));
+        let meant = bound.iter().filter(|target| due.iter().any(|scope| scope.includes(target)));
         let mut channels: BTreeMap<Snowflake, (Vec<Snowflake>, Vec<Snowflake>)> = BTreeMap::new();
-        for spot in meant {
-            let (open, shut) = channels.entry(spot.channel()).or_default();
-            if spot.is_shut { shut.push(spot.id) } else { open.push(spot.id) }
+        for target in meant {
+            let (open, inaccessible) = channels.entry(target.channel()).or_default();
+            if target.is_inaccessible { inaccessible.push(target.id) } else { open.push(target.id) }
         }
-        let (open, shut): (Vec<_>, Vec<_>) =
+        let (open, inaccessible): (Vec<_>, Vec<_>) =
             channels.into_iter().partition(|(_, (open, _))| !open.is_empty());
-        let turn = self.rounds.checked_rem(shut.len()).unwrap_or(0);
+        let turn = self.rounds.checked_rem(inaccessible.len()).unwrap_or(0);
         // Rotate the choice: the thread may be inaccessible, and not the channel.
         let some_shut =
-            shut.iter().cycle().skip(turn).take(SHUT_MAX.min(shut.len())).map(|(channel, (_, shut))| {
-                let mut shut = shut.clone();
-                let turn = self.rounds % shut.len();
-                shut.rotate_left(turn);
-                (*channel, (Vec::new(), shut))
-            });
+            inaccessible.iter().cycle().skip(turn).take(INACCESSIBLE_MAX.min(inaccessible.len())).map(
+                |(channel, (_, inaccessible))| {
+                    let mut inaccessible = inaccessible.clone();
+                    let turn = self.rounds % inaccessible.len();
+                    inaccessible.rotate_left(turn);
+                    (*channel, (Vec::new(), inaccessible))
+                },
+            );
         let some_shut: Vec<_> = some_shut.collect();
-        for (channel, (mut open, mut shut)) in open.into_iter().chain(some_shut) {
-            let first = if open.is_empty() { shut.remove(0) } else { open.remove(0) };
-            todo.read.push(first);
-            if !open.is_empty() || !shut.is_empty() {
-                let a_try = Try { first, open, shut, refused: 0, until: now + PATIENCE };
-                self.tries.insert(channel, a_try);
+        for (channel, (mut open, mut inaccessible)) in open.into_iter().chain(some_shut) {
+            let first = if open.is_empty() { inaccessible.remove(0) } else { open.remove(0) };
+            actions.read.push(first);
+            if !open.is_empty() || !inaccessible.is_empty() {
+                let probe =
+                    ChannelProbe { first, open, inaccessible, refused: 0, until: now + PROBE_TIMEOUT };
+                self.probes.insert(channel, probe);
             }
         }
-        todo
+        actions
     }
 
     /// Records the result of a backfill. Returns the resulting actions for other conversations of the
     /// channel.
-    pub(super) fn came(&mut self, now: Duration, at: Snowflake, came: Came) -> Todo {
-        let mut todo = Todo::default();
-        let found = self.tries.iter().find(|(_, a_try)| a_try.first == at).map(|(channel, _)| *channel);
-        let Some((channel, mut a_try)) = found.and_then(|channel| self.tries.remove_entry(&channel)) else {
-            if came == Came::Read
+    pub(super) fn record_outcome(
+        &mut self,
+        now: Duration,
+        at: Snowflake,
+        outcome: BackfillOutcome,
+    ) -> BackfillActions {
+        let mut actions = BackfillActions::default();
+        let found = self.probes.iter().find(|(_, probe)| probe.first == at).map(|(channel, _)| *channel);
+        let Some((channel, mut probe)) = found.and_then(|channel| self.probes.remove_entry(&channel)) else {
+            if outcome == BackfillOutcome::Read
                 && let Some((_, others)) =
                     self.assumed.extract_if(.., |_, others| others.contains(&at)).next()
             {
                 // The channel itself is accessible.
-                todo.read = others.into_iter().filter(|id| *id != at).collect();
+                actions.read = others.into_iter().filter(|id| *id != at).collect();
             }
-            return todo;
+            return actions;
         };
-        a_try.refused += usize::from(came == Came::Refused);
-        if came == Came::Read {
+        probe.refused += usize::from(outcome == BackfillOutcome::Refused);
+        if outcome == BackfillOutcome::Read {
             self.assumed.remove(&channel);
-            todo.read = [a_try.open, a_try.shut].concat();
-        } else if a_try.refused < REFUSED_MAX && !a_try.open.is_empty() {
-            a_try.first = a_try.open.remove(0);
-            a_try.until = now + PATIENCE;
-            todo.read.push(a_try.first);
-            self.tries.insert(channel, a_try);
-        } else if came == Came::Refused {
-            todo.shut = a_try.open;
-            self.assumed.insert(channel, todo.shut.clone());
-        } else if !a_try.shut.is_empty() {
-            a_try.first = a_try.shut.remove(0);
-            a_try.until = now + PATIENCE;
-            todo.read.push(a_try.first);
-            self.tries.insert(channel, a_try);
+            actions.read = [probe.open, probe.inaccessible].concat();
+        } else if probe.refused < REFUSED_MAX && !probe.open.is_empty() {
+            probe.first = probe.open.remove(0);
+            probe.until = now + PROBE_TIMEOUT;
+            actions.read.push(probe.first);
+            self.probes.insert(channel, probe);
+        } else if outcome == BackfillOutcome::Refused {
+            actions.inaccessible = probe.open;
+            self.assumed.insert(channel, actions.inaccessible.clone());
+        } else if !probe.inaccessible.is_empty() {
+            probe.first = probe.inaccessible.remove(0);
+            probe.until = now + PROBE_TIMEOUT;
+            actions.read.push(probe.first);
+            self.probes.insert(channel, probe);
         }
-        todo
+        actions
     }
 }
 

@@ -8,7 +8,7 @@
 use super::Inner;
 use super::slash::specs;
 use acp_discord::core::commands::registration;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,70 +18,81 @@ use tokio::sync::Notify;
 
 /// Maximum number of attempts in a row, and the first pause between attempts, which doubles: two minutes in
 /// all. The next websocket session or reload starts over.
-const TRIES: (u32, Duration) = (8, Duration::from_secs(1));
+const ATTEMPTS: (u32, Duration) = (8, Duration::from_secs(1));
 /// Maximum number of servers from which registrations by an earlier process are removed.
-const TIDIED_MAX: usize = 100;
+const CLEANED_UP_MAX: usize = 100;
 /// Maximum number of problems that are listed.
 const NAMED_MAX: usize = 3;
 
 /// Place of a registration: one server, or (`None`) global.
-type Place = Option<Snowflake>;
+type CommandScope = Option<Snowflake>;
 
 /// Known state of the registrations.
 #[derive(Debug, Default)]
-pub(super) struct Registered {
-    facts: Mutex<Facts>,
+pub(super) struct CommandRegistration {
+    facts: Mutex<RegistrationState>,
     look: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Facts {
+struct RegistrationState {
     /// Application that the other fields refer to.
     application: Option<Snowflake>,
     /// Places in which this process registered the commands.
-    there: BTreeSet<Place>,
+    there: BTreeSet<CommandScope>,
     /// Places with possible leftovers of earlier registrations.
-    stood: BTreeSet<Place>,
+    stood: BTreeSet<CommandScope>,
     /// Places that certainly have no commands.
-    none: BTreeSet<Place>,
+    none: BTreeSet<CommandScope>,
     /// Failed steps, with the reason.
-    problems: BTreeMap<Place, String>,
+    problems: BTreeMap<CommandScope, String>,
 }
 
 /// Step that remains to be done in one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
-    Put(Place),
-    TakeAway(Place),
+enum RegistrationStep {
+    Put(CommandScope),
+    TakeAway(CommandScope),
 }
 
-impl Facts {
+impl RegistrationState {
     /// Returns the steps after which commands are registered in `wanted` and nowhere else, for a bot that is
     /// a member of the servers `joined`. Missing registrations come before removals.
-    fn steps(&self, wanted: &BTreeSet<Place>, joined: &BTreeSet<Snowflake>) -> Vec<Step> {
-        let before = joined.iter().copied().map(Some).take(TIDIED_MAX);
+    fn steps(&self, wanted: &BTreeSet<CommandScope>, joined: &BTreeSet<Snowflake>) -> Vec<RegistrationStep> {
+        let before = joined.iter().copied().map(Some).take(CLEANED_UP_MAX);
         let known = self.there.iter().chain(&self.stood).copied();
-        let may_stand: BTreeSet<Place> = known.chain([None]).chain(before).collect();
-        let missing = wanted.difference(&self.there).copied().map(Step::Put);
+        let may_stand: BTreeSet<CommandScope> = known.chain([None]).chain(before).collect();
+        let missing = wanted.difference(&self.there).copied().map(RegistrationStep::Put);
         let extra =
             may_stand.into_iter().filter(|place| !wanted.contains(place) && !self.none.contains(place));
-        missing.chain(extra.map(Step::TakeAway)).collect()
+        missing.chain(extra.map(RegistrationStep::TakeAway)).collect()
     }
 
     /// Records the result of a step. Returns true if the step needs a retry.
-    fn note(&mut self, step: Step, done: Result<(), (Option<Meaning>, String)>) -> bool {
-        let (Step::Put(place) | Step::TakeAway(place)) = step;
+    fn record_result(
+        &mut self,
+        step: RegistrationStep,
+        done: Result<(), (Option<RejectionKind>, String)>,
+    ) -> bool {
+        let (RegistrationStep::Put(place) | RegistrationStep::TakeAway(place)) = step;
         match (step, done) {
-            (Step::Put(_), Ok(())) => {
+            (RegistrationStep::Put(_), Ok(())) => {
                 self.there.insert(place);
                 self.none.remove(&place);
             }
-            (Step::TakeAway(_), Ok(())) => self.has_none(place),
+            (RegistrationStep::TakeAway(_), Ok(())) => self.mark_removed(place),
             // The bot has no commands in a server without access.
             (
-                Step::TakeAway(Some(_)),
-                Err((Some(Meaning::LostAccess | Meaning::Forbidden | Meaning::Gone(What::Guild)), _)),
-            ) => self.has_none(place),
+                RegistrationStep::TakeAway(Some(_)),
+                Err((
+                    Some(
+                        RejectionKind::LostAccess
+                        | RejectionKind::Forbidden
+                        | RejectionKind::Gone(ResourceKind::Guild),
+                    ),
+                    _,
+                )),
+            ) => self.mark_removed(place),
             (_, Err((_, why))) => {
                 self.problems.insert(place, why);
                 return true;
@@ -91,25 +102,25 @@ impl Facts {
         false
     }
 
-    fn has_none(&mut self, place: Place) {
+    fn mark_removed(&mut self, place: CommandScope) {
         self.there.remove(&place);
         self.stood.remove(&place);
         self.none.insert(place);
     }
 }
 
-impl Registered {
-    fn facts(&self) -> MutexGuard<'_, Facts> {
+impl CommandRegistration {
+    fn facts(&self) -> MutexGuard<'_, RegistrationState> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests a run, since something may have changed.
-    pub(super) fn look(&self) {
+    pub(super) fn notify(&self) {
         self.look.notify_one();
     }
 
     /// Schedules the registration of all places, since the cause of an earlier problem may have been fixed.
-    pub(super) fn begin_anew(&self) {
+    pub(super) fn reset(&self) {
         let mut facts = self.facts();
         let there = std::mem::take(&mut facts.there);
         facts.stood.extend(there);
@@ -120,7 +131,7 @@ impl Registered {
     /// Returns the problems as a text for people.
     pub(super) fn problems(&self) -> Option<String> {
         let facts = self.facts();
-        let of = |(place, why): (&Place, &String)| match place {
+        let of = |(place, why): (&CommandScope, &String)| match place {
             None => format!("everywhere: {why}"),
             Some(guild) => format!("in server {guild}: {why}"),
         };
@@ -137,7 +148,7 @@ impl Registered {
 }
 
 /// Keeps the registrations as configured until the task is dropped.
-pub(super) async fn keep(inner: Arc<Inner>) {
+pub(super) async fn run(inner: Arc<Inner>) {
     let commands = match registration(&specs()) {
         Ok(Value::Array(commands)) => commands,
         Ok(_) => return,
@@ -148,49 +159,49 @@ pub(super) async fn keep(inner: Arc<Inner>) {
     };
     let mut tries = 0;
     loop {
-        let look = inner.registered.look.notified();
+        let look = inner.registration.look.notified();
         if tries == 0 {
             look.await;
         } else {
-            let pause = TRIES.1 * 2_u32.saturating_pow(tries - 1);
+            let pause = ATTEMPTS.1 * 2_u32.saturating_pow(tries - 1);
             // A change ends the pause early.
             if tokio::time::timeout(pause, look).await.is_ok() {
                 tries = 0;
             }
         }
-        let is_left = go_over(&inner, &commands).await;
-        tries = if is_left && tries + 1 < TRIES.0 { tries + 1 } else { 0 };
+        let is_left = apply_steps(&inner, &commands).await;
+        tries = if is_left && tries + 1 < ATTEMPTS.0 { tries + 1 } else { 0 };
     }
 }
 
 /// Runs all remaining steps once. Returns true if any of the steps needs a retry.
-async fn go_over(inner: &Inner, commands: &[Value]) -> bool {
-    let Some(application) = inner.known.identity().map(|known| known.application) else { return false };
+async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
+    let Some(application) = inner.cache.identity().map(|known| known.application) else { return false };
     let steps = {
-        let named = inner.settings().door.guilds.clone();
-        let wanted: BTreeSet<Place> = match named.is_empty() {
+        let named = inner.settings().access.guilds.clone();
+        let wanted: BTreeSet<CommandScope> = match named.is_empty() {
             true => [None].into(),
             false => named.into_iter().map(Some).collect(),
         };
-        let mut facts = inner.registered.facts();
+        let mut facts = inner.registration.facts();
         if facts.application != Some(application) {
-            *facts = Facts { application: Some(application), ..Facts::default() };
+            *facts = RegistrationState { application: Some(application), ..RegistrationState::default() };
         }
         facts.problems.clear();
-        facts.steps(&wanted, &inner.known.guilds())
+        facts.steps(&wanted, &inner.cache.guilds())
     };
     let mut is_left = false;
     for step in steps {
         let (place, list) = match step {
-            Step::Put(place) => (place, commands),
-            Step::TakeAway(place) => (place, &[][..]),
+            RegistrationStep::Put(place) => (place, commands),
+            RegistrationStep::TakeAway(place) => (place, &[][..]),
         };
         let done = inner.rest.put_commands(application, place, list).await;
         if let Err(fault) = &done {
             tracing::warn!(%fault, ?step, "slash commands could not be set; text commands work all the same");
         }
-        let done = done.map_err(|fault| (fault.meaning(), fault.to_string()));
-        is_left |= inner.registered.facts().note(step, done);
+        let done = done.map_err(|fault| (fault.rejection_kind(), fault.to_string()));
+        is_left |= inner.registration.facts().record_result(step, done);
     }
     is_left
 }
@@ -207,52 +218,65 @@ mod tests {
     fn commands_stand_where_they_are_wanted_and_nowhere_else() {
         let [one, two, three] = [1, 2, 3].map(|id| Some(Snowflake(id)));
         let joined = set([Snowflake(1), Snowflake(3)]);
-        let mut facts = Facts::default();
+        let mut facts = RegistrationState::default();
         let first = facts.steps(&set([one, two]), &joined);
-        let want = [Step::Put(one), Step::Put(two), Step::TakeAway(None), Step::TakeAway(three)];
+        let want = [
+            RegistrationStep::Put(one),
+            RegistrationStep::Put(two),
+            RegistrationStep::TakeAway(None),
+            RegistrationStep::TakeAway(three),
+        ];
         assert_eq!(first, want, "also what a process before this one may have put");
-        let left: Vec<bool> = first.into_iter().map(|step| facts.note(step, Ok(()))).collect();
+        let left: Vec<bool> = first.into_iter().map(|step| facts.record_result(step, Ok(()))).collect();
         assert_eq!(left, [false; 4]);
         assert_eq!(facts.steps(&set([one, two]), &joined), []);
         // A changed list removes the omitted servers, including one that the bot has left.
         assert_eq!(
             facts.steps(&set([three]), &joined),
-            [Step::Put(three), Step::TakeAway(one), Step::TakeAway(two)]
+            [RegistrationStep::Put(three), RegistrationStep::TakeAway(one), RegistrationStep::TakeAway(two)]
         );
         assert_eq!(
             facts.steps(&set([None]), &joined),
-            [Step::Put(None), Step::TakeAway(one), Step::TakeAway(two)]
+            [RegistrationStep::Put(None), RegistrationStep::TakeAway(one), RegistrationStep::TakeAway(two)]
         );
     }
 
     #[test]
     fn what_was_refused_is_to_be_tried_again_unless_the_bot_has_left() {
         let place = Some(Snowflake(1));
-        for (step, meaning, again) in [
-            (Step::Put(place), Meaning::LostAccess, true),
-            (Step::Put(place), Meaning::Temporary, true),
-            (Step::TakeAway(place), Meaning::Temporary, true),
-            (Step::TakeAway(place), Meaning::LostAccess, false),
-            (Step::TakeAway(place), Meaning::Gone(What::Guild), false),
-            (Step::TakeAway(None), Meaning::LostAccess, true),
+        for (step, kind, again) in [
+            (RegistrationStep::Put(place), RejectionKind::LostAccess, true),
+            (RegistrationStep::Put(place), RejectionKind::Temporary, true),
+            (RegistrationStep::TakeAway(place), RejectionKind::Temporary, true),
+            (RegistrationStep::TakeAway(place), RejectionKind::LostAccess, false),
+            (RegistrationStep::TakeAway(place), RejectionKind::Gone(ResourceKind::Guild), false),
+            (RegistrationStep::TakeAway(None), RejectionKind::LostAccess, true),
         ] {
-            let mut facts = Facts { there: set([place, None]), ..Facts::default() };
+            let mut facts = RegistrationState { there: set([place, None]), ..RegistrationState::default() };
             assert_eq!(
-                facts.note(step, Err((Some(meaning), "no".to_owned()))),
+                facts.record_result(step, Err((Some(kind), "no".to_owned()))),
                 again,
-                "{step:?} {meaning:?}"
+                "{step:?} {kind:?}"
             );
-            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {meaning:?}");
+            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {kind:?}");
         }
-        let mut facts = Facts { there: set([place]), application: Some(Snowflake(9)), ..Facts::default() };
-        facts.note(Step::Put(place), Err((None, "lost".to_owned())));
-        let registered = Registered { facts: Mutex::new(facts), ..Registered::default() };
+        let mut facts = RegistrationState {
+            there: set([place]),
+            application: Some(Snowflake(9)),
+            ..RegistrationState::default()
+        };
+        facts.record_result(RegistrationStep::Put(place), Err((None, "lost".to_owned())));
+        let registered = CommandRegistration { facts: Mutex::new(facts), ..CommandRegistration::default() };
         assert!(registered.problems().is_some_and(|text| text.contains("in server 1: lost")));
-        registered.begin_anew();
+        registered.reset();
         assert_eq!(registered.problems(), None);
         let steps = registered.facts().steps(&set([None]), &set([]));
-        assert_eq!(steps, [Step::Put(None), Step::TakeAway(place)], "where they stood is not forgotten");
+        assert_eq!(
+            steps,
+            [RegistrationStep::Put(None), RegistrationStep::TakeAway(place)],
+            "where they stood is not forgotten"
+        );
         let many = set((0..1_000).map(Snowflake));
-        assert_eq!(Facts::default().steps(&set([None]), &many).len(), 1 + TIDIED_MAX);
+        assert_eq!(RegistrationState::default().steps(&set([None]), &many).len(), 1 + CLEANED_UP_MAX);
     }
 }

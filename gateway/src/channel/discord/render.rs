@@ -1,21 +1,21 @@
 //! Conversion of outgoing messages to Discord requests, and of their results to outcomes of the channel port.
 
 use crate::channel::{
-    Action, ActionStyle, EditOutcome, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
+    ButtonStyle, EditOutcome, MessageButton, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
 };
 use crate::core::sanitize;
-use acp_discord::core::component::{Button, Press, Row, Style};
+use acp_discord::core::component::{ActionRow, Button, ButtonAction, ComponentStyle};
 use acp_discord::core::custom_id;
-use acp_discord::core::errors::Meaning;
-use acp_discord::core::message::{Body, File};
+use acp_discord::core::errors::RejectionKind;
+use acp_discord::core::message::{FileUpload, MessageBody};
 use acp_discord::core::schedule::Priority;
-use acp_discord::core::units::Limit;
-use acp_discord::rest::{Fault, Posted, Rejection};
+use acp_discord::core::units::PayloadLimit;
+use acp_discord::rest::{Rejection, RestError, SentMessage};
 use unicode_segmentation::UnicodeSegmentation as _;
 
 /// Retry interval while Discord refuses the token or cannot be queried, in milliseconds. A retry with a
 /// refused token makes no request.
-pub(super) const AGAIN_MS: u64 = 5_000;
+pub(super) const RETRY_AFTER_MS: u64 = 5_000;
 /// Maximum number of buttons per row, and of rows per message.
 const ROW: usize = 5;
 /// Maximum number of buttons per message.
@@ -24,12 +24,15 @@ pub(super) const BUTTONS_MAX: usize = ROW * ROW;
 const NAME_UNITS_MAX: usize = 90;
 
 /// Converts a message with files.
-pub(super) fn whole(message: &Outgoing) -> Body {
-    Body { files: message.files.iter().map(file).collect(), ..body(&message.tagged(), &message.actions) }
+pub(super) fn message_body(message: &Outgoing) -> MessageBody {
+    MessageBody {
+        files: message.files.iter().map(file).collect(),
+        ..body(&message.tagged(), &message.actions)
+    }
 }
 
-fn file(file: &OutgoingFile) -> File {
-    File {
+fn file(file: &OutgoingFile) -> FileUpload {
+    FileUpload {
         name: file.name.clone(),
         content_type: file.content_type.clone(),
         description: file.description.clone(),
@@ -38,27 +41,27 @@ fn file(file: &OutgoingFile) -> File {
 }
 
 /// Converts a text with buttons. A button that does not fit is left out: the command can be typed.
-pub(super) fn body(text: &str, actions: &[Action]) -> Body {
+pub(super) fn body(text: &str, actions: &[MessageButton]) -> MessageBody {
     let buttons: Vec<Button> = actions.iter().filter_map(button).take(BUTTONS_MAX).collect();
-    let rows = buttons.chunks(ROW).map(|row| Row::Buttons(row.to_vec())).collect();
-    Body { rows, ..Body::text(text) }
+    let rows = buttons.chunks(ROW).map(|row| ActionRow::Buttons(row.to_vec())).collect();
+    MessageBody { rows, ..MessageBody::text(text) }
 }
 
-fn button(action: &Action) -> Option<Button> {
+fn button(action: &MessageButton) -> Option<Button> {
     let style = match action.style {
-        ActionStyle::Primary => Style::Primary,
-        ActionStyle::Secondary => Style::Secondary,
-        ActionStyle::Success => Style::Success,
-        ActionStyle::Danger => Style::Danger,
+        ButtonStyle::Primary => ComponentStyle::Primary,
+        ButtonStyle::Secondary => ComponentStyle::Secondary,
+        ButtonStyle::Success => ComponentStyle::Success,
+        ButtonStyle::Danger => ComponentStyle::Danger,
     };
-    let press = Press::CustomId(custom_id::encode(&action.command).ok()?);
-    let label = fit(&action.label, Limit::ButtonLabel.bounds().1);
-    (!label.is_empty()).then_some(Button { label, style, press, disabled: false })
+    let press = ButtonAction::CustomId(custom_id::encode(&action.command).ok()?);
+    let label = fit(&action.label, PayloadLimit::ButtonLabel.bounds().1);
+    (!label.is_empty()).then_some(Button { label, style, action: press, disabled: false })
 }
 
 /// Returns the custom id of the first button of a status card. No other message has this id, so a card is
 /// recognised by the button even after edits.
-pub(super) fn button_of_card(message: &Outgoing) -> Option<String> {
+pub(super) fn card_button_id(message: &Outgoing) -> Option<String> {
     let of_card = message.actions.first().filter(|_| message.kind == PartKind::Card)?;
     custom_id::encode(&of_card.command).ok()
 }
@@ -67,13 +70,14 @@ pub(super) fn button_of_card(message: &Outgoing) -> Option<String> {
 /// the first one alone is too long.
 pub(super) fn fit(text: &str, units: usize) -> String {
     let text = text.trim();
-    let whole = taken(text.graphemes(true), units);
-    let fits = if whole.is_empty() { taken(text.split_inclusive(|_: char| true), units) } else { whole };
+    let whole = take_fitting(text.graphemes(true), units);
+    let fits =
+        if whole.is_empty() { take_fitting(text.split_inclusive(|_: char| true), units) } else { whole };
     fits.trim_end().to_owned()
 }
 
 /// Returns the first pieces that fit into `units` UTF-16 units.
-fn taken<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
+fn take_fitting<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
     let mut left = units;
     let fits = |piece: &&str| {
         let rest = left.checked_sub(piece.encode_utf16().count());
@@ -87,11 +91,12 @@ fn taken<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
 /// invalid entry makes Discord refuse all.
 pub(super) fn choices(found: Vec<Suggestion>) -> Vec<(String, String)> {
     let choice = |it: Suggestion| {
-        let name = fit(&sanitize::line(&it.label, usize::MAX), Limit::ChoiceName.bounds().1);
-        let is_taken = Limit::ChoiceName.text(&name).is_ok() && Limit::ChoiceValue.text(&it.value).is_ok();
+        let name = fit(&sanitize::line(&it.label, usize::MAX), PayloadLimit::ChoiceName.bounds().1);
+        let is_taken =
+            PayloadLimit::ChoiceName.text(&name).is_ok() && PayloadLimit::ChoiceValue.text(&it.value).is_ok();
         is_taken.then_some((name, it.value))
     };
-    found.into_iter().filter_map(choice).take(Limit::Choices.bounds().1).collect()
+    found.into_iter().filter_map(choice).take(PayloadLimit::Choices.bounds().1).collect()
 }
 
 /// Returns the request priority of a message.
@@ -106,7 +111,7 @@ pub(super) const fn priority(message: &Outgoing) -> Priority {
 
 /// Attachments of a sent message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Files {
+pub(super) enum AttachmentState {
     /// No files.
     None,
     /// At least one file.
@@ -117,70 +122,78 @@ pub(super) enum Files {
 }
 
 /// Discord's error code for an unspecified missing permission.
-const SOME_RIGHT: u32 = 50_013;
+const MISSING_PERMISSION: u32 = 50_013;
 
 /// True if a refusal is for an unspecified missing permission: to attach files, or to write at all.
-pub(super) fn is_of_some_right(fault: &Fault) -> bool {
-    matches!(fault, Fault::Rejected(rejection) if rejection.code == Some(SOME_RIGHT))
+pub(super) fn is_missing_permission(fault: &RestError) -> bool {
+    matches!(fault, RestError::Rejected(rejection) if rejection.code == Some(MISSING_PERMISSION))
 }
 
 /// Converts the result of a send.
-pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> SendOutcome {
+pub(super) fn send_outcome(
+    result: Result<SentMessage, RestError>,
+    nonce: &str,
+    files: AttachmentState,
+) -> SendOutcome {
     match result {
         Ok(posted) => SendOutcome::Sent { message_id: posted.id.to_string() },
-        Err(Fault::Limited { retry_after }) => SendOutcome::Limited { retry_after_ms: millis(retry_after) },
-        Err(Fault::Uncertain { why }) => SendOutcome::Uncertain { why },
+        Err(RestError::Limited { retry_after }) => {
+            SendOutcome::Limited { retry_after_ms: millis(retry_after) }
+        }
+        Err(RestError::Uncertain { why }) => SendOutcome::Uncertain { why },
         // H12: the message was sent, and a person deleted the message.
-        Err(fault) if fault.meaning() == Some(Meaning::SentAndDeleted) => {
+        Err(fault) if fault.rejection_kind() == Some(RejectionKind::SentAndDeleted) => {
             SendOutcome::Sent { message_id: format!("deleted-{nonce}") }
         }
         // D7: the message waits for a new token, and for nothing else.
-        Err(fault) if fault.meaning() == Some(Meaning::Unauthorized) => {
-            SendOutcome::Limited { retry_after_ms: AGAIN_MS }
+        Err(fault) if fault.rejection_kind() == Some(RejectionKind::Unauthorized) => {
+            SendOutcome::Limited { retry_after_ms: RETRY_AFTER_MS }
         }
-        Err(Fault::Rejected(rejection)) => {
+        Err(RestError::Rejected(rejection)) => {
             let why = rejection.to_string();
             match files_refused(&rejection, files) {
                 Some(again) => SendOutcome::FilesRefused { why, again },
-                None => SendOutcome::Rejected { why, again: rejection.again() },
+                None => SendOutcome::Rejected { why, again: rejection.is_retryable() },
             }
         }
-        Err(fault @ Fault::Superseded) => SendOutcome::Rejected { why: fault.to_string(), again: true },
+        Err(fault @ RestError::Superseded) => SendOutcome::Rejected { why: fault.to_string(), again: true },
     }
 }
 
 /// Returns `None` if a refusal is unrelated to the files of a message. Otherwise the text alone may be
 /// accepted, and the result is true if the refusal may be temporary.
-fn files_refused(rejection: &Rejection, files: Files) -> Option<bool> {
-    let Files::Some { may_write } = files else { return None };
+fn files_refused(rejection: &Rejection, files: AttachmentState) -> Option<bool> {
+    let AttachmentState::Some { may_write } = files else { return None };
     // A refusal without a Discord error code comes from an intermediary and may be temporary.
     let is_of_discord = rejection.status.is_none() || rejection.code.is_some_and(|code| code != 0);
-    match rejection.meaning {
-        Meaning::TooLarge | Meaning::Invalid | Meaning::Filtered => Some(!is_of_discord),
-        Meaning::Forbidden if rejection.code == Some(SOME_RIGHT) => match may_write {
+    match rejection.kind {
+        RejectionKind::TooLarge | RejectionKind::Invalid | RejectionKind::Filtered => Some(!is_of_discord),
+        RejectionKind::Forbidden if rejection.code == Some(MISSING_PERMISSION) => match may_write {
             Some(true) => Some(false),
             Some(false) => None,
             None => Some(true),
         },
-        Meaning::Forbidden if !is_of_discord => Some(true),
+        RejectionKind::Forbidden if !is_of_discord => Some(true),
         _ => None,
     }
 }
 
 /// Converts the result of an edit.
-pub(super) fn edited(result: Result<(), Fault>) -> EditOutcome {
+pub(super) fn edit_outcome(result: Result<(), RestError>) -> EditOutcome {
     match result {
         // A newer edit replaced this one and shows more.
-        Ok(()) | Err(Fault::Superseded) => EditOutcome::Edited,
-        Err(Fault::Limited { retry_after }) => EditOutcome::Limited { retry_after_ms: millis(retry_after) },
-        Err(Fault::Uncertain { why }) => EditOutcome::Failed { why },
-        Err(Fault::Rejected(rejection)) if rejection.again() => {
+        Ok(()) | Err(RestError::Superseded) => EditOutcome::Edited,
+        Err(RestError::Limited { retry_after }) => {
+            EditOutcome::Limited { retry_after_ms: millis(retry_after) }
+        }
+        Err(RestError::Uncertain { why }) => EditOutcome::Failed { why },
+        Err(RestError::Rejected(rejection)) if rejection.is_retryable() => {
             EditOutcome::Failed { why: rejection.to_string() }
         }
-        Err(Fault::Rejected(rejection)) if matches!(rejection.meaning, Meaning::Gone(_)) => {
+        Err(RestError::Rejected(rejection)) if matches!(rejection.kind, RejectionKind::Gone(_)) => {
             EditOutcome::Gone { why: rejection.to_string() }
         }
-        Err(Fault::Rejected(rejection)) => EditOutcome::Refused { why: rejection.to_string() },
+        Err(RestError::Rejected(rejection)) => EditOutcome::Refused { why: rejection.to_string() },
     }
 }
 
@@ -199,45 +212,51 @@ pub(super) fn thread_name(starter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use acp_discord::core::errors::{Asked, What};
+    use acp_discord::core::errors::{RequestKind, ResourceKind};
     use acp_discord::core::ids::Snowflake;
     use acp_discord::core::message::Callback;
     use acp_discord::rest::Proof;
     use std::time::Duration;
 
-    fn refused(meaning: Meaning) -> Fault {
-        Fault::Rejected(Rejection {
+    fn refused(kind: RejectionKind) -> RestError {
+        RestError::Rejected(Rejection {
             route: "r",
             status: Some(403),
             code: None,
-            meaning,
+            kind,
             why: "no".to_owned(),
         })
     }
 
     #[test]
     fn every_outcome_says_what_is_known() {
-        let posted = Posted { id: Snowflake(7), proof: Proof::Answer };
-        let rejected = |again: bool, meaning| {
-            (Err(refused(meaning)), SendOutcome::Rejected { why: refused(meaning).to_string(), again })
+        let posted = SentMessage { id: Snowflake(7), proof: Proof::Response };
+        let rejected = |again: bool, kind| {
+            (Err(refused(kind)), SendOutcome::Rejected { why: refused(kind).to_string(), again })
         };
-        let limited = Fault::Limited { retry_after: Duration::from_millis(1_500) };
+        let limited = RestError::Limited { retry_after: Duration::from_millis(1_500) };
         for (result, want) in [
             (Ok(posted), SendOutcome::Sent { message_id: "7".to_owned() }),
             (Err(limited), SendOutcome::Limited { retry_after_ms: 1_500 }),
-            (Err(Fault::Uncertain { why: "lost".into() }), SendOutcome::Uncertain { why: "lost".into() }),
-            (Err(refused(Meaning::SentAndDeleted)), SendOutcome::Sent { message_id: "deleted-n".to_owned() }),
+            (Err(RestError::Uncertain { why: "lost".into() }), SendOutcome::Uncertain { why: "lost".into() }),
+            (
+                Err(refused(RejectionKind::SentAndDeleted)),
+                SendOutcome::Sent { message_id: "deleted-n".to_owned() },
+            ),
             // D3: a missing permission may be granted later; a deleted channel does not come back.
-            rejected(true, Meaning::LostAccess),
-            rejected(true, Meaning::Forbidden),
-            rejected(true, Meaning::Locked),
-            rejected(false, Meaning::Gone(What::Channel)),
+            rejected(true, RejectionKind::LostAccess),
+            rejected(true, RejectionKind::Forbidden),
+            rejected(true, RejectionKind::Locked),
+            rejected(false, RejectionKind::Gone(ResourceKind::Channel)),
             // D7: the next token may be accepted.
-            (Err(refused(Meaning::Unauthorized)), SendOutcome::Limited { retry_after_ms: AGAIN_MS }),
-            rejected(false, Meaning::Invalid),
-            rejected(false, Meaning::TooLarge),
+            (
+                Err(refused(RejectionKind::Unauthorized)),
+                SendOutcome::Limited { retry_after_ms: RETRY_AFTER_MS },
+            ),
+            rejected(false, RejectionKind::Invalid),
+            rejected(false, RejectionKind::TooLarge),
         ] {
-            assert_eq!(sent(result, "n", Files::None), want);
+            assert_eq!(send_outcome(result, "n", AttachmentState::None), want);
         }
     }
 
@@ -245,8 +264,8 @@ mod tests {
     /// be granted later, and a refusal by an intermediary may be temporary.
     #[test]
     fn files_are_given_up_only_where_they_are_what_is_refused() {
-        let fault = |status: Option<u16>, code: Option<u32>, meaning| {
-            Fault::Rejected(Rejection { route: "r", status, code, meaning, why: "no".to_owned() })
+        let fault = |status: Option<u16>, code: Option<u32>, kind| {
+            RestError::Rejected(Rejection { route: "r", status, code, kind, why: "no".to_owned() })
         };
         for (status, code, may_write, about_files, again) in [
             (403, Some(50_013), Some(true), true, false),
@@ -269,56 +288,65 @@ mod tests {
             (404, Some(10_003), None, false, false),
             (400, Some(160_005), None, false, true),
         ] {
-            let meaning = acp_discord::core::errors::meaning(Asked::CreateWithNonce, status, code);
-            let fault = fault(Some(status), code, meaning);
+            let kind =
+                acp_discord::core::errors::classify_rejection(RequestKind::CreateWithNonce, status, code);
+            let fault = fault(Some(status), code, kind);
             let why = fault.to_string();
             let want = match about_files {
                 true => SendOutcome::FilesRefused { why, again },
                 false => SendOutcome::Rejected { why, again },
             };
-            assert_eq!(sent(Err(fault.clone()), "n", Files::Some { may_write }), want, "{status} {code:?}");
-            let plain = sent(Err(fault), "n", Files::None);
+            assert_eq!(
+                send_outcome(Err(fault.clone()), "n", AttachmentState::Some { may_write }),
+                want,
+                "{status} {code:?}"
+            );
+            let plain = send_outcome(Err(fault), "n", AttachmentState::None);
             assert!(matches!(plain, SendOutcome::Rejected { .. }), "{status} {code:?}");
         }
         // A request that we refuse to send ourselves is not retried.
-        let own = fault(None, None, Meaning::TooLarge);
+        let own = fault(None, None, RejectionKind::TooLarge);
         let want = SendOutcome::FilesRefused { why: own.to_string(), again: false };
-        assert_eq!(sent(Err(own), "n", Files::Some { may_write: None }), want);
-        let gone = sent(Err(refused(Meaning::SentAndDeleted)), "n", Files::Some { may_write: None });
+        assert_eq!(send_outcome(Err(own), "n", AttachmentState::Some { may_write: None }), want);
+        let gone = send_outcome(
+            Err(refused(RejectionKind::SentAndDeleted)),
+            "n",
+            AttachmentState::Some { may_write: None },
+        );
         assert_eq!(gone, SendOutcome::Sent { message_id: "deleted-n".to_owned() });
     }
 
     #[test]
     fn an_edit_that_a_newer_one_replaced_is_none_to_repeat() {
-        assert_eq!(edited(Ok(())), EditOutcome::Edited);
-        assert_eq!(edited(Err(Fault::Superseded)), EditOutcome::Edited);
-        let gone = refused(Meaning::Gone(What::Message));
-        assert_eq!(edited(Err(gone.clone())), EditOutcome::Gone { why: gone.to_string() });
-        let never = refused(Meaning::Filtered);
-        assert_eq!(edited(Err(never.clone())), EditOutcome::Refused { why: never.to_string() });
-        let old = refused(Meaning::OldEdits);
-        assert_eq!(edited(Err(old.clone())), EditOutcome::Failed { why: old.to_string() });
+        assert_eq!(edit_outcome(Ok(())), EditOutcome::Edited);
+        assert_eq!(edit_outcome(Err(RestError::Superseded)), EditOutcome::Edited);
+        let gone = refused(RejectionKind::Gone(ResourceKind::Message));
+        assert_eq!(edit_outcome(Err(gone.clone())), EditOutcome::Gone { why: gone.to_string() });
+        let never = refused(RejectionKind::Filtered);
+        assert_eq!(edit_outcome(Err(never.clone())), EditOutcome::Refused { why: never.to_string() });
+        let old = refused(RejectionKind::OldEdits);
+        assert_eq!(edit_outcome(Err(old.clone())), EditOutcome::Failed { why: old.to_string() });
     }
 
     /// A click runs the command in the button.
     #[test]
     fn buttons_carry_their_commands() {
-        let action = |number: usize| Action {
+        let action = |number: usize| MessageButton {
             command: format!("/acp answer p:1 {number}"),
             label: format!("Option {number}"),
-            style: ActionStyle::Success,
+            style: ButtonStyle::Success,
         };
-        let actions: Vec<Action> = (1..=7).map(action).collect();
+        let actions: Vec<MessageButton> = (1..=7).map(action).collect();
         let body = body("text", &actions);
         let sizes: Vec<usize> = body
             .rows
             .iter()
-            .map(|row| if let Row::Buttons(buttons) = row { buttons.len() } else { 0 })
+            .map(|row| if let ActionRow::Buttons(buttons) = row { buttons.len() } else { 0 })
             .collect();
         assert_eq!((body.content.as_str(), sizes), ("text", vec![5, 2]));
-        let Some(Row::Buttons(first)) = body.rows.first() else { panic!() };
-        let Press::CustomId(id) = &first[0].press else { panic!() };
-        assert_eq!(custom_id::decode(id), custom_id::Carried::Text("/acp answer p:1 1"));
+        let Some(ActionRow::Buttons(first)) = body.rows.first() else { panic!() };
+        let ButtonAction::CustomId(id) = &first[0].action else { panic!() };
+        assert_eq!(custom_id::decode(id), custom_id::DecodedCustomId::Text("/acp answer p:1 1"));
     }
 
     #[test]
@@ -336,9 +364,12 @@ mod tests {
         for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
             let long = text.repeat(200);
             let name = thread_name(&format!("{long} is bound here"));
-            assert_eq!(Limit::ThreadName.text(&name), Ok(()), "{name}");
-            let action =
-                Action { command: "/acp help".to_owned(), label: long.clone(), style: ActionStyle::Primary };
+            assert_eq!(PayloadLimit::ThreadName.text(&name), Ok(()), "{name}");
+            let action = MessageButton {
+                command: "/acp help".to_owned(),
+                label: long.clone(),
+                style: ButtonStyle::Primary,
+            };
             let body = body("text", &[action]);
             assert_eq!(body.rows.len(), 1, "{text}");
             assert_eq!(body.edit().map(drop), Ok(()), "{text}");
@@ -357,8 +388,8 @@ mod tests {
     /// A status card continues in another message before Discord limits edits of the old one (30046).
     #[test]
     fn cards_are_left_before_their_edits_are_rationed() {
-        use acp_discord::core::gate::OLD_MS;
-        let until = super::super::EDITS_UNTIL_MS;
-        assert!(until + 5 * 60_000 <= OLD_MS, "{until}");
+        use acp_discord::core::gate::OLD_EDIT_AGE_MS;
+        let until = super::super::EDIT_WINDOW_MS;
+        assert!(until + 5 * 60_000 <= OLD_EDIT_AGE_MS, "{until}");
     }
 }

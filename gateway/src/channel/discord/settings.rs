@@ -1,8 +1,8 @@
 //! Settings of a Discord account from the configuration.
 
-use super::door::{Door, People};
+use super::door::{AccessRules, Principals};
 use crate::config::DiscordAccount;
-use acp_discord::core::base::Base;
+use acp_discord::core::base::BaseUrl;
 use acp_discord::core::ids::Snowflake;
 use acp_shared::redact::Secret;
 use std::collections::BTreeSet;
@@ -13,20 +13,20 @@ const TOKEN_BYTES_MAX: usize = 4_096;
 
 /// Settings of an account.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct AccountSettings {
     /// Token of the bot.
     pub(crate) token: Secret,
     /// Address of Discord.
-    pub(crate) base: Base,
+    pub(crate) base: BaseUrl,
     /// Authorization rules.
-    pub(crate) door: Door,
+    pub(crate) access: AccessRules,
     /// Conversations bound by the configuration: messages there, and in threads below, are for agents.
-    pub(crate) configured: BTreeSet<Snowflake>,
+    pub(crate) static_bindings: BTreeSet<Snowflake>,
     /// True if answers of agents are sent through webhooks, under the agents' names.
     pub(crate) personas: bool,
 }
 
-impl Settings {
+impl AccountSettings {
     /// Creates the settings of an account; `env` returns the value of an environment variable.
     ///
     /// # Errors
@@ -38,8 +38,8 @@ impl Settings {
     ) -> Result<Self, String> {
         let key = |name: &str| format!("channels.discord.accounts.{id}.{name}");
         let base = match &account.base_url {
-            None => Base::discord(),
-            Some(url) => Base::parse(url),
+            None => BaseUrl::discord(),
+            Some(url) => BaseUrl::parse(url),
         };
         let base = base.map_err(|why| format!("{}: {why}", key("base_url")))?;
         let ids = |name: &str, ids: &[String]| -> Result<BTreeSet<Snowflake>, String> {
@@ -50,19 +50,19 @@ impl Settings {
             };
             ids.iter().map(read).collect()
         };
-        let door = Door {
+        let access = AccessRules {
             guilds: ids("guilds", &account.guilds)?,
-            allowed: People {
+            allowed: Principals {
                 users: ids("allowed_users", &account.allowed_users)?,
                 roles: ids("allowed_roles", &account.allowed_roles)?,
             },
-            approvers: People {
+            approvers: Principals {
                 users: ids("approver_users", &account.approver_users)?,
                 roles: ids("approver_roles", &account.approver_roles)?,
             },
         };
         let token = token(account, env).map_err(|why| format!("{}: {why}", key("token_file")))?;
-        Ok(Self { token, base, door, configured: BTreeSet::new(), personas: false })
+        Ok(Self { token, base, access, static_bindings: BTreeSet::new(), personas: false })
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
         DiscordAccount { token_env: Some("T".to_owned()), ..DiscordAccount::default() }
     }
 
-    fn of(account: &DiscordAccount) -> Result<Settings, String> {
-        Settings::of("main", account, |name| (name == "T").then(|| " secret\n".to_owned()))
+    fn of(account: &DiscordAccount) -> Result<AccountSettings, String> {
+        AccountSettings::of("main", account, |name| (name == "T").then(|| " secret\n".to_owned()))
     }
 
     #[test]
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn another_service_than_discords_is_named_by_its_address() {
         let at = |url: &str| of(&DiscordAccount { base_url: Some(url.to_owned()), ..account() });
-        assert!(!at("http://127.0.0.1:9").unwrap().base.is_discords());
-        assert!(of(&account()).unwrap().base.is_discords());
+        assert!(!at("http://127.0.0.1:9").unwrap().base.is_official());
+        assert!(of(&account()).unwrap().base.is_official());
         assert!(at("http://discord.com").unwrap_err().contains("channels.discord.accounts.main.base_url"));
     }
 
@@ -144,12 +144,12 @@ mod tests {
             ..account()
         };
         let set = |id: u64| BTreeSet::from([Snowflake(id)]);
-        let want = Door {
+        let want = AccessRules {
             guilds: set(1),
-            allowed: People { users: set(2), roles: set(3) },
-            approvers: People { users: set(4), roles: set(5) },
+            allowed: Principals { users: set(2), roles: set(3) },
+            approvers: Principals { users: set(4), roles: set(5) },
         };
-        assert_eq!(of(&named).unwrap().door, want);
+        assert_eq!(of(&named).unwrap().access, want);
         let wrong = DiscordAccount { allowed_users: list(&["ann"]), ..account() };
         assert!(of(&wrong).unwrap_err().contains("\"ann\" is no id"));
     }

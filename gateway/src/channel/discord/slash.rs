@@ -1,169 +1,198 @@
 //! Definitions of the slash commands: the text commands as Discord forms. Input becomes the equivalent
 //! command line.
 
-use crate::channel::Suggest;
-use acp_discord::core::commands::{Kind, Param, Place, Spec, Takes};
-use acp_discord::core::event::{Command, Given, Value};
+use crate::channel::SuggestionKind;
+use acp_discord::core::commands::{
+    CommandArguments, CommandOption, OptionKind, OptionPosition, SlashCommandSpec,
+};
+use acp_discord::core::event::{GivenOption, SlashCommand, Value};
 
 /// Maximum length of a text option, in characters.
 const TEXT_MAX: u32 = 1_000;
 
-fn spec(name: &str, says: &str, takes: Takes) -> Spec {
-    Spec { name: name.to_owned(), says: says.to_owned(), takes }
+fn spec(name: &str, description: &str, arguments: CommandArguments) -> SlashCommandSpec {
+    SlashCommandSpec { name: name.to_owned(), description: description.to_owned(), arguments }
 }
 
-fn verb(name: &str, says: &str, params: Vec<Param>) -> Spec {
-    spec(name, says, Takes::Options(params))
+fn subcommand(name: &str, description: &str, params: Vec<CommandOption>) -> SlashCommandSpec {
+    spec(name, description, CommandArguments::Options(params))
 }
 
-fn param(name: &str, says: &str, kind: Kind, place: Place) -> Param {
-    Param { name: name.to_owned(), says: says.to_owned(), kind, required: false, place }
+fn param(name: &str, description: &str, kind: OptionKind, position: OptionPosition) -> CommandOption {
+    CommandOption {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        kind,
+        required: false,
+        position,
+    }
 }
 
-fn text(name: &str, says: &str, place: Place) -> Param {
-    param(name, says, Kind::Text { max: TEXT_MAX, suggest: false }, place)
+fn text(name: &str, description: &str, position: OptionPosition) -> CommandOption {
+    param(name, description, OptionKind::Text { max: TEXT_MAX, suggest: false }, position)
 }
 
 /// Creates a text parameter with suggestions.
-fn known(name: &str, says: &str, place: Place) -> Param {
-    param(name, says, Kind::Text { max: TEXT_MAX, suggest: true }, place)
+fn suggested_text(name: &str, description: &str, position: OptionPosition) -> CommandOption {
+    param(name, description, OptionKind::Text { max: TEXT_MAX, suggest: true }, position)
 }
 
-fn wanted(param: Param) -> Param {
-    Param { required: true, ..param }
+fn required(param: CommandOption) -> CommandOption {
+    CommandOption { required: true, ..param }
 }
 
-fn choice(name: &str, says: &str, of: &[&str], place: Place) -> Param {
+fn choice(name: &str, description: &str, of: &[&str], position: OptionPosition) -> CommandOption {
     let choices = of.iter().map(|one| ((*one).to_owned(), (*one).to_owned())).collect();
-    param(name, says, Kind::Choice(choices), place)
+    param(name, description, OptionKind::Choice(choices), position)
 }
 
-fn session() -> Param {
-    known("session", "another session than this conversation's", Place::Flag)
+fn session() -> CommandOption {
+    suggested_text("session", "another session than this conversation's", OptionPosition::Flag)
 }
 
-fn ending(name: &str, says: &str) -> Spec {
-    let discard = param("discard", "its agent forgets it too", Kind::Bool, Place::Flag);
-    verb(name, says, vec![session(), discard])
+fn end_command(name: &str, description: &str) -> SlashCommandSpec {
+    let discard = param("discard", "its agent forgets it too", OptionKind::Bool, OptionPosition::Flag);
+    subcommand(name, description, vec![session(), discard])
 }
 
 /// Policies for the permission requests of an agent.
 const MODES: [&str; 4] = ["ask", "approve-reads", "approve-all", "deny-all"];
 
 /// Returns all commands in the order shown by Discord.
-pub(super) fn specs() -> Vec<Spec> {
-    let acp = [spawning(), turns(), sessions(), settings(), questions(), around()].concat();
-    let window = |name: &str, says: &str| {
-        verb(name, says, vec![text("time", "90m, 1h30m, 2d or off", Place::Word(0)), session()])
+pub(super) fn specs() -> Vec<SlashCommandSpec> {
+    let acp = [
+        spawn_commands(),
+        turn_commands(),
+        session_commands(),
+        setting_commands(),
+        permission_commands(),
+        other_commands(),
+    ]
+    .concat();
+    let window = |name: &str, description: &str| {
+        subcommand(
+            name,
+            description,
+            vec![text("time", "90m, 1h30m, 2d or off", OptionPosition::Word(0)), session()],
+        )
     };
     let windows = vec![
         window("idle", "After how long without a word it ends"),
         window("max-age", "How long it lasts in any case"),
     ];
-    let whose = vec![wanted(known("session", "which", Place::Word(0)))];
+    let whose = vec![required(suggested_text("session", "which", OptionPosition::Word(0)))];
     vec![
-        spec("acp", "Agents and their sessions", Takes::Verbs(acp)),
-        spec("session", "How long this binding lasts", Takes::Verbs(windows)),
-        verb("focus", "Bind this conversation to a session", whose),
-        verb("unfocus", "Unbind this conversation", vec![]),
-        verb("agents", "What runs, and what can be started", vec![]),
+        spec("acp", "Agents and their sessions", CommandArguments::Subcommands(acp)),
+        spec("session", "How long this binding lasts", CommandArguments::Subcommands(windows)),
+        subcommand("focus", "Bind this conversation to a session", whose),
+        subcommand("unfocus", "Unbind this conversation", vec![]),
+        subcommand("agents", "What runs, and what can be started", vec![]),
     ]
 }
 
-fn spawning() -> Vec<Spec> {
+fn spawn_commands() -> Vec<SlashCommandSpec> {
     let spawn = vec![
-        known("agent", "which agent", Place::Word(0)),
-        text("cwd", "its directory", Place::Flag),
-        text("label", "what you call it", Place::Flag),
-        choice("mode", "how long it lives", &["persistent", "oneshot"], Place::Flag),
-        choice("permission", "what happens when it asks", &MODES, Place::Flag),
-        choice("thread", "where it answers", &["auto", "here", "off"], Place::Flag),
+        suggested_text("agent", "which agent", OptionPosition::Word(0)),
+        text("cwd", "its directory", OptionPosition::Flag),
+        text("label", "what you call it", OptionPosition::Flag),
+        choice("mode", "how long it lives", &["persistent", "oneshot"], OptionPosition::Flag),
+        choice("permission", "what happens when it asks", &MODES, OptionPosition::Flag),
+        choice("thread", "where it answers", &["auto", "here", "off"], OptionPosition::Flag),
     ];
-    vec![verb("spawn", "Start a session", spawn)]
+    vec![subcommand("spawn", "Start a session", spawn)]
 }
 
 /// Returns the commands on running and queued turns.
-fn turns() -> Vec<Spec> {
-    let this = text("run", "this run and no other", Place::Flag);
-    let what = wanted(text("text", "what", Place::Rest));
-    let which = wanted(text("run", "which", Place::Word(0)));
+fn turn_commands() -> Vec<SlashCommandSpec> {
+    let this = text("run", "this run and no other", OptionPosition::Flag);
+    let what = required(text("text", "what", OptionPosition::Remainder));
+    let which = required(text("run", "which", OptionPosition::Word(0)));
     vec![
-        verb("cancel", "Stop the running turn", vec![session(), this]),
-        verb("steer", "Say something into the running turn", vec![what, session()]),
-        verb("drop", "Take a message out of the queue", vec![which, session()]),
+        subcommand("cancel", "Stop the running turn", vec![session(), this]),
+        subcommand("steer", "Say something into the running turn", vec![what, session()]),
+        subcommand("drop", "Take a message out of the queue", vec![which, session()]),
     ]
 }
 
-fn sessions() -> Vec<Spec> {
+fn session_commands() -> Vec<SlashCommandSpec> {
     vec![
-        ending("close", "End the session"),
-        ending("archive", "End the session, to be read later"),
-        ending("delete", "End the session, and list it no more"),
-        ending("reset", "End the session, to begin again"),
-        verb("new", "Start the agent's conversation anew", vec![session()]),
-        verb("sessions", "The sessions", vec![]),
-        verb("status", "What a session is and does", vec![session()]),
+        end_command("close", "End the session"),
+        end_command("archive", "End the session, to be read later"),
+        end_command("delete", "End the session, and list it no more"),
+        end_command("reset", "End the session, to begin again"),
+        subcommand("new", "Start the agent's conversation anew", vec![session()]),
+        subcommand("sessions", "The sessions", vec![]),
+        subcommand("status", "What a session is and does", vec![session()]),
     ]
 }
 
-fn settings() -> Vec<Spec> {
-    let word = |name: &str, says: &str| wanted(text(name, says, Place::Word(0)));
-    let option = wanted(known("option", "which", Place::Word(0)));
-    let value = wanted(text("value", "to what", Place::Word(1)));
-    let modes = choice("mode", "what happens", &MODES, Place::Word(0));
-    let number = Kind::Integer { min: 0, max: 86_400 };
-    let seconds = wanted(param("seconds", "0 takes the limit away", number, Place::Word(0)));
+fn setting_commands() -> Vec<SlashCommandSpec> {
+    let word = |name: &str, description: &str| required(text(name, description, OptionPosition::Word(0)));
+    let option = required(suggested_text("option", "which", OptionPosition::Word(0)));
+    let value = required(text("value", "to what", OptionPosition::Word(1)));
+    let modes = choice("mode", "what happens", &MODES, OptionPosition::Word(0));
+    let number = OptionKind::Integer { min: 0, max: 86_400 };
+    let seconds = required(param("seconds", "0 takes the limit away", number, OptionPosition::Word(0)));
     vec![
-        verb("set-mode", "Set the agent's mode", vec![word("mode", "which"), session()]),
-        verb("set", "Set one of the agent's options", vec![option, value, session()]),
-        verb("cwd", "Go on in another directory", vec![word("dir", "which"), session()]),
-        verb("permissions", "What the agent waits for, or what happens when it asks", vec![modes, session()]),
-        verb("timeout", "How long a turn may take", vec![seconds, session()]),
-        verb("model", "Set the agent's model", vec![word("model", "which"), session()]),
-        verb("reset-options", "All settings back to what configuration says", vec![session()]),
+        subcommand("set-mode", "Set the agent's mode", vec![word("mode", "which"), session()]),
+        subcommand("set", "Set one of the agent's options", vec![option, value, session()]),
+        subcommand("cwd", "Go on in another directory", vec![word("dir", "which"), session()]),
+        subcommand(
+            "permissions",
+            "What the agent waits for, or what happens when it asks",
+            vec![modes, session()],
+        ),
+        subcommand("timeout", "How long a turn may take", vec![seconds, session()]),
+        subcommand("model", "Set the agent's model", vec![word("model", "which"), session()]),
+        subcommand("reset-options", "All settings back to what configuration says", vec![session()]),
     ]
 }
 
 /// Returns the commands on permission requests.
-fn questions() -> Vec<Spec> {
-    let id = || text("id", "which question, where there are several", Place::Word(0));
-    let option = wanted(text("option", "its number or id", Place::Word(1)));
+fn permission_commands() -> Vec<SlashCommandSpec> {
+    let id = || text("id", "which question, where there are several", OptionPosition::Word(0));
+    let option = required(text("option", "its number or id", OptionPosition::Word(1)));
     vec![
-        verb("allow", "Allow what the agent asks for", vec![id(), session()]),
-        verb("deny", "Refuse it", vec![id(), session()]),
-        verb("answer", "Answer it with one of its options", vec![option, id(), session()]),
+        subcommand("allow", "Allow what the agent asks for", vec![id(), session()]),
+        subcommand("deny", "Refuse it", vec![id(), session()]),
+        subcommand("answer", "Answer it with one of its options", vec![option, id(), session()]),
     ]
 }
 
-fn around() -> Vec<Spec> {
+fn other_commands() -> Vec<SlashCommandSpec> {
     vec![
-        verb(
+        subcommand(
             "verbosity",
             "How much this conversation is told of a turn",
-            vec![choice("level", "how much", &["full", "compact", "none", "default"], Place::Word(0))],
+            vec![choice(
+                "level",
+                "how much",
+                &["full", "compact", "none", "default"],
+                OptionPosition::Word(0),
+            )],
         ),
-        verb("doctor", "How the gateway is", vec![]),
-        verb("install", "How agents are set up", vec![]),
-        verb("help", "All commands", vec![]),
+        subcommand("doctor", "How the gateway is", vec![]),
+        subcommand("install", "How agents are set up", vec![]),
+        subcommand("help", "All commands", vec![]),
     ]
 }
 
 /// Returns the parameter that is being typed, as kind of suggestion and prefix.
-pub(super) fn typed(command: &Command) -> Option<(Suggest, String)> {
-    let given = focused(&command.options)?;
+pub(super) fn focused_suggestion(command: &SlashCommand) -> Option<(SuggestionKind, String)> {
+    let given = focused_option(&command.options)?;
     let Value::Text(prefix) = &given.value else { return None };
     let what = match given.name.as_str() {
-        "agent" => Suggest::Agents,
-        "session" => Suggest::Sessions,
-        "option" => Suggest::Options,
+        "agent" => SuggestionKind::Agents,
+        "session" => SuggestionKind::Sessions,
+        "option" => SuggestionKind::Options,
         _ => return None,
     };
     Some((what, prefix.clone()))
 }
 
-fn focused(options: &[Given]) -> Option<&Given> {
+fn focused_option(options: &[GivenOption]) -> Option<&GivenOption> {
     options.iter().find_map(|given| match &given.value {
-        Value::Sub(below) => focused(below),
+        Value::Sub(below) => focused_option(below),
         _ => given.focused.then_some(given),
     })
 }
@@ -172,15 +201,15 @@ fn focused(options: &[Given]) -> Option<&Given> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::core::command::{Command as Known, parse};
+    use crate::core::command::{ChatCommand, parse};
     use acp_discord::core::commands::{line, registration};
     use acp_discord::core::event::{Interaction, Member, User};
     use acp_discord::core::ids::Snowflake;
     use acp_shared::redact::Secret;
 
-    fn command(name: &str, options: Vec<Given>) -> Command {
-        let user = User { id: Snowflake(1), name: "ann".to_owned(), shown: None, bot: false };
-        let at = Interaction {
+    fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
+        let user = User { id: Snowflake(1), name: "ann".to_owned(), display_name: None, bot: false };
+        let interaction = Interaction {
             id: Snowflake(5),
             application: Snowflake(2),
             token: Secret::new("t".to_owned()),
@@ -188,62 +217,70 @@ mod tests {
             channel: Snowflake(3),
             parent: None,
             is_thread: None,
-            who: Member { user, roles: Vec::new(), permissions: None },
+            member: Member { user, roles: Vec::new(), permissions: None },
             app_permissions: None,
             locale: None,
             attachment_limit: None,
         };
-        Command { at, name: name.to_owned(), options }
+        SlashCommand { interaction, name: name.to_owned(), options }
     }
 
-    fn value(param: &Param) -> Value {
+    fn value(param: &CommandOption) -> Value {
         match &param.kind {
-            Kind::Text { .. } if param.name == "run" => {
+            OptionKind::Text { .. } if param.name == "run" => {
                 Value::Text("01890a5d-ac96-774b-bcce-b30200000001".to_owned())
             }
-            Kind::Text { .. } if param.name == "time" => Value::Text("90m".to_owned()),
-            Kind::Text { .. } => Value::Text("demo".to_owned()),
-            Kind::Choice(of) => Value::Text(of[0].1.clone()),
-            Kind::Integer { min, .. } => Value::Integer(*min),
-            Kind::Bool => Value::Bool(true),
-            Kind::File => panic!(),
+            OptionKind::Text { .. } if param.name == "time" => Value::Text("90m".to_owned()),
+            OptionKind::Text { .. } => Value::Text("demo".to_owned()),
+            OptionKind::Choice(of) => Value::Text(of[0].1.clone()),
+            OptionKind::Integer { min, .. } => Value::Integer(*min),
+            OptionKind::Bool => Value::Bool(true),
+            OptionKind::File => panic!(),
         }
     }
 
     /// Discord accepts the registration, and every form yields a command that the gateway knows.
     #[test]
-    fn e01_every_form_is_a_command_of_ours() {
+    fn every_form_is_a_command_of_ours() {
         let specs = specs();
         let registered = registration(&specs).unwrap();
         assert_eq!(registered.as_array().map(Vec::len), Some(specs.len()));
         let mut seen = 0;
         for spec in &specs {
-            let verbs: Vec<(Option<&str>, &Vec<Param>)> = match &spec.takes {
-                Takes::Options(params) => vec![(None, params)],
-                Takes::Verbs(verbs) => verbs
+            let verbs: Vec<(Option<&str>, &Vec<CommandOption>)> = match &spec.arguments {
+                CommandArguments::Options(params) => vec![(None, params)],
+                CommandArguments::Subcommands(verbs) => verbs
                     .iter()
-                    .map(|verb| match &verb.takes {
-                        Takes::Options(params) => (Some(verb.name.as_str()), params),
-                        Takes::Verbs(_) => panic!(),
+                    .map(|verb| match &verb.arguments {
+                        CommandArguments::Options(params) => (Some(verb.name.as_str()), params),
+                        CommandArguments::Subcommands(_) => panic!(),
                     })
                     .collect(),
             };
             for (verb, params) in verbs {
                 for all in [true, false] {
-                    let given: Vec<Given> = params
+                    let given: Vec<GivenOption> = params
                         .iter()
                         .filter(|param| all || param.required)
-                        .map(|param| Given { name: param.name.clone(), value: value(param), focused: false })
+                        .map(|param| GivenOption {
+                            name: param.name.clone(),
+                            value: value(param),
+                            focused: false,
+                        })
                         .collect();
                     let options = match verb {
                         Some(verb) => {
-                            vec![Given { name: verb.to_owned(), value: Value::Sub(given), focused: false }]
+                            vec![GivenOption {
+                                name: verb.to_owned(),
+                                value: Value::Sub(given),
+                                focused: false,
+                            }]
                         }
                         None => given,
                     };
                     let text = line(&specs, &command(&spec.name, options)).unwrap();
                     let read = parse(&text);
-                    assert!(!matches!(read, None | Some(Known::Misused { .. })), "{text}: {read:?}");
+                    assert!(!matches!(read, None | Some(ChatCommand::Misused { .. })), "{text}: {read:?}");
                     seen += 1;
                 }
             }
@@ -253,20 +290,24 @@ mod tests {
 
     #[test]
     fn what_is_typed_decides_what_is_suggested() {
-        let given = |name: &str, focused| Given {
+        let given = |name: &str, focused| GivenOption {
             name: name.to_owned(),
             value: Value::Text("de".to_owned()),
             focused,
         };
-        let sub = |below| vec![Given { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
+        let sub =
+            |below| vec![GivenOption { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
         for (name, want) in [
-            ("agent", Some((Suggest::Agents, "de".to_owned()))),
-            ("session", Some((Suggest::Sessions, "de".to_owned()))),
-            ("option", Some((Suggest::Options, "de".to_owned()))),
+            ("agent", Some((SuggestionKind::Agents, "de".to_owned()))),
+            ("session", Some((SuggestionKind::Sessions, "de".to_owned()))),
+            ("option", Some((SuggestionKind::Options, "de".to_owned()))),
             ("cwd", None),
         ] {
-            assert_eq!(typed(&command("acp", sub(vec![given("label", false), given(name, true)]))), want);
+            assert_eq!(
+                focused_suggestion(&command("acp", sub(vec![given("label", false), given(name, true)]))),
+                want
+            );
         }
-        assert_eq!(typed(&command("acp", sub(vec![given("agent", false)]))), None);
+        assert_eq!(focused_suggestion(&command("acp", sub(vec![given("agent", false)]))), None);
     }
 }

@@ -19,7 +19,7 @@ const PROMPT: &str = "> ";
 
 /// Event of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Typed {
+pub(crate) enum InputEvent {
     /// A line.
     Line(String),
     /// A script line that cannot be sent, with the reason. No line follows.
@@ -34,14 +34,14 @@ pub(crate) enum Typed {
 pub(crate) type Printer = Box<dyn ExternalPrinter + Send>;
 
 /// Handle of the reading thread.
-pub(crate) struct Input {
-    typed: mpsc::Receiver<Typed>,
+pub(crate) struct InputReader {
+    typed: mpsc::Receiver<InputEvent>,
     wanted: std::sync::mpsc::SyncSender<()>,
     /// True if a line was requested and has not arrived yet.
     reading: bool,
 }
 
-impl Input {
+impl InputReader {
     /// Starts the thread: with line editing and a history if standard input and output are a terminal. The
     /// printer is for output while a line is being edited.
     ///
@@ -79,8 +79,8 @@ impl Input {
     }
 
     /// Waits for the requested line. Safe to cancel.
-    pub(crate) async fn next(&mut self) -> Typed {
-        let typed = self.typed.recv().await.unwrap_or(Typed::End);
+    pub(crate) async fn next(&mut self) -> InputEvent {
+        let typed = self.typed.recv().await.unwrap_or(InputEvent::End);
         self.reading = false;
         typed
     }
@@ -91,11 +91,11 @@ impl Input {
     }
 }
 
-fn read_lines(asked: &std::sync::mpsc::Receiver<()>, send: &mpsc::Sender<Typed>) {
+fn read_lines(asked: &std::sync::mpsc::Receiver<()>, send: &mpsc::Sender<InputEvent>) {
     let mut stdin = io::stdin().lock();
     while asked.recv().is_ok() {
         let typed = read_line(&mut stdin, LINE_BYTES_MAX);
-        let is_end = !matches!(typed, Typed::Line(_));
+        let is_end = !matches!(typed, InputEvent::Line(_));
         if send.blocking_send(typed).is_err() || is_end {
             return;
         }
@@ -103,28 +103,29 @@ fn read_lines(asked: &std::sync::mpsc::Receiver<()>, send: &mpsc::Sender<Typed>)
 }
 
 /// Reads a line of at most `bytes_max` bytes, its end not counted.
-fn read_line(input: &mut impl BufRead, bytes_max: u64) -> Typed {
+fn read_line(input: &mut impl BufRead, bytes_max: u64) -> InputEvent {
     let mut line = Vec::new();
     // Two more for a carriage return and a line feed.
     match input.by_ref().take(bytes_max + 2).read_until(b'\n', &mut line) {
-        Ok(0) => return Typed::End,
+        Ok(0) => return InputEvent::End,
         Ok(_) => {}
-        Err(_) => return Typed::Unusable("standard input cannot be read"),
+        Err(_) => return InputEvent::Unusable("standard input cannot be read"),
     }
     while line.ends_with(b"\n") || line.ends_with(b"\r") {
         line.pop();
     }
     if line.len() as u64 > bytes_max {
-        return Typed::Unusable("a line of standard input is longer than 1 MiB");
+        return InputEvent::Unusable("a line of standard input is longer than 1 MiB");
     }
-    String::from_utf8(line).map_or(Typed::Unusable("a line of standard input is not UTF-8"), Typed::Line)
+    String::from_utf8(line)
+        .map_or(InputEvent::Unusable("a line of standard input is not UTF-8"), InputEvent::Line)
 }
 
 fn edit_lines(
     mut editor: Editor<(), DefaultHistory>,
     history: &PathBuf,
     asked: &std::sync::mpsc::Receiver<()>,
-    send: &mpsc::Sender<Typed>,
+    send: &mpsc::Sender<InputEvent>,
 ) {
     while asked.recv().is_ok() {
         let typed = match editor.readline(PROMPT) {
@@ -133,12 +134,12 @@ fn edit_lines(
                     // A history that cannot be saved does not end the chat.
                     let _ = editor.save_history(history);
                 }
-                Typed::Line(line)
+                InputEvent::Line(line)
             }
-            Err(ReadlineError::Interrupted) => Typed::Interrupt,
-            Err(_) => Typed::End,
+            Err(ReadlineError::Interrupted) => InputEvent::Interrupt,
+            Err(_) => InputEvent::End,
         };
-        let is_end = typed == Typed::End;
+        let is_end = typed == InputEvent::End;
         if send.blocking_send(typed).is_err() || is_end {
             return;
         }
@@ -151,16 +152,16 @@ mod tests {
 
     #[test]
     fn lines_are_read_whole_or_refused() {
-        let line = |text: &str| Typed::Line(text.to_owned());
+        let line = |text: &str| InputEvent::Line(text.to_owned());
         let (long, text) =
             ("a line of standard input is longer than 1 MiB", "a line of standard input is not UTF-8");
         for (input, want) in [
-            (&b"a\nbc\r\n"[..], vec![line("a"), line("bc"), Typed::End]),
-            (b"\nend", vec![line(""), line("end"), Typed::End]),
+            (&b"a\nbc\r\n"[..], vec![line("a"), line("bc"), InputEvent::End]),
+            (b"\nend", vec![line(""), line("end"), InputEvent::End]),
             (b"12345678\n12345678\r\nx", vec![line("12345678"), line("12345678"), line("x")]),
-            (b"123456789\n", vec![Typed::Unusable(long)]),
-            (b"1234567890123\n", vec![Typed::Unusable(long)]),
-            (b"a\n\xff\n", vec![line("a"), Typed::Unusable(text)]),
+            (b"123456789\n", vec![InputEvent::Unusable(long)]),
+            (b"1234567890123\n", vec![InputEvent::Unusable(long)]),
+            (b"a\n\xff\n", vec![line("a"), InputEvent::Unusable(text)]),
         ] {
             let mut reader = input;
             let read: Vec<_> = want.iter().map(|_| read_line(&mut reader, 8)).collect();

@@ -1,9 +1,9 @@
 //! Output of `chat`: a stream for scripts, and for a person lines above the one that is being edited.
 
 use crate::cli::chat::input::Printer;
-use crate::cli::output::{Out, Outcome, name};
+use crate::cli::output::{CliResult, Out, name};
 use crate::core::permission::kind_note;
-use crate::core::project::excerpt;
+use crate::core::project::tool_preview;
 use crate::core::sanitize;
 use serde_json::Value;
 
@@ -12,11 +12,11 @@ const LINE_CHARS_MAX: usize = 78;
 
 /// Joins streamed text into lines that can be shown one by one.
 #[derive(Debug, Default)]
-pub(crate) struct Wrap {
+pub(crate) struct LineBuffer {
     open: String,
 }
 
-impl Wrap {
+impl LineBuffer {
     /// Adds a piece of text. Returns the completed lines.
     pub(crate) fn push(&mut self, text: &str) -> Vec<String> {
         let mut lines = Vec::new();
@@ -42,16 +42,16 @@ impl Wrap {
 }
 
 /// Output of the chat.
-pub(crate) struct Screen<'a> {
+pub(crate) struct ChatScreen<'a> {
     out: &'a mut Out,
     printer: Option<Printer>,
-    wrap: Wrap,
+    wrap: LineBuffer,
 }
 
-impl<'a> Screen<'a> {
+impl<'a> ChatScreen<'a> {
     /// Writes to standard output, or through the line editor's printer.
     pub(crate) fn new(out: &'a mut Out, printer: Option<Printer>) -> Self {
-        Self { out, printer, wrap: Wrap::default() }
+        Self { out, printer, wrap: LineBuffer::default() }
     }
 
     /// True if the output is JSON lines.
@@ -60,7 +60,7 @@ impl<'a> Screen<'a> {
     }
 
     /// Shows streamed text of the agent.
-    pub(crate) fn text(&mut self, text: &str) -> Outcome {
+    pub(crate) fn text(&mut self, text: &str) -> CliResult {
         if self.printer.is_none() {
             self.out.text(text)?;
             return self.out.flush();
@@ -72,7 +72,7 @@ impl<'a> Screen<'a> {
     }
 
     /// Shows a separate line.
-    pub(crate) fn line(&mut self, text: &str) -> Outcome {
+    pub(crate) fn line(&mut self, text: &str) -> CliResult {
         self.end_text()?;
         if self.printer.is_none() {
             self.out.line(text)?;
@@ -82,7 +82,7 @@ impl<'a> Screen<'a> {
     }
 
     /// Ends a line of streamed text.
-    pub(crate) fn end_text(&mut self) -> Outcome {
+    pub(crate) fn end_text(&mut self) -> CliResult {
         if self.printer.is_none() {
             self.out.end_line()?;
             return self.out.flush();
@@ -93,7 +93,7 @@ impl<'a> Screen<'a> {
         }
     }
 
-    fn print(&mut self, line: String) -> Outcome {
+    fn print(&mut self, line: String) -> CliResult {
         match &mut self.printer {
             Some(printer) => {
                 // The line editor's printer does not sanitize.
@@ -105,7 +105,7 @@ impl<'a> Screen<'a> {
     }
 
     /// Shows one event of the session: the JSON line for programs, text for people.
-    pub(crate) fn event(&mut self, line: &str, event: &Value) -> Outcome {
+    pub(crate) fn event(&mut self, line: &str, event: &Value) -> CliResult {
         if self.out.json {
             self.out.line(line)?;
             return self.out.flush();
@@ -138,7 +138,7 @@ impl<'a> Screen<'a> {
         }
     }
 
-    fn plan(&mut self, event: &Value) -> Outcome {
+    fn plan(&mut self, event: &Value) -> CliResult {
         self.line("[plan]")?;
         for entry in event["entries"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let mark = match entry["status"].as_str() {
@@ -151,16 +151,16 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
-    fn host_request(&mut self, event: &Value) -> Outcome {
+    fn host_request(&mut self, event: &Value) -> CliResult {
         let word = |key: &str| name(event[key].as_str().unwrap_or_default());
         let subject = if word("path").is_empty() { word("command") } else { word("path") };
         self.line(&format!("[host: {} {subject}: {}]", word("effect"), word("outcome")))
     }
 
-    fn permission(&mut self, event: &Value) -> Outcome {
+    fn permission(&mut self, event: &Value) -> CliResult {
         let title = event["title"].as_str().filter(|title| !title.trim().is_empty());
         self.line(&format!("[the agent asks: {}]", name(title.unwrap_or("a tool call"))))?;
-        if let Some(excerpt) = excerpt(&event["tool_call"]) {
+        if let Some(excerpt) = tool_preview(&event["tool_call"]) {
             for line in excerpt.lines() {
                 self.line(line)?;
             }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn text_is_gathered_into_lines() {
-        let mut wrap = Wrap::default();
+        let mut wrap = LineBuffer::default();
         assert_eq!(wrap.push("Hel"), Vec::<String>::new());
         assert_eq!(wrap.push("lo\n\nworld"), vec!["Hello".to_owned(), String::new()]);
         assert_eq!(wrap.end(), Some("world".to_owned()));
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn nothing_is_lost_in_wrapping() {
         let text = "one two\nthree ".repeat(30);
-        let mut wrap = Wrap::default();
+        let mut wrap = LineBuffer::default();
         let mut got = Vec::new();
         for piece in text.split_inclusive('e') {
             got.extend(wrap.push(piece));

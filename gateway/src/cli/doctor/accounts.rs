@@ -1,17 +1,17 @@
 //! Checks of `doctor` for each Discord account: as the running gateway reports it, or, without a gateway,
 //! from the configuration alone. Discord itself is not contacted.
 
-use super::{Check, Verdict, check};
+use super::{Check, CheckStatus, check};
 use crate::api::AccountView;
 use crate::config::Config;
-use crate::config::load::Loaded;
-use crate::core::policy::{Bind, SPAWN_NOT_ALLOWED, Scope, effective};
+use crate::config::load::LoadedConfig;
+use crate::core::policy::{BindOrigin, PolicyScope, SPAWN_NOT_ALLOWED, effective_policy};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Returns the checks of all accounts. `served` is the report of a running gateway; `None` if no gateway
 /// runs.
-pub(super) fn look(
+pub(super) fn check_accounts(
     config: Option<&Config>,
     served: Option<&[AccountView]>,
     env: &BTreeMap<String, String>,
@@ -22,18 +22,18 @@ pub(super) fn look(
     };
     let accounts = config.map(|config| &config.channels.discord.accounts).into_iter().flatten();
     for (id, account) in accounts {
-        let oddities = oddities(id, account, env).into_iter();
+        let oddities = account_issues(id, account, env).into_iter();
         checks.extend(oddities.map(|(verdict, text)| check("discord", verdict, format!("{id}: {text}"))));
         if is_served(id) {
             continue;
         }
         let (verdict, text) = match (readable(id, account, env), served.is_some()) {
-            (Err(why), _) => (Verdict::Failed, why),
-            (Ok(text), false) => (Verdict::Ok, format!("{text}; not connected, since no gateway runs")),
+            (Err(why), _) => (CheckStatus::Failed, why),
+            (Ok(text), false) => (CheckStatus::Ok, format!("{text}; not connected, since no gateway runs")),
             (Ok(text), true) => {
                 let then = "the gateway does not serve it: it was added since its configuration was read, or could not \
                             be read there. Reload it (SIGHUP), and look into its log";
-                (Verdict::Failed, format!("{text}; {then}"))
+                (CheckStatus::Failed, format!("{text}; {then}"))
             }
         };
         checks.push(check("discord", verdict, format!("{id}: {text}")));
@@ -42,19 +42,20 @@ pub(super) fn look(
 }
 
 /// Returns a note for each account that may not spawn into conversations, with the deciding key and file.
-pub(super) fn spawning(loaded: &Loaded, file: &Path) -> Vec<Check> {
+pub(super) fn spawning(loaded: &LoadedConfig, file: &Path) -> Vec<Check> {
     let of = |id: &String| {
-        let scope = Scope { channel: Some("discord".to_owned()), account: Some(id.clone()), agent: None };
-        let refused = effective(loaded, &scope).may_bind(Bind::Spawn).err()?;
+        let scope =
+            PolicyScope { channel: Some("discord".to_owned()), account: Some(id.clone()), agent: None };
+        let refused = effective_policy(loaded, &scope).may_bind(BindOrigin::Spawn).err()?;
         let is_spawn = refused.detail_code.as_deref() == Some(SPAWN_NOT_ALLOWED);
         let text = format!("{id}: {} The file is {}.", refused.message, file.display());
-        is_spawn.then(|| check("discord", Verdict::Note, text))
+        is_spawn.then(|| check("discord", CheckStatus::Note, text))
     };
     loaded.config.channels.discord.accounts.keys().filter_map(of).collect()
 }
 
 fn running(view: &AccountView) -> Check {
-    let verdict = if view.ok { Verdict::Ok } else { Verdict::Failed };
+    let verdict = if view.ok { CheckStatus::Ok } else { CheckStatus::Failed };
     let name = if view.channel == "discord" { "discord" } else { "channel" };
     check(name, verdict, format!("{}: {}", view.account, view.details))
 }
@@ -66,27 +67,27 @@ fn readable(
     account: &crate::config::DiscordAccount,
     env: &BTreeMap<String, String>,
 ) -> Result<String, String> {
-    let settings = crate::channel::discord::Settings::of(id, account, |name| env.get(name).cloned())?;
-    let nobody = settings.door.allowed.is_empty() && settings.door.approvers.is_empty();
+    let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned())?;
+    let nobody = settings.access.allowed.is_empty() && settings.access.approvers.is_empty();
     let who =
         if nobody { "; nobody may speak there yet: name them in allowed_users or allowed_roles" } else { "" };
-    Ok(format!("token readable, at {}{who}", settings.base.text()))
+    Ok(format!("token readable, at {}{who}", settings.base.as_str()))
 }
 
 /// Lists settings that Discord rejects (form of token and ids), and a token file that other users can read.
 #[cfg(feature = "discord")]
-fn oddities(
+fn account_issues(
     id: &str,
     account: &crate::config::DiscordAccount,
     env: &BTreeMap<String, String>,
-) -> Vec<(Verdict, String)> {
+) -> Vec<(CheckStatus, String)> {
     use std::os::unix::fs::PermissionsExt as _;
     let mut found = Vec::new();
     if let Some((file, meta)) =
         account.token_file.as_ref().and_then(|f| Some((f, std::fs::metadata(f).ok()?)))
     {
         let mode = meta.permissions().mode() & 0o777;
-        let verdict = if mode & 0o007 == 0 { Verdict::Note } else { Verdict::Failed };
+        let verdict = if mode & 0o007 == 0 { CheckStatus::Note } else { CheckStatus::Failed };
         if mode & 0o077 != 0 {
             found.push((
                 verdict,
@@ -95,11 +96,11 @@ fn oddities(
         }
     }
     let is_discords = account.base_url.is_none();
-    let settings = crate::channel::discord::Settings::of(id, account, |name| env.get(name).cloned());
+    let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned());
     if is_discords && settings.is_ok_and(|settings| !is_token(settings.token.expose())) {
         let text = "the token has not the form of a bot's (three parts with dots between them): copy it from the \
                     Developer Portal, Bot, Reset Token";
-        found.push((Verdict::Failed, text.to_owned()));
+        found.push((CheckStatus::Failed, text.to_owned()));
     }
     let lists = [
         ("guilds", &account.guilds),
@@ -112,7 +113,7 @@ fn oddities(
         let is_id = |text: &str| (17..=20).contains(&text.len()) && text.parse::<u64>().is_ok();
         for wrong in ids.iter().filter(|text| is_discords && !is_id(text)) {
             let text = format!("{name}: {wrong:?} is no id of Discord's, which have 17 to 20 digits");
-            found.push((Verdict::Failed, text));
+            found.push((CheckStatus::Failed, text));
         }
     }
     found
@@ -130,11 +131,11 @@ fn is_token(text: &str) -> bool {
 }
 
 #[cfg(not(feature = "discord"))]
-fn oddities(
+fn account_issues(
     _id: &str,
     _account: &crate::config::DiscordAccount,
     _env: &BTreeMap<String, String>,
-) -> Vec<(Verdict, String)> {
+) -> Vec<(CheckStatus, String)> {
     Vec::new()
 }
 
@@ -169,7 +170,7 @@ mod tests {
             spawning(&loaded.unwrap_or_else(|error| panic!("{error}")), Path::new("/etc/g.toml"))
         };
         let [check] = &of(account.to_owned())[..] else { panic!() };
-        assert_eq!((check.name, check.verdict), ("discord", Verdict::Note));
+        assert_eq!((check.name, check.verdict), ("discord", CheckStatus::Note));
         let key = "channels.discord.thread_bindings.spawn_acp_sessions = true";
         for part in ["main: ", key, "The file is /etc/g.toml."] {
             assert!(check.detail.contains(part), "{part}: {check:?}");
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn each_account_has_a_line_and_no_line_has_a_token() {
-        use Verdict::{Failed, Ok};
+        use CheckStatus::{Failed, Ok};
         let env = BTreeMap::from([("T".to_owned(), "hunter2hunter2.hunter2.hunter2-hunter2".to_owned())]);
         let with =
             |name: &str| DiscordAccount { token_env: Some(name.to_owned()), ..DiscordAccount::default() };
@@ -200,19 +201,19 @@ mod tests {
             (with("GONE"), Some(vec![view(true)]), Ok, vec!["main: connected"]),
             (open, Some(vec![view(false)]), Failed, vec!["main: connected"]),
         ] {
-            let checks = look(Some(&config(account)), served.as_deref(), &env);
+            let checks = check_accounts(Some(&config(account)), served.as_deref(), &env);
             let [check] = checks.as_slice() else { panic!("{checks:?}") };
             assert_eq!((check.name, check.verdict), ("discord", verdict), "{check:?}");
             assert!(wants.iter().all(|want| check.detail.contains(want)), "{check:?}");
             assert!(!check.detail.contains("hunter2"), "{check:?}");
         }
-        assert!(look(None, None, &env).is_empty());
+        assert!(check_accounts(None, None, &env).is_empty());
     }
 
     /// Lists tokens and ids of a wrong form, and token files with a wrong mode.
     #[test]
     fn tokens_and_ids_of_the_wrong_form_are_named() {
-        use Verdict::{Failed, Note};
+        use CheckStatus::{Failed, Note};
         use std::os::unix::fs::PermissionsExt as _;
         let good = "hunter2hunter2.hunter2.hunter2-hunter2";
         let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
@@ -221,7 +222,7 @@ mod tests {
             std::fs::write(&file, text)?;
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode))
         };
-        let none: &[(Verdict, &str)] = &[];
+        let none: &[(CheckStatus, &str)] = &[];
         let elsewhere = Some("http://127.0.0.1:1");
         for (text, mode, base_url, ids, want) in [
             (good, 0o600, None, &["184467440737095516"][..], none),
@@ -242,7 +243,7 @@ mod tests {
                 allowed_users: ids.iter().map(|&id| id.to_owned()).collect(),
                 ..DiscordAccount::default()
             };
-            let found = oddities("main", &account, &BTreeMap::new());
+            let found = account_issues("main", &account, &BTreeMap::new());
             let is_as_wanted = found.len() == want.len()
                 && found.iter().zip(want).all(|(found, want)| found.0 == want.0 && found.1.contains(want.1));
             assert!(is_as_wanted, "{found:?} {want:?}");

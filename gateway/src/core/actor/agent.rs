@@ -1,122 +1,131 @@
 //! Steps of the backend and expired deadlines.
 
-use super::input::LeaseNews;
-use super::turn::RunEnd;
-use super::{Act, Actor, Batch};
+use super::input::LeaseEvent;
+use super::turn::RunOutcome;
+use super::{Actor, ActorEffect, StepOutput};
 use crate::core::effect::Write;
 use crate::core::event::{EventKind, NewEvent};
-use crate::core::link::LinkStep;
+use crate::core::link::BackendStep;
 use crate::core::mcp;
-use crate::core::rows::{LeaseUse, RunMode};
+use crate::core::rows::{LeaseStatus, RunMode};
 use crate::core::run::RunEvent;
 use crate::core::session::{SessionEvent, SessionState};
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde_json::json;
 
 impl Actor {
-    pub(super) fn on_steps(&mut self, steps: Vec<LinkStep>, out: &mut Batch) {
+    pub(super) fn on_backend_steps(&mut self, steps: Vec<BackendStep>, out: &mut StepOutput) {
         for mut step in steps {
             self.redact(&mut step);
             if self.session.state == SessionState::Closed {
-                self.on_link_step_when_closed(step, out);
+                self.on_backend_step_when_closed(step, out);
             } else {
-                self.on_link_step(step, out);
+                self.on_backend_step(step, out);
             }
         }
     }
 
     /// Removes the secrets of MCP servers from the agent's error texts.
-    fn redact(&self, step: &mut LinkStep) {
+    fn redact(&self, step: &mut BackendStep) {
         let servers = || {
-            mcp::merged([self.profile.mcp_servers.as_slice(), self.session.options.mcp_servers.as_slice()])
+            mcp::merge_servers([
+                self.profile.mcp_servers.as_slice(),
+                self.session.options.mcp_servers.as_slice(),
+            ])
         };
         match step {
-            LinkStep::Failed(failure) | LinkStep::TurnFailed { failure, .. } => {
+            BackendStep::Failed(failure) | BackendStep::TurnFailed { failure, .. } => {
                 mcp::redact_failure(failure, &servers());
             }
-            LinkStep::Note(text) | LinkStep::OptionAnswered { text, .. } => {
+            BackendStep::Log(text) | BackendStep::OptionAnswered { text, .. } => {
                 mcp::redact_text(text, &servers());
             }
             _ => {}
         }
     }
 
-    fn on_link_step(&mut self, step: LinkStep, out: &mut Batch) {
+    fn on_backend_step(&mut self, step: BackendStep, out: &mut StepOutput) {
         match step {
-            LinkStep::Event(event) => self.append(event, out),
-            LinkStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
-            LinkStep::Ready { agent_session_id, resumable, agent_info } => {
+            BackendStep::Event(event) => self.append(event, out),
+            BackendStep::Send { bytes, kind } => self.send(bytes, kind, out),
+            BackendStep::Ready { agent_session_id, resumable, agent_info } => {
                 self.on_ready(agent_session_id, resumable, agent_info, out);
             }
-            LinkStep::OptionAnswered { option, is_own, is_taken, text } => {
+            BackendStep::OptionAnswered { option, is_own, is_taken, text } => {
                 self.on_option_answered(&option, (is_own, is_taken), text, out);
             }
-            LinkStep::Reported(report) => self.session.options.agent.apply(report),
-            LinkStep::Failed(failure) => {
-                self.fault(&failure, out);
+            BackendStep::SettingsReported(report) => self.session.options.agent.apply(report),
+            BackendStep::Failed(failure) => {
+                self.fail_session(&failure, out);
                 self.close_lease("the agent cannot be used", out);
             }
-            LinkStep::TurnDone { run_id, stop_reason, result } => {
+            BackendStep::TurnDone { run_id, stop_reason, result } => {
                 self.on_turn_done(run_id, stop_reason, result, out);
             }
-            LinkStep::TurnFailed { run_id, failure } => {
+            BackendStep::TurnFailed { run_id, failure } => {
                 self.session.last_error = Some(failure.clone());
                 let cancelled = self.session.state == SessionState::Cancelling;
                 if cancelled && self.current_id() == Some(run_id) {
-                    self.end_stopped(run_id, out);
+                    self.finish_cancelled(run_id, out);
                 } else {
-                    self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
+                    self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out);
                 }
             }
-            LinkStep::Steered { run_id, taken } => self.on_steered(run_id, taken, out),
-            LinkStep::Ask(ask) => self.on_ask(ask, out),
-            LinkStep::Unask { at } => self.on_unask(at, out),
-            LinkStep::Asking(asking) => self.on_asking(asking, out),
-            LinkStep::Alive => self.timers.alive_ms = None,
-            LinkStep::Farewell => {}
-            LinkStep::Note(text) => out.acts.push(Act::Note(text)),
-            LinkStep::LineFault(what) => out.acts.push(Act::LineFault(what)),
+            BackendStep::Steered { run_id, taken } => self.on_steered(run_id, taken, out),
+            BackendStep::Request(request) => self.on_agent_request(request, out),
+            BackendStep::RequestWithdrawn { at } => self.on_request_withdrawn(at, out),
+            BackendStep::AskGuarantee(asking) => self.on_ask_guarantee(asking, out),
+            BackendStep::ProbeAnswered => self.timers.alive_ms = None,
+            BackendStep::CloseAnswered => {}
+            BackendStep::Log(text) => out.effects.push(ActorEffect::Log(text)),
+            BackendStep::LineFault(what) => out.effects.push(ActorEffect::LineFault(what)),
         }
     }
 
     /// Handles a step of a closed session: nothing is journaled, but messages are still sent to the agent and
     /// its end is awaited.
-    fn on_link_step_when_closed(&mut self, step: LinkStep, out: &mut Batch) {
+    fn on_backend_step_when_closed(&mut self, step: BackendStep, out: &mut StepOutput) {
         match step {
-            LinkStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
-            LinkStep::Farewell => self.on_farewell(out),
-            LinkStep::Note(text) => out.acts.push(Act::Note(text)),
-            LinkStep::LineFault(what) => out.acts.push(Act::LineFault(what)),
-            LinkStep::TurnDone { .. }
-            | LinkStep::TurnFailed { .. }
-            | LinkStep::Event(_)
-            | LinkStep::Ready { .. }
-            | LinkStep::OptionAnswered { .. }
-            | LinkStep::Reported(_)
-            | LinkStep::Failed(_)
-            | LinkStep::Steered { .. }
-            | LinkStep::Ask(_)
-            | LinkStep::Unask { .. }
-            | LinkStep::Asking(_)
-            | LinkStep::Alive => {}
+            BackendStep::Send { bytes, kind } => self.send(bytes, kind, out),
+            BackendStep::CloseAnswered => self.on_backend_closed(out),
+            BackendStep::Log(text) => out.effects.push(ActorEffect::Log(text)),
+            BackendStep::LineFault(what) => out.effects.push(ActorEffect::LineFault(what)),
+            BackendStep::TurnDone { .. }
+            | BackendStep::TurnFailed { .. }
+            | BackendStep::Event(_)
+            | BackendStep::Ready { .. }
+            | BackendStep::OptionAnswered { .. }
+            | BackendStep::SettingsReported(_)
+            | BackendStep::Failed(_)
+            | BackendStep::Steered { .. }
+            | BackendStep::Request(_)
+            | BackendStep::RequestWithdrawn { .. }
+            | BackendStep::AskGuarantee(_)
+            | BackendStep::ProbeAnswered => {}
         }
     }
 
     /// Appends an event to the journal; an event of an ended run is recorded for the session only.
-    fn append(&mut self, event: NewEvent, out: &mut Batch) {
+    fn append(&mut self, event: NewEvent, out: &mut StepOutput) {
         let NewEvent { run_id, kind, payload } = event;
         let run = run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
         out.event(&mut self.session, run, kind, payload);
     }
 
-    fn on_ready(&mut self, agent_session_id: String, resumable: bool, agent_info: String, out: &mut Batch) {
+    fn on_ready(
+        &mut self,
+        agent_session_id: String,
+        resumable: bool,
+        agent_info: String,
+        out: &mut StepOutput,
+    ) {
         // A lease that is being ended is never marked ready.
         let Some(lease) = self.lease.as_mut().filter(|lease| !lease.closing) else { return };
-        lease.row.usage = LeaseUse::Ready;
-        out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Ready });
+        lease.row.usage = LeaseStatus::Ready;
+        out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Ready });
         self.timers.init_ms = None;
         self.session.agent_session_id = Some(agent_session_id);
         self.session.resumable = resumable;
@@ -131,25 +140,25 @@ impl Actor {
         out.event(&mut self.session, None, EventKind::Status, payload.to_string());
     }
 
-    fn on_turn_done(&mut self, run_id: RunId, stop_reason: String, result: String, out: &mut Batch) {
+    fn on_turn_done(&mut self, run_id: RunId, stop_reason: String, result: String, out: &mut StepOutput) {
         let given: Option<serde_json::Value> = serde_json::from_str(&result).ok();
         let usage = given.and_then(|value| value.get("usage").filter(|usage| !usage.is_null()).cloned());
         // The run may be marked to fail while the agent was still being stopped (see `ask`).
-        let doomed = self.doomed();
+        let pending_failure = self.pending_failure();
         let cancelled = stop_reason == "cancelled" && self.session.state == SessionState::Cancelling;
-        match doomed {
-            Some(failure) => self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out),
+        match pending_failure {
+            Some(failure) => self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out),
             None => {
                 let how = if cancelled { RunEvent::Cancelled } else { RunEvent::Completed };
-                let end = RunEnd::Stopped { stop_reason, usage, result: Some(result) };
+                let end = RunOutcome::Stopped { stop_reason, usage, result: Some(result) };
                 self.end_run(run_id, how, end, out);
             }
         }
     }
 
-    pub(super) fn on_steered(&mut self, run_id: RunId, taken: bool, out: &mut Batch) {
+    pub(super) fn on_steered(&mut self, run_id: RunId, taken: bool, out: &mut StepOutput) {
         if taken {
-            let end = RunEnd::Stopped { stop_reason: "steered".to_owned(), usage: None, result: None };
+            let end = RunOutcome::Stopped { stop_reason: "steered".to_owned(), usage: None, result: None };
             self.end_run(run_id, RunEvent::Completed, end, out);
             return;
         }
@@ -160,14 +169,14 @@ impl Actor {
         }
     }
 
-    pub(super) fn on_tick(&mut self, out: &mut Batch) {
+    pub(super) fn on_tick(&mut self, out: &mut StepOutput) {
         let now_ms = out.now_ms;
         let due = |timer: &mut Option<u64>| timer.is_some_and(|at| at <= now_ms) && timer.take().is_some();
-        if due(&mut self.timers.pump_ms) {
-            self.ask_again(out);
+        if due(&mut self.timers.retry_ms) {
+            self.retry_spawn_or_attach(out);
         }
         if due(&mut self.timers.init_ms) {
-            self.fault(&self.init_failure(), out);
+            self.fail_session(&self.init_failure(), out);
             self.close_lease("the agent did not open a session in time", out);
         }
         if due(&mut self.timers.cancel_ms) {
@@ -187,16 +196,16 @@ impl Actor {
             self.timers.silent_ms = Some(now_ms + self.limits.silent_ms);
         }
         if due(&mut self.timers.turn_ms) {
-            self.time_out(out);
+            self.on_turn_timeout(out);
         }
         if due(&mut self.timers.reconcile_ms) {
-            self.give_up_turn(out);
+            self.fail_lost_turn(out);
         }
         if due(&mut self.timers.idle_ms) {
-            self.rest_agent(out);
+            self.stop_idle_agent(out);
         }
-        if due(&mut self.timers.away_ms) {
-            self.tell_away(out);
+        if due(&mut self.timers.unreachable_ms) {
+            self.notify_unreachable(out);
         }
         self.probe(out);
         self.expire_options(out);
@@ -205,8 +214,8 @@ impl Actor {
 
     /// Failure for an agent that has not opened a session in time; it may not even have been started.
     fn init_failure(&self) -> Failure {
-        let within = span(self.profile.init_ms);
-        if self.lease.as_ref().is_none_or(|lease| lease.row.usage == LeaseUse::Intended) {
+        let within = format_duration(self.profile.init_ms);
+        if self.lease.as_ref().is_none_or(|lease| lease.row.usage == LeaseStatus::Intended) {
             let text = format!(
                 "The agent was not started within {within}: the supervisor does not answer, or has no room. \
                  `acp-gateway doctor` says more; send it again once the supervisor is there."
@@ -219,7 +228,7 @@ impl Actor {
     }
 
     /// Cancels a running turn after the time limit; the run fails once the agent has stopped.
-    fn time_out(&mut self, out: &mut Batch) {
+    fn on_turn_timeout(&mut self, out: &mut StepOutput) {
         // A turn being cancelled has a separate deadline.
         let running = self.session.state == SessionState::Running;
         let Some(run_id) = self.current_id().filter(|_| running) else { return };
@@ -227,34 +236,38 @@ impl Actor {
             self.session.options.timeout_s.map_or(self.limits.turn_ms, |s| s.saturating_mul(1_000));
         let text = format!(
             "The turn was stopped: it took longer than {}. The session goes on with the next prompt.",
-            span(limit_ms)
+            format_duration(limit_ms)
         );
-        self.doom(run_id, Failure::new(Code::Timeout, text).detail("TURN_TIMEOUT").origin("gateway"), out);
+        self.fail_after_cancel(
+            run_id,
+            Failure::new(Code::Timeout, text).detail("TURN_TIMEOUT").origin("gateway"),
+            out,
+        );
     }
 
     /// Fails a turn whose agent could not be reached again in time, as uncertain (H6).
-    fn give_up_turn(&mut self, out: &mut Batch) {
+    fn fail_lost_turn(&mut self, out: &mut StepOutput) {
         let Some(run_id) = self.current_id() else { return };
         let text = format!(
             "The agent was not found again within {} after the restart, so it is not known what became of this turn. \
              Look at what it did before you send it again.",
-            span(self.limits.reconcile_ms)
+            format_duration(self.limits.reconcile_ms)
         );
         let failure = Failure::new(Code::Uncertain, text).detail("AGENT_NOT_FOUND").origin("gateway");
         self.session.last_error = Some(failure.clone());
-        self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
+        self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out);
         // End the process in case the agent still runs: the turn has been failed.
         self.close_lease("the agent was not found again in time", out);
     }
 
     /// Ends the process of an idle agent; the session stays open.
-    fn rest_agent(&mut self, out: &mut Batch) {
-        if !self.may_rest() {
+    fn stop_idle_agent(&mut self, out: &mut StepOutput) {
+        if !self.can_stop_when_idle() {
             return;
         }
         let text = format!(
             "The agent was ended: it had nothing to do for {}. The next prompt starts it again.",
-            span(self.limits.runtime_idle_ms)
+            format_duration(self.limits.runtime_idle_ms)
         );
         let payload = json!({ "status": "agent_rests", "text": text }).to_string();
         out.event(&mut self.session, None, EventKind::Status, payload);
@@ -262,7 +275,7 @@ impl Actor {
     }
 
     /// True if the agent can be stopped without loss: it is ready, idle, and its conversation can be resumed.
-    fn may_rest(&self) -> bool {
+    fn can_stop_when_idle(&self) -> bool {
         self.is_ready()
             && self.session.state == SessionState::Idle
             && self.runs.is_empty()
@@ -270,29 +283,29 @@ impl Actor {
     }
 
     /// Arms the deadline at which an idle agent is stopped.
-    pub(super) fn watch_rest(&mut self) {
+    pub(super) fn arm_idle_timer(&mut self) {
         let runtime_ms = self.limits.runtime_idle_ms;
-        let rests = runtime_ms > 0 && self.may_rest();
+        let rests = runtime_ms > 0 && self.can_stop_when_idle();
         self.timers.idle_ms = rests.then(|| self.session.last_activity_at_ms.saturating_add(runtime_ms));
     }
 
     /// Arms the deadline for informing users that the agent is out of reach while a prompt is queued and no
     /// turn runs. An agent that was never started and a running turn have deadlines of their own.
-    pub(super) fn watch_away(&mut self, out: &Batch) {
+    pub(super) fn arm_unreachable_timer(&mut self, out: &StepOutput) {
         let waits = self.current().is_none() && self.next_prompt().is_some();
         let away = self.lease.as_ref().is_some_and(|lease| !lease.attached && lease.ended.is_none());
         if !waits || !away || self.timers.init_ms.is_some() {
-            self.timers.away_ms = None;
-            self.told_away &= away;
-        } else if !self.told_away && self.timers.away_ms.is_none() {
-            self.timers.away_ms = Some(out.now_ms + self.limits.reconcile_ms);
+            self.timers.unreachable_ms = None;
+            self.unreachable_notified &= away;
+        } else if !self.unreachable_notified && self.timers.unreachable_ms.is_none() {
+            self.timers.unreachable_ms = Some(out.now_ms + self.limits.reconcile_ms);
         }
     }
 
     /// Informs waiting users once per outage that the agent is out of reach. Queued prompts continue when it
     /// returns.
-    fn tell_away(&mut self, out: &mut Batch) {
-        self.told_away = true;
+    fn notify_unreachable(&mut self, out: &mut StepOutput) {
+        self.unreachable_notified = true;
         let text = "The agent is out of reach: the supervisor does not answer. What was said waits until it does; \
                     `acp-gateway doctor` says more, and a cancel takes it back.";
         let payload = json!({ "status": "agent_away", "text": text }).to_string();
@@ -300,8 +313,8 @@ impl Actor {
     }
 
     /// Arms the liveness probe of an idle agent.
-    pub(super) fn watch_idle(&mut self, out: &Batch) {
-        self.watch_rest();
+    pub(super) fn arm_probe_timer(&mut self, out: &StepOutput) {
+        self.arm_idle_timer();
         let idle = self.is_ready() && self.session.state == SessionState::Idle;
         if !idle {
             self.timers.probe_ms = None;
@@ -311,13 +324,13 @@ impl Actor {
         }
     }
 
-    fn probe(&mut self, out: &mut Batch) {
+    fn probe(&mut self, out: &mut StepOutput) {
         if self.timers.probe_ms.is_some_and(|at| at <= out.now_ms) {
             self.timers.probe_ms = None;
             self.timers.alive_ms.get_or_insert(out.now_ms + self.limits.alive_ms);
-            let steps = self.link.probe();
-            self.mark_link();
-            self.on_steps(steps, out);
+            let steps = self.backend.probe();
+            self.mark_backend_dirty();
+            self.on_backend_steps(steps, out);
         }
         if self.timers.alive_ms.is_some_and(|at| at <= out.now_ms) {
             self.timers.alive_ms = None;
@@ -330,9 +343,9 @@ impl Actor {
     }
 
     /// Retries a spawn or an attach that the supervisor deferred.
-    fn ask_again(&mut self, out: &mut Batch) {
+    fn retry_spawn_or_attach(&mut self, out: &mut StepOutput) {
         if self.lease.as_ref().is_some_and(|lease| !lease.attached) {
-            self.on_news(LeaseNews::Connected, out);
+            self.on_lease_event(LeaseEvent::Connected, out);
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Requests of the agent: permissions, files and terminals (design §9, H3 and H4).
 
-use super::input::{Answered, Keyed};
-use super::{Act, Actor, Batch};
+use super::input::{CommandReply, IdempotencyRecord};
+use super::{Actor, ActorEffect, StepOutput};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::jsonrpc::{INTERNAL_ERROR, REFUSED};
-use crate::core::link::{Answer, Ask, RpcError, Wanted};
-use crate::core::permission::{self, Decision, NOT_PENDING};
-use crate::core::rows::{NonInteractive, PermissionRow, PermissionState, RequestState, Settler, Without};
+use crate::core::link::{AgentRequest, AgentRequestKind, RequestReply, RpcError};
+use crate::core::permission::{self, NOT_PENDING, PermissionDecision};
+use crate::core::rows::{
+    AutoResolution, NonInteractive, PermissionRow, PermissionState, RequestState, ResolvedBy,
+};
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -19,15 +21,20 @@ use serde_json::json;
 pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
 
 impl Actor {
-    pub(super) fn on_ask(&mut self, ask: Ask, out: &mut Batch) {
-        if matches!(ask.what, Wanted::Permission { .. }) {
-            self.on_permission_asked(ask, out);
+    pub(super) fn on_agent_request(&mut self, request: AgentRequest, out: &mut StepOutput) {
+        if matches!(request.what, AgentRequestKind::Permission { .. }) {
+            self.on_permission_request(request, out);
         } else {
-            self.on_host_asked(ask, out);
+            self.on_host_request(request, out);
         }
     }
 
-    pub(super) fn on_request_done(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
+    pub(super) fn on_request_done(
+        &mut self,
+        at: u64,
+        outcome: Result<String, RpcError>,
+        out: &mut StepOutput,
+    ) {
         if let Err(error) = &outcome {
             self.journal_failure(at, error, out);
         }
@@ -35,7 +42,12 @@ impl Actor {
     }
 
     /// Answers a request; its row and the answer are committed in one transaction.
-    pub(super) fn finish_request(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
+    pub(super) fn finish_request(
+        &mut self,
+        at: u64,
+        outcome: Result<String, RpcError>,
+        out: &mut StepOutput,
+    ) {
         let Some(mut row) = self.requests.remove(&at) else { return };
         row.state = RequestState::Answered;
         out.writes.push(Write::Request(Box::new(row)));
@@ -48,104 +60,118 @@ impl Actor {
             Err(RpcError { code: INTERNAL_ERROR, message })
         });
         let is_rejection = matches!(&outcome, Err(error) if error.code == REFUSED);
-        self.answer(Answer { at, outcome, is_rejection }, out);
+        self.answer(RequestReply { at, outcome, is_rejection }, out);
     }
 
-    fn answer(&mut self, answer: Answer, out: &mut Batch) {
-        let steps = self.link.answer(&answer);
-        self.mark_link();
-        self.on_steps(steps, out);
+    fn answer(&mut self, answer: RequestReply, out: &mut StepOutput) {
+        let steps = self.backend.answer(&answer);
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
     }
 
-    fn on_permission_asked(&mut self, ask: Ask, out: &mut Batch) {
-        let decision = self.decision(&ask);
-        let Some(row) = self.new_permission(ask, out) else { return };
-        let run_id = row.ask.run_id;
+    fn on_permission_request(&mut self, request: AgentRequest, out: &mut StepOutput) {
+        let decision = self.decision(&request);
+        let Some(row) = self.new_permission(request, out) else { return };
+        let run_id = row.request.run_id;
         // In every mode: a turn that is being cancelled gets no further approval, and no question is asked.
         if self.session.state == SessionState::Cancelling {
-            self.settle(row, None, &Settler::Without(Without::Cancel), out);
+            self.resolve_permission(row, None, &ResolvedBy::Auto(AutoResolution::Cancel), out);
             return;
         }
         match decision {
-            Decision::Ask => {
+            PermissionDecision::Ask => {
                 out.writes.push(Write::Permission(Box::new(row.clone())));
-                self.permissions.insert(row.ask.at, row);
+                self.permissions.insert(row.request.at, row);
             }
-            Decision::Allow(option_id) | Decision::Reject(option_id) => {
-                self.settle(row, Some(option_id), &Settler::Without(Without::Policy), out)
+            PermissionDecision::Allow(option_id) | PermissionDecision::Reject(option_id) => {
+                self.resolve_permission(row, Some(option_id), &ResolvedBy::Auto(AutoResolution::Policy), out)
             }
-            Decision::Cancel => self.settle(row, None, &Settler::Without(Without::Policy), out),
-            Decision::FailRun => {
-                self.fail_for_nobody(run_id, out);
-                self.settle(row, None, &Settler::Without(Without::Nobody), out);
+            PermissionDecision::Cancel => {
+                self.resolve_permission(row, None, &ResolvedBy::Auto(AutoResolution::Policy), out)
+            }
+            PermissionDecision::FailRun => {
+                self.fail_without_approver(run_id, out);
+                self.resolve_permission(row, None, &ResolvedBy::Auto(AutoResolution::Nobody), out);
             }
         }
     }
 
     /// Decides a permission request by the session's settings.
-    fn decision(&self, ask: &Ask) -> Decision {
-        let Wanted::Permission { tool_kind, options, .. } = &ask.what else { return Decision::Cancel };
-        let run = ask.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
+    fn decision(&self, request: &AgentRequest) -> PermissionDecision {
+        let AgentRequestKind::Permission { tool_kind, options, .. } = &request.what else {
+            return PermissionDecision::Cancel;
+        };
+        let run = request.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
         let interactive = run.is_some_and(|run| run.interactive);
         let settings = &self.session.options;
         let (mode, non_interactive) = (settings.permission, settings.non_interactive);
-        permission::decide(mode, non_interactive, interactive, options, tool_kind.as_deref())
+        permission::decide_permission(mode, non_interactive, interactive, options, tool_kind.as_deref())
     }
 
-    /// Settles pending permission requests that a changed permission mode decides: those of the agent and
+    /// Resolves pending permission requests that a changed permission mode decides: those of the agent and
     /// those of the host, whose options have the same shape.
-    pub(super) fn decide_again(&mut self, out: &mut Batch) {
+    pub(super) fn redecide_permissions(&mut self, out: &mut StepOutput) {
         let mut is_said = false;
         for at in self.permissions.keys().copied().collect::<Vec<_>>() {
-            let decided = self.permissions.get(&at).map(|row| self.decision(&row.ask));
+            let decided = self.permissions.get(&at).map(|row| self.decision(&row.request));
             let option_id = match decided {
-                Some(Decision::Allow(option_id) | Decision::Reject(option_id)) => Some(option_id),
-                Some(Decision::Cancel) => None,
-                Some(Decision::Ask | Decision::FailRun) | None => continue,
+                Some(PermissionDecision::Allow(option_id) | PermissionDecision::Reject(option_id)) => {
+                    Some(option_id)
+                }
+                Some(PermissionDecision::Cancel) => None,
+                Some(PermissionDecision::Ask | PermissionDecision::FailRun) | None => continue,
             };
             let Some(row) = self.permissions.remove(&at) else { continue };
             if !std::mem::replace(&mut is_said, true) {
                 // Separates the outcome from its question: adjacent rows mean that nobody was asked.
                 let text = "Another permission mode holds now. It decides about the questions that wait.";
                 let payload = json!({ "status": "decided_again", "text": text });
-                self.run_event(row.ask.run_id, EventKind::Status, payload, out);
+                self.run_event(row.request.run_id, EventKind::Status, payload, out);
             }
-            self.settle(row, option_id, &Settler::Without(Without::Policy), out);
+            self.resolve_permission(row, option_id, &ResolvedBy::Auto(AutoResolution::Policy), out);
         }
     }
 
     /// Creates a pending permission request and its event.
-    pub(super) fn new_permission(&mut self, ask: Ask, out: &mut Batch) -> Option<PermissionRow> {
+    pub(super) fn new_permission(
+        &mut self,
+        request: AgentRequest,
+        out: &mut StepOutput,
+    ) -> Option<PermissionRow> {
         let lease_id = self.lease.as_ref()?.row.lease_id;
         let deadline = (self.limits.permission_ms > 0).then_some(out.now_ms + self.limits.permission_ms);
         let row = PermissionRow {
             lease_id,
             session_key: self.session.session_key.clone(),
-            ask,
+            request,
             state: PermissionState::Pending,
             option_id: None,
-            settled_by: None,
+            resolved_by: None,
             created_at_ms: out.now_ms,
             deadline_at_ms: deadline,
         };
-        let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
+        let params: serde_json::Value = serde_json::from_str(&row.request.params).unwrap_or_default();
         let mut payload = json!({ "permission_id": row.permission_id(), "params": params });
         if let Some(at_ms) = deadline {
             payload["deadline_at_ms"] = json!(at_ms);
         }
-        self.run_event(row.ask.run_id, EventKind::Permission, payload, out);
+        self.run_event(row.request.run_id, EventKind::Permission, payload, out);
         Some(row)
     }
 
     /// Fails the run because no person can be asked.
-    pub(super) fn fail_for_nobody(&mut self, run_id: Option<RunId>, out: &mut Batch) {
+    pub(super) fn fail_without_approver(&mut self, run_id: Option<RunId>, out: &mut StepOutput) {
         if let Some(run_id) = run_id {
-            self.doom(run_id, Failure::of(Code::PermissionPromptUnavailable).origin("gateway"), out);
+            self.fail_after_cancel(
+                run_id,
+                Failure::of(Code::PermissionPromptUnavailable).origin("gateway"),
+                out,
+            );
         }
     }
 
     /// Marks the running run to fail with `failure`; the agent is stopped first.
-    pub(super) fn doom(&mut self, run_id: RunId, failure: Failure, out: &mut Batch) {
+    pub(super) fn fail_after_cancel(&mut self, run_id: RunId, failure: Failure, out: &mut StepOutput) {
         if self.current_id() != Some(run_id) {
             return;
         }
@@ -160,9 +186,9 @@ impl Actor {
         &mut self,
         permission_id: &str,
         (option_id, by): (&str, &str),
-        keyed: Option<Keyed>,
-        out: &mut Batch,
-    ) -> Result<Answered, Failure> {
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
+    ) -> Result<CommandReply, Failure> {
         // The deadline may have passed before the next tick.
         self.expire_permissions(out);
         // H4: no answer to a process that has ended or is being ended, though output of it may be unread.
@@ -172,49 +198,55 @@ impl Actor {
             let text = "This permission is unknown, already settled, or its turn has ended.";
             return Err(Failure::new(Code::Usage, text).detail(NOT_PENDING));
         };
-        if let Wanted::Permission { options, .. } = &row.ask.what
+        if let AgentRequestKind::Permission { options, .. } = &row.request.what
             && !options.iter().any(|option| option.id == option_id)
         {
             let known: Vec<&str> = options.iter().map(|option| option.id.as_str()).collect();
             let text = format!("There is no option {option_id:?}; the agent offers: {}.", known.join(", "));
             return Err(Failure::new(Code::Usage, text).detail("PERMISSION_OPTION_UNKNOWN"));
         }
-        let at = row.ask.at;
+        let at = row.request.at;
         if let Some(row) = self.permissions.remove(&at) {
-            self.settle(row, Some(option_id.to_owned()), &Settler::Person(by.to_owned()), out);
+            self.resolve_permission(row, Some(option_id.to_owned()), &ResolvedBy::Person(by.to_owned()), out);
         }
         out.remember(keyed, &true);
-        Ok(Answered::Done)
+        Ok(CommandReply::Done)
     }
 
-    /// Settles a permission request with an option, or as cancelled, and answers the agent, in one
+    /// Resolves a permission request with an option, or as cancelled, and answers the agent, in one
     /// transaction (H4).
-    fn settle(&mut self, mut row: PermissionRow, option_id: Option<String>, by: &Settler, out: &mut Batch) {
-        let at = row.ask.at;
+    fn resolve_permission(
+        &mut self,
+        mut row: PermissionRow,
+        option_id: Option<String>,
+        by: &ResolvedBy,
+        out: &mut StepOutput,
+    ) {
+        let at = row.request.at;
         let (outcome, result) = match &option_id {
-            Some(option_id) => ("selected", permission::selected(option_id)),
-            None => ("cancelled", permission::cancelled()),
+            Some(option_id) => ("selected", permission::selected_result(option_id)),
+            None => ("cancelled", permission::cancelled_result()),
         };
         row.state = if option_id.is_some() { PermissionState::Answered } else { PermissionState::Expired };
         row.option_id.clone_from(&option_id);
-        row.settled_by = Some(by.clone());
-        let (permission_id, run_id) = (row.permission_id(), row.ask.run_id);
+        row.resolved_by = Some(by.clone());
+        let (permission_id, run_id) = (row.permission_id(), row.request.run_id);
         let mut payload =
             json!({ "permission_id": permission_id, "outcome": outcome, "option_id": option_id });
         match by {
-            Settler::Person(name) => payload["by"] = json!(name),
-            Settler::Without(without) => payload["without"] = json!(without.as_str()),
+            ResolvedBy::Person(name) => payload["by"] = json!(name),
+            ResolvedBy::Auto(without) => payload["without"] = json!(without.as_str()),
         }
         let mut option_kind = None;
-        if let Wanted::Permission { options, .. } = &row.ask.what
+        if let AgentRequestKind::Permission { options, .. } = &row.request.what
             && let Some(option) = options.iter().find(|option| Some(&option.id) == option_id.as_ref())
         {
             payload["option_name"] = json!(option.name);
             option_kind = Some(option.kind.clone());
         }
         let is_hosts = self.requests.contains_key(&at);
-        if let (Settler::Person(_), Some(kind), false) = (by, &option_kind, is_hosts) {
-            self.grant_answered(&row, kind);
+        if let (ResolvedBy::Person(_), Some(kind), false) = (by, &option_kind, is_hosts) {
+            self.add_answer_grant(&row, kind);
         }
         out.writes.push(Write::Permission(Box::new(row)));
         self.run_event(run_id, EventKind::PermissionSettled, payload, out);
@@ -222,18 +254,27 @@ impl Actor {
             self.on_host_answer(at, option_kind.as_deref(), by, out);
         } else {
             let is_rejection = !option_kind.is_some_and(|kind| kind.starts_with("allow"));
-            self.answer(Answer { at, outcome: Ok(result), is_rejection }, out);
+            self.answer(RequestReply { at, outcome: Ok(result), is_rejection }, out);
         }
     }
 
-    /// Settles the open requests of a turn, or of the whole lease, whose answers are no longer needed.
-    pub(super) fn settle_asks(&mut self, run_id: Option<RunId>, why: Without, out: &mut Batch) {
+    /// Resolves the open requests of a turn, or of the whole lease, whose answers are no longer needed.
+    pub(super) fn resolve_all_requests(
+        &mut self,
+        run_id: Option<RunId>,
+        why: AutoResolution,
+        out: &mut StepOutput,
+    ) {
         let concerned = |of: Option<RunId>| run_id.is_none() || of == run_id;
-        let permissions: Vec<u64> =
-            self.permissions.values().filter(|row| concerned(row.ask.run_id)).map(|row| row.ask.at).collect();
+        let permissions: Vec<u64> = self
+            .permissions
+            .values()
+            .filter(|row| concerned(row.request.run_id))
+            .map(|row| row.request.at)
+            .collect();
         for at in permissions {
             if let Some(row) = self.permissions.remove(&at) {
-                self.settle(row, None, &Settler::Without(why), out);
+                self.resolve_permission(row, None, &ResolvedBy::Auto(why), out);
             }
         }
         if run_id.is_some() {
@@ -242,47 +283,47 @@ impl Actor {
             for (at, mut row) in std::mem::take(&mut self.requests) {
                 row.state = RequestState::Answered;
                 out.writes.push(Write::Request(Box::new(row)));
-                out.acts.push(Act::Forget { at });
+                out.effects.push(ActorEffect::DropRequest { at });
             }
         }
     }
 
-    pub(super) fn on_unask(&mut self, at: u64, out: &mut Batch) {
+    pub(super) fn on_request_withdrawn(&mut self, at: u64, out: &mut StepOutput) {
         if let Some(mut row) = self.permissions.remove(&at) {
             row.state = PermissionState::Expired;
-            row.settled_by = Some(Settler::Without(Without::Agent));
+            row.resolved_by = Some(ResolvedBy::Auto(AutoResolution::Agent));
             let payload = json!({
                 "permission_id": row.permission_id(), "outcome": "cancelled",
-                "without": Without::Agent.as_str(),
+                "without": AutoResolution::Agent.as_str(),
             });
-            let run_id = row.ask.run_id;
+            let run_id = row.request.run_id;
             out.writes.push(Write::Permission(Box::new(row)));
             self.run_event(run_id, EventKind::PermissionSettled, payload, out);
         }
         if let Some(mut row) = self.requests.remove(&at) {
             row.state = RequestState::Answered;
             out.writes.push(Write::Request(Box::new(row)));
-            out.acts.push(Act::Forget { at });
+            out.effects.push(ActorEffect::DropRequest { at });
         }
     }
 
-    pub(super) fn expire_permissions(&mut self, out: &mut Batch) {
+    pub(super) fn expire_permissions(&mut self, out: &mut StepOutput) {
         let now_ms = out.now_ms;
         let due: Vec<u64> = self
             .permissions
             .values()
             .filter(|row| row.deadline_at_ms.is_some_and(|at| at <= now_ms))
-            .map(|row| row.ask.at)
+            .map(|row| row.request.at)
             .collect();
         for at in due {
             let Some(row) = self.permissions.remove(&at) else { continue };
-            let run_id = row.ask.run_id;
-            let Wanted::Permission { options, .. } = &row.ask.what else { continue };
-            let option = permission::rejection(options);
+            let run_id = row.request.run_id;
+            let AgentRequestKind::Permission { options, .. } = &row.request.what else { continue };
+            let option = permission::reject_once_option(options);
             if self.session.options.non_interactive == NonInteractive::Fail {
-                self.fail_for_nobody(run_id, out);
+                self.fail_without_approver(run_id, out);
             }
-            self.settle(row, option, &Settler::Without(Without::Deadline), out);
+            self.resolve_permission(row, option, &ResolvedBy::Auto(AutoResolution::Deadline), out);
         }
     }
 
@@ -291,7 +332,7 @@ impl Actor {
         run_id: Option<RunId>,
         kind: EventKind,
         payload: serde_json::Value,
-        out: &mut Batch,
+        out: &mut StepOutput,
     ) {
         let run = run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
         out.event(&mut self.session, run, kind, payload.to_string());

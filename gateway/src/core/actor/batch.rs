@@ -1,10 +1,10 @@
-//! Output of one step: rows to commit, then acts to perform.
+//! Output of one step: rows to commit, then effects to perform.
 
-use super::input::{Answered, Ctx, Keyed, Ticket};
+use super::input::{CommandReply, IdempotencyRecord, StepContext, Ticket};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::link::LineFault;
-use crate::core::moves::Move;
+use crate::core::moves::Transition;
 use crate::core::rows::{AgentRequestRow, RunRow, SessionRow};
 use crate::core::run::{RunEvent, RunState};
 use crate::error::Failure;
@@ -13,7 +13,7 @@ use acp_shared::protocol::Spawn;
 
 /// Action to perform once the rows are committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum ActorEffect {
     /// Request a process from the supervisor. Idempotent.
     Spawn(Box<Spawn>),
     /// Request the output of a lease.
@@ -58,8 +58,8 @@ pub(crate) enum Act {
         /// True if an earlier gateway process may have begun it (H3).
         again: bool,
     },
-    /// Inspect the target of a write before the decision; the result arrives as [`super::Input::Inspected`].
-    /// It has no side effect, so a restart repeats it.
+    /// Inspect the target of a write before the decision; the result arrives as
+    /// [`super::ActorInput::Inspected`]. It has no side effect, so a restart repeats it.
     Inspect {
         /// The request.
         row: Box<AgentRequestRow>,
@@ -70,7 +70,7 @@ pub(crate) enum Act {
         at: u64,
     },
     /// Drop a request whose answer is no longer needed.
-    Forget {
+    DropRequest {
         /// Offset that identifies the request.
         at: u64,
     },
@@ -79,23 +79,23 @@ pub(crate) enum Act {
         /// Caller that waits.
         ticket: Ticket,
         /// Result of the command.
-        result: Result<Answered, Failure>,
+        result: Result<CommandReply, Failure>,
     },
     /// Write a line to the log.
-    Note(String),
+    Log(String),
     /// Count a defective line of the agent in the metrics.
     LineFault(LineFault),
 }
 
-/// Rows and acts of one step.
+/// Rows and effects of one step.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct StepOutput {
     /// Rows of one transaction, in order.
     pub(crate) writes: Vec<Write>,
-    /// Acts to perform in this order after the commit.
-    pub(crate) acts: Vec<Act>,
-    /// State changes and refused ones, in order; valid once the rows are committed.
-    pub(crate) moves: Vec<Move>,
+    /// Effects to perform in this order after the commit.
+    pub(crate) effects: Vec<ActorEffect>,
+    /// State transitions and refused ones, in order; valid once the rows are committed.
+    pub(crate) transitions: Vec<Transition>,
     pub(super) now_ms: u64,
     fresh_lease: LeaseId,
     leases_minted: u32,
@@ -104,12 +104,12 @@ pub(crate) struct Batch {
     before: SessionRow,
 }
 
-impl Batch {
-    pub(super) fn new(ctx: &Ctx, session: &SessionRow) -> Self {
+impl StepOutput {
+    pub(super) fn new(ctx: &StepContext, session: &SessionRow) -> Self {
         Self {
             writes: Vec::new(),
-            acts: Vec::new(),
-            moves: Vec::new(),
+            effects: Vec::new(),
+            transitions: Vec::new(),
             now_ms: ctx.now_ms,
             fresh_lease: ctx.fresh_lease,
             leases_minted: 0,
@@ -148,7 +148,7 @@ impl Batch {
         let from = run.state;
         let Ok(to) = from.on(event) else {
             let (from, event) = (from.as_str(), event.as_str());
-            self.moves.push(Move::Refused { run_id: Some(run.run_id), from, event });
+            self.transitions.push(Transition::Refused { run_id: Some(run.run_id), from, event });
             return None;
         };
         run.state = to;
@@ -159,15 +159,15 @@ impl Batch {
         self.writes.push(Write::Run(Box::new(run.clone())));
     }
 
-    pub(super) fn remember(&mut self, keyed: Option<Keyed>, result: &impl serde::Serialize) {
-        if let Some(Keyed { scope, key, fingerprint }) = keyed {
+    pub(super) fn remember(&mut self, keyed: Option<IdempotencyRecord>, result: &impl serde::Serialize) {
+        if let Some(IdempotencyRecord { scope, key, fingerprint }) = keyed {
             let result = serde_json::to_string(result).unwrap_or_default();
             self.writes.push(Write::Idempotency { scope, key, fingerprint, result });
         }
     }
 
-    pub(super) fn reply(&mut self, ticket: Ticket, result: Result<Answered, Failure>) {
-        self.acts.push(Act::Reply { ticket, result });
+    pub(super) fn reply(&mut self, ticket: Ticket, result: Result<CommandReply, Failure>) {
+        self.effects.push(ActorEffect::Reply { ticket, result });
     }
 
     /// Writes the session's row if the step changed more than its last event number, which the store

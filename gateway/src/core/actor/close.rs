@@ -1,16 +1,16 @@
 //! Closing of a session, its timeouts, and the start of a new conversation.
 
-use super::input::{Answered, Keyed};
-use super::turn::RunEnd;
-use super::{Actor, Batch};
+use super::input::{CommandReply, IdempotencyRecord};
+use super::turn::RunOutcome;
+use super::{Actor, StepOutput};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
-use crate::core::link::Goodbye;
-use crate::core::request::{CloseRequest, SessionNow};
-use crate::core::rows::{RunMode, SessionMode, Without};
+use crate::core::link::CloseMode;
+use crate::core::request::{CloseRequest, SessionStatus};
+use crate::core::rows::{AutoResolution, RunMode, SessionMode};
 use crate::core::run::RunEvent;
 use crate::core::session::{Ending, SessionEvent, SessionState};
-use crate::core::ttl::{Expiry, Source};
+use crate::core::ttl::{Expiry, TimeoutKind};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
@@ -20,9 +20,9 @@ impl Actor {
     pub(super) fn on_close(
         &mut self,
         request: &CloseRequest,
-        keyed: Option<Keyed>,
-        out: &mut Batch,
-    ) -> Answered {
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
+    ) -> CommandReply {
         let mut asked_to_forget = false;
         if self.session.state != SessionState::Closed {
             asked_to_forget = self.close(request, out);
@@ -31,24 +31,24 @@ impl Actor {
             self.session.ending = Some(Ending::Deleted);
         }
         let discarded = request.discard.then_some(asked_to_forget);
-        let now = SessionNow { discarded, ..self.now() };
+        let now = SessionStatus { discarded, ..self.status() };
         out.remember(keyed, &now);
-        Answered::Now(now)
+        CommandReply::Session(now)
     }
 
-    /// Writes the close transaction: cancels the turn and the queue, settles open requests, ends bindings and
-    /// requests the end of the process, without waiting. Returns true if the agent was asked to delete its
-    /// conversation.
-    pub(super) fn close(&mut self, request: &CloseRequest, out: &mut Batch) -> bool {
+    /// Writes the close transaction: cancels the turn and the queue, resolves open requests, ends bindings
+    /// and requests the end of the process, without waiting. Returns true if the agent was asked to delete
+    /// its conversation.
+    pub(super) fn close(&mut self, request: &CloseRequest, out: &mut StepOutput) -> bool {
         let turn_was_running = self.current_id().is_some();
         if let Some(run_id) = self.current_id() {
             self.cancel_current(run_id, out);
         }
         let all: Vec<RunId> = self.runs.iter().map(|run| run.run_id).collect();
         for run_id in all {
-            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+            self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
         }
-        self.settle_asks(None, Without::SessionClosed, out);
+        self.resolve_all_requests(None, AutoResolution::SessionClosed, out);
         let payload = json!({ "reason": request.reason, "ending": request.ending });
         out.event(&mut self.session, None, EventKind::Closed, payload.to_string());
         out.writes.push(Write::EndBindings { reason: request.reason.clone() });
@@ -58,14 +58,14 @@ impl Actor {
             self.close_lease(&request.reason, out);
             return false;
         }
-        let discarded = request.discard && self.link.can_discard();
+        let discarded = request.discard && self.backend.can_discard();
         if turn_was_running || discarded {
             // The process ends after the agent's last answer, or at the latest after this time.
             self.timers.close_ms = Some(out.now_ms + self.limits.close_wait_ms);
         }
-        let steps = self.link.close(if discarded { Goodbye::Discard } else { Goodbye::Close });
-        self.mark_link();
-        self.on_steps(steps, out);
+        let steps = self.backend.close(if discarded { CloseMode::Discard } else { CloseMode::Close });
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
         if self.timers.close_ms.is_none() {
             self.close_lease(&request.reason, out);
         }
@@ -73,14 +73,14 @@ impl Actor {
     }
 
     /// Ends the process at once when the agent of a closed session has answered the last request.
-    pub(super) fn on_farewell(&mut self, out: &mut Batch) {
+    pub(super) fn on_backend_closed(&mut self, out: &mut StepOutput) {
         if self.session.state == SessionState::Closed && self.timers.close_ms.take().is_some() {
             self.close_lease("session closed", out);
         }
     }
 
     /// Closes a one-shot session after the run, regardless of the outcome.
-    pub(super) fn close_oneshot(&mut self, out: &mut Batch) {
+    pub(super) fn close_oneshot(&mut self, out: &mut StepOutput) {
         let oneshot = self.session.mode == SessionMode::Oneshot;
         if oneshot && out.run_ended && self.runs.is_empty() && self.session.state != SessionState::Closed {
             self.close(&CloseRequest::new("the one-shot session has done its run"), out);
@@ -93,9 +93,9 @@ impl Actor {
         expiry: &Expiry,
         seen_ms: u64,
         closes: bool,
-        out: &mut Batch,
-    ) -> Answered {
-        let used_since = expiry.source == Source::Session && self.session.last_activity_at_ms > seen_ms;
+        out: &mut StepOutput,
+    ) -> CommandReply {
+        let used_since = expiry.source == TimeoutKind::Session && self.session.last_activity_at_ms > seen_ms;
         let open = self.session.state != SessionState::Closed;
         if open && !self.is_busy() && !used_since {
             let reason = expiry.reason();
@@ -114,7 +114,7 @@ impl Actor {
                 out.event(&mut self.session, None, EventKind::Status, payload.to_string());
             }
         }
-        Answered::Now(self.now())
+        CommandReply::Session(self.status())
     }
 
     /// True if a run is active or queued, so that no timeout applies.
@@ -125,27 +125,27 @@ impl Actor {
 
     pub(super) fn on_new_conversation(
         &mut self,
-        keyed: Option<Keyed>,
-        out: &mut Batch,
-    ) -> Result<Answered, Failure> {
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
+    ) -> Result<CommandReply, Failure> {
         if self.session.state == SessionState::Closed {
             return Err(Failure::of(Code::SessionClosed));
         }
-        self.forget_conversation(out);
-        let now = self.now();
+        self.reset_conversation(out);
+        let now = self.status();
         out.remember(keyed, &now);
-        Ok(Answered::Now(now))
+        Ok(CommandReply::Session(now))
     }
 
     /// Cancels the turn and ends the process; the next process starts a new conversation.
-    pub(super) fn forget_conversation(&mut self, out: &mut Batch) {
+    pub(super) fn reset_conversation(&mut self, out: &mut StepOutput) {
         if let Some(run_id) = self.current_id() {
-            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+            self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
         }
         let steers: Vec<RunId> =
             self.runs.iter().filter(|run| run.mode == RunMode::Steer).map(|run| run.run_id).collect();
         for run_id in steers {
-            self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+            self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
         }
         self.session.agent_session_id = None;
         self.session.resumable = false;
@@ -159,8 +159,8 @@ impl Actor {
         out.event(&mut self.session, None, EventKind::Status, payload.to_string());
     }
 
-    pub(super) fn now(&self) -> SessionNow {
-        SessionNow {
+    pub(super) fn status(&self) -> SessionStatus {
+        SessionStatus {
             session_key: self.session.session_key.clone(),
             state: self.session.state,
             discarded: None,

@@ -1,12 +1,12 @@
 //! Inputs of an actor: events, commands, configuration and limits.
 
 use crate::config::{ClientFs, McpServer};
-use crate::core::effect::Caps;
+use crate::core::effect::SessionLimits;
 use crate::core::host::Inspection;
 use crate::core::link::RpcError;
 use crate::core::options::Setting;
 use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
+    CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
 };
 use crate::core::rows::{NonInteractive, PermissionMode};
 use crate::core::ttl::Expiry;
@@ -17,7 +17,7 @@ use acp_shared::protocol::{Attached, Graces, RefusalCode, Spawn};
 
 /// Environment of a step: the clock and a source of fresh ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ctx {
+pub(crate) struct StepContext {
     /// Milliseconds since the Unix epoch; never goes back within one process.
     pub(crate) now_ms: u64,
     /// Unused lease id, for a lease that the step may create.
@@ -29,7 +29,7 @@ pub(crate) type Ticket = u64;
 
 /// Idempotency record of a command, committed with its effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Keyed {
+pub(crate) struct IdempotencyRecord {
     /// Scope of the key, e.g. `prompt:<session key>`.
     pub(crate) scope: String,
     /// Key within the scope.
@@ -40,7 +40,7 @@ pub(crate) struct Keyed {
 
 /// Event for an actor, processed in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum ActorInput {
     /// The actor was just restored from the database.
     Started,
     /// A client sent a command.
@@ -48,12 +48,12 @@ pub(crate) enum Input {
         /// Caller that waits for the reply.
         ticket: Ticket,
         /// Requested operation.
-        command: Command,
+        command: ActorCommand,
         /// Idempotency record; `None` for commands that are never repeated.
-        keyed: Option<Keyed>,
+        keyed: Option<IdempotencyRecord>,
     },
     /// Event of the agent's process.
-    News(LeaseNews),
+    Lease(LeaseEvent),
     /// A request of the agent was completed.
     RequestDone {
         /// Offset that identifies the request.
@@ -61,7 +61,7 @@ pub(crate) enum Input {
         /// Result as JSON text, or the error.
         outcome: Result<String, RpcError>,
     },
-    /// Result of [`super::Act::Inspect`].
+    /// Result of [`super::ActorEffect::Inspect`].
     Inspected {
         /// Offset that identifies the request.
         at: u64,
@@ -78,7 +78,7 @@ pub(crate) enum Input {
 
 /// Command of a client. See the manager's methods of the same names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum ActorCommand {
     /// Submit a prompt or a steer, under a run id that the manager created.
     Prompt {
         /// Id of the new run.
@@ -88,7 +88,7 @@ pub(crate) enum Command {
         /// Idempotency key, stored in the run's row.
         key: IdempotencyKey,
         /// Limits on sessions in use, checked when the prompt wakes a resting session; `None` for no check.
-        caps: Option<Box<Caps>>,
+        caps: Option<Box<SessionLimits>>,
     },
     /// Stop a run.
     Cancel(Option<RunId>),
@@ -97,7 +97,7 @@ pub(crate) enum Command {
         /// Run to change.
         run_id: RunId,
         /// Requested change.
-        change: QueuedChange,
+        change: QueueEdit,
     },
     /// Close the session.
     Close(CloseRequest),
@@ -128,22 +128,22 @@ pub(crate) enum Command {
 
 /// Result of a successful command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answered {
-    /// Result of [`Command::Prompt`].
+pub(crate) enum CommandReply {
+    /// Result of [`ActorCommand::Prompt`].
     Prompt(PromptAccepted),
-    /// Result of [`Command::Cancel`].
-    Cancel(Cancelled),
-    /// Result of [`Command::Queued`].
-    Queued(QueuedNow),
+    /// Result of [`ActorCommand::Cancel`].
+    Cancel(CancelResult),
+    /// Result of [`ActorCommand::Queued`].
+    Queued(QueueEditResult),
     /// Result of commands on the session as a whole.
-    Now(SessionNow),
-    /// Result of [`Command::AnswerPermission`].
+    Session(SessionStatus),
+    /// Result of [`ActorCommand::AnswerPermission`].
     Done,
 }
 
 /// Event of the lease in use. The driver drops events of other leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LeaseNews {
+pub(crate) enum LeaseEvent {
     /// The supervisor connection was established (again): resume the lease.
     Connected,
     /// The process was started.
@@ -199,7 +199,7 @@ pub(crate) enum LeaseNews {
 
 /// Start parameters and treatment of the session's agent, from configuration and preset.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Profile {
+pub(crate) struct AgentProfile {
     /// Program and arguments.
     pub(crate) argv: Vec<String>,
     /// True once the program and the session's directories were looked up; no agent is started before.
@@ -232,10 +232,10 @@ pub(crate) struct Profile {
     pub(crate) refused: Option<Failure>,
 }
 
-impl Profile {
+impl AgentProfile {
     /// Returns the profile of an agent that configuration no longer allows: enough to follow the running
     /// process, not to start another one.
-    pub(crate) fn of_running(spawn: Option<&Spawn>, refused: Failure) -> Self {
+    pub(crate) fn of_running_lease(spawn: Option<&Spawn>, refused: Failure) -> Self {
         Self {
             argv: spawn.map(|spawn| spawn.argv.clone()).unwrap_or_default(),
             is_looked_up: false,
@@ -258,14 +258,14 @@ impl Profile {
 
 /// Limits and deadlines common to all sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct ActorLimits {
     /// Maximum number of runs, running and queued.
     pub(crate) queue_runs_max: usize,
     /// Maximum size of a prompt, in bytes.
     pub(crate) prompt_bytes_max: usize,
     /// Maximum length of a line of agent output, in bytes (H2).
     pub(crate) line_bytes_max: usize,
-    /// Time limit for an agent to settle a cancel before its process is ended, in milliseconds.
+    /// Time limit for an agent to confirm a cancel before its process is ended, in milliseconds.
     pub(crate) cancel_ms: u64,
     /// Wait for a cancelled turn before closing sends EOF, in milliseconds.
     pub(crate) close_wait_ms: u64,

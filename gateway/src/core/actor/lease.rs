@@ -1,13 +1,13 @@
 //! Agent process: start, exactly-once handling of its streams, and end.
 
-use super::input::LeaseNews;
-use super::{Act, Actor, Batch, Lease, LeaseEnd};
+use super::input::LeaseEvent;
+use super::{Actor, ActorEffect, Lease, LeaseEnd, StepOutput};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
-use crate::core::lines::{LineError, Lines};
-use crate::core::link::{EnsureSession, Meaning};
+use crate::core::lines::{LineError, LineSplitter};
+use crate::core::link::{InputKind, StartSessionParams};
 use crate::core::mcp;
-use crate::core::rows::{LeaseRow, LeaseUse, OutboxRow};
+use crate::core::rows::{LeaseRow, LeaseStatus, OutboxRow};
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -27,14 +27,15 @@ const OUTBOX_ROWS_MAX: usize = 4_096;
 
 impl Actor {
     /// Commits a new lease together with the first messages to its agent, then asks for the process (H5).
-    pub(super) fn start_lease(&mut self, out: &mut Batch) {
+    pub(super) fn start_lease(&mut self, out: &mut StepOutput) {
         let lease_id = out.mint_lease();
         let own = &self.session.options;
-        let directories = mcp::directories(
+        let directories = mcp::merge_directories(
             &self.session.cwd,
             [self.profile.additional_directories.as_slice(), own.additional_directories.as_slice()],
         );
-        let mcp_servers = mcp::merged([self.profile.mcp_servers.as_slice(), own.mcp_servers.as_slice()]);
+        let mcp_servers =
+            mcp::merge_servers([self.profile.mcp_servers.as_slice(), own.mcp_servers.as_slice()]);
         let spawn = Spawn {
             lease_id,
             session_key: self.session.session_key.clone(),
@@ -49,7 +50,7 @@ impl Actor {
             lease_id,
             session_key: self.session.session_key.clone(),
             spawn: spawn.clone(),
-            usage: LeaseUse::Intended,
+            usage: LeaseStatus::Intended,
             stdout_offset: 0,
             next_stdin_seq: 1,
             link_state: String::new(),
@@ -65,15 +66,15 @@ impl Actor {
             written_seq: 0,
             written_dirty: false,
             ended: None,
-            lines: Lines::new(0, self.limits.line_bytes_max),
+            lines: LineSplitter::new(0, self.limits.line_bytes_max),
             tail_committed: false,
-            link_dirty: true,
-            said_that_it_waits: false,
+            backend_dirty: true,
+            start_delay_reported: false,
         });
         self.session.lease_id = Some(lease_id);
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
         let options = self.session.options.config_over(&self.profile.options);
-        let steps = self.link.ensure_session(&EnsureSession {
+        let steps = self.backend.start_session(&StartSessionParams {
             lease_id,
             cwd: self.session.cwd.clone(),
             resume: self.session.agent_session_id.clone(),
@@ -86,35 +87,35 @@ impl Actor {
             client_fs: self.profile.client_fs,
             offer_terminal: self.profile.offer_terminal,
         });
-        self.on_steps(steps, out);
-        out.acts.push(Act::Spawn(Box::new(spawn)));
+        self.on_backend_steps(steps, out);
+        out.effects.push(ActorEffect::Spawn(Box::new(spawn)));
     }
 
-    pub(super) fn on_news(&mut self, news: LeaseNews, out: &mut Batch) {
+    pub(super) fn on_lease_event(&mut self, news: LeaseEvent, out: &mut StepOutput) {
         match news {
-            LeaseNews::Connected => self.on_connected(out),
-            LeaseNews::Spawned => self.on_spawned(out),
-            LeaseNews::SpawnRefused { code, message, retry_after_ms } => {
+            LeaseEvent::Connected => self.on_connected(out),
+            LeaseEvent::Spawned => self.on_spawned(out),
+            LeaseEvent::SpawnRefused { code, message, retry_after_ms } => {
                 self.on_spawn_refused(code, &message, retry_after_ms, out);
             }
-            LeaseNews::Attached(attached) => self.on_attached(&attached, out),
-            LeaseNews::Unknown => self.on_unknown(),
-            LeaseNews::OffsetGone => self.on_offset_gone(out),
-            LeaseNews::StreamsBusy => self.on_streams_busy(out),
-            LeaseNews::Output { offset, bytes } => self.on_output(offset, &bytes, out),
-            LeaseNews::Written { seq } => self.on_written(seq),
-            LeaseNews::InputRefused { seq, code } => self.on_input_refused(seq, code, out),
-            LeaseNews::Exited { status, end_offset, stdin_written } => {
+            LeaseEvent::Attached(attached) => self.on_attached(&attached, out),
+            LeaseEvent::Unknown => self.on_unknown(),
+            LeaseEvent::OffsetGone => self.on_offset_gone(out),
+            LeaseEvent::StreamsBusy => self.on_streams_busy(out),
+            LeaseEvent::Output { offset, bytes } => self.on_output(offset, &bytes, out),
+            LeaseEvent::Written { seq } => self.on_written(seq),
+            LeaseEvent::InputRefused { seq, code } => self.on_input_refused(seq, code, out),
+            LeaseEvent::Exited { status, end_offset, stdin_written } => {
                 self.on_written(stdin_written);
                 if let Some(lease) = &mut self.lease {
                     lease.ended = Some(LeaseEnd { status, end_offset, stdin_written: Some(stdin_written) });
                 }
             }
-            LeaseNews::Changed => self.on_changed(out),
+            LeaseEvent::Changed => self.on_changed(out),
         }
     }
 
-    fn on_connected(&mut self, out: &mut Batch) {
+    fn on_connected(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         lease.attached = false;
         lease.sent_seq = 0;
@@ -122,30 +123,34 @@ impl Actor {
             // Its last output may have been in transit when the connection broke (H1).
             if lease.lines.next_offset() < end.end_offset {
                 let from_offset = lease.row.stdout_offset;
-                out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset });
+                out.effects.push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset });
             }
             return;
         }
-        if lease.row.usage == LeaseUse::Intended && !lease.closing {
+        if lease.row.usage == LeaseStatus::Intended && !lease.closing {
             // A spawn that was to be retried later is retried now, and only once.
-            self.timers.pump_ms = None;
-            out.acts.push(Act::Spawn(Box::new(lease.row.spawn.clone())));
+            self.timers.retry_ms = None;
+            out.effects.push(ActorEffect::Spawn(Box::new(lease.row.spawn.clone())));
         } else {
-            out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+            out.effects.push(ActorEffect::Attach {
+                lease_id: lease.row.lease_id,
+                from_offset: lease.row.stdout_offset,
+            });
         }
         if lease.closing {
             let reason = "end repeated after a reconnect".to_owned();
-            out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+            out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
         }
     }
 
-    fn on_spawned(&mut self, out: &mut Batch) {
+    fn on_spawned(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
-        if lease.row.usage == LeaseUse::Intended {
-            lease.row.usage = LeaseUse::Open;
-            out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Open });
+        if lease.row.usage == LeaseStatus::Intended {
+            lease.row.usage = LeaseStatus::Open;
+            out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Open });
         }
-        out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+        out.effects
+            .push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
     }
 
     fn on_spawn_refused(
@@ -153,34 +158,34 @@ impl Actor {
         code: RefusalCode,
         message: &str,
         retry_after_ms: Option<u64>,
-        out: &mut Batch,
+        out: &mut StepOutput,
     ) {
         let Some(lease) = &self.lease else { return };
         if lease.closing {
-            self.forget_lease(out);
+            self.release_lease(out);
             return;
         }
         let busy = matches!(code, RefusalCode::SessionBusy | RefusalCode::Busy | RefusalCode::ShuttingDown);
         if let Some(ms) = retry_after_ms.or(busy.then_some(INPUT_RETRY_MS)) {
             let wait_ms = ms.max(INPUT_RETRY_MS);
-            self.timers.pump_ms = Some(out.now_ms + wait_ms);
+            self.timers.retry_ms = Some(out.now_ms + wait_ms);
             if matches!(code, RefusalCode::CrashLoop | RefusalCode::QuotaExceeded) {
-                self.wait_for_a_start(code, message, wait_ms, out);
+                self.defer_spawn(code, message, wait_ms, out);
             }
             return;
         }
         let text = format!("The agent could not be started: {message}");
         let failure = Failure::new(Code::SessionInitFailed, text).detail(code.as_str()).origin("supervisor");
-        self.fault(&failure, out);
-        self.forget_lease(out);
+        self.fail_session(&failure, out);
+        self.release_lease(out);
     }
 
     /// Reports once per lease that the supervisor delays the start, and extends the agent's time limit by the
     /// delay.
-    fn wait_for_a_start(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut Batch) {
+    fn defer_spawn(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut StepOutput) {
         self.timers.init_ms = self.timers.init_ms.map(|_| out.now_ms + wait_ms + self.profile.init_ms);
         let Some(lease) = &mut self.lease else { return };
-        if std::mem::replace(&mut lease.said_that_it_waits, true) {
+        if std::mem::replace(&mut lease.start_delay_reported, true) {
             return;
         }
         let text = format!("The agent is not started yet: {message}");
@@ -188,7 +193,7 @@ impl Actor {
         out.event(&mut self.session, None, EventKind::Status, payload.to_string());
     }
 
-    fn on_attached(&mut self, attached: &Attached, out: &mut Batch) {
+    fn on_attached(&mut self, attached: &Attached, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         let behind = attached.stdin_accepted >= lease.row.next_stdin_seq
             || attached.stdout_base > lease.row.stdout_offset
@@ -217,7 +222,7 @@ impl Actor {
 
     /// Handles output that the supervisor has dropped before it was committed here; see `on_state_lost` for a
     /// live process (H7).
-    fn on_offset_gone(&mut self, out: &mut Batch) {
+    fn on_offset_gone(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
         let Some(end) = &lease.ended else {
             self.on_state_lost(out);
@@ -230,14 +235,14 @@ impl Actor {
     }
 
     /// Retries the attach later because the supervisor cannot serve the streams at the moment.
-    fn on_streams_busy(&mut self, out: &Batch) {
+    fn on_streams_busy(&mut self, out: &StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         lease.attached = false;
-        self.timers.pump_ms = Some(out.now_ms + INPUT_RETRY_MS);
+        self.timers.retry_ms = Some(out.now_ms + INPUT_RETRY_MS);
     }
 
     /// Journals that output is missing. The journal of a closed session has ended.
-    fn gap(&mut self, text: &str, out: &mut Batch) {
+    fn gap(&mut self, text: &str, out: &mut StepOutput) {
         if self.session.state != SessionState::Closed {
             let payload = json!({ "text": text }).to_string();
             out.event(&mut self.session, None, EventKind::Gap, payload);
@@ -246,7 +251,7 @@ impl Actor {
 
     /// Handles a supervisor that is ahead of the gateway: the database is older than the agent's conversation
     /// (H7).
-    fn on_state_lost(&mut self, out: &mut Batch) {
+    fn on_state_lost(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
         if lease.closing {
             // The end of the process was already requested on this connection.
@@ -256,18 +261,18 @@ impl Actor {
         let text = "The control plane is older than the running agent (restored from a backup?). \
                     Output or input is missing here; the agent was stopped.";
         self.end_runs_without_lease(out);
-        self.leave_agent(text, "the gateway's state is behind the lease", out);
+        self.abandon_output(text, "the gateway's state is behind the lease", out);
     }
 
     /// Handles a saved backend state that cannot be restored.
-    pub(super) fn on_link_lost(&mut self, out: &mut Batch) {
+    pub(super) fn on_backend_state_lost(&mut self, out: &mut StepOutput) {
         let text = "What the gateway kept of its talk with the agent cannot be read. Output may be missing here; the \
                     agent was stopped, and the next prompt starts it again.";
-        self.leave_agent(text, "the gateway cannot read what it kept of the agent", out);
+        self.abandon_output(text, "the gateway cannot read what it kept of the agent", out);
     }
 
     /// Marks the lease as unreadable: all further output is skipped, also after a restart.
-    fn give_up_output(&mut self, out: &mut Batch) {
+    fn mark_output_broken(&mut self, out: &mut StepOutput) {
         if let Some(lease) = &mut self.lease {
             lease.row.broken = true;
             out.writes.push(Write::LeaseBroken { lease_id: lease.row.lease_id });
@@ -276,30 +281,30 @@ impl Actor {
 
     /// Discards the output of a process and requests its end; the lease stays, so that a crash repeats the
     /// request.
-    fn leave_agent(&mut self, text: &str, why: &str, out: &mut Batch) {
-        self.give_up_output(out);
+    fn abandon_output(&mut self, text: &str, why: &str, out: &mut StepOutput) {
+        self.mark_output_broken(out);
         self.gap(text, out);
         self.close_lease(why, out);
     }
 
-    fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut Batch) {
+    fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         // The splitter is moved out so that the steps of a line may write to the lease.
         if lease.row.broken {
-            lease.lines = Lines::new(offset + bytes.len() as u64, self.limits.line_bytes_max);
+            lease.lines = LineSplitter::new(offset + bytes.len() as u64, self.limits.line_bytes_max);
             return;
         }
-        let mut lines = std::mem::replace(&mut lease.lines, Lines::new(0, 0));
+        let mut lines = std::mem::replace(&mut lease.lines, LineSplitter::new(0, 0));
         let mut any = false;
         let pushed = lines.push(offset, bytes, |at, line| {
             any = true;
-            let steps = self.link.stream(at, line);
-            self.on_steps(steps, out);
+            let steps = self.backend.stream(at, line);
+            self.on_backend_steps(steps, out);
         });
         self.timers.silent_ms = self.timers.silent_ms.map(|_| out.now_ms + self.limits.silent_ms);
         if let Some(lease) = &mut self.lease {
             lease.lines = lines;
-            lease.link_dirty |= any;
+            lease.backend_dirty |= any;
             if any && lease.tail_committed {
                 lease.tail_committed = false;
                 out.writes.push(Write::TailClear { lease_id: lease.row.lease_id });
@@ -308,32 +313,32 @@ impl Actor {
         match pushed {
             Ok(()) => {}
             Err(error @ LineError::Gap { .. }) => {
-                out.acts.push(Act::Note(format!("{error}; attaching again")));
+                out.effects.push(ActorEffect::Log(format!("{error}; attaching again")));
                 self.on_connected(out);
             }
             Err(error @ LineError::TooLong { .. }) => {
-                self.break_lease(error.to_string(), offset + bytes.len() as u64, out);
+                self.fail_protocol_limit(error.to_string(), offset + bytes.len() as u64, out);
                 return;
             }
         }
         let waiting = self.lease.as_ref().map_or(0, |lease| lease.outbox.len());
         if waiting > OUTBOX_ROWS_MAX {
             let text = format!("The agent does not read its input: {waiting} messages wait for it.");
-            self.break_lease(text, offset + bytes.len() as u64, out);
+            self.fail_protocol_limit(text, offset + bytes.len() as u64, out);
         }
     }
 
     /// Handles an agent that exceeded a limit: reads no further output and ends the process.
-    fn break_lease(&mut self, text: String, seen: u64, out: &mut Batch) {
+    fn fail_protocol_limit(&mut self, text: String, seen: u64, out: &mut StepOutput) {
         if self.lease.as_ref().is_none_or(|lease| lease.row.broken) {
             return;
         }
         let failure = Failure::new(Code::ProtocolError, text).origin("agent");
-        self.fault(&failure, out);
+        self.fail_session(&failure, out);
         self.close_lease("the agent broke a limit", out);
-        self.give_up_output(out);
+        self.mark_output_broken(out);
         if let Some(lease) = &mut self.lease {
-            lease.lines = Lines::new(seen, self.limits.line_bytes_max);
+            lease.lines = LineSplitter::new(seen, self.limits.line_bytes_max);
             if std::mem::take(&mut lease.tail_committed) {
                 out.writes.push(Write::TailClear { lease_id: lease.row.lease_id });
             }
@@ -353,65 +358,72 @@ impl Actor {
     }
 
     /// Attaches again after the lease ended, to read all remaining output (H1).
-    fn on_changed(&mut self, out: &mut Batch) {
+    fn on_changed(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
-        if lease.ended.is_none() && lease.row.usage != LeaseUse::Intended {
-            out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+        if lease.ended.is_none() && lease.row.usage != LeaseStatus::Intended {
+            out.effects.push(ActorEffect::Attach {
+                lease_id: lease.row.lease_id,
+                from_offset: lease.row.stdout_offset,
+            });
         }
     }
 
-    fn on_input_refused(&mut self, seq: u64, code: RefusalCode, out: &mut Batch) {
+    fn on_input_refused(&mut self, seq: u64, code: RefusalCode, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         match code {
             RefusalCode::SeqConflict => self.on_state_lost(out),
             // The end arrives as an event of its own; a live agent that takes no more input is made to end.
             RefusalCode::LeaseEnded if !lease.closing && lease.ended.is_none() => {
                 let reason = "the agent takes no more input".to_owned();
-                out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+                out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
             }
             RefusalCode::LeaseEnded | RefusalCode::LeaseUnknown => {}
             _ => {
                 lease.sent_seq = lease.sent_seq.min(seq.saturating_sub(1)).max(lease.written_seq);
-                self.timers.pump_ms = Some(out.now_ms + INPUT_RETRY_MS);
+                self.timers.retry_ms = Some(out.now_ms + INPUT_RETRY_MS);
             }
         }
     }
 
-    pub(super) fn on_disconnected(&mut self, out: &Batch) {
+    pub(super) fn on_disconnected(&mut self, out: &StepOutput) {
         if let Some(lease) = &mut self.lease {
             lease.attached = false;
             lease.sent_seq = 0;
         }
-        self.await_agent(out);
+        self.arm_reconcile_timer(out);
     }
 
     /// Queues a message for the agent: in the outbox now, to the supervisor after the commit.
-    pub(super) fn send(&mut self, bytes: Vec<u8>, meaning: Meaning, out: &mut Batch) {
+    pub(super) fn send(&mut self, bytes: Vec<u8>, kind: InputKind, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         let seq = lease.row.next_stdin_seq;
         lease.row.next_stdin_seq += 1;
-        let row = OutboxRow { lease_id: lease.row.lease_id, seq, bytes, meaning, written: false };
+        let row = OutboxRow { lease_id: lease.row.lease_id, seq, bytes, kind, written: false };
         out.writes.push(Write::Outbox(Box::new(row.clone())));
         lease.outbox.push_back(row);
-        lease.link_dirty = true;
+        lease.backend_dirty = true;
     }
 
     /// Sends messages from the outbox, a window at a time.
-    pub(super) fn pump(&mut self, out: &mut Batch) {
+    pub(super) fn flush_stdin_outbox(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
-        if !lease.attached || lease.ended.is_some() || self.timers.pump_ms.is_some() {
+        if !lease.attached || lease.ended.is_some() || self.timers.retry_ms.is_some() {
             return;
         }
         for row in &lease.outbox {
             if row.seq > lease.sent_seq && row.seq <= lease.written_seq + INPUT_WINDOW {
                 lease.sent_seq = row.seq;
-                out.acts.push(Act::Input { lease_id: row.lease_id, seq: row.seq, bytes: row.bytes.clone() });
+                out.effects.push(ActorEffect::Input {
+                    lease_id: row.lease_id,
+                    seq: row.seq,
+                    bytes: row.bytes.clone(),
+                });
             }
         }
     }
 
     /// Writes the stream positions; output is acknowledged after their commit.
-    pub(super) fn write_progress(&mut self, out: &mut Batch) {
+    pub(super) fn write_progress(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         let lease_id = lease.row.lease_id;
         let mut offset = lease.row.stdout_offset.max(lease.lines.line_start());
@@ -422,9 +434,9 @@ impl Actor {
             offset = lease.lines.next_offset();
         }
         let moved = offset > lease.row.stdout_offset;
-        let link_state = lease.link_dirty.then(|| self.link.save());
+        let link_state = lease.backend_dirty.then(|| self.backend.save());
         if moved || link_state.is_some() {
-            lease.link_dirty = false;
+            lease.backend_dirty = false;
             lease.row.stdout_offset = offset;
             let next_stdin_seq = lease.row.next_stdin_seq;
             out.writes.push(Write::LeaseProgress {
@@ -439,28 +451,28 @@ impl Actor {
             out.writes.push(Write::Written { lease_id, through_seq: lease.written_seq });
         }
         if moved {
-            out.acts.push(Act::Ack { lease_id, offset });
+            out.effects.push(ActorEffect::Ack { lease_id, offset });
         }
     }
 
-    pub(super) fn mark_link(&mut self) {
+    pub(super) fn mark_backend_dirty(&mut self) {
         if let Some(lease) = &mut self.lease {
-            lease.link_dirty = true;
+            lease.backend_dirty = true;
         }
     }
 
     /// Requests the orderly end of the process, once. The request is committed first: after a crash it is
     /// repeated, and the process is not mistaken for a usable one.
-    pub(super) fn close_lease(&mut self, reason: &str, out: &mut Batch) {
+    pub(super) fn close_lease(&mut self, reason: &str, out: &mut StepOutput) {
         self.timers.init_ms = None;
         let Some(lease) = &mut self.lease else { return };
         if lease.closing || lease.ended.is_some() {
             return;
         }
         lease.closing = true;
-        lease.row.usage = LeaseUse::Closing;
-        out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Closing });
+        lease.row.usage = LeaseStatus::Closing;
+        out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Closing });
         let reason = reason.to_owned();
-        out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+        out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
     }
 }

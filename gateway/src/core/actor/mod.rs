@@ -1,6 +1,6 @@
-//! State machine of one session. [`Actor::step`] takes an input and returns the rows to commit and the acts
-//! to perform after the commit; it never waits and does no I/O. All state is in the database or derived from
-//! it, so an actor that is lost at any point can be restored from a [`Snapshot`].
+//! State machine of one session. [`Actor::step`] takes an input and returns the rows to commit and the
+//! effects to perform after the commit; it never waits and does no I/O. All state is in the database or
+//! derived from it, so an actor that is lost at any point can be restored from an [`ActorSnapshot`].
 
 mod agent;
 mod ask;
@@ -18,13 +18,16 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use batch::{Act, Batch};
-pub(crate) use input::{Answered, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket};
+pub(crate) use batch::{ActorEffect, StepOutput};
+pub(crate) use input::{
+    ActorCommand, ActorInput, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord, LeaseEvent,
+    StepContext, Ticket,
+};
 
-use crate::core::effect::Snapshot;
-use crate::core::lines::Lines;
-use crate::core::link::Link;
-use crate::core::rows::{AgentRequestRow, LeaseUse, OutboxRow, PermissionRow, RunRow, SessionRow};
+use crate::core::effect::ActorSnapshot;
+use crate::core::lines::LineSplitter;
+use crate::core::link::BackendMachine;
+use crate::core::rows::{AgentRequestRow, LeaseStatus, OutboxRow, PermissionRow, RunRow, SessionRow};
 use crate::core::run::RunState;
 use crate::error::Failure;
 use acp_shared::ids::RunId;
@@ -49,13 +52,13 @@ struct Lease {
     written_dirty: bool,
     /// Exit status and end of output; `None` while the adapter runs.
     ended: Option<LeaseEnd>,
-    lines: Lines,
+    lines: LineSplitter,
     /// True if pieces of the unfinished line are committed (H2).
     tail_committed: bool,
     /// True if the backend state changed since the last save.
-    link_dirty: bool,
+    backend_dirty: bool,
     /// True once the user was informed that the supervisor delays the start.
-    said_that_it_waits: bool,
+    start_delay_reported: bool,
 }
 
 /// Exit of an adapter process.
@@ -73,7 +76,7 @@ struct Timers {
     cancel_ms: Option<u64>,
     close_ms: Option<u64>,
     silent_ms: Option<u64>,
-    pump_ms: Option<u64>,
+    retry_ms: Option<u64>,
     /// Time limit of the running turn.
     turn_ms: Option<u64>,
     /// Time at which a running turn is failed because its agent could not be reached again.
@@ -85,7 +88,7 @@ struct Timers {
     /// Deadline of the answer to a probe.
     alive_ms: Option<u64>,
     /// Time at which waiting users are informed that the agent is out of reach.
-    away_ms: Option<u64>,
+    unreachable_ms: Option<u64>,
 }
 
 /// Actor of one session. See the module.
@@ -94,18 +97,18 @@ pub(crate) struct Actor {
     lease: Option<Lease>,
     /// Runs that have not ended, in order of acceptance; the running one is first.
     runs: VecDeque<RunRow>,
-    link: Box<dyn Link>,
+    backend: Box<dyn BackendMachine>,
     requests: BTreeMap<u64, AgentRequestRow>,
     permissions: BTreeMap<u64, PermissionRow>,
-    profile: Profile,
-    limits: Limits,
+    profile: AgentProfile,
+    limits: ActorLimits,
     timers: Timers,
     /// Number of times the running prompt was requeued because it provably never reached the agent.
     requeues: u32,
     /// True if a fresh backend replaced one whose saved state could not be restored.
-    link_lost: bool,
+    backend_state_lost: bool,
     /// True once waiting users were informed that the agent is out of reach.
-    told_away: bool,
+    unreachable_notified: bool,
     /// Option changes without an answer from the agent, oldest first.
     pending_options: VecDeque<settings::PendingOption>,
 }
@@ -121,16 +124,21 @@ impl std::fmt::Debug for Actor {
 }
 
 impl Actor {
-    /// Restores the actor from a committed snapshot. `link` is the backend built from the lease's saved
-    /// state, or a fresh one.
-    pub(crate) fn restore(snapshot: Snapshot, link: Box<dyn Link>, profile: Profile, limits: Limits) -> Self {
-        let Snapshot { session, lease, tail, runs, outbox, requests, permissions } = snapshot;
+    /// Restores the actor from a committed snapshot. `backend` is built from the saved state of the lease,
+    /// or is a fresh one.
+    pub(crate) fn restore(
+        snapshot: ActorSnapshot,
+        backend: Box<dyn BackendMachine>,
+        profile: AgentProfile,
+        limits: ActorLimits,
+    ) -> Self {
+        let ActorSnapshot { session, lease, tail, runs, outbox, requests, permissions } = snapshot;
         let lease = lease.map(|row| {
             let lines = restore_lines(row.stdout_offset, &tail, limits.line_bytes_max);
             let written_seq = outbox.first().map_or(row.next_stdin_seq - 1, |first| first.seq - 1);
             Lease {
                 attached: false,
-                closing: row.usage == LeaseUse::Closing,
+                closing: row.usage == LeaseStatus::Closing,
                 outbox: outbox.into(),
                 sent_seq: 0,
                 written_seq,
@@ -138,8 +146,8 @@ impl Actor {
                 ended: None,
                 tail_committed: !tail.is_empty(),
                 lines,
-                link_dirty: false,
-                said_that_it_waits: false,
+                backend_dirty: false,
+                start_delay_reported: false,
                 row,
             }
         });
@@ -153,47 +161,49 @@ impl Actor {
             session,
             lease,
             runs,
-            link,
-            requests: requests.into_iter().map(|row| (row.ask.at, row)).collect(),
-            permissions: permissions.into_iter().map(|row| (row.ask.at, row)).collect(),
+            backend,
+            requests: requests.into_iter().map(|row| (row.request.at, row)).collect(),
+            permissions: permissions.into_iter().map(|row| (row.request.at, row)).collect(),
             profile,
             limits,
             timers: Timers::default(),
             requeues: 0,
-            link_lost: false,
-            told_away: false,
+            backend_state_lost: false,
+            unreachable_notified: false,
             pending_options: VecDeque::new(),
         }
     }
 
     /// Applies new configuration, or the reason why the agent must not be started. Armed deadlines keep their
     /// times, except that of an idle agent.
-    pub(crate) fn configure(&mut self, profile: Result<Profile, Failure>, limits: Limits) {
+    pub(crate) fn configure(&mut self, profile: Result<AgentProfile, Failure>, limits: ActorLimits) {
         let spawn = self.lease.as_ref().map(|lease| &lease.row.spawn);
-        self.profile = profile.unwrap_or_else(|failure| Profile::of_running(spawn, failure));
+        self.profile = profile.unwrap_or_else(|failure| AgentProfile::of_running_lease(spawn, failure));
         self.limits = limits;
-        self.watch_rest();
+        self.arm_idle_timer();
     }
 
-    /// Processes one input and returns the rows to commit and the acts that follow.
-    pub(crate) fn step(&mut self, ctx: &Ctx, input: Input) -> Batch {
-        let mut out = Batch::new(ctx, &self.session);
+    /// Processes one input and returns the rows to commit and the effects that follow.
+    pub(crate) fn step(&mut self, ctx: &StepContext, input: ActorInput) -> StepOutput {
+        let mut out = StepOutput::new(ctx, &self.session);
         match input {
-            Input::Started => self.on_started(&mut out),
-            Input::Command { ticket, command, keyed } => self.on_command(ticket, command, keyed, &mut out),
-            Input::News(news) => self.on_news(news, &mut out),
-            Input::RequestDone { at, outcome } => self.on_request_done(at, outcome, &mut out),
-            Input::Inspected { at, found } => self.on_inspected(at, found, &mut out),
-            Input::Disconnected => self.on_disconnected(&out),
-            Input::Tick => self.on_tick(&mut out),
+            ActorInput::Started => self.on_started(&mut out),
+            ActorInput::Command { ticket, command, keyed } => {
+                self.on_command(ticket, command, keyed, &mut out)
+            }
+            ActorInput::Lease(news) => self.on_lease_event(news, &mut out),
+            ActorInput::RequestDone { at, outcome } => self.on_request_done(at, outcome, &mut out),
+            ActorInput::Inspected { at, found } => self.on_inspected(at, found, &mut out),
+            ActorInput::Disconnected => self.on_disconnected(&out),
+            ActorInput::Tick => self.on_tick(&mut out),
             // `finish` below starts the agent.
-            Input::LookedUp => {}
+            ActorInput::LookedUp => {}
         }
         self.finish(&mut out);
         out
     }
 
-    /// Earliest time at which [`Input::Tick`] is needed, milliseconds since the Unix epoch.
+    /// Earliest time at which [`ActorInput::Tick`] is needed, milliseconds since the Unix epoch.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         let timers = &self.timers;
         let permissions = self.permissions.values().filter_map(|row| row.deadline_at_ms);
@@ -202,13 +212,13 @@ impl Actor {
             timers.cancel_ms,
             timers.close_ms,
             timers.silent_ms,
-            timers.pump_ms,
+            timers.retry_ms,
             timers.turn_ms,
             timers.reconcile_ms,
             timers.idle_ms,
             timers.probe_ms,
             timers.alive_ms,
-            timers.away_ms,
+            timers.unreachable_ms,
         ]
         .into_iter()
         .flatten()
@@ -265,31 +275,31 @@ impl Actor {
 
     fn is_ready(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| {
-            lease.row.usage == LeaseUse::Ready && !lease.closing && lease.ended.is_none()
+            lease.row.usage == LeaseStatus::Ready && !lease.closing && lease.ended.is_none()
         })
     }
 
     /// Last part of every step: starts what the new state requires, and writes the progress rows.
-    fn finish(&mut self, out: &mut Batch) {
+    fn finish(&mut self, out: &mut StepOutput) {
         self.start_next(out);
         self.end_lease_if_drained(out);
         self.start_next(out);
         self.close_oneshot(out);
-        self.watch_lookup(out);
-        self.watch_idle(out);
-        self.watch_away(out);
-        self.pump(out);
+        self.arm_lookup_timer(out);
+        self.arm_probe_timer(out);
+        self.arm_unreachable_timer(out);
+        self.flush_stdin_outbox(out);
         // Input for the agent goes before the end of its process.
-        out.acts.sort_by_key(|act| matches!(act, Act::CloseLease { .. }));
+        out.effects.sort_by_key(|act| matches!(act, ActorEffect::CloseLease { .. }));
         self.write_progress(out);
         out.write_session(&mut self.session);
     }
 }
 
 /// Restores the line splitter at the committed offset, which includes the pieces of the unfinished line.
-fn restore_lines(stdout_offset: u64, tail: &[(u64, Vec<u8>)], bytes_max: usize) -> Lines {
+fn restore_lines(stdout_offset: u64, tail: &[(u64, Vec<u8>)], bytes_max: usize) -> LineSplitter {
     let line_start = tail.first().map_or(stdout_offset, |(offset, _)| *offset);
-    let mut lines = Lines::new(line_start, bytes_max);
+    let mut lines = LineSplitter::new(line_start, bytes_max);
     for (offset, piece) in tail {
         // A piece that does not fit cannot have been committed; the next attach would request it again.
         if lines.preload(*offset, piece).is_err() {

@@ -1,12 +1,12 @@
 //! Changes to a queued message: cancellation, use as a steer of the running turn, or a new text.
 
-use super::input::{Answered, Keyed};
-use super::turn::RunEnd;
-use super::{Actor, Batch};
+use super::input::{CommandReply, IdempotencyRecord};
+use super::turn::RunOutcome;
+use super::{Actor, StepOutput};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
-use crate::core::link::Submit;
-use crate::core::request::{QueuedChange, QueuedNow};
+use crate::core::link::SubmitParams;
+use crate::core::request::{QueueEdit, QueueEditResult};
 use crate::core::rows::RunMode;
 use crate::core::run::{RunEvent, RunState};
 use crate::error::Failure;
@@ -21,52 +21,52 @@ impl Actor {
     pub(super) fn on_queued(
         &mut self,
         run_id: RunId,
-        change: QueuedChange,
-        keyed: Option<Keyed>,
-        out: &mut Batch,
-    ) -> Result<Answered, Failure> {
+        change: QueueEdit,
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
+    ) -> Result<CommandReply, Failure> {
         let waits = |run: &&mut crate::core::rows::RunRow| {
             run.run_id == run_id && run.state == RunState::Queued && run.mode == RunMode::Prompt
         };
         let now = match self.runs.iter_mut().find(waits) {
-            None => QueuedNow::TooLate,
+            None => QueueEditResult::TooLate,
             Some(run) => match change {
-                QueuedChange::Drop => {
-                    self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
-                    QueuedNow::Done
+                QueueEdit::Drop => {
+                    self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
+                    QueueEditResult::Done
                 }
-                QueuedChange::Steer => self.steer_queued(run_id, out),
-                QueuedChange::Reword(text) if text == run.text => QueuedNow::Done,
-                QueuedChange::Reword(text) => {
+                QueueEdit::Steer => self.steer_queued(run_id, out),
+                QueueEdit::Reword(text) if text == run.text => QueueEditResult::Done,
+                QueueEdit::Reword(text) => {
                     self.check_size(&text)?;
                     self.reword(run_id, text, out);
-                    QueuedNow::Done
+                    QueueEditResult::Done
                 }
             },
         };
         out.remember(keyed, &now);
-        Ok(Answered::Queued(now))
+        Ok(CommandReply::Queued(now))
     }
 
-    fn steer_queued(&mut self, run_id: RunId, out: &mut Batch) -> QueuedNow {
-        if self.current().is_none() || !self.link.can_steer() {
-            return QueuedNow::Unsteerable;
+    fn steer_queued(&mut self, run_id: RunId, out: &mut StepOutput) -> QueueEditResult {
+        if self.current().is_none() || !self.backend.can_steer() {
+            return QueueEditResult::Unsteerable;
         }
         let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) else {
-            return QueuedNow::TooLate;
+            return QueueEditResult::TooLate;
         };
         run.mode = RunMode::Steer;
         out.run(run);
-        let submit = Submit { run_id, text: run.text.clone(), files: run.files.clone(), steer: true };
+        let submit = SubmitParams { run_id, text: run.text.clone(), files: run.files.clone(), steer: true };
         let payload = json!({ "status": "prompt_steered", "text": "A prompt that waited is said into the running turn." });
         out.event(&mut self.session, Some(run), EventKind::Status, payload.to_string());
-        let steps = self.link.submit(&submit);
-        self.mark_link();
-        self.on_steps(steps, out);
-        QueuedNow::Done
+        let steps = self.backend.submit(&submit);
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
+        QueueEditResult::Done
     }
 
-    fn reword(&mut self, run_id: RunId, text: String, out: &mut Batch) {
+    fn reword(&mut self, run_id: RunId, text: String, out: &mut StepOutput) {
         let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) else { return };
         let payload = json!({
             "status": "prompt_reworded", "text": "A prompt that waited says something else now.", "prompt": text,

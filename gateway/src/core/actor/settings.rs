@@ -2,15 +2,15 @@
 //! a running agent, answered after its answer, and stored only if the agent took them; without an agent they
 //! are stored for its next start and dropped there if refused.
 
-use super::input::{Answered, Keyed, Ticket};
-use super::{Actor, Batch};
+use super::input::{CommandReply, IdempotencyRecord, Ticket};
+use super::{Actor, StepOutput};
 use crate::core::event::EventKind;
-use crate::core::link::{Asking, SetOption};
+use crate::core::link::{AskGuarantee, OptionChange};
 use crate::core::options::Setting;
-use crate::core::request::{SessionNow, SettingResult};
+use crate::core::request::{SessionStatus, SettingResult};
 use crate::core::rows::PermissionMode;
 use crate::core::session::SessionState;
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde_json::json;
@@ -22,8 +22,8 @@ pub(super) const ANSWER_MS: u64 = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PendingOption {
     ticket: Ticket,
-    keyed: Option<Keyed>,
-    option: SetOption,
+    keyed: Option<IdempotencyRecord>,
+    option: OptionChange,
     /// Deadline of the answer, milliseconds since the Unix epoch.
     pub(super) until_ms: u64,
 }
@@ -33,32 +33,32 @@ impl Actor {
         &mut self,
         ticket: Ticket,
         setting: &Setting,
-        keyed: Option<Keyed>,
-        out: &mut Batch,
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
     ) {
         if let Err(refusal) = self.check_setting(setting) {
             out.reply(ticket, Err(refusal));
             return;
         }
         let is_there = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
-        match setting.for_agent() {
+        match setting.option_change() {
             Some(option) if is_there => {
                 let until_ms = out.now_ms.saturating_add(ANSWER_MS);
                 let pending = PendingOption { ticket, keyed, option: option.clone(), until_ms };
                 self.pending_options.push_back(pending);
-                let steps = self.link.set_option(&option);
-                self.mark_link();
-                self.on_steps(steps, out);
+                let steps = self.backend.set_option(&option);
+                self.mark_backend_dirty();
+                self.on_backend_steps(steps, out);
             }
             Some(option) => {
-                self.session.options.keep(&option);
+                self.session.options.store_accepted(&option);
                 let text = format!(
                     "No agent runs now. Its next start asks for the {option}, and drops it if refused."
                 );
                 self.answer_setting(ticket, keyed, Some(SettingResult { is_applied: false, text }), out);
             }
             None => {
-                self.change_own(setting, out);
+                self.apply_own_setting(setting, out);
                 self.answer_setting(ticket, keyed, None, out);
             }
         }
@@ -70,60 +70,60 @@ impl Actor {
         }
         let options = &self.session.options;
         setting.check(options)?;
-        if let Some(text) = setting.for_agent().and_then(|option| options.agent.refusal(&option)) {
+        if let Some(text) = setting.option_change().and_then(|option| options.agent.refusal(&option)) {
             return Err(refused(text));
         }
-        if setting.restarts() { self.may_restart() } else { Ok(()) }
+        if setting.requires_restart() { self.may_restart() } else { Ok(()) }
     }
 
     /// Changes a setting of the gateway itself.
-    fn change_own(&mut self, setting: &Setting, out: &mut Batch) {
-        self.session.options.take(setting, (self.profile.permission, self.profile.non_interactive));
+    fn apply_own_setting(&mut self, setting: &Setting, out: &mut StepOutput) {
+        self.session.options.apply(setting, (self.profile.permission, self.profile.non_interactive));
         if let Setting::Cwd(cwd) = setting {
             self.session.cwd.clone_from(cwd);
         }
         if matches!(setting, Setting::TimeoutS(_) | Setting::Defaults) {
             // A running turn gets the new time limit, counted from its start, as after a restart.
-            self.watch_turn();
+            self.arm_turn_timer();
         }
-        if setting.restarts() {
+        if setting.requires_restart() {
             self.close_lease("started again with other settings", out);
         }
         if matches!(setting, Setting::Permission(_)) {
-            self.report_asking(out);
+            self.report_ask_guarantee(out);
         }
         if matches!(setting, Setting::Permission(_) | Setting::Defaults) {
             if self.session.options.permission != PermissionMode::ApproveAll {
                 self.recall_effects(None, out);
             }
-            self.decide_again(out);
+            self.redecide_permissions(out);
         }
     }
 
     fn answer_setting(
         &self,
         ticket: Ticket,
-        keyed: Option<Keyed>,
+        keyed: Option<IdempotencyRecord>,
         setting: Option<SettingResult>,
-        out: &mut Batch,
+        out: &mut StepOutput,
     ) {
-        let now = SessionNow { setting, ..self.now() };
+        let now = SessionStatus { setting, ..self.status() };
         out.remember(keyed, &now);
-        out.reply(ticket, Ok(Answered::Now(now)));
+        out.reply(ticket, Ok(CommandReply::Session(now)));
     }
 
     /// Applies the agent's answer to a change, and replies to the first caller that waits for it.
     pub(super) fn on_option_answered(
         &mut self,
-        option: &SetOption,
+        option: &OptionChange,
         (is_own, is_taken): (bool, bool),
         text: String,
-        out: &mut Batch,
+        out: &mut StepOutput,
     ) {
         if !is_taken {
-            self.session.options.drop_refused(option);
+            self.session.options.remove_refused(option);
         } else if is_own {
-            self.session.options.keep(option);
+            self.session.options.store_accepted(option);
         }
         let asked = self.pending_options.iter().position(|pending| pending.option == *option);
         let Some(pending) = asked.and_then(|at| self.pending_options.remove(at)) else { return };
@@ -136,13 +136,13 @@ impl Actor {
     }
 
     /// Replies to callers whose deadline has passed.
-    pub(super) fn expire_options(&mut self, out: &mut Batch) {
+    pub(super) fn expire_options(&mut self, out: &mut StepOutput) {
         while let Some(pending) = self.pending_options.pop_front_if(|it| it.until_ms <= out.now_ms) {
             let text = format!(
                 "The agent was asked for the {} and has not answered within {}. If it still takes it, the session \
                  keeps it.",
                 pending.option,
-                span(ANSWER_MS)
+                format_duration(ANSWER_MS)
             );
             let failure = Failure::new(Code::Timeout, text).detail("OPTION_UNANSWERED").origin("agent");
             out.reply(pending.ticket, Err(failure));
@@ -150,7 +150,7 @@ impl Actor {
     }
 
     /// Replies to callers whose agent has ended.
-    pub(super) fn fail_options(&mut self, out: &mut Batch) {
+    pub(super) fn fail_options(&mut self, out: &mut StepOutput) {
         for pending in std::mem::take(&mut self.pending_options) {
             let text =
                 format!("The agent ended before it answered; it was asked for the {}.", pending.option);
@@ -160,24 +160,24 @@ impl Actor {
     }
 
     /// Records whether the agent asks before acting, and reports the loss of that certainty.
-    pub(super) fn on_asking(&mut self, asking: Asking, out: &mut Batch) {
+    pub(super) fn on_ask_guarantee(&mut self, asking: AskGuarantee, out: &mut StepOutput) {
         let before = self.session.options.asking.replace(asking);
         // The backend reports a mode that approves without questions.
-        if asking == Asking::Unknown && before != Some(asking) {
-            self.report_asking(out);
+        if asking == AskGuarantee::Unknown && before != Some(asking) {
+            self.report_ask_guarantee(out);
         }
     }
 
     /// Reports a permission mode that promises questions which the agent may not ask.
-    fn report_asking(&mut self, out: &mut Batch) {
+    fn report_ask_guarantee(&mut self, out: &mut StepOutput) {
         let promises =
             matches!(self.session.options.permission, PermissionMode::Ask | PermissionMode::ApproveReads);
         let text = match self.session.options.asking {
-            Some(Asking::Unknown) if promises => {
+            Some(AskGuarantee::Unknown) if promises => {
                 "This agent may act without asking: no mode in which it asks is known, or none could be set. Files \
                  and commands that it asks the gateway for are asked about."
             }
-            Some(Asking::Never) if promises => {
+            Some(AskGuarantee::Never) if promises => {
                 "This agent is in a mode in which it approves by itself, and may act without asking."
             }
             _ => return,

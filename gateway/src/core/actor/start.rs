@@ -1,8 +1,8 @@
 //! First step of an actor, and deadlines while its agent is out of reach.
 
-use super::turn::RunEnd;
-use super::{Act, Actor, Batch};
-use crate::core::recovery::{self, Mend, Step};
+use super::turn::RunOutcome;
+use super::{Actor, ActorEffect, StepOutput};
+use crate::core::recovery::{self, RecoveryAction, Repair};
 use crate::core::rows::RunMode;
 use crate::core::run::{RunEvent, RunState};
 use crate::core::session::{SessionEvent, SessionState};
@@ -12,45 +12,47 @@ use acp_shared::codes::Code;
 impl Actor {
     /// Records that the saved backend state could not be restored, so further output of this process cannot
     /// be parsed.
-    pub(crate) fn lose_link(&mut self) {
-        self.link_lost = true;
+    pub(crate) fn mark_backend_state_lost(&mut self) {
+        self.backend_state_lost = true;
     }
 
     /// First step of a restored actor: resumes according to the recovery plan for its rows.
-    pub(super) fn on_started(&mut self, out: &mut Batch) {
+    pub(super) fn on_started(&mut self, out: &mut StepOutput) {
         if self.session.state == SessionState::Cancelling {
             self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
         }
         if self.current().is_some() {
             self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
-            self.watch_turn();
+            self.arm_turn_timer();
         }
-        match recovery::step(self.found()) {
+        match recovery::recovery_action(self.recovery_facts()) {
             // A queued prompt is a reason to retry after an error.
-            Step::Start if self.session.state == SessionState::Error => {
+            RecoveryAction::Start if self.session.state == SessionState::Error => {
                 self.session_event(SessionEvent::Retried, out);
             }
-            Step::Rest | Step::Start | Step::Attach => {}
-            Step::SpawnAgain | Step::Open => self.timers.init_ms = Some(out.now_ms + self.profile.init_ms),
-            Step::Continue => self.await_agent(out),
-            Step::Drain if self.session.state == SessionState::Closed => {
+            RecoveryAction::Rest | RecoveryAction::Start | RecoveryAction::Attach => {}
+            RecoveryAction::SpawnAgain | RecoveryAction::Open => {
+                self.timers.init_ms = Some(out.now_ms + self.profile.init_ms)
+            }
+            RecoveryAction::Continue => self.arm_reconcile_timer(out),
+            RecoveryAction::Drain if self.session.state == SessionState::Closed => {
                 self.close_lease("session closed", out)
             }
-            Step::Drain => self.await_agent(out),
-            Step::GiveUp => self.end_runs_without_lease(out),
-            Step::Mend(mend) => self.mend(mend, out),
+            RecoveryAction::Drain => self.arm_reconcile_timer(out),
+            RecoveryAction::GiveUp => self.end_runs_without_lease(out),
+            RecoveryAction::Repair(repair) => self.repair_rows(repair, out),
         }
-        if std::mem::take(&mut self.link_lost) && self.lease.is_some() {
-            self.on_link_lost(out);
+        if std::mem::take(&mut self.backend_state_lost) && self.lease.is_some() {
+            self.on_backend_state_lost(out);
         }
-        self.perform_again(out);
+        self.resume_agent_requests(out);
     }
 
     /// Facts from the rows that select the recovery step.
-    fn found(&self) -> recovery::Rows {
+    fn recovery_facts(&self) -> recovery::RecoveryFacts {
         let waits =
             |mode: RunMode| self.runs.iter().any(|run| run.state == RunState::Queued && run.mode == mode);
-        recovery::Rows {
+        recovery::RecoveryFacts {
             state: self.session.state,
             lease: self.lease.as_ref().map(|lease| lease.row.usage),
             running: self.current().is_some(),
@@ -60,25 +62,26 @@ impl Actor {
     }
 
     /// Repairs a combination of rows that no transaction of the gateway produces.
-    fn mend(&mut self, mend: Mend, out: &mut Batch) {
-        out.acts.push(Act::Note(format!("the rows contradict each other and are mended: {mend:?}")));
-        match mend {
-            Mend::CancelRuns => {
+    fn repair_rows(&mut self, repair: Repair, out: &mut StepOutput) {
+        out.effects
+            .push(ActorEffect::Log(format!("the rows contradict each other and are mended: {repair:?}")));
+        match repair {
+            Repair::CancelRuns => {
                 for run_id in self.runs.iter().map(|run| run.run_id).collect::<Vec<_>>() {
-                    self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+                    self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
                 }
                 self.close_lease("session closed", out);
             }
-            Mend::Idle => {
+            Repair::Idle => {
                 self.session_event(SessionEvent::TurnEnded, out);
                 if self.lease.is_none() {
                     self.end_runs_without_lease(out);
                 }
             }
-            Mend::FailRun => {
+            Repair::FailRun => {
                 let failure = Failure::of(Code::Uncertain).detail("UNCERTAIN").origin("gateway");
                 if let Some(run_id) = self.current_id() {
-                    self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
+                    self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out);
                 }
                 self.close_lease("a turn that is in no state to run", out);
             }
@@ -87,7 +90,7 @@ impl Actor {
 
     /// Invalidates the look-up after each step, since programs are installed and directories moved at any
     /// time. A start that waits for its look-up has the time limit for opening a session.
-    pub(super) fn watch_lookup(&mut self, out: &Batch) {
+    pub(super) fn arm_lookup_timer(&mut self, out: &StepOutput) {
         self.profile.is_looked_up = false;
         if self.awaits_lookup() {
             self.timers.init_ms.get_or_insert(out.now_ms + self.profile.init_ms);
@@ -97,7 +100,7 @@ impl Actor {
     }
 
     /// Arms the deadline after which a running turn fails if its agent stays out of reach.
-    pub(super) fn await_agent(&mut self, out: &Batch) {
+    pub(super) fn arm_reconcile_timer(&mut self, out: &StepOutput) {
         if self.current().is_some() && self.timers.reconcile_ms.is_none() {
             self.timers.reconcile_ms = Some(out.now_ms + self.limits.reconcile_ms);
         }

@@ -1,15 +1,15 @@
 //! Commands, the queue of runs, and the lifecycle of a turn.
 
 use super::ask::MESSAGE_BYTES_MAX;
-use super::input::{Answered, Command, Keyed, Ticket};
-use super::{Actor, Batch};
-use crate::core::effect::{Caps, Write};
+use super::input::{ActorCommand, CommandReply, IdempotencyRecord, Ticket};
+use super::{Actor, StepOutput};
+use crate::core::effect::{SessionLimits, Write};
 use crate::core::event::{self, EventKind};
 use crate::core::files;
-use crate::core::link::Submit;
-use crate::core::moves::Move;
-use crate::core::request::{Cancelled, PromptAccepted, PromptRequest};
-use crate::core::rows::{RunMode, RunRow, Without};
+use crate::core::link::SubmitParams;
+use crate::core::moves::Transition;
+use crate::core::request::{CancelResult, PromptAccepted, PromptRequest};
+use crate::core::rows::{AutoResolution, RunMode, RunRow};
 use crate::core::run::{RunEvent, RunState};
 use crate::core::session::{SessionEvent, SessionState};
 use crate::error::Failure;
@@ -21,24 +21,26 @@ impl Actor {
     pub(super) fn on_command(
         &mut self,
         ticket: Ticket,
-        command: Command,
-        keyed: Option<Keyed>,
-        out: &mut Batch,
+        command: ActorCommand,
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
     ) {
         let result = match command {
-            Command::Prompt { run_id, request, key, caps } => {
+            ActorCommand::Prompt { run_id, request, key, caps } => {
                 self.on_prompt((run_id, request, key), caps, keyed, out)
             }
-            Command::Cancel(run) => Ok(self.on_cancel(run, keyed, out)),
-            Command::Queued { run_id, change } => self.on_queued(run_id, change, keyed, out),
-            Command::Close(request) => Ok(self.on_close(&request, keyed, out)),
-            Command::Expire { expiry, seen_ms, closes } => Ok(self.on_expire(&expiry, seen_ms, closes, out)),
-            Command::NewConversation => self.on_new_conversation(keyed, out),
-            Command::Set(setting) => {
+            ActorCommand::Cancel(run) => Ok(self.on_cancel(run, keyed, out)),
+            ActorCommand::Queued { run_id, change } => self.on_queued(run_id, change, keyed, out),
+            ActorCommand::Close(request) => Ok(self.on_close(&request, keyed, out)),
+            ActorCommand::Expire { expiry, seen_ms, closes } => {
+                Ok(self.on_expire(&expiry, seen_ms, closes, out))
+            }
+            ActorCommand::NewConversation => self.on_new_conversation(keyed, out),
+            ActorCommand::Set(setting) => {
                 self.on_setting(ticket, &setting, keyed, out);
                 return;
             }
-            Command::AnswerPermission { permission_id, option_id, by } => {
+            ActorCommand::AnswerPermission { permission_id, option_id, by } => {
                 self.on_answer_permission(&permission_id, (&option_id, &by), keyed, out)
             }
         };
@@ -48,38 +50,38 @@ impl Actor {
     fn on_prompt(
         &mut self,
         (run_id, request, key): (RunId, PromptRequest, IdempotencyKey),
-        caps: Option<Box<Caps>>,
-        keyed: Option<Keyed>,
-        out: &mut Batch,
-    ) -> Result<Answered, Failure> {
+        caps: Option<Box<SessionLimits>>,
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
+    ) -> Result<CommandReply, Failure> {
         self.check_prompt(&request)?;
         out.writes.extend(caps.map(|caps| Write::Wake(*caps)));
         if request.new_conversation {
-            self.forget_conversation(out);
+            self.reset_conversation(out);
         }
         let after_seq = self.session.last_session_seq;
-        let steers = request.mode == RunMode::Steer && self.current().is_some() && self.link.can_steer();
+        let steers = request.mode == RunMode::Steer && self.current().is_some() && self.backend.can_steer();
         let mode = if steers { RunMode::Steer } else { RunMode::Prompt };
         let payload =
             event::prompt_payload(&request.text, mode, &request.author, request.asked_in.as_deref());
         let mut run = self.new_run(run_id, mode, request, key, out.now_ms);
         out.run(&run);
         out.event(&mut self.session, Some(&mut run), EventKind::Prompt, payload);
-        out.moves.push(Move::run(None, None, &run));
+        out.transitions.push(Transition::run(None, None, &run));
         self.session.last_activity_at_ms = out.now_ms;
         let queued_behind = self.runs.iter().filter(|run| run.mode == RunMode::Prompt).count() as u64;
-        let submit = Submit { run_id, text: run.text.clone(), files: run.files.clone(), steer: true };
+        let submit = SubmitParams { run_id, text: run.text.clone(), files: run.files.clone(), steer: true };
         self.runs.push_back(run);
         if steers {
-            let steps = self.link.submit(&submit);
-            self.on_steps(steps, out);
+            let steps = self.backend.submit(&submit);
+            self.on_backend_steps(steps, out);
         } else if self.session.state == SessionState::Error {
             self.session_event(SessionEvent::Retried, out);
         }
         out.writes.push(Write::TouchBindings { at_ms: out.now_ms });
         let accepted = PromptAccepted { run_id, after_seq, queued_behind, steered: steers };
         out.remember(keyed, &accepted);
-        Ok(Answered::Prompt(accepted))
+        Ok(CommandReply::Prompt(accepted))
     }
 
     fn check_prompt(&self, request: &PromptRequest) -> Result<(), Failure> {
@@ -136,7 +138,7 @@ impl Actor {
             mode,
             state: RunState::Queued,
             text: request.text,
-            files: files::kept(&request.files),
+            files: files::serialize_files(&request.files),
             author: request.author,
             interactive: request.interactive,
             requester_message_id: request.requester_message_id,
@@ -158,7 +160,7 @@ impl Actor {
     }
 
     /// Starts the next queued run if the session is idle; starts the agent first if necessary.
-    pub(super) fn start_next(&mut self, out: &mut Batch) {
+    pub(super) fn start_next(&mut self, out: &mut StepOutput) {
         if !self.wants_start() {
             return;
         }
@@ -168,7 +170,7 @@ impl Actor {
                 return;
             }
             if let Some(failure) = self.profile.refused.clone() {
-                self.fault(&failure, out);
+                self.fail_session(&failure, out);
                 return;
             }
             if !self.profile.is_looked_up {
@@ -188,18 +190,22 @@ impl Actor {
             return;
         };
         run.started_at_ms = Some(out.now_ms);
-        out.moves.push(Move::run(Some(from), Some(RunEvent::Started), &run));
+        out.transitions.push(Transition::run(Some(from), Some(RunEvent::Started), &run));
         out.run(&run);
-        let submit =
-            Submit { run_id: run.run_id, text: run.text.clone(), files: run.files.clone(), steer: false };
+        let submit = SubmitParams {
+            run_id: run.run_id,
+            text: run.text.clone(),
+            files: run.files.clone(),
+            steer: false,
+        };
         self.runs.push_front(run);
         self.session_event(SessionEvent::TurnStarted, out);
         self.session.last_error = None;
         self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
-        self.watch_turn();
-        let steps = self.link.submit(&submit);
-        self.mark_link();
-        self.on_steps(steps, out);
+        self.arm_turn_timer();
+        let steps = self.backend.submit(&submit);
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
     }
 
     pub(super) fn next_prompt(&self) -> Option<usize> {
@@ -207,11 +213,11 @@ impl Actor {
     }
 
     /// Ends a run and appends its final event. If it was the running one, the session becomes idle.
-    pub(super) fn end_run(&mut self, run_id: RunId, how: RunEvent, end: RunEnd, out: &mut Batch) {
+    pub(super) fn end_run(&mut self, run_id: RunId, how: RunEvent, end: RunOutcome, out: &mut StepOutput) {
         let Some(at) = self.runs.iter().position(|run| run.run_id == run_id) else { return };
         let was_running = self.current_id() == Some(run_id);
         if was_running {
-            self.settle_asks(Some(run_id), Without::TurnEnded, out);
+            self.resolve_all_requests(Some(run_id), AutoResolution::TurnEnded, out);
         }
         let Some(mut run) = self.runs.remove(at) else { return };
         let Some(from) = out.run_event(&mut run, how) else {
@@ -221,13 +227,13 @@ impl Actor {
         self.session.options.grants.end_run(run_id);
         run.ended_at_ms = Some(out.now_ms);
         let (kind, payload) = match end {
-            RunEnd::Stopped { stop_reason, usage, result } => {
+            RunOutcome::Stopped { stop_reason, usage, result } => {
                 run.usage = usage.as_ref().map(ToString::to_string);
                 let payload = done_payload(&stop_reason, usage, result);
                 run.stop_reason = Some(stop_reason);
                 (EventKind::Done, payload)
             }
-            RunEnd::Failed(failure) => {
+            RunOutcome::Failed(failure) => {
                 let payload = serde_json::to_string(&failure).unwrap_or_default();
                 run.error = Some(failure);
                 (EventKind::Error, payload)
@@ -235,7 +241,7 @@ impl Actor {
         };
         out.event(&mut self.session, Some(&mut run), kind, payload);
         out.run(&run);
-        out.moves.push(Move::run(Some(from), Some(how), &run));
+        out.transitions.push(Transition::run(Some(from), Some(how), &run));
         self.session.last_activity_at_ms = out.now_ms;
         out.run_ended = true;
         if was_running {
@@ -252,60 +258,65 @@ impl Actor {
     }
 
     /// Ends a cancelled run: as cancelled, unless it is marked to fail (see `ask`).
-    pub(super) fn end_stopped(&mut self, run_id: RunId, out: &mut Batch) {
-        match self.doomed() {
-            Some(failure) => self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out),
-            None => self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out),
+    pub(super) fn finish_cancelled(&mut self, run_id: RunId, out: &mut StepOutput) {
+        match self.pending_failure() {
+            Some(failure) => self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out),
+            None => self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out),
         }
     }
 
     /// Failure recorded for the running run, to be applied once its agent has stopped.
-    pub(super) fn doomed(&self) -> Option<Failure> {
+    pub(super) fn pending_failure(&self) -> Option<Failure> {
         self.current().and_then(|run| run.error.clone())
     }
 
     /// Fails all queued runs.
-    pub(super) fn fail_queue(&mut self, failure: &Failure, out: &mut Batch) {
+    pub(super) fn fail_queue(&mut self, failure: &Failure, out: &mut StepOutput) {
         let waiting: Vec<RunId> =
             self.runs.iter().filter(|run| run.state == RunState::Queued).map(|run| run.run_id).collect();
         for run_id in waiting {
-            self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure.clone()), out);
+            self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure.clone()), out);
         }
     }
 
-    fn on_cancel(&mut self, wanted: Option<RunId>, keyed: Option<Keyed>, out: &mut Batch) -> Answered {
+    fn on_cancel(
+        &mut self,
+        wanted: Option<RunId>,
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
+    ) -> CommandReply {
         let first = self.runs.front().map(|run| run.run_id);
         let run_id = wanted.or(first).filter(|id| self.runs.iter().any(|run| run.run_id == *id));
         let state = run_id.map(|run_id| {
             if self.current_id() == Some(run_id) {
                 self.cancel_current(run_id, out);
             } else {
-                self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);
+                self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
             }
             let still = self.runs.iter().find(|run| run.run_id == run_id).map(|run| run.state);
             still.unwrap_or(RunState::Cancelled)
         });
-        let cancelled = Cancelled { run_id, state };
+        let cancelled = CancelResult { run_id, state };
         out.remember(keyed, &cancelled);
-        Answered::Cancel(cancelled)
+        CommandReply::Cancel(cancelled)
     }
 
-    /// Asks the agent once to stop the running turn; its open requests are settled as cancelled.
-    pub(super) fn cancel_current(&mut self, run_id: RunId, out: &mut Batch) {
+    /// Asks the agent once to stop the running turn; its open requests are resolved as cancelled.
+    pub(super) fn cancel_current(&mut self, run_id: RunId, out: &mut StepOutput) {
         if self.session.state != SessionState::Running {
             return;
         }
         self.session_event(SessionEvent::CancelAsked, out);
         self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
         // ACP: the cancel first, then `cancelled` for open permission requests.
-        let steps = self.link.cancel(run_id);
-        self.mark_link();
-        self.on_steps(steps, out);
-        self.settle_asks(Some(run_id), Without::Cancel, out);
+        let steps = self.backend.cancel(run_id);
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
+        self.resolve_all_requests(Some(run_id), AutoResolution::Cancel, out);
     }
 
     /// Arms the time limit of the running turn (handled in `agent`).
-    pub(super) fn watch_turn(&mut self) {
+    pub(super) fn arm_turn_timer(&mut self) {
         let seconds = self.session.options.timeout_s;
         let limit_ms = seconds.map_or(self.limits.turn_ms, |seconds| seconds.saturating_mul(1_000));
         let started = self.current().and_then(|run| run.started_at_ms);
@@ -314,22 +325,26 @@ impl Actor {
 
     /// Applies an event to the session's state. Callers check the state first: a pair that the transition
     /// table lacks changes nothing and is logged as an error.
-    pub(super) fn session_event(&mut self, event: SessionEvent, out: &mut Batch) {
+    pub(super) fn session_event(&mut self, event: SessionEvent, out: &mut StepOutput) {
         let from = self.session.state;
         let Ok(to) = from.on(event) else {
-            out.moves.push(Move::Refused { run_id: None, from: from.as_str(), event: event.as_str() });
+            out.transitions.push(Transition::Refused {
+                run_id: None,
+                from: from.as_str(),
+                event: event.as_str(),
+            });
             return;
         };
         self.session.state = to;
         let code = self.session.last_error.as_ref().map(|failure| failure.code);
         let code = code.filter(|_| event == SessionEvent::Faulted);
-        out.moves.push(Move::Session { from, event, to, code });
+        out.transitions.push(Transition::Session { from, event, to, code });
     }
 }
 
 /// Outcome of a run.
 #[derive(Debug, Clone)]
-pub(super) enum RunEnd {
+pub(super) enum RunOutcome {
     /// With a stop reason.
     Stopped {
         /// Stop reason of ACP, or one of the gateway's own.
@@ -343,7 +358,7 @@ pub(super) enum RunEnd {
     Failed(Failure),
 }
 
-impl RunEnd {
+impl RunOutcome {
     pub(super) fn cancelled() -> Self {
         Self::Stopped { stop_reason: "cancelled".to_owned(), usage: None, result: None }
     }

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-const PACE: Pace = Pace { idle_ms: 750, interval_ms: 1_000 };
+const PACE: UpdateRate = UpdateRate { idle_ms: 750, interval_ms: 1_000 };
 
 fn style() -> Style {
     Style {
-        limit: Limit::new(Unit::Utf16, 400),
+        limit: MessageLimit::new(Unit::Utf16, 400),
         output_chars_max: 24_000,
         line_chars_max: 320,
         separator: Separator::Space,
@@ -20,7 +20,7 @@ fn style() -> Style {
         footer: false,
         files: None,
         verbosity: None,
-        shows: crate::core::project::Shows::default(),
+        shows: crate::core::project::ChannelFeatures::default(),
     }
 }
 
@@ -42,7 +42,7 @@ struct Scene {
     now: u64,
     seq: u64,
     /// Acts with their times.
-    done: Vec<(u64, Act)>,
+    done: Vec<(u64, CardUpdate)>,
 }
 
 impl Scene {
@@ -69,15 +69,15 @@ impl Scene {
 
     /// Advances the clock; all acts that fall due succeed at once.
     fn wait(&mut self, ms: u64) -> &mut Self {
-        self.wait_with(ms, |_| Came::Shown { message_id: "m".to_owned() })
+        self.wait_with(ms, |_| CardUpdateResult::Shown { message_id: "m".to_owned() })
     }
 
-    fn wait_with(&mut self, ms: u64, mut came: impl FnMut(&Act) -> Came) -> &mut Self {
+    fn wait_with(&mut self, ms: u64, mut came: impl FnMut(&CardUpdate) -> CardUpdateResult) -> &mut Self {
         let until = self.now + ms;
         while let Some(at) = self.card.due_at().filter(|at| *at <= until) {
             self.now = self.now.max(at);
-            if let Some(act) = self.card.act(self.now) {
-                self.card.came(self.now, came(&act));
+            if let Some(act) = self.card.next_update(self.now) {
+                self.card.handle_result(self.now, came(&act));
                 self.done.push((self.now, act));
             }
         }
@@ -89,14 +89,14 @@ impl Scene {
         self.done
             .iter()
             .map(|(at, act)| match act {
-                Act::Post { text, .. } | Act::Edit { text, .. } => (*at, text.as_str()),
+                CardUpdate::Post { text, .. } | CardUpdate::Edit { text, .. } => (*at, text.as_str()),
             })
             .collect()
     }
 }
 
 #[test]
-fn c01_changes_are_gathered_and_never_in_the_middle_of_a_phrase() {
+fn changes_are_gathered_and_never_in_the_middle_of_a_phrase() {
     let mut it = Scene::new(true);
     it.say("I will look at").wait(5_000);
     assert_eq!(it.texts(), [(1_000, "Working")], "a phrase that goes on is not shown, however long it takes");
@@ -109,7 +109,7 @@ fn c01_changes_are_gathered_and_never_in_the_middle_of_a_phrase() {
 }
 
 #[test]
-fn c01_what_comes_without_an_end_is_shown_word_by_word_in_bounds() {
+fn what_comes_without_an_end_is_shown_word_by_word_in_bounds() {
     let mut it = Scene::new(true);
     for _ in 0..200 {
         it.say("word ").wait(100);
@@ -124,12 +124,12 @@ fn c01_what_comes_without_an_end_is_shown_word_by_word_in_bounds() {
 }
 
 #[test]
-fn c01_two_changes_are_an_interval_apart_and_the_newest_wins() {
+fn two_changes_are_an_interval_apart_and_the_newest_wins() {
     let mut it = Scene::new(true);
     it.say("One. ").wait(1_000).say("Two. ").say("Three. ").wait(500).say("Four. ").wait(5_000);
     let want = [(1_000, "Working\n\nOne."), (2_000, "Working\n\nOne. Two. Three. Four.")];
     assert_eq!(it.texts(), want);
-    assert!(matches!(&it.done[1].1, Act::Edit { message_id, .. } if message_id == "m"));
+    assert!(matches!(&it.done[1].1, CardUpdate::Edit { message_id, .. } if message_id == "m"));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_quick_turn_has_no_card_and_a_quiet_one_says_that_it_works() {
     let mut it = Scene::new(true);
     it.say("Quick.").wait(999);
     assert_eq!(it.done, []);
-    assert_eq!(it.card.fold(), None);
+    assert_eq!(it.card.closing_edit(), None);
     let mut it = Scene::new(true);
     it.wait(60_000);
     assert_eq!(it.texts(), [(1_000, "Working")]);
@@ -159,8 +159,9 @@ fn the_first_line_says_what_goes_on() {
         ]
     );
     it.push(EventKind::Done, json!({"stop_reason": "end_turn"}));
-    let folded = Act::Edit { message_id: "m".to_owned(), text: "Done: 1 tool call (1 read)".to_owned() };
-    assert_eq!(it.card.fold(), Some(folded));
+    let folded =
+        CardUpdate::Edit { message_id: "m".to_owned(), text: "Done: 1 tool call (1 read)".to_owned() };
+    assert_eq!(it.card.closing_edit(), Some(folded));
 }
 
 /// With one of two questions answered, the agent still waits for a person, and no activity is shown.
@@ -212,21 +213,21 @@ fn a_long_run_is_kept_in_bounds() {
 }
 
 #[test]
-fn c07_a_message_that_was_deleted_is_posted_anew_and_not_for_ever() {
+fn a_message_that_was_deleted_is_posted_anew_and_not_for_ever() {
     let mut it = Scene::new(true);
     it.say("One. ").wait(2_000);
     for n in 2..10 {
         it.say(&format!("Sentence {n}. ")).wait_with(5_000, |act| match act {
-            Act::Edit { .. } => Came::Gone,
-            Act::Post { .. } => Came::Shown { message_id: "m".to_owned() },
+            CardUpdate::Edit { .. } => CardUpdateResult::Gone,
+            CardUpdate::Post { .. } => CardUpdateResult::Shown { message_id: "m".to_owned() },
         });
     }
     let posts: Vec<u32> = it
         .done
         .iter()
         .filter_map(|(_, act)| match act {
-            Act::Post { number, .. } => Some(*number),
-            Act::Edit { .. } => None,
+            CardUpdate::Post { number, .. } => Some(*number),
+            CardUpdate::Edit { .. } => None,
         })
         .collect();
     assert_eq!(posts, [0, 1, 2]);
@@ -234,18 +235,21 @@ fn c07_a_message_that_was_deleted_is_posted_anew_and_not_for_ever() {
 }
 
 #[test]
-fn c07_where_nothing_can_be_changed_lines_are_messages_and_text_is_not_repeated() {
+fn where_nothing_can_be_changed_lines_are_messages_and_text_is_not_repeated() {
     let mut it = Scene::new(false);
     it.say("Looking. ").tool("a", "pending").wait(2_000).tool("a", "completed").tool("b", "failed");
     it.wait(1_000).say("Found it. ").wait(60_000);
     let texts = it.texts();
     assert_eq!(texts[0], (1_000, "[read] a"));
     assert_eq!(texts[1..], [(6_000, "[read] a: done\n[read] b: failed")]);
-    let numbers: Vec<&Act> = it.done.iter().map(|(_, act)| act).collect();
-    assert!(matches!(numbers[..], [Act::Post { number: 0, .. }, Act::Post { number: 1, .. }]), "{numbers:?}");
-    assert_eq!(it.card.fold(), None);
+    let numbers: Vec<&CardUpdate> = it.done.iter().map(|(_, act)| act).collect();
+    assert!(
+        matches!(numbers[..], [CardUpdate::Post { number: 0, .. }, CardUpdate::Post { number: 1, .. }]),
+        "{numbers:?}"
+    );
+    assert_eq!(it.card.closing_edit(), None);
     // After a restart, the lines are not posted again.
-    let mut again = Card::new(style(), PACE, false, Some(it.card.known().clone()), 0);
+    let mut again = Card::new(style(), PACE, false, Some(it.card.record().clone()), 0);
     again.push(0, &row(2, EventKind::ToolCall, json!({"toolCallId": "a", "title": "a"})));
     assert_eq!(again.due_at(), None);
 }
@@ -253,28 +257,28 @@ fn c07_where_nothing_can_be_changed_lines_are_messages_and_text_is_not_repeated(
 #[test]
 fn what_was_not_shown_is_tried_again_with_the_newest_text() {
     let mut it = Scene::new(true);
-    it.say("One. ").wait_with(1_000, |_| Came::Later { after_ms: Some(7_000) });
+    it.say("One. ").wait_with(1_000, |_| CardUpdateResult::Retry { after_ms: Some(7_000) });
     it.say("Two. ").wait(6_999);
     assert_eq!(it.done.len(), 1);
     it.wait(1);
     assert_eq!(it.texts()[1], (8_000, "Working\n\nOne. Two."));
     // The first attempt may have been posted after all, so its number is reused.
-    assert!(matches!(it.done[1].1, Act::Post { number: 0, .. }));
+    assert!(matches!(it.done[1].1, CardUpdate::Post { number: 0, .. }));
     it.wait(5_000);
     assert!(
-        matches!(&it.done[2].1, Act::Edit { text, .. } if text == "Working\n\nOne. Two."),
+        matches!(&it.done[2].1, CardUpdate::Edit { text, .. } if text == "Working\n\nOne. Two."),
         "{:?}",
         it.done
     );
     assert_eq!(it.done.len(), 3);
     // The retry delay grows.
     for _ in 0..4 {
-        it.say("More. ").wait_with(120_000, |_| Came::Later { after_ms: None });
+        it.say("More. ").wait_with(120_000, |_| CardUpdateResult::Retry { after_ms: None });
     }
     let times: Vec<u64> = it.done[3..].iter().map(|(at, _)| *at).collect();
     let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps[..6], [1_000, 2_000, 4_000, 8_000, 16_000, 30_000]);
-    it.wait_with(60_000, |_| Came::Never);
+    it.wait_with(60_000, |_| CardUpdateResult::Rejected);
     assert_eq!(it.card.due_at(), None);
 }
 
@@ -283,39 +287,46 @@ fn what_was_not_shown_is_tried_again_with_the_newest_text() {
 fn a_card_that_is_made_again_says_the_same() {
     let mut it = Scene::new(true);
     it.say("One. ").tool("a", "pending").say("Two. ").wait(5_000);
-    let known = it.card.known().clone();
+    let known = it.card.record().clone();
     let mut again =
         Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
     again.say("One. ").tool("a", "pending").say("Two. ").wait(5_000);
     assert_eq!(again.texts().last().unwrap().1, it.texts().last().unwrap().1);
-    assert!(matches!(again.done[0].1, Act::Edit { .. }), "{:?}", again.done);
+    assert!(matches!(again.done[0].1, CardUpdate::Edit { .. }), "{:?}", again.done);
 }
 
 /// A crashed process may have posted the card with an older text: it is posted under the same number and then
 /// edited.
 #[test]
 fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
-    let known = Known { message_id: None, number: 0, through: 0, posted_at_ms: None };
+    let known = CardRecord { message_id: None, number: 0, through: 0, posted_at_ms: None };
     let mut it =
         Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
     it.say("One. ").wait(5_000);
-    assert!(matches!(it.done[0].1, Act::Post { number: 0, .. }), "{:?}", it.done);
-    assert!(matches!(&it.done[1].1, Act::Edit { text, .. } if text == "Working\n\nOne."), "{:?}", it.done);
+    assert!(matches!(it.done[0].1, CardUpdate::Post { number: 0, .. }), "{:?}", it.done);
+    assert!(
+        matches!(&it.done[1].1, CardUpdate::Edit { text, .. } if text == "Working\n\nOne."),
+        "{:?}",
+        it.done
+    );
     assert_eq!(it.done.len(), 2);
     // The run has ended by then: the card is searched for, and folded.
-    let known = Known { message_id: None, number: 0, through: 0, posted_at_ms: None };
+    let known = CardRecord { message_id: None, number: 0, through: 0, posted_at_ms: None };
     let mut card = Card::new(style(), PACE, true, Some(known), 0);
     card.push(0, &row(1, EventKind::Done, json!({"stop_reason": "end_turn"})));
-    assert_eq!(card.fold(), None);
-    card.is_found("7".to_owned());
-    assert_eq!(card.fold(), Some(Act::Edit { message_id: "7".to_owned(), text: "Done".to_owned() }));
+    assert_eq!(card.closing_edit(), None);
+    card.set_message_id("7".to_owned());
+    assert_eq!(
+        card.closing_edit(),
+        Some(CardUpdate::Edit { message_id: "7".to_owned(), text: "Done".to_owned() })
+    );
 }
 
 proptest! {
     /// For all inputs and outcomes: edits keep their interval, texts keep their limit, and once no attempt
     /// fails any more, everything up to the last complete sentence is shown.
     #[test]
-    fn c01_any_run_is_shown_in_bounds(
+    fn any_run_is_shown_in_bounds(
         steps in prop::collection::vec((0u8..5, "[a-z .\n`é]{0,40}", 0u64..3_000, 0u8..8), 0..40),
         can_edit in any::<bool>(),
     ) {
@@ -327,10 +338,10 @@ proptest! {
                 _ => it.say(&text),
             };
             it.wait_with(ms, |act| match fault {
-                0 => Came::Later { after_ms: None },
-                1 => Came::Later { after_ms: Some(ms + 500) },
-                2 if matches!(act, Act::Edit { .. }) => Came::Gone,
-                _ => Came::Shown { message_id: "m".to_owned() },
+                0 => CardUpdateResult::Retry { after_ms: None },
+                1 => CardUpdateResult::Retry { after_ms: Some(ms + 500) },
+                2 if matches!(act, CardUpdate::Edit { .. }) => CardUpdateResult::Gone,
+                _ => CardUpdateResult::Shown { message_id: "m".to_owned() },
             });
         }
         it.say(" The end.\n").wait(200_000);

@@ -3,10 +3,10 @@
 //!
 //! Owners of a session are the person who spawned it (the first one bound to it) and everyone bound to it
 //! now. The operator runs the gateway; each channel decides who of its users that is
-//! ([`crate::channel::Channel::standing`]). No source document has a key for further administrators, so none
-//! exists.
+//! ([`crate::channel::ChannelAdapter::author_role`]). No source document has a key for further
+//! administrators, so none exists.
 
-use super::{Act, Command};
+use super::{ChatCommand, SessionAction};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub(crate) const SYSTEM: &str = "system";
 /// Rights of a requester beyond their own sessions and bindings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum RequesterRole {
     /// Runs the gateway; may do everything.
     Operator,
     /// User of the channel; no further rights.
@@ -29,7 +29,7 @@ pub enum Standing {
 /// Permission requests that a requester may answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Approves {
+pub enum ApprovalScope {
     /// Requests of agents in their own sessions.
     #[default]
     Own,
@@ -45,14 +45,14 @@ pub(crate) struct Requester<'a> {
     /// Name verified by the channel; empty if unknown, in which case the requester owns nothing.
     pub(crate) name: &'a str,
     /// Rights beyond their own sessions and bindings.
-    pub(crate) standing: Standing,
+    pub(crate) role: RequesterRole,
     /// Permission requests that the requester may answer.
-    pub(crate) approves: Approves,
+    pub(crate) approves: ApprovalScope,
 }
 
 /// Requirement of a command on the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum AccessRequirement {
     /// None; lists are limited to the requester's own sessions.
     Anyone,
     /// Owner of the session.
@@ -65,7 +65,7 @@ pub(crate) enum Who {
     Focus,
 }
 
-impl Who {
+impl AccessRequirement {
     /// Description for the manual.
     #[cfg(test)]
     pub(crate) const fn as_str(self) -> &'static str {
@@ -81,33 +81,33 @@ impl Who {
 
 /// Owners of the session and the bindings that a command concerns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Belongs {
+pub(crate) struct Ownership {
     /// Owners of the session.
     pub(crate) session: Vec<String>,
     /// Creators of the bindings that change.
     pub(crate) bindings: Vec<String>,
 }
 
-impl Command {
+impl ChatCommand {
     /// Requirement on the requester of this command.
-    pub(crate) const fn who(&self) -> Who {
+    pub(crate) const fn required_access(&self) -> AccessRequirement {
         match self {
             Self::On { act, .. } => match act {
-                Act::Cancel
-                | Act::CancelRun(_)
-                | Act::Drop(_)
-                | Act::SteerRun(_)
-                | Act::Steer(_)
-                | Act::Close { .. }
-                | Act::New
-                | Act::Status
-                | Act::Set(_)
-                | Act::Permissions => Who::Owner,
-                Act::Answer(_) => Who::Approver,
+                SessionAction::Cancel
+                | SessionAction::CancelRun(_)
+                | SessionAction::Drop(_)
+                | SessionAction::SteerRun(_)
+                | SessionAction::Steer(_)
+                | SessionAction::Close { .. }
+                | SessionAction::New
+                | SessionAction::Status
+                | SessionAction::Set(_)
+                | SessionAction::Permissions => AccessRequirement::Owner,
+                SessionAction::Answer(_) => AccessRequirement::Approver,
             },
-            Self::Focus(_) => Who::Focus,
+            Self::Focus(_) => AccessRequirement::Focus,
             Self::Unfocus | Self::Window { change: Some(_), .. } | Self::Verbosity { change: Some(_) } => {
-                Who::Binder
+                AccessRequirement::Binder
             }
             Self::Window { change: None, .. }
             | Self::Verbosity { change: None }
@@ -117,19 +117,19 @@ impl Command {
             | Self::Doctor
             | Self::Install
             | Self::Help
-            | Self::Misused { .. } => Who::Anyone,
+            | Self::Misused { .. } => AccessRequirement::Anyone,
         }
     }
 }
 
 impl Requester<'_> {
-    fn is(&self, name: &str) -> bool {
+    fn has_name(&self, name: &str) -> bool {
         !self.name.is_empty() && self.name == name
     }
 
     /// True if the requester owns something with these owners, or is the operator.
     pub(crate) fn owns(&self, owners: &[String]) -> bool {
-        self.standing == Standing::Operator || owners.iter().any(|owner| self.is(owner))
+        self.role == RequesterRole::Operator || owners.iter().any(|owner| self.has_name(owner))
     }
 
     /// Checks that the requester may start a session.
@@ -137,7 +137,7 @@ impl Requester<'_> {
     /// # Errors
     /// `ACP_NOT_OWNER` with the detail `SANDBOXED`.
     pub(crate) fn may_spawn(&self) -> Result<(), Failure> {
-        if self.standing == Standing::Sandboxed {
+        if self.role == RequesterRole::Sandboxed {
             let text = "What runs in a sandbox cannot start sessions.";
             return Err(Failure::new(Code::NotOwner, text).detail("SANDBOXED").origin("gateway"));
         }
@@ -148,23 +148,25 @@ impl Requester<'_> {
     ///
     /// # Errors
     /// `ACP_NOT_OWNER`; with the detail `BOUND_BY_OTHER` if only the binding belongs to another person.
-    pub(crate) fn may(&self, who: Who, belongs: &Belongs) -> Result<(), Failure> {
+    pub(crate) fn may(&self, requirement: AccessRequirement, belongs: &Ownership) -> Result<(), Failure> {
         let of_session = self.owns(&belongs.session);
-        let of_others = belongs.bindings.iter().any(|by| !self.is(by) && by != SYSTEM);
-        let bound_by_others = of_others && self.standing != Standing::Operator;
-        let refused = match who {
-            Who::Anyone => false,
-            Who::Owner => !of_session,
-            Who::Approver => match self.approves {
-                Approves::All => false,
-                Approves::Own => !of_session,
-                Approves::Nothing if self.standing != Standing::Operator => return Err(not_approver()),
-                Approves::Nothing => false,
+        let of_others = belongs.bindings.iter().any(|by| !self.has_name(by) && by != SYSTEM);
+        let bound_by_others = of_others && self.role != RequesterRole::Operator;
+        let refused = match requirement {
+            AccessRequirement::Anyone => false,
+            AccessRequirement::Owner => !of_session,
+            AccessRequirement::Approver => match self.approves {
+                ApprovalScope::All => false,
+                ApprovalScope::Own => !of_session,
+                ApprovalScope::Nothing if self.role != RequesterRole::Operator => {
+                    return Err(not_approver());
+                }
+                ApprovalScope::Nothing => false,
             },
-            Who::Binder if bound_by_others => return Err(bound_by_other()),
-            Who::Binder => false,
-            Who::Focus if of_session && bound_by_others => return Err(bound_by_other()),
-            Who::Focus => !of_session,
+            AccessRequirement::Binder if bound_by_others => return Err(bound_by_other()),
+            AccessRequirement::Binder => false,
+            AccessRequirement::Focus if of_session && bound_by_others => return Err(bound_by_other()),
+            AccessRequirement::Focus => !of_session,
         };
         if refused { Err(Failure::of(Code::NotOwner).origin("gateway")) } else { Ok(()) }
     }
@@ -185,15 +187,15 @@ fn bound_by_other() -> Failure {
 mod tests {
     use super::*;
 
-    fn belongs(session: &[&str], bindings: &[&str]) -> Belongs {
+    fn belongs(session: &[&str], bindings: &[&str]) -> Ownership {
         let all = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        Belongs { session: all(session), bindings: all(bindings) }
+        Ownership { session: all(session), bindings: all(bindings) }
     }
 
     /// Every kind of requester against every kind of command and every kind of thing.
     #[test]
-    fn e02_who_may_do_what() {
-        use Who::{Anyone, Binder, Focus, Owner};
+    fn who_may_do_what() {
+        use AccessRequirement::{Anyone, Binder, Focus, Owner};
         let (own, other, system) =
             (belongs(&["ann"], &["ann"]), belongs(&["bob"], &["bob"]), belongs(&[], &[SYSTEM]));
         let mine_bound_by_bob = belongs(&["ann"], &["bob"]);
@@ -220,39 +222,42 @@ mod tests {
             ("nobody's", &nobodys, [(Anyone, yes), (Owner, no), (Binder, yes), (Focus, no)]),
         ];
         for (what, belongs, row) in table {
-            for (who, want) in row {
-                let of = |name, standing| {
-                    let may = Requester { name, standing, approves: Approves::Own }.may(who, belongs);
+            for (requirement, want) in row {
+                let of = |name, role| {
+                    let may =
+                        Requester { name, role, approves: ApprovalScope::Own }.may(requirement, belongs);
                     may.err().map(|failure| {
                         assert_eq!(failure.code, Code::NotOwner);
                         failure.detail_code
                     })
                 };
                 let want = want.map(|detail: Option<&str>| detail.map(str::to_owned));
-                assert_eq!(of("ann", Standing::Person), want, "{what} {who:?}");
-                assert_eq!(of("ann", Standing::Sandboxed), want, "{what} {who:?}");
-                assert_eq!(of("eve", Standing::Operator), None, "{what} {who:?}");
-                assert_eq!(of("", Standing::Operator), None, "{what} {who:?}");
+                assert_eq!(of("ann", RequesterRole::Person), want, "{what} {requirement:?}");
+                assert_eq!(of("ann", RequesterRole::Sandboxed), want, "{what} {requirement:?}");
+                assert_eq!(of("eve", RequesterRole::Operator), None, "{what} {requirement:?}");
+                assert_eq!(of("", RequesterRole::Operator), None, "{what} {requirement:?}");
             }
         }
     }
 
     #[test]
-    fn e02_who_has_no_name_owns_nothing() {
-        let unnamed = Requester { name: "", standing: Standing::Person, approves: Approves::Own };
-        assert!(unnamed.may(Who::Owner, &belongs(&[""], &[])).is_err());
-        assert!(unnamed.may(Who::Binder, &belongs(&[], &[""])).is_err());
+    fn who_has_no_name_owns_nothing() {
+        let unnamed = Requester { name: "", role: RequesterRole::Person, approves: ApprovalScope::Own };
+        assert!(unnamed.may(AccessRequirement::Owner, &belongs(&[""], &[])).is_err());
+        assert!(unnamed.may(AccessRequirement::Binder, &belongs(&[], &[""])).is_err());
     }
 
     #[test]
-    fn e02_a_sandbox_never_spawns() {
-        for (standing, may) in
-            [(Standing::Operator, true), (Standing::Person, true), (Standing::Sandboxed, false)]
-        {
+    fn a_sandbox_never_spawns() {
+        for (role, may) in [
+            (RequesterRole::Operator, true),
+            (RequesterRole::Person, true),
+            (RequesterRole::Sandboxed, false),
+        ] {
             assert_eq!(
-                Requester { name: "ann", standing, approves: Approves::Own }.may_spawn().is_ok(),
+                Requester { name: "ann", role, approves: ApprovalScope::Own }.may_spawn().is_ok(),
                 may,
-                "{standing:?}"
+                "{role:?}"
             );
         }
     }

@@ -2,7 +2,7 @@
 //! `/unfocus`, `/agents`, `/session …`. Source: openclaw.md §2, seed 000 "Command and UX plan".
 //!
 //! A message that starts like a gateway command never reaches the agent: a malformed command is answered with
-//! its usage, an unknown one with the help. Each command is one row of [`verbs::ROWS`], which holds its
+//! its usage, an unknown one with the help. Each command is one row of [`verbs::COMMANDS`], which holds its
 //! grammar, its help line and its row in the manual. [`target`] resolves the session, [`gate`] checks
 //! authorization.
 
@@ -15,7 +15,7 @@ pub(crate) mod verbs;
 pub(crate) mod window;
 pub(crate) mod words;
 
-use crate::core::binding::Window;
+use crate::core::binding::BindingTimeout;
 use crate::core::options::Setting;
 use crate::core::rows::{PermissionMode, SessionMode, Verbosity};
 use crate::core::session::Ending;
@@ -23,7 +23,7 @@ use acp_shared::ids::{AgentName, RunId};
 
 /// Command of a person to the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum ChatCommand {
     /// Start a session.
     Spawn(SpawnArgs),
     /// Act on one session.
@@ -31,7 +31,7 @@ pub(crate) enum Command {
         /// Session as named by the person; `None` for the session of this conversation.
         target: Option<String>,
         /// Requested action.
-        act: Act,
+        act: SessionAction,
     },
     /// List the sessions.
     Sessions,
@@ -52,7 +52,7 @@ pub(crate) enum Command {
         /// Session as named by the person; `None` for the session of this conversation.
         target: Option<String>,
         /// Timeout to show or change.
-        window: Window,
+        window: BindingTimeout,
         /// New value in milliseconds; `Some(None)` removes the timeout, `None` only shows it.
         change: Option<Option<u64>>,
     },
@@ -66,13 +66,13 @@ pub(crate) enum Command {
         /// Description of the mistake.
         why: String,
         /// Row of the command; `None` if the command is unknown.
-        usage: Option<&'static verbs::Row>,
+        usage: Option<&'static verbs::CommandSpec>,
     },
 }
 
 /// Action on one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum SessionAction {
     /// Stop the running turn.
     Cancel,
     /// Stop this run only.
@@ -116,12 +116,12 @@ pub(crate) struct SpawnArgs {
     /// Handling of permission requests.
     pub(crate) permission: Option<PermissionMode>,
     /// Conversation to bind.
-    pub(crate) place: Place,
+    pub(crate) place: SpawnPlacement,
 }
 
 /// Conversation to bind to a new session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SpawnPlacement {
     /// A new thread if the channel supports threads, otherwise this conversation. A console conversation
     /// corresponds to a thread elsewhere, so it is bound itself.
     #[default]
@@ -134,7 +134,7 @@ pub(crate) enum Place {
 
 /// Answer to a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum PermissionChoice {
     /// The agent's option that allows; the one-time option if both are offered.
     Allow,
     /// The agent's option that refuses; the one-time option if both are offered.
@@ -149,10 +149,10 @@ pub(crate) struct AnswerArgs {
     /// Permission request to answer; `None` for the only pending one.
     pub(crate) permission: Option<String>,
     /// Requested answer.
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: PermissionChoice,
 }
 
-impl Act {
+impl SessionAction {
     /// True for an action that changes something; repeated deliveries of such a command are deduplicated.
     pub(crate) const fn changes(&self) -> bool {
         match self {
@@ -170,7 +170,7 @@ impl Act {
     }
 }
 
-impl Command {
+impl ChatCommand {
     /// True if the reply is shown to the requester only, if the channel supports this: the command only
     /// reads, or its effect is visible elsewhere.
     pub(crate) const fn is_private(&self) -> bool {
@@ -181,14 +181,17 @@ impl Command {
             | Self::Window { change: Some(_), .. }
             | Self::Verbosity { change: Some(_) } => false,
             Self::On { act, .. } => match act {
-                Act::Close { .. } | Act::New | Act::Set(_) | Act::Steer(_) => false,
-                Act::Cancel
-                | Act::CancelRun(_)
-                | Act::Drop(_)
-                | Act::SteerRun(_)
-                | Act::Status
-                | Act::Permissions
-                | Act::Answer(_) => true,
+                SessionAction::Close { .. }
+                | SessionAction::New
+                | SessionAction::Set(_)
+                | SessionAction::Steer(_) => false,
+                SessionAction::Cancel
+                | SessionAction::CancelRun(_)
+                | SessionAction::Drop(_)
+                | SessionAction::SteerRun(_)
+                | SessionAction::Status
+                | SessionAction::Permissions
+                | SessionAction::Answer(_) => true,
             },
             Self::Sessions
             | Self::Agents
@@ -203,10 +206,10 @@ impl Command {
 }
 
 /// Parses a message; `None` if it is not a gateway command and goes to the agent.
-pub(crate) fn parse(text: &str) -> Option<Command> {
+pub(crate) fn parse(text: &str) -> Option<ChatCommand> {
     let (head, rest) = cut(text);
     let head = head.to_ascii_lowercase();
-    let rows = verbs::ROWS.iter().filter(|row| row.head == head);
+    let rows = verbs::COMMANDS.iter().filter(|row| row.head == head);
     let mut rows = rows.peekable();
     rows.peek()?;
     let alone = rows.clone().find(|row| row.verb.is_empty());
@@ -214,19 +217,19 @@ pub(crate) fn parse(text: &str) -> Option<Command> {
         (row, rest)
     } else {
         let (verb, args) = cut(rest);
-        let verb = words::plain(verb);
+        let verb = words::normalize_keyword(verb);
         let found = rows.find(|row| row.verb == verb || row.aliases.contains(&verb.as_str()));
         let Some(row) = found else {
             let why = match verb.as_str() {
                 "" => format!("{head} wants to know what."),
-                _ => format!("{head} has no command {}.", words::shown(&verb)),
+                _ => format!("{head} has no command {}.", words::quote_word(&verb)),
             };
-            return Some(Command::Misused { why, usage: None });
+            return Some(ChatCommand::Misused { why, usage: None });
         };
         (row, args)
     };
     let read = (row.read)(args);
-    Some(read.unwrap_or_else(|why| Command::Misused { why, usage: Some(row) }))
+    Some(read.unwrap_or_else(|why| ChatCommand::Misused { why, usage: Some(row) }))
 }
 
 /// Splits off the first word and returns the rest as typed.

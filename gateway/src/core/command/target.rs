@@ -2,7 +2,7 @@
 //! conversation, otherwise the requesting session. An ambiguous or unknown name is an error; there is no
 //! guessing. Source: openclaw.md §2 "Target resolution".
 
-use super::words::shown;
+use super::words::quote_word;
 use crate::core::route::Route;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -15,7 +15,7 @@ const NAMED_MAX: usize = 5;
 
 /// Session that a name may refer to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Candidate {
+pub(crate) struct SessionCandidate {
     /// Key of the session.
     pub(crate) session_key: SessionKey,
     /// The agent's own id of the conversation, once it has one.
@@ -24,7 +24,7 @@ pub(crate) struct Candidate {
     pub(crate) label: Option<String>,
 }
 
-impl Candidate {
+impl SessionCandidate {
     /// Last part of the key, unique within this gateway.
     fn id(&self) -> &str {
         let key = self.session_key.as_str();
@@ -33,7 +33,7 @@ impl Candidate {
 }
 
 /// Ways to match a name, in order of precedence: the first one that matches any session decides.
-const WAYS: [fn(&Candidate, &str) -> bool; 5] = [
+const MATCHERS: [fn(&SessionCandidate, &str) -> bool; 5] = [
     |it, name| it.session_key.as_str() == name,
     |it, name| it.session_key.as_str().eq_ignore_ascii_case(name),
     |it, name| it.id().eq_ignore_ascii_case(name) || it.agent_session_id.as_deref() == Some(name),
@@ -48,8 +48,8 @@ const WAYS: [fn(&Candidate, &str) -> bool; 5] = [
 ///
 /// # Errors
 /// `NO_SESSION`; with the detail `SESSION_AMBIGUOUS` if several match.
-pub(crate) fn find(name: &str, candidates: &[Candidate]) -> Result<SessionKey, Failure> {
-    for fits in WAYS {
+pub(crate) fn find_session(name: &str, candidates: &[SessionCandidate]) -> Result<SessionKey, Failure> {
+    for fits in MATCHERS {
         let mut found: Vec<&SessionKey> =
             candidates.iter().filter(|it| fits(it, name)).map(|it| &it.session_key).collect();
         found.sort_by_key(|key| key.as_str());
@@ -60,13 +60,16 @@ pub(crate) fn find(name: &str, candidates: &[Candidate]) -> Result<SessionKey, F
             several => {
                 let keys: Vec<&str> = several.iter().take(NAMED_MAX).map(|key| key.as_str()).collect();
                 let more = if several.len() > NAMED_MAX { ", …" } else { "" };
-                let text =
-                    format!("{} fits several sessions: {}{more}. Use the key.", shown(name), keys.join(", "));
+                let text = format!(
+                    "{} fits several sessions: {}{more}. Use the key.",
+                    quote_word(name),
+                    keys.join(", ")
+                );
                 return Err(Failure::new(Code::NoSession, text).detail("SESSION_AMBIGUOUS").origin("client"));
             }
         }
     }
-    let text = format!("No session has the key, id or label {}.", shown(name));
+    let text = format!("No session has the key, id or label {}.", quote_word(name));
     Err(Failure::new(Code::NoSession, text).origin("client"))
 }
 
@@ -74,7 +77,7 @@ pub(crate) fn find(name: &str, candidates: &[Candidate]) -> Result<SessionKey, F
 ///
 /// # Errors
 /// `ACP_NOT_BOUND`; the reason why a binding is refused, without falling back to the requesting session.
-pub(crate) fn unnamed(here: Route, requester: Option<&SessionKey>) -> Result<SessionKey, Failure> {
+pub(crate) fn default_session(here: Route, requester: Option<&SessionKey>) -> Result<SessionKey, Failure> {
     match (here, requester) {
         (Route::Bound { session_key, .. }, _) => Ok(session_key),
         (Route::Refused { failure, .. }, _) => Err(failure),
@@ -87,16 +90,16 @@ pub(crate) fn unnamed(here: Route, requester: Option<&SessionKey>) -> Result<Ses
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::core::route::Destination;
+    use crate::core::route::UnboundDestination;
     use acp_shared::ids::BindingId;
 
     fn key(text: &str) -> SessionKey {
         SessionKey::parse(text).unwrap()
     }
 
-    fn candidate(key: &str, agent_session_id: &str, label: &str) -> Candidate {
+    fn candidate(key: &str, agent_session_id: &str, label: &str) -> SessionCandidate {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Candidate {
+        SessionCandidate {
             session_key: self::key(key),
             agent_session_id: some(agent_session_id),
             label: some(label),
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn e04_a_name_is_a_key_then_an_id_then_a_label_then_the_beginning_of_an_id() {
+    fn a_name_is_a_key_then_an_id_then_a_label_then_the_beginning_of_an_id() {
         let all = [
             candidate("agent:a:acp:01a1-one", "their-1", "one"),
             candidate("agent:a:acp:01a1-two", "their-2", "twin"),
@@ -133,7 +136,7 @@ mod tests {
             ("none", Err(None)),
             ("", Err(None)),
         ] {
-            let found = find(name, &all);
+            let found = find_session(name, &all);
             let found = found.as_ref().map(SessionKey::as_str).map_err(|failure| {
                 assert_eq!(failure.code, Code::NoSession);
                 failure.detail_code.as_deref()
@@ -143,26 +146,26 @@ mod tests {
     }
 
     #[test]
-    fn e04_what_fits_several_names_them() {
-        let all: Vec<Candidate> =
+    fn what_fits_several_names_them() {
+        let all: Vec<SessionCandidate> =
             (0..9).map(|n| candidate(&format!("agent:a:acp:{n}"), "", "twin")).collect();
-        let failure = find("twin", &all).unwrap_err();
+        let failure = find_session("twin", &all).unwrap_err();
         let keys: Vec<String> = (0..5).map(|n| format!("agent:a:acp:{n}")).collect();
         let want = format!("\"twin\" fits several sessions: {}, …. Use the key.", keys.join(", "));
         assert_eq!(failure.message, want);
         // The same session twice is one.
-        assert_eq!(find("twin", &[all[0].clone(), all[0].clone()]), Ok(key("agent:a:acp:0")));
+        assert_eq!(find_session("twin", &[all[0].clone(), all[0].clone()]), Ok(key("agent:a:acp:0")));
     }
 
     #[test]
-    fn e04_without_a_name_it_is_the_binding_and_then_who_asks() {
+    fn without_a_name_it_is_the_binding_and_then_who_asks() {
         let (own, bound) = (key("agent:own:acp:1"), key("agent:bound:acp:1"));
         let is_bound = Route::Bound {
             binding_id: BindingId::mint(),
             session_key: bound.clone(),
             reason: "active-binding",
         };
-        let unbound = Route::Unbound { destination: Destination::Hint, reason: "no-binding" };
+        let unbound = Route::Unbound { destination: UnboundDestination::Hint, reason: "no-binding" };
         let stale = Route::Refused { failure: Failure::of(Code::StaleBinding), reason: "session-missing" };
         for (here, requester, want) in [
             (is_bound.clone(), None, Ok(&bound)),
@@ -172,7 +175,7 @@ mod tests {
             (stale.clone(), None, Err(Code::StaleBinding)),
             (stale, Some(&own), Err(Code::StaleBinding)),
         ] {
-            let found = unnamed(here.clone(), requester);
+            let found = default_session(here.clone(), requester);
             assert_eq!(found.as_ref().map_err(|failure| failure.code), want, "{here:?} {requester:?}");
         }
     }

@@ -4,47 +4,47 @@ use super::*;
 use proptest::prelude::*;
 
 /// True if the command changes something.
-fn changes(command: &Command) -> bool {
+fn changes(command: &ChatCommand) -> bool {
     match command {
-        Command::Spawn(_) | Command::Focus(_) | Command::Unfocus => true,
-        Command::On { act, .. } => act.changes(),
-        Command::Window { change, .. } => change.is_some(),
-        Command::Verbosity { change } => change.is_some(),
-        Command::Sessions
-        | Command::Agents
-        | Command::Doctor
-        | Command::Install
-        | Command::Help
-        | Command::Misused { .. } => false,
+        ChatCommand::Spawn(_) | ChatCommand::Focus(_) | ChatCommand::Unfocus => true,
+        ChatCommand::On { act, .. } => act.changes(),
+        ChatCommand::Window { change, .. } => change.is_some(),
+        ChatCommand::Verbosity { change } => change.is_some(),
+        ChatCommand::Sessions
+        | ChatCommand::Agents
+        | ChatCommand::Doctor
+        | ChatCommand::Install
+        | ChatCommand::Help
+        | ChatCommand::Misused { .. } => false,
     }
 }
 
-fn spawn(change: impl FnOnce(&mut SpawnArgs)) -> Command {
+fn spawn(change: impl FnOnce(&mut SpawnArgs)) -> ChatCommand {
     let mut args = SpawnArgs::default();
     change(&mut args);
-    Command::Spawn(args)
+    ChatCommand::Spawn(args)
 }
 
-fn on(target: &str, act: Act) -> Command {
+fn on(target: &str, act: SessionAction) -> ChatCommand {
     let target = (!target.is_empty()).then(|| target.to_owned());
-    Command::On { target, act }
+    ChatCommand::On { target, act }
 }
 
-fn set(target: &str, setting: Setting) -> Command {
-    on(target, Act::Set(setting))
+fn set(target: &str, setting: Setting) -> ChatCommand {
+    on(target, SessionAction::Set(setting))
 }
 
-fn close(target: &str, ending: Ending, discard: bool) -> Command {
-    on(target, Act::Close { ending, discard })
+fn close(target: &str, ending: Ending, discard: bool) -> ChatCommand {
+    on(target, SessionAction::Close { ending, discard })
 }
 
-fn answered(permission: Option<&str>, verdict: Verdict) -> Act {
-    Act::Answer(AnswerArgs { permission: permission.map(str::to_owned), verdict })
+fn answered(permission: Option<&str>, verdict: PermissionChoice) -> SessionAction {
+    SessionAction::Answer(AnswerArgs { permission: permission.map(str::to_owned), verdict })
 }
 
-fn window(target: &str, window: Window, change: Option<Option<u64>>) -> Command {
+fn window(target: &str, window: BindingTimeout, change: Option<Option<u64>>) -> ChatCommand {
     let target = (!target.is_empty()).then(|| target.to_owned());
-    Command::Window { target, window, change }
+    ChatCommand::Window { target, window, change }
 }
 
 fn config(id: &str, value: &str) -> Setting {
@@ -56,7 +56,7 @@ fn run() -> RunId {
 }
 
 /// Inputs and the expected commands.
-fn good() -> Vec<(&'static str, Command)> {
+fn good() -> Vec<(&'static str, ChatCommand)> {
     let demo = || AgentName::parse("demo").ok();
     let placed = |place| spawn(|args| args.place = place);
     let full = |args: &mut SpawnArgs| {
@@ -65,7 +65,7 @@ fn good() -> Vec<(&'static str, Command)> {
         args.label = Some("my own".to_owned());
         args.mode = Some(SessionMode::Oneshot);
         args.permission = Some(PermissionMode::DenyAll);
-        args.place = Place::Here;
+        args.place = SpawnPlacement::Here;
     };
     vec![
         ("/acp spawn", spawn(|_| ())),
@@ -79,37 +79,43 @@ fn good() -> Vec<(&'static str, Command)> {
             "/acp spawn demo \u{2012}cwd=\"/tmp/a b\" \u{2015}label \u{201C}my own\u{201D} --mode=ONESHOT --permission deny\u{2011}all \u{2212}bind=here",
             spawn(full),
         ),
-        ("/acp spawn --thread auto", placed(Place::Auto)),
-        ("/acp spawn --thread=off", placed(Place::Off)),
-        ("/acp spawn --bind off", placed(Place::Off)),
+        ("/acp spawn --thread auto", placed(SpawnPlacement::Auto)),
+        ("/acp spawn --thread=off", placed(SpawnPlacement::Off)),
+        ("/acp spawn --bind off", placed(SpawnPlacement::Off)),
         ("/acp spawn --mode persistent", spawn(|args| args.mode = Some(SessionMode::Persistent))),
         (
             "/acp spawn --permission approve-reads",
             spawn(|args| args.permission = Some(PermissionMode::ApproveReads)),
         ),
-        ("/acp cancel", on("", Act::Cancel)),
-        ("/acp cancel my own label", on("my own label", Act::Cancel)),
-        ("/acp cancel --session=\"my own\"", on("my own", Act::Cancel)),
-        ("/acp cancel --run 01890a5d-ac96-774b-bcce-b30200000001", on("", Act::CancelRun(run()))),
-        ("/acp cancel x --run=01890a5d-ac96-774b-bcce-b30200000001", on("x", Act::CancelRun(run()))),
-        ("/acp steer --run 01890a5d-ac96-774b-bcce-b30200000001", on("", Act::SteerRun(run()))),
-        ("/acp drop 01890a5d-ac96-774b-bcce-b30200000001", on("", Act::Drop(run()))),
-        ("/acp drop 01890a5d-ac96-774b-bcce-b30200000001 x", on("x", Act::Drop(run()))),
-        ("/acp steer don't \"quote\"", on("", Act::Steer("don't \"quote\"".to_owned()))),
-        ("/acp steer\ntwo\nlines", on("", Act::Steer("two\nlines".to_owned()))),
-        ("/acp steer --session 'a b' look --there", on("a b", Act::Steer("look --there".to_owned()))),
-        ("/acp steer -- --all of it", on("", Act::Steer("--all of it".to_owned()))),
+        ("/acp cancel", on("", SessionAction::Cancel)),
+        ("/acp cancel my own label", on("my own label", SessionAction::Cancel)),
+        ("/acp cancel --session=\"my own\"", on("my own", SessionAction::Cancel)),
+        ("/acp cancel --run 01890a5d-ac96-774b-bcce-b30200000001", on("", SessionAction::CancelRun(run()))),
+        (
+            "/acp cancel x --run=01890a5d-ac96-774b-bcce-b30200000001",
+            on("x", SessionAction::CancelRun(run())),
+        ),
+        ("/acp steer --run 01890a5d-ac96-774b-bcce-b30200000001", on("", SessionAction::SteerRun(run()))),
+        ("/acp drop 01890a5d-ac96-774b-bcce-b30200000001", on("", SessionAction::Drop(run()))),
+        ("/acp drop 01890a5d-ac96-774b-bcce-b30200000001 x", on("x", SessionAction::Drop(run()))),
+        ("/acp steer don't \"quote\"", on("", SessionAction::Steer("don't \"quote\"".to_owned()))),
+        ("/acp steer\ntwo\nlines", on("", SessionAction::Steer("two\nlines".to_owned()))),
+        (
+            "/acp steer --session 'a b' look --there",
+            on("a b", SessionAction::Steer("look --there".to_owned())),
+        ),
+        ("/acp steer -- --all of it", on("", SessionAction::Steer("--all of it".to_owned()))),
         ("/acp close", close("", Ending::Closed, false)),
         ("/acp close --discard", close("", Ending::Closed, true)),
         ("/acp close one two --discard", close("one two", Ending::Closed, true)),
         ("/acp archive x", close("x", Ending::Archived, false)),
         ("/acp delete \u{2014}discard", close("", Ending::Deleted, true)),
         ("/acp reset", close("", Ending::Reset, false)),
-        ("/acp new", on("", Act::New)),
-        ("/acp new x", on("x", Act::New)),
-        ("/acp sessions", Command::Sessions),
-        ("/acp status", on("", Act::Status)),
-        ("/acp status agent:demo:acp:1", on("agent:demo:acp:1", Act::Status)),
+        ("/acp new", on("", SessionAction::New)),
+        ("/acp new x", on("x", SessionAction::New)),
+        ("/acp sessions", ChatCommand::Sessions),
+        ("/acp status", on("", SessionAction::Status)),
+        ("/acp status agent:demo:acp:1", on("agent:demo:acp:1", SessionAction::Status)),
         ("/acp set-mode plan", set("", Setting::Mode("plan".to_owned()))),
         ("/acp set\u{2010}mode plan my own", set("my own", Setting::Mode("plan".to_owned()))),
         ("/acp mode plan", set("", Setting::Mode("plan".to_owned()))),
@@ -118,39 +124,39 @@ fn good() -> Vec<(&'static str, Command)> {
         ("/acp set cwd /tmp", set("", Setting::Cwd("/tmp".to_owned()))),
         ("/acp set model big", set("", Setting::Model("big".to_owned()))),
         ("/acp cwd '/tmp/a b' x", set("x", Setting::Cwd("/tmp/a b".to_owned()))),
-        ("/acp permissions", on("", Act::Permissions)),
-        ("/acp permissions --session x", on("x", Act::Permissions)),
+        ("/acp permissions", on("", SessionAction::Permissions)),
+        ("/acp permissions --session x", on("x", SessionAction::Permissions)),
         ("/acp permissions Approve\u{2011}All x", set("x", Setting::Permission(PermissionMode::ApproveAll))),
         ("/acp timeout 600", set("", Setting::TimeoutS(600))),
         ("/acp timeout 0 x", set("x", Setting::TimeoutS(0))),
         ("/acp model 'big one'", set("", Setting::Model("big one".to_owned()))),
         ("/acp reset-options", set("", Setting::Defaults)),
         ("/acp reset-options x", set("x", Setting::Defaults)),
-        ("/acp allow", on("", answered(None, Verdict::Allow))),
-        ("/acp allow x:1 --session s", on("s", answered(Some("x:1"), Verdict::Allow))),
-        ("/acp deny x:1", on("", answered(Some("x:1"), Verdict::Deny))),
-        ("/acp answer 2", on("", answered(None, Verdict::Option("2".to_owned())))),
-        ("/acp answer x:1 2", on("", answered(Some("x:1"), Verdict::Option("2".to_owned())))),
-        ("/acp verbosity", Command::Verbosity { change: None }),
-        ("/acp verbosity full", Command::Verbosity { change: Some(Some(Verbosity::Full)) }),
-        ("/acp verbosity Compact", Command::Verbosity { change: Some(Some(Verbosity::Compact)) }),
-        ("/acp verbosity none", Command::Verbosity { change: Some(Some(Verbosity::None)) }),
-        ("/acp verbosity default", Command::Verbosity { change: Some(None) }),
-        ("/acp doctor", Command::Doctor),
-        ("/acp install", Command::Install),
-        ("/acp", Command::Help),
-        ("  /acp help ", Command::Help),
-        ("/acp --help", Command::Help),
-        ("/acp help me", Command::Help),
-        ("/focus agent:demo:acp:1", Command::Focus("agent:demo:acp:1".to_owned())),
-        ("/focus my own label", Command::Focus("my own label".to_owned())),
-        ("/unfocus", Command::Unfocus),
-        ("/agents", Command::Agents),
-        ("/session idle", window("", Window::Idle, None)),
-        ("/session idle 1h30m", window("", Window::Idle, Some(Some(5_400_000)))),
-        ("/session idle off my own", window("my own", Window::Idle, Some(None))),
-        ("/session max-age --session x", window("x", Window::MaxAge, None)),
-        ("/session max\u{2011}age 2", window("", Window::MaxAge, Some(Some(7_200_000)))),
+        ("/acp allow", on("", answered(None, PermissionChoice::Allow))),
+        ("/acp allow x:1 --session s", on("s", answered(Some("x:1"), PermissionChoice::Allow))),
+        ("/acp deny x:1", on("", answered(Some("x:1"), PermissionChoice::Deny))),
+        ("/acp answer 2", on("", answered(None, PermissionChoice::Option("2".to_owned())))),
+        ("/acp answer x:1 2", on("", answered(Some("x:1"), PermissionChoice::Option("2".to_owned())))),
+        ("/acp verbosity", ChatCommand::Verbosity { change: None }),
+        ("/acp verbosity full", ChatCommand::Verbosity { change: Some(Some(Verbosity::Full)) }),
+        ("/acp verbosity Compact", ChatCommand::Verbosity { change: Some(Some(Verbosity::Compact)) }),
+        ("/acp verbosity none", ChatCommand::Verbosity { change: Some(Some(Verbosity::None)) }),
+        ("/acp verbosity default", ChatCommand::Verbosity { change: Some(None) }),
+        ("/acp doctor", ChatCommand::Doctor),
+        ("/acp install", ChatCommand::Install),
+        ("/acp", ChatCommand::Help),
+        ("  /acp help ", ChatCommand::Help),
+        ("/acp --help", ChatCommand::Help),
+        ("/acp help me", ChatCommand::Help),
+        ("/focus agent:demo:acp:1", ChatCommand::Focus("agent:demo:acp:1".to_owned())),
+        ("/focus my own label", ChatCommand::Focus("my own label".to_owned())),
+        ("/unfocus", ChatCommand::Unfocus),
+        ("/agents", ChatCommand::Agents),
+        ("/session idle", window("", BindingTimeout::Idle, None)),
+        ("/session idle 1h30m", window("", BindingTimeout::Idle, Some(Some(5_400_000)))),
+        ("/session idle off my own", window("my own", BindingTimeout::Idle, Some(None))),
+        ("/session max-age --session x", window("x", BindingTimeout::MaxAge, None)),
+        ("/session max\u{2011}age 2", window("", BindingTimeout::MaxAge, Some(Some(7_200_000)))),
     ]
 }
 
@@ -213,31 +219,31 @@ const BAD: [(&str, &str); 54] = [
 ];
 
 #[test]
-fn e01_every_row_is_read() {
+fn every_row_is_read() {
     for (text, want) in good() {
         assert_eq!(parse(text), Some(want), "{text:?}");
     }
 }
 
 #[test]
-fn e01_every_misuse_is_answered_with_the_usage_of_its_row() {
+fn every_misuse_is_answered_with_the_usage_of_its_row() {
     for (text, want) in BAD {
-        let Some(Command::Misused { why, usage: Some(row) }) = parse(text) else {
+        let Some(ChatCommand::Misused { why, usage: Some(row) }) = parse(text) else {
             panic!("{text}: {:?}", parse(text))
         };
         assert_eq!(why, want, "{text}");
         assert!(text.starts_with(format!("{} {}", row.head, row.verb).trim_end()), "{text}: {row:?}");
-        let said = verbs::misuse(&why, Some(row));
+        let said = verbs::misuse_text(&why, Some(row));
         assert_eq!(said, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
     }
 }
 
 /// Every row has a valid and an invalid form; help accepts anything.
 #[test]
-fn e01_no_row_is_left_out() {
-    for row in &verbs::ROWS {
+fn no_row_is_left_out() {
+    for row in &verbs::COMMANDS {
         let begins = |text: &str| {
-            let text = words::plain(text.trim());
+            let text = words::normalize_keyword(text.trim());
             let name = format!("{} {}", row.head, row.verb);
             let rest = text.strip_prefix(name.trim_end());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
@@ -248,7 +254,7 @@ fn e01_no_row_is_left_out() {
 }
 
 #[test]
-fn e03_an_unknown_command_is_answered_with_help() {
+fn an_unknown_command_is_answered_with_help() {
     for (text, why) in [
         ("/acp list", "/acp has no command \"list\"."),
         ("/acp spwan demo", "/acp has no command \"spwan\"."),
@@ -256,13 +262,13 @@ fn e03_an_unknown_command_is_answered_with_help() {
         ("/session", "/session wants to know what."),
         ("/session status", "/session has no command \"status\"."),
     ] {
-        assert_eq!(parse(text), Some(Command::Misused { why: why.to_owned(), usage: None }), "{text}");
-        assert!(verbs::misuse(why, None).ends_with(&verbs::help()));
+        assert_eq!(parse(text), Some(ChatCommand::Misused { why: why.to_owned(), usage: None }), "{text}");
+        assert!(verbs::misuse_text(why, None).ends_with(&verbs::help_text()));
     }
 }
 
 #[test]
-fn e05_what_only_looks_like_a_command_is_the_agents() {
+fn what_only_looks_like_a_command_is_the_agents() {
     for text in [
         "hello",
         "/acpfoo",
@@ -285,35 +291,37 @@ fn e05_what_only_looks_like_a_command_is_the_agents() {
 
 /// Row and command agree on the requirement; only a spawn changes something without one.
 #[test]
-fn e02_rows_and_commands_agree_on_who_may() {
+fn rows_and_commands_agree_on_who_may() {
     for (text, command) in good() {
         let (head, rest) = cut(text);
-        let verb = words::plain(cut(rest).0);
-        let rows = verbs::ROWS.iter().filter(|row| row.head == head.to_ascii_lowercase());
+        let verb = words::normalize_keyword(cut(rest).0);
+        let rows = verbs::COMMANDS.iter().filter(|row| row.head == head.to_ascii_lowercase());
         let row = rows
             .clone()
             .find(|row| row.verb.is_empty() || row.verb == verb || row.aliases.contains(&verb.as_str()))
             .unwrap();
-        let shows =
-            matches!(command, Command::Window { change: None, .. } | Command::Verbosity { change: None });
-        assert!(row.who == command.who() || shows, "{text}");
-        let free = matches!(command, Command::Spawn(_)) || !changes(&command);
-        assert!(free || command.who() != gate::Who::Anyone, "{text}");
+        let shows = matches!(
+            command,
+            ChatCommand::Window { change: None, .. } | ChatCommand::Verbosity { change: None }
+        );
+        assert!(row.who == command.required_access() || shows, "{text}");
+        let free = matches!(command, ChatCommand::Spawn(_)) || !changes(&command);
+        assert!(free || command.required_access() != gate::AccessRequirement::Anyone, "{text}");
     }
 }
 
-/// The manual's table in `packaging/doc/commands.md` is generated from the grammar.
+/// The manual's table in `docs/manual/commands.md` is generated from the grammar.
 #[test]
 fn the_manual_has_every_row() {
-    let text = include_str!("../../../../packaging/doc/commands.md");
+    let text = include_str!("../../../../docs/manual/commands.md");
     let (_, rest) = text.split_once("<!-- commands -->\n").unwrap();
     let (table, _) = rest.split_once("<!-- end -->").unwrap();
-    assert_eq!(table, verbs::manual(), "put this table into packaging/doc/commands.md");
+    assert_eq!(table, verbs::manual(), "put this table into docs/manual/commands.md");
 }
 
 proptest! {
     #[test]
-    fn e03_nothing_that_starts_with_a_command_of_ours_reaches_the_agent(
+    fn nothing_that_starts_with_a_command_of_ours_reaches_the_agent(
         head in prop::sample::select(vec!["/acp", "/Acp", "/ACP", "/focus", "/unfocus", "/agents", "/session"]),
         before in "[ \\t\\n\u{3000}]{0,3}",
         gap in prop::sample::select(vec![" ", "\n", "\t", "\u{a0}", "\u{2003}"]),
@@ -324,8 +332,8 @@ proptest! {
     }
 
     #[test]
-    fn e03_no_arguments_make_the_grammar_panic(
-        row in 0..verbs::ROWS.len(),
+    fn no_arguments_make_the_grammar_panic(
+        row in 0..verbs::COMMANDS.len(),
         words in prop::collection::vec(
             prop_oneof![
                 "\\PC{0,12}",
@@ -337,7 +345,7 @@ proptest! {
             0..8,
         ),
     ) {
-        let row = &verbs::ROWS[row];
+        let row = &verbs::COMMANDS[row];
         let text = format!("{} {} {}", row.head, row.verb, words.join(" "));
         prop_assert!(parse(&text).is_some());
     }

@@ -1,15 +1,15 @@
 //! Table of commands, one row each: source of the grammar, the help and the manual.
 
-use super::gate::Who;
-use super::{Command, read};
+use super::gate::AccessRequirement;
+use super::{ChatCommand, read};
 use std::fmt::Write as _;
 
 /// Parses the arguments of a command; the error is a sentence that describes the mistake.
-type Read = fn(&str) -> Result<Command, String>;
+type ArgsParser = fn(&str) -> Result<ChatCommand, String>;
 
 /// Definition of a command.
 #[derive(Clone, Copy)]
-pub(crate) struct Row {
+pub(crate) struct CommandSpec {
     /// First word, e.g. `/acp`.
     pub(crate) head: &'static str,
     /// Second word; empty if the first word is the whole command.
@@ -17,46 +17,46 @@ pub(crate) struct Row {
     /// Other spellings of the verb.
     pub(crate) aliases: &'static [&'static str],
     /// Arguments, as shown in the usage line.
-    pub(crate) takes: &'static str,
+    pub(crate) args: &'static str,
     /// Description, as shown in the help.
-    pub(crate) says: &'static str,
-    /// Requirement on the requester, for the manual; [`Command::who`] is authoritative.
+    pub(crate) summary: &'static str,
+    /// Requirement on the requester, for the manual; [`ChatCommand::required_access`] is authoritative.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the manual shows it"))]
-    pub(crate) who: Who,
+    pub(crate) who: AccessRequirement,
     /// Parser of the arguments.
-    pub(super) read: Read,
+    pub(super) read: ArgsParser,
 }
 
-impl PartialEq for Row {
+impl PartialEq for CommandSpec {
     fn eq(&self, other: &Self) -> bool {
         (self.head, self.verb) == (other.head, other.verb)
     }
 }
 
-impl Eq for Row {}
+impl Eq for CommandSpec {}
 
-impl std::fmt::Debug for Row {
+impl std::fmt::Debug for CommandSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.usage())
     }
 }
 
-impl Row {
+impl CommandSpec {
     /// Returns the usage line.
     pub(crate) fn usage(&self) -> String {
-        let words = [self.head, self.verb, self.takes];
+        let words = [self.head, self.verb, self.args];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
     }
 }
 
 const fn row(
     (head, verb, aliases): (&'static str, &'static str, &'static [&'static str]),
-    takes: &'static str,
-    who: Who,
-    read: Read,
-    says: &'static str,
-) -> Row {
-    Row { head, verb, aliases, takes, says, who, read }
+    args: &'static str,
+    who: AccessRequirement,
+    read: ArgsParser,
+    summary: &'static str,
+) -> CommandSpec {
+    CommandSpec { head, verb, aliases, args, summary, who, read }
 }
 
 const fn acp(verb: &'static str) -> (&'static str, &'static str, &'static [&'static str]) {
@@ -64,155 +64,191 @@ const fn acp(verb: &'static str) -> (&'static str, &'static str, &'static [&'sta
 }
 
 /// All commands, in the order of the help.
-pub(crate) const ROWS: [Row; 30] = [
+pub(crate) const COMMANDS: [CommandSpec; 30] = [
     row(
         acp("spawn"),
         "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
          [--thread auto|here|off | --bind here|off]",
-        Who::Anyone,
+        AccessRequirement::Anyone,
         read::spawn,
         "start a session and bind this conversation to it; `off` binds nothing",
     ),
     row(
         acp("cancel"),
         "[SESSION] [--run RUN]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::cancel,
         "stop the running turn, or the next in the queue; with `--run` that one and no other",
     ),
     row(
         acp("steer"),
         "[--session SESSION] TEXT | --run RUN",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::steer,
         "say something into the running turn, or queue it where the agent cannot take it; with `--run` what waits there",
     ),
-    row(acp("drop"), "RUN [SESSION]", Who::Owner, read::drop_run, "take a message out of the queue"),
+    row(
+        acp("drop"),
+        "RUN [SESSION]",
+        AccessRequirement::Owner,
+        read::drop_run,
+        "take a message out of the queue",
+    ),
     row(
         acp("close"),
         "[SESSION] [--discard]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::close,
         "end the session; with `--discard` its agent forgets it too",
     ),
-    row(acp("archive"), "[SESSION] [--discard]", Who::Owner, read::archive, "end it, to be read later"),
-    row(acp("delete"), "[SESSION] [--discard]", Who::Owner, read::delete, "end it, and list it no more"),
+    row(
+        acp("archive"),
+        "[SESSION] [--discard]",
+        AccessRequirement::Owner,
+        read::archive,
+        "end it, to be read later",
+    ),
+    row(
+        acp("delete"),
+        "[SESSION] [--discard]",
+        AccessRequirement::Owner,
+        read::delete,
+        "end it, and list it no more",
+    ),
     row(
         acp("reset"),
         "[SESSION] [--discard]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::reset,
         "end it, to begin again with another one",
     ),
     row(
         acp("new"),
         "[SESSION]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::new,
         "start the agent's conversation anew; the session stays",
     ),
-    row(acp("sessions"), "", Who::Anyone, read::sessions, "the sessions, the one used last first"),
-    row(acp("status"), "[SESSION]", Who::Owner, read::status, "what a session is and does"),
+    row(
+        acp("sessions"),
+        "",
+        AccessRequirement::Anyone,
+        read::sessions,
+        "the sessions, the one used last first",
+    ),
+    row(acp("status"), "[SESSION]", AccessRequirement::Owner, read::status, "what a session is and does"),
     row(
         ("/acp", "set-mode", &["mode"]),
         "MODE [SESSION]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::set_mode,
         "set the agent's mode",
     ),
     row(
         acp("set"),
         "OPTION VALUE [SESSION]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::set,
         "set one of the agent's options; `cwd` and `model` are the commands of that name",
     ),
-    row(acp("cwd"), "DIR [SESSION]", Who::Owner, read::cwd, "go on in another directory"),
+    row(acp("cwd"), "DIR [SESSION]", AccessRequirement::Owner, read::cwd, "go on in another directory"),
     row(
         acp("permissions"),
         "[ask|approve-reads|approve-all|deny-all [SESSION]]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::permissions,
         "what the agent waits for; with a mode, what happens when it asks",
     ),
     row(
         acp("timeout"),
         "SECONDS [SESSION]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::timeout,
         "how long a turn may take; 0 takes the limit away",
     ),
-    row(acp("model"), "MODEL [SESSION]", Who::Owner, read::model, "set the agent's model"),
+    row(acp("model"), "MODEL [SESSION]", AccessRequirement::Owner, read::model, "set the agent's model"),
     row(
         acp("reset-options"),
         "[SESSION]",
-        Who::Owner,
+        AccessRequirement::Owner,
         read::reset_options,
         "all settings back to what configuration says",
     ),
     row(
         acp("allow"),
         "[ID] [--session SESSION]",
-        Who::Approver,
+        AccessRequirement::Approver,
         read::allow,
         "allow what the agent asks for",
     ),
-    row(acp("deny"), "[ID] [--session SESSION]", Who::Approver, read::deny, "refuse it"),
+    row(acp("deny"), "[ID] [--session SESSION]", AccessRequirement::Approver, read::deny, "refuse it"),
     row(
         acp("answer"),
         "[ID] OPTION [--session SESSION]",
-        Who::Approver,
+        AccessRequirement::Approver,
         read::answer,
         "answer it with an option, by its number or id",
     ),
     row(
         acp("verbosity"),
         "[full|compact|none|default]",
-        Who::Binder,
+        AccessRequirement::Binder,
         read::verbosity,
         "how much this conversation is told of a turn beside its answer: a card with every tool call, a card that says \
          how far it is, nothing, what configuration says; without a word, it is shown",
     ),
-    row(acp("doctor"), "", Who::Anyone, read::doctor, "how the gateway is, and what to do about it"),
-    row(acp("install"), "", Who::Anyone, read::install, "how backend and agents are set up"),
-    row(("/acp", "help", &["", "--help", "-h"]), "", Who::Anyone, read::help, "this"),
-    row(("/focus", "", &[]), "SESSION", Who::Focus, read::focus, "bind this conversation to a session"),
+    row(
+        acp("doctor"),
+        "",
+        AccessRequirement::Anyone,
+        read::doctor,
+        "how the gateway is, and what to do about it",
+    ),
+    row(acp("install"), "", AccessRequirement::Anyone, read::install, "how backend and agents are set up"),
+    row(("/acp", "help", &["", "--help", "-h"]), "", AccessRequirement::Anyone, read::help, "this"),
+    row(
+        ("/focus", "", &[]),
+        "SESSION",
+        AccessRequirement::Focus,
+        read::focus,
+        "bind this conversation to a session",
+    ),
     row(
         ("/unfocus", "", &[]),
         "",
-        Who::Binder,
+        AccessRequirement::Binder,
         read::unfocus,
         "unbind this conversation; the session goes on",
     ),
     row(
         ("/agents", "", &[]),
         "",
-        Who::Anyone,
+        AccessRequirement::Anyone,
         read::agents,
         "what runs, where it is bound, and what can be started",
     ),
     row(
         ("/session", "idle", &[]),
         "[TIME|off] [SESSION]",
-        Who::Binder,
+        AccessRequirement::Binder,
         read::idle,
         "after how long without a word the binding ends: `90m`, `1h30m`, `2d`, hours as a number; without, it is shown",
     ),
     row(
         ("/session", "max-age", &[]),
         "[TIME|off] [SESSION]",
-        Who::Binder,
+        AccessRequirement::Binder,
         read::max_age,
         "how long the binding lasts in any case, from now on; without a time, it is shown",
     ),
 ];
 
-/// Returns the text of `/acp help`.
-pub(crate) fn help() -> String {
+/// Returns the text of `/acp help_text`.
+pub(crate) fn help_text() -> String {
     let mut out = String::from("Commands:");
-    for row in &ROWS {
+    for row in &COMMANDS {
         // Writing into a String cannot fail.
-        let _ = write!(out, "\n{}: {}", row.usage(), row.says.replace('`', ""));
+        let _ = write!(out, "\n{}: {}", row.usage(), row.summary.replace('`', ""));
     }
     out.push_str(
         "\nSESSION is a key, its id or the beginning of it, or a label; without one, the session of this conversation \
@@ -222,10 +258,10 @@ pub(crate) fn help() -> String {
 }
 
 /// Returns the reply to a malformed command.
-pub(crate) fn misuse(why: &str, usage: Option<&Row>) -> String {
+pub(crate) fn misuse_text(why: &str, usage: Option<&CommandSpec>) -> String {
     match usage {
         Some(row) => format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()),
-        None => format!("{why}\n\n{}", help()),
+        None => format!("{why}\n\n{}", help_text()),
     }
 }
 
@@ -233,9 +269,9 @@ pub(crate) fn misuse(why: &str, usage: Option<&Row>) -> String {
 #[cfg(test)]
 pub(crate) fn manual() -> String {
     let mut out = String::from("| command | what it does | who may |\n|---|---|---|\n");
-    for row in &ROWS {
+    for row in &COMMANDS {
         let usage = row.usage().replace('|', "\\|");
-        let _ = writeln!(out, "| `{usage}` | {} | {} |", row.says, row.who.as_str());
+        let _ = writeln!(out, "| `{usage}` | {} | {} |", row.summary, row.who.as_str());
     }
     out
 }

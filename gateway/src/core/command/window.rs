@@ -1,6 +1,6 @@
 //! Parser of time spans for binding timeouts. Source: openclaw.md §2 "/session idle|max-age".
 
-use super::words::shown;
+use super::words::quote_word;
 
 /// Maximum time span: a year, as in configuration.
 const LONGEST_MS: u64 = 365 * 86_400_000;
@@ -19,7 +19,7 @@ pub(crate) fn parse(text: &str) -> Result<Option<u64>, String> {
         return Ok(None);
     }
     let wrong =
-        || format!("{} is no time span: say 90m, 1h30m, 2d, a number of hours, or off.", shown(&text));
+        || format!("{} is no time span: say 90m, 1h30m, 2d, a number of hours, or off.", quote_word(&text));
     let mut total: u64 = 0;
     let mut rest = text.as_str();
     while !rest.is_empty() {
@@ -45,11 +45,11 @@ pub(crate) fn parse(text: &str) -> Result<Option<u64>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ttl::span;
+    use crate::core::ttl::format_duration;
     use proptest::prelude::*;
 
     #[test]
-    fn d04_time_spans_are_read() {
+    fn time_spans_are_read() {
         let hour = 3_600_000;
         for (text, want) in [
             ("off", None),
@@ -79,7 +79,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_shown_can_be_typed(ms in 1..LONGEST_MS) {
-            prop_assert_eq!(parse(&span(ms)), Ok(Some(ms)));
+            prop_assert_eq!(parse(&format_duration(ms)), Ok(Some(ms)));
         }
     }
 }

@@ -27,23 +27,23 @@ pub(crate) fn flag(word: &str) -> Option<&str> {
 }
 
 /// Normalises a keyword of the grammar: lower case, plain dashes.
-pub(crate) fn plain(word: &str) -> String {
+pub(crate) fn normalize_keyword(word: &str) -> String {
     word.chars().map(|c| if is_dash(c) { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
 /// Quotes a word from a person for display: shortened, and on one line.
-pub(crate) fn shown(word: &str) -> String {
+pub(crate) fn quote_word(word: &str) -> String {
     let head: String = word.chars().take(40).collect();
     format!("{head:?}")
 }
 
 /// Iterator over words that also gives access to the remaining text as typed.
 #[derive(Debug, Clone)]
-pub(crate) struct Words<'a> {
+pub(crate) struct Tokenizer<'a> {
     rest: &'a str,
 }
 
-impl<'a> Words<'a> {
+impl<'a> Tokenizer<'a> {
     /// Creates an iterator over `text`.
     pub(crate) const fn new(text: &'a str) -> Self {
         Self { rest: text }
@@ -113,20 +113,20 @@ impl Flag {
 
 /// Parsed arguments of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct ParsedArgs {
     /// Words that are not flags, in order.
     pub(crate) words: Vec<String>,
     flags: Vec<(&'static str, String)>,
 }
 
-impl Given {
+impl ParsedArgs {
     /// Parses all arguments of a command. A lone `--` ends the flags.
     ///
     /// # Errors
     /// A sentence for the person: unknown flag, repeated flag, or missing value.
-    pub(crate) fn read(text: &str, known: &[Flag]) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, known: &[Flag]) -> Result<Self, String> {
         let mut out = Self::default();
-        let mut words = Words::new(text);
+        let mut words = Tokenizer::new(text);
         let mut flags_over = false;
         while let Some(word) = words.next()? {
             match flag(&word).filter(|_| !flags_over) {
@@ -141,10 +141,10 @@ impl Given {
     /// Parses the flags before a text and returns the text as typed.
     ///
     /// # Errors
-    /// Same as [`Given::read`].
+    /// Same as [`ParsedArgs::parse`].
     pub(crate) fn before_text<'a>(text: &'a str, known: &[Flag]) -> Result<(Self, &'a str), String> {
         let mut out = Self::default();
-        let mut words = Words::new(text);
+        let mut words = Tokenizer::new(text);
         while words.rest().starts_with(is_dash) {
             let before = words.clone();
             let Some(word) = words.next()? else { break };
@@ -158,13 +158,13 @@ impl Given {
         Ok((out, words.rest()))
     }
 
-    fn take_flag(&mut self, flag: &str, known: &[Flag], words: &mut Words<'_>) -> Result<(), String> {
+    fn take_flag(&mut self, flag: &str, known: &[Flag], words: &mut Tokenizer<'_>) -> Result<(), String> {
         let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (plain(name), Some(value.to_owned())),
-            None => (plain(flag), None),
+            Some((name, value)) => (normalize_keyword(name), Some(value.to_owned())),
+            None => (normalize_keyword(flag), None),
         };
         let Some(known) = known.iter().find(|known| known.name() == name) else {
-            return Err(format!("There is no flag {} here.", shown(&format!("--{name}"))));
+            return Err(format!("There is no flag {} here.", quote_word(&format!("--{name}"))));
         };
         let value = match (known, value) {
             (Flag::Switch(_), None) => String::new(),
@@ -202,11 +202,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn words(text: &str) -> Result<Vec<String>, String> {
-        Given::read(text, &[]).map(|given| given.words)
+        ParsedArgs::parse(text, &[]).map(|given| given.words)
     }
 
     #[test]
-    fn e05_words_may_be_quoted() {
+    fn words_may_be_quoted() {
         for (text, want) in [
             ("", &[][..]),
             ("  a   b\n\tc ", &["a", "b", "c"]),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn e01_every_dash_of_unicode_makes_a_flag() {
+    fn every_dash_of_unicode_makes_a_flag() {
         for dash in SHORT {
             assert_eq!(flag(&format!("{dash}x")), None, "{dash:?}");
             assert_eq!(flag(&format!("{dash}{dash}x=y")), Some("x=y"), "{dash:?}");
@@ -245,13 +245,13 @@ mod tests {
             (flag("x--y"), flag("-x"), flag("--"), flag("\u{2014}")),
             (None, None, Some(""), Some(""))
         );
-        assert_eq!(plain("Set\u{2011}MODE"), "set-mode");
+        assert_eq!(normalize_keyword("Set\u{2011}MODE"), "set-mode");
     }
 
     #[test]
-    fn e01_flags_take_their_value_either_way() {
+    fn flags_take_their_value_either_way() {
         const KNOWN: [Flag; 2] = [Flag::Value("cwd"), Flag::Switch("discard")];
-        let read = |text| Given::read(text, &KNOWN);
+        let read = |text| ParsedArgs::parse(text, &KNOWN);
         for text in ["--cwd /a x", "--cwd=/a x", "x \u{2014}cwd /a", "x \u{2013}CWD=/a", "--cwd '/a' x"] {
             let given = read(text);
             let found =
@@ -282,11 +282,11 @@ mod tests {
             ("text --session x", None, "text --session x"),
             ("--session x", Some("x"), ""),
         ] {
-            let read = Given::before_text(text, &KNOWN);
+            let read = ParsedArgs::before_text(text, &KNOWN);
             let found = read.as_ref().map(|(given, rest)| (given.value("session"), *rest));
             assert_eq!(found, Ok((session, rest)), "{text:?}");
         }
-        let unknown = Given::before_text("--sesion x y", &KNOWN).map(|_| ());
+        let unknown = ParsedArgs::before_text("--sesion x y", &KNOWN).map(|_| ());
         assert_eq!(unknown, Err("There is no flag \"--sesion\" here.".to_owned()));
     }
 

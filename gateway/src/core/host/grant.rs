@@ -2,8 +2,8 @@
 //! host's.
 
 use super::question::command_line;
-use super::{Effect, Inspection};
-use crate::core::link::Wanted;
+use super::{HostEffect, Inspection};
+use crate::core::link::AgentRequestKind;
 use crate::core::project::shown_targets;
 use acp_shared::ids::RunId;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub(crate) enum Grant {
         targets: Vec<GrantTarget>,
     },
     /// Allows every effect of this kind, until the permission mode changes.
-    Always(Effect),
+    Always(HostEffect),
 }
 
 /// File or command that the question about a tool call showed.
@@ -85,7 +85,7 @@ impl Grants {
     pub(crate) fn covers(
         &self,
         run_id: Option<RunId>,
-        wanted: &Wanted,
+        wanted: &AgentRequestKind,
         found: Option<&Inspection>,
         cwd: &str,
     ) -> bool {
@@ -96,7 +96,7 @@ impl Grants {
     pub(crate) fn consume(
         &mut self,
         run_id: Option<RunId>,
-        wanted: &Wanted,
+        wanted: &AgentRequestKind,
         found: Option<&Inspection>,
         cwd: &str,
     ) {
@@ -111,11 +111,11 @@ impl Grants {
     fn find(
         &self,
         asked_in: Option<RunId>,
-        wanted: &Wanted,
+        wanted: &AgentRequestKind,
         found: Option<&Inspection>,
         cwd: &str,
     ) -> Option<(usize, Option<usize>)> {
-        let effect = Effect::of(wanted)?;
+        let effect = HostEffect::of(wanted)?;
         self.0.iter().enumerate().find_map(|(at, grant)| match grant {
             Grant::Always(kind) => (*kind == effect).then_some((at, None)),
             Grant::Once { run_id, targets } if Some(*run_id) == asked_in => {
@@ -131,10 +131,12 @@ impl GrantTarget {
     /// True if a request concerns this target. Only canonical paths match, since a link below the root may
     /// have changed after the answer. Only a command in the session's directory and without variables
     /// matches, since a question about a tool call shows no others.
-    fn is_of(&self, wanted: &Wanted, found: Option<&Inspection>, session_cwd: &str) -> bool {
+    fn is_of(&self, wanted: &AgentRequestKind, found: Option<&Inspection>, session_cwd: &str) -> bool {
         match (self, wanted) {
-            (Self::File(path), Wanted::FsWrite { .. }) => found.is_some_and(|found| found.path == *path),
-            (Self::Command(line), Wanted::TerminalCreate { command, args, env, cwd, .. }) => {
+            (Self::File(path), AgentRequestKind::FsWrite { .. }) => {
+                found.is_some_and(|found| found.path == *path)
+            }
+            (Self::Command(line), AgentRequestKind::TerminalCreate { command, args, env, cwd, .. }) => {
                 let is_here = cwd.as_deref().is_none_or(|cwd| cwd == session_cwd);
                 is_here && env.is_empty() && *line == command_line(command, args)
             }
@@ -142,10 +144,10 @@ impl GrantTarget {
         }
     }
 
-    const fn effect(&self) -> Effect {
+    const fn effect(&self) -> HostEffect {
         match self {
-            Self::File(_) => Effect::Write,
-            Self::Command(_) => Effect::Run,
+            Self::File(_) => HostEffect::Write,
+            Self::Command(_) => HostEffect::Run,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Questions of the host before an effect, shaped like `session/request_permission`: every client shows and
 //! answers them like questions of the agent.
 
-use super::{Content, Inspection};
-use crate::core::link::{PermissionOption, Wanted};
+use super::{FileContent, Inspection};
+use crate::core::link::{AgentRequestKind, PermissionOption};
 use crate::core::sanitize;
 use serde_json::{Value, json};
 
@@ -22,14 +22,14 @@ const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
 
 /// Question of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct HostQuestion {
     /// Parameters in the shape of `session/request_permission`.
     pub(crate) params: Value,
     /// Title, kind and options.
-    pub(crate) what: Wanted,
+    pub(crate) what: AgentRequestKind,
 }
 
-impl Question {
+impl HostQuestion {
     /// Builds the question about a write to the inspected file.
     pub(crate) fn write(at: u64, found: &Inspection, content: &str) -> Self {
         let path = &found.path;
@@ -79,7 +79,7 @@ impl Question {
         let title = call["title"].as_str().unwrap_or_default();
         Self {
             params: json!({ "toolCall": call, "options": listed }),
-            what: Wanted::Permission {
+            what: AgentRequestKind::Permission {
                 title: sanitize::line(title, TITLE_CHARS_MAX),
                 tool_kind: call["kind"].as_str().map(str::to_owned),
                 options: options.map(option).to_vec(),
@@ -118,22 +118,26 @@ fn quoted(word: &str) -> String {
 }
 
 /// Change of a file: the whole difference of small texts, otherwise sizes and the first differing lines.
-fn change(path: &str, old: &Content, new: &str) -> Value {
+fn change(path: &str, old: &FileContent, new: &str) -> Value {
     let diff = |old: Option<&str>| json!({ "type": "diff", "path": path, "oldText": old, "newText": new });
     match old {
-        Content::Absent if new.len() <= DIFF_BYTES_MAX => diff(None),
-        Content::Text(old) if old.len() <= DIFF_BYTES_MAX && new.len() <= DIFF_BYTES_MAX => diff(Some(old)),
-        Content::Absent => words(&format!("{path}: new file of {} bytes:\n{}", new.len(), excerpt("", new))),
-        Content::Text(old) => {
-            words(&format!("{path}: {} bytes become {}:\n{}", old.len(), new.len(), excerpt(old, new)))
+        FileContent::Absent if new.len() <= DIFF_BYTES_MAX => diff(None),
+        FileContent::Text(old) if old.len() <= DIFF_BYTES_MAX && new.len() <= DIFF_BYTES_MAX => {
+            diff(Some(old))
         }
-        Content::Opaque(bytes) => {
-            words(&format!("{path}: {bytes} bytes become {}:\n{}", new.len(), excerpt("", new)))
+        FileContent::Absent => {
+            text_block(&format!("{path}: new file of {} bytes:\n{}", new.len(), excerpt("", new)))
+        }
+        FileContent::Text(old) => {
+            text_block(&format!("{path}: {} bytes become {}:\n{}", old.len(), new.len(), excerpt(old, new)))
+        }
+        FileContent::Opaque(bytes) => {
+            text_block(&format!("{path}: {bytes} bytes become {}:\n{}", new.len(), excerpt("", new)))
         }
     }
 }
 
-fn words(text: &str) -> Value {
+fn text_block(text: &str) -> Value {
     json!({ "type": "content", "content": { "type": "text", "text": text } })
 }
 

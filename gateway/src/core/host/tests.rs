@@ -14,10 +14,10 @@ fn the_whole_space_of_circumstances_keeps_the_rules() {
         PermissionMode::DenyAll,
         PermissionMode::Ask,
     ] {
-        for effect in [Effect::Read, Effect::Write, Effect::Run] {
+        for effect in [HostEffect::Read, HostEffect::Write, HostEffect::Run] {
             for bits in 0..32_u32 {
                 let bit = |n: u32| bits & (1 << n) != 0;
-                let now = Circumstances {
+                let now = EffectContext {
                     mode,
                     non_interactive: if bit(0) { NonInteractive::Fail } else { NonInteractive::Deny },
                     in_turn: bit(1),
@@ -26,36 +26,42 @@ fn the_whole_space_of_circumstances_keeps_the_rules() {
                     is_granted: bit(4),
                 };
                 seen += 1;
-                let got = decide(effect, now);
-                let reads = effect == Effect::Read;
+                let got = decide_effect(effect, now);
+                let reads = effect == HostEffect::Read;
                 let open = !now.is_stopping && !reads;
                 let asks = matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads);
                 let at = format!("{effect:?} {now:?}");
                 match got {
-                    Decision::Perform(Reason::Mode) => {
+                    EffectDecision::Perform(DecisionReason::Mode) => {
                         assert!(
                             mode != PermissionMode::DenyAll && (reads || mode == PermissionMode::ApproveAll),
                             "{at}"
                         );
                         assert!(reads || !now.is_stopping, "{at}");
                     }
-                    Decision::Perform(Reason::Granted) => assert!(asks && open && now.is_granted, "{at}"),
-                    Decision::Refuse(Reason::Mode) => assert_eq!(mode, PermissionMode::DenyAll, "{at}"),
-                    Decision::Refuse(Reason::Stopped) => assert!(now.is_stopping && !reads, "{at}"),
-                    Decision::Refuse(Reason::Nobody) => {
+                    EffectDecision::Perform(DecisionReason::Granted) => {
+                        assert!(asks && open && now.is_granted, "{at}")
+                    }
+                    EffectDecision::Refuse(DecisionReason::Mode) => {
+                        assert_eq!(mode, PermissionMode::DenyAll, "{at}")
+                    }
+                    EffectDecision::Refuse(DecisionReason::Stopped) => {
+                        assert!(now.is_stopping && !reads, "{at}")
+                    }
+                    EffectDecision::Refuse(DecisionReason::Nobody) => {
                         assert!(asks && open && !now.is_granted, "{at}");
                         assert!(!now.in_turn || (!now.interactive && !bit(0)), "{at}");
                     }
-                    Decision::Ask => {
+                    EffectDecision::Ask => {
                         assert!(asks && open && !now.is_granted && now.in_turn && now.interactive, "{at}");
                     }
-                    Decision::FailRun => {
+                    EffectDecision::FailRun => {
                         assert!(
                             asks && open && !now.is_granted && now.in_turn && !now.interactive && bit(0),
                             "{at}"
                         );
                     }
-                    Decision::Perform(_) | Decision::Refuse(_) => panic!("{got:?}: {at}"),
+                    EffectDecision::Perform(_) | EffectDecision::Refuse(_) => panic!("{got:?}: {at}"),
                 }
             }
         }
@@ -63,12 +69,12 @@ fn the_whole_space_of_circumstances_keeps_the_rules() {
     assert_eq!(seen, 4 * 3 * 32);
 }
 
-fn write(path: &str) -> (Wanted, Option<Inspection>) {
-    let wanted = Wanted::FsWrite { path: path.to_owned(), content: String::new() };
-    (wanted, Some(Inspection { path: path.to_owned(), is_same: false, old: Content::Absent }))
+fn write(path: &str) -> (AgentRequestKind, Option<Inspection>) {
+    let wanted = AgentRequestKind::FsWrite { path: path.to_owned(), content: String::new() };
+    (wanted, Some(Inspection { path: path.to_owned(), is_same: false, old: FileContent::Absent }))
 }
 
-fn run(command: &str, args: &[&str]) -> (Wanted, Option<Inspection>) {
+fn run(command: &str, args: &[&str]) -> (AgentRequestKind, Option<Inspection>) {
     run_with(command, args, None, &[])
 }
 
@@ -77,8 +83,8 @@ fn run_with(
     args: &[&str],
     cwd: Option<&str>,
     env: &[(&str, &str)],
-) -> (Wanted, Option<Inspection>) {
-    let wanted = Wanted::TerminalCreate {
+) -> (AgentRequestKind, Option<Inspection>) {
+    let wanted = AgentRequestKind::TerminalCreate {
         command: command.to_owned(),
         args: args.iter().map(|&arg| arg.to_owned()).collect(),
         env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
@@ -219,27 +225,27 @@ fn always_covers_the_shown_kind_alone() {
 fn a_question_about_a_large_file_shows_where_it_changes() {
     let old: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
     let new = old.replace("line 700\n", "line seven hundred\n");
-    let found = Inspection { path: "/w/f".to_owned(), is_same: false, old: Content::Text(old) };
-    let text = Question::write(7, &found, &new).params.to_string();
+    let found = Inspection { path: "/w/f".to_owned(), is_same: false, old: FileContent::Text(old) };
+    let text = HostQuestion::write(7, &found, &new).params.to_string();
     assert!(text.len() < 16_000, "{}", text.len());
     for part in ["/w/f: ", "from line 701", "-line 700", "+line seven hundred"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let opaque = Inspection { old: Content::Opaque(9), ..found };
-    assert!(Question::write(7, &opaque, "x").params.to_string().contains("9 bytes become 1"));
+    let opaque = Inspection { old: FileContent::Opaque(9), ..found };
+    assert!(HostQuestion::write(7, &opaque, "x").params.to_string().contains("9 bytes become 1"));
 }
 
 #[test]
 fn a_question_about_a_command_names_its_directory_and_variables() {
-    let question = Question::run(7, "make", Some("/w/sub"), &["LD_PRELOAD"]);
+    let question = HostQuestion::run(7, "make", Some("/w/sub"), &["LD_PRELOAD"]);
     assert_eq!(question.params["toolCall"]["title"], "(sets LD_PRELOAD; in /w/sub) make");
-    let Wanted::Permission { options, .. } = question.what else { panic!("no question") };
+    let AgentRequestKind::Permission { options, .. } = question.what else { panic!("no question") };
     let listed: Vec<&str> = options.iter().map(|option| option.kind.as_str()).collect();
     assert_eq!(listed, ["allow_once", "allow_always", "reject_once"]);
     let many: Vec<String> = (0..200).map(|n| format!("V{n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let long = format!("/w/{}", "d".repeat(400));
-    let question = Question::run(7, &"x".repeat(400), Some(&long), &many);
+    let question = HostQuestion::run(7, &"x".repeat(400), Some(&long), &many);
     let title = question.params["toolCall"]["title"].as_str().unwrap();
     assert!(title.starts_with("(sets 200 variables: V0, V1, "), "{title}");
     assert!(title.find("in /w/ddd").is_some_and(|at| at < 200), "{title}");

@@ -9,10 +9,10 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, SESSIONS_MAX, SPAWN_NOT_ALLOWED};
+pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, SESSIONS_MAX, SPAWN_NOT_ALLOWED};
 pub(crate) use resolve::LIVE_COALESCE_MS_MIN;
 
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::config::source::Source;
 use crate::config::{DeliveryMode, NonInteractive, PermissionMode, Separator};
 use crate::core::rows::ConversationRef;
@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 /// Channel, account and agent for which a policy is resolved. Fields with `None` are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Scope {
+pub(crate) struct PolicyScope {
     /// Name of the channel, e.g. `console`.
     pub(crate) channel: Option<String>,
     /// Id of the account within the channel.
@@ -32,7 +32,7 @@ pub(crate) struct Scope {
     pub(crate) agent: Option<AgentName>,
 }
 
-impl Scope {
+impl PolicyScope {
     /// Returns the scope of a conversation: its channel and account.
     pub(crate) fn of(at: Option<&ConversationRef>) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl<T> Effective<T> {
     }
 
     /// Formats the key, the value and the source: `acp.enabled = false (/etc/gateway.toml:3)`.
-    fn said(&self) -> String
+    fn describe(&self) -> String
     where
         T: std::fmt::Display,
     {
@@ -76,9 +76,9 @@ impl<T> Effective<T> {
     }
 }
 
-/// All settings in effect in a [`Scope`]. Times are in milliseconds; a timeout of `None` never expires.
+/// All settings in effect in a [`PolicyScope`]. Times are in milliseconds; a timeout of `None` never expires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Policy {
+pub(crate) struct EffectivePolicy {
     /// Main switch: false disables spawning, binding and prompting.
     pub(crate) enabled: Effective<bool>,
     /// True if prompts reach agents.
@@ -106,24 +106,24 @@ pub(crate) struct Policy {
     /// Maximum number of runs of a session that have not ended.
     pub(crate) queue_runs_max: Effective<u64>,
     /// Settings of bindings.
-    pub(crate) bindings: Bindings,
+    pub(crate) bindings: BindingPolicy,
     /// Idle timeouts.
-    pub(crate) ttl: Ttl,
+    pub(crate) ttl: TimeoutPolicy,
     /// Permission settings.
-    pub(crate) permission: Permission,
+    pub(crate) permission: PermissionPolicy,
     /// Time limits of the agent's process.
-    pub(crate) agent: AgentTimes,
+    pub(crate) agent: AgentTimeouts,
     /// Grouping and filtering of the agent's output in a channel.
-    pub(crate) stream: Stream,
+    pub(crate) stream: StreamPolicy,
     /// Recovery at the gateway's start.
-    pub(crate) recovery: Recovery,
+    pub(crate) recovery: RecoveryPolicy,
     /// Retention of idempotency records.
     pub(crate) idempotency_ttl_ms: Effective<u64>,
 }
 
-/// See [`Policy::bindings`].
+/// See [`EffectivePolicy::bindings`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Bindings {
+pub(crate) struct BindingPolicy {
     /// True if conversations may be bound.
     pub(crate) enabled: Effective<bool>,
     /// Idle timeout of a binding.
@@ -138,9 +138,9 @@ pub(crate) struct Bindings {
     pub(crate) spawn_subagent_sessions: Effective<bool>,
 }
 
-/// See [`Policy::ttl`]. Source: `min(session ttl, discord thread binding ttl, acp runtime ttl)`.
+/// See [`EffectivePolicy::ttl`]. Source: `min(session ttl, discord thread binding ttl, acp runtime ttl)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Ttl {
+pub(crate) struct TimeoutPolicy {
     /// Idle time after which a session is closed.
     pub(crate) session_ms: Effective<Option<u64>>,
     /// Idle time after which an agent's process is ended.
@@ -149,9 +149,9 @@ pub(crate) struct Ttl {
     pub(crate) effective_ms: Effective<Option<u64>>,
 }
 
-/// See [`Policy::permission`].
+/// See [`EffectivePolicy::permission`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Permission {
+pub(crate) struct PermissionPolicy {
     /// Handling of permission requests.
     pub(crate) mode: Effective<PermissionMode>,
     /// Handling of permission requests without a person to ask.
@@ -160,9 +160,9 @@ pub(crate) struct Permission {
     pub(crate) timeout_ms: Effective<Option<u64>>,
 }
 
-/// See [`Policy::agent`].
+/// See [`EffectivePolicy::agent`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct AgentTimes {
+pub(crate) struct AgentTimeouts {
     /// Time limit for opening a session.
     pub(crate) init_ms: Effective<u64>,
     /// Time from end of file to SIGTERM.
@@ -173,9 +173,9 @@ pub(crate) struct AgentTimes {
     pub(crate) kill_ms: Effective<u64>,
 }
 
-/// See [`Policy::stream`].
+/// See [`EffectivePolicy::stream`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Stream {
+pub(crate) struct StreamPolicy {
     /// Delivery of text during the turn or at its end.
     pub(crate) delivery_mode: Effective<DeliveryMode>,
     /// Pause in the text after which it is shown.
@@ -195,12 +195,12 @@ pub(crate) struct Stream {
     /// Visibility by kind of update; a kind without an entry is shown.
     pub(crate) tag_visibility: Effective<BTreeMap<String, bool>>,
     /// Delivery as files, in channels with support for files.
-    pub(crate) files: Files,
+    pub(crate) files: FilePolicy,
 }
 
-/// See [`Stream::files`].
+/// See [`StreamPolicy::files`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Files {
+pub(crate) struct FilePolicy {
     /// Number of messages above which an answer is sent as its beginning and a file; 0 disables it.
     pub(crate) long_final_parts: Effective<u64>,
     /// Maximum size of a file, in bytes.
@@ -209,9 +209,9 @@ pub(crate) struct Files {
     pub(crate) turn_diff: Effective<bool>,
 }
 
-/// See [`Policy::recovery`].
+/// See [`EffectivePolicy::recovery`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Recovery {
+pub(crate) struct RecoveryPolicy {
     /// Number of idle sessions restored at start.
     pub(crate) eager_actors: Effective<u64>,
     /// Time after which a run whose agent stays out of reach is failed.
@@ -219,17 +219,17 @@ pub(crate) struct Recovery {
 }
 
 /// Resolves all settings in effect in a scope.
-pub(crate) fn effective(loaded: &Loaded, scope: &Scope) -> Policy {
-    resolve::policy(loaded, scope)
+pub(crate) fn effective_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> EffectivePolicy {
+    resolve::effective_policy(loaded, scope)
 }
 
 /// Resolves only the settings for an agent's output in a channel.
-pub(crate) fn stream(loaded: &Loaded, scope: &Scope) -> Stream {
-    resolve::stream(loaded, scope)
+pub(crate) fn stream_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> StreamPolicy {
+    resolve::stream_policy(loaded, scope)
 }
 
 /// Returns the smallest timeout, the first of equal ones; the last argument if none is set.
-pub(crate) fn least(windows: [&Effective<Option<u64>>; 3]) -> Effective<Option<u64>> {
+pub(crate) fn shortest_timeout(windows: [&Effective<Option<u64>>; 3]) -> Effective<Option<u64>> {
     let set = windows.into_iter().filter(|window| window.value.is_some());
     let [_, _, last] = windows;
     set.min_by_key(|window| window.value).unwrap_or(last).clone()
@@ -237,7 +237,7 @@ pub(crate) fn least(windows: [&Effective<Option<u64>>; 3]) -> Effective<Option<u
 
 /// One effective setting, for display.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Shown {
+pub(crate) struct EffectiveSetting {
     /// Name of the setting, e.g. `bindings.idle_ms`.
     pub(crate) setting: String,
     /// Value in effect, as JSON.
@@ -255,7 +255,7 @@ pub(crate) struct Shown {
 ///
 /// # Errors
 /// A value cannot be serialised as JSON, which is a bug.
-pub(crate) fn shown(policy: &Policy) -> Result<Vec<Shown>, serde_json::Error> {
+pub(crate) fn list_settings(policy: &EffectivePolicy) -> Result<Vec<EffectiveSetting>, serde_json::Error> {
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
     let mut rows = Vec::new();
     let mut open = vec![(String::new(), serde_json::to_value(policy)?)];
@@ -267,7 +267,13 @@ pub(crate) fn shown(policy: &Policy) -> Result<Vec<Shown>, serde_json::Error> {
             let key = text(key).unwrap_or_default();
             let note = map.get("note").and_then(text);
             let note = note.or_else(|| crate::config::unused::note(&key));
-            rows.push(Shown { setting: name, value: value.clone(), key, source: source.to_string(), note });
+            rows.push(EffectiveSetting {
+                setting: name,
+                value: value.clone(),
+                key,
+                source: source.to_string(),
+                note,
+            });
             continue;
         }
         let at = |key: String| if name.is_empty() { key } else { format!("{name}.{key}") };

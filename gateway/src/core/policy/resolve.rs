@@ -1,12 +1,13 @@
 //! Precedence of configuration levels.
 
 use super::{
-    AgentTimes, Bindings, Effective, Files, Permission, Policy, Recovery, Scope, Stream, Ttl, least,
+    AgentTimeouts, BindingPolicy, Effective, EffectivePolicy, FilePolicy, PermissionPolicy, PolicyScope,
+    RecoveryPolicy, StreamPolicy, TimeoutPolicy, shortest_timeout,
 };
-use crate::config::channels::{Files as FileKeys, ThreadBindings};
-use crate::config::load::{Loaded, nearest_source};
+use crate::config::channels::{FilesConfig as FileKeys, ThreadBindings};
+use crate::config::load::{LoadedConfig, nearest_source};
 use crate::config::source::{Source, join};
-use crate::config::{Agent, Backend, DeliveryMode, Separator};
+use crate::config::{AgentConfig, Backend, DeliveryMode, Separator};
 use crate::core::preset::{DEFAULT, Preset, find};
 use std::collections::BTreeMap;
 
@@ -38,19 +39,19 @@ const TAGS: [(&str, bool); 14] = [
     ("user_message_chunk", false),
 ];
 
-type Key = Vec<String>;
+type KeyPath = Vec<String>;
 
-fn key(segments: &[&str]) -> Key {
+fn key(segments: &[&str]) -> KeyPath {
     segments.iter().map(|&segment| segment.to_owned()).collect()
 }
 
 struct Resolver<'a> {
-    loaded: &'a Loaded,
-    scope: &'a Scope,
+    loaded: &'a LoadedConfig,
+    scope: &'a PolicyScope,
 }
 
 /// Effective value of a key that always has a value, possibly its default.
-fn of<T>(loaded: &Loaded, path: &[&str], value: T) -> Effective<T> {
+fn of<T>(loaded: &LoadedConfig, path: &[&str], value: T) -> Effective<T> {
     let path = key(path);
     let source = nearest_source(&path, &loaded.sources);
     Effective { value, key: join(&path), source, note: None }
@@ -62,7 +63,7 @@ impl Resolver<'_> {
     }
 
     /// Returns the value of the first level that sets one, otherwise `last`.
-    fn pick<T>(&self, levels: Vec<(Key, Option<T>)>, last: Effective<T>) -> Effective<T> {
+    fn pick<T>(&self, levels: Vec<(KeyPath, Option<T>)>, last: Effective<T>) -> Effective<T> {
         let found = levels.into_iter().find_map(|(key, value)| Some((key, value?)));
         found.map_or(last, |(key, value)| {
             let source = nearest_source(&key, &self.loaded.sources);
@@ -75,7 +76,7 @@ impl Resolver<'_> {
         &self,
         name: &str,
         get: impl Fn(&ThreadBindings) -> Option<T>,
-    ) -> Vec<(Key, Option<T>)> {
+    ) -> Vec<(KeyPath, Option<T>)> {
         let Some(channel) = &self.scope.channel else { return Vec::new() };
         let Some(section) = self.loaded.config.channels.get(channel) else { return Vec::new() };
         let mut levels = Vec::new();
@@ -87,7 +88,7 @@ impl Resolver<'_> {
         levels
     }
 
-    fn bindings(&self) -> Bindings {
+    fn bindings(&self) -> BindingPolicy {
         let session = &self.loaded.config.session.thread_bindings;
         let window = |name: &str, get: fn(&ThreadBindings) -> Option<u64>, last: u64| {
             let last = self.plain(&format!("session.thread_bindings.{name}"), last);
@@ -101,7 +102,7 @@ impl Resolver<'_> {
             self.pick(self.bindings_of(name, get), last)
         };
         let enabled = self.plain("session.thread_bindings.enabled", session.enabled);
-        Bindings {
+        BindingPolicy {
             enabled: self.pick(self.bindings_of("enabled", |it| it.enabled), enabled),
             idle_ms: window("idle_hours", |it| it.idle_hours, session.idle_hours),
             max_age_ms: window("max_age_hours", |it| it.max_age_hours, session.max_age_hours),
@@ -126,12 +127,12 @@ impl Resolver<'_> {
         let own = account.and_then(|(_, sessions_max, _)| sessions_max);
         let mut max = self.pick(vec![(path, own)], last).map(|max| set(max, 1));
         if max.value.is_some_and(|max| max > sessions_max.value) {
-            max.note = Some(format!("{} holds before it is reached", sessions_max.said()));
+            max.note = Some(format!("{} holds before it is reached", sessions_max.describe()));
         }
         max
     }
 
-    fn agent_section(&self) -> Option<(&str, &Agent)> {
+    fn agent_section(&self) -> Option<(&str, &AgentConfig)> {
         let name = self.scope.agent.as_ref()?;
         Some((name.as_str(), self.loaded.config.agents.get(name)?))
     }
@@ -145,15 +146,15 @@ impl Resolver<'_> {
     fn agent_or_backend<T>(
         &self,
         name: &str,
-        of_agent: impl Fn(&Agent) -> Option<T>,
+        of_agent: impl Fn(&AgentConfig) -> Option<T>,
         of_backend: impl Fn(&Backend) -> Option<T>,
-    ) -> Vec<(Key, Option<T>)> {
+    ) -> Vec<(KeyPath, Option<T>)> {
         let agent = self.agent_section().map(|(at, it)| (key(&["agents", at, name]), of_agent(it)));
         let backend = self.backend_section().map(|(at, it)| (key(&["backends", at, name]), of_backend(it)));
         agent.into_iter().chain(backend).collect()
     }
 
-    fn agent_times(&self) -> AgentTimes {
+    fn agent_times(&self) -> AgentTimeouts {
         let name = self.scope.agent.as_ref().map_or("NAME", |name| name.as_str());
         let preset = find(name);
         let last = |setting: &str, get: fn(&Preset) -> u64| {
@@ -161,7 +162,7 @@ impl Resolver<'_> {
             let source = if value == get(&DEFAULT) { Source::Default } else { Source::BuiltIn };
             Effective { value, key: join(&key(&["agents", name, setting])), source, note: None }
         };
-        AgentTimes {
+        AgentTimeouts {
             init_ms: self.pick(
                 self.agent_or_backend("init_ms", |it| it.init_ms, |it| it.init_ms),
                 last("init_ms", |it| it.init_ms),
@@ -198,12 +199,12 @@ impl Resolver<'_> {
         Effective { value: all, note, ..found }
     }
 
-    fn permission(&self) -> Permission {
+    fn permission(&self) -> PermissionPolicy {
         let general = &self.loaded.config.permission;
         let at = |name: &str| key(&["agents", self.agent_section().map_or("NAME", |(at, _)| at), name]);
         let own = self.agent_section().map(|(_, agent)| agent);
         let non_interactive = own.and_then(|agent| agent.non_interactive_permissions);
-        Permission {
+        PermissionPolicy {
             mode: self.pick(
                 vec![(at("permission"), own.and_then(|agent| agent.permission))],
                 self.plain("permission.mode", general.mode),
@@ -218,7 +219,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn stream(&self) -> Stream {
+    fn stream(&self) -> StreamPolicy {
         let config = &self.loaded.config.acp.stream;
         let at = |name: &str| format!("acp.stream.{name}");
         let live = config.delivery_mode == DeliveryMode::Live;
@@ -232,7 +233,7 @@ impl Resolver<'_> {
         let mut tags: BTreeMap<String, bool> =
             TAGS.iter().map(|&(tag, shown)| (tag.to_owned(), shown)).collect();
         tags.extend(config.tag_visibility.clone());
-        Stream {
+        StreamPolicy {
             delivery_mode: self.plain(&at("delivery_mode"), config.delivery_mode),
             coalesce_idle_ms: coalesce,
             min_interval_ms: self.plain(&at("min_interval_ms"), config.min_interval_ms),
@@ -248,8 +249,8 @@ impl Resolver<'_> {
         }
     }
 
-    fn files(&self) -> Files {
-        Files {
+    fn files(&self) -> FilePolicy {
+        FilePolicy {
             long_final_parts: self.of_files("long_final_parts", |it| it.long_final_parts, LONG_FINAL_PARTS),
             bytes_max: self.of_files("bytes_max", |it| it.bytes_max, FILE_BYTES_MAX),
             turn_diff: self.of_files("turn_diff", |it| it.turn_diff, true),
@@ -276,12 +277,12 @@ fn set(count: u64, unit: u64) -> Option<u64> {
 }
 
 /// Resolves the settings for an agent's output in a channel.
-pub(super) fn stream(loaded: &Loaded, scope: &Scope) -> Stream {
+pub(super) fn stream_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> StreamPolicy {
     Resolver { loaded, scope }.stream()
 }
 
 /// Resolves all settings in effect in a scope.
-pub(super) fn policy(loaded: &Loaded, scope: &Scope) -> Policy {
+pub(super) fn effective_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> EffectivePolicy {
     let it = Resolver { loaded, scope };
     let config = &loaded.config;
     let acp = &config.acp;
@@ -289,12 +290,15 @@ pub(super) fn policy(loaded: &Loaded, scope: &Scope) -> Policy {
     let bindings = it.bindings();
     let session_ms = it.plain("session.ttl_minutes", set(config.session.ttl_minutes, MINUTE_MS));
     let runtime_ms = it.plain("acp.runtime.ttl_minutes", set(acp.runtime.ttl_minutes, MINUTE_MS));
-    let ttl =
-        Ttl { effective_ms: least([&session_ms, &bindings.idle_ms, &runtime_ms]), session_ms, runtime_ms };
+    let ttl = TimeoutPolicy {
+        effective_ms: shortest_timeout([&session_ms, &bindings.idle_ms, &runtime_ms]),
+        session_ms,
+        runtime_ms,
+    };
     let agent = scope.agent.as_ref().map_or("NAME", |name| name.as_str());
     let roots = it.agent_section().map(|(_, agent)| agent.cwd_roots.clone()).unwrap_or_default();
     let recovery = &acp.control_plane.recovery;
-    Policy {
+    EffectivePolicy {
         enabled: it.plain("acp.enabled", acp.enabled),
         dispatch_enabled: it.plain("acp.dispatch.enabled", acp.dispatch.enabled),
         backend: it.plain("acp.backend", acp.backend.clone()),
@@ -316,7 +320,7 @@ pub(super) fn policy(loaded: &Loaded, scope: &Scope) -> Policy {
         permission: it.permission(),
         agent: it.agent_times(),
         stream: it.stream(),
-        recovery: Recovery {
+        recovery: RecoveryPolicy {
             eager_actors: it.plain("acp.control_plane.recovery.eager_actors", recovery.eager_actors),
             reconcile_running_after_ms: it.plain(
                 "acp.control_plane.recovery.reconcile_running_after_ms",

@@ -9,18 +9,18 @@ use std::path::Path;
 
 const HOUR_MS: u64 = 3_600_000;
 
-fn loaded(text: &str) -> Loaded {
+fn loaded(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
-fn scope(channel: &str, account: &str, agent: &str) -> Scope {
+fn scope(channel: &str, account: &str, agent: &str) -> PolicyScope {
     let name = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    Scope { channel: name(channel), account: name(account), agent: AgentName::parse(agent).ok() }
+    PolicyScope { channel: name(channel), account: name(account), agent: AgentName::parse(agent).ok() }
 }
 
 /// Formats one setting as `value | key | source`.
-fn line(policy: &Policy, setting: &str) -> String {
-    let rows = shown(policy).unwrap();
+fn line(policy: &EffectivePolicy, setting: &str) -> String {
+    let rows = list_settings(policy).unwrap();
     let row = rows.iter().find(|row| row.setting == setting).unwrap_or_else(|| panic!("no {setting}"));
     format!("{} | {} | {}", row.value, row.key, row.source)
 }
@@ -36,7 +36,7 @@ fn account_over_channel_over_session_over_default() {
     for text in
         [[session, channel, account].concat(), [session, channel].concat(), session.to_owned(), String::new()]
     {
-        let policy = effective(&loaded(&text), &at);
+        let policy = effective_policy(&loaded(&text), &at);
         for setting in ["bindings.idle_ms", "bindings.max_age_ms", "bindings.enabled"] {
             table.push_str(&line(&policy, setting));
             table.push('\n');
@@ -63,9 +63,9 @@ fn account_over_channel_over_session_over_default() {
         (scope("discord", "", ""), 2),
         (scope("console", "main", ""), 3),
         (scope("telegram", "main", ""), 3),
-        (Scope::default(), 3),
+        (PolicyScope::default(), 3),
     ] {
-        assert_eq!(effective(&all, &at).bindings.idle_ms.value, Some(hours * HOUR_MS), "{at:?}");
+        assert_eq!(effective_policy(&all, &at).bindings.idle_ms.value, Some(hours * HOUR_MS), "{at:?}");
     }
 }
 
@@ -74,7 +74,7 @@ fn account_over_channel_over_session_over_default() {
 fn zero_is_a_value_of_its_level() {
     let text =
         "[session.thread_bindings]\nidle_hours = 3\n[channels.discord.thread_bindings]\nidle_hours = 0\n";
-    assert_eq!(effective(&loaded(text), &scope("discord", "a", "")).bindings.idle_ms.value, None);
+    assert_eq!(effective_policy(&loaded(text), &scope("discord", "a", "")).bindings.idle_ms.value, None);
 }
 
 #[test]
@@ -86,23 +86,33 @@ fn who_may_spawn_from_a_conversation() {
     let unbound = "[session.thread_bindings]\nenabled = false\n";
     let key = "channels.discord.thread_bindings.spawn_acp_sessions";
     for (text, at, who, want) in [
-        ("", ("console", ""), Bind::Spawn, Ok(())),
-        ("", ("discord", "main"), Bind::Focus, Ok(())),
-        ("", ("discord", "main"), Bind::Spawn, Err(format!("{key} = false (default)"))),
-        ("", ("discord", "main"), Bind::Spawn, Err(format!("can set {key} = true in gateway.toml"))),
-        (channel, ("discord", "main"), Bind::Spawn, Ok(())),
+        ("", ("console", ""), BindOrigin::Spawn, Ok(())),
+        ("", ("discord", "main"), BindOrigin::Focus, Ok(())),
+        ("", ("discord", "main"), BindOrigin::Spawn, Err(format!("{key} = false (default)"))),
+        ("", ("discord", "main"), BindOrigin::Spawn, Err(format!("can set {key} = true in gateway.toml"))),
+        (channel, ("discord", "main"), BindOrigin::Spawn, Ok(())),
         (
             both.as_str(),
             ("discord", "main"),
-            Bind::Spawn,
+            BindOrigin::Spawn,
             Err("accounts.main.thread_bindings.spawn_acp_sessions = false (/g.toml:4)".to_owned()),
         ),
-        (both.as_str(), ("discord", "other"), Bind::Spawn, Ok(())),
-        (channel, ("discord", "main"), Bind::AgentSpawn, Err("spawn_subagent_sessions = false".to_owned())),
-        (off, ("console", ""), Bind::Focus, Err("acp.enabled = false (/g.toml:2)".to_owned())),
-        (unbound, ("console", ""), Bind::Focus, Err("session.thread_bindings.enabled = false".to_owned())),
+        (both.as_str(), ("discord", "other"), BindOrigin::Spawn, Ok(())),
+        (
+            channel,
+            ("discord", "main"),
+            BindOrigin::AgentSpawn,
+            Err("spawn_subagent_sessions = false".to_owned()),
+        ),
+        (off, ("console", ""), BindOrigin::Focus, Err("acp.enabled = false (/g.toml:2)".to_owned())),
+        (
+            unbound,
+            ("console", ""),
+            BindOrigin::Focus,
+            Err("session.thread_bindings.enabled = false".to_owned()),
+        ),
     ] {
-        let got = effective(&loaded(text), &scope(at.0, at.1, "")).may_bind(who);
+        let got = effective_policy(&loaded(text), &scope(at.0, at.1, "")).may_bind(who);
         match (&got, &want) {
             (Ok(_), Ok(())) => {}
             (Err(failure), Err(want)) => {
@@ -126,7 +136,7 @@ fn switches_name_their_key_and_where_it_was_set() {
             Some(Code::DispatchDisabled),
         ),
     ] {
-        let policy = effective(&loaded(text), &Scope::default());
+        let policy = effective_policy(&loaded(text), &PolicyScope::default());
         let code = |result: Result<(), crate::error::Failure>| {
             let failure = result.err()?;
             assert!(failure.message.contains("enabled = false (/g.toml:2)"), "{}", failure.message);
@@ -149,7 +159,7 @@ fn agent_over_backend_over_the_built_in_table_over_default() {
         (general.to_owned(), "qwen"),
         (String::new(), "unheard-of"),
     ] {
-        let policy = effective(&loaded(&text), &scope("", "", name));
+        let policy = effective_policy(&loaded(&text), &scope("", "", name));
         for setting in ["agent.eof_ms", "agent.term_ms", "agent.init_ms", "queue_runs_max", "permission.mode"]
         {
             table.push_str(&line(&policy, setting));
@@ -184,7 +194,7 @@ fn agent_over_backend_over_the_built_in_table_over_default() {
 #[test]
 fn env_allow_is_of_all_levels_together() {
     let text = "[acp]\nenv_allow = [\"A\", \"B\"]\n[backends.direct]\nenv_allow = [\"C\"]\n[agents.demo]\nenv_allow = [\"A\", \"D\"]\n";
-    let policy = effective(&loaded(text), &scope("", "", "demo"));
+    let policy = effective_policy(&loaded(text), &scope("", "", "demo"));
     assert_eq!(
         policy.env_allow,
         Effective {
@@ -196,8 +206,11 @@ fn env_allow_is_of_all_levels_together() {
             ),
         }
     );
-    assert_eq!(effective(&loaded(text), &scope("", "", "goose")).env_allow.value, ["A", "B", "C"]);
-    assert_eq!(line(&effective(&loaded(""), &Scope::default()), "env_allow"), "[] | acp.env_allow | default");
+    assert_eq!(effective_policy(&loaded(text), &scope("", "", "goose")).env_allow.value, ["A", "B", "C"]);
+    assert_eq!(
+        line(&effective_policy(&loaded(""), &PolicyScope::default()), "env_allow"),
+        "[] | acp.env_allow | default"
+    );
 }
 
 #[test]
@@ -220,9 +233,9 @@ fn the_cap_of_an_account() {
             "null | channels.discord.accounts.free.max_concurrent_sessions | /g.toml:7",
         ),
     ] {
-        assert_eq!(line(&effective(&loaded(text), &at), "account_sessions_max"), want, "{at:?}");
+        assert_eq!(line(&effective_policy(&loaded(text), &at), "account_sessions_max"), want, "{at:?}");
     }
-    let note = effective(&loaded(&text), &scope("discord", "main", "")).account_sessions_max.note;
+    let note = effective_policy(&loaded(&text), &scope("discord", "main", "")).account_sessions_max.note;
     assert_eq!(note.unwrap(), "acp.max_concurrent_sessions = 8 (/g.toml:2) holds before it is reached");
 }
 
@@ -240,7 +253,7 @@ fn what_is_bent_in_live_mode_says_so() {
             Separator::Newline,
         ),
     ] {
-        let stream = effective(&loaded(&text), &Scope::default()).stream;
+        let stream = effective_policy(&loaded(&text), &PolicyScope::default()).stream;
         let got = (stream.coalesce_idle_ms.value, stream.coalesce_idle_ms.note.as_deref());
         assert_eq!(got, (idle_ms, note), "{text}");
         assert_eq!(stream.hidden_boundary_separator.value, separator, "{text}");
@@ -250,7 +263,7 @@ fn what_is_bent_in_live_mode_says_so() {
 #[test]
 fn tags_have_their_own_visibility() {
     let text = "[acp.stream.tag_visibility]\ntool_call = true\nof_my_own = false\n";
-    let tags = effective(&loaded(text), &Scope::default()).stream.tag_visibility;
+    let tags = effective_policy(&loaded(text), &PolicyScope::default()).stream.tag_visibility;
     let seen = |tag: &str| tags.value.get(tag).copied();
     assert_eq!(
         [seen("tool_call"), seen("of_my_own"), seen("agent_message_chunk"), seen("plan"), seen("unheard_of")],
@@ -262,7 +275,7 @@ fn tags_have_their_own_visibility() {
 /// Every value is listed with its key, and a configured one with its source.
 #[test]
 fn every_effective_value_is_shown_with_its_key() {
-    let rows = shown(&effective(&loaded(""), &scope("discord", "main", "demo"))).unwrap();
+    let rows = list_settings(&effective_policy(&loaded(""), &scope("discord", "main", "demo"))).unwrap();
     assert!(rows.len() > 35, "{}", rows.len());
     for row in &rows {
         assert!(row.key.contains('.'), "{row:?}");
@@ -289,7 +302,7 @@ proptest! {
             .map(|hours| format!("[{level}.thread_bindings]\nidle_hours = {hours}\n"))
             .unwrap_or_default();
         let text = format!("{}{}{window}", minutes("session", session), minutes("acp.runtime", runtime));
-        let ttl = effective(&loaded(&text), &scope("discord", "main", "")).ttl.effective_ms;
+        let ttl = effective_policy(&loaded(&text), &scope("discord", "main", "")).ttl.effective_ms;
         let is_set = |value: Option<u64>| value.filter(|value| *value > 0);
         let want = [
             is_set(session).map(|minutes| (minutes * 60_000, "session.ttl_minutes".to_owned())),

@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::core::link::Ask;
-use crate::core::rows::Without;
+use crate::core::link::AgentRequest;
+use crate::core::rows::AutoResolution;
 use acp_shared::ids::{LeaseId, SessionKey};
 use serde_json::json;
 
@@ -9,8 +9,8 @@ fn run_id() -> RunId {
     RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()
 }
 
-fn action_of(command: &str, label: &str, style: ActionStyle) -> Action {
-    Action { command: command.to_owned(), label: label.to_owned(), style }
+fn action_of(command: &str, label: &str, style: ButtonStyle) -> MessageButton {
+    MessageButton { command: command.to_owned(), label: label.to_owned(), style }
 }
 
 /// Buttons follow the agent's options in order: the command is what a person would type, the kind decides the
@@ -29,23 +29,23 @@ fn a_permission_has_the_agents_options_as_buttons() {
         {"optionId": "f", "name": "  "},
         {"optionId": "g", "name": "Last", "kind": null},
     ]}});
-    let asks = of_permission(&payload, 25).unwrap();
-    assert_eq!(asks.about, About::Permission(id.clone()));
+    let asks = permission_buttons(&payload, 25).unwrap();
+    assert_eq!(asks.about, ButtonSubject::Permission(id.clone()));
     let command = |number: u32| format!("/acp answer {id} {number}");
     assert_eq!(
         asks.actions,
         [
-            action_of(&command(1), "Allow", ActionStyle::Success),
-            action_of(&command(2), "Always allow", ActionStyle::Primary),
-            action_of(&command(3), "c (reject once)", ActionStyle::Danger),
-            action_of(&command(4), "Never (reject always)", ActionStyle::Danger),
-            action_of(&command(5), "Ask later", ActionStyle::Secondary),
-            action_of(&command(8), "Last", ActionStyle::Secondary),
+            action_of(&command(1), "Allow", ButtonStyle::Success),
+            action_of(&command(2), "Always allow", ButtonStyle::Primary),
+            action_of(&command(3), "c (reject once)", ButtonStyle::Danger),
+            action_of(&command(4), "Never (reject always)", ButtonStyle::Danger),
+            action_of(&command(5), "Ask later", ButtonStyle::Secondary),
+            action_of(&command(8), "Last", ButtonStyle::Secondary),
         ]
     );
     let many: Vec<Value> =
         (0..40).map(|n| json!({"optionId": n.to_string(), "name": "x".repeat(500)})).collect();
-    let asks = of_permission(&json!({"permission_id": id, "params": {"options": many}}), 25).unwrap();
+    let asks = permission_buttons(&json!({"permission_id": id, "params": {"options": many}}), 25).unwrap();
     assert_eq!(asks.actions.len(), 25);
     for action in asks.actions {
         assert!(
@@ -55,7 +55,7 @@ fn a_permission_has_the_agents_options_as_buttons() {
     }
 }
 
-/// Such a message still has its permission as subject, so that it is edited once this is settled.
+/// Such a message still has its permission as subject, so that it is edited once this is resolved.
 #[test]
 fn what_fits_into_no_button_is_answered_by_typing() {
     let options = json!({"options": [{"optionId": "a", "name": "Allow"}]});
@@ -69,9 +69,9 @@ fn what_fits_into_no_button_is_answered_by_typing() {
         (json!({"permission_id": "", "params": options}), 25, None),
         (json!({"params": options}), 25, None),
     ] {
-        let about = about.map(|id| About::Permission(id.to_owned()));
-        let want = about.map(|about| Asks { about, actions: Vec::new() });
-        assert_eq!(of_permission(&payload, buttons), want, "{payload}");
+        let about = about.map(|id| ButtonSubject::Permission(id.to_owned()));
+        let want = about.map(|about| ButtonGroup { about, actions: Vec::new() });
+        assert_eq!(permission_buttons(&payload, buttons), want, "{payload}");
     }
 }
 
@@ -79,42 +79,52 @@ fn what_fits_into_no_button_is_answered_by_typing() {
 #[test]
 fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
     let (run, id) = (run_id(), run_id().to_string());
-    assert_eq!(of_card(run), [action_of(&format!("/acp cancel --run {id}"), "Stop", ActionStyle::Danger)]);
-    let steer = action_of(&format!("/acp steer --run {id}"), "Steer now", ActionStyle::Primary);
-    let drop = action_of(&format!("/acp drop {id}"), "Drop", ActionStyle::Secondary);
-    assert_eq!(of_queued(run, true), Asks { about: About::Queued(run), actions: vec![steer, drop.clone()] });
-    assert_eq!(of_queued(run, false).actions, [drop]);
+    assert_eq!(
+        card_buttons(run),
+        [action_of(&format!("/acp cancel --run {id}"), "Stop", ButtonStyle::Danger)]
+    );
+    let steer = action_of(&format!("/acp steer --run {id}"), "Steer now", ButtonStyle::Primary);
+    let drop = action_of(&format!("/acp drop {id}"), "Drop", ButtonStyle::Secondary);
+    assert_eq!(
+        queued_buttons(run, true),
+        ButtonGroup { about: ButtonSubject::Queued(run), actions: vec![steer, drop.clone()] }
+    );
+    assert_eq!(queued_buttons(run, false).actions, [drop]);
 }
 
 /// The command of every button is valid in the grammar.
 #[test]
 fn every_button_is_a_command() {
-    use crate::core::command::{Act, Command, parse};
+    use crate::core::command::{ChatCommand, SessionAction, parse};
     let id = format!("{}:7", LeaseId::mint());
     let asked = json!({"permission_id": id, "params": {"options": [{"optionId": "a", "name": "A"}]}});
-    let mut actions = of_permission(&asked, 25).unwrap().actions;
-    actions.extend(of_card(run_id()));
-    actions.extend(of_queued(run_id(), true).actions);
-    let read: Vec<Option<Command>> = actions.iter().map(|action| parse(&action.command)).collect();
+    let mut actions = permission_buttons(&asked, 25).unwrap().actions;
+    actions.extend(card_buttons(run_id()));
+    actions.extend(queued_buttons(run_id(), true).actions);
+    let read: Vec<Option<ChatCommand>> = actions.iter().map(|action| parse(&action.command)).collect();
     let acts = read.into_iter().map(|command| match command {
-        Some(Command::On { target: None, act }) => act,
+        Some(ChatCommand::On { target: None, act }) => act,
         other => panic!("{other:?}"),
     });
-    let want = [Act::CancelRun(run_id()), Act::SteerRun(run_id()), Act::Drop(run_id())];
+    let want = [
+        SessionAction::CancelRun(run_id()),
+        SessionAction::SteerRun(run_id()),
+        SessionAction::Drop(run_id()),
+    ];
     assert_eq!(acts.skip(1).collect::<Vec<_>>(), want);
 }
 
-fn permission(state: PermissionState, option_id: Option<&str>, by: Option<Settler>) -> PermissionRow {
+fn permission(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>) -> PermissionRow {
     let options =
         vec![PermissionOption { id: "y".into(), name: "Yes, once".into(), kind: "allow_once".into() }];
-    let what = Wanted::Permission { title: "Write".into(), tool_kind: None, options };
+    let what = AgentRequestKind::Permission { title: "Write".into(), tool_kind: None, options };
     PermissionRow {
         lease_id: LeaseId::mint(),
         session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-        ask: Ask { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
         state,
         option_id: option_id.map(str::to_owned),
-        settled_by: by,
+        resolved_by: by,
         created_at_ms: 1,
         deadline_at_ms: None,
     }
@@ -128,28 +138,36 @@ fn a_message_says_what_became_of_it() {
     let asked = "The agent asks for a permission: Write\n1. Yes, once\n\
         Answer with /acp allow, /acp deny or …\nWaits for an answer · id x";
     let pending = permission(P::Pending, None, None);
-    let yes = permission(P::Answered, Some("y"), Some(Settler::Person("ann".to_owned())));
+    let yes = permission(P::Answered, Some("y"), Some(ResolvedBy::Person("ann".to_owned())));
     let odd = permission(P::Answered, Some("z"), None);
-    let over = permission(P::Expired, None, Some(Settler::Without(Without::Deadline)));
+    let over = permission(P::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline)));
     let head = "The agent asks for a permission: Write\n1. Yes, once\n";
     for (fate, want) in [
-        (Fate::Permission(&pending), None),
-        (Fate::Permission(&yes), Some("Answered: “Yes, once” (by “ann”).")),
-        (Fate::Permission(&odd), Some("Answered: “z” (nobody named).")),
-        (Fate::Permission(&over), Some("Nobody answered in time: refused.")),
-        (Fate::Gone, Some("It is over.")),
+        (SubjectState::Permission(&pending), None),
+        (SubjectState::Permission(&yes), Some("Answered: “Yes, once” (by “ann”).")),
+        (SubjectState::Permission(&odd), Some("Answered: “z” (nobody named).")),
+        (SubjectState::Permission(&over), Some("Nobody answered in time: refused.")),
+        (SubjectState::Gone, Some("It is over.")),
     ] {
-        assert_eq!(amended(asked, fate, false), want.map(|want| format!("{head}{want}")), "{fate:?}");
+        assert_eq!(
+            text_after_resolution(asked, fate, false),
+            want.map(|want| format!("{head}{want}")),
+            "{fate:?}"
+        );
     }
     for (fate, want) in [
-        (Fate::Run(Prompt, R::Queued), None),
-        (Fate::Run(Steer, R::Queued), None),
-        (Fate::Run(Prompt, R::Running), Some("It has started.")),
-        (Fate::Run(Prompt, R::Completed), Some("It has started.")),
-        (Fate::Run(Prompt, R::Cancelled), Some("It was dropped, or stopped.")),
-        (Fate::Run(Steer, R::Completed), Some("It was said into the running turn.")),
-        (Fate::Run(Steer, R::Failed), Some("It could not be said into the running turn.")),
+        (SubjectState::Run(Prompt, R::Queued), None),
+        (SubjectState::Run(Steer, R::Queued), None),
+        (SubjectState::Run(Prompt, R::Running), Some("It has started.")),
+        (SubjectState::Run(Prompt, R::Completed), Some("It has started.")),
+        (SubjectState::Run(Prompt, R::Cancelled), Some("It was dropped, or stopped.")),
+        (SubjectState::Run(Steer, R::Completed), Some("It was said into the running turn.")),
+        (SubjectState::Run(Steer, R::Failed), Some("It could not be said into the running turn.")),
     ] {
-        assert_eq!(amended("Queued.", fate, false), want.map(|want| format!("Queued.\n{want}")), "{fate:?}");
+        assert_eq!(
+            text_after_resolution("Queued.", fate, false),
+            want.map(|want| format!("Queued.\n{want}")),
+            "{fate:?}"
+        );
     }
 }

@@ -2,18 +2,18 @@
 
 use crate::config::Separator;
 use crate::core::event::EventKind;
-use crate::core::project::lines::{Lines, content_text};
+use crate::core::project::lines::{UpdateLines, content_text};
 use crate::core::project::style::{MESSAGE, Style};
-use crate::core::project::{DIGESTED, UNREADABLE, parse};
+use crate::core::project::{OUTPUT_KINDS, UNREADABLE, parse};
 use crate::core::sanitize::{self, line as one_line};
-use crate::core::split::{head, resumed_from};
+use crate::core::split::{head, resume_from_line};
 use serde_json::Value;
 
 const THOUGHT: &str = "agent_thought_chunk";
 
 /// Kind of the last visible item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Last {
+enum LastItem {
     Nothing,
     Text,
     Line,
@@ -21,21 +21,21 @@ enum Last {
 
 /// Visible output of a run, built row by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Body {
+pub(crate) struct RunOutput {
     style: Style,
     out: String,
     chars: usize,
     is_cut: bool,
     is_text_hidden: bool,
-    last: Last,
+    last: LastItem,
     /// True if a hidden tool call separates the last text from the next one.
     is_boundary: bool,
     /// Text of the current thought, shown as one line when it ends.
     thought: String,
-    lines: Lines,
+    lines: UpdateLines,
 }
 
-impl Body {
+impl RunOutput {
     /// Creates the empty output of a run in this style.
     pub(crate) fn new(style: Style) -> Self {
         Self {
@@ -44,21 +44,21 @@ impl Body {
             chars: 0,
             is_cut: false,
             is_text_hidden: false,
-            last: Last::Nothing,
+            last: LastItem::Nothing,
             is_boundary: false,
             thought: String::new(),
-            lines: Lines::default(),
+            lines: UpdateLines::default(),
         }
     }
 
     /// Adds the next row of the run, in order. Returns the lines that it produced, if any.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) -> Option<String> {
-        if DIGESTED.contains(&kind) { self.take(kind, &parse(payload)) } else { None }
+        if OUTPUT_KINDS.contains(&kind) { self.add_parsed(kind, &parse(payload)) } else { None }
     }
 
     /// Same as `add`, for a parsed payload.
-    pub(super) fn take(&mut self, kind: EventKind, update: &Value) -> Option<String> {
-        if !DIGESTED.contains(&kind) {
+    pub(super) fn add_parsed(&mut self, kind: EventKind, update: &Value) -> Option<String> {
+        if !OUTPUT_KINDS.contains(&kind) {
             return None;
         }
         if kind == EventKind::AgentThought && !update.is_null() {
@@ -75,7 +75,7 @@ impl Body {
             EventKind::ToolCall => self.add_tool("tool_call", update),
             EventKind::ToolCallUpdate => self.add_tool("tool_call_update", update),
             EventKind::Plan => self.lines.other(&self.style, "plan", update),
-            EventKind::HostRequest => Lines::host_request(&self.style, update),
+            EventKind::HostRequest => UpdateLines::host_request(&self.style, update),
             _ => {
                 let tag = update["sessionUpdate"].as_str().unwrap_or("update");
                 self.lines.other(&self.style, tag, update)
@@ -94,7 +94,7 @@ impl Body {
 
     /// True if the agent's text is last, so that the next chunk may continue in the middle of a phrase.
     pub(crate) fn ends_in_text(&self) -> bool {
-        self.last == Last::Text
+        self.last == LastItem::Text
     }
 
     /// True if output beyond the maximum length was dropped.
@@ -130,8 +130,8 @@ impl Body {
     }
 
     /// Drops the beginning of the output, down to about `bytes` from its end.
-    pub(crate) fn keep_end(&mut self, bytes: usize) {
-        self.out = resumed_from(&self.out, self.out.len().saturating_sub(bytes), self.style.limit);
+    pub(crate) fn trim_start_to(&mut self, bytes: usize) {
+        self.out = resume_from_line(&self.out, self.out.len().saturating_sub(bytes), self.style.limit);
     }
 
     fn add_thought(&mut self, text: &str) {
@@ -158,25 +158,25 @@ impl Body {
         }
         let is_boundary = std::mem::take(&mut self.is_boundary);
         let gap = match self.last {
-            Last::Nothing => "",
-            Last::Text if !is_boundary => "",
-            Last::Text => self.gap(self.style.separator, text),
-            Last::Line => self.gap(Separator::Paragraph, text),
+            LastItem::Nothing => "",
+            LastItem::Text if !is_boundary => "",
+            LastItem::Text => self.gap(self.style.separator, text),
+            LastItem::Line => self.gap(Separator::Paragraph, text),
         };
         self.push(gap);
         self.push(text);
-        self.last = Last::Text;
+        self.last = LastItem::Text;
     }
 
     fn add_line(&mut self, line: &str) {
         let gap = match self.last {
-            Last::Nothing => "",
-            Last::Text => self.gap(Separator::Paragraph, line),
-            Last::Line => self.gap(Separator::Newline, line),
+            LastItem::Nothing => "",
+            LastItem::Text => self.gap(Separator::Paragraph, line),
+            LastItem::Line => self.gap(Separator::Newline, line),
         };
         self.push(gap);
         self.push(line);
-        self.last = Last::Line;
+        self.last = LastItem::Line;
         self.is_boundary = false;
     }
 

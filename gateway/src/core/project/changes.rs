@@ -16,12 +16,13 @@ const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PATH_CHARS_MAX: usize = 400;
 /// Number of context lines around a change.
 const CONTEXT: usize = 3;
-/// Maximum number of steps for comparing the changes of a run, see [`Edit::steps`]: some tenths of a second.
+/// Maximum number of steps for comparing the changes of a run, see [`FileEdit::steps`]: some tenths of a
+/// second.
 const STEPS_MAX: usize = 16_000_000;
 
 /// Edit as reported by the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Edit {
+struct FileEdit {
     path: String,
     /// Text before the edit; `None` if the file did not exist.
     old: Option<String>,
@@ -30,8 +31,8 @@ struct Edit {
 
 /// Edits of a tool call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Call {
-    edits: Vec<Edit>,
+struct ToolCallEdits {
+    edits: Vec<FileEdit>,
     is_done: bool,
     /// Number of edits that were too large to store.
     left_out: usize,
@@ -39,14 +40,14 @@ struct Call {
 
 /// Edits of a run, collected row by row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub(crate) struct FileChanges {
     /// Tool calls in the order of their first update.
-    calls: Vec<Call>,
+    calls: Vec<ToolCallEdits>,
     by_id: BTreeMap<String, usize>,
     kept: usize,
 }
 
-impl Changes {
+impl FileChanges {
     /// Adds a `tool_call` or `tool_call_update`.
     pub(super) fn add(&mut self, update: &Value) {
         let Some(id) = update["toolCallId"].as_str() else { return };
@@ -59,7 +60,7 @@ impl Changes {
         }
         let at = *self.by_id.entry(id.to_owned()).or_insert(self.calls.len());
         if at == self.calls.len() {
-            self.calls.push(Call::default());
+            self.calls.push(ToolCallEdits::default());
         }
         let Some(call) = self.calls.get_mut(at) else { return };
         if let Some(status) = status {
@@ -67,9 +68,9 @@ impl Changes {
         }
         // Later diffs replace earlier ones; an update without a diff removes none.
         if !diffs.is_empty() {
-            self.kept -= call.edits.iter().map(Edit::bytes).sum::<usize>();
-            *call = Call { is_done: call.is_done, ..Call::default() };
-            for edit in diffs.into_iter().filter_map(Edit::read) {
+            self.kept -= call.edits.iter().map(FileEdit::bytes).sum::<usize>();
+            *call = ToolCallEdits { is_done: call.is_done, ..ToolCallEdits::default() };
+            for edit in diffs.into_iter().filter_map(FileEdit::read) {
                 if self.kept + edit.bytes() > KEPT_BYTES_MAX {
                     call.left_out += 1;
                 } else {
@@ -92,7 +93,7 @@ impl Changes {
         let mut out = String::new();
         let mut left_out: usize = done().map(|call| call.left_out).sum();
         let mut steps_left = STEPS_MAX;
-        for net in net(done().flat_map(|call| &call.edits)) {
+        for net in merge_edits(done().flat_map(|call| &call.edits)) {
             let Some(left) = steps_left.checked_sub(net.steps()) else {
                 left_out += 1;
                 continue;
@@ -116,8 +117,8 @@ impl Changes {
 
 /// Merges the write of a whole file with later edits that replace its entire content. Edits without an effect
 /// are dropped.
-fn net<'a>(edits: impl Iterator<Item = &'a Edit>) -> Vec<Edit> {
-    let mut all: Vec<Edit> = Vec::new();
+fn merge_edits<'a>(edits: impl Iterator<Item = &'a FileEdit>) -> Vec<FileEdit> {
+    let mut all: Vec<FileEdit> = Vec::new();
     // Index of the last change that holds a file's whole current text, by path.
     let mut whole: BTreeMap<&str, usize> = BTreeMap::new();
     for edit in edits.filter(|edit| edit.old.as_ref() != Some(&edit.new)) {
@@ -137,7 +138,7 @@ fn net<'a>(edits: impl Iterator<Item = &'a Edit>) -> Vec<Edit> {
     all
 }
 
-impl Edit {
+impl FileEdit {
     fn read(block: &Value) -> Option<Self> {
         let path = one_line(block["path"].as_str()?, PATH_CHARS_MAX);
         let text = |key: &str| block[key].as_str().map(str::to_owned);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     fn told(updates: &[Value]) -> Option<String> {
-        let mut changes = Changes::default();
+        let mut changes = FileChanges::default();
         updates.iter().for_each(|update| changes.add(update));
         changes.unified(10_000)
     }
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_named() {
-        let mut changes = Changes::default();
+        let mut changes = FileChanges::default();
         changes.add(&call(
             "1",
             "completed",
@@ -293,12 +294,12 @@ mod tests {
             ("x\n".repeat(100_000), "x\r\n".repeat(100_000)),
             ("x\n".repeat(100_000), "y\r".repeat(100_000)),
         ] {
-            let edit = Edit { path: "a".to_owned(), old: Some(old), new };
+            let edit = FileEdit { path: "a".to_owned(), old: Some(old), new };
             assert_eq!(edit.steps() > STEPS_MAX, edit.new.len() > 100_000, "{}", edit.steps());
         }
         let many = vec![diff("b", Some(&lines('p')), &(lines('q') + "end\n")); 3];
         let told_of = |edits: &[Value]| {
-            let mut changes = Changes::default();
+            let mut changes = FileChanges::default();
             changes.add(&call("1", "completed", edits));
             changes.unified(1 << 20).unwrap()
         };
@@ -337,7 +338,7 @@ mod tests {
     }
 
     /// Does it, and gives the edit as the agent tells it, with the byte at which it begins in the file.
-    fn done(path: &str, file: &mut String, deed: Deed) -> (Edit, usize) {
+    fn done(path: &str, file: &mut String, deed: Deed) -> (FileEdit, usize) {
         let lines: Vec<&str> = file.split_inclusive('\n').collect();
         let (at, old, new) = match deed {
             Deed::Write(new) => (0, None, new),
@@ -350,7 +351,7 @@ mod tests {
         };
         let len = old.as_ref().map_or(file.len(), String::len);
         file.replace_range(at..at + len, &new);
-        (Edit { path: path.to_owned(), old, new }, at)
+        (FileEdit { path: path.to_owned(), old, new }, at)
     }
 
     proptest! {
@@ -373,7 +374,7 @@ mod tests {
                 edits.push(edit);
             }
             let mut read = [begin.clone(), begin];
-            let changes = net(edits.iter());
+            let changes = merge_edits(edits.iter());
             prop_assert_eq!(changes.len(), places.len());
             for (change, at) in changes.into_iter().zip(places) {
                 let file = &mut read[usize::from(change.path == "b")];
@@ -389,7 +390,7 @@ mod tests {
             edits in prop::collection::vec(("[ab]", prop::option::of("[xy\n]{0,30}"), "[xy\n]{0,30}", any::<bool>()), 0..8),
             max in 100usize..600,
         ) {
-            let mut changes = Changes::default();
+            let mut changes = FileChanges::default();
             for (number, (path, old, new, done)) in edits.iter().enumerate() {
                 let status = if *done { "completed" } else { "failed" };
                 changes.add(&call(&number.to_string(), status, &[diff(path, old.as_deref(), new)]));

@@ -1,11 +1,11 @@
 //! Digest of an ended run for the final message, built from rows committed before the final row.
 
 use crate::core::event::EventKind;
-use crate::core::project::changes::Changes;
-use crate::core::project::files::AsFiles;
+use crate::core::project::changes::FileChanges;
+use crate::core::project::files::FileSettings;
 use crate::core::project::footer::Footer;
-use crate::core::project::names::quoted;
-use crate::core::project::{Body, Style, parse};
+use crate::core::project::names::quote_name;
+use crate::core::project::{RunOutput, Style, parse};
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::head;
 
@@ -16,12 +16,12 @@ pub(crate) struct RunDigest {
     pub(super) started: bool,
     has_footer: bool,
     output_chars_max: usize,
-    files: Option<AsFiles>,
+    files: Option<FileSettings>,
     /// Author of the prompt in another conversation.
-    asked_by: Option<String>,
+    author_elsewhere: Option<String>,
     footer: Footer,
-    body: Body,
-    changes: Changes,
+    body: RunOutput,
+    changes: FileChanges,
 }
 
 impl RunDigest {
@@ -33,39 +33,49 @@ impl RunDigest {
         // A file holds more than messages.
         let kept =
             files.as_ref().filter(|files| files.long_final_parts > 0).map_or(0, |files| files.bytes_max);
-        let body = Body::new(Style { output_chars_max: output_chars_max.max(kept), ..style });
-        let (footer, changes) = (Footer::default(), Changes::default());
-        Self { mode, started, has_footer, output_chars_max, files, asked_by: None, footer, body, changes }
+        let body = RunOutput::new(Style { output_chars_max: output_chars_max.max(kept), ..style });
+        let (footer, changes) = (Footer::default(), FileChanges::default());
+        Self {
+            mode,
+            started,
+            has_footer,
+            output_chars_max,
+            files,
+            author_elsewhere: None,
+            footer,
+            body,
+            changes,
+        }
     }
 
     /// Adds the agent's name and the start of the turn, in milliseconds since the Unix epoch.
-    pub(crate) fn by(self, agent: String, started_at_ms: Option<u64>) -> Self {
+    pub(crate) fn with_turn(self, agent: String, started_at_ms: Option<u64>) -> Self {
         Self { footer: Footer::of(agent, started_at_ms), ..self }
     }
 
     /// Adapts the digest to one conversation. `prompt` is the payload of the run's first row.
-    pub(crate) fn told_in(self, at: &ConversationRef, prompt: &str) -> Self {
+    pub(crate) fn for_conversation(self, at: &ConversationRef, prompt: &str) -> Self {
         let prompt = parse(prompt);
         let asked_in = &prompt["asked_in"];
         let here = [&at.channel, &at.account_id, &at.conversation_id];
         let names = ["channel", "account_id", "conversation_id"];
         let is_here = names.iter().zip(here).all(|(name, here)| asked_in[name] == here.as_str());
         let author = prompt["author"].as_str().unwrap_or_default();
-        let asked_by = (asked_in.is_object() && !is_here).then(|| author.to_owned());
-        Self { asked_by, ..self }
+        let author_elsewhere = (asked_in.is_object() && !is_here).then(|| author.to_owned());
+        Self { author_elsewhere, ..self }
     }
 
     /// Heading of an answer to a prompt from another conversation.
     pub(super) fn heading(&self, is_markdown: bool) -> Option<String> {
-        let author = self.asked_by.as_ref()?;
+        let author = self.author_elsewhere.as_ref()?;
         Some(match author.is_empty() {
             true => "Asked in another conversation:".to_owned(),
-            false => format!("Asked by {} in another conversation:", quoted(author, is_markdown)),
+            false => format!("Asked by {} in another conversation:", quote_name(author, is_markdown)),
         })
     }
 
-    /// Adds the next row of the run, in order; other kinds than [`DIGESTED`](super::DIGESTED) may be left
-    /// out.
+    /// Adds the next row of the run, in order; other kinds than [`OUTPUT_KINDS`](super::OUTPUT_KINDS) may be
+    /// left out.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) {
         let update = parse(payload);
         if self.has_footer && kind == EventKind::Update {
@@ -75,7 +85,7 @@ impl RunDigest {
         if is_tool && self.files.as_ref().is_some_and(|files| files.diff) {
             self.changes.add(&update);
         }
-        self.body.take(kind, &update);
+        self.body.add_parsed(kind, &update);
     }
 
     /// Approximate memory use, in bytes.
@@ -84,17 +94,17 @@ impl RunDigest {
     }
 
     /// Settings for files; `None` if the channel supports none.
-    pub(super) const fn files(&self) -> Option<&AsFiles> {
+    pub(super) const fn files(&self) -> Option<&FileSettings> {
         self.files.as_ref()
     }
 
     /// File changes of the run.
-    pub(super) const fn changes(&self) -> &Changes {
+    pub(super) const fn changes(&self) -> &FileChanges {
         &self.changes
     }
 
     /// True if the output may exceed what messages can hold.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn exceeds_messages(&self) -> bool {
         self.body.is_cut() || head(self.body.text(), self.output_chars_max).len() < self.body.text().len()
     }
 
@@ -104,17 +114,17 @@ impl RunDigest {
     }
 
     /// Output of the run without its ending, up to the maximum length for messages.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn output_text(&self) -> String {
         let more = "(The output goes on; `acp-gateway sessions history` shows all of it.)";
-        self.shown(self.output_chars_max, more)
+        self.render_output(self.output_chars_max, more)
     }
 
     /// Output of the run without a length limit; the caller reports any truncation.
-    pub(super) fn whole(&self) -> String {
-        self.shown(usize::MAX, "")
+    pub(super) fn full_output(&self) -> String {
+        self.render_output(usize::MAX, "")
     }
 
-    fn shown(&self, chars_max: usize, more: &str) -> String {
+    fn render_output(&self, chars_max: usize, more: &str) -> String {
         let mut body = self.body.clone();
         body.end_thought();
         let text = head(body.text(), chars_max);

@@ -6,10 +6,10 @@
 //! as escapes.
 
 use crate::core::host::{GrantTarget, command_line, shell_words};
-use crate::core::project::changes::Changes;
+use crate::core::project::changes::FileChanges;
 use crate::core::project::lines::content_text;
 use crate::core::sanitize::{is_hidden, line as one_line};
-use crate::core::split::{Limit, Unit, head_within};
+use crate::core::split::{MessageLimit, Unit, head_within};
 use serde_json::{Value, json};
 
 /// Maximum number of lines of an excerpt.
@@ -32,77 +32,77 @@ const WHOLE_ROOM: usize = 900;
 /// Note below a truncated excerpt.
 const MORE: &str = "It goes on: `acp-gateway sessions history` shows all of it.";
 /// Zero-width character that breaks up a sequence of backticks.
-const APART: char = '\u{200b}';
+const ZERO_WIDTH_SPACE: char = '\u{200b}';
 
 /// Effect of a tool call that a question shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Deed {
-    form: Form,
+pub(super) struct ToolPreview {
+    form: PreviewFormat,
     text: String,
     /// Targets granted in advance by an answer. Each appears in the part of the text that is always shown.
     targets: Vec<GrantTarget>,
 }
 
-/// Format of the text of a deed.
+/// Format of the text of a preview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum PreviewFormat {
     /// Command line.
     Command,
     /// Unified diff of file changes.
     Diff,
     /// Input of the tool call, as JSON.
-    Given,
+    Input,
     /// Any other text of the agent.
-    Words,
+    Text,
 }
 
-impl Deed {
+impl ToolPreview {
     /// Extracts the effect from the tool call of a permission request; `None` if the request does not
     /// describe one.
     pub(super) fn of(call: &Value) -> Option<Self> {
         let given = &call["rawInput"];
-        let told = |form| move |text| Self { form, text, targets: Vec::new() };
-        diff(call)
-            .or_else(|| command(given))
-            .or_else(|| words(call).map(told(Form::Words)))
-            .or_else(|| input(given).map(|(form, text)| told(form)(text)))
-            .or_else(|| places(call))
+        let preview = |form| move |text| Self { form, text, targets: Vec::new() };
+        diff_preview(call)
+            .or_else(|| command_preview(given))
+            .or_else(|| content_words(call).map(preview(PreviewFormat::Text)))
+            .or_else(|| input_text(given).map(|(form, text)| preview(form)(text)))
+            .or_else(|| locations_preview(call))
     }
 
-    /// Returns the command line, if the deed is one.
+    /// Returns the command line, if the preview is one.
     pub(super) fn command(&self) -> Option<&str> {
-        (self.form == Form::Command).then_some(&self.text)
+        (self.form == PreviewFormat::Command).then_some(&self.text)
     }
 
     /// Language tag of the Markdown code block.
     const fn language(&self) -> &'static str {
         match self.form {
-            Form::Command => "sh",
-            Form::Diff => "diff",
-            Form::Given => "json",
-            Form::Words => "",
+            PreviewFormat::Command => "sh",
+            PreviewFormat::Diff => "diff",
+            PreviewFormat::Input => "json",
+            PreviewFormat::Text => "",
         }
     }
 
     /// Formats as much as `room` holds; if an answer grants targets, at least the part that shows them whole.
-    pub(super) fn shown_in(&self, room: Option<Limit>, is_markdown: bool) -> Option<String> {
-        let is_enough = |room: &Limit| room.less(&" ".repeat(WHOLE_ROOM)).is_some();
+    pub(super) fn render_in(&self, room: Option<MessageLimit>, is_markdown: bool) -> Option<String> {
+        let is_enough = |room: &MessageLimit| room.minus(&" ".repeat(WHOLE_ROOM)).is_some();
         let room = match self.targets.is_empty() {
             true => room,
-            false => room.filter(is_enough).or(Some(Limit::new(Unit::Bytes, WHOLE_ROOM))),
+            false => room.filter(is_enough).or(Some(MessageLimit::new(Unit::Bytes, WHOLE_ROOM))),
         };
-        self.shown(room?, is_markdown)
+        self.render(room?, is_markdown)
     }
 
     /// Formats as much as `room` holds, in a code block, with a note if truncated; `None` without room.
-    fn shown(&self, room: Limit, is_markdown: bool) -> Option<String> {
+    fn render(&self, room: MessageLimit, is_markdown: bool) -> Option<String> {
         let (before, indent, after) = if is_markdown {
             (format!("```{}\n", self.language()), "", "\n```")
         } else {
             (String::new(), "    ", "")
         };
         let more = if is_markdown { format!("\n-# {MORE}") } else { format!("\n({MORE})") };
-        let room = room.less(&format!("{before}{after}{more}"))?.within(UNITS_MAX);
+        let room = room.minus(&format!("{before}{after}{more}"))?.within(UNITS_MAX);
         let mut lines = self.text.trim_end().lines();
         let mut read = Vec::new();
         let mut is_cut = false;
@@ -132,29 +132,29 @@ pub(crate) fn subject(call: &Value) -> Option<String> {
         .take(PLACES_MAX)
         .filter_map(|block| block["path"].as_str())
         .collect();
-    let deed = Deed::of(call)?;
-    let text = match deed.form {
-        Form::Diff => changed.join(", "),
-        Form::Given => call["rawInput"].to_string(),
-        Form::Command | Form::Words => deed.text.trim().to_owned(),
+    let preview = ToolPreview::of(call)?;
+    let text = match preview.form {
+        PreviewFormat::Diff => changed.join(", "),
+        PreviewFormat::Input => call["rawInput"].to_string(),
+        PreviewFormat::Command | PreviewFormat::Text => preview.text.trim().to_owned(),
     };
-    Some(words_of(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
+    Some(escape_text(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
 }
 
 /// A few lines of plain text about a tool call, each indented by four spaces.
-pub(crate) fn excerpt(call: &Value) -> Option<String> {
-    Deed::of(call)?.shown(Limit::new(Unit::Bytes, 2 * UNITS_MAX), false)
+pub(crate) fn tool_preview(call: &Value) -> Option<String> {
+    ToolPreview::of(call)?.render(MessageLimit::new(Unit::Bytes, 2 * UNITS_MAX), false)
 }
 
 /// Targets that the answer to a question about a tool call may grant in advance: only what the question
 /// shows.
 pub(crate) fn shown_targets(call: &Value) -> Vec<GrantTarget> {
-    Deed::of(call).map(|deed| deed.targets).unwrap_or_default()
+    ToolPreview::of(call).map(|preview| preview.targets).unwrap_or_default()
 }
 
 /// Prepares a title, name or kind for use in a line of the gateway: limited to `chars_max` characters,
 /// without hidden characters, and with Markdown escaped if `is_markdown`.
-pub(super) fn words_of(text: &str, chars_max: usize, is_markdown: bool) -> String {
+pub(super) fn escape_text(text: &str, chars_max: usize, is_markdown: bool) -> String {
     let line = one_line(text.trim(), chars_max);
     let (mut out, mut room) = (String::with_capacity(line.len()), chars_max);
     for c in line.chars() {
@@ -179,7 +179,7 @@ fn plain(line: &str, is_framed: bool) -> String {
     for c in line.chars() {
         ticks = if c == '`' { ticks + 1 } else { 0 };
         if is_framed && ticks == 3 {
-            out.push(APART);
+            out.push(ZERO_WIDTH_SPACE);
             ticks = 1;
         }
         if is_hidden(c) {
@@ -191,7 +191,7 @@ fn plain(line: &str, is_framed: bool) -> String {
     out
 }
 
-fn diff(call: &Value) -> Option<Deed> {
+fn diff_preview(call: &Value) -> Option<ToolPreview> {
     let blocks = call["content"].as_array()?.iter().filter(|block| block["type"] == "diff");
     let mut paths: Vec<&str> = Vec::new();
     for path in blocks.filter_map(|block| block["path"].as_str()) {
@@ -201,7 +201,7 @@ fn diff(call: &Value) -> Option<Deed> {
     }
     // Shows the requested change as if it was completed.
     let done = json!({"toolCallId": "asked", "status": "completed", "content": call["content"]});
-    let mut changes = Changes::default();
+    let mut changes = FileChanges::default();
     changes.add(&done);
     let changed = changes.unified(usize::MAX).unwrap_or_default();
     // Names several files first, as the diff may be truncated; also a file without a visible change.
@@ -209,12 +209,12 @@ fn diff(call: &Value) -> Option<Deed> {
     let named =
         paths.iter().filter(|_| !is_named).map(|path| format!("# {}\n", one_line(path, PATH_CHARS_MAX)));
     let text = named.collect::<String>() + &changed;
-    let targets = if is_whole(&paths.join("\n")) { files(&paths) } else { Vec::new() };
-    (!text.is_empty()).then_some(Deed { form: Form::Diff, text, targets })
+    let targets = if is_whole(&paths.join("\n")) { file_targets(&paths) } else { Vec::new() };
+    (!text.is_empty()).then_some(ToolPreview { form: PreviewFormat::Diff, text, targets })
 }
 
 /// Files that an answer allows to be written: absolute paths in canonical spelling.
-fn files(paths: &[&str]) -> Vec<GrantTarget> {
+fn file_targets(paths: &[&str]) -> Vec<GrantTarget> {
     let is_canonical = |path: &str| {
         path.strip_prefix('/')
             .is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
@@ -234,7 +234,7 @@ fn is_whole(text: &str) -> bool {
 }
 
 /// Extracts a command line in shell syntax.
-fn command(given: &Value) -> Option<Deed> {
+fn command_preview(given: &Value) -> Option<ToolPreview> {
     let found = ["command", "cmd"].into_iter().map(|key| &given[key]).find(|found| !found.is_null())?;
     let (text, line) = match found {
         Value::String(line) => (line.clone(), line.clone()),
@@ -249,27 +249,27 @@ fn command(given: &Value) -> Option<Deed> {
     };
     let is_granted = is_whole(&text) && !line.trim().is_empty();
     let targets = if is_granted { vec![GrantTarget::Command(line)] } else { Vec::new() };
-    (!text.trim().is_empty()).then_some(Deed { form: Form::Command, text, targets })
+    (!text.trim().is_empty()).then_some(ToolPreview { form: PreviewFormat::Command, text, targets })
 }
 
-fn words(call: &Value) -> Option<String> {
+fn content_words(call: &Value) -> Option<String> {
     let blocks = call["content"].as_array()?;
     let texts = blocks.iter().filter(|block| block["type"] == "content");
     let texts: Vec<String> = texts.map(|block| content_text(&block["content"])).collect();
     Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
 }
 
-fn input(given: &Value) -> Option<(Form, String)> {
+fn input_text(given: &Value) -> Option<(PreviewFormat, String)> {
     match given {
-        Value::String(text) if !text.trim().is_empty() => Some((Form::Words, text.clone())),
+        Value::String(text) if !text.trim().is_empty() => Some((PreviewFormat::Text, text.clone())),
         Value::Object(members) if !members.is_empty() => {
-            serde_json::to_string_pretty(given).ok().map(|text| (Form::Given, text))
+            serde_json::to_string_pretty(given).ok().map(|text| (PreviewFormat::Input, text))
         }
         _ => None,
     }
 }
 
-fn places(call: &Value) -> Option<Deed> {
+fn locations_preview(call: &Value) -> Option<ToolPreview> {
     let list = call["locations"].as_array()?.iter();
     let places: Vec<(&str, &Value)> =
         list.filter_map(|place| Some((place["path"].as_str()?, &place["line"]))).take(PLACES_MAX).collect();
@@ -279,8 +279,8 @@ fn places(call: &Value) -> Option<Deed> {
     });
     let text = shown.collect::<Vec<_>>().join("\n");
     let paths: Vec<&str> = places.iter().map(|(path, _)| *path).collect();
-    let targets = if call["kind"] == "edit" && is_whole(&text) { files(&paths) } else { Vec::new() };
-    (!text.is_empty()).then_some(Deed { form: Form::Words, text, targets })
+    let targets = if call["kind"] == "edit" && is_whole(&text) { file_targets(&paths) } else { Vec::new() };
+    (!text.is_empty()).then_some(ToolPreview { form: PreviewFormat::Text, text, targets })
 }
 
 #[cfg(test)]

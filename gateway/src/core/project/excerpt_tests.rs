@@ -3,10 +3,10 @@ use super::*;
 use crate::core::split::{Unit, split};
 use proptest::prelude::*;
 
-const ROOM: Limit = Limit::new(Unit::Utf16, 1_900);
+const ROOM: MessageLimit = MessageLimit::new(Unit::Utf16, 1_900);
 
 fn shown(call: &Value, is_markdown: bool) -> Option<String> {
-    Deed::of(call)?.shown(ROOM, is_markdown)
+    ToolPreview::of(call)?.render(ROOM, is_markdown)
 }
 
 /// Excerpts prefer changes, then a command, text, input and locations.
@@ -81,8 +81,8 @@ fn what_an_agent_writes_stays_in_its_frame() {
 #[test]
 fn a_long_one_is_cut_and_says_so() {
     let of = |command: &str, room, is_markdown| {
-        let deed = Deed::of(&json!({"rawInput": {"command": command}})).unwrap();
-        deed.shown(room, is_markdown)
+        let preview = ToolPreview::of(&json!({"rawInput": {"command": command}})).unwrap();
+        preview.render(room, is_markdown)
     };
     let lines = "line\n".repeat(40);
     let more = "`acp-gateway sessions history` shows all of it.";
@@ -92,7 +92,7 @@ fn a_long_one_is_cut_and_says_so() {
     assert_eq!(of(&lines, ROOM, false), Some(want));
     let wide = of(&"é".repeat(5_000), ROOM, true).unwrap();
     assert_eq!(wide, format!("```sh\n{}\n```\n-# It goes on: {more}", "é".repeat(1_000)));
-    assert_eq!(of("ls", Limit::new(Unit::Bytes, 90), true), None, "no room");
+    assert_eq!(of("ls", MessageLimit::new(Unit::Bytes, 90), true), None, "no room");
     assert_eq!(of(&"line\n".repeat(24), ROOM, true).unwrap().matches("goes on").count(), 0);
 }
 
@@ -104,9 +104,12 @@ fn words_carry_no_marks() {
         ("<@1> @here [a](https://b)", r"\<\@1\> \@here \[a\](https\://b)", "<@1> @here [a](https://b)"),
         (" a\nb\\ \u{202e}c ", r"a b\\ \\u{202e}c", r"a b\ \u{202e}c"),
     ] {
-        let long = words_of(&text.repeat(9), 20, true);
+        let long = escape_text(&text.repeat(9), 20, true);
         assert!(long.ends_with('…') && long.chars().count() <= 20, "{long}");
-        assert_eq!((words_of(text, 60, true).as_str(), words_of(text, 60, false).as_str()), (marked, bare));
+        assert_eq!(
+            (escape_text(text, 60, true).as_str(), escape_text(text, 60, false).as_str()),
+            (marked, bare)
+        );
     }
 }
 
@@ -151,10 +154,10 @@ proptest! {
     /// its room.
     #[test]
     fn what_an_answer_allows_is_shown(call in any_call(), max in 32usize..2_000, is_markdown in any::<bool>()) {
-        let deed = Deed::of(&call);
-        let room = Some(Limit::new(Unit::Utf16, max));
-        let shown = deed.and_then(|deed| deed.shown_in(room, is_markdown)).unwrap_or_default();
-        let terminal = excerpt(&call).unwrap_or_default();
+        let preview = ToolPreview::of(&call);
+        let room = Some(MessageLimit::new(Unit::Utf16, max));
+        let shown = preview.and_then(|preview| preview.render_in(room, is_markdown)).unwrap_or_default();
+        let terminal = tool_preview(&call).unwrap_or_default();
         for target in shown_targets(&call) {
             let (GrantTarget::File(text) | GrantTarget::Command(text)) = target;
             // A shell line may appear quoted there, as one word.
@@ -183,11 +186,11 @@ proptest! {
             2 => json!({"content": [{"type": "content", "content": {"type": "text", "text": text}}]}),
             _ => json!({"rawInput": {"x": text}}),
         };
-        let limit = Limit::new(unit, max);
-        let Some(shown) = Deed::of(&call).and_then(|deed| deed.shown(limit, is_markdown)) else { return Ok(()) };
+        let limit = MessageLimit::new(unit, max);
+        let Some(shown) = ToolPreview::of(&call).and_then(|preview| preview.render(limit, is_markdown)) else { return Ok(()) };
         prop_assert!(limit.fits(&shown), "{:?}", shown);
         prop_assert!(shown.lines().count() <= LINES_MAX + 3);
-        let is_seen = |c: char| c == '\n' || c == APART || !is_hidden(c);
+        let is_seen = |c: char| c == '\n' || c == ZERO_WIDTH_SPACE || !is_hidden(c);
         prop_assert!(shown.chars().all(is_seen), "{:?}", shown);
         prop_assert_eq!(split(&shown, limit), vec![shown.trim_end().to_owned()]);
         if is_markdown {
@@ -205,7 +208,7 @@ proptest! {
 
     #[test]
     fn words_are_one_line_without_a_mark(text in harmful()) {
-        let shown = words_of(&text, 300, true);
+        let shown = escape_text(&text, 300, true);
         prop_assert!(!shown.contains('\n') && shown.chars().all(|c| !is_hidden(c)));
         prop_assert!(shown.chars().count() <= 300, "{}", shown);
         let mut chars = shown.chars();

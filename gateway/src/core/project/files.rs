@@ -3,8 +3,8 @@
 //! A file is derived from the same rows and the same style record as its message. So the outbox stores only
 //! its name and size, and its content is regenerated when it is sent, also after a restart.
 
-use crate::core::project::{PartKind, RunDigest, Said, joined};
-use crate::core::split::{Limit, first, head_bytes, split};
+use crate::core::project::{MessageContent, PartKind, RunDigest, join_paragraphs};
+use crate::core::split::{MessageLimit, first_part, head_bytes, split};
 use serde::{Deserialize, Serialize};
 
 /// File name of an answer.
@@ -18,7 +18,7 @@ const NO_DIFF: &str = "(What this turn changed is not attached: the channel did 
 
 /// Settings for sending content as files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AsFiles {
+pub(crate) struct FileSettings {
     /// Number of messages above which an answer is sent as its beginning and a file; 0 disables it.
     pub(crate) long_final_parts: usize,
     /// Maximum size of a file, in bytes.
@@ -41,18 +41,18 @@ pub(crate) struct FileRef {
 
 /// File and its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct File {
+pub(crate) struct MessageFile {
     /// Name of the file.
     pub(crate) name: &'static str,
     /// MIME type.
     pub(crate) content_type: &'static str,
     /// Short description.
-    pub(crate) says: &'static str,
+    pub(crate) description: &'static str,
     /// Content.
     pub(crate) text: String,
 }
 
-impl File {
+impl MessageFile {
     /// Returns the reference stored in the outbox.
     pub(crate) fn named(&self) -> FileRef {
         FileRef { name: self.name.to_owned(), bytes: self.text.len() as u64 }
@@ -61,54 +61,54 @@ impl File {
 
 /// Message text with its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct MessagePiece {
     pub(super) text: String,
-    pub(super) files: Vec<File>,
+    pub(super) files: Vec<MessageFile>,
 }
 
-fn pieces(text: &str, limit: Limit) -> Vec<Piece> {
-    split(text, limit).into_iter().map(|text| Piece { text, files: Vec::new() }).collect()
+fn pieces(text: &str, limit: MessageLimit) -> Vec<MessagePiece> {
+    split(text, limit).into_iter().map(|text| MessagePiece { text, files: Vec::new() }).collect()
 }
 
 /// Splits the output into messages, in order. Only the last message of the first plan has files; if the
 /// channel refused those, text messages with the same content follow.
-pub(super) fn lay_out(said: &Said, run: Option<&RunDigest>) -> Vec<Piece> {
+pub(super) fn lay_out(said: &MessageContent, run: Option<&RunDigest>) -> Vec<MessagePiece> {
     let limit = said.limit;
     let plain = pieces(&said.text(), limit);
     let run = run.filter(|_| said.kind == PartKind::Final);
     let Some((run, how)) = run.and_then(|run| Some((run, run.files()?))) else { return plain };
-    let long = if is_long(plain.len(), run, how) { as_answer(said, run, how) } else { None };
+    let long = if is_long(plain.len(), run, how) { answer_with_file(said, run, how) } else { None };
     let is_long = long.is_some();
     let mut out = long.map_or_else(|| plain.clone(), |piece| vec![piece]);
     let diff = if how.diff { run.changes().unified(how.bytes_max.min(DIFF_BYTES_MAX)) } else { None };
     let has_diff = diff.is_some();
     if let (Some(text), Some(last)) = (diff, out.last_mut()) {
-        last.files.push(File {
+        last.files.push(MessageFile {
             name: DIFF,
             content_type: "text/x-diff",
-            says: "What this turn changed",
+            description: "What this turn changed",
             text,
         });
     }
     if how.refused && (is_long || has_diff) {
         let from = if is_long { 0 } else { plain.len().saturating_sub(1) };
-        let mut again: Vec<Piece> = plain.into_iter().skip(from).collect();
+        let mut again: Vec<MessagePiece> = plain.into_iter().skip(from).collect();
         if has_diff && let Some(last) = again.pop() {
-            again.extend(pieces(&joined(last.text, Some(NO_DIFF.to_owned())), limit));
+            again.extend(pieces(&join_paragraphs(last.text, Some(NO_DIFF.to_owned())), limit));
         }
         out.extend(again);
     }
     out
 }
 
-fn is_long(messages: usize, run: &RunDigest, how: &AsFiles) -> bool {
-    how.long_final_parts > 0 && (messages > how.long_final_parts || run.is_over())
+fn is_long(messages: usize, run: &RunDigest, how: &FileSettings) -> bool {
+    how.long_final_parts > 0 && (messages > how.long_final_parts || run.exceeds_messages())
 }
 
 /// Puts the beginning of an answer into a message and the answer into a file; `None` if the beginning does
 /// not fit.
-fn as_answer(said: &Said, run: &RunDigest, how: &AsFiles) -> Option<Piece> {
-    let whole = run.whole();
+fn answer_with_file(said: &MessageContent, run: &RunDigest, how: &FileSettings) -> Option<MessagePiece> {
+    let whole = run.full_output();
     let text = head_bytes(&whole, how.bytes_max).to_owned();
     let note = if run.is_cut() || text.len() < whole.len() {
         format!(
@@ -118,10 +118,11 @@ fn as_answer(said: &Said, run: &RunDigest, how: &AsFiles) -> Option<Piece> {
     } else {
         format!("(It goes on: {ANSWER} has all of it.)")
     };
-    let end = joined(note, Some(said.end.clone()).filter(|end| !end.is_empty()));
-    let room = said.limit.less(&format!("\n\n{end}"))?;
-    let beginning = first(&text, room)?;
-    let text_of_message = joined(beginning.trim_end().to_owned(), Some(end));
-    let file = File { name: ANSWER, content_type: "text/markdown", says: "The whole answer", text };
-    Some(Piece { text: text_of_message, files: vec![file] })
+    let end = join_paragraphs(note, Some(said.end.clone()).filter(|end| !end.is_empty()));
+    let room = said.limit.minus(&format!("\n\n{end}"))?;
+    let beginning = first_part(&text, room)?;
+    let text_of_message = join_paragraphs(beginning.trim_end().to_owned(), Some(end));
+    let file =
+        MessageFile { name: ANSWER, content_type: "text/markdown", description: "The whole answer", text };
+    Some(MessagePiece { text: text_of_message, files: vec![file] })
 }

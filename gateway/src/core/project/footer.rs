@@ -3,7 +3,7 @@
 //! defaults".
 
 use crate::core::sanitize::line as one_line;
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use serde_json::Value;
 
 /// Maximum length of a name, in characters.
@@ -48,7 +48,8 @@ impl Footer {
     pub(super) fn line(&self, ended_at_ms: u64, tools: usize) -> String {
         let took = self.started_at_ms.map(|at| ended_at_ms.saturating_sub(at));
         // Whole seconds are precise enough.
-        let took = took.map(|ms| if ms < 1_000 { "<1s".to_owned() } else { span(ms / 1_000 * 1_000) });
+        let took =
+            took.map(|ms| if ms < 1_000 { "<1s".to_owned() } else { format_duration(ms / 1_000 * 1_000) });
         let tools = match tools {
             0 => None,
             1 => Some("1 tool".to_owned()),

@@ -15,16 +15,16 @@ const NAMES_MAX: usize = 12;
 
 /// State of a tool call for the one-line descriptions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Tool {
+struct ToolCallState {
     title: String,
     kind: String,
     /// `completed`, `failed`, or any other value while the call runs.
     status: String,
-    is_start_said: bool,
-    is_end_said: bool,
+    is_start_shown: bool,
+    is_end_shown: bool,
 }
 
-impl Tool {
+impl ToolCallState {
     fn is_over(&self) -> bool {
         matches!(self.status.as_str(), "completed" | "failed")
     }
@@ -59,13 +59,13 @@ impl Tool {
 
 /// Line state of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Lines {
-    tools: BTreeMap<String, Tool>,
+pub(crate) struct UpdateLines {
+    tools: BTreeMap<String, ToolCallState>,
     /// Last line of each other kind, by tag.
     said: BTreeMap<String, String>,
 }
 
-impl Lines {
+impl UpdateLines {
     /// Returns the line about a `tool_call` or a `tool_call_update`, if one is due.
     pub(crate) fn tool(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
         let id = update["toolCallId"].as_str()?;
@@ -77,10 +77,10 @@ impl Lines {
         if !style.shows(tag) {
             return None;
         }
-        let said = if tool.is_over() { &mut tool.is_end_said } else { &mut tool.is_start_said };
+        let said = if tool.is_over() { &mut tool.is_end_shown } else { &mut tool.is_start_shown };
         let is_repeated = std::mem::replace(said, true);
         // No start line after the end line.
-        tool.is_start_said |= tool.is_end_said;
+        tool.is_start_shown |= tool.is_end_shown;
         if is_repeated && style.repeat_suppression {
             return None;
         }
@@ -92,7 +92,7 @@ impl Lines {
         if !style.shows(tag) {
             return None;
         }
-        let line = one_line(&about(tag, update)?, style.line_chars_max);
+        let line = one_line(&describe_update(tag, update)?, style.line_chars_max);
         if style.repeat_suppression && self.said.get(tag) == Some(&line) {
             return None;
         }
@@ -138,10 +138,10 @@ impl Lines {
 }
 
 /// Describes an update; `None` if it has no displayable content.
-fn about(tag: &str, update: &Value) -> Option<String> {
+fn describe_update(tag: &str, update: &Value) -> Option<String> {
     let text = |key: &str| update[key].as_str().filter(|text| !text.trim().is_empty());
     match tag {
-        "plan" => plan(update["entries"].as_array()?),
+        "plan" => describe_plan(update["entries"].as_array()?),
         "usage_update" => {
             let used = update["used"].as_u64()?;
             let of = update["size"].as_u64().map(|size| format!(" of {size}")).unwrap_or_default();
@@ -157,12 +157,12 @@ fn about(tag: &str, update: &Value) -> Option<String> {
             let named = options
                 .iter()
                 .filter_map(|option| Some(format!("{} = {}", option["id"].as_str()?, value(option))));
-            listed("Options", named)
+            join_names("Options", named)
         }
         "available_commands_update" => {
             let commands = update["availableCommands"].as_array()?;
             let names = commands.iter().filter_map(|command| command["name"].as_str());
-            listed("Commands", names.map(|name| format!("/{name}")))
+            join_names("Commands", names.map(|name| format!("/{name}")))
         }
         "session_info_update" => text("title").map(|title| format!("Title: {title}")),
         _ => {
@@ -174,7 +174,7 @@ fn about(tag: &str, update: &Value) -> Option<String> {
     }
 }
 
-fn plan(entries: &[Value]) -> Option<String> {
+fn describe_plan(entries: &[Value]) -> Option<String> {
     let is = |entry: &&Value, status: &str| entry["status"].as_str() == Some(status);
     let done = entries.iter().filter(|entry| is(entry, "completed")).count();
     let now = entries.iter().find(|entry| is(entry, "in_progress"));
@@ -183,7 +183,7 @@ fn plan(entries: &[Value]) -> Option<String> {
         .then(|| format!("Plan, {done} of {} done{}", entries.len(), now.unwrap_or_default()))
 }
 
-fn listed(what: &str, names: impl Iterator<Item = String>) -> Option<String> {
+fn join_names(what: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let names: Vec<String> = names.take(NAMES_MAX).collect();
     (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
 }

@@ -3,21 +3,21 @@
 //! answered, and how) quotes separate it from them.
 
 use crate::core::project::TITLE_CHARS_MAX;
-use crate::core::project::excerpt::words_of;
+use crate::core::project::excerpt::escape_text;
 
 /// Quotes around a name; inside a name they are replaced.
 const QUOTES: [char; 2] = ['“', '”'];
 
 /// Escapes a name that stands alone, as in a list. `is_markdown` is true if the channel renders Markdown.
-pub(crate) fn unmarked(name: &str, is_markdown: bool) -> String {
-    words_of(name, TITLE_CHARS_MAX, is_markdown)
+pub(crate) fn escape_name(name: &str, is_markdown: bool) -> String {
+    escape_text(name, TITLE_CHARS_MAX, is_markdown)
 }
 
 /// Escapes and quotes a name inside a sentence, so that it is not read as part of the sentence: a user may be
 /// called “the deadline”.
-pub(crate) fn quoted(name: &str, is_markdown: bool) -> String {
+pub(crate) fn quote_name(name: &str, is_markdown: bool) -> String {
     let [open, close] = QUOTES;
-    format!("{open}{}{close}", unmarked(&name.replace(QUOTES, "'"), is_markdown))
+    format!("{open}{}{close}", escape_name(&name.replace(QUOTES, "'"), is_markdown))
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
             (&long, &cut, &cut),
         ] {
             assert_eq!(
-                (quoted(name, true).as_str(), quoted(name, false).as_str()),
+                (quote_name(name, true).as_str(), quote_name(name, false).as_str()),
                 (markdown, bare),
                 "{name:?}"
             );
@@ -68,7 +68,7 @@ mod tests {
             ),
         ) {
             let name = name.concat();
-            let shown = quoted(&name, true);
+            let shown = quote_name(&name, true);
             let inside = shown.strip_prefix('“').and_then(|rest| rest.strip_suffix('”'));
             let inside = inside.ok_or_else(|| TestCaseError::fail(shown.clone()))?;
             prop_assert!(!inside.contains(QUOTES) && !inside.chars().any(char::is_control), "{}", shown);

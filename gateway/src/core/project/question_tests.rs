@@ -1,18 +1,18 @@
 use super::*;
-use crate::core::project::Shows;
-use crate::core::split::{Limit, Unit, split};
+use crate::core::project::ChannelFeatures;
+use crate::core::split::{MessageLimit, Unit, split};
 use acp_shared::ids::SessionKey;
 use proptest::prelude::*;
 use serde_json::json;
 
 const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057:7";
 
-fn style(shows: Shows) -> Style {
+fn style(shows: ChannelFeatures) -> Style {
     crate::core::project::tests::style().in_channel(shows)
 }
 
-fn chat() -> Shows {
-    Shows { buttons: 25, markdown: true, changes: true, approvers: None }
+fn chat() -> ChannelFeatures {
+    ChannelFeatures { buttons: 25, markdown: true, changes: true, approvers: None }
 }
 
 fn event(payload: &Value) -> EventRow {
@@ -27,8 +27,8 @@ fn event(payload: &Value) -> EventRow {
     }
 }
 
-fn told(shows: Shows, payload: &Value) -> String {
-    asked(&style(shows), &event(payload), payload)
+fn told(shows: ChannelFeatures, payload: &Value) -> String {
+    permission_prompt(&style(shows), &event(payload), payload)
 }
 
 fn ask(call: Value, options: usize) -> Value {
@@ -49,8 +49,8 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
     let typed = "Answer with /acp allow, /acp deny or /acp answer NUMBER.";
     let mut until = ask(edit.clone(), 2);
     until["deadline_at_ms"] = json!(605_000);
-    let boss = Shows { approvers: Some("<@7>".to_owned()), ..chat() };
-    let few = Shows { buttons: 1, ..chat() };
+    let boss = ChannelFeatures { approvers: Some("<@7>".to_owned()), ..chat() };
+    let few = ChannelFeatures { buttons: 1, ..chat() };
     for (shows, payload, want) in [
         (
             chat(),
@@ -75,7 +75,7 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
             ),
         ),
         (
-            Shows::default(),
+            ChannelFeatures::default(),
             ask(edit, 1),
             format!(
                 "{asks}: Write notes_a.md (edit)\n    {}\n1. Option 1 (allow once)\n{typed}\nWaits for an answer · id {id}",
@@ -102,8 +102,8 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
 #[test]
 fn a_question_of_the_host_names_variables_whatever_the_command_is() {
     let line = "x".repeat(400);
-    let question = crate::core::host::Question::run(7, &line, Some("/w/sub"), &["LD_PRELOAD"]);
-    for shows in [chat(), Shows::default()] {
+    let question = crate::core::host::HostQuestion::run(7, &line, Some("/w/sub"), &["LD_PRELOAD"]);
+    for shows in [chat(), ChannelFeatures::default()] {
         let payload = json!({"permission_id": ID, "params": question.params});
         let said = told(shows, &payload).replace('\\', "");
         assert!(said.contains("LD_PRELOAD") && said.contains("/w/sub") && said.contains(&line), "{said}");
@@ -118,27 +118,33 @@ fn what_an_answer_allows_is_shown_beside_long_options() {
     for option in payload["params"]["options"].as_array_mut().into_iter().flatten() {
         option["name"] = json!("n".repeat(300));
     }
-    assert!(told(Shows::default(), &payload).contains(&line));
+    assert!(told(ChannelFeatures::default(), &payload).contains(&line));
 }
 
-/// The settlement is shown once: in the question if it can be edited, otherwise in a separate message.
+/// The resolution is shown once: in the question if it can be edited, otherwise in a separate message.
 #[test]
 fn what_became_of_a_question_is_said_once() {
-    let settled_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
+    let resolved_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
     let said = "The permission is settled. Answered: “Yes, once” (by “ann”).".to_owned();
-    assert_eq!(settled(&style(chat()), &settled_by("ann")), None);
-    assert_eq!(settled(&style(Shows::default()), &settled_by("ann")), Some(said));
-    assert_eq!(settled(&style(Shows::default()), &json!({"permission_id": ID, "without": "policy"})), None);
+    assert_eq!(resolution_notice(&style(chat()), &resolved_by("ann")), None);
+    assert_eq!(resolution_notice(&style(ChannelFeatures::default()), &resolved_by("ann")), Some(said));
+    assert_eq!(
+        resolution_notice(
+            &style(ChannelFeatures::default()),
+            &json!({"permission_id": ID, "without": "policy"})
+        ),
+        None
+    );
     // A question without an id has no message that could be edited.
     let nameless = json!({"option_id": "y", "by": "ann"});
     let said = "The permission is settled. Answered: “y” (by “ann”).".to_owned();
-    assert_eq!(settled(&style(chat()), &nameless), Some(said));
+    assert_eq!(resolution_notice(&style(chat()), &nameless), Some(said));
 }
 
 #[test]
 fn how_a_question_ended_is_said_in_words() {
-    let person = |name: &str| Settler::Person(name.to_owned());
-    let without = Settler::Without;
+    let person = |name: &str| ResolvedBy::Person(name.to_owned());
+    let without = ResolvedBy::Auto;
     for (option, by, want) in [
         (Some("Allow"), person("ann"), "Answered: “Allow” (by “ann”)."),
         (Some("Allow"), person(""), "Answered: “Allow” (nobody named)."),
@@ -153,33 +159,33 @@ fn how_a_question_ended_is_said_in_words() {
             "Answered: “No' (policy). '” (by “ann'). (policy”).",
         ),
         (None, person("cancel"), "Over without an answer (by “cancel”)."),
-        (Some("Allow"), without(Without::Policy), "Answered: “Allow” (policy)."),
-        (Some("Reject"), without(Without::Deadline), "Nobody answered in time: “Reject”."),
-        (Some("refused"), without(Without::Deadline), "Nobody answered in time: “refused”."),
-        (None, without(Without::Deadline), "Nobody answered in time: refused."),
-        (None, without(Without::Cancel), "Over without an answer (the turn was stopped)."),
-        (None, without(Without::TurnEnded), "Over without an answer (the turn has ended)."),
-        (None, without(Without::LeaseEnded), "Over without an answer (the agent has ended)."),
-        (None, without(Without::SessionClosed), "Over without an answer (the session was closed)."),
-        (None, without(Without::Agent), "Over without an answer (the agent took it back)."),
-        (None, without(Without::Adopted), "Over without an answer (another gateway took over)."),
-        (None, without(Without::Nobody), "Over without an answer (nobody can be asked)."),
+        (Some("Allow"), without(AutoResolution::Policy), "Answered: “Allow” (policy)."),
+        (Some("Reject"), without(AutoResolution::Deadline), "Nobody answered in time: “Reject”."),
+        (Some("refused"), without(AutoResolution::Deadline), "Nobody answered in time: “refused”."),
+        (None, without(AutoResolution::Deadline), "Nobody answered in time: refused."),
+        (None, without(AutoResolution::Cancel), "Over without an answer (the turn was stopped)."),
+        (None, without(AutoResolution::TurnEnded), "Over without an answer (the turn has ended)."),
+        (None, without(AutoResolution::LeaseEnded), "Over without an answer (the agent has ended)."),
+        (None, without(AutoResolution::SessionClosed), "Over without an answer (the session was closed)."),
+        (None, without(AutoResolution::Agent), "Over without an answer (the agent took it back)."),
+        (None, without(AutoResolution::Adopted), "Over without an answer (another gateway took over)."),
+        (None, without(AutoResolution::Nobody), "Over without an answer (nobody can be asked)."),
         (None, person(""), "Over without an answer (nobody named)."),
         (None, person("else"), "Over without an answer (by “else”)."),
     ] {
-        assert_eq!(outcome(option, &by, false), want);
+        assert_eq!(resolution_text(option, &by, false), want);
     }
 }
 
 /// In Markdown, names of options and persons are escaped.
 #[test]
 fn names_are_no_markup() {
-    let by = Settler::Person("_ann_ <@1>".to_owned());
+    let by = ResolvedBy::Person("_ann_ <@1>".to_owned());
     assert_eq!(
-        outcome(Some("**Yes**"), &by, true),
+        resolution_text(Some("**Yes**"), &by, true),
         "Answered: “\\*\\*Yes\\*\\*” (by “\\_ann\\_ \\<\\@1\\>”)."
     );
-    assert_eq!(outcome(Some("**Yes**"), &by, false), "Answered: “**Yes**” (by “_ann_ <@1>”).");
+    assert_eq!(resolution_text(Some("**Yes**"), &by, false), "Answered: “**Yes**” (by “_ann_ <@1>”).");
 }
 
 /// Only the gateway's own last lines are removed, whatever the excerpt contains.
@@ -192,12 +198,12 @@ fn what_waits_goes_with_the_waiting() {
         ("Waits for an answer", "Waits for an answer"),
         ("a\n-# It goes on", "a\n-# It goes on"),
     ] {
-        assert_eq!(without_waiting(text), want);
+        assert_eq!(strip_waiting_lines(text), want);
     }
 }
 
 proptest! {
-    /// For all questions with buttons: one message, at most one code block, and room for the settlement.
+    /// For all questions with buttons: one message, at most one code block, and room for the resolution.
     #[test]
     fn a_question_is_one_message_with_one_frame(
         title in "[a-z`*@<\\n\u{202e}]{0,400}",
@@ -205,10 +211,10 @@ proptest! {
         max in 1_400usize..1_900,
     ) {
         let payload = ask(json!({"title": title, "rawInput": {"command": text}}), 3);
-        let style = Style { limit: Limit::new(Unit::Utf16, max), ..style(chat()) };
-        let said = asked(&style, &event(&payload), &payload);
+        let style = Style { limit: MessageLimit::new(Unit::Utf16, max), ..style(chat()) };
+        let said = permission_prompt(&style, &event(&payload), &payload);
         prop_assert_eq!(split(&said, style.limit), vec![said.clone()]);
-        let answered = format!("{}\nAnswered: Option 1 (somebody).", without_waiting(&said));
+        let answered = format!("{}\nAnswered: Option 1 (somebody).", strip_waiting_lines(&said));
         prop_assert!(style.limit.fits(&answered), "{}", answered);
         prop_assert!([0, 2].contains(&said.matches("```").count()), "{}", said);
     }

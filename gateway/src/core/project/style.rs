@@ -5,10 +5,10 @@
 //! apply to: parts depend only on the journal and these records, not on the current configuration.
 
 use crate::config::Separator;
-use crate::core::policy::{Files, Stream};
-use crate::core::project::files::AsFiles;
+use crate::core::policy::{FilePolicy, StreamPolicy};
+use crate::core::project::files::FileSettings;
 use crate::core::rows::Verbosity;
-use crate::core::split::Limit;
+use crate::core::split::MessageLimit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const TOOLS: [&str; 2] = ["tool_call", "tool_call_update"];
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Style {
     /// Maximum length of a part.
-    pub(crate) limit: Limit,
+    pub(crate) limit: MessageLimit,
     /// Maximum length of a turn's visible output, in characters.
     pub(crate) output_chars_max: usize,
     /// Maximum length of a line about an update, in characters.
@@ -37,19 +37,19 @@ pub(crate) struct Style {
     pub(crate) footer: bool,
     /// Settings for files; `None` if the channel does not support them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) files: Option<AsFiles>,
+    pub(crate) files: Option<FileSettings>,
     /// Verbosity set by a person, which overrides the other settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) verbosity: Option<Verbosity>,
     /// Display features of the channel.
     #[serde(default)]
-    pub(crate) shows: Shows,
+    pub(crate) shows: ChannelFeatures,
 }
 
 /// Display features of a channel that affect the text of messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Shows {
+pub(crate) struct ChannelFeatures {
     /// Maximum number of buttons of a message; 0 for none.
     pub(crate) buttons: usize,
     /// True if texts are rendered as Markdown, with code blocks and small print.
@@ -62,7 +62,7 @@ pub(crate) struct Shows {
 
 impl Style {
     /// Creates the style from the configuration, within the limits of the channel.
-    pub(crate) fn new(channel: Limit, stream: &Stream) -> Self {
+    pub(crate) fn new(channel: MessageLimit, stream: &StreamPolicy) -> Self {
         Self {
             limit: channel.within_chars(count(stream.max_chunk_chars.value)),
             output_chars_max: count(stream.max_output_chars.value),
@@ -73,12 +73,12 @@ impl Style {
             footer: false,
             files: None,
             verbosity: None,
-            shows: Shows::default(),
+            shows: ChannelFeatures::default(),
         }
     }
 
     /// Sets the display features of the channel.
-    pub(crate) fn in_channel(self, shows: Shows) -> Self {
+    pub(crate) fn in_channel(self, shows: ChannelFeatures) -> Self {
         Self { shows, ..self }
     }
 
@@ -88,31 +88,31 @@ impl Style {
     }
 
     /// Sets the files settings for a channel with this maximum file size, or without files.
-    pub(crate) fn with_files(self, channel_bytes_max: Option<u64>, files: &Files) -> Self {
-        let as_files = channel_bytes_max.map(|max| AsFiles {
+    pub(crate) fn with_files(self, channel_bytes_max: Option<u64>, files: &FilePolicy) -> Self {
+        let as_files = channel_bytes_max.map(|max| FileSettings {
             long_final_parts: count(files.long_final_parts.value),
             bytes_max: count(files.bytes_max.value.min(max)),
             diff: files.turn_diff.value,
             refused: false,
         });
-        let is_any = |files: &AsFiles| files.diff || files.long_final_parts > 0;
+        let is_any = |files: &FileSettings| files.diff || files.long_final_parts > 0;
         Self { files: as_files.filter(is_any), ..self }
     }
 
     /// Returns the style for a row whose files the channel refused.
-    pub(crate) fn refused(self) -> Self {
-        Self { files: self.files.map(|files| AsFiles { refused: true, ..files }), ..self }
+    pub(crate) fn with_files_refused(self) -> Self {
+        Self { files: self.files.map(|files| FileSettings { refused: true, ..files }), ..self }
     }
 
     /// Sets the verbosity chosen by a person.
-    pub(crate) fn told(self, verbosity: Option<Verbosity>) -> Self {
+    pub(crate) fn with_verbosity(self, verbosity: Option<Verbosity>) -> Self {
         Self { verbosity, ..self }
     }
 
     /// Reduces the output to the progress of a turn.
-    pub(crate) fn status_alone(mut self) -> Self {
+    pub(crate) fn status_only(mut self) -> Self {
         self.tags.insert(MESSAGE.to_owned(), false);
-        self.told(Some(Verbosity::Compact))
+        self.with_verbosity(Some(Verbosity::Compact))
     }
 
     /// True if updates of this kind are shown.
@@ -137,12 +137,12 @@ fn count(value: u64) -> usize {
 
 /// Presentation settings of one conversation over the whole journal of its session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Styles {
+pub(crate) struct StyleHistory {
     /// Styles with the first row they apply to, in order; each ends where the next begins.
     from: Vec<(u64, Style)>,
 }
 
-impl Styles {
+impl StyleHistory {
     /// Creates the list from records in order.
     pub(crate) const fn new(from: Vec<(u64, Style)>) -> Self {
         Self { from }
@@ -168,7 +168,7 @@ mod tests {
 
     fn style(max: usize) -> Style {
         Style {
-            limit: Limit::new(Unit::Bytes, max),
+            limit: MessageLimit::new(Unit::Bytes, max),
             output_chars_max: 1,
             line_chars_max: 1,
             separator: Separator::None,
@@ -177,24 +177,29 @@ mod tests {
             footer: false,
             files: None,
             verbosity: None,
-            shows: Shows::default(),
+            shows: ChannelFeatures::default(),
         }
     }
 
     #[test]
     fn each_holds_up_to_the_next_one() {
-        let styles = Styles::new(vec![(0, style(100)), (5, style(200)), (9, style(300))]);
+        let styles = StyleHistory::new(vec![(0, style(100)), (5, style(200)), (9, style(300))]);
         for (seq, want) in [(0, 100), (4, 100), (5, 200), (8, 200), (9, 300), (1_000, 300)] {
             assert_eq!(styles.at(seq), Some(&style(want)), "{seq}");
         }
         assert_eq!(styles.last(), Some(&style(300)));
-        assert_eq!(Styles::default().at(1), None);
+        assert_eq!(StyleHistory::default().at(1), None);
     }
 
     #[test]
     fn what_is_recorded_reads_back() {
-        let shows = Shows { buttons: 25, markdown: true, changes: true, approvers: Some("<@1>".to_owned()) };
-        let style = Style { limit: Limit::new(Unit::Utf16, 1_900).within_chars(1_800), ..style(1) };
+        let shows = ChannelFeatures {
+            buttons: 25,
+            markdown: true,
+            changes: true,
+            approvers: Some("<@1>".to_owned()),
+        };
+        let style = Style { limit: MessageLimit::new(Unit::Utf16, 1_900).within_chars(1_800), ..style(1) };
         let style = style.in_channel(shows);
         let text = serde_json::to_string(&style).unwrap();
         assert_eq!(serde_json::from_str::<Style>(&text).unwrap(), style);
@@ -212,10 +217,10 @@ mod tests {
             (Some(Verbosity::Compact), false, false, false, false),
             (Some(Verbosity::None), false, false, false, true),
         ] {
-            let told = style.clone().told(verbosity);
+            let told = style.clone().with_verbosity(verbosity);
             let shows = ["tool_call", "plan", "made_up"].map(|tag| told.shows(tag));
             assert_eq!((shows, told.is_quiet()), ([tools, plan, unknown], quiet), "{verbosity:?}");
-            assert!(told.shows(MESSAGE) && !told.status_alone().shows(MESSAGE));
+            assert!(told.shows(MESSAGE) && !told.status_only().shows(MESSAGE));
         }
     }
 }

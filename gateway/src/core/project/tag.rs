@@ -13,13 +13,13 @@ const LETTERS: [usize; 4] = [6, 10, 16, 24];
 const PRINT_BYTES: usize = 16;
 
 /// Appends the tag to a text, in small print in Markdown.
-pub(crate) fn tagged(text: &str, tag: Option<&str>) -> String {
+pub(crate) fn with_tag(text: &str, tag: Option<&str>) -> String {
     tag.map_or_else(|| text.to_owned(), |tag| format!("{}\n-# {tag}", text.trim_end()))
 }
 
 /// Fingerprint of a text for comparisons. Ignores white space and control characters, because services trim
 /// texts and change line ends.
-fn print(text: &str) -> String {
+fn fingerprint(text: &str) -> String {
     let mut hash = Sha256::new();
     let mut buffer = [0; 4];
     for c in text.chars().filter(|c| !c.is_whitespace() && !c.is_control()) {
@@ -38,19 +38,19 @@ fn print(text: &str) -> String {
 ///
 /// # Errors
 /// An error of `is_known`.
-pub(crate) fn choose<E>(
+pub(crate) fn choose_tag<E>(
     text: &str,
     nonce: &str,
     mut is_known: impl FnMut(&str) -> Result<bool, E>,
 ) -> Result<(Option<String>, String), E> {
-    let alone = print(text);
+    let alone = fingerprint(text);
     if !is_known(&alone)? {
         return Ok((None, alone));
     }
     let mut last = (None, alone);
     for letters in LETTERS {
         let tag = nonce.get(..letters).unwrap_or(nonce);
-        let print = print(&tagged(text, Some(tag)));
+        let print = fingerprint(&with_tag(text, Some(tag)));
         let is_free = !is_known(&print)?;
         last = (Some(tag.to_owned()), print);
         if is_free {
@@ -80,17 +80,17 @@ mod tests {
 
     #[test]
     fn only_what_was_said_before_is_tagged() {
-        let known = BTreeSet::from([print("OK")]);
+        let known = BTreeSet::from([fingerprint("OK")]);
         let of = |text: &str| {
             let Ok(found) =
-                choose::<Infallible>(text, "abcdefghijklmnopqrstuvwx", |print| Ok(known.contains(print)));
+                choose_tag::<Infallible>(text, "abcdefghijklmnopqrstuvwx", |print| Ok(known.contains(print)));
             found.0
         };
         assert_eq!(of("Well"), None);
         assert_eq!(of("OK"), Some("abcdef".to_owned()));
         assert_eq!(of(" O\r\nK\n"), Some("abcdef".to_owned()), "a service may show it so");
-        assert_eq!(tagged("OK\n", Some("abcdef")), "OK\n-# abcdef");
-        assert_eq!(tagged("OK\n", None), "OK\n");
+        assert_eq!(with_tag("OK\n", Some("abcdef")), "OK\n-# abcdef");
+        assert_eq!(with_tag("OK\n", None), "OK\n");
     }
 
     proptest! {
@@ -102,7 +102,7 @@ mod tests {
                 4 => "(OK|Done\\.|OK |O K|)",
                 1 => (0usize..8).prop_map(|n| {
                     let nonce = nonce_of(&["part", &n.to_string()]);
-                    tagged("OK", nonce.get(..6))
+                    with_tag("OK", nonce.get(..6))
                 }),
                 1 => "\\PC{0,6}",
             ], 1..12),
@@ -112,13 +112,13 @@ mod tests {
             let mut shown = Vec::new();
             for (n, text) in said.iter().enumerate() {
                 let nonce = nonce_of(&["part", &n.to_string()]);
-                let Ok((tag, print)) = choose::<Infallible>(text, &nonce, |print| Ok(known.contains(print)));
+                let Ok((tag, print)) = choose_tag::<Infallible>(text, &nonce, |print| Ok(known.contains(print)));
                 known.insert(print);
-                shown.push(tagged(text, tag.as_deref()));
+                shown.push(with_tag(text, tag.as_deref()));
             }
             for (n, one) in shown.iter().enumerate() {
                 for other in shown.iter().skip(n + 1) {
-                    prop_assert_ne!(print(&bent(one, how)), print(other));
+                    prop_assert_ne!(fingerprint(&bent(one, how)), fingerprint(other));
                     prop_assert_ne!(bent(one, how), bent(other, how));
                 }
             }

@@ -2,7 +2,7 @@
 use super::*;
 use crate::config::Separator;
 use crate::core::rows::Verbosity;
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use acp_shared::ids::SessionKey;
 use proptest::prelude::*;
 use serde_json::json;
@@ -17,7 +17,7 @@ mod untrusted;
 pub(super) fn style() -> Style {
     let hidden = ["agent_thought_chunk", "plan", "tool_call", "tool_call_update", "usage_update"];
     Style {
-        limit: Limit::new(Unit::Utf16, 1_900),
+        limit: MessageLimit::new(Unit::Utf16, 1_900),
         output_chars_max: 24_000,
         line_chars_max: 320,
         separator: Separator::Paragraph,
@@ -26,7 +26,7 @@ pub(super) fn style() -> Style {
         footer: false,
         files: None,
         verbosity: None,
-        shows: Shows::default(),
+        shows: ChannelFeatures::default(),
     }
 }
 
@@ -78,25 +78,25 @@ impl Journal {
     }
 
     /// Returns the parts in the default style.
-    fn parts_of(&self, at: usize, mode: RunMode, started: bool) -> Vec<Part> {
+    fn parts_of(&self, at: usize, mode: RunMode, started: bool) -> Vec<MessagePart> {
         self.parts_in(&style(), at, mode, started)
     }
 
     /// Returns the parts of the row at `at` for a reader with only the rows committed by then.
-    fn parts_in(&self, style: &Style, at: usize, mode: RunMode, started: bool) -> Vec<Part> {
+    fn parts_in(&self, style: &Style, at: usize, mode: RunMode, started: bool) -> Vec<MessagePart> {
         let event = &self.rows[at];
-        match need(event) {
-            Need::Nothing => project(binding(), style, event, Digest::Nothing),
-            Need::Next => match self.rows.get(at + 1) {
-                Some(next) => project(binding(), style, event, Digest::Next(next)),
-                None => project(binding(), style, event, Digest::Nothing),
+        match required_data(event) {
+            RequiredData::Nothing => render_row(binding(), style, event, RenderData::Nothing),
+            RequiredData::Next => match self.rows.get(at + 1) {
+                Some(next) => render_row(binding(), style, event, RenderData::Next(next)),
+                None => render_row(binding(), style, event, RenderData::Nothing),
             },
-            Need::Run(run) => {
+            RequiredData::Run(run) => {
                 let mut digest = RunDigest::new(mode, started, style.clone());
                 for row in self.rows[..at].iter().filter(|row| row.run_id == Some(run)) {
                     digest.add(row.kind, &row.payload);
                 }
-                project(binding(), style, event, Digest::Run(&digest))
+                render_row(binding(), style, event, RenderData::Run(&digest))
             }
         }
     }
@@ -113,7 +113,7 @@ impl Journal {
     }
 
     /// Returns the parts of these rows in their recorded styles.
-    fn told(&self, styles: &Styles, rows: std::ops::Range<usize>) -> Vec<Part> {
+    fn told(&self, styles: &StyleHistory, rows: std::ops::Range<usize>) -> Vec<MessagePart> {
         rows.flat_map(|at| {
             let style = styles.at(self.rows[at].session_seq).unwrap();
             self.parts_in(style, at, RunMode::Prompt, true)
@@ -162,7 +162,7 @@ fn tools_are_counted_and_part_paragraphs() {
 }
 
 #[test]
-fn c02_a_failed_turn_shows_what_was_said_and_what_to_do_next() {
+fn a_failed_turn_shows_what_was_said_and_what_to_do_next() {
     let run = run_id(1);
     let got = one(|journal| {
         journal.say(run, "Half an ans");
@@ -172,7 +172,7 @@ fn c02_a_failed_turn_shows_what_was_said_and_what_to_do_next() {
     let want = format!(
         "Half an ans\n\nThe turn failed (ACP_UNCERTAIN): The agent exited. {}\nNext: {}",
         Code::Uncertain.text(),
-        step(Code::Uncertain, None)
+        next_step_for(Code::Uncertain, None)
     );
     assert_eq!(got, vec![(PartKind::Final, want)]);
 }
@@ -210,7 +210,7 @@ fn replays_thoughts_and_streams_are_not_shown() {
         let mut journal = Journal::default();
         journal.push(None, *kind, payload.clone());
         let shown = !journal.texts().is_empty();
-        assert_eq!(shown, SHOWN.contains(kind), "{kind:?}");
+        assert_eq!(shown, RENDERED_KINDS.contains(kind), "{kind:?}");
     }
 }
 
@@ -278,7 +278,7 @@ fn notices() {
 /// With the lowest verbosity, notices about a delay are still shown.
 #[test]
 fn what_holds_a_person_up_is_said_to_everybody() {
-    let quiet = style().told(Some(Verbosity::None));
+    let quiet = style().with_verbosity(Some(Verbosity::None));
     let mut journal = Journal::default();
     for status in ["agent_failed", "agent_waits", "unbound", "new_conversation", "agent_ready"] {
         journal.push(None, EventKind::Status, json!({"status": status, "text": status}));
@@ -289,7 +289,7 @@ fn what_holds_a_person_up_is_said_to_everybody() {
 }
 
 #[test]
-fn c01_long_output_is_split_and_nothing_of_it_is_lost() {
+fn long_output_is_split_and_nothing_of_it_is_lost() {
     let run = run_id(1);
     let mut journal = Journal::default();
     journal.say(run, &"word ".repeat(1_000)).done(run, "end_turn");
@@ -354,24 +354,21 @@ fn styles_of() -> impl Strategy<Value = Style> {
     let tags = ["tool_call", "tool_call_update", "agent_thought_chunk", "agent_message_chunk", "notice"];
     let tags = prop::collection::btree_map(prop::sample::select(tags.to_vec()), any::<bool>(), 0..5);
     let files = prop::option::of((0usize..4, 1usize..500, any::<(bool, bool)>()).prop_map(
-        |(long_final_parts, bytes_max, (diff, refused))| crate::core::project::files::AsFiles {
+        |(long_final_parts, bytes_max, (diff, refused))| crate::core::project::files::FileSettings {
             long_final_parts,
             bytes_max,
             diff,
             refused,
         },
     ));
-    let shows = (0usize..3, any::<(bool, bool)>()).prop_map(|(buttons, (markdown, changes))| Shows {
-        buttons,
-        markdown,
-        changes,
-        approvers: None,
+    let shows = (0usize..3, any::<(bool, bool)>()).prop_map(|(buttons, (markdown, changes))| {
+        ChannelFeatures { buttons, markdown, changes, approvers: None }
     });
     let numbers = (32usize..200, 1usize..200, 64usize..100);
     let verbosity = prop::option::of(prop::sample::select(Verbosity::ALL.to_vec()));
     (numbers, separator, any::<(bool, bool)>(), tags, files, (verbosity, shows)).prop_map(
         |(numbers, separator, (repeat_suppression, footer), tags, files, (verbosity, shows))| Style {
-            limit: Limit::new(Unit::Bytes, 16_384).within_chars(numbers.0),
+            limit: MessageLimit::new(Unit::Bytes, 16_384).within_chars(numbers.0),
             output_chars_max: numbers.1,
             line_chars_max: numbers.2,
             separator,
@@ -408,10 +405,10 @@ proptest! {
                 records.push((from, style));
             }
             let view = Journal { rows: journal.rows[..committed].to_vec() };
-            got.extend(view.told(&Styles::new(records.clone()), checkpoint..committed));
+            got.extend(view.told(&StyleHistory::new(records.clone()), checkpoint..committed));
             checkpoint = committed;
         }
-        let whole = journal.told(&Styles::new(records), 0..end);
+        let whole = journal.told(&StyleHistory::new(records), 0..end);
         prop_assert_eq!(&got, &whole);
         let numbers: Vec<(u64, u32)> = whole.iter().map(|part| (part.session_seq, part.part_no)).collect();
         prop_assert!(numbers.is_sorted_by(|one, next| one < next), "{:?}", numbers);
@@ -419,7 +416,7 @@ proptest! {
 
     /// All parts fit the limit, and a turn has at most one note about omitted output.
     #[test]
-    fn c01_c04_what_is_told_is_within_its_bounds(journal in journals(), style in styles_of()) {
+    fn what_is_told_is_within_its_bounds(journal in journals(), style in styles_of()) {
         for (kind, text) in journal.texts_in(&style) {
             prop_assert!(style.limit.fits(&text), "{:?}", text);
             prop_assert!(kind != PartKind::Card);
@@ -444,7 +441,7 @@ proptest! {
 
 /// D2: the timeout of one binding is reported in its own conversation only.
 #[test]
-fn d02_the_end_of_one_binding_is_said_there_alone() {
+fn the_end_of_one_binding_is_said_there_alone() {
     let text = "This conversation is not bound any more.";
     for (of, parts) in [(binding(), 1), (BindingId::mint(), 0)] {
         let mut journal = Journal::default();

@@ -3,13 +3,12 @@
 use super::live::{Board, LIVE, begun, card, drive, last};
 use super::*;
 use crate::channel::{Inbound, Signal};
-use crate::core::link::{Ask, PermissionOption, Wanted};
+use crate::core::link::{AgentRequest, AgentRequestKind, PermissionOption};
 use crate::core::project::PartKind;
-use crate::core::project::actions::About;
-use crate::core::rows::{PermissionRow, PermissionState, Settler, Without};
+use crate::core::project::actions::ButtonSubject;
+use crate::core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
 use crate::store::buttons::{self, ButtonMessage};
-use crate::store::codec;
-use crate::store::inbox;
+use crate::store::{codec, inbox};
 use acp_shared::ids::{LeaseId, RunId};
 use std::sync::atomic::Ordering;
 
@@ -20,21 +19,21 @@ async fn sql(store: &Store, text: &str, values: impl rusqlite::Params + Send + '
     store.write("sql", move |tx| codec::run(tx, &text, values).map(drop)).await.unwrap();
 }
 
-fn person(name: &str) -> Option<Settler> {
-    Some(Settler::Person(name.to_owned()))
+fn person(name: &str) -> Option<ResolvedBy> {
+    Some(ResolvedBy::Person(name.to_owned()))
 }
 
 /// What an agent asks, as its row says it now.
-fn asked(state: PermissionState, option_id: Option<&str>, by: Option<Settler>) -> PermissionRow {
+fn asked(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>) -> PermissionRow {
     let options = vec![PermissionOption { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }];
-    let what = Wanted::Permission { title: "Write".into(), tool_kind: None, options };
+    let what = AgentRequestKind::Permission { title: "Write".into(), tool_kind: None, options };
     PermissionRow {
         lease_id: LeaseId::parse(LEASE).unwrap(),
         session_key: key(),
-        ask: Ask { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
         state,
         option_id: option_id.map(str::to_owned),
-        settled_by: by,
+        resolved_by: by,
         created_at_ms: 1,
         deadline_at_ms: None,
     }
@@ -57,7 +56,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
     let rows = [
         (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Yes” (by “ann”)."),
         (
-            asked(PermissionState::Expired, None, Some(Settler::Without(Without::Deadline))),
+            asked(PermissionState::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline))),
             "Nobody answered in time: refused.",
         ),
     ];
@@ -89,7 +88,8 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
             assert_eq!(board.buttons()[0], Vec::<String>::new(), "{want} {is_restarted}");
             eventually("nothing to be kept of it", || async {
                 let (at, key) = (conversation("c"), key());
-                let read = store.read("over", move |db| crate::store::buttons::over(db, &at, &key, false));
+                let read = store
+                    .read("over", move |db| crate::store::buttons::settled_messages(db, &at, &key, false));
                 read.await.unwrap().is_empty().then_some(())
             })
             .await;
@@ -110,10 +110,11 @@ async fn what_waits_loses_its_buttons_when_its_turn_begins() {
     scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
     board.until("the notice", |shown| shown.len() == 1).await;
     board.failures.store(1, Ordering::SeqCst);
-    let about = About::Queued(run_id);
+    let about = ButtonSubject::Queued(run_id);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let keep =
-        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        buttons::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
     store.write("keep", keep).await.unwrap();
     board.until("the end of it", |shown| shown[0].1 == "Queued.\nIt has started.").await;
     assert_eq!(board.edits.load(Ordering::SeqCst), 2);
@@ -131,9 +132,10 @@ async fn messages_that_could_not_be_amended_are_found_again() {
     };
     assert_eq!(found().await, 0);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let about = About::Permission("p".to_owned());
-    let keep =
-        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    let about = ButtonSubject::Permission("p".to_owned());
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        buttons::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
     store.write("keep", keep).await.unwrap();
     for (status, want) in [("active", 1), ("parked", 0), ("ended", 1)] {
         sql(&store, "UPDATE acp_bindings SET status = ?1", [status]).await;
@@ -146,13 +148,18 @@ async fn messages_that_could_not_be_amended_are_found_again() {
 async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     let (_dir, store, _scribe) = begun().await;
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let about = About::Permission("p".to_owned());
-    let keep =
-        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    let about = ButtonSubject::Permission("p".to_owned());
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        buttons::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
     store.write("keep", keep).await.unwrap();
     let due = || async {
         let at = conversation("c");
-        let over = store.read("over", move |db| buttons::over(db, &at, &key(), false)).await.unwrap().len();
+        let over = store
+            .read("over", move |db| buttons::settled_messages(db, &at, &key(), false))
+            .await
+            .unwrap()
+            .len();
         let read = |db: &_| buttons::bindings(db, crate::store::now_ms());
         (over, store.read("found", read).await.unwrap().len())
     };
@@ -160,7 +167,7 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     let (mut waited_ms, mut tries) = (0_u64, 0_u32);
     while waited_ms < 24 * 60 * 60_000 {
         assert_eq!(due().await, (1, 1), "after {tries} tries and {waited_ms} ms");
-        let tried = |tx: &crate::store::Tx<'_>| buttons::tried(tx, &conversation("c"), "0", false);
+        let tried = |tx: &crate::store::Tx<'_>| buttons::record_attempt(tx, &conversation("c"), "0", false);
         store.write("tried", tried).await.unwrap();
         tries += 1;
         assert_eq!(due().await, (0, 0), "it is not tried again at once");
@@ -172,7 +179,7 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     sql(&store, "UPDATE acp_button_message SET tried_at = tried_at + 864000000", []).await;
     assert_eq!(due().await, (1, 1), "a clock that was ahead holds nothing up");
     sql(&store, "UPDATE acp_button_message SET tries = 1999", []).await;
-    let last = |tx: &crate::store::Tx<'_>| buttons::tried(tx, &conversation("c"), "0", false);
+    let last = |tx: &crate::store::Tx<'_>| buttons::record_attempt(tx, &conversation("c"), "0", false);
     store.write("tried", last).await.unwrap();
     sql(&store, "UPDATE acp_button_message SET tried_at = 0", []).await;
     assert_eq!(due().await, (0, 0), "not for ever");
@@ -188,12 +195,18 @@ async fn a_message_that_is_over_is_found_among_many_that_are_not() {
         for number in 0..=200 {
             let message = ButtonMessage { message_id: format!("{number:03}"), ..queued() };
             let id = if number == 200 { "gone".to_owned() } else { format!("{LEASE}:7") };
-            buttons::keep(tx, &conversation("c"), &key(), &message, &About::Permission(id))?;
+            buttons::insert_message(
+                tx,
+                &conversation("c"),
+                &key(),
+                &message,
+                &ButtonSubject::Permission(id),
+            )?;
         }
         Ok(())
     };
     store.write("keep", keep).await.unwrap();
-    let over = |db: &_| buttons::over(db, &conversation("c"), &key(), false);
+    let over = |db: &_| buttons::settled_messages(db, &conversation("c"), &key(), false);
     let over = store.read("over", over).await.unwrap();
     assert_eq!(over.iter().map(|it| it.message_id.as_str()).collect::<Vec<_>>(), ["200"]);
 }
@@ -255,9 +268,10 @@ async fn what_became_of_a_message_that_cannot_be_changed_is_said_while_a_turn_ru
     let given = || board.signals.as_ref().unwrap().lock().unwrap().len();
     eventually("the turn to be followed", || async { (given() > 0).then_some(()) }).await;
     assert_eq!(board.shown().len(), 2);
-    let about = About::Queued(run_id);
-    let keep =
-        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &queued(), &about);
+    let about = ButtonSubject::Queued(run_id);
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        buttons::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
+    };
     store.write("keep", keep).await.unwrap();
     board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
     stop.cancel();
@@ -279,7 +293,7 @@ async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_it
     let binding = store.read("binding", read).await.unwrap().unwrap();
     let id = binding.binding_id;
     let message = ButtonMessage { text: "Queued.\nIt has started.".into(), ..queued() };
-    let refused = move |tx: &crate::store::Tx<'_>| buttons::refused(tx, &binding, &message);
+    let refused = move |tx: &crate::store::Tx<'_>| buttons::plan_result_notice(tx, &binding, &message);
     assert!(store.write("refused", refused).await.unwrap());
     assert_eq!(states(&store).await, ["sent", "planned", "sent"]);
     let broken = || async {
@@ -291,7 +305,7 @@ async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_it
     let (task, stop) = drive(&store, &board, "");
     board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
     eventually("nothing to be owed", || async {
-        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
     assert_eq!(broken().await, []);
@@ -351,7 +365,7 @@ async fn running(store: &Store) -> RunId {
 #[tokio::test]
 async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
     let (_dir, store, mut scribe) = begun().await;
-    let board = Arc::new(Board { can_edit: true, edits_until_ms: Some(3_000_000), ..Board::default() });
+    let board = Arc::new(Board { can_edit: true, edit_window_ms: Some(3_000_000), ..Board::default() });
     let (task, stop) = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
@@ -400,7 +414,7 @@ async fn what_becomes_of_a_message_is_shown_at_it() {
 /// Nothing is said in a conversation that a person put away, also not after a restart; what waited comes once it is
 /// taken out again. One that ends while it is put away is told nothing any more.
 #[tokio::test]
-async fn d12_nothing_brings_back_what_a_person_put_away() {
+async fn nothing_brings_back_what_a_person_put_away() {
     for ends in [false, true] {
         let (_dir, store, mut scribe) = begun().await;
         let board = Board::new(true);
@@ -439,7 +453,7 @@ async fn d12_nothing_brings_back_what_a_person_put_away() {
             scribe.close().await;
             assert!(!store.write("park", park(false)).await.unwrap(), "it has ended");
             eventually("nothing to be owed", || async {
-                store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+                store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
             })
             .await;
             assert!(!board.shown().contains(&last("One. Two.")), "{:?}", board.shown());
@@ -455,13 +469,13 @@ async fn d12_nothing_brings_back_what_a_person_put_away() {
 /// What is tried again and again is not tried any more once a person puts its conversation away: that would bring it
 /// back. It comes when the conversation is taken out.
 #[tokio::test]
-async fn d12_what_is_tried_again_rests_with_its_conversation() {
+async fn what_is_tried_again_rests_with_its_conversation() {
     tried_again(false).await;
 }
 
 /// And never again when the binding ends meanwhile: what was settled with it stays so.
 #[tokio::test]
-async fn d12_what_is_tried_again_ends_with_its_binding() {
+async fn what_is_tried_again_ends_with_its_binding() {
     tried_again(true).await;
 }
 
@@ -475,15 +489,15 @@ async fn tried_again(ends: bool) {
     scribe.done().await;
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::Limit, 2_000));
-    let pass = Pass {
+    let pass = DeliveryWorker {
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    let due = Due { binding, end: 3 };
+    let due = DueBinding { binding, end: 3 };
     let park = |is_parked| {
         let at = conversation("c");
         store.write("park", move |tx| bindings::park(tx, &at, is_parked))
@@ -504,13 +518,13 @@ async fn tried_again(ends: bool) {
         assert!(["rejected", "uncertain"].contains(&states(&store).await[0].as_str()));
         let id = due.binding.binding_id;
         let binding = store.read("ended", move |db| bindings::get(db, id)).await.unwrap().unwrap();
-        pass.run(Due { binding, end: 3 }, None).await;
+        pass.run(DueBinding { binding, end: 3 }, None).await;
         assert_eq!(channel.texts(), Vec::<String>::new());
         return;
     }
-    assert_eq!((left, channel.texts()), (Left::Unknown, vec![]));
-    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (Left::Unknown, vec![]));
+    assert_eq!((left, channel.texts()), (WorkerExit::Unknown, vec![]));
+    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (WorkerExit::Unknown, vec![]));
     assert!(park(false).await.unwrap());
-    assert_eq!(pass.run(due, None).await, Left::At(3));
+    assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
     assert_eq!((channel.texts(), states(&store).await), (vec!["x".to_owned()], vec!["sent".to_owned()]));
 }

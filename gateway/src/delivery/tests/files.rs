@@ -35,24 +35,24 @@ impl Shelf {
     }
 }
 
-impl Channel for Shelf {
+impl ChannelAdapter for Shelf {
     fn id(&self) -> &'static str {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 1_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 1_000)
     }
 
     fn file_bytes_max(&self) -> Option<u64> {
         Some(1 << 20)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             self.hang(&self.hangs_before).await;
             let said = self.says.lock().unwrap().pop_front();
@@ -68,12 +68,13 @@ impl Channel for Shelf {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let taken = self.taken.lock().unwrap();
         let sizes =
             |message: &Outgoing| message.files.iter().map(|file| file.bytes.len()).collect::<Vec<_>>();
         let found = taken.iter().find(|known| known.text == message.text && sizes(known) == sizes(message));
-        let found = found.map_or(Lookup::Absent, |known| Lookup::Found { message_id: known.nonce.clone() });
+        let found = found
+            .map_or(LookupOutcome::Absent, |known| LookupOutcome::Found { message_id: known.nonce.clone() });
         Box::pin(std::future::ready(found))
     }
 }
@@ -100,11 +101,11 @@ async fn written() -> (tempfile::TempDir, Store, acp_shared::ids::BindingId) {
 }
 
 pub(super) fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken) -> JoinHandle<()> {
-    driven(store, Arc::clone(shelf) as Arc<dyn Channel>, &configured(""), stop)
+    driven(store, Arc::clone(shelf) as Arc<dyn ChannelAdapter>, &configured(""), stop)
 }
 
 #[tokio::test]
-async fn c09_a_file_is_there_once_and_whole_whatever_call_dies() {
+async fn a_file_is_there_once_and_whole_whatever_call_dies() {
     for (before, after) in [(false, false), (true, false), (false, true)] {
         let (_dir, store, id) = written().await;
         let shelf = Arc::new(Shelf::default());
@@ -177,10 +178,10 @@ async fn go(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId) {
 }
 
 async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId, metrics: Metrics) {
-    let due = store.read("due", move |db| rows::one(db, id)).await.unwrap().unwrap();
-    let pass = Pass {
+    let due = store.read("due", move |db| rows::due_of_binding(db, id)).await.unwrap().unwrap();
+    let pass = DeliveryWorker {
         store: store.clone(),
-        channels: Channels::new([Arc::clone(shelf) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(shelf) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         metrics,
         stop: CancellationToken::new(),
@@ -188,7 +189,7 @@ async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::Binding
     };
     // It comes to an end.
     let left = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.unwrap();
-    assert!(matches!(left, Left::At(_)), "{left:?}");
+    assert!(matches!(left, WorkerExit::At(_)), "{left:?}");
 }
 
 fn refused(again: bool) -> SendOutcome {
@@ -290,11 +291,11 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
     store.write("harm", harm).await.unwrap();
     let metrics = Metrics::default();
     let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::clone(&shelf) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::clone(&shelf) as Arc<dyn ChannelAdapter>]);
     let work = run(store.clone(), channels, configured(""), metrics.clone(), stop.clone());
     let task = tokio::spawn(work);
     let named = eventually("it to be named", || async {
-        Some(metrics.troubles().listed()).filter(|listed| !listed.is_empty())
+        Some(metrics.blocked_items().listed()).filter(|listed| !listed.is_empty())
     });
     let named = named.await;
     assert!(
@@ -306,12 +307,12 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
     let mend = |tx: &crate::store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
     store.write("mend", mend).await.unwrap();
     go_with(&store, &shelf, id, metrics.clone()).await;
-    assert_eq!((shelf.shown().len(), metrics.troubles().listed()), (1, Vec::new()));
+    assert_eq!((shelf.shown().len(), metrics.blocked_items().listed()), (1, Vec::new()));
 }
 
 /// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.
 #[tokio::test]
-async fn h12_what_would_be_said_twice_in_a_conversation_is_told_apart() {
+async fn what_would_be_said_twice_in_a_conversation_is_told_apart() {
     let (_dir, store) = open();
     let other = SessionKey::parse("agent:demo:acp:2").unwrap();
     let here = binding_row(&key(), &conversation("c"));

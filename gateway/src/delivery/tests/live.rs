@@ -19,7 +19,7 @@ pub(super) struct Board {
     /// What it was shown beside them, where it shows such things.
     pub(super) signals: Option<Mutex<Vec<Signal>>>,
     /// How long a message can be changed.
-    pub(super) edits_until_ms: Option<u64>,
+    pub(super) edit_window_ms: Option<u64>,
     /// How many edits fail from now on.
     pub(super) failures: AtomicU32,
     /// Edits have no end from now on.
@@ -78,20 +78,20 @@ impl Board {
     }
 }
 
-impl Channel for Board {
+impl ChannelAdapter for Board {
     fn id(&self) -> &'static str {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             while self.is_slow.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -104,12 +104,12 @@ impl Channel for Board {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(async move {
             let messages = self.messages.lock().unwrap();
             match messages.iter().position(|known| known.nonce == message.nonce) {
-                Some(at) => Lookup::Found { message_id: at.to_string() },
-                None => Lookup::Absent,
+                Some(at) => LookupOutcome::Found { message_id: at.to_string() },
+                None => LookupOutcome::Absent,
             }
         })
     }
@@ -126,13 +126,13 @@ impl Channel for Board {
         self.signals.is_some()
     }
 
-    fn signal<'a>(&'a self, _to: &'a ConversationRef, signal: &'a Signal) -> Reply<'a, ()> {
+    fn signal<'a>(&'a self, _to: &'a ConversationRef, signal: &'a Signal) -> BoxFuture<'a, ()> {
         self.signals.as_ref().unwrap().lock().unwrap().push(signal.clone());
         Box::pin(std::future::ready(()))
     }
 
-    fn edits_until_ms(&self) -> Option<u64> {
-        self.edits_until_ms
+    fn edit_window_ms(&self) -> Option<u64> {
+        self.edit_window_ms
     }
 
     fn edit<'a>(
@@ -140,7 +140,7 @@ impl Channel for Board {
         _to: &'a ConversationRef,
         message_id: &'a str,
         message: &'a Outgoing,
-    ) -> Reply<'a, EditOutcome> {
+    ) -> BoxFuture<'a, EditOutcome> {
         Box::pin(async move {
             if self.is_stuck.load(Ordering::SeqCst) {
                 self.stuck.notify_one();
@@ -192,7 +192,7 @@ pub(super) async fn begun() -> (tempfile::TempDir, Store, Scribe) {
 
 pub(super) fn drive(store: &Store, board: &Arc<Board>, text: &str) -> (JoinHandle<()>, CancellationToken) {
     let stop = CancellationToken::new();
-    let task = driven(store, Arc::clone(board) as Arc<dyn Channel>, &configured(text), &stop);
+    let task = driven(store, Arc::clone(board) as Arc<dyn ChannelAdapter>, &configured(text), &stop);
     (task, stop)
 }
 
@@ -271,7 +271,7 @@ async fn a_card_whose_change_is_refused_says_the_end_all_the_same() {
 
 /// H20: durable messages pass a card that is stuck, in their own order.
 #[tokio::test]
-async fn h20_what_is_owed_passes_a_card_that_is_stuck() {
+async fn what_is_owed_passes_a_card_that_is_stuck() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     let (task, stop) = drive(&store, &board, LIVE);
@@ -298,7 +298,7 @@ async fn h20_what_is_owed_passes_a_card_that_is_stuck() {
 }
 
 #[tokio::test]
-async fn c07_where_nothing_can_be_changed_tool_lines_are_messages_and_text_comes_once() {
+async fn where_nothing_can_be_changed_tool_lines_are_messages_and_text_comes_once() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(false);
     let (task, stop) = drive(&store, &board, &format!("{LIVE}{TOOLS}"));
@@ -324,8 +324,8 @@ async fn a_card_is_gone_on_with_after_a_crash() {
     board.until("the card", |shown| shown.len() == 1).await;
     eventually("the card to be remembered", || async {
         let binding_id =
-            store.read("all", |db| rows::looked_after(db, &[])).await.unwrap()[0].binding.binding_id;
-        let look = store.read("look", move |db| cards::look(db, binding_id, &key())).await.unwrap();
+            store.read("all", |db| rows::delivering_bindings(db, &[])).await.unwrap()[0].binding.binding_id;
+        let look = store.read("look", move |db| cards::read_cards(db, binding_id, &key())).await.unwrap();
         (look.open.len() == 1).then_some(())
     })
     .await;
@@ -371,7 +371,7 @@ async fn a_card_that_cannot_be_folded_is_folded_later() {
 
 /// The gateway dies between the sending of a card and the row that says where it is; the turn ends meanwhile.
 #[tokio::test]
-async fn c09_a_card_that_was_sent_and_not_remembered_is_found_and_folded() {
+async fn a_card_that_was_sent_and_not_remembered_is_found_and_folded() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     board.is_lost.store(true, Ordering::SeqCst);
@@ -395,7 +395,8 @@ async fn a_conversation_that_is_unbound_is_not_left_with_a_card_that_works() {
     let (task, stop) = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown.len() == 1).await;
-    let binding_id = store.read("all", |db| rows::looked_after(db, &[])).await.unwrap()[0].binding.binding_id;
+    let binding_id =
+        store.read("all", |db| rows::delivering_bindings(db, &[])).await.unwrap()[0].binding.binding_id;
     store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
     board.until("the card to be folded", |shown| shown == [card("Not followed any more")]).await;
     stop.cancel();
@@ -404,7 +405,7 @@ async fn a_conversation_that_is_unbound_is_not_left_with_a_card_that_works() {
 
 /// C8: the turn is over long before the channel takes anything, and all of it arrives.
 #[tokio::test]
-async fn c08_a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
+async fn a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
     for text in [LIVE, LONG] {
         let (_dir, store) = open();
         spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
@@ -417,7 +418,7 @@ async fn c08_a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
         scribe.close().await;
         board.is_slow.store(false, Ordering::SeqCst);
         eventually("everything to be told", || async {
-            store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+            store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
         })
         .await;
         stop.cancel();

@@ -1,10 +1,9 @@
 //! What agents say under their own names: such a message has no nonce, so that it is looked for until it cannot arrive.
 
 use super::*;
-use crate::store::Durability;
 use crate::store::backup::backup;
-use crate::store::codec;
 use crate::store::restore::restore;
+use crate::store::{Durability, codec};
 
 /// How what is sent under a name goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,24 +58,24 @@ impl Named {
     }
 }
 
-impl Channel for Named {
+impl ChannelAdapter for Named {
     fn id(&self) -> &'static str {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn has_personas(&self, _at: &ConversationRef) -> bool {
         true
     }
 
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let next = || self.fates.lock().unwrap().pop_front();
             let fate = message.persona.as_ref().and_then(|_| next()).unwrap_or(Fate::Said);
@@ -101,13 +100,14 @@ impl Channel for Named {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let taken = self.taken.lock().unwrap();
         let is_it = |((name, text), _): &(Said, String)| {
             *text == message.tagged() && (name.is_none() || message.persona.is_some())
         };
         let found = taken.iter().position(is_it);
-        let found = found.map_or(Lookup::Absent, |at| Lookup::Found { message_id: at.to_string() });
+        let found =
+            found.map_or(LookupOutcome::Absent, |at| LookupOutcome::Found { message_id: at.to_string() });
         *self.looks.lock().unwrap() += 1;
         Box::pin(std::future::ready(found))
     }
@@ -131,7 +131,7 @@ async fn answered(label: Option<&str>) -> (tempfile::TempDir, Store, Scribe) {
 
 fn start(store: &Store, channel: &Arc<Named>) -> (JoinHandle<()>, CancellationToken) {
     let stop = CancellationToken::new();
-    (driven(store, Arc::clone(channel) as Arc<dyn Channel>, &configured(""), &stop), stop)
+    (driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(""), &stop), stop)
 }
 
 /// As if so much time had gone by since the parts were given to the channel.
@@ -157,7 +157,7 @@ async fn what_an_agent_says_is_said_under_its_name() {
 }
 
 #[tokio::test]
-async fn c10_a_message_whose_answer_was_lost_is_found_and_not_said_again() {
+async fn a_message_whose_answer_was_lost_is_found_and_not_said_again() {
     let (_dir, store, _scribe) = answered(None).await;
     let channel = Named::new(&[Fate::LostAfter]);
     let (task, stop) = start(&store, &channel);
@@ -169,7 +169,7 @@ async fn c10_a_message_whose_answer_was_lost_is_found_and_not_said_again() {
 
 /// While it may still arrive nothing says it again; then the channel says it, with its nonce.
 #[tokio::test]
-async fn c10_what_does_not_arrive_is_said_by_the_channel_and_not_before() {
+async fn what_does_not_arrive_is_said_by_the_channel_and_not_before() {
     for (fate, arrives) in [(Fate::LostBefore, true), (Fate::LostBefore, false), (Fate::HangBefore, false)] {
         let (_dir, store, _scribe) = answered(None).await;
         let channel = Named::new(&[fate]);
@@ -211,7 +211,7 @@ async fn c10_what_does_not_arrive_is_said_by_the_channel_and_not_before() {
 
 /// A kill after the request and before the answer.
 #[tokio::test]
-async fn c10_what_was_said_before_a_kill_is_found_by_the_next_process() {
+async fn what_was_said_before_a_kill_is_found_by_the_next_process() {
     let (_dir, store, _scribe) = answered(None).await;
     let channel = Named::new(&[Fate::HangAfter]);
     let (task, _) = start(&store, &channel);
@@ -227,7 +227,7 @@ async fn c10_what_was_said_before_a_kill_is_found_by_the_next_process() {
 
 /// A backup from before it was said, or from when the bot was about to say it: what went under a name since is found.
 #[tokio::test]
-async fn h12_what_went_under_a_name_after_a_backup_is_not_said_again_by_the_restored() {
+async fn what_went_under_a_name_after_a_backup_is_not_said_again_by_the_restored() {
     for state in ["planned", "sending"] {
         let (dir, store, scribe) = answered(None).await;
         let channel = Named::new(&[Fate::HangBefore]);

@@ -6,6 +6,10 @@ use super::*;
 fn a_look_that_takes_long_is_followed_by_a_longer_rest() {
     let table = [(0, 20), (1, 20), (5, 20), (10, 40), (50, 200), (125, 500), (10_000, 500)];
     for (took, want) in table {
-        assert_eq!(rest(Duration::from_millis(took)), Duration::from_millis(want), "after {took} ms");
+        assert_eq!(
+            scan_interval(Duration::from_millis(took)),
+            Duration::from_millis(want),
+            "after {took} ms"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! What is told follows from the journal and from the styles that are recorded, not from today's configuration.
 
 use super::*;
-use crate::core::project::Part;
+use crate::core::project::MessagePart;
 use crate::core::rows::Verbosity;
 use crate::store::styles;
 use acp_shared::ids::BindingId;
@@ -21,8 +21,8 @@ pub(super) async fn outbox(store: &Store) -> Vec<(String, String)> {
 pub(super) async fn worked_out(store: &Store, binding_id: BindingId) -> Vec<(String, String)> {
     let parts = store.read("worked_out", move |db| {
         let styles = styles::of(db, binding_id)?;
-        let Some(due) = rows::one(db, binding_id)? else { return Ok(Vec::new()) };
-        let (mut cursor, mut parts) = (0, Vec::<Part>::new());
+        let Some(due) = rows::due_of_binding(db, binding_id)? else { return Ok(Vec::new()) };
+        let (mut cursor, mut parts) = (0, Vec::<MessagePart>::new());
         while cursor < due.end {
             let batch = rows::batch(db, &due.binding, &styles, cursor, due.end)?;
             parts.extend(pass::parts_of(&due.binding, &styles, &batch, u64::MAX));
@@ -56,7 +56,7 @@ async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
     // Read anew while it runs: what comes from now on is told in the other way.
     live.replace(loaded("[acp.stream]\nmax_chunk_chars = 50\n")).unwrap();
     // A look that was under way goes on as it began; the next one takes the change on.
-    let is_new = |styles: crate::core::project::Styles| {
+    let is_new = |styles: crate::core::project::StyleHistory| {
         styles.last().is_some_and(|style| style.output_chars_max != 10)
     };
     let mut messages = 1;
@@ -131,7 +131,7 @@ async fn two_changes_without_a_row_between_them_leave_one_record() {
     spawn(&store, session_row(&key()), Some(binding)).await;
     let channel = Console::new(store.clone());
     let style = |text: &str| {
-        let stream = configured(text).stream(&crate::core::policy::Scope::default());
+        let stream = configured(text).stream(&crate::core::policy::PolicyScope::default());
         crate::core::project::Style::new(channel.limit(), &stream)
     };
     let of = |n: u64| style(&format!("[acp.stream]\nmax_output_chars = {n}\n"));

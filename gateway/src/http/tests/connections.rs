@@ -16,7 +16,7 @@ async fn slow_and_vanishing_clients_cost_nothing() {
         let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
         stream.write_all(started).await.unwrap();
     }
-    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
     eventually(|| async { client.get::<Value>("/v1/health").await.is_ok() }).await;
     assert!(fake.asked.lock().unwrap().is_empty());
     server.end().await;
@@ -73,11 +73,11 @@ async fn streams_leave_places_for_other_requests() {
         }
     }
     assert_eq!((held.len(), refused), (24, 8));
-    let client = Client::new(dir.path());
+    let client = GatewayClient::new(dir.path());
     let key_of = IdempotencyKey::parse("k").unwrap();
     for _ in 0..LIMITS.connections_max {
         assert!(client.get::<Value>("/v1/health").await.is_ok());
-        let _: Cancelled = client.post(&format!("{key}/cancel"), &json!({}), &key_of).await.unwrap();
+        let _: CancelResult = client.post(&format!("{key}/cancel"), &json!({}), &key_of).await.unwrap();
         let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
         let _: Done = client.post(&format!("{key}/permissions/l:5"), &answer, &key_of).await.unwrap();
     }
@@ -109,7 +109,7 @@ async fn a_half_closed_client_is_answered_and_a_closed_one_leaves_its_place() {
         let mut first = [0; 16];
         stream.read_exact(&mut first).await.unwrap();
     }
-    let client = Client::new(dir.path());
+    let client = GatewayClient::new(dir.path());
     eventually(|| async { client.get::<Value>("/v1/health").await.is_ok() }).await;
     server.end().await;
 }
@@ -118,7 +118,7 @@ async fn a_half_closed_client_is_answered_and_a_closed_one_leaves_its_place() {
 async fn the_log_of_a_session_is_read_from_its_end_or_from_an_offset() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &Fake::new(), LIMITS);
-    let client = Client::new(dir.path());
+    let client = GatewayClient::new(dir.path());
     for (query, want) in [
         ("", ("two\nthree\nfour\nfive\n", 4, 24, false)),
         ("?lines=3", ("three\nfour\nfive\n", 8, 24, false)),

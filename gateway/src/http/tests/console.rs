@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels, EditOutcome, Outgoing, SendOutcome};
+use crate::channel::{ChannelAdapter, Channels, EditOutcome, Outgoing, SendOutcome};
 use crate::core::project::PartKind;
-use crate::http::console::{ConsoleApi, ConversationView, MessagesPage, Said, Say, router as console_router};
-use crate::inbound::Inlet;
+use crate::http::console::router as console_router;
+use crate::http::console::{
+    ConsoleApi, ConsoleMessageBody, ConsoleMessageResponse, ConversationView, MessagesPage,
+};
+use crate::inbound::InboundService;
 use crate::store::Store;
 use crate::store::console::{NewConsoleMessage, insert};
 use crate::store::inbox::Outcome;
@@ -13,14 +16,14 @@ use crate::tests::{binding_row, conversation, open, session_row, spawn};
 use tempfile::TempDir;
 
 /// Server with a console whose conversation `bound` belongs to the fake service's session.
-struct House {
+struct ConsoleFixture {
     dir: TempDir,
     store: Store,
     fake: Arc<Fake>,
     server: Server,
 }
 
-impl House {
+impl ConsoleFixture {
     async fn new() -> Self {
         let (dir, store) = open();
         let fake = Fake::new();
@@ -34,24 +37,25 @@ impl House {
         let ending = CancellationToken::new();
         let service = Arc::clone(fake) as Arc<dyn Service>;
         let api = Api { service: Arc::clone(&service), limits: LIMITS, ending: ending.clone() };
-        let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+        let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
         let console = ConsoleApi {
-            inlet: Inlet::new(store.clone(), channels, service, crate::metrics::Metrics::default()),
+            inlet: InboundService::new(store.clone(), channels, service, crate::metrics::Metrics::default()),
             store: store.clone(),
         };
         let routes = router(api.clone()).merge(console_router(api, console));
-        let bound = Bound::bind(&dir.join(SOCKET)).unwrap();
+        let bound = ApiListener::bind(&dir.join(SOCKET)).unwrap();
         let serving = tokio::spawn(bound.serve(routes, LIMITS, ending.clone()));
         Server { ending, serving }
     }
 
-    fn client(&self) -> Client {
-        Client::new(self.dir.path())
+    fn client(&self) -> GatewayClient {
+        GatewayClient::new(self.dir.path())
     }
 
     /// Sends a message, each time with a new idempotency key.
-    async fn say(&self, to: &str, text: &str, id: &str) -> Result<Said, Failure> {
-        let body = Say { text: text.to_owned(), message_id: Some(id.to_owned()), author: None };
+    async fn say(&self, to: &str, text: &str, id: &str) -> Result<ConsoleMessageResponse, Failure> {
+        let body =
+            ConsoleMessageBody { text: text.to_owned(), message_id: Some(id.to_owned()), author: None };
         self.client().post(&messages_of(to), &body, &IdempotencyKey::mint()).await
     }
 
@@ -141,7 +145,7 @@ fn texts(events: &[(u64, String)]) -> Vec<&str> {
 
 #[tokio::test]
 async fn what_is_said_under_one_message_id_is_said_once() {
-    let house = House::new().await;
+    let house = ConsoleFixture::new().await;
     let said = house.say("bound", "hello", "m1").await.unwrap();
     assert_eq!(said.message_id, "m1");
     let Outcome::Prompted { session_key, run_id, .. } = &said.outcome else { panic!("{said:?}") };
@@ -154,8 +158,10 @@ async fn what_is_said_under_one_message_id_is_said_once() {
     // Without a message id, the idempotency key is used.
     let key = IdempotencyKey::parse("k1").unwrap();
     let body = json!({"text": "again", "author": "ann"});
-    let first: Said = house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
-    let second: Said = house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
+    let first: ConsoleMessageResponse =
+        house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
+    let second: ConsoleMessageResponse =
+        house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
     assert_eq!((first.message_id.as_str(), &first), ("k1", &second));
     assert_eq!(house.fake.asked.lock().unwrap().len(), 2);
     // The same id in another conversation is another message.
@@ -170,10 +176,10 @@ async fn what_is_said_under_one_message_id_is_said_once() {
 
 #[tokio::test]
 async fn many_at_once_under_one_message_id_are_one() {
-    let house = House::new().await;
+    let house = ConsoleFixture::new().await;
     let said = futures_util::future::join_all((0..4).map(|_| house.say("bound", "hello", "m"))).await;
     // All accepted requests got the same response.
-    let answers: Vec<Said> = said.into_iter().filter_map(Result::ok).collect();
+    let answers: Vec<ConsoleMessageResponse> = said.into_iter().filter_map(Result::ok).collect();
     assert!(!answers.is_empty() && answers.iter().all(|said| *said == answers[0]), "{answers:?}");
     assert_eq!(house.fake.asked.lock().unwrap().len(), 1);
     assert_eq!(house.shown("bound").await.len(), 1);
@@ -182,7 +188,7 @@ async fn many_at_once_under_one_message_id_are_one() {
 
 #[tokio::test]
 async fn a_conversation_says_where_its_messages_go() {
-    let house = House::new().await;
+    let house = ConsoleFixture::new().await;
     let view = async |name: &str| {
         let path = format!("/v1/console/conversations/{name}");
         house.client().get::<ConversationView>(&path).await.unwrap()
@@ -210,7 +216,7 @@ async fn a_conversation_says_where_its_messages_go() {
 
 #[tokio::test]
 async fn pages_go_on_by_their_cursor() {
-    let house = House::new().await;
+    let house = ConsoleFixture::new().await;
     for n in 0..7 {
         house.put("c", &n.to_string()).await;
         house.put("other", &n.to_string()).await;
@@ -236,7 +242,7 @@ async fn pages_go_on_by_their_cursor() {
 
 #[tokio::test]
 async fn a_viewer_goes_on_where_it_was() {
-    let house = House::new().await;
+    let house = ConsoleFixture::new().await;
     house.put("c", "one").await;
     house.put("c", "two").await;
     let mut view = View::open(house.dir.path(), "c", "", "").await;
@@ -269,7 +275,7 @@ async fn a_viewer_goes_on_where_it_was() {
     house.put("c", "five").await;
     assert_eq!(texts(&view.until(3).await), ["three", "four", "five"]);
     // All viewers end when the gateway stops, before the time limit for open requests.
-    let House { server, store, .. } = house;
+    let ConsoleFixture { server, store, .. } = house;
     let start = Instant::now();
     server.end().await;
     assert!(start.elapsed() < Duration::from_millis(1_500), "{:?}", start.elapsed());
@@ -282,8 +288,8 @@ async fn a_viewer_goes_on_where_it_was() {
 
 /// An edited card is sent to open viewers again under its number; new viewers get the last text.
 #[tokio::test]
-async fn c07_a_viewer_sees_a_card_being_replaced() {
-    let house = House::new().await;
+async fn a_viewer_sees_a_card_being_replaced() {
+    let house = ConsoleFixture::new().await;
     let console = Console::new(house.store.clone());
     let at = conversation("c");
     assert!(console.can_edit());
@@ -321,7 +327,7 @@ async fn c07_a_viewer_sees_a_card_being_replaced() {
 
 #[tokio::test]
 async fn a_long_conversation_is_streamed_whole_and_in_order() {
-    let house = House::new().await;
+    let house = ConsoleFixture::new().await;
     let filler = "x".repeat(2_000);
     for n in 0..1_200 {
         house.put("c", &format!("{n} {filler}")).await;
@@ -335,7 +341,7 @@ async fn a_long_conversation_is_streamed_whole_and_in_order() {
 
 #[tokio::test]
 async fn odd_requests_get_typed_errors_and_leave_nothing() {
-    let house = House::new().await;
+    let house = ConsoleFixture::new().await;
     let dir = house.dir.path();
     let to = messages_of("bound");
     let say = |body: &str| post(&to, "content-type: application/json\r\n", body);

@@ -2,8 +2,14 @@
 
 use super::*;
 
-fn wanted(fake: &Fake, run: bool, follow: bool) -> Wanted {
-    Wanted { session: fake.key.clone(), after: 0, run: run.then_some(fake.run), replay: false, follow }
+fn wanted(fake: &Fake, run: bool, follow: bool) -> EventSelection {
+    EventSelection {
+        session: fake.key.clone(),
+        after: 0,
+        run: run.then_some(fake.run),
+        replay: false,
+        follow,
+    }
 }
 
 fn seq(line: &str) -> u64 {
@@ -22,7 +28,7 @@ async fn pages_are_bounded_and_go_on() {
             fake.say(&n.to_string());
         }
     }
-    let client = Client::new(dir.path());
+    let client = GatewayClient::new(dir.path());
     let mut seen = Vec::new();
     let mut after = 0;
     loop {
@@ -44,7 +50,7 @@ async fn streams_follow_the_run_to_its_end_across_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     let server = Server::start(dir.path(), &fake, LIMITS);
-    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
     let mut events = client.events(wanted(&fake, true, true));
     fake.say("one");
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
@@ -72,7 +78,7 @@ async fn streams_end_where_nothing_follows() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     let server = Server::start(dir.path(), &fake, LIMITS);
-    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
     fake.say("one");
     // Without `follow`, only existing rows.
     let mut events = client.events(wanted(&fake, false, false));
@@ -80,7 +86,7 @@ async fn streams_end_where_nothing_follows() {
     assert_eq!(events.next().await.unwrap(), None);
     // The run ended before its events were requested.
     *fake.state.lock().unwrap() = (SessionState::Idle, RunState::Completed);
-    let mut events = client.events(Wanted { after: 1, ..wanted(&fake, true, true) });
+    let mut events = client.events(EventSelection { after: 1, ..wanted(&fake, true, true) });
     assert_eq!(events.next().await.unwrap(), None);
     // A closed session.
     *fake.state.lock().unwrap() = (SessionState::Closed, RunState::Completed);
@@ -89,7 +95,7 @@ async fn streams_end_where_nothing_follows() {
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 2);
     assert_eq!(events.next().await.unwrap(), None);
-    let mut events = client.events(Wanted { after: 2, ..wanted(&fake, false, true) });
+    let mut events = client.events(EventSelection { after: 2, ..wanted(&fake, false, true) });
     assert_eq!(events.next().await.unwrap(), None);
     server.end().await;
 }
@@ -104,7 +110,7 @@ async fn a_long_journal_is_streamed_whole_and_in_order() {
         fake.say(if n % 10 == 0 { &big } else { "small" });
     }
     fake.append(EventKind::Error, "{\"code\":\"ACP_TURN_FAILED\",\"message\":\"m\",\"retryable\":false}");
-    let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
     let mut events = client.events(wanted(&fake, true, true));
     let mut next = 1;
     while let Some(line) = events.next().await.unwrap() {
@@ -130,7 +136,7 @@ async fn silence_is_filled_with_comments_and_timeouts_are_said() {
         assert!(read > 0, "{seen}");
         seen.push_str(&String::from_utf8_lossy(&piece[..read]));
     }
-    let client = Client::new(dir.path()).until(Some(Instant::now() + Duration::from_millis(100)));
+    let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + Duration::from_millis(100)));
     let late = client.events(wanted(&fake, true, true)).next().await.unwrap_err();
     assert_eq!(late.code, Code::Timeout);
     server.end().await;

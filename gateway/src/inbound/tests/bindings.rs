@@ -24,7 +24,7 @@ async fn ended(store: &Store) -> Option<String> {
 
 /// A stale binding stays where nobody allowed more, and goes where it may: together with what is told, once.
 #[tokio::test]
-async fn b01_a_stale_binding_is_removed_only_where_that_is_allowed() {
+async fn a_stale_binding_is_removed_only_where_that_is_allowed() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     close_behind_the_back(&store).await;
     let stays = inlet.accept(message("m1", "hello")).await.unwrap();
@@ -40,7 +40,7 @@ async fn b01_a_stale_binding_is_removed_only_where_that_is_allowed() {
     assert_eq!(inlet.accept(message("m3", "hello")).await.unwrap(), goes, "told again, it is the same");
     assert_eq!(
         inlet.accept(message("m4", "hello")).await.unwrap().text(),
-        told(&Failure::of(Code::NotBound))
+        error_message(&Failure::of(Code::NotBound))
     );
     assert_eq!(fake.said(), Vec::<String>::new());
     let text = inlet.inner.metrics.render();
@@ -56,7 +56,7 @@ async fn b01_a_stale_binding_is_removed_only_where_that_is_allowed() {
 
 /// A run that has not ended is looked at by a person first.
 #[tokio::test]
-async fn b01_a_stale_binding_with_a_run_that_is_due_stays() {
+async fn a_stale_binding_with_a_run_that_is_due_stays() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     Scribe::claim(&store, &key()).await.start(RunMode::Prompt).await;
     close_behind_the_back(&store).await;
@@ -68,13 +68,13 @@ async fn b01_a_stale_binding_with_a_run_that_is_due_stays() {
 
 /// A crash after the removal and before the reply: the person is told what was done, and not what is then.
 #[tokio::test]
-async fn b01_a_crash_after_the_removal_is_told_all_the_same() {
+async fn a_crash_after_the_removal_is_told_all_the_same() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     close_behind_the_back(&store).await;
     fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
     let said = message("m1", "hello");
     inlet.inner.commit(&said).await.unwrap();
-    let removed = inlet.inner.act(&said, Vec::new()).await.unwrap();
+    let removed = inlet.inner.execute(&said, Vec::new()).await.unwrap();
     let again = super::inlet(&store, &fake);
     assert_eq!(again.resume().await.unwrap(), 1);
     assert_eq!(again.accept(said).await.unwrap(), removed);
@@ -85,12 +85,12 @@ async fn b01_a_crash_after_the_removal_is_told_all_the_same() {
 /// What the gateway said comes back in: it is dropped before anything is routed, also once the conversation is unbound
 /// and after a restart.
 #[tokio::test]
-async fn c13_an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
+async fn an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
     let (dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &party("", "").conversation))).await;
     let fake = Fake::new(&store);
     let channel = Arc::new(Party::default());
-    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
     let echo = Outcome::Ignored { reason: "own-echo".to_owned() };
     inlet.accept(party("m1", "/acp permissions")).await.unwrap();
     assert_eq!(channel.said.lock().unwrap().as_slice(), ["The agent waits for nothing."]);
@@ -100,7 +100,7 @@ async fn c13_an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
     store.close().await;
     let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();
     let fake = Fake::new(&store);
-    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
     assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
     // The same id elsewhere is a person's, and what is none of ours is left alone.
     let mut elsewhere = party("party-1", "hello");
@@ -112,7 +112,7 @@ async fn c13_an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
 
 /// An account that nobody serves: no turn is begun whose answer would have nowhere to go, until somebody does.
 #[tokio::test]
-async fn d06_an_account_without_an_adapter_gets_no_turn() {
+async fn an_account_without_an_adapter_gets_no_turn() {
     let (_dir, store) = open();
     let mut elsewhere = message("m1", "hello");
     elsewhere.conversation.account_id = "second".to_owned();
@@ -124,13 +124,13 @@ async fn d06_an_account_without_an_adapter_gets_no_turn() {
     // The other account's conversation of that name is bound to nothing.
     assert_eq!(
         inlet.accept(message("m2", "hello")).await.unwrap().text(),
-        told(&Failure::of(Code::NotBound))
+        error_message(&Failure::of(Code::NotBound))
     );
 }
 
 /// D1: a session that is begun or brought into a conversation says who it is, where, and how long it stays bound.
 #[tokio::test]
-async fn d01_a_conversation_is_told_what_was_bound() {
+async fn a_conversation_is_told_what_was_bound() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);

@@ -1,12 +1,12 @@
 //! Commands through the inlet: what they do, what they answer, who may, and that each is done once.
 use super::several::{Square, at};
 use super::*;
-use crate::channel::{Lookup, Reply as ChannelReply};
-use crate::core::link::{Ask, PermissionOption, Wanted};
+use crate::channel::{BoxFuture, LookupOutcome};
+use crate::core::link::{AgentRequest, AgentRequestKind, PermissionOption};
 use crate::core::project::PartKind;
-use crate::core::project::actions::About;
+use crate::core::project::actions::ButtonSubject;
 use crate::core::rows::{BindingRow, PermissionState};
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
 use acp_shared::ids::LeaseId;
@@ -30,23 +30,23 @@ fn question(id: u32) -> PermissionRow {
     PermissionRow {
         lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
         session_key: keyed(id),
-        ask: Ask {
+        request: AgentRequest {
             at: 7,
             run_id: None,
             method: "session/request_permission".to_owned(),
             params: "{}".to_owned(),
-            what: Wanted::Permission { title: "Write".to_owned(), tool_kind: None, options },
+            what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
         },
         state: PermissionState::Pending,
         option_id: None,
-        settled_by: None,
+        resolved_by: None,
         created_at_ms: 0,
         deadline_at_ms: None,
     }
 }
 
 /// Session 1 is bound to the conversation `c`, session 2 is called `other` and bound to nothing.
-async fn two_sessions() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
+async fn two_sessions() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
     let (dir, store) = open();
     spawn(&store, sessions(1, ""), Some(binding_row(&keyed(1), &conversation("c")))).await;
     spawn(&store, sessions(2, "other"), None).await;
@@ -55,11 +55,11 @@ async fn two_sessions() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
     (dir, store, fake, inlet)
 }
 
-async fn say(inlet: &Inlet, text: &str) -> Outcome {
+async fn say(inlet: &InboundService, text: &str) -> Outcome {
     inlet.accept(message(RunId::mint().to_string().as_str(), text)).await.unwrap()
 }
 
-pub(super) async fn answer(inlet: &Inlet, text: &str) -> String {
+pub(super) async fn answer(inlet: &InboundService, text: &str) -> String {
     say(inlet, text).await.text().into_owned()
 }
 
@@ -73,9 +73,11 @@ async fn a_typed_answer_is_told_once() {
         if is_here {
             let message =
                 ButtonMessage { message_id: "9".into(), kind: PartKind::Permission, text: "?".into() };
-            let about = About::Permission(question(1).permission_id());
+            let about = ButtonSubject::Permission(question(1).permission_id());
             let at = conversation("c");
-            let keep = move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &at, &keyed(1), &message, &about);
+            let keep = move |tx: &crate::store::Tx<'_>| {
+                buttons::insert_message(tx, &at, &keyed(1), &message, &about)
+            };
             store.write("keep", keep).await.unwrap();
         }
         let told = || async {
@@ -96,12 +98,14 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
         let (square, bound) = (Square::new("one"), if is_here { at("one") } else { conversation("c") });
         spawn(&store, sessions(1, "first"), Some(binding_row(&keyed(1), &bound))).await;
         let fake = Fake::new(&store);
-        let channels = Channels::new([Arc::clone(&square) as Arc<dyn Channel>]);
+        let channels = Channels::new([Arc::clone(&square) as Arc<dyn ChannelAdapter>]);
         let service = Arc::clone(&fake) as Arc<dyn Service>;
-        let inlet = Inlet::new(store.clone(), channels, service, Metrics::default());
+        let inlet = InboundService::new(store.clone(), channels, service, Metrics::default());
         fake.pending.lock().unwrap().push(question(1));
-        let said =
-            Inbound { standing: Some(Standing::Operator), ..message("m1", "/acp allow --session first") };
+        let said = Inbound {
+            standing: Some(RequesterRole::Operator),
+            ..message("m1", "/acp allow --session first")
+        };
         let outcome = inlet.accept(Inbound { conversation: at("one"), ..said }).await.unwrap();
         assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: “Option y”.", is_here));
         assert_eq!(square.texts().len(), usize::from(!is_here));
@@ -110,7 +114,7 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
 
 /// Every command that is about a session, on the one of the conversation and on one that is named.
 #[tokio::test]
-async fn e01_commands_do_what_they_say() {
+async fn commands_do_what_they_say() {
     let settings = "directory /tmp; the agent asks (ask); what nobody can be asked about is refused";
     for (typed, target, effect, want) in [
         ("cancel", "", "cancel KEY", "Nothing runs and nothing waits in KEY."),
@@ -223,12 +227,12 @@ async fn e01_commands_do_what_they_say() {
 }
 
 #[tokio::test]
-async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
+async fn a_conversation_is_spawned_into_bound_and_unbound() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
     assert_eq!(answer(&inlet, "/acp sessions").await, "There are no sessions. /acp spawn starts one.");
-    assert_eq!(say(&inlet, "/acp status").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "/acp status").await.text(), error_message(&Failure::of(Code::NotBound)));
     let spawned = say(&inlet, "/acp spawn demo").await;
     let Outcome::Command { session_key: Some(first), .. } = spawned.clone() else { panic!("{spawned:?}") };
     let want = format!(
@@ -250,7 +254,7 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     let nothing =
         "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one.";
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);
-    assert_eq!(say(&inlet, "hello").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
     let intro = format!(
         "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
     );
@@ -262,13 +266,16 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     assert!(matches!(say(&inlet, "hello").await, Outcome::Prompted { .. }));
     let closed = say(&inlet, "/acp close").await;
     assert!(matches!(closed, Outcome::Command { session_key: None, .. }), "{closed:?}");
-    assert_eq!(say(&inlet, "hello").await.text(), told(&Failure::of(Code::NotBound)));
-    assert_eq!(say(&inlet, &format!("/focus {first}")).await.text(), told(&Failure::of(Code::SessionClosed)));
+    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
+    assert_eq!(
+        say(&inlet, &format!("/focus {first}")).await.text(),
+        error_message(&Failure::of(Code::SessionClosed))
+    );
     assert_eq!(fake.said(), ["hello"]);
 }
 
 #[tokio::test]
-async fn e03_an_unknown_command_is_swallowed_with_help() {
+async fn an_unknown_command_is_swallowed_with_help() {
     let (_dir, store, fake, inlet) = two_sessions().await;
     for text in ["/acp list", "/acp cancle", "/ACP\u{a0}list", "/session list", "/acp \u{2014}x"] {
         let said = answer(&inlet, text).await;
@@ -289,7 +296,7 @@ async fn e03_an_unknown_command_is_swallowed_with_help() {
 
 /// What a name means is looked up in the control plane: a key, an id, a label, the beginning of an id.
 #[tokio::test]
-async fn e04_the_named_session_is_meant_and_nothing_is_guessed() {
+async fn the_named_session_is_meant_and_nothing_is_guessed() {
     let (_dir, store) = open();
     for (key, label) in [
         ("agent:demo:acp:01a1b2c3-one", "mine"),
@@ -333,12 +340,12 @@ async fn e04_the_named_session_is_meant_and_nothing_is_guessed() {
         }
     }
     // Without a name it is the binding, and without a binding nothing.
-    assert_eq!(say(&inlet, "/acp cancel").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "/acp cancel").await.text(), error_message(&Failure::of(Code::NotBound)));
 }
 
 /// A steer of another session is answered here and goes on there.
 #[tokio::test]
-async fn e04_another_session_can_be_steered_from_here() {
+async fn another_session_can_be_steered_from_here() {
     let (_dir, _store, fake, inlet) = two_sessions().await;
     let steered = say(&inlet, "/acp steer --session other look at it").await;
     let Outcome::Command { session_key, run_id: Some(_), text, .. } = steered else { panic!("{steered:?}") };
@@ -356,7 +363,7 @@ async fn bindings_of(store: &Store, at: &str) -> Option<BindingRow> {
 }
 
 #[tokio::test]
-async fn d04_windows_are_shown_set_and_taken_away() {
+async fn windows_are_shown_set_and_taken_away() {
     let (_dir, store, _fake, inlet) = two_sessions().await;
     spawn(&store, sessions(3, "twice"), Some(binding_row(&keyed(3), &conversation("d")))).await;
     assert_eq!(
@@ -408,7 +415,7 @@ async fn spawn_binding(store: &Store, id: u32, at: &str) {
 /// The gateway dies between any two steps of a command, and before it is started again the world has changed: the
 /// conversation is bound elsewhere and the question is answered. The command is not done again, and its answer is the first.
 #[tokio::test]
-async fn e01_a_command_is_done_once_whatever_is_repeated() {
+async fn a_command_is_done_once_whatever_is_repeated() {
     let verbs = [
         "hello",
         "/acp spawn demo --thread off",
@@ -447,14 +454,18 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
             fake.pending.lock().unwrap().push(question(1));
             let said = message("m1", verb);
             inlet.inner.commit(&said).await.unwrap();
-            let first = inlet.inner.act(&said, Vec::new()).await.unwrap();
+            let first = inlet.inner.execute(&said, Vec::new()).await.unwrap();
             assert!(!matches!(first, Outcome::Refused { .. }), "{verb}: {first:?}");
             if crash != "done" {
                 let (kept, recorded) = (said.clone(), first.clone());
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inlet.inner.tell(&said, &first, 0, crate::inbound::tell::Before::Nobody).await.unwrap();
+                inlet
+                    .inner
+                    .send_reply(&said, &first, 0, crate::inbound::tell::PriorReply::NotSent)
+                    .await
+                    .unwrap();
             }
             // In the meantime, by another message.
             store
@@ -467,7 +478,7 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
                 .await
                 .unwrap();
             let mut other = question(3);
-            other.ask.at = 9;
+            other.request.at = 9;
             fake.pending.lock().unwrap().push(other);
             let state = state_of(&store, &fake).await;
             let again = super::inlet(&store, &fake);
@@ -497,35 +508,35 @@ async fn state_of(
 /// A channel whose people are only people.
 struct Thread;
 
-impl Channel for Thread {
+impl ChannelAdapter for Thread {
     fn id(&self) -> &'static str {
         "thread"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> ChannelReply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async { SendOutcome::Sent { message_id: message.nonce.clone() } })
     }
 
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> ChannelReply<'a, Lookup> {
-        Box::pin(async { Lookup::Absent })
+    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
+        Box::pin(async { LookupOutcome::Absent })
     }
 }
 
 #[tokio::test]
-async fn e02_others_may_neither_look_nor_touch() {
+async fn others_may_neither_look_nor_touch() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
-    let channels = Channels::new([Arc::new(Thread) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::new(Thread) as Arc<dyn ChannelAdapter>]);
     let service = Arc::clone(&fake) as Arc<dyn Service>;
-    let inlet = Inlet::new(store.clone(), channels, service, Metrics::default());
+    let inlet = InboundService::new(store.clone(), channels, service, Metrics::default());
     let at = |id: &str| ConversationRef { channel: "thread".to_owned(), ..conversation(id) };
     let own = BindingRow { bound_by: "ann".to_owned(), ..binding_row(&keyed(1), &at("c")) };
     spawn(&store, sessions(1, "anns"), Some(own)).await;

@@ -3,8 +3,8 @@
 
 use super::fake::{Party, inlet_of, party};
 use super::*;
-use crate::channel::{Inbox, Placed};
-use crate::core::configured::Made;
+use crate::channel::{BindingLookup, InboundPort};
+use crate::core::configured::StaticSessionSpec;
 use std::path::Path;
 
 const ROOM: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
@@ -27,7 +27,7 @@ async fn bound(store: &Store) -> Vec<(String, String, String, bool)> {
     let rows = store.read("bound", |db| {
         let sql = "SELECT thread_id, session_key, status, metadata_json FROM acp_bindings ORDER BY rowid";
         crate::store::codec::all(db, sql, [], |row| {
-            let made = Made::read(&row.get::<_, String>("metadata_json")?);
+            let made = StaticSessionSpec::from_metadata(&row.get::<_, String>("metadata_json")?);
             Ok((row.get("thread_id")?, row.get("session_key")?, row.get("status")?, made.is_some()))
         })
     });
@@ -41,13 +41,13 @@ async fn finish(store: &Store, session: &str) {
 
 /// The first message makes the session, says who works there, and is its first prompt; later ones find it.
 #[tokio::test]
-async fn d15_the_first_message_begins_the_session_and_a_restart_finds_it() {
+async fn the_first_message_begins_the_session_and_a_restart_finds_it() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(ROOM);
     let inlet = super::inlet(&store, &fake);
     let elsewhere = Inbound { conversation: conversation("d"), ..message("m0", "hello") };
-    assert_eq!(inlet.accept(elsewhere).await.unwrap().text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(inlet.accept(elsewhere).await.unwrap().text(), error_message(&Failure::of(Code::NotBound)));
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let key = session_of(&first).to_owned();
     assert!(key.starts_with("agent:demo:acp:binding:console:default:"), "{key}");
@@ -67,14 +67,14 @@ async fn d15_the_first_message_begins_the_session_and_a_restart_finds_it() {
 
 /// A crash after what was decided is committed, or after it was done: done once, and said in the same words.
 #[tokio::test]
-async fn d15_a_crash_while_it_is_bound_binds_it_once() {
+async fn a_crash_while_it_is_bound_binds_it_once() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(ROOM);
     let inlet = super::inlet(&store, &fake);
     let said = message("m1", "hello");
     inlet.inner.commit(&said).await.unwrap();
-    let acted = inlet.inner.act(&said, Vec::new()).await.unwrap();
+    let acted = inlet.inner.execute(&said, Vec::new()).await.unwrap();
     // What was done is not recorded, as after a crash; and the configuration is another one by then.
     fake.configure("");
     let again = super::inlet(&store, &fake);
@@ -88,20 +88,20 @@ async fn d15_a_crash_while_it_is_bound_binds_it_once() {
 /// What was said right behind the first message is read from that one on, if the gateway is killed before it has it: that
 /// is in the transaction that binds. What a person binds begins when they do.
 #[tokio::test]
-async fn d15_what_the_configuration_binds_was_read_up_to_the_message_that_had_it_made() {
+async fn what_the_configuration_binds_was_read_up_to_the_message_that_had_it_made() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), None).await;
     let fake = Fake::new(&store);
     fake.configure(ROOM);
     let inlet = super::inlet(&store, &fake);
-    let mark = async || match inlet.place(conversation("c")).await {
-        Placed::At(place) => place.backfilled_through,
+    let mark = async || match inlet.lookup_binding(conversation("c")).await {
+        BindingLookup::Bound(place) => place.backfilled_through,
         other => panic!("{other:?}"),
     };
     // A kill between the transaction that makes the session and what follows.
     let loaded = fake.config();
     let entry = loaded.config.bindings[0].clone();
-    let made = Made::of(&entry).unwrap();
+    let made = StaticSessionSpec::of(&entry).unwrap();
     let session = SessionKey::parse("agent:demo:acp:early").unwrap();
     let early = (session.clone(), made.metadata(Some("1")));
     let request = crate::bindings::configured::request(&conversation("c"), entry, early);
@@ -121,7 +121,7 @@ async fn d15_what_the_configuration_binds_was_read_up_to_the_message_that_had_it
 
 /// Another directory in the configuration: the old session is closed, the next takes its place, and both are said.
 #[tokio::test]
-async fn d15_what_changed_takes_hold_with_the_next_message() {
+async fn what_changed_takes_hold_with_the_next_message() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(ROOM);
@@ -141,7 +141,7 @@ async fn d15_what_changed_takes_hold_with_the_next_message() {
     // The entry goes: so does the session, and the person hears that nothing is bound.
     fake.configure("");
     let gone = inlet.accept(message("m4", "hello")).await.unwrap();
-    assert_eq!(gone.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(gone.text(), error_message(&Failure::of(Code::NotBound)));
     assert_eq!(fake.effects().last().unwrap(), &format!("closed {first}:2 false"));
     fake.configure(ROOM);
     assert_eq!(session_of(&inlet.accept(message("m5", "hello")).await.unwrap()), format!("{first}:3"));
@@ -149,7 +149,7 @@ async fn d15_what_changed_takes_hold_with_the_next_message() {
 
 /// A turn is not lost to a reload: the change waits for its end.
 #[tokio::test]
-async fn d15_a_change_waits_for_the_turn_that_runs() {
+async fn a_change_waits_for_the_turn_that_runs() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(ROOM);
@@ -168,7 +168,7 @@ async fn d15_a_change_waits_for_the_turn_that_runs() {
 
 /// What a person binds goes before the configuration, until it is unbound or leads nowhere.
 #[tokio::test]
-async fn d15_a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbound() {
+async fn a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbound() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), None).await;
     let fake = Fake::new(&store);
@@ -191,7 +191,7 @@ async fn d15_a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbou
 
 /// A thread joins the session of its channel, each account has its own, and an entry of the thread's own goes first.
 #[tokio::test]
-async fn d15_a_thread_joins_its_channel_and_accounts_stay_apart() {
+async fn a_thread_joins_its_channel_and_accounts_stay_apart() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(HALL);

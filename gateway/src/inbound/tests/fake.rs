@@ -15,8 +15,8 @@ pub(super) struct Fake {
     pub(super) unbinds_stale: std::sync::atomic::AtomicBool,
     pub(super) fails: StdMutex<Option<Failure>>,
     /// What becomes of changes to what waits.
-    pub(super) queued_now: StdMutex<QueuedNow>,
-    pub(super) config: StdMutex<Arc<Loaded>>,
+    pub(super) queued_now: StdMutex<QueueEditResult>,
+    pub(super) config: StdMutex<Arc<LoadedConfig>>,
 }
 
 impl Fake {
@@ -31,7 +31,7 @@ impl Fake {
             cancels: StdMutex::default(),
             unbinds_stale: std::sync::atomic::AtomicBool::default(),
             fails: StdMutex::default(),
-            queued_now: StdMutex::new(QueuedNow::Done),
+            queued_now: StdMutex::new(QueueEditResult::Done),
             config: StdMutex::default(),
         })
     }
@@ -57,12 +57,12 @@ impl Fake {
     }
 }
 
-fn unused<'a, T: 'a>() -> Reply<'a, T> {
+fn unused<'a, T: 'a>() -> ServiceFuture<'a, T> {
     Box::pin(async { Err(Failure::new(Code::Runtime, "not asked for in these tests")) })
 }
 
-fn now<'a>(session: &SessionKey) -> Reply<'a, SessionNow> {
-    let now = SessionNow {
+fn now<'a>(session: &SessionKey) -> ServiceFuture<'a, SessionStatus> {
+    let now = SessionStatus {
         session_key: session.clone(),
         state: SessionState::Idle,
         discarded: None,
@@ -72,7 +72,7 @@ fn now<'a>(session: &SessionKey) -> Reply<'a, SessionNow> {
 }
 
 impl Service for Fake {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         Box::pin(async move {
             let session_key = match &request.configured {
                 Some(configured) => configured.session_key.clone(),
@@ -93,11 +93,11 @@ impl Service for Fake {
                     run: None,
                     events: Vec::new(),
                     idempotency: None,
-                    caps: crate::core::effect::Caps { sessions_max: 100, account: None },
+                    caps: crate::core::effect::SessionLimits { sessions_max: 100, account: None },
                 };
                 self.store.spawn_session(spawn).await?;
             }
-            Ok(Spawned { session_key, run_id: None })
+            Ok(SpawnResult { session_key, run_id: None })
         })
     }
 
@@ -106,7 +106,7 @@ impl Service for Fake {
         _session: &'a SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, PromptAccepted> {
+    ) -> ServiceFuture<'a, PromptAccepted> {
         Box::pin(async move {
             if let Some(failure) = self.fails.lock().unwrap().take() {
                 return Err(failure);
@@ -123,11 +123,11 @@ impl Service for Fake {
         session: &'a SessionKey,
         _: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled> {
+    ) -> ServiceFuture<'a, CancelResult> {
         Box::pin(async move {
             self.once(&format!("cancel {session}"), &key);
             self.cancels.lock().unwrap().push(session.clone());
-            Ok(Cancelled { run_id: None, state: None })
+            Ok(CancelResult { run_id: None, state: None })
         })
     }
 
@@ -135,9 +135,9 @@ impl Service for Fake {
         &'a self,
         session: &'a SessionKey,
         run: RunId,
-        change: QueuedChange,
+        change: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow> {
+    ) -> ServiceFuture<'a, QueueEditResult> {
         let now = *self.queued_now.lock().unwrap();
         let done = match self.fails.lock().unwrap().clone() {
             Some(failure) => Err(failure),
@@ -154,7 +154,7 @@ impl Service for Fake {
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         Box::pin(async move {
             if let Some(failure) = self.fails.lock().unwrap().clone() {
                 return Err(failure);
@@ -163,7 +163,7 @@ impl Service for Fake {
                 Scribe::claim(&self.store, session).await.close().await;
             }
             let discarded = request.discard.then_some(false);
-            Ok(SessionNow {
+            Ok(SessionStatus {
                 session_key: session.clone(),
                 state: SessionState::Closed,
                 discarded,
@@ -172,7 +172,11 @@ impl Service for Fake {
         })
     }
 
-    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
         self.once(&format!("new {session}"), &key);
         now(session)
     }
@@ -182,7 +186,7 @@ impl Service for Fake {
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         self.once(&format!("set {session} {setting:?}"), &key);
         now(session)
     }
@@ -194,13 +198,13 @@ impl Service for Fake {
         option: &'a str,
         by: &'a str,
         key: IdempotencyKey,
-    ) -> Reply<'a, ()> {
+    ) -> ServiceFuture<'a, ()> {
         self.once(&format!("answer {session} {permission} {option} {by}"), &key);
         self.pending.lock().unwrap().retain(|row| row.permission_id() != permission);
         Box::pin(async { Ok(()) })
     }
 
-    fn expiry<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -210,38 +214,46 @@ impl Service for Fake {
         _: Option<acp_shared::ids::BindingId>,
         _: String,
         _: IdempotencyKey,
-    ) -> Reply<'a, Vec<crate::core::rows::BindingRow>> {
+    ) -> ServiceFuture<'a, Vec<crate::core::rows::BindingRow>> {
         unused()
     }
-    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
         Box::pin(async move {
             self.store.session(session.clone()).await?.ok_or_else(|| Failure::of(Code::NoSession))
         })
     }
 
-    fn circumstances(&self) -> Reply<'_, Circumstances> {
-        Box::pin(async { Ok(self.store.read("circumstances", crate::store::levels::circumstances).await?) })
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
+        Box::pin(async {
+            Ok(self.store.read("circumstances", crate::store::levels::session_activity).await?)
+        })
     }
 
-    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
+    fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: limit.into() };
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
     }
 
-    fn run<'a>(&'a self, _: &'a SessionKey, _: RunId) -> Reply<'a, Option<RunRow>> {
+    fn run<'a>(&'a self, _: &'a SessionKey, _: RunId) -> ServiceFuture<'a, Option<RunRow>> {
         unused()
     }
 
-    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>> {
         Box::pin(async move { Ok(self.store.runs(session.clone(), limit.into()).await?) })
     }
 
-    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
         let pending = self.pending.lock().unwrap().clone();
         Box::pin(async move { Ok(pending.into_iter().filter(|row| row.session_key == *session).collect()) })
     }
 
-    fn events_after<'a>(&'a self, _: &'a SessionKey, _: u64, _: u32, _: usize) -> Reply<'a, Vec<EventRow>> {
+    fn events_after<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: u64,
+        _: u32,
+        _: usize,
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
         unused()
     }
 
@@ -249,7 +261,7 @@ impl Service for Fake {
         &'a self,
         _: &'a SessionKey,
         _: acp_shared::protocol::LogFrom,
-    ) -> Reply<'a, acp_shared::protocol::LogPiece> {
+    ) -> ServiceFuture<'a, acp_shared::protocol::LogPiece> {
         unused()
     }
 
@@ -257,30 +269,30 @@ impl Service for Fake {
         self.store.watch(session)
     }
 
-    fn may_focus(&self, _: &ConversationRef) -> Result<BindingWindows, Failure> {
-        Ok(BindingWindows::default())
+    fn may_focus(&self, _: &ConversationRef) -> Result<BindingTimeouts, Failure> {
+        Ok(BindingTimeouts::default())
     }
 
-    fn policy(&self, at: &ConversationRef) -> Policy {
-        effective(&load(Inputs::default()).unwrap(), &Scope::of(Some(at)))
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+        effective_policy(&load(Inputs::default()).unwrap(), &PolicyScope::of(Some(at)))
     }
 
     fn may_unbind_stale(&self, _: &ConversationRef) -> bool {
         self.unbinds_stale.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn config(&self) -> Arc<Loaded> {
+    fn config(&self) -> Arc<LoadedConfig> {
         Arc::clone(&self.config.lock().unwrap())
     }
 
-    fn status(&self) -> Reply<'_, StatusView> {
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
         match self.status.lock().unwrap().clone() {
             Some(status) => Box::pin(async { Ok(status) }),
             None => unused(),
         }
     }
 
-    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
         let agents = self.agents.clone();
         Box::pin(async { Ok(agents) })
     }
@@ -292,24 +304,24 @@ pub(super) struct Party {
     pub(super) said: StdMutex<Vec<String>>,
 }
 
-impl Channel for Party {
+impl ChannelAdapter for Party {
     fn id(&self) -> &'static str {
         "party"
     }
 
-    fn limit(&self) -> crate::core::split::Limit {
-        crate::core::split::Limit::new(crate::core::split::Unit::Bytes, 4_096)
+    fn limit(&self) -> crate::core::split::MessageLimit {
+        crate::core::split::MessageLimit::new(crate::core::split::Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Ignore
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
     }
 
     fn send<'a>(
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, SendOutcome> {
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
         Box::pin(async {
             let mut said = self.said.lock().unwrap();
             said.push(message.text.clone());
@@ -317,8 +329,12 @@ impl Channel for Party {
         })
     }
 
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> crate::channel::Reply<'a, Lookup> {
-        Box::pin(async { Lookup::Absent })
+    fn lookup<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        _: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+        Box::pin(async { LookupOutcome::Absent })
     }
 }
 
@@ -327,7 +343,7 @@ pub(super) fn party(id: &str, text: &str) -> Inbound {
     Inbound { conversation, ..message(id, text) }
 }
 
-pub(super) fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn Channel>) -> Inlet {
+pub(super) fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn ChannelAdapter>) -> InboundService {
     let channels = Channels::new([channel]);
-    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }

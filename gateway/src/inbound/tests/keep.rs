@@ -3,14 +3,14 @@
 
 use super::changes::{PATIENCE, by_caller};
 use super::*;
-use crate::channel::{Claim, Inbox, Kept, Offered};
+use crate::channel::{InboundPort, IntakeOutcome, ReplyReservation, ReserveOutcome};
 use crate::store::codec;
 use std::sync::mpsc;
 use std::time::Duration;
 
-async fn claimed(inlet: &Inlet, said: &Inbound) -> Claim {
-    match inlet.keep_first(said.clone(), PATIENCE).await {
-        Kept::Taken(claim) => claim,
+async fn claimed(inlet: &InboundService, said: &Inbound) -> ReplyReservation {
+    match inlet.reserve(said.clone(), PATIENCE).await {
+        ReserveOutcome::Reserved(claim) => claim,
         other => panic!("{other:?}"),
     }
 }
@@ -38,19 +38,24 @@ async fn what_is_kept_is_done_once_and_by_who_brought_it() {
     let claim = claimed(&inlet, &said).await;
     assert!(claim.is_new());
     assert_eq!((rows(&store).await, fake.effects()), (vec![row("i1", "received")], vec![]), "kept, not done");
-    assert!(matches!(inlet.keep_first(said.clone(), PATIENCE).await, Kept::Repeated), "somebody is at it");
+    assert!(
+        matches!(inlet.reserve(said.clone(), PATIENCE).await, ReserveOutcome::Duplicate),
+        "somebody is at it"
+    );
     assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody else does it");
-    let Offered::Taken(told) = inlet.offer(said.clone()).await else { panic!() };
+    let IntakeOutcome::Accepted(told) = inlet.offer(said.clone()).await else { panic!() };
     assert!(told.text.starts_with("Nothing runs"), "{told:?}");
     assert_eq!(rows(&store).await, vec![row("i1", "received")], "done, and nobody was told");
     assert_eq!(inlet.resume().await.unwrap(), 0, "who brought it is at it");
-    assert!(inlet.told(said.clone(), None).await);
+    assert!(inlet.mark_replied(said.clone(), None).await);
     drop(claim);
-    assert!(matches!(inlet.keep_first(said, PATIENCE).await, Kept::Repeated), "it is done");
+    assert!(matches!(inlet.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate), "it is done");
     assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody tells it again");
     assert_eq!((rows(&store).await, fake.effects().len()), (vec![row("i1", "routed")], 1));
     assert_eq!(heard(&store).await, []);
-    let Kept::Not { why } = inlet.keep_first(by_caller("i2", " "), PATIENCE).await else { panic!() };
+    let ReserveOutcome::NotReserved { why } = inlet.reserve(by_caller("i2", " "), PATIENCE).await else {
+        panic!()
+    };
     assert!(why.contains("empty"), "{why}");
 }
 
@@ -89,7 +94,7 @@ async fn what_is_kept_and_left_is_done_once_and_the_conversation_is_told() {
             assert_eq!((said_there.len(), fake.effects().len()), (1, effects), "{text}: {said_there:?}");
             assert!(said_there[0].1.starts_with(want), "{text}: {said_there:?}");
             // What Discord repeats after that is neither done nor said again.
-            assert!(matches!(next.keep_first(said, PATIENCE).await, Kept::Repeated));
+            assert!(matches!(next.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate));
             assert_eq!(heard(&store).await, said_there);
         }
     }
@@ -114,7 +119,7 @@ async fn what_was_done_and_not_told_is_told_in_the_conversation_once() {
             let (_dir, store, fake, inlet) = bound_ground().await;
             let said = by_caller("i1", text);
             let claim = claimed(&inlet, &said).await;
-            assert!(matches!(inlet.offer(said.clone()).await, Offered::Taken(_)));
+            assert!(matches!(inlet.offer(said.clone()).await, IntakeOutcome::Accepted(_)));
             assert_eq!((fake.effects().len(), heard(&store).await), (effects, vec![]), "{text}");
             let next = if is_killed { super::inlet(&store, &fake) } else { inlet };
             drop(claim);
@@ -123,7 +128,7 @@ async fn what_was_done_and_not_told_is_told_in_the_conversation_once() {
             let said_there = heard(&store).await;
             assert_eq!((said_there.len(), fake.effects().len()), (1, effects), "{text}: {said_there:?}");
             assert!(said_there[0].1.starts_with(&want), "{text}: {said_there:?}");
-            assert!(matches!(next.keep_first(said, PATIENCE).await, Kept::Repeated));
+            assert!(matches!(next.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate));
             assert_eq!(heard(&store).await, said_there);
         }
     }
@@ -159,7 +164,7 @@ async fn what_comes_again_after_a_kill_is_not_new() {
     let next = super::inlet(&store, &fake);
     let claim = claimed(&next, &said).await;
     assert!(!claim.is_new());
-    let Offered::Taken(told) = next.offer(said).await else { panic!() };
+    let IntakeOutcome::Accepted(told) = next.offer(said).await else { panic!() };
     assert!(told.text.starts_with("Nothing runs"), "{told:?}");
     assert_eq!((heard(&store).await, fake.effects().len()), (vec![], 1));
 }
@@ -172,7 +177,7 @@ async fn what_was_called_failed_is_not_done() {
     assert!(inlet.withdraw(said.clone()).await);
     drop(claim);
     assert_eq!(inlet.resume().await.unwrap(), 0);
-    assert!(matches!(inlet.keep_first(said, PATIENCE).await, Kept::Repeated));
+    assert!(matches!(inlet.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate));
     assert_eq!(
         (rows(&store).await, fake.effects(), heard(&store).await),
         (vec![row("i1", "refused")], vec![], vec![])
@@ -182,7 +187,7 @@ async fn what_was_called_failed_is_not_done() {
     let _claim = claimed(&inlet, &done).await;
     inlet.offer(done.clone()).await;
     assert!(!inlet.withdraw(done.clone()).await);
-    assert!(inlet.told(done, None).await);
+    assert!(inlet.mark_replied(done, None).await);
     assert_eq!(rows(&store).await[1], row("i2", "routed"));
 }
 
@@ -208,7 +213,10 @@ async fn what_is_not_kept_in_time_never_is() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let (go, task) = held_up(&store).await;
     let said = by_caller("i1", "/acp cancel");
-    let Kept::Not { why } = inlet.keep_first(said.clone(), Duration::from_millis(50)).await else { panic!() };
+    let ReserveOutcome::NotReserved { why } = inlet.reserve(said.clone(), Duration::from_millis(50)).await
+    else {
+        panic!()
+    };
     assert!(why.contains("busy"), "{why}");
     go.send(()).unwrap();
     task.await.unwrap();
@@ -233,17 +241,18 @@ async fn what_may_have_been_kept_is_done_and_told_if_it_was() {
         tokio::join!(hold, release).0.unwrap();
     };
     let keep = async {
-        let kept = inlet.keep_first(by_caller("i1", "/acp cancel"), Duration::from_secs(3)).await;
+        let kept = inlet.reserve(by_caller("i1", "/acp cancel"), Duration::from_secs(3)).await;
         // Whoever does what is left is told when there is something to be found, not before.
-        let early = tokio::time::timeout(Duration::from_millis(50), inlet.inner.left.notified()).await;
+        let early =
+            tokio::time::timeout(Duration::from_millis(50), inlet.inner.retry_needed.notified()).await;
         assert!(early.is_err(), "nothing is committed yet");
         go.send(()).unwrap();
         kept
     };
     let (kept, ()) = tokio::join!(keep, rest);
-    assert!(matches!(kept, Kept::Unknown { .. }), "{kept:?}");
+    assert!(matches!(kept, ReserveOutcome::Unknown { .. }), "{kept:?}");
     begun.await.unwrap();
-    tokio::time::timeout(Duration::from_secs(30), inlet.inner.left.notified()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), inlet.inner.retry_needed.notified()).await.unwrap();
     assert_eq!(inlet.resume().await.unwrap(), 1);
     assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be done now.")]);
     assert_eq!(fake.effects().len(), 1);

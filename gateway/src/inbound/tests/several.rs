@@ -1,6 +1,6 @@
 //! Several accounts that hear one conversation, and replies beside what is delivered there.
 use super::*;
-use crate::core::project::{Part, PartKind};
+use crate::core::project::{MessagePart, PartKind};
 use crate::core::rows::BindingRow;
 use crate::store::delivery::{self, PartState};
 use crate::store::replies;
@@ -23,7 +23,7 @@ impl Square {
     }
 }
 
-impl Channel for Square {
+impl ChannelAdapter for Square {
     fn id(&self) -> &'static str {
         "square"
     }
@@ -36,35 +36,39 @@ impl Channel for Square {
         true
     }
 
-    fn hears_itself(&self) -> bool {
+    fn receives_own_messages(&self) -> bool {
         false
     }
 
-    fn deaf_to(&self, _: &ConversationRef) -> Option<String> {
+    fn unavailable_reason(&self, _: &ConversationRef) -> Option<String> {
         self.is_deaf.load(Ordering::SeqCst).then(|| "it is not connected".to_owned())
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Ignore
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
     }
 
     fn send<'a>(
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, SendOutcome> {
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
         let mut sent = self.sent.lock().unwrap();
         sent.push(message.clone());
         let message_id = format!("{}-{}", self.account, sent.len());
         Box::pin(std::future::ready(SendOutcome::Sent { message_id }))
     }
 
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> crate::channel::Reply<'a, Lookup> {
-        Box::pin(std::future::ready(Lookup::Absent))
+    fn lookup<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        _: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+        Box::pin(std::future::ready(LookupOutcome::Absent))
     }
 }
 
@@ -76,20 +80,20 @@ fn heard(account: &str, id: &str, text: &str) -> Inbound {
     Inbound { conversation: at(account), ..message(id, text) }
 }
 
-async fn square() -> (tempfile::TempDir, Store, [Arc<Square>; 2], Inlet, BindingRow) {
+async fn square() -> (tempfile::TempDir, Store, [Arc<Square>; 2], InboundService, BindingRow) {
     let (dir, store) = open();
     let binding = binding_row(&key(), &at("b"));
     spawn(&store, session_row(&key()), Some(binding.clone())).await;
     let both = [Square::new("a"), Square::new("b")];
-    let channels = Channels::new(both.iter().map(|one| Arc::clone(one) as Arc<dyn Channel>));
+    let channels = Channels::new(both.iter().map(|one| Arc::clone(one) as Arc<dyn ChannelAdapter>));
     let service = Fake::new(&store) as Arc<dyn Service>;
-    (dir, store.clone(), both, Inlet::new(store, channels, service, Metrics::default()), binding)
+    (dir, store.clone(), both, InboundService::new(store, channels, service, Metrics::default()), binding)
 }
 
 /// A typed command is done by the bot that works there; where that one does not hear it, whoever hears it says so once,
 /// and nobody does it, also when the other one reads it later.
 #[tokio::test]
-async fn d06_a_command_is_never_dropped_for_a_bot_that_does_not_hear_it() {
+async fn a_command_is_never_dropped_for_a_bot_that_does_not_hear_it() {
     let (_dir, store, [a, b], inlet, _) = square().await;
     let ignored = Outcome::Ignored { reason: "another-account".to_owned() };
     assert_eq!(inlet.accept(heard("a", "1", "/acp help")).await.unwrap(), ignored);
@@ -119,12 +123,12 @@ async fn d06_a_command_is_never_dropped_for_a_bot_that_does_not_hear_it() {
     b.is_deaf.store(true, Ordering::SeqCst);
     inlet.accept(heard("a", "4", "hello")).await.unwrap();
     assert_eq!((a.texts().len(), b.texts().len()), (2, 1));
-    let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+    let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
     assert_eq!(left, []);
 }
 
-fn part(binding: &BindingRow, seq: u64, text: &str) -> Part {
-    Part {
+fn part(binding: &BindingRow, seq: u64, text: &str) -> MessagePart {
+    MessagePart {
         session_seq: seq,
         part_no: 0,
         run_id: None,
@@ -139,14 +143,14 @@ fn part(binding: &BindingRow, seq: u64, text: &str) -> Part {
 /// A reply is told apart from a part that says the same and may be there or not, and a part from a reply: by what they
 /// show, and by the ids that are known.
 #[tokio::test]
-async fn h12_a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round() {
+async fn a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round() {
     const BUSY: &str = "The agent is busy: queued behind 1.";
     let (_dir, store, [_, b], inlet, binding) = square().await;
     let plan = |seq: u64| {
         let binding = binding.clone();
         let write = move |tx: &crate::store::Tx<'_>| {
             delivery::plan(tx, &binding, &[part(&binding, seq, BUSY)])?;
-            let planned = delivery::unsettled(tx, binding.binding_id)?;
+            let planned = delivery::pending_parts(tx, binding.binding_id)?;
             Ok(planned.into_iter().find(|row| row.part.session_seq == seq).and_then(|row| row.tag))
         };
         store.write("plan", write)
@@ -158,7 +162,7 @@ async fn h12_a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round(
         };
         store.write("settle", write)
     };
-    let others = || store.read("others", |db| replies::others(db, &at("b"), 0));
+    let others = || store.read("others", |db| replies::ids_of_sent_messages(db, &at("b"), 0));
     inlet.accept(heard("b", "1", "hello")).await.unwrap();
     // Nobody knows yet whether this part is there: the reply that says the same has a tag.
     assert_eq!(plan(1).await.unwrap(), None);
@@ -184,7 +188,7 @@ async fn h12_a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round(
     let one = binding.clone();
     let alone = move |tx: &crate::store::Tx<'_>| {
         delivery::plan(tx, &one, &[part(&one, 9, "Alone.")])?;
-        Ok(delivery::unsettled(tx, one.binding_id)?.into_iter().find_map(|row| row.tag))
+        Ok(delivery::pending_parts(tx, one.binding_id)?.into_iter().find_map(|row| row.tag))
     };
     assert!(store.write("alone", alone).await.unwrap().is_some());
 }

@@ -2,7 +2,7 @@
 
 use super::fake::inlet_of;
 use super::*;
-use crate::channel::{Amended, Inbox, Offered};
+use crate::channel::{InboundPort, IntakeOutcome, MessageChangeOutcome};
 use crate::tests::eventually;
 use std::time::Duration;
 
@@ -39,24 +39,24 @@ impl Moody {
     }
 }
 
-impl Channel for Moody {
+impl ChannelAdapter for Moody {
     fn id(&self) -> &'static str {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(
         &'a self,
         at: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, SendOutcome> {
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let mut mood = self.mood.subscribe();
             if at.conversation_id == "c" {
@@ -75,21 +75,23 @@ impl Channel for Moody {
         &'a self,
         at: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, Lookup> {
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
         Box::pin(async move {
             *self.looked.lock().unwrap() += 1;
             let said = self.said.lock().unwrap();
             let it = (at.conversation_id.clone(), message.text.clone());
             let number = said.iter().position(|said| *said == it);
-            number.map_or(Lookup::Absent, |number| Lookup::Found { message_id: (number + 1).to_string() })
+            number.map_or(LookupOutcome::Absent, |number| LookupOutcome::Found {
+                message_id: (number + 1).to_string(),
+            })
         })
     }
 }
 
-async fn ground(mood: Mood) -> (tempfile::TempDir, Store, Arc<Fake>, Arc<Moody>, Inlet) {
+async fn ground(mood: Mood) -> (tempfile::TempDir, Store, Arc<Fake>, Arc<Moody>, InboundService) {
     let (dir, store, fake, _) = bound_ground().await;
     let channel = Moody::new(mood);
-    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
     (dir, store, fake, channel, inlet)
 }
 
@@ -100,7 +102,7 @@ async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
 
 async fn nothing_is_left(store: &Store) {
     crate::tests::eventually("everything is told", || async {
-        let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
         left.is_empty().then_some(())
     })
     .await;
@@ -109,21 +111,21 @@ async fn nothing_is_left(store: &Store) {
 /// Whatever is done with a reply: messages, commands and what is taken back go on, and later each reply comes once, in
 /// the order of the messages.
 #[tokio::test]
-async fn c14_a_reply_that_cannot_be_given_holds_up_nothing() {
+async fn a_reply_that_cannot_be_given_holds_up_nothing() {
     for mood in [Mood::Stalls, Mood::Refuses] {
         let (_dir, store, fake, channel, inlet) = ground(mood).await;
-        let taken = Offered::Taken(crate::channel::Said::default());
+        let taken = IntakeOutcome::Accepted(crate::channel::CallerReply::default());
         for (id, text) in [("m1", "hello"), ("m2", "more"), ("m3", "less"), ("m4", "/acp cancel")] {
             let offered = soon(text, inlet.offer(message(id, text))).await;
             assert_eq!(offered, taken, "{mood:?} {text}");
         }
         assert_eq!((fake.said().len(), fake.cancels.lock().unwrap().len()), (3, 1), "{mood:?}");
-        let deleted = soon("a deletion", inlet.deleted(conversation("c"), "m2".to_owned())).await;
-        assert_eq!(deleted, Amended::Done, "{mood:?}");
+        let deleted = soon("a deletion", inlet.on_message_deleted(conversation("c"), "m2".to_owned())).await;
+        assert_eq!(deleted, MessageChangeOutcome::Done, "{mood:?}");
         assert_eq!(soon("it again", inlet.offer(message("m2", "more"))).await, taken, "{mood:?}");
         assert_eq!(channel.said_in("c"), Vec::<String>::new(), "{mood:?}");
         let stop = CancellationToken::new();
-        let keeping = tokio::spawn(inlet.clone().keep(stop.clone()));
+        let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
         channel.mood.send_replace(Mood::Takes);
         nothing_is_left(&store).await;
         assert_eq!(channel.said_in("c"), [BUSY[0], BUSY[1], IDLE], "{mood:?}");
@@ -189,15 +191,15 @@ async fn what_the_end_of_the_gateway_keeps_from_being_done_is_done_by_the_next()
 async fn what_nobody_serves_is_done_and_told_once_it_is_served() {
     let (_dir, store, fake, _) = bound_ground().await;
     let channel = Moody::new(Mood::Refuses);
-    let adapter = Arc::clone(&channel) as Arc<dyn Channel>;
+    let adapter = Arc::clone(&channel) as Arc<dyn ChannelAdapter>;
     let channels = Channels::new([Arc::clone(&adapter)]);
     let service = Arc::clone(&fake) as Arc<dyn Service>;
-    let inlet = Inlet::new(store.clone(), channels.clone(), service, Metrics::default());
+    let inlet = InboundService::new(store.clone(), channels.clone(), service, Metrics::default());
     let keeping = CancellationToken::new();
-    let kept = tokio::spawn(inlet.clone().keep(keeping.clone()));
-    assert!(matches!(inlet.offer(message("m1", "/acp cancel")).await, Offered::Taken(_)));
+    let kept = tokio::spawn(inlet.clone().run_retries(keeping.clone()));
+    assert!(matches!(inlet.offer(message("m1", "/acp cancel")).await, IntakeOutcome::Accepted(_)));
     assert!(channels.unregister(&adapter));
-    assert!(matches!(inlet.offer(message("m2", "hello")).await, Offered::Later { .. }));
+    assert!(matches!(inlet.offer(message("m2", "hello")).await, IntakeOutcome::Later { .. }));
     assert_eq!(inlet.resume().await.unwrap(), 0);
     assert_eq!((channel.said_in("c"), fake.said()), (vec![], vec![]));
 

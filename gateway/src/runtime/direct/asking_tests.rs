@@ -4,7 +4,7 @@
 use super::open_tests::{begun, reply};
 use super::tests::{ensure, sent};
 use super::*;
-use crate::core::link::Asking;
+use crate::core::link::AskGuarantee;
 use serde_json::{Value, json};
 
 /// The mode that was wanted, the asking mode, what the agent has and refuses, and how sure its questions are then.
@@ -16,12 +16,12 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
     };
     let bare = json!({ "sessionId": "s" });
     let set = |mode: &str| format!("session/set_mode \"{mode}\"null");
-    let mode = |mode: &str| SetOption::Mode(mode.to_owned());
+    let mode = |mode: &str| OptionChange::Mode(mode.to_owned());
     for (result, wanted, asks, refuses, want_sent, want_refused, want) in [
-        (modes("yolo"), "ask", false, false, vec![set("ask")], vec![], Asking::Ensured),
-        (modes("ask"), "ask", false, false, vec![], vec![], Asking::Ensured),
-        (modes("yolo"), "plan", false, false, vec![set("plan")], vec![], Asking::Unknown),
-        (modes("yolo"), "gone", false, false, vec![set("ask")], vec![mode("gone")], Asking::Ensured),
+        (modes("yolo"), "ask", false, false, vec![set("ask")], vec![], AskGuarantee::Ensured),
+        (modes("ask"), "ask", false, false, vec![], vec![], AskGuarantee::Ensured),
+        (modes("yolo"), "plan", false, false, vec![set("plan")], vec![], AskGuarantee::Unknown),
+        (modes("yolo"), "gone", false, false, vec![set("ask")], vec![mode("gone")], AskGuarantee::Ensured),
         (
             modes("plan"),
             "gone",
@@ -29,7 +29,7 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
             true,
             vec![set("ask")],
             vec![mode("gone"), mode("ask")],
-            Asking::Unknown,
+            AskGuarantee::Unknown,
         ),
         (
             modes("yolo"),
@@ -38,23 +38,23 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
             true,
             vec![set("plan"), set("ask")],
             vec![mode("plan"), mode("ask")],
-            Asking::Never,
+            AskGuarantee::Never,
         ),
-        (bare.clone(), "ask", false, false, vec![], vec![mode("ask")], Asking::Unknown),
-        (bare, "ask", true, false, vec![], vec![mode("ask")], Asking::Ensured),
+        (bare.clone(), "ask", false, false, vec![], vec![mode("ask")], AskGuarantee::Unknown),
+        (bare, "ask", true, false, vec![], vec![mode("ask")], AskGuarantee::Ensured),
     ] {
         let (mode, asking_mode) = (Some(wanted.to_owned()), Some("ask".to_owned()));
-        let input = EnsureSession { mode, asking_mode, asks, ..ensure() };
+        let input = StartSessionParams { mode, asking_mode, asks, ..ensure() };
         let (mut link, _) = begun(&input, json!({}));
         let mut steps = reply(&mut link, "new", &input, &json!({ "result": result }));
         let (mut methods, mut refused, mut asking) = (Vec::new(), Vec::new(), None);
         while !steps.is_empty() {
             for step in &steps {
                 match step {
-                    LinkStep::OptionAnswered { option, is_own: false, is_taken: false, .. } => {
+                    BackendStep::OptionAnswered { option, is_own: false, is_taken: false, .. } => {
                         refused.push(option.clone());
                     }
-                    LinkStep::Asking(now) => asking = Some(*now),
+                    BackendStep::AskGuarantee(now) => asking = Some(*now),
                     _ => {}
                 }
             }

@@ -18,15 +18,15 @@ const MEMBERS: [&str; 5] = ["title", "kind", "content", "locations", "rawInput"]
 /// Open tool calls, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Calls(VecDeque<OpenCall>);
+pub(super) struct OpenToolCalls(VecDeque<OpenToolCall>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct OpenCall {
+struct OpenToolCall {
     id: String,
     members: Map<String, Value>,
 }
 
-impl Calls {
+impl OpenToolCalls {
     /// True if no call is open.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -45,7 +45,7 @@ impl Calls {
             return;
         }
         let at = self.0.iter().position(|call| call.id == id).unwrap_or_else(|| {
-            self.0.push_back(OpenCall { id: id.to_owned(), members: Map::new() });
+            self.0.push_back(OpenToolCall { id: id.to_owned(), members: Map::new() });
             self.0.len() - 1
         });
         let Some(call) = self.0.get_mut(at) else { return };
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn completed(calls: &Calls, call: Value) -> Value {
+    fn completed(calls: &OpenToolCalls, call: Value) -> Value {
         let mut params = json!({ "toolCall": call });
         calls.complete(&mut params);
         params["toolCall"].take()
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_bare_question_gets_what_its_call_said() {
-        let mut calls = Calls::default();
+        let mut calls = OpenToolCalls::default();
         calls.update(r#"{"toolCallId":"c1","title":"Bash","kind":"execute","rawInput":{}}"#);
         calls.update(r#"{"toolCallId":"c1","rawInput":{"command":"rm -rf build"}}"#);
         calls.update(r#"{"toolCallId":"c2","title":"other"}"#);
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_call_that_is_over_is_forgotten() {
         for status in ["completed", "failed"] {
-            let mut calls = Calls::default();
+            let mut calls = OpenToolCalls::default();
             calls.update(r#"{"toolCallId":"c","title":"t"}"#);
             calls.update(&json!({"toolCallId": "c", "status": status}).to_string());
             assert!(calls.is_empty(), "{status}");
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn calls_and_their_members_are_bounded() {
-        let mut calls = Calls::default();
+        let mut calls = OpenToolCalls::default();
         for n in 0..1_000 {
             let text = "x".repeat(MEMBER_BYTES_MAX - 2);
             let all = json!({"toolCallId": n.to_string(), "title": text, "kind": text, "rawInput": text, "locations": text, "content": "y".repeat(UPDATE_BYTES_MAX / 2)});

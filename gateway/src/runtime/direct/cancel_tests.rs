@@ -10,7 +10,7 @@ use serde_json::json;
 /// A cancelled stop reason without a cancel of ours or a refused permission is a failure.
 #[test]
 fn a_turn_that_only_the_agent_cancelled_failed() {
-    let ended = |link: &mut DirectLink, run_id: RunId, as_error: bool| {
+    let ended = |link: &mut DirectMachine, run_id: RunId, as_error: bool| {
         let body = if as_error {
             json!({ "id": format!("prompt:{run_id}"), "error": { "code": -32800, "message": "gone" } })
         } else {
@@ -18,8 +18,8 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         };
         let steps = link.stream(50, body.to_string().as_bytes());
         match steps.last() {
-            Some(LinkStep::TurnDone { stop_reason, .. }) => stop_reason.clone(),
-            Some(LinkStep::TurnFailed { failure, .. }) => {
+            Some(BackendStep::TurnDone { stop_reason, .. }) => stop_reason.clone(),
+            Some(BackendStep::TurnFailed { failure, .. }) => {
                 assert_eq!((failure.code, failure.origin.as_deref()), (Code::TurnFailed, Some("agent")));
                 assert!(failure.acp.is_some(), "the agent's words are kept: {failure:?}");
                 failure.detail_code.clone().unwrap()
@@ -27,12 +27,12 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
             other => panic!("{other:?}"),
         }
     };
-    let ask = |link: &mut DirectLink, is_rejection: bool| {
+    let ask = |link: &mut DirectMachine, is_rejection: bool| {
         let option = json!([{ "optionId": "y", "name": "y", "kind": "allow_once" }]);
         let request =
             json!({ "id": 7, "method": "session/request_permission", "params": { "options": option } });
         link.stream(20, request.to_string().as_bytes());
-        link.answer(&Answer { at: 20, outcome: Ok(permission::cancelled()), is_rejection });
+        link.answer(&RequestReply { at: 20, outcome: Ok(permission::cancelled_result()), is_rejection });
     };
     for as_error in [false, true] {
         let (mut link, run_id) = running();
@@ -46,7 +46,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         );
         let (mut link, run_id) = running();
         ask(&mut link, true);
-        let mut saved = DirectLink::open(Some(&link.save())).unwrap();
+        let mut saved = DirectMachine::open(Some(&link.save())).unwrap();
         assert_eq!(ended(&mut saved, run_id, as_error), "cancelled", "also after a restart");
         // The next turn has refused nothing.
         let next = RunId::mint();
@@ -56,7 +56,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
                 .to_string()
                 .as_bytes(),
         );
-        link.submit(&Submit { run_id: next, text: "hi".to_owned(), files: None, steer: false });
+        link.submit(&SubmitParams { run_id: next, text: "hi".to_owned(), files: None, steer: false });
         assert_eq!(ended(&mut link, next, as_error), "AGENT_CANCELLED");
         let (mut link, run_id) = running();
         link.cancel(run_id);

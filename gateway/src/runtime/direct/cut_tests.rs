@@ -92,9 +92,15 @@ struct World {
     runs: [RunId; 3],
 }
 
-fn step(world: &World, sent: &[String], at: u64, link: &mut dyn Link, what: &Happens) -> Vec<LinkStep> {
+fn step(
+    world: &World,
+    sent: &[String],
+    at: u64,
+    link: &mut dyn BackendMachine,
+    what: &Happens,
+) -> Vec<BackendStep> {
     match what {
-        Happens::Ensure { lease, resume, mode } => link.ensure_session(&EnsureSession {
+        Happens::Ensure { lease, resume, mode } => link.start_session(&StartSessionParams {
             lease_id: world.leases[*lease],
             cwd: "/w".to_owned(),
             resume: resume.then(|| "s1".to_owned()),
@@ -107,7 +113,7 @@ fn step(world: &World, sent: &[String], at: u64, link: &mut dyn Link, what: &Hap
             client_fs: crate::config::ClientFs::Both,
             offer_terminal: *lease == 0,
         }),
-        Happens::Submit { run, steer } => link.submit(&Submit {
+        Happens::Submit { run, steer } => link.submit(&SubmitParams {
             run_id: world.runs[*run],
             text: "t".to_owned(),
             files: None,
@@ -121,26 +127,26 @@ fn step(world: &World, sent: &[String], at: u64, link: &mut dyn Link, what: &Hap
         }
         Happens::Answer { at, ok } => {
             let error = crate::core::link::RpcError { code: -1, message: "no".to_owned() };
-            link.answer(&Answer {
+            link.answer(&RequestReply {
                 at: *at,
                 outcome: if *ok { Ok("{}".to_owned()) } else { Err(error) },
                 is_rejection: !ok,
             })
         }
         Happens::Cancel(run) => link.cancel(world.runs[*run]),
-        Happens::Option => link.set_option(&SetOption::Mode("default".to_owned())),
-        Happens::Close => link.close(crate::core::link::Goodbye::Discard),
+        Happens::Option => link.set_option(&OptionChange::Mode("default".to_owned())),
+        Happens::Close => link.close(crate::core::link::CloseMode::Discard),
         Happens::Probe => link.probe(),
     }
 }
 
-fn ids_of(steps: &[LinkStep]) -> Vec<String> {
+fn ids_of(steps: &[BackendStep]) -> Vec<String> {
     steps
         .iter()
         .filter_map(|step| match step {
-            LinkStep::Send { bytes, .. } => {
-                match Message::read(str::from_utf8(bytes.trim_ascii()).unwrap()).unwrap() {
-                    Message::Request { id, .. } => Some(id.to_owned()),
+            BackendStep::Send { bytes, .. } => {
+                match RpcMessage::parse(str::from_utf8(bytes.trim_ascii()).unwrap()).unwrap() {
+                    RpcMessage::Request { id, .. } => Some(id.to_owned()),
                     _ => None,
                 }
             }
@@ -155,24 +161,24 @@ proptest! {
     #[test]
     fn wherever_it_is_cut_it_goes_on_the_same(script in script(), cut in 0..45_usize) {
         let world = World { leases: [(); 2].map(|()| LeaseId::mint()), runs: [(); 3].map(|()| RunId::mint()) };
-        let mut straight = DirectLink::open(None).unwrap();
+        let mut straight = DirectMachine::open(None).unwrap();
         let mut restored = straight.clone();
         let mut sent = Vec::new();
         let (mut begun, mut ended) = (Vec::new(), Vec::new());
         for (i, what) in script.iter().enumerate() {
             if i == cut {
-                restored = DirectLink::open(Some(&restored.save())).unwrap();
+                restored = DirectMachine::open(Some(&restored.save())).unwrap();
             }
             let steps = step(&world, &sent, i as u64, &mut straight, what);
             prop_assert_eq!(&step(&world, &sent, i as u64, &mut restored, what), &steps);
             prop_assert_eq!(&straight, &restored);
             // What is saved reads back as exactly what it was, at every step.
-            prop_assert_eq!(&DirectLink::open(Some(&straight.save())).unwrap(), &straight);
+            prop_assert_eq!(&DirectMachine::open(Some(&straight.save())).unwrap(), &straight);
             prop_assert!(straight.save().len() < 16 * 1024);
             for step in &steps {
                 match step {
-                    LinkStep::Send { meaning: Meaning::Prompt { run_id }, .. } => begun.push(*run_id),
-                    LinkStep::TurnDone { run_id, .. } => ended.push(*run_id),
+                    BackendStep::Send { kind: InputKind::Prompt { run_id }, .. } => begun.push(*run_id),
+                    BackendStep::TurnDone { run_id, .. } => ended.push(*run_id),
                     _ => {}
                 }
             }
@@ -196,7 +202,7 @@ proptest! {
         let (mut link, _) = super::tests::running();
         for (at, line) in lines.iter().enumerate() {
             for step in link.stream(at as u64, line) {
-                let bad = matches!(step, LinkStep::TurnDone { .. } | LinkStep::TurnFailed { .. } | LinkStep::Failed(_) | LinkStep::Ready { .. });
+                let bad = matches!(step, BackendStep::TurnDone { .. } | BackendStep::TurnFailed { .. } | BackendStep::Failed(_) | BackendStep::Ready { .. });
                 prop_assert!(!bad, "{:?}", step);
             }
         }
@@ -208,8 +214,8 @@ fn our_replies_are_messages() {
     for id in ["0", "null", "\"x\""] {
         let bytes = reply(id, &Ok("{}".to_owned()));
         assert!(matches!(
-            Message::read(str::from_utf8(bytes.trim_ascii()).unwrap()),
-            Ok(Message::Response { .. })
+            RpcMessage::parse(str::from_utf8(bytes.trim_ascii()).unwrap()),
+            Ok(RpcMessage::Response { .. })
         ));
     }
 }

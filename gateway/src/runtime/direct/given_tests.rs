@@ -41,7 +41,7 @@ fn servers_and_directories_go_into_new_resume_and_load_as_far_as_they_are_taken(
         ),
     ] {
         for resume in [None, Some("old".to_owned())] {
-            let input = EnsureSession {
+            let input = StartSessionParams {
                 resume,
                 mcp_servers: servers(),
                 additional_directories: vec!["/more".to_owned()],
@@ -59,7 +59,7 @@ fn servers_and_directories_go_into_new_resume_and_load_as_far_as_they_are_taken(
                     break;
                 }
                 // The machine is the same after a restart of the gateway.
-                link = DirectLink::open(Some(&link.save())).unwrap();
+                link = DirectMachine::open(Some(&link.save())).unwrap();
                 steps =
                     reply(&mut link, "resume", &input, &json!({ "error": { "code": -1, "message": "no" } }));
             }
@@ -70,7 +70,7 @@ fn servers_and_directories_go_into_new_resume_and_load_as_far_as_they_are_taken(
 #[test]
 fn secrets_that_an_agent_repeats_in_an_error_are_not_shown() {
     for resume in [None, Some("old".to_owned())] {
-        let input = EnsureSession { resume, mcp_servers: servers(), ..ensure() };
+        let input = StartSessionParams { resume, mcp_servers: servers(), ..ensure() };
         let load = json!({ "agentCapabilities": { "loadSession": true } });
         let (mut link, _) = begun(&input, load);
         let what = if input.resume.is_some() { "load" } else { "new" };
@@ -84,7 +84,7 @@ fn secrets_that_an_agent_repeats_in_an_error_are_not_shown() {
 
 #[test]
 fn an_open_session_keeps_no_server_in_its_state() {
-    let input = EnsureSession { mcp_servers: servers(), ..ensure() };
+    let input = StartSessionParams { mcp_servers: servers(), ..ensure() };
     let (mut link, _) = begun(&input, json!({}));
     assert!(link.save().contains("secret-of-files"));
     reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s" } }));
@@ -104,9 +104,9 @@ fn file_requests_are_offered_one_by_one() {
         (ClientFs::Write, [false, true]),
         (ClientFs::Both, [true, true]),
     ] {
-        let input = EnsureSession { client_fs, ..ensure() };
-        let mut link = DirectLink::open(None).unwrap();
-        let (hello, _) = sent(&link.ensure_session(&input)).remove(0);
+        let input = StartSessionParams { client_fs, ..ensure() };
+        let mut link = DirectMachine::open(None).unwrap();
+        let (hello, _) = sent(&link.start_session(&input)).remove(0);
         let want = json!({ "readTextFile": offered[0], "writeTextFile": offered[1] });
         assert_eq!(hello["params"]["clientCapabilities"]["fs"], want);
         reply(&mut link, "init", &input, &json!({ "result": {} }));
@@ -114,7 +114,7 @@ fn file_requests_are_offered_one_by_one() {
         for ((method, params), offered) in requests.iter().zip(offered) {
             let line = json!({ "id": 1, "method": method, "params": params }).to_string();
             let steps = link.stream(5, line.as_bytes());
-            let is_asked = steps.iter().any(|step| matches!(step, LinkStep::Ask(_)));
+            let is_asked = steps.iter().any(|step| matches!(step, BackendStep::Request(_)));
             assert_eq!(is_asked, offered, "{client_fs:?} {method}");
         }
     }
@@ -126,6 +126,6 @@ fn a_state_of_version_0_1_is_read() {
     for (old, want) in [("true", r#""client_fs":"both""#), ("false", r#""client_fs":"none""#)] {
         let saved = link.save().replace(r#""client_fs":"both""#, &format!(r#""offer_fs":{old}"#));
         assert!(saved.contains("offer_fs"));
-        assert!(DirectLink::open(Some(&saved)).unwrap().save().contains(want));
+        assert!(DirectMachine::open(Some(&saved)).unwrap().save().contains(want));
     }
 }

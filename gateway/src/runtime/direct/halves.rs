@@ -2,11 +2,11 @@
 //! half of a pair in each chunk. The first half is held in the machine's state, which is committed with the offset, until
 //! the next message of the agent arrives.
 
-use super::DirectLink;
-use super::state::Half;
-use crate::core::intake::{AgentLine, rejoined};
-use crate::core::jsonrpc::Members;
-use crate::core::link::LinkStep;
+use super::DirectMachine;
+use super::state::HeldSurrogate;
+use crate::core::intake::{AgentLine, rejoin_surrogates};
+use crate::core::jsonrpc::ObjectMembers;
+use crate::core::link::BackendStep;
 use serde_json::json;
 
 /// Update with a piece of the answer.
@@ -14,7 +14,7 @@ pub(super) const MESSAGE: &str = "agent_message_chunk";
 /// Update with a piece of a thought.
 pub(super) const THOUGHT: &str = "agent_thought_chunk";
 
-impl DirectLink {
+impl DirectMachine {
     /// Returns the payload of an update, joined with the held half and without a trailing half, which is held now. A held
     /// half without a match is flushed in a chunk before the update.
     pub(super) fn rejoin(
@@ -22,7 +22,7 @@ impl DirectLink {
         variant: Option<&str>,
         raw: &str,
         line: &AgentLine<'_>,
-    ) -> (Option<LinkStep>, String) {
+    ) -> (Option<BackendStep>, String) {
         let thought = match variant {
             Some(MESSAGE) => Some(false),
             Some(THOUGHT) => Some(true),
@@ -35,7 +35,7 @@ impl DirectLink {
         let pair = held.map(|half| half.unit).zip(line.leading_half(literal));
         let flushed = if pair.is_some() { None } else { self.flush_half() };
         let end = line.trailing_half(literal);
-        self.state.half = end.map(|unit| Half { thought, unit });
+        self.state.half = end.map(|unit| HeldSurrogate { thought, unit });
         if pair.is_none() && end.is_none() {
             return (flushed, raw.to_owned());
         }
@@ -43,17 +43,20 @@ impl DirectLink {
         let from = literal.as_ptr() as usize - raw.as_ptr() as usize;
         let (before, after) = (raw.get(..from), raw.get(from + literal.len()..));
         let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
-        (flushed, format!("{before}{}{after}", rejoined(literal, pair, end.is_some())))
+        (flushed, format!("{before}{}{after}", rejoin_surrogates(literal, pair, end.is_some())))
     }
 
     /// Runs the handler of a message other than a chunk, after flushing a held half.
-    pub(super) fn after_half(&mut self, steps: impl FnOnce(&mut Self) -> Vec<LinkStep>) -> Vec<LinkStep> {
+    pub(super) fn flush_half_then(
+        &mut self,
+        steps: impl FnOnce(&mut Self) -> Vec<BackendStep>,
+    ) -> Vec<BackendStep> {
         let flushed = self.flush_half();
         flushed.into_iter().chain(steps(self)).collect()
     }
 
     /// Emits a held half as the replacement character.
-    pub(super) fn flush_half(&mut self) -> Option<LinkStep> {
+    pub(super) fn flush_half(&mut self) -> Option<BackendStep> {
         let variant = if self.state.half.take()?.thought { THOUGHT } else { MESSAGE };
         let content = json!({ "type": "text", "text": "\u{fffd}" });
         let payload = json!({ "sessionUpdate": variant, "content": content });
@@ -63,8 +66,8 @@ impl DirectLink {
 
 /// Returns the text of a chunk as a raw JSON literal.
 fn text_of(update: &str) -> Option<&str> {
-    let content = Members::parse(update).ok()?.get("content")?;
-    let content = Members::parse(content).ok()?;
+    let content = ObjectMembers::parse(update).ok()?.get("content")?;
+    let content = ObjectMembers::parse(content).ok()?;
     let is_text = content.string("type").is_some_and(|kind| kind == "text");
     content.get("text").filter(|text| is_text && text.starts_with('"'))
 }

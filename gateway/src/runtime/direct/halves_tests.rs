@@ -1,9 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::DirectLink;
+use super::DirectMachine;
 use super::tests::running;
 use crate::core::event::EventKind;
-use crate::core::link::{LineFault, Link as _, LinkStep, Submit};
+use crate::core::link::{BackendMachine as _, BackendStep, LineFault, SubmitParams};
 use acp_shared::ids::RunId;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -19,16 +19,16 @@ fn chunk(variant: &str, literal: &str) -> String {
 }
 
 /// Kind, run and text of each event, in order; the machine is saved and opened again before each line.
-fn told(link: &mut DirectLink, lines: &[String]) -> Vec<(EventKind, Option<RunId>, String)> {
+fn told(link: &mut DirectMachine, lines: &[String]) -> Vec<(EventKind, Option<RunId>, String)> {
     let mut out = Vec::new();
     for line in lines {
-        *link = DirectLink::open(Some(&link.save())).unwrap();
+        *link = DirectMachine::open(Some(&link.save())).unwrap();
         out.extend(texts(link.stream(9, line.as_bytes())));
     }
     out
 }
 
-fn texts(steps: Vec<LinkStep>) -> Vec<(EventKind, Option<RunId>, String)> {
+fn texts(steps: Vec<BackendStep>) -> Vec<(EventKind, Option<RunId>, String)> {
     let text = |payload: &str| {
         let value: Value = serde_json::from_str(payload).unwrap();
         value["content"]["text"].as_str().unwrap_or("-").to_owned()
@@ -36,7 +36,7 @@ fn texts(steps: Vec<LinkStep>) -> Vec<(EventKind, Option<RunId>, String)> {
     steps
         .into_iter()
         .filter_map(|step| match step {
-            LinkStep::Event(event) => Some((event.kind, event.run_id, text(&event.payload))),
+            BackendStep::Event(event) => Some((event.kind, event.run_id, text(&event.payload))),
             _ => None,
         })
         .collect()
@@ -90,14 +90,14 @@ fn a_held_half_is_shown_before_whatever_ends_its_text() {
     let done =
         json!({ "id": format!("prompt:{run_id}"), "result": { "stopReason": "end_turn" } }).to_string();
     let steps = link.stream(9, done.as_bytes());
-    assert!(matches!(steps.last(), Some(LinkStep::TurnDone { .. })), "{steps:?}");
+    assert!(matches!(steps.last(), Some(BackendStep::TurnDone { .. })), "{steps:?}");
     assert_eq!(texts(steps), [lost(run_id)]);
     // A request of the agent.
     let (mut link, run_id) = running();
     told(&mut link, std::slice::from_ref(&half));
     let ask = r#"{"id":1,"method":"session/request_permission","params":{"options":[]}}"#;
     let steps = link.stream(9, ask.as_bytes());
-    assert!(matches!(steps.last(), Some(LinkStep::Ask(_))), "{steps:?}");
+    assert!(matches!(steps.last(), Some(BackendStep::Request(_))), "{steps:?}");
     assert_eq!(texts(steps), [lost(run_id)]);
     // The end of its process.
     let (mut link, run_id) = running();
@@ -109,8 +109,9 @@ fn a_held_half_is_shown_before_whatever_ends_its_text() {
     link.stream(9, done.replace(&run_id.to_string(), "x").as_bytes());
     link.stream(9, json!({ "id": format!("prompt:{run_id}"), "result": {} }).to_string().as_bytes());
     told(&mut link, std::slice::from_ref(&half));
-    let steps = link.submit(&Submit { run_id: RunId::mint(), text: "b".into(), files: None, steer: false });
-    assert!(matches!(steps.last(), Some(LinkStep::Send { .. })), "{steps:?}");
+    let steps =
+        link.submit(&SubmitParams { run_id: RunId::mint(), text: "b".into(), files: None, steer: false });
+    assert!(matches!(steps.last(), Some(BackendStep::Send { .. })), "{steps:?}");
     assert_eq!(texts(steps), [(EventKind::AgentMessage, None, "\u{fffd}".to_owned())]);
 }
 
@@ -118,7 +119,7 @@ fn a_held_half_is_shown_before_whatever_ends_its_text() {
 fn other_members_of_a_chunk_stay_as_they_came() {
     let (mut link, _) = running();
     let steps = link.stream(9, chunk(MESSAGE, r"a\ud83d").as_bytes());
-    let [LinkStep::Event(event), LinkStep::LineFault(LineFault::Repaired)] = &steps[..] else {
+    let [BackendStep::Event(event), BackendStep::LineFault(LineFault::Repaired)] = &steps[..] else {
         panic!("{steps:?}")
     };
     assert_eq!(
@@ -135,8 +136,10 @@ fn a_permission_with_a_cut_title_or_a_deep_input_is_asked() {
     );
     let (mut link, _) = running();
     let steps = link.stream(9, line.as_bytes());
-    let Some(LinkStep::Ask(ask)) = steps.first() else { panic!("{steps:?}") };
-    let crate::core::link::Wanted::Permission { title, options, .. } = &ask.what else { panic!("{ask:?}") };
+    let Some(BackendStep::Request(ask)) = steps.first() else { panic!("{steps:?}") };
+    let crate::core::link::AgentRequestKind::Permission { title, options, .. } = &ask.what else {
+        panic!("{ask:?}")
+    };
     assert_eq!((title.as_str(), options[0].name.as_str()), ("rm \u{fffd} 1. Yes", "Y\u{fffd} es"));
     assert!(serde_json::from_str::<Value>(&ask.params).is_ok());
 }

@@ -1,11 +1,11 @@
 //! Extracts the fields that the client needs from JSON. Missing fields and fields of another type count as
 //! absent: no message is refused for unknown content.
 
-use super::state::{Abilities, Modes};
+use super::state::{AgentCapabilities, Modes};
 use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption};
-use crate::core::files::Takes;
-use crate::core::jsonrpc::{Members, string};
-use crate::core::link::{PermissionOption, Wanted};
+use crate::core::files::AcceptedContent;
+use crate::core::jsonrpc::{ObjectMembers, string};
+use crate::core::link::{AgentRequestKind, PermissionOption};
 use crate::core::sanitize;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ pub(super) fn value(raw: &str) -> Value {
 }
 
 /// Returns the first `max` characters of a text.
-pub(super) fn cut(text: &str, max: usize) -> String {
+pub(super) fn truncate(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
@@ -52,7 +52,7 @@ pub(super) fn error(raw: &str) -> (i64, String) {
     let error = value(raw);
     let code = error.get("code");
     let code = code.and_then(|code| code.as_i64().or_else(|| code.as_str()?.parse().ok())).unwrap_or(0);
-    let message = words_of(error.get("message")).unwrap_or_default().trim();
+    let message = non_blank_text(error.get("message")).unwrap_or_default().trim();
     let details = error.get("data").map(|data| details(data, 0)).unwrap_or_default();
     let text = match details.trim() {
         "" => message.to_owned(),
@@ -84,7 +84,7 @@ fn details(data: &Value, depth: usize) -> String {
 }
 
 /// Returns a JSON-RPC error as received, for programs. Errors above [`ERROR_BYTES_MAX`] are stored without data.
-pub(super) fn received(raw: &str) -> Value {
+pub(super) fn raw_error(raw: &str) -> Value {
     let mut error = value(raw);
     if raw.len() > ERROR_BYTES_MAX {
         let (code, message) = self::error(raw);
@@ -94,15 +94,15 @@ pub(super) fn received(raw: &str) -> Value {
 }
 
 /// True for an enabled capability: `true`, or an object as marker.
-fn on(value: Option<&Value>) -> bool {
+fn is_enabled(value: Option<&Value>) -> bool {
     matches!(value, Some(Value::Bool(true) | Value::Object(_)))
 }
 
 /// Reads the capabilities from the result of `initialize`.
-pub(super) fn abilities(result: &Value) -> Abilities {
+pub(super) fn abilities(result: &Value) -> AgentCapabilities {
     let agent = result.get("agentCapabilities");
     let session = agent.and_then(|agent| agent.get("sessionCapabilities"));
-    let of = |name: &str| on(session.and_then(|session| session.get(name)));
+    let of = |name: &str| is_enabled(session.and_then(|session| session.get(name)));
     let prompt = agent.and_then(|agent| agent.get("promptCapabilities"));
     let takes = |name: &str| prompt.and_then(|prompt| prompt.get(name)) == Some(&Value::Bool(true));
     let mcp = |name: &str| {
@@ -112,7 +112,7 @@ pub(super) fn abilities(result: &Value) -> Abilities {
     let steering = |holder: Option<&Value>| {
         holder.and_then(|holder| holder.pointer("/_meta/steering/supported")) == Some(&Value::Bool(true))
     };
-    Abilities {
+    AgentCapabilities {
         load: agent.and_then(|agent| agent.get("loadSession")) == Some(&Value::Bool(true)),
         resume: of("resume"),
         close: of("close"),
@@ -121,7 +121,11 @@ pub(super) fn abilities(result: &Value) -> Abilities {
         mcp_http: mcp("http"),
         mcp_sse: mcp("sse"),
         additional_directories: of("additionalDirectories"),
-        takes: Takes { image: takes("image"), audio: takes("audio"), embedded: takes("embeddedContext") },
+        takes: AcceptedContent {
+            image: takes("image"),
+            audio: takes("audio"),
+            embedded: takes("embeddedContext"),
+        },
     }
 }
 
@@ -151,7 +155,7 @@ pub(super) fn sign_in(result: &Value) -> String {
         }
         out.push('\n');
     }
-    cut(out.trim_end(), SIGN_IN_CHARS_MAX)
+    truncate(out.trim_end(), SIGN_IN_CHARS_MAX)
 }
 
 fn command_line(terminal: &Value) -> String {
@@ -167,7 +171,7 @@ fn words(list: Option<&Value>) -> String {
 /// Returns the members of the `initialize` result that are shown to people, as received.
 pub(super) fn agent_info(result: &str) -> String {
     const BYTES_MAX: usize = 64 * 1024;
-    let Ok(members) = Members::parse(result) else { return "{}".to_owned() };
+    let Ok(members) = ObjectMembers::parse(result) else { return "{}".to_owned() };
     let pick = |names: &[&str]| {
         let picked: Vec<String> = names
             .iter()
@@ -185,7 +189,7 @@ pub(super) fn agent_info(result: &str) -> String {
 
 /// Returns the agent's own name; empty if it sends none.
 pub(super) fn agent_name(result: &Value) -> String {
-    cut(result.pointer("/agentInfo/name").and_then(Value::as_str).unwrap_or_default(), 100)
+    truncate(result.pointer("/agentInfo/name").and_then(Value::as_str).unwrap_or_default(), 100)
 }
 
 /// Reads the modes from the result of `session/new`, `session/load` or `session/resume`: the agent's modes,
@@ -197,7 +201,7 @@ pub(super) fn modes(result: &Value) -> Modes {
             modes.get("availableModes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let known = known.iter().take(LIST_MAX).filter_map(|mode| text(mode.get("id"))).collect();
         return Modes {
-            current: text(modes.get("currentModeId")).map(|mode| cut(&mode, 200)),
+            current: text(modes.get("currentModeId")).map(|mode| truncate(&mode, 200)),
             known,
             option_id: None,
         };
@@ -209,7 +213,7 @@ pub(super) fn modes(result: &Value) -> Modes {
     let mut known = Vec::new();
     select_values(option.get("options"), &mut known);
     Modes {
-        current: text(option.get("currentValue")).map(|mode| cut(&mode, 200)),
+        current: text(option.get("currentValue")).map(|mode| truncate(&mode, 200)),
         known,
         option_id: text(option.get("id")),
     }
@@ -224,8 +228,8 @@ pub(super) fn settings(result: &Value) -> AgentSettings {
         let known = holder.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let values = known.iter().take(LIST_MAX).filter_map(|item| item.get(id)?.as_str());
         Some(Choices {
-            current: holder.get(current).and_then(Value::as_str).map(|id| cut(id, ID_CHARS_MAX)),
-            values: fitting(values, &mut room),
+            current: holder.get(current).and_then(Value::as_str).map(|id| truncate(id, ID_CHARS_MAX)),
+            values: values_that_fit(values, &mut room),
         })
     };
     AgentSettings {
@@ -254,15 +258,18 @@ fn config_option(option: &Value, room: &mut usize) -> Option<ConfigOption> {
         let values = ["true", "false"].map(str::to_owned).to_vec();
         Choices { current: current.and_then(Value::as_bool).map(|on| on.to_string()), values }
     } else {
-        let values = fitting(values.iter().map(String::as_str), room);
-        Choices { current: current.and_then(Value::as_str).map(|value| cut(value, ID_CHARS_MAX)), values }
+        let values = values_that_fit(values.iter().map(String::as_str), room);
+        Choices {
+            current: current.and_then(Value::as_str).map(|value| truncate(value, ID_CHARS_MAX)),
+            values,
+        }
     };
-    let category = text("category").map(|category| cut(category, ID_CHARS_MAX));
+    let category = text("category").map(|category| truncate(category, ID_CHARS_MAX));
     Some(ConfigOption { id: id.to_owned(), category, is_boolean, choices })
 }
 
 /// Returns the values that are short enough, until `room` characters are used up.
-fn fitting<'a>(values: impl Iterator<Item = &'a str>, room: &mut usize) -> Vec<String> {
+fn values_that_fit<'a>(values: impl Iterator<Item = &'a str>, room: &mut usize) -> Vec<String> {
     let fits = |value: &&str| value.chars().count() <= ID_CHARS_MAX;
     let mut kept = Vec::new();
     for value in values.filter(fits) {
@@ -299,7 +306,7 @@ pub(super) fn mode_in_options(holder: &Value) -> Option<String> {
 pub(super) fn normalise_options(params: &mut Value) -> Result<bool, &'static str> {
     let Some(Value::Array(options)) = params.get_mut("options") else { return Ok(false) };
     let before = options.clone();
-    options.retain(|option| words_of(option.get("optionId")).is_some());
+    options.retain(|option| non_blank_text(option.get("optionId")).is_some());
     options.truncate(LIST_MAX);
     let mut ids = BTreeSet::new();
     for option in options.iter_mut().filter_map(Value::as_object_mut) {
@@ -313,26 +320,26 @@ pub(super) fn normalise_options(params: &mut Value) -> Result<bool, &'static str
 }
 
 /// Reads a permission request. The tool call may be missing, or have neither title nor kind.
-pub(super) fn permission(params: &Value) -> Wanted {
+pub(super) fn permission(params: &Value) -> AgentRequestKind {
     let call = params.get("toolCall");
-    let title = words_of(call.and_then(|call| call.get("title")))
-        .or_else(|| words_of(params.get("title")))
-        .or_else(|| words_of(params.get("description")))
+    let title = non_blank_text(call.and_then(|call| call.get("title")))
+        .or_else(|| non_blank_text(params.get("title")))
+        .or_else(|| non_blank_text(params.get("description")))
         .or_else(|| call.and_then(content_text))
-        .or_else(|| words_of(call.and_then(|call| call.pointer("/rawInput/command"))))
-        .or_else(|| words_of(call.and_then(|call| call.get("name"))))
-        .or_else(|| words_of(call.and_then(|call| call.get("toolCallId"))))
+        .or_else(|| non_blank_text(call.and_then(|call| call.pointer("/rawInput/command"))))
+        .or_else(|| non_blank_text(call.and_then(|call| call.get("name"))))
+        .or_else(|| non_blank_text(call.and_then(|call| call.get("toolCallId"))))
         .unwrap_or("a tool call");
     let options = params.get("options").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    Wanted::Permission {
+    AgentRequestKind::Permission {
         title: sanitize::line(title.trim(), TITLE_CHARS_MAX),
-        tool_kind: words_of(call.and_then(|call| call.get("kind"))).map(str::to_owned),
+        tool_kind: non_blank_text(call.and_then(|call| call.get("kind"))).map(str::to_owned),
         options: options.iter().take(LIST_MAX).filter_map(permission_option).collect(),
     }
 }
 
 /// Returns a text that is not blank.
-fn words_of(value: Option<&Value>) -> Option<&str> {
+fn non_blank_text(value: Option<&Value>) -> Option<&str> {
     value.and_then(Value::as_str).filter(|text| !text.trim().is_empty())
 }
 
@@ -356,20 +363,25 @@ fn permission_option(option: &Value) -> Option<PermissionOption> {
 
 /// Reads a request for the file system or a terminal; the error is the name of the missing or oversized
 /// param.
-pub(super) fn wanted(method: &str, params: &Members<'_>) -> Result<Wanted, &'static str> {
+pub(super) fn host_request(
+    method: &str,
+    params: &ObjectMembers<'_>,
+) -> Result<AgentRequestKind, &'static str> {
     let text = |name: &'static str| params.string(name).map(String::from).ok_or(name);
     let number = |name: &str| params.get(name).and_then(|raw| raw.parse::<u64>().ok());
     let path = || text("path").and_then(|path| fits(path, PATH_BYTES_MAX, "path (4,096 bytes at most)"));
     Ok(match method {
-        "fs/read_text_file" => Wanted::FsRead { path: path()?, line: number("line"), limit: number("limit") },
-        "fs/write_text_file" => Wanted::FsWrite { path: path()?, content: text("content")? },
+        "fs/read_text_file" => {
+            AgentRequestKind::FsRead { path: path()?, line: number("line"), limit: number("limit") }
+        }
+        "fs/write_text_file" => AgentRequestKind::FsWrite { path: path()?, content: text("content")? },
         "terminal/create" => {
             // Decoding only shortens the raw members, so the sum of their lengths is the limit.
             let sent = ["command", "args", "env", "cwd"].map(|name| params.get(name).map_or(0, str::len));
             if sent.iter().sum::<usize>() > COMMAND_BYTES_MAX {
                 return Err("command (64 KiB at most, with args, env and cwd)");
             }
-            Wanted::TerminalCreate {
+            AgentRequestKind::TerminalCreate {
                 command: text("command")?,
                 args: strings(params.get("args")),
                 env: environment(params.get("env")),
@@ -377,10 +389,10 @@ pub(super) fn wanted(method: &str, params: &Members<'_>) -> Result<Wanted, &'sta
                 output_bytes_max: number("outputByteLimit"),
             }
         }
-        "terminal/output" => Wanted::TerminalOutput { terminal_id: text("terminalId")? },
-        "terminal/wait_for_exit" => Wanted::TerminalWait { terminal_id: text("terminalId")? },
-        "terminal/kill" => Wanted::TerminalKill { terminal_id: text("terminalId")? },
-        "terminal/release" => Wanted::TerminalRelease { terminal_id: text("terminalId")? },
+        "terminal/output" => AgentRequestKind::TerminalOutput { terminal_id: text("terminalId")? },
+        "terminal/wait_for_exit" => AgentRequestKind::TerminalWait { terminal_id: text("terminalId")? },
+        "terminal/kill" => AgentRequestKind::TerminalKill { terminal_id: text("terminalId")? },
+        "terminal/release" => AgentRequestKind::TerminalRelease { terminal_id: text("terminalId")? },
         _ => return Err("method"),
     })
 }

@@ -1,6 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::lens::{error, received, sign_in};
+use super::lens::{error, raw_error, sign_in};
 use serde_json::{Value, json};
 
 #[test]
@@ -37,9 +37,9 @@ fn an_error_says_what_its_data_adds() {
 #[test]
 fn an_error_too_large_for_rows_is_kept_without_its_data() {
     let small = json!({"code": 1, "message": "m", "data": {"a": [1]}});
-    assert_eq!(received(&small.to_string()), small);
+    assert_eq!(raw_error(&small.to_string()), small);
     let large = json!({"code": 1, "message": "m", "data": {"a": "x".repeat(100_000)}});
-    let kept = received(&large.to_string());
+    let kept = raw_error(&large.to_string());
     assert_eq!((&kept["code"], &kept["data"]), (&json!(1), &Value::Null));
     assert!(kept.to_string().len() < 1_000 && kept["message"].as_str().unwrap().starts_with("m: a: xxx"));
 }

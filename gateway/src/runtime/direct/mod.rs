@@ -43,13 +43,14 @@ pub(crate) mod tests;
 
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::intake::AgentLine;
-use crate::core::jsonrpc::{self, Message};
+use crate::core::jsonrpc::{self, RpcMessage};
 use crate::core::link::{
-    Answer, EnsureSession, Goodbye, LineFault, Link, LinkStep, Meaning, SetOption, Submit,
+    BackendMachine, BackendStep, CloseMode, InputKind, LineFault, OptionChange, RequestReply,
+    StartSessionParams, SubmitParams,
 };
-use crate::runtime::{Health, LinkStateError, Runtime};
+use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::ids::RunId;
-use state::{Phase, State};
+use state::{HandshakePhase, MachineState};
 
 /// Name of the backend.
 pub(crate) const ID: &str = "direct";
@@ -57,7 +58,7 @@ pub(crate) const ID: &str = "direct";
 /// Returns the reason why agents cannot be started; `None` if they can.
 type Outage = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Creates [`DirectLink`]s.
+/// Creates [`DirectMachine`]s.
 #[derive(Default)]
 pub(crate) struct DirectRuntime {
     outage: Option<Outage>,
@@ -81,32 +82,34 @@ impl Runtime for DirectRuntime {
         ID
     }
 
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, LinkStateError> {
-        Ok(Box::new(DirectLink::open(saved)?))
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError> {
+        Ok(Box::new(DirectMachine::open(saved)?))
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> BackendHealth {
         match self.outage.as_ref().and_then(|outage| outage()) {
-            Some(why) => Health { ok: false, details: format!("no agent can be started: {why}") },
-            None => Health { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() },
+            Some(why) => BackendHealth { ok: false, details: format!("no agent can be started: {why}") },
+            None => {
+                BackendHealth { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() }
+            }
         }
     }
 }
 
 /// ACP client of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DirectLink {
-    state: State,
+pub(crate) struct DirectMachine {
+    state: MachineState,
 }
 
-impl DirectLink {
+impl DirectMachine {
     /// Creates a fresh machine, or restores the one saved in `saved`. An empty text means a fresh one.
     ///
     /// # Errors
     /// `saved` was not written by this backend.
-    pub(crate) fn open(saved: Option<&str>) -> Result<Self, LinkStateError> {
+    pub(crate) fn open(saved: Option<&str>) -> Result<Self, MachineStateError> {
         let state = match saved {
-            None | Some("") => State::default(),
+            None | Some("") => MachineState::default(),
             Some(text) => serde_json::from_str(text)?,
         };
         Ok(Self { state })
@@ -114,17 +117,17 @@ impl DirectLink {
 
     /// Handles a line that is not a JSON-RPC message: counted, and reported at the 1st, 2nd, 4th, 8th …
     /// occurrence.
-    fn noise(&mut self, line: &str, what: jsonrpc::Malformed) -> Vec<LinkStep> {
+    fn on_malformed_line(&mut self, line: &str, what: jsonrpc::RpcParseError) -> Vec<BackendStep> {
         self.state.noise += 1;
         let count = self.state.noise;
-        let counted = LinkStep::LineFault(LineFault::Malformed);
+        let counted = BackendStep::LineFault(LineFault::Malformed);
         if !count.is_power_of_two() {
             return vec![counted];
         }
         let sample: String = line.chars().take(200).collect();
         vec![
             counted,
-            LinkStep::Note(format!("a line on stdout is {what} ({count} such lines so far): {sample}")),
+            BackendStep::Log(format!("a line on stdout is {what} ({count} such lines so far): {sample}")),
             self.status(
                 "noise",
                 &format!("The agent wrote something on its standard output that is not ACP: {what}."),
@@ -134,7 +137,7 @@ impl DirectLink {
     }
 
     /// Builds a status event for the journal.
-    fn status(&self, status: &str, text: &str, more: &[(&str, serde_json::Value)]) -> LinkStep {
+    fn status(&self, status: &str, text: &str, more: &[(&str, serde_json::Value)]) -> BackendStep {
         let mut payload = serde_json::Map::new();
         payload.insert("status".to_owned(), status.into());
         payload.insert("text".to_owned(), text.into());
@@ -142,11 +145,11 @@ impl DirectLink {
         self.event(EventKind::Status, serde_json::Value::Object(payload).to_string())
     }
 
-    fn event(&self, kind: EventKind, payload: String) -> LinkStep {
-        LinkStep::Event(NewEvent { run_id: self.state.run_id(), kind, payload })
+    fn event(&self, kind: EventKind, payload: String) -> BackendStep {
+        BackendStep::Event(NewEvent { run_id: self.state.run_id(), kind, payload })
     }
 
-    fn extension(&self, method: &str, params: Option<&str>) -> LinkStep {
+    fn extension(&self, method: &str, params: Option<&str>) -> BackendStep {
         let method = jsonrpc::quoted(method);
         let payload = match params {
             Some(params) => format!("{{\"method\":{method},\"params\":{params}}}"),
@@ -156,67 +159,70 @@ impl DirectLink {
     }
 }
 
-fn control(bytes: Vec<u8>) -> LinkStep {
-    LinkStep::Send { bytes, meaning: Meaning::Control }
+fn control(bytes: Vec<u8>) -> BackendStep {
+    BackendStep::Send { bytes, kind: InputKind::Control }
 }
 
-impl Link for DirectLink {
-    fn ensure_session(&mut self, input: &EnsureSession) -> Vec<LinkStep> {
+impl BackendMachine for DirectMachine {
+    fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
         self.begin(input)
     }
 
-    fn submit(&mut self, input: &Submit) -> Vec<LinkStep> {
+    fn submit(&mut self, input: &SubmitParams) -> Vec<BackendStep> {
         if input.steer { self.steer(input) } else { self.prompt(input) }
     }
 
-    fn stream(&mut self, at: u64, line: &[u8]) -> Vec<LinkStep> {
-        if line.iter().all(u8::is_ascii_whitespace) || matches!(self.state.phase, Phase::Idle | Phase::Failed)
+    fn stream(&mut self, at: u64, line: &[u8]) -> Vec<BackendStep> {
+        if line.iter().all(u8::is_ascii_whitespace)
+            || matches!(self.state.phase, HandshakePhase::Idle | HandshakePhase::Failed)
         {
             return Vec::new();
         }
         let line = AgentLine::repair(line);
-        let mut steps = match Message::read(line.text()) {
-            Ok(Message::Notification { method, params }) => self.notified(&method, params, &line),
-            Ok(Message::Request { id, method, params }) => {
-                self.after_half(|link| link.asked(at, id, &method, params))
+        let mut steps = match RpcMessage::parse(line.text()) {
+            Ok(RpcMessage::Notification { method, params }) => self.on_notification(&method, params, &line),
+            Ok(RpcMessage::Request { id, method, params }) => {
+                self.flush_half_then(|link| link.on_agent_request(at, id, &method, params))
             }
-            Ok(Message::Response { id, outcome }) => self.after_half(|link| link.answered(id, outcome)),
-            Err(what) => return self.noise(line.text(), what),
+            Ok(RpcMessage::Response { id, outcome }) => {
+                self.flush_half_then(|link| link.on_response(id, outcome))
+            }
+            Err(what) => return self.on_malformed_line(line.text(), what),
         };
-        steps.extend(line.is_repaired().then_some(LinkStep::LineFault(LineFault::Repaired)));
+        steps.extend(line.is_repaired().then_some(BackendStep::LineFault(LineFault::Repaired)));
         steps
     }
 
-    fn answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
-        self.give_answer(answer)
+    fn answer(&mut self, answer: &RequestReply) -> Vec<BackendStep> {
+        self.send_answer(answer)
     }
 
-    fn cancel(&mut self, run_id: RunId) -> Vec<LinkStep> {
+    fn cancel(&mut self, run_id: RunId) -> Vec<BackendStep> {
         self.cancel_turn(run_id)
     }
 
-    fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
+    fn set_option(&mut self, option: &OptionChange) -> Vec<BackendStep> {
         self.change_option(option)
     }
 
-    fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep> {
+    fn close(&mut self, goodbye: CloseMode) -> Vec<BackendStep> {
         self.say_goodbye(goodbye)
     }
 
-    fn ended(&mut self) -> Vec<LinkStep> {
+    fn ended(&mut self) -> Vec<BackendStep> {
         self.flush_half().into_iter().collect()
     }
 
     fn can_discard(&self) -> bool {
-        self.state.phase == Phase::Ready && self.state.abilities.delete
+        self.state.phase == HandshakePhase::Ready && self.state.abilities.delete
     }
 
-    fn probe(&mut self) -> Vec<LinkStep> {
+    fn probe(&mut self) -> Vec<BackendStep> {
         self.ping()
     }
 
     fn can_steer(&self) -> bool {
-        self.state.phase == Phase::Ready && self.state.turn.is_some() && self.state.abilities.steer
+        self.state.phase == HandshakePhase::Ready && self.state.turn.is_some() && self.state.abilities.steer
     }
 
     fn save(&self) -> String {

@@ -2,14 +2,12 @@
 //! `session/load`, then the mode and the options, one at a time. An old conversation is either resumed or the
 //! opening fails; it is never replaced by a new one.
 
-use super::state::{OptionWire, Phase, State, WantedSession};
-use super::{DirectLink, control, lens};
-use crate::core::agent_settings::{AgentSettings, Report};
+use super::state::{HandshakePhase, MachineState, OptionFormat, WantedSession};
+use super::{DirectMachine, control, lens};
+use crate::core::agent_settings::{AgentSettings, SettingsReport};
 use crate::core::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
-use crate::core::link::{Asking, EnsureSession, LinkStep, SetOption};
-use crate::core::mcp;
-use crate::core::preset;
-use crate::core::sanitize;
+use crate::core::link::{AskGuarantee, BackendStep, OptionChange, StartSessionParams};
+use crate::core::{mcp, preset, sanitize};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde_json::{Map, Value, json};
@@ -24,10 +22,10 @@ fn fits(id: &str) -> bool {
     !id.is_empty() && id.len() <= SESSION_ID_BYTES_MAX
 }
 
-impl DirectLink {
-    pub(super) fn begin(&mut self, input: &EnsureSession) -> Vec<LinkStep> {
-        self.state = State {
-            phase: Phase::Initializing,
+impl DirectMachine {
+    pub(super) fn begin(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
+        self.state = MachineState {
+            phase: HandshakePhase::Initializing,
             lease_id: Some(input.lease_id),
             wanted: Some(WantedSession {
                 cwd: input.cwd.clone(),
@@ -41,7 +39,7 @@ impl DirectLink {
             vouched: input.asks,
             client_fs: input.client_fs,
             offer_terminal: input.offer_terminal,
-            ..State::default()
+            ..MachineState::default()
         };
         let params = json!({
             "protocolVersion": 1,
@@ -57,14 +55,14 @@ impl DirectLink {
         self.ask_agent("init", "initialize", &params)
     }
 
-    fn ask_agent(&self, what: &str, method: &str, params: &Value) -> Vec<LinkStep> {
+    fn ask_agent(&self, what: &str, method: &str, params: &Value) -> Vec<BackendStep> {
         vec![control(jsonrpc::request(&self.state.id(what), method, &params.to_string()))]
     }
 
-    pub(super) fn initialized(&mut self, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+    pub(super) fn initialized(&mut self, outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let raw = match outcome {
             Ok(raw) => raw,
-            Err(error) => return self.not_opened(error, "It refused to initialize."),
+            Err(error) => return self.fail_opening(error, "It refused to initialize."),
         };
         let result = lens::value(raw);
         self.state.abilities = lens::abilities(&result);
@@ -74,16 +72,18 @@ impl DirectLink {
         let mut steps = Vec::new();
         match result.get("protocolVersion") {
             Some(version) if version.as_u64() == Some(1) => {}
-            None => steps.push(LinkStep::Note("the agent names no protocol version: taken as 1".to_owned())),
+            None => {
+                steps.push(BackendStep::Log("the agent names no protocol version: taken as 1".to_owned()))
+            }
             Some(other) => {
                 let text = format!(
                     "The agent speaks version {} of ACP, and this host speaks version 1.",
-                    lens::cut(&other.to_string(), 100)
+                    lens::truncate(&other.to_string(), 100)
                 );
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("PROTOCOL_VERSION"));
             }
         }
-        steps.extend(self.left_out());
+        steps.extend(self.report_unsupported());
         steps.extend(self.open_session());
         steps
     }
@@ -92,9 +92,9 @@ impl DirectLink {
     fn session_params(&self, wanted: &WantedSession) -> Value {
         let abilities = &self.state.abilities;
         let servers = wanted.mcp_servers.iter();
-        let servers =
-            servers.filter(|it| mcp::is_taken(it.transport(), abilities.mcp_http, abilities.mcp_sse));
-        let servers: Vec<Value> = servers.map(mcp::param).collect();
+        let servers = servers
+            .filter(|it| mcp::is_transport_supported(it.transport(), abilities.mcp_http, abilities.mcp_sse));
+        let servers: Vec<Value> = servers.map(mcp::server_param).collect();
         let mut params = Map::new();
         params.insert("cwd".to_owned(), json!(wanted.cwd));
         params.insert("mcpServers".to_owned(), servers.into());
@@ -108,12 +108,12 @@ impl DirectLink {
     }
 
     /// Reports MCP servers and directories that the agent does not support.
-    fn left_out(&self) -> Vec<LinkStep> {
+    fn report_unsupported(&self) -> Vec<BackendStep> {
         let Some(wanted) = &self.state.wanted else { return Vec::new() };
         let abilities = &self.state.abilities;
         let mut steps = Vec::new();
         for server in &wanted.mcp_servers {
-            if !mcp::is_taken(server.transport(), abilities.mcp_http, abilities.mcp_sse) {
+            if !mcp::is_transport_supported(server.transport(), abilities.mcp_http, abilities.mcp_sse) {
                 let text = format!(
                     "The agent takes no MCP server over {}: it works without {}.",
                     server.transport().as_str(),
@@ -134,21 +134,21 @@ impl DirectLink {
         steps
     }
 
-    fn open_session(&mut self) -> Vec<LinkStep> {
+    fn open_session(&mut self) -> Vec<BackendStep> {
         let Some(wanted) = self.state.wanted.clone() else { return Vec::new() };
         self.state.session_id.clone_from(&wanted.resume);
         let params = self.session_params(&wanted);
         if wanted.resume.is_none() {
-            self.state.phase = Phase::Creating;
+            self.state.phase = HandshakePhase::Creating;
             return self.ask_agent("new", "session/new", &params);
         }
         self.state.resumed = true;
         if self.state.abilities.resume {
-            self.state.phase = Phase::Resuming;
+            self.state.phase = HandshakePhase::Resuming;
             return self.ask_agent("resume", "session/resume", &params);
         }
         if self.state.abilities.load {
-            self.state.phase = Phase::Loading;
+            self.state.phase = HandshakePhase::Loading;
             return self.ask_agent("load", "session/load", &params);
         }
         let text = format!(
@@ -158,16 +158,16 @@ impl DirectLink {
         self.fail(Failure::new(Code::ResumeUnavailable, text).detail("NOT_SUPPORTED"))
     }
 
-    pub(super) fn opened(&mut self, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+    pub(super) fn opened(&mut self, outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let raw = match outcome {
             Ok(raw) => raw,
             Err(error) => {
                 let servers = self.state.wanted.as_ref().map(|wanted| wanted.mcp_servers.as_slice());
-                return self.refused(&mcp::redacted(error, servers.unwrap_or_default()));
+                return self.refused(&mcp::redact_json(error, servers.unwrap_or_default()));
             }
         };
         let result = lens::value(raw);
-        if self.state.phase == Phase::Creating {
+        if self.state.phase == HandshakePhase::Creating {
             let Some(id) = result.get("sessionId").and_then(Value::as_str).filter(|id| fits(id)) else {
                 let text = "The agent opened a session and gave it no usable id.";
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("NO_SESSION_ID"));
@@ -176,41 +176,41 @@ impl DirectLink {
         }
         self.state.modes = lens::modes(&result);
         let settings = lens::settings(&result);
-        self.state.wire = OptionWire::of(&settings);
+        self.state.wire = OptionFormat::of(&settings);
         // A resumed conversation without any report keeps the known settings.
         let is_silent = self.state.resumed && settings == AgentSettings::new();
         let mut steps = Vec::new();
         if !is_silent {
-            steps.push(LinkStep::Reported(Report::All(settings)));
+            steps.push(BackendStep::SettingsReported(SettingsReport::All(settings)));
         }
         steps.extend(self.plan_settings());
         steps.extend(self.next_setting());
         steps
     }
 
-    fn refused(&mut self, error: &str) -> Vec<LinkStep> {
+    fn refused(&mut self, error: &str) -> Vec<BackendStep> {
         let (code, message) = lens::error(error);
-        if self.needs_sign_in(code, &message) || self.state.phase == Phase::Creating {
-            return self.not_opened(error, "It refused to open a session.");
+        if self.needs_sign_in(code, &message) || self.state.phase == HandshakePhase::Creating {
+            return self.fail_opening(error, "It refused to open a session.");
         }
         // Some agents advertise `session/resume` and only know how to load.
-        if self.state.phase == Phase::Resuming && self.state.abilities.load {
+        if self.state.phase == HandshakePhase::Resuming && self.state.abilities.load {
             self.state.abilities.resume &= code != METHOD_NOT_FOUND;
-            self.state.phase = Phase::Loading;
+            self.state.phase = HandshakePhase::Loading;
             let params = self.state.wanted.as_ref().map(|wanted| self.session_params(wanted));
             let params = params.unwrap_or_default();
             let mut steps =
-                vec![LinkStep::Note(format!("session/resume failed ({code} {message}): trying to load"))];
+                vec![BackendStep::Log(format!("session/resume failed ({code} {message}): trying to load"))];
             steps.extend(self.ask_agent("load", "session/load", &params));
             return steps;
         }
         // Any error code: agents report "unknown session" as -32002, -32602 and -32603.
         let text = format!("{} The agent said: {message} ({code}).", Code::ResumeUnavailable.text());
         let failure = Failure::new(Code::ResumeUnavailable, text).detail("NOT_RESUMED").origin("agent");
-        self.fail(Failure { acp: Some(lens::received(error)), ..failure })
+        self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure })
     }
 
-    fn not_opened(&mut self, error: &str, what: &str) -> Vec<LinkStep> {
+    fn fail_opening(&mut self, error: &str, what: &str) -> Vec<BackendStep> {
         let (code, message) = lens::error(error);
         let failure = if self.needs_sign_in(code, &message) {
             self.sign_in_failure(&message)
@@ -219,7 +219,7 @@ impl DirectLink {
                 format!("{} {what} The agent said: {message} ({code}).", Code::SessionInitFailed.text());
             Failure::new(Code::SessionInitFailed, text).detail("AGENT_ERROR")
         };
-        self.fail(Failure { acp: Some(lens::received(error)), ..failure.origin("agent") })
+        self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure.origin("agent") })
     }
 
     /// True if an error means that credentials are missing. The code is ACP's; the texts are for agents that
@@ -243,28 +243,28 @@ impl DirectLink {
         Failure::new(Code::AuthRequired, text).detail("AUTH_REQUIRED").origin("agent")
     }
 
-    fn fail(&mut self, failure: Failure) -> Vec<LinkStep> {
-        self.state.phase = Phase::Failed;
-        vec![LinkStep::Failed(failure)]
+    fn fail(&mut self, failure: Failure) -> Vec<BackendStep> {
+        self.state.phase = HandshakePhase::Failed;
+        vec![BackendStep::Failed(failure)]
     }
 
     /// Queues the settings to make before the session counts as open. Returns reports of those that are
     /// impossible.
-    fn plan_settings(&mut self) -> Vec<LinkStep> {
+    fn plan_settings(&mut self) -> Vec<BackendStep> {
         let Some(wanted) = self.state.wanted.clone() else { return Vec::new() };
-        let options = wanted.options.into_iter().map(|(id, value)| SetOption::Config { id, value });
+        let options = wanted.options.into_iter().map(|(id, value)| OptionChange::Config { id, value });
         self.state.settings.extend(options);
         wanted.mode.map(|mode| self.plan_mode(mode)).unwrap_or_default()
     }
 
     /// Queues a mode as the next setting; an unknown mode is replaced by the asking mode.
-    fn plan_mode(&mut self, mode: String) -> Vec<LinkStep> {
+    fn plan_mode(&mut self, mode: String) -> Vec<BackendStep> {
         let modes = &self.state.modes;
         if modes.current.as_deref() == Some(&mode) {
             return Vec::new();
         }
         if modes.known.contains(&mode) {
-            self.state.settings.push_front(SetOption::Mode(mode));
+            self.state.settings.push_front(OptionChange::Mode(mode));
             return Vec::new();
         }
         let known = sanitize::line(&modes.known.join(", "), KNOWN_CHARS_MAX);
@@ -274,35 +274,35 @@ impl DirectLink {
             format!("The agent has no mode \"{mode}\"; it has: {known}.")
         };
         let status = self.status("mode_unavailable", &text, &[("mode", mode.clone().into())]);
-        let mut steps = vec![status, self.answered_option(SetOption::Mode(mode.clone()), false, text)];
+        let mut steps = vec![status, self.answered_option(OptionChange::Mode(mode.clone()), false, text)];
         steps.extend(self.plan_asking_mode(&mode));
         steps
     }
 
     /// Queues the asking mode after another one was refused.
-    fn plan_asking_mode(&mut self, refused: &str) -> Vec<LinkStep> {
+    fn plan_asking_mode(&mut self, refused: &str) -> Vec<BackendStep> {
         let asking = self.state.asking_mode.clone().filter(|asking| asking != refused);
         asking.map(|asking| self.plan_mode(asking)).unwrap_or_default()
     }
 
     /// Returns the certainty of permission requests in the current mode.
-    pub(super) fn asking(&self) -> Asking {
+    pub(super) fn asking(&self) -> AskGuarantee {
         let mode = self.state.modes.current.as_deref();
         if mode.is_some_and(|mode| preset::approves_by_itself(&self.state.agent_name, mode)) {
-            return Asking::Never;
+            return AskGuarantee::Never;
         }
         let is_asking_mode = mode.is_some() && mode == self.state.asking_mode.as_deref();
-        if self.state.vouched || is_asking_mode { Asking::Ensured } else { Asking::Unknown }
+        if self.state.vouched || is_asking_mode { AskGuarantee::Ensured } else { AskGuarantee::Unknown }
     }
 
     /// Sends the next setting, or reports the session as open.
-    fn next_setting(&mut self) -> Vec<LinkStep> {
+    fn next_setting(&mut self) -> Vec<BackendStep> {
         if let Some(option) = self.state.settings.front().cloned() {
-            self.state.phase = Phase::Setting;
+            self.state.phase = HandshakePhase::Setting;
             let (_, bytes) = self.option_request("setup", &option);
             return vec![control(bytes)];
         }
-        self.state.phase = Phase::Ready;
+        self.state.phase = HandshakePhase::Ready;
         self.state.wanted = None;
         let known = std::mem::take(&mut self.state.modes.known);
         let mut steps = Vec::new();
@@ -315,8 +315,8 @@ impl DirectLink {
                 format!("The agent does not say which mode it is in; in \"{mode}\" it approves by itself.");
             steps.push(self.status("approves_by_itself", &text, &[("mode", mode.clone().into())]));
         }
-        steps.push(LinkStep::Asking(self.asking()));
-        steps.push(LinkStep::Ready {
+        steps.push(BackendStep::AskGuarantee(self.asking()));
+        steps.push(BackendStep::Ready {
             agent_session_id: self.state.session_id.clone().unwrap_or_default(),
             resumable: self.state.abilities.resume || self.state.abilities.load,
             agent_info: std::mem::take(&mut self.state.agent_info),
@@ -324,11 +324,11 @@ impl DirectLink {
         steps
     }
 
-    pub(super) fn setting_done(&mut self, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+    pub(super) fn setting_done(&mut self, outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let Some(option) = self.state.settings.pop_front() else { return Vec::new() };
         let refused = match &option {
-            SetOption::Mode(mode) if outcome.is_err() => Some(mode.clone()),
-            SetOption::Mode(_) | SetOption::Config { .. } => None,
+            OptionChange::Mode(mode) if outcome.is_err() => Some(mode.clone()),
+            OptionChange::Mode(_) | OptionChange::Config { .. } => None,
         };
         let mut steps = self.option_result(option, outcome, false);
         steps.extend(refused.map(|mode| self.plan_asking_mode(&mode)).unwrap_or_default());
@@ -337,7 +337,7 @@ impl DirectLink {
     }
 
     /// Builds a status for a mode in which the agent approves tool calls itself.
-    pub(super) fn approves_by_itself(&self, mode: &str) -> Option<LinkStep> {
+    pub(super) fn approves_by_itself(&self, mode: &str) -> Option<BackendStep> {
         preset::approves_by_itself(&self.state.agent_name, mode).then(|| {
             let text = format!(
                 "The agent is in its mode {}: it approves tool calls by itself and may not ask here.",

@@ -3,27 +3,32 @@
 
 use super::tests::{ensure, events, sent};
 use super::*;
-use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption, Report};
-use crate::core::link::Asking;
+use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption, SettingsReport};
+use crate::core::link::AskGuarantee;
 use acp_shared::codes::Code;
 use serde_json::{Value, json};
 
-pub(super) fn reply(link: &mut DirectLink, what: &str, input: &EnsureSession, body: &Value) -> Vec<LinkStep> {
+pub(super) fn reply(
+    link: &mut DirectMachine,
+    what: &str,
+    input: &StartSessionParams,
+    body: &Value,
+) -> Vec<BackendStep> {
     let mut line = body.clone();
     line["id"] = format!("{what}:{}", input.lease_id).into();
     link.stream(0, line.to_string().as_bytes())
 }
 
-pub(super) fn begun(input: &EnsureSession, initialize: Value) -> (DirectLink, Vec<LinkStep>) {
-    let mut link = DirectLink::open(None).unwrap();
-    link.ensure_session(input);
+pub(super) fn begun(input: &StartSessionParams, initialize: Value) -> (DirectMachine, Vec<BackendStep>) {
+    let mut link = DirectMachine::open(None).unwrap();
+    link.start_session(input);
     let steps = reply(&mut link, "init", input, &json!({ "result": initialize }));
     (link, steps)
 }
 
-pub(super) fn failure(steps: &[LinkStep]) -> &crate::error::Failure {
+pub(super) fn failure(steps: &[BackendStep]) -> &crate::error::Failure {
     let found = steps.iter().find_map(|step| match step {
-        LinkStep::Failed(failure) => Some(failure),
+        BackendStep::Failed(failure) => Some(failure),
         _ => None,
     });
     found.unwrap_or_else(|| panic!("{steps:?}"))
@@ -31,10 +36,10 @@ pub(super) fn failure(steps: &[LinkStep]) -> &crate::error::Failure {
 
 #[test]
 fn the_handshake_of_a_new_conversation() {
-    let input = EnsureSession { offer_terminal: false, ..ensure() };
-    let mut link = DirectLink::open(None).unwrap();
-    let (hello, meaning) = sent(&link.ensure_session(&input)).remove(0);
-    assert_eq!(meaning, Meaning::Control);
+    let input = StartSessionParams { offer_terminal: false, ..ensure() };
+    let mut link = DirectMachine::open(None).unwrap();
+    let (hello, kind) = sent(&link.start_session(&input)).remove(0);
+    assert_eq!(kind, InputKind::Control);
     assert_eq!(hello["id"], format!("init:{}", input.lease_id));
     assert_eq!(hello["method"], "initialize");
     let params = &hello["params"];
@@ -53,9 +58,9 @@ fn the_handshake_of_a_new_conversation() {
     );
     let steps = reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s9" } }));
     let [
-        LinkStep::Reported(_),
-        LinkStep::Asking(Asking::Unknown),
-        LinkStep::Ready { agent_session_id, resumable: true, agent_info },
+        BackendStep::SettingsReported(_),
+        BackendStep::AskGuarantee(AskGuarantee::Unknown),
+        BackendStep::Ready { agent_session_id, resumable: true, agent_info },
     ] = &steps[..]
     else {
         panic!("{steps:?}")
@@ -71,7 +76,7 @@ fn the_agents_version_decides() {
         [(json!(1), true), (Value::Null, false), (json!(2), false), (json!(99), false), (json!("1"), false)]
     {
         let (_, steps) = begun(&ensure(), json!({ "protocolVersion": version }));
-        assert_eq!(steps.iter().any(|step| matches!(step, LinkStep::Send { .. })), ok, "{version}");
+        assert_eq!(steps.iter().any(|step| matches!(step, BackendStep::Send { .. })), ok, "{version}");
         if !ok {
             assert_eq!(failure(&steps).detail_code.as_deref(), Some("PROTOCOL_VERSION"));
         }
@@ -84,7 +89,7 @@ fn an_old_conversation_is_resumed_rather_than_loaded_and_never_replaced() {
     let resume = json!({ "sessionCapabilities": { "resume": {} } });
     let load = json!({ "loadSession": true });
     let both = json!({ "loadSession": true, "sessionCapabilities": { "resume": {} } });
-    let input = EnsureSession { resume: Some("old".to_owned()), ..ensure() };
+    let input = StartSessionParams { resume: Some("old".to_owned()), ..ensure() };
     for (abilities, want) in [(&resume, "session/resume"), (&both, "session/resume"), (&load, "session/load")]
     {
         let (mut link, steps) =
@@ -95,7 +100,7 @@ fn an_old_conversation_is_resumed_rather_than_loaded_and_never_replaced() {
         let what = want.trim_start_matches("session/");
         let steps = reply(&mut link, what, &input, &json!({ "result": {} }));
         assert!(
-            matches!(&steps[..], [_, LinkStep::Ready { agent_session_id, .. }] if agent_session_id == "old")
+            matches!(&steps[..], [_, BackendStep::Ready { agent_session_id, .. }] if agent_session_id == "old")
         );
     }
     for abilities in [json!({}), json!({ "loadSession": false, "sessionCapabilities": { "resume": false } })]
@@ -108,7 +113,7 @@ fn an_old_conversation_is_resumed_rather_than_loaded_and_never_replaced() {
 
 #[test]
 fn unknown_sessions_in_every_agents_words_are_one_refusal() {
-    let input = EnsureSession { resume: Some("old".to_owned()), ..ensure() };
+    let input = StartSessionParams { resume: Some("old".to_owned()), ..ensure() };
     for (code, want) in [
         (-32002, Code::ResumeUnavailable),
         (-32602, Code::ResumeUnavailable),
@@ -142,12 +147,12 @@ fn unknown_sessions_in_every_agents_words_are_one_refusal() {
 
 #[test]
 fn a_replay_is_not_news_until_the_first_prompt() {
-    let input = EnsureSession { resume: Some("old".to_owned()), ..ensure() };
+    let input = StartSessionParams { resume: Some("old".to_owned()), ..ensure() };
     let (mut link, _) = begun(&input, json!({ "agentCapabilities": { "loadSession": true } }));
-    let update = |link: &mut DirectLink, variant: &str| {
+    let update = |link: &mut DirectMachine, variant: &str| {
         let line = json!({ "method": "session/update", "params": { "sessionId": "old", "update": { "sessionUpdate": variant } } });
         // A gateway killed in mid-load knows it too (H10).
-        *link = DirectLink::open(Some(&link.save())).unwrap();
+        *link = DirectMachine::open(Some(&link.save())).unwrap();
         events(&link.stream(0, line.to_string().as_bytes())).remove(0)
     };
     let conversation = [
@@ -167,7 +172,7 @@ fn a_replay_is_not_news_until_the_first_prompt() {
     reply(&mut link, "load", &input, &json!({ "result": null }));
     assert_eq!(update(&mut link, "agent_message_chunk").0, EventKind::Replay, "some replay after the answer");
     let run_id = RunId::mint();
-    link.submit(&Submit { run_id, text: "hi".into(), files: None, steer: false });
+    link.submit(&SubmitParams { run_id, text: "hi".into(), files: None, steer: false });
     let (kind, run, _) = update(&mut link, "agent_message_chunk");
     assert_eq!((kind, run), (EventKind::AgentMessage, Some(run_id)));
     // A new conversation has nothing to replay: a greeting is shown.
@@ -225,7 +230,7 @@ fn a_session_needs_an_id() {
     }
 }
 
-pub(super) fn statuses(steps: &[LinkStep]) -> Vec<String> {
+pub(super) fn statuses(steps: &[BackendStep]) -> Vec<String> {
     events(steps)
         .iter()
         .filter(|(kind, ..)| *kind == EventKind::Status)
@@ -234,7 +239,11 @@ pub(super) fn statuses(steps: &[LinkStep]) -> Vec<String> {
 }
 
 /// Answers every setting until the session is open; `refuse` names the methods that are refused.
-fn settle(link: &mut DirectLink, mut steps: Vec<LinkStep>, refuse: &[&str]) -> (Vec<String>, Vec<String>) {
+fn settle(
+    link: &mut DirectMachine,
+    mut steps: Vec<BackendStep>,
+    refuse: &[&str],
+) -> (Vec<String>, Vec<String>) {
     let (mut methods, mut said) = (Vec::new(), Vec::new());
     loop {
         said.extend(statuses(&steps));
@@ -249,7 +258,7 @@ fn settle(link: &mut DirectLink, mut steps: Vec<LinkStep>, refuse: &[&str]) -> (
             json!({ "id": request["id"], body: { "code": -32602, "message": "no" } }).to_string().as_bytes(),
         );
     }
-    assert!(matches!(steps.last(), Some(LinkStep::Ready { .. })), "{steps:?}");
+    assert!(matches!(steps.last(), Some(BackendStep::Ready { .. })), "{steps:?}");
     (methods, said)
 }
 
@@ -291,7 +300,7 @@ fn the_agent_is_made_to_ask_or_it_is_said_aloud() {
         ("", none, Some("default"), &[], &[], &["mode_unavailable"]),
     ];
     for (name, result, mode, refuse, want_sent, want_said) in table {
-        let input = EnsureSession { mode: mode.map(str::to_owned), ..ensure() };
+        let input = StartSessionParams { mode: mode.map(str::to_owned), ..ensure() };
         let (mut link, _) = begun(&input, json!({ "agentInfo": { "name": name } }));
         let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
         let (methods, said) = settle(&mut link, steps, refuse);
@@ -309,7 +318,7 @@ fn the_agent_is_made_to_ask_or_it_is_said_aloud() {
 #[test]
 fn options_are_set_one_by_one_and_a_refusal_is_no_end() {
     let options = vec![("model".to_owned(), "big".to_owned()), ("effort".to_owned(), "high".to_owned())];
-    let input = EnsureSession { options, ..ensure() };
+    let input = StartSessionParams { options, ..ensure() };
     let (mut link, _) = begun(&input, json!({}));
     let steps = reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s" } }));
     let (methods, said) = settle(&mut link, steps, &["session/set_config_option"]);
@@ -317,7 +326,7 @@ fn options_are_set_one_by_one_and_a_refusal_is_no_end() {
     assert_eq!(said, ["option_refused", "option_refused"]);
     // While open, a person hears of both outcomes.
     for (body, want) in [("result", "option_set"), ("error", "option_refused")] {
-        let steps = link.set_option(&SetOption::Mode("yolo".to_owned()));
+        let steps = link.set_option(&OptionChange::Mode("yolo".to_owned()));
         let request = sent(&steps).remove(0).0;
         let line = json!({ "id": request["id"], body: {} }).to_string();
         assert_eq!(statuses(&link.stream(0, line.as_bytes())).first().map(String::as_str), Some(want));
@@ -338,9 +347,10 @@ fn a_change_of_mode_by_the_agent_is_said_once() {
 
 #[test]
 fn what_is_set_while_the_session_opens_is_set_before_it_counts_as_open() {
-    let input = EnsureSession { mode: None, options: vec![("model".to_owned(), "a".to_owned())], ..ensure() };
+    let input =
+        StartSessionParams { mode: None, options: vec![("model".to_owned(), "a".to_owned())], ..ensure() };
     let (mut link, _) = begun(&input, json!({ "protocolVersion": 1 }));
-    let config = |value: &str| SetOption::Config { id: "model".to_owned(), value: value.to_owned() };
+    let config = |value: &str| OptionChange::Config { id: "model".to_owned(), value: value.to_owned() };
     assert_eq!(link.set_option(&config("b")), []);
     let new = json!({ "result": { "sessionId": "s" } });
     let (first, _) = sent(&reply(&mut link, "new", &input, &new)).remove(0);
@@ -349,29 +359,30 @@ fn what_is_set_while_the_session_opens_is_set_before_it_counts_as_open() {
         (&json!("session/set_config_option"), &json!("b"))
     );
     assert_eq!(link.set_option(&config("c")), []);
-    let answer = |link: &mut DirectLink, to: &Value| {
+    let answer = |link: &mut DirectMachine, to: &Value| {
         link.stream(0, json!({ "id": to["id"], "result": {} }).to_string().as_bytes())
     };
     let (second, _) = sent(&answer(&mut link, &first)).remove(0);
     assert_eq!(second["params"]["value"], "c");
     let steps = answer(&mut link, &second);
-    assert!(matches!(steps.last(), Some(LinkStep::Ready { .. })), "{steps:?}");
+    assert!(matches!(steps.last(), Some(BackendStep::Ready { .. })), "{steps:?}");
     let is_own =
-        |step: &LinkStep| matches!(step, LinkStep::OptionAnswered { is_own: true, is_taken: true, .. });
+        |step: &BackendStep| matches!(step, BackendStep::OptionAnswered { is_own: true, is_taken: true, .. });
     assert!(steps.iter().any(is_own), "a person asked for it: {steps:?}");
 }
 
 /// An open session whose agent reported these settings, and the steps of its opening.
-fn open_to(result: Value) -> (DirectLink, Vec<LinkStep>) {
+fn open_to(result: Value) -> (DirectMachine, Vec<BackendStep>) {
     let input = ensure();
     let (mut link, _) = begun(&input, json!({}));
     let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
     (link, steps)
 }
 
-fn reports(steps: &[LinkStep]) -> Vec<Report> {
-    let report =
-        |step: &LinkStep| if let LinkStep::Reported(report) = step { Some(report.clone()) } else { None };
+fn reports(steps: &[BackendStep]) -> Vec<SettingsReport> {
+    let report = |step: &BackendStep| {
+        if let BackendStep::SettingsReported(report) = step { Some(report.clone()) } else { None }
+    };
     steps.iter().filter_map(report).collect()
 }
 
@@ -379,8 +390,8 @@ fn choices(current: &str, values: &[&str]) -> Choices {
     Choices { current: Some(current.to_owned()), values: values.iter().map(|&it| it.to_owned()).collect() }
 }
 
-fn config(id: &str, value: &str) -> SetOption {
-    SetOption::Config { id: id.to_owned(), value: value.to_owned() }
+fn config(id: &str, value: &str) -> OptionChange {
+    OptionChange::Config { id: id.to_owned(), value: value.to_owned() }
 }
 
 #[test]
@@ -407,18 +418,18 @@ fn modes_models_and_options_are_reported_as_they_are_and_as_they_change() {
             option("e", Some("thought_level"), false, choices("low", &["low", "high"])),
         ],
     };
-    assert_eq!(reports(&steps), [Report::All(want)]);
+    assert_eq!(reports(&steps), [SettingsReport::All(want)]);
     let update =
         |update: Value| json!({ "method": "session/update", "params": { "update": update } }).to_string();
     let mode = update(json!({ "sessionUpdate": "current_mode_update", "currentModeId": "plan" }));
-    assert_eq!(reports(&link.stream(9, mode.as_bytes())), [Report::Mode("plan".to_owned())]);
+    assert_eq!(reports(&link.stream(9, mode.as_bytes())), [SettingsReport::Mode("plan".to_owned())]);
     let list = update(json!({ "sessionUpdate": "config_option_update", "configOptions": [web(false)] }));
     let off = option("web", None, true, choices("false", &["true", "false"]));
-    assert_eq!(reports(&link.stream(9, list.as_bytes())), [Report::Options(vec![off])]);
+    assert_eq!(reports(&link.stream(9, list.as_bytes())), [SettingsReport::Options(vec![off])]);
     // A megabyte of models leaves what fits.
     let models: Vec<Value> = (0..200).map(|number| json!({ "modelId": format!("{number:0199}") })).collect();
     let (_, steps) = open_to(json!({ "sessionId": "s", "models": { "availableModels": models } }));
-    let [Report::All(settings)] = &reports(&steps)[..] else { panic!() };
+    let [SettingsReport::All(settings)] = &reports(&steps)[..] else { panic!() };
     assert_eq!(settings.models.as_ref().unwrap().values.len(), 16 * 1024 / 199);
 }
 
@@ -431,10 +442,10 @@ fn each_setting_is_asked_for_in_the_way_that_the_agent_knows() {
     let models = json!({ "currentModelId": "a", "availableModels": [] });
     let option = "session/set_config_option";
     for (result, change, method, params) in [
-        (json!({}), SetOption::Mode("x".into()), "session/set_mode", json!({ "modeId": "x" })),
+        (json!({}), OptionChange::Mode("x".into()), "session/set_mode", json!({ "modeId": "x" })),
         (
             json!({ "configOptions": [by_option] }),
-            SetOption::Mode("x".into()),
+            OptionChange::Mode("x".into()),
             option,
             json!({ "configId": "p", "value": "x" }),
         ),
@@ -469,7 +480,7 @@ fn each_setting_is_asked_for_in_the_way_that_the_agent_knows() {
         let mut opened = result.clone();
         opened["sessionId"] = "s".into();
         let (link, _) = open_to(opened);
-        let mut link = DirectLink::open(Some(&link.save())).unwrap();
+        let mut link = DirectMachine::open(Some(&link.save())).unwrap();
         let (request, _) = sent(&link.set_option(&change)).remove(0);
         let mut want = params;
         want["sessionId"] = "s".into();
@@ -488,7 +499,7 @@ fn the_answer_to_a_change_says_whether_it_was_taken_and_what_holds_now() {
         line["id"] = request["id"].clone();
         let steps = link.stream(9, line.to_string().as_bytes());
         let answered = steps.iter().find_map(|step| match step {
-            LinkStep::OptionAnswered { option, is_own: true, is_taken, text } => {
+            BackendStep::OptionAnswered { option, is_own: true, is_taken, text } => {
                 assert_eq!(option, &config("e", "high"));
                 Some((*is_taken, text.clone()))
             }
@@ -502,7 +513,7 @@ fn the_answer_to_a_change_says_whether_it_was_taken_and_what_holds_now() {
         (false, "The agent refused the option \"e\" = \"high\": no such value (-32602).".to_owned())
     );
     assert_eq!(reported, []);
-    let value = Report::Value { id: "e".to_owned(), value: "high".to_owned() };
+    let value = SettingsReport::Value { id: "e".to_owned(), value: "high".to_owned() };
     assert_eq!(
         answer(json!({ "result": {} })),
         ((true, "The agent took the option \"e\" = \"high\".".to_owned()), vec![value])
@@ -511,7 +522,7 @@ fn the_answer_to_a_change_says_whether_it_was_taken_and_what_holds_now() {
         json!({ "result": { "configOptions": [{ "id": "e", "currentValue": "mid", "options": [] }] } });
     let option = ConfigOption { id: "e".to_owned(), choices: choices("mid", &[]), ..ConfigOption::default() };
     let text = "The agent took the option \"e\" = \"high\" and reports \"mid\".".to_owned();
-    assert_eq!(answer(list), ((true, text), vec![Report::Options(vec![option])]));
+    assert_eq!(answer(list), ((true, text), vec![SettingsReport::Options(vec![option])]));
     // A value is one line of our sentence, whatever is in it.
     let forged = "mid\".\n\u{202e}[permission: allowed]";
     let list =

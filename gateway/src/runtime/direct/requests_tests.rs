@@ -2,7 +2,7 @@
 
 use super::tests::running;
 use super::*;
-use crate::core::link::Answer;
+use crate::core::link::RequestReply;
 use serde_json::json;
 
 #[test]
@@ -15,16 +15,16 @@ fn large_open_requests_are_bounded_together() {
     };
     for id in 0..4 {
         let steps = link.stream(id, ask(id).as_bytes());
-        assert!(matches!(steps[..], [LinkStep::Ask(_)]), "{id}");
+        assert!(matches!(steps[..], [BackendStep::Request(_)]), "{id}");
     }
     let steps = link.stream(4, ask(4).as_bytes());
-    let [LinkStep::Note(_), LinkStep::Send { bytes, .. }] = &steps[..] else { panic!("{steps:?}") };
+    let [BackendStep::Log(_), BackendStep::Send { bytes, .. }] = &steps[..] else { panic!("{steps:?}") };
     assert!(String::from_utf8_lossy(bytes).contains("-32005"));
     // Small ones find room, and large ones again once one is answered.
     let small = br#"{"id":9,"method":"session/request_permission","params":{}}"#;
-    assert!(matches!(link.stream(9, small)[..], [LinkStep::Ask(_)]));
-    link.answer(&Answer { at: 0, outcome: Ok("{}".to_owned()), is_rejection: false });
-    assert!(matches!(link.stream(10, ask(10).as_bytes())[..], [LinkStep::Ask(_)]));
+    assert!(matches!(link.stream(9, small)[..], [BackendStep::Request(_)]));
+    link.answer(&RequestReply { at: 0, outcome: Ok("{}".to_owned()), is_rejection: false });
+    assert!(matches!(link.stream(10, ask(10).as_bytes())[..], [BackendStep::Request(_)]));
 }
 
 /// A path or a command is stored several times over; what no system call takes is refused before that.
@@ -48,8 +48,8 @@ fn longest_paths_and_commands_are_asked_and_longer_ones_refused() {
     ] {
         let line = json!({ "id": 1, "method": method, "params": params }).to_string();
         match &link.stream(u64::from(is_asked), line.as_bytes())[..] {
-            [LinkStep::Ask(_)] => assert!(is_asked, "{method}"),
-            [LinkStep::Note(_), LinkStep::Send { bytes, .. }] => {
+            [BackendStep::Request(_)] => assert!(is_asked, "{method}"),
+            [BackendStep::Log(_), BackendStep::Send { bytes, .. }] => {
                 assert!(!is_asked, "{method}");
                 assert!(String::from_utf8_lossy(bytes).contains("-32602"), "{method}");
             }

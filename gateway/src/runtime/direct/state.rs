@@ -1,11 +1,11 @@
 //! State of the machine: everything that must survive a restart of the gateway, and nothing that grows with
 //! the conversation.
 
-use super::calls::Calls;
+use super::calls::OpenToolCalls;
 use crate::config::{ClientFs, McpServer};
 use crate::core::agent_settings::{AgentSettings, ConfigOption, MODEL_OPTION};
-use crate::core::files::Takes;
-use crate::core::link::{Goodbye, SetOption};
+use crate::core::files::AcceptedContent;
+use crate::core::link::{CloseMode, OptionChange};
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,12 +23,12 @@ pub(super) const PENDING_MAX: usize = 64;
 
 /// Serialized state of a backend machine. Short names, since it is written with every commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct MachineState {
     /// Phase of the handshake.
-    pub(super) phase: Phase,
+    pub(super) phase: HandshakePhase,
     /// Lease of the process.
     pub(super) lease_id: Option<LeaseId>,
-    /// Parameters of `ensure_session`; dropped when the session is open.
+    /// Parameters of `start_session`; dropped when the session is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) wanted: Option<WantedSession>,
     /// Mode in which the agent requests permissions.
@@ -49,8 +49,8 @@ pub(super) struct State {
     /// True if this process was sent a prompt.
     pub(super) prompted: bool,
     /// Capabilities of the agent.
-    pub(super) abilities: Abilities,
-    /// Agent information for [`crate::core::link::LinkStep::Ready`]; dropped when the session is open.
+    pub(super) abilities: AgentCapabilities,
+    /// Agent information for [`crate::core::link::BackendStep::Ready`]; dropped when the session is open.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) agent_info: String,
     /// The agent's own name.
@@ -61,50 +61,50 @@ pub(super) struct State {
     /// The agent's modes.
     pub(super) modes: Modes,
     /// Wire format of config options.
-    #[serde(default, skip_serializing_if = "OptionWire::is_default")]
-    pub(super) wire: OptionWire,
+    #[serde(default, skip_serializing_if = "OptionFormat::is_default")]
+    pub(super) wire: OptionFormat,
     /// Changes requested by a person while the session is being opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) own: Vec<SetOption>,
+    pub(super) own: Vec<OptionChange>,
     /// Settings to make before the session is open; the first one is in progress.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub(super) settings: VecDeque<SetOption>,
+    pub(super) settings: VecDeque<OptionChange>,
     /// The running turn.
-    pub(super) turn: Option<Turn>,
+    pub(super) turn: Option<ActiveTurn>,
     /// Steers that are not answered yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) steers: Vec<RunId>,
     /// Option changes that are not answered yet, by number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) changes: BTreeMap<u64, SetOption>,
+    pub(super) changes: BTreeMap<u64, OptionChange>,
     /// Open tool calls of the running turn.
-    #[serde(default, skip_serializing_if = "Calls::is_empty")]
-    pub(super) calls: Calls,
+    #[serde(default, skip_serializing_if = "OpenToolCalls::is_empty")]
+    pub(super) calls: OpenToolCalls,
     /// Unanswered requests of the agent, by the offset that identifies each.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) asks: BTreeMap<u64, OpenAsk>,
+    pub(super) asks: BTreeMap<u64, PendingAgentRequest>,
     /// Closing request that waits for the end of the running turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) goodbye: Option<Goodbye>,
+    pub(super) goodbye: Option<CloseMode>,
     /// Number of the next request without a durable id.
     pub(super) counter: u64,
     /// Number of lines that were not messages.
     pub(super) noise: u64,
     /// First half of a character cut at the end of the last chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) half: Option<Half>,
+    pub(super) half: Option<HeldSurrogate>,
 }
 
 /// First half of a UTF-16 pair, held until the chunk with the second half arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Half {
+pub(super) struct HeldSurrogate {
     /// True for a half of a thought chunk, false for a half of a message chunk.
     pub(super) thought: bool,
     /// UTF-16 unit, 0xd800 to 0xdbff.
     pub(super) unit: u16,
 }
 
-/// Reads [`State::client_fs`], also from the boolean that version 0.1 wrote.
+/// Reads [`MachineState::client_fs`], also from the boolean that version 0.1 wrote.
 fn client_fs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClientFs, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -119,7 +119,7 @@ fn client_fs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClientFs, D::
     })
 }
 
-impl State {
+impl MachineState {
     /// Returns the run of the running turn.
     pub(super) fn run_id(&self) -> Option<RunId> {
         self.turn.as_ref().map(|turn| turn.run_id)
@@ -141,7 +141,7 @@ impl State {
 /// Phase of the handshake. Each step waits for one response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Phase {
+pub(super) enum HandshakePhase {
     /// No process exists.
     #[default]
     Idle,
@@ -161,7 +161,7 @@ pub(super) enum Phase {
     Failed,
 }
 
-/// Fields of [`crate::core::link::EnsureSession`] that are needed after `initialize`.
+/// Fields of [`crate::core::link::StartSessionParams`] that are needed after `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WantedSession {
     pub(super) cwd: String,
@@ -176,7 +176,7 @@ pub(super) struct WantedSession {
 
 /// Capabilities that the agent reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Abilities {
+pub(super) struct AgentCapabilities {
     pub(super) load: bool,
     pub(super) resume: bool,
     pub(super) close: bool,
@@ -190,7 +190,7 @@ pub(super) struct Abilities {
     #[serde(default)]
     pub(super) additional_directories: bool,
     #[serde(default)]
-    pub(super) takes: Takes,
+    pub(super) takes: AcceptedContent,
 }
 
 /// Session modes of the agent, as needed to know if the agent approves tool calls itself.
@@ -209,7 +209,7 @@ pub(super) struct Modes {
 /// Differences of the agent's config options from the plain format. The full list is kept in the session's row, since
 /// this state is written with every commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct OptionWire {
+pub(super) struct OptionFormat {
     /// Id of the model's option, if it is not `model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<String>,
@@ -221,7 +221,7 @@ pub(super) struct OptionWire {
     pub(super) booleans: BTreeSet<String>,
 }
 
-impl OptionWire {
+impl OptionFormat {
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -244,7 +244,7 @@ pub(super) fn booleans(options: &[ConfigOption]) -> BTreeSet<String> {
 
 /// The running turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Turn {
+pub(super) struct ActiveTurn {
     pub(super) run_id: RunId,
     /// True if the agent was sent a cancel for the turn.
     pub(super) cancelled: bool,
@@ -255,7 +255,7 @@ pub(super) struct Turn {
 
 /// Request of the agent that is not answered yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct OpenAsk {
+pub(super) struct PendingAgentRequest {
     /// The agent's id of the request as raw JSON, repeated in the response.
     pub(super) id: String,
     /// True for a permission request, which ends with its turn.

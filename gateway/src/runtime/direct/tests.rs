@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::link::{Ask, PermissionOption, Wanted};
+use crate::core::link::{AgentRequest, AgentRequestKind as Kind, PermissionOption};
 use crate::core::permission;
 use crate::runtime::contract_tests::Peer;
 use acp_shared::codes::Code;
@@ -10,21 +10,21 @@ use acp_shared::ids::LeaseId;
 use serde_json::{Value, json};
 
 /// The messages that were sent, as JSON, with what they mean.
-pub(super) fn sent(steps: &[LinkStep]) -> Vec<(Value, Meaning)> {
+pub(super) fn sent(steps: &[BackendStep]) -> Vec<(Value, InputKind)> {
     steps
         .iter()
         .filter_map(|step| match step {
-            LinkStep::Send { bytes, meaning } => Some((serde_json::from_slice(bytes).unwrap(), *meaning)),
+            BackendStep::Send { bytes, kind } => Some((serde_json::from_slice(bytes).unwrap(), *kind)),
             _ => None,
         })
         .collect()
 }
 
-pub(super) fn events(steps: &[LinkStep]) -> Vec<(EventKind, Option<RunId>, String)> {
+pub(super) fn events(steps: &[BackendStep]) -> Vec<(EventKind, Option<RunId>, String)> {
     steps
         .iter()
         .filter_map(|step| match step {
-            LinkStep::Event(event) => Some((event.kind, event.run_id, event.payload.clone())),
+            BackendStep::Event(event) => Some((event.kind, event.run_id, event.payload.clone())),
             _ => None,
         })
         .collect()
@@ -93,21 +93,21 @@ impl Peer for DemoPeer {
 }
 
 /// An open session with these abilities.
-pub(super) fn open_with(initialize: Value, input: &EnsureSession) -> DirectLink {
-    let mut link = DirectLink::open(None).unwrap();
+pub(super) fn open_with(initialize: Value, input: &StartSessionParams) -> DirectMachine {
+    let mut link = DirectMachine::open(None).unwrap();
     let lease = input.lease_id;
-    link.ensure_session(input);
+    link.start_session(input);
     link.stream(0, json!({ "id": format!("init:{lease}"), "result": initialize }).to_string().as_bytes());
     let steps = link.stream(
         1,
         json!({ "id": format!("new:{lease}"), "result": { "sessionId": "s1" } }).to_string().as_bytes(),
     );
-    assert!(matches!(steps.last(), Some(LinkStep::Ready { .. })), "{steps:?}");
+    assert!(matches!(steps.last(), Some(BackendStep::Ready { .. })), "{steps:?}");
     link
 }
 
-pub(super) fn ensure() -> EnsureSession {
-    EnsureSession {
+pub(super) fn ensure() -> StartSessionParams {
+    StartSessionParams {
         lease_id: LeaseId::mint(),
         cwd: "/w".to_owned(),
         resume: None,
@@ -123,10 +123,10 @@ pub(super) fn ensure() -> EnsureSession {
 }
 
 /// An open session with a running turn.
-pub(super) fn running() -> (DirectLink, RunId) {
+pub(super) fn running() -> (DirectMachine, RunId) {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
-    link.submit(&Submit { run_id, text: "hi".to_owned(), files: None, steer: false });
+    link.submit(&SubmitParams { run_id, text: "hi".to_owned(), files: None, steer: false });
     (link, run_id)
 }
 
@@ -134,15 +134,19 @@ pub(super) fn running() -> (DirectLink, RunId) {
 fn a_prompt_is_named_by_its_run_and_its_answer_is_recognised() {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
-    let steps =
-        link.submit(&Submit { run_id, text: "\u{1f600} \"x\"\n".to_owned(), files: None, steer: false });
+    let steps = link.submit(&SubmitParams {
+        run_id,
+        text: "\u{1f600} \"x\"\n".to_owned(),
+        files: None,
+        steer: false,
+    });
     let want = json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "method": "session/prompt", "params": {
         "sessionId": "s1", "prompt": [{ "type": "text", "text": "\u{1f600} \"x\"\n" }] } });
-    assert_eq!(sent(&steps), [(want, Meaning::Prompt { run_id })]);
+    assert_eq!(sent(&steps), [(want, InputKind::Prompt { run_id })]);
     // The result stays as it came, numbers and unknown members included.
     let result = r#"{"stopReason":"made_up","usage":{"totalTokens":1e3},"x":12345678901234567890123}"#;
     let line = format!(r#"{{"id":"prompt:{run_id}","result":{result}}}"#);
-    let done = LinkStep::TurnDone { run_id, stop_reason: "made_up".into(), result: result.into() };
+    let done = BackendStep::TurnDone { run_id, stop_reason: "made_up".into(), result: result.into() };
     assert_eq!(link.stream(9, line.as_bytes()), [done]);
 }
 
@@ -175,7 +179,7 @@ fn an_update_of_another_session_is_noted_and_not_shown() {
     let (mut link, run_id) = running();
     let params = r#"{"sessionId":"other","update":{"sessionUpdate":"agent_message_chunk"}}"#;
     let steps = link.stream(9, format!(r#"{{"method":"session/update","params":{params}}}"#).as_bytes());
-    assert!(matches!(steps.first(), Some(LinkStep::Note(_))));
+    assert!(matches!(steps.first(), Some(BackendStep::Log(_))));
     let payload = format!(r#"{{"method":"session/update","params":{params}}}"#);
     assert_eq!(events(&steps), [(EventKind::Extension, Some(run_id), payload)]);
 }
@@ -188,7 +192,7 @@ fn a_line_of_560_kb_is_a_line() {
     let line = format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","update":{update}}}}}"#);
     let before = link.save().len();
     let steps = link.stream(9, line.as_bytes());
-    assert!(matches!(&steps[..], [LinkStep::Event(event)] if event.payload == update));
+    assert!(matches!(&steps[..], [BackendStep::Event(event)] if event.payload == update));
     assert_eq!(link.save().len(), before, "nothing of it is kept");
 }
 
@@ -199,19 +203,23 @@ fn request_ids_are_given_back_as_they_were() {
         let params = r#"{"options":[]}"#;
         let line = format!(r#"{{"id":{id},"method":"session/request_permission","params":{params}}}"#);
         let steps = link.stream(77, line.as_bytes());
-        let what = Wanted::Permission { title: "a tool call".into(), tool_kind: None, options: vec![] };
+        let what = Kind::Permission { title: "a tool call".into(), tool_kind: None, options: vec![] };
         let method = "session/request_permission".to_owned();
-        let ask = Ask { at: 77, run_id: Some(run_id), method, params: params.into(), what };
-        assert_eq!(steps, [LinkStep::Ask(ask)]);
+        let ask = AgentRequest { at: 77, run_id: Some(run_id), method, params: params.into(), what };
+        assert_eq!(steps, [BackendStep::Request(ask)]);
         // Also by a gateway that was started anew in between.
-        let mut link = DirectLink::open(Some(&link.save())).unwrap();
-        let steps =
-            link.answer(&Answer { at: 77, outcome: Ok(permission::selected("y")), is_rejection: false });
-        let want = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{}}}\n", permission::selected("y"));
-        let [LinkStep::Send { bytes, meaning }] = &steps[..] else { panic!("{steps:?}") };
+        let mut link = DirectMachine::open(Some(&link.save())).unwrap();
+        let steps = link.answer(&RequestReply {
+            at: 77,
+            outcome: Ok(permission::selected_result("y")),
+            is_rejection: false,
+        });
+        let want =
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{}}}\n", permission::selected_result("y"));
+        let [BackendStep::Send { bytes, kind }] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(
-            (std::str::from_utf8(bytes).unwrap(), *meaning),
-            (want.as_str(), Meaning::Answer { at: 77 })
+            (std::str::from_utf8(bytes).unwrap(), *kind),
+            (want.as_str(), InputKind::Answer { at: 77 })
         );
     }
 }
@@ -232,13 +240,13 @@ fn a_permission_says_what_it_is_about_as_well_as_it_can() {
         (json!({ "toolCall": { "toolCallId": "t1" } }), "t1", None),
         (json!({ "title": "Run it?", "toolCall": { "toolCallId": "t1" } }), "Run it?", None),
     ] {
-        let Wanted::Permission { title: got, tool_kind, .. } = lens::permission(&params) else { panic!() };
+        let Kind::Permission { title: got, tool_kind, .. } = lens::permission(&params) else { panic!() };
         assert_eq!((got.as_str(), tool_kind.as_deref()), (title, kind), "{params}");
     }
     let options = json!({ "options": [
         { "optionId": "a", "name": "A", "kind": "allow_once" }, { "optionId": "b" }, { "name": "no id" }, 7,
     ]});
-    let Wanted::Permission { options, .. } = lens::permission(&options) else { panic!() };
+    let Kind::Permission { options, .. } = lens::permission(&options) else { panic!() };
     let option = |id: &str, name: &str, kind: &str| PermissionOption {
         id: id.into(),
         name: name.into(),
@@ -265,10 +273,12 @@ fn options_are_one_list_for_the_row_and_for_every_surface() {
         let steps = link.stream(10, line.to_string().as_bytes());
         let Some(kinds) = kinds else {
             assert_eq!(sent(&steps)[0].0["error"]["code"], -32602);
-            assert!(!steps.iter().any(|step| matches!(step, LinkStep::Ask(_))));
+            assert!(!steps.iter().any(|step| matches!(step, BackendStep::Request(_))));
             continue;
         };
-        let [LinkStep::Ask(Ask { params, what: Wanted::Permission { options, .. }, .. })] = &steps[..] else {
+        let [BackendStep::Request(AgentRequest { params, what: Kind::Permission { options, .. }, .. })] =
+            &steps[..]
+        else {
             panic!("{steps:?}")
         };
         let of_row: Vec<&str> = options.iter().map(|option| option.kind.as_str()).collect();
@@ -288,22 +298,22 @@ fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
         (
             "fs/read_text_file",
             json!({ "path": "/a", "line": 2, "limit": 3 }),
-            Wanted::FsRead { path: "/a".into(), line: Some(2), limit: Some(3) },
+            Kind::FsRead { path: "/a".into(), line: Some(2), limit: Some(3) },
         ),
         (
             "fs/read_text_file",
             json!({ "path": "/a", "line": null }),
-            Wanted::FsRead { path: "/a".into(), line: None, limit: None },
+            Kind::FsRead { path: "/a".into(), line: None, limit: None },
         ),
         (
             "fs/write_text_file",
             json!({ "path": "/a", "content": "\u{e9}\n" }),
-            Wanted::FsWrite { path: "/a".into(), content: "\u{e9}\n".into() },
+            Kind::FsWrite { path: "/a".into(), content: "\u{e9}\n".into() },
         ),
         (
             "terminal/create",
             json!({ "command": "ls", "args": ["-l"], "env": [{ "name": "A", "value": "1" }], "cwd": "/w", "outputByteLimit": 5 }),
-            Wanted::TerminalCreate {
+            Kind::TerminalCreate {
                 command: "ls".into(),
                 args: vec!["-l".into()],
                 env: vec![("A".into(), "1".into())],
@@ -311,32 +321,35 @@ fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
                 output_bytes_max: Some(5),
             },
         ),
-        ("terminal/output", json!({ "terminalId": "t" }), Wanted::TerminalOutput { terminal_id: "t".into() }),
+        ("terminal/output", json!({ "terminalId": "t" }), Kind::TerminalOutput { terminal_id: "t".into() }),
         (
             "terminal/wait_for_exit",
             json!({ "terminalId": "t" }),
-            Wanted::TerminalWait { terminal_id: "t".into() },
+            Kind::TerminalWait { terminal_id: "t".into() },
         ),
-        ("terminal/kill", json!({ "terminalId": "t" }), Wanted::TerminalKill { terminal_id: "t".into() }),
-        (
-            "terminal/release",
-            json!({ "terminalId": "t" }),
-            Wanted::TerminalRelease { terminal_id: "t".into() },
-        ),
+        ("terminal/kill", json!({ "terminalId": "t" }), Kind::TerminalKill { terminal_id: "t".into() }),
+        ("terminal/release", json!({ "terminalId": "t" }), Kind::TerminalRelease { terminal_id: "t".into() }),
     ];
     for (method, params, want) in &offered {
         let line = json!({ "id": 0, "method": method, "params": params }).to_string();
         let (mut link, _) = running();
         let steps = link.stream(5, line.as_bytes());
-        assert!(matches!(&steps[..], [LinkStep::Ask(ask)] if ask.what == *want), "{method}: {steps:?}");
+        assert!(
+            matches!(&steps[..], [BackendStep::Request(ask)] if ask.what == *want),
+            "{method}: {steps:?}"
+        );
         // Not offered: answered at once, nothing is kept of it.
         let mut link = open_with(
             json!({}),
-            &EnsureSession { client_fs: crate::config::ClientFs::None, offer_terminal: false, ..ensure() },
+            &StartSessionParams {
+                client_fs: crate::config::ClientFs::None,
+                offer_terminal: false,
+                ..ensure()
+            },
         );
         let before = link.clone();
         let steps = link.stream(5, line.as_bytes());
-        let [(reply, Meaning::Answer { at: 5 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
+        let [(reply, InputKind::Answer { at: 5 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
         assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!(0), &json!(-32601)), "{method}");
         assert_eq!(link, before);
         // Without its params: said, not guessed.
@@ -355,7 +368,7 @@ fn unknown_requests_are_refused_and_kept_with_or_without_a_prefix() {
         let steps = link.stream(3, line.as_bytes());
         let payload = format!(r#"{{"method":"{method}","params":{{ "a" : 1e1 }}}}"#);
         assert_eq!(events(&steps), [(EventKind::Extension, Some(run_id), payload)]);
-        let [(reply, Meaning::Answer { at: 3 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
+        let [(reply, InputKind::Answer { at: 3 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
         assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!(0), &json!(-32601)));
     }
     let (mut link, run_id) = running();
@@ -371,7 +384,11 @@ fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
     link.stream(10, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
     link.stream(20, br#"{"id":1,"method":"terminal/wait_for_exit","params":{"terminalId":"t"}}"#);
     let steps = link.stream(30, DemoPeer::default().ends(run_id, "cancelled").as_bytes());
-    let [LinkStep::Unask { at: 10 }, LinkStep::Send { bytes, .. }, LinkStep::TurnDone { .. }] = &steps[..]
+    let [
+        BackendStep::RequestWithdrawn { at: 10 },
+        BackendStep::Send { bytes, .. },
+        BackendStep::TurnDone { .. },
+    ] = &steps[..]
     else {
         panic!("{steps:?}")
     };
@@ -382,7 +399,7 @@ fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
     );
     // A wait for a terminal is no question to a person: it outlives the turn.
     assert_eq!(
-        sent(&link.answer(&Answer { at: 20, outcome: Ok("{}".into()), is_rejection: false })).len(),
+        sent(&link.answer(&RequestReply { at: 20, outcome: Ok("{}".into()), is_rejection: false })).len(),
         1
     );
 }
@@ -395,10 +412,11 @@ fn the_agent_can_take_a_question_back() {
         link.stream(10, line.as_bytes());
         let back = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{asked_as}}}}}"#);
         let steps = link.stream(20, back.as_bytes());
-        assert_eq!(steps.first(), Some(&LinkStep::Unask { at: 10 }));
+        assert_eq!(steps.first(), Some(&BackendStep::RequestWithdrawn { at: 10 }));
         assert_eq!(sent(&steps)[0].0["error"]["code"], -32800);
         assert!(
-            sent(&link.answer(&Answer { at: 10, outcome: Ok("{}".into()), is_rejection: false })).is_empty()
+            sent(&link.answer(&RequestReply { at: 10, outcome: Ok("{}".into()), is_rejection: false }))
+                .is_empty()
         );
         assert!(sent(&link.stream(30, back.as_bytes())).is_empty(), "once");
     }
@@ -433,7 +451,7 @@ fn a_turn_fails_as_the_agent_says() {
         let (mut link, run_id) = running();
         let line = json!({ "id": format!("prompt:{run_id}"), "error": error }).to_string();
         let steps = link.stream(9, line.as_bytes());
-        let [LinkStep::TurnFailed { run_id: run, failure }] = &steps[..] else { panic!("{steps:?}") };
+        let [BackendStep::TurnFailed { run_id: run, failure }] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(
             (*run, failure.code, failure.detail_code.as_deref()),
             (run_id, code, Some(detail)),
@@ -451,11 +469,11 @@ fn an_error_after_a_cancel_is_the_cancel() {
             let steps = link.cancel(run_id);
             let want =
                 json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s1" } });
-            assert_eq!(sent(&steps), [(want, Meaning::Cancel { run_id })]);
+            assert_eq!(sent(&steps), [(want, InputKind::Cancel { run_id })]);
         }
         let line = json!({ "id": format!("prompt:{run_id}"), "error": { "code": code } }).to_string();
         let steps = link.stream(9, line.as_bytes());
-        let is_done = matches!(&steps[..], [LinkStep::TurnDone { stop_reason, result, .. }]
+        let is_done = matches!(&steps[..], [BackendStep::TurnDone { stop_reason, result, .. }]
             if stop_reason == "cancelled" && lens::value(result)["_meta"]["acp-host"]["error"]["code"] == code);
         assert_eq!(is_done, done, "{steps:?}");
     }
@@ -475,7 +493,7 @@ fn orphans_and_foreign_lines_are_noted_and_not_more() {
     ] {
         let before = link.clone();
         let steps = link.stream(9, line.as_bytes());
-        assert!(matches!(&steps[..], [LinkStep::Note(_)]), "{line}: {steps:?}");
+        assert!(matches!(&steps[..], [BackendStep::Log(_)]), "{line}: {steps:?}");
         assert_eq!(link, before);
     }
     let mut notes = 0;
@@ -485,7 +503,7 @@ fn orphans_and_foreign_lines_are_noted_and_not_more() {
             .iter()
             .filter(|(kind, run, _)| (*kind, *run) == (EventKind::Status, Some(run_id)))
             .count();
-        assert!(!steps.iter().any(|step| matches!(step, LinkStep::Failed(_))));
+        assert!(!steps.iter().any(|step| matches!(step, BackendStep::Failed(_))));
     }
     assert_eq!(notes, 10, "said at 1, 2, 4 … 512");
 }
@@ -501,7 +519,7 @@ fn only_an_agent_that_says_so_is_steered() {
     ] {
         let mut link = open_with(initialize, &ensure());
         assert!(!link.can_steer(), "nothing runs");
-        link.submit(&Submit { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
+        link.submit(&SubmitParams { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
         assert_eq!(link.can_steer(), can);
     }
     for (answer, taken) in [
@@ -512,16 +530,16 @@ fn only_an_agent_that_says_so_is_steered() {
         (json!({ "error": { "code": -32601 } }), false),
     ] {
         let mut link = open_with(json!({ "_meta": { "steering": { "supported": true } } }), &ensure());
-        link.submit(&Submit { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
+        link.submit(&SubmitParams { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
         let run_id = RunId::mint();
-        let steps = link.submit(&Submit { run_id, text: "b".into(), files: None, steer: true });
-        let [(request, Meaning::Steer { run_id: meant })] = &sent(&steps)[..] else { panic!("{steps:?}") };
+        let steps = link.submit(&SubmitParams { run_id, text: "b".into(), files: None, steer: true });
+        let [(request, InputKind::Steer { run_id: meant })] = &sent(&steps)[..] else { panic!("{steps:?}") };
         assert_eq!((*meant, &request["method"]), (run_id, &json!("_session/steering")));
         assert_eq!(request["params"]["prompt"][0]["text"], "b");
         let mut answer = answer;
         answer["id"] = request["id"].clone();
         let steps = link.stream(9, answer.to_string().as_bytes());
-        assert_eq!(steps.last(), Some(&LinkStep::Steered { run_id, taken }), "{answer}");
+        assert_eq!(steps.last(), Some(&BackendStep::Steered { run_id, taken }), "{answer}");
         assert_eq!(link.stream(9, answer.to_string().as_bytes()).len(), 1, "once");
     }
 }
@@ -530,11 +548,11 @@ fn only_an_agent_that_says_so_is_steered() {
 fn close_says_goodbye_where_there_is_a_word_for_it() {
     let mut link =
         open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "close": {} } } }), &ensure());
-    let said = sent(&link.close(Goodbye::Close));
+    let said = sent(&link.close(CloseMode::Close));
     assert_eq!(said[0].0["method"], "session/close");
-    assert_eq!(open_with(json!({}), &ensure()).close(Goodbye::Close), [LinkStep::Farewell]);
+    assert_eq!(open_with(json!({}), &ensure()).close(CloseMode::Close), [BackendStep::CloseAnswered]);
     let answer = json!({ "id": said[0].0["id"], "result": {} }).to_string();
-    assert_eq!(link.stream(9, answer.as_bytes()), [LinkStep::Farewell]);
+    assert_eq!(link.stream(9, answer.as_bytes()), [BackendStep::CloseAnswered]);
 }
 
 #[test]
@@ -549,10 +567,10 @@ fn a_conversation_is_forgotten_where_there_is_a_word_for_it() {
     ] {
         let mut link = can(abilities);
         assert_eq!(link.can_discard(), can_discard);
-        let steps = link.close(Goodbye::Discard);
+        let steps = link.close(CloseMode::Discard);
         match method {
             Some(method) => assert_eq!(sent(&steps)[0].0["method"], method),
-            None => assert_eq!(steps, [LinkStep::Farewell]),
+            None => assert_eq!(steps, [BackendStep::CloseAnswered]),
         }
     }
 }
@@ -562,11 +580,12 @@ fn the_last_word_waits_for_the_running_turn() {
     let mut link =
         open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "delete": {} } } }), &ensure());
     let run_id = RunId::mint();
-    let prompt = sent(&link.submit(&Submit { run_id, text: "a".to_owned(), files: None, steer: false }));
+    let prompt =
+        sent(&link.submit(&SubmitParams { run_id, text: "a".to_owned(), files: None, steer: false }));
     link.cancel(run_id);
-    assert!(link.close(Goodbye::Discard).is_empty(), "the turn first");
+    assert!(link.close(CloseMode::Discard).is_empty(), "the turn first");
     let answer = json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }).to_string();
     let steps = link.stream(9, answer.as_bytes());
     assert_eq!(sent(&steps)[0].0["method"], "session/delete");
-    assert!(matches!(steps[0], LinkStep::TurnDone { .. }), "{steps:?}");
+    assert!(matches!(steps[0], BackendStep::TurnDone { .. }), "{steps:?}");
 }

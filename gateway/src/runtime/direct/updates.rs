@@ -1,33 +1,39 @@
 //! Updates of the agent: each one is journaled as received, with the kind that determines how to read it.
 
+use super::DirectMachine;
 use super::halves::{MESSAGE, THOUGHT};
-use super::state::{Phase, booleans};
-use super::{DirectLink, lens};
-use crate::core::agent_settings::Report;
+use super::lens;
+use super::state::{HandshakePhase, booleans};
+use crate::core::agent_settings::SettingsReport;
 use crate::core::event::EventKind;
 use crate::core::intake::AgentLine;
-use crate::core::jsonrpc::Members;
-use crate::core::link::LinkStep;
+use crate::core::jsonrpc::ObjectMembers;
+use crate::core::link::BackendStep;
 
-impl DirectLink {
-    pub(super) fn notified(
+impl DirectMachine {
+    pub(super) fn on_notification(
         &mut self,
         method: &str,
         params: Option<&str>,
         line: &AgentLine<'_>,
-    ) -> Vec<LinkStep> {
+    ) -> Vec<BackendStep> {
         match method {
-            "session/update" => self.updated(method, params, line),
-            "$/cancel_request" => self.after_half(|link| link.taken_back(params)),
-            _ => self.after_half(|link| vec![link.extension(method, params)]),
+            "session/update" => self.on_session_update(method, params, line),
+            "$/cancel_request" => self.flush_half_then(|link| link.on_cancel_request(params)),
+            _ => self.flush_half_then(|link| vec![link.extension(method, params)]),
         }
     }
 
-    fn updated(&mut self, method: &str, params: Option<&str>, line: &AgentLine<'_>) -> Vec<LinkStep> {
-        let members = params.and_then(|params| Members::parse(params).ok());
+    fn on_session_update(
+        &mut self,
+        method: &str,
+        params: Option<&str>,
+        line: &AgentLine<'_>,
+    ) -> Vec<BackendStep> {
+        let members = params.and_then(|params| ObjectMembers::parse(params).ok());
         let Some((members, raw)) = members.as_ref().and_then(|m| Some((m, m.get("update")?))) else {
             return vec![
-                LinkStep::Note("session/update without an update".to_owned()),
+                BackendStep::Log("session/update without an update".to_owned()),
                 self.extension(method, params),
             ];
         };
@@ -35,38 +41,43 @@ impl DirectLink {
         if let (Some(theirs), Some(ours)) = (&session_id, &self.state.session_id)
             && theirs != ours
         {
-            let note = format!("an update for another session: {}", lens::cut(theirs, 100));
-            return vec![LinkStep::Note(note), self.extension(method, params)];
+            let note = format!("an update for another session: {}", lens::truncate(theirs, 100));
+            return vec![BackendStep::Log(note), self.extension(method, params)];
         }
-        let update = Members::parse(raw).ok();
+        let update = ObjectMembers::parse(raw).ok();
         let variant = update.as_ref().and_then(|update| update.string("sessionUpdate"));
         let kind = self.kind_of(variant.as_deref().unwrap_or_default());
         let (flushed, payload) = self.rejoin(variant.as_deref(), raw, line);
-        let mut steps: Vec<LinkStep> = flushed.into_iter().collect();
+        let mut steps: Vec<BackendStep> = flushed.into_iter().collect();
         steps.push(self.event(kind, payload));
         if matches!(kind, EventKind::ToolCall | EventKind::ToolCallUpdate) {
             self.state.calls.update(raw);
         }
         let mode = match (variant.as_deref(), &update) {
             (Some("current_mode_update"), Some(update)) => {
-                let mode = update.string("currentModeId").map(|mode| lens::cut(&mode, lens::ID_CHARS_MAX));
-                steps.extend(mode.clone().map(|mode| LinkStep::Reported(Report::Mode(mode))));
+                let mode =
+                    update.string("currentModeId").map(|mode| lens::truncate(&mode, lens::ID_CHARS_MAX));
+                steps.extend(
+                    mode.clone().map(|mode| BackendStep::SettingsReported(SettingsReport::Mode(mode))),
+                );
                 mode
             }
             (Some("config_option_update"), Some(_)) => {
                 let update = lens::value(raw);
                 let options = lens::options(&update);
                 self.state.wire.booleans = options.as_deref().map(booleans).unwrap_or_default();
-                steps.extend(options.map(|options| LinkStep::Reported(Report::Options(options))));
+                steps.extend(
+                    options.map(|options| BackendStep::SettingsReported(SettingsReport::Options(options))),
+                );
                 lens::mode_in_options(&update)
             }
             _ => None,
         };
         if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
             steps.extend(self.approves_by_itself(&mode));
-            self.state.modes.current = Some(lens::cut(&mode, 200));
-            if self.state.phase == Phase::Ready {
-                steps.push(LinkStep::Asking(self.asking()));
+            self.state.modes.current = Some(lens::truncate(&mode, 200));
+            if self.state.phase == HandshakePhase::Ready {
+                steps.push(BackendStep::AskGuarantee(self.asking()));
             }
         }
         steps

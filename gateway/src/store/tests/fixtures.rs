@@ -3,9 +3,9 @@
 use crate::core::agent_settings::AgentSettings;
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
-use crate::core::link::{Ask, Meaning, Wanted};
+use crate::core::link::{AgentRequest, AgentRequestKind, InputKind};
 use crate::core::rows::{
-    AgentRequestRow, BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseUse, NonInteractive,
+    AgentRequestRow, BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive,
     OutboxRow, PermissionMode, PermissionRow, PermissionState, RequestState, RunMode, RunRow, SessionMode,
     SessionOptions, SessionRow, TargetKind,
 };
@@ -132,7 +132,7 @@ pub(super) fn lease(session: &SessionKey) -> LeaseRow {
             roots: vec!["/tmp".into()],
             graces: Graces::default(),
         },
-        usage: LeaseUse::Intended,
+        usage: LeaseStatus::Intended,
         stdout_offset: 0,
         next_stdin_seq: 1,
         link_state: "{}".into(),
@@ -140,13 +140,13 @@ pub(super) fn lease(session: &SessionKey) -> LeaseRow {
     }
 }
 
-pub(super) fn ask(at: u64, run_id: Option<RunId>) -> Ask {
-    Ask {
+pub(super) fn ask(at: u64, run_id: Option<RunId>) -> AgentRequest {
+    AgentRequest {
         at,
         run_id,
         method: "fs/read_text_file".into(),
         params: "{\"path\":\"/tmp/x\"}".into(),
-        what: Wanted::FsRead { path: "/tmp/x".into(), line: Some(3), limit: None },
+        what: AgentRequestKind::FsRead { path: "/tmp/x".into(), line: Some(3), limit: None },
     }
 }
 
@@ -154,7 +154,7 @@ pub(super) fn request(lease: &LeaseRow, at: u64, state: RequestState) -> AgentRe
     AgentRequestRow {
         lease_id: lease.lease_id,
         session_key: lease.session_key.clone(),
-        ask: ask(at, None),
+        request: ask(at, None),
         state,
         intent: Some("abc".into()),
     }
@@ -164,10 +164,10 @@ pub(super) fn permission(lease: &LeaseRow, at: u64, state: PermissionState) -> P
     PermissionRow {
         lease_id: lease.lease_id,
         session_key: lease.session_key.clone(),
-        ask: ask(at, Some(RunId::mint())),
+        request: ask(at, Some(RunId::mint())),
         state,
         option_id: None,
-        settled_by: None,
+        resolved_by: None,
         created_at_ms: 40,
         deadline_at_ms: Some(41),
     }
@@ -178,7 +178,7 @@ pub(super) fn outbox(lease: &LeaseRow, seq: u64, run_id: RunId) -> OutboxRow {
         lease_id: lease.lease_id,
         seq,
         bytes: format!("message {seq}\n").into_bytes(),
-        meaning: Meaning::Prompt { run_id },
+        kind: InputKind::Prompt { run_id },
         written: false,
     }
 }
@@ -199,7 +199,7 @@ pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {
         run: None,
         events: Vec::new(),
         idempotency: None,
-        caps: crate::core::effect::Caps { sessions_max: SESSIONS_MAX, account: None },
+        caps: crate::core::effect::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Group commit, and what one failing transaction does to the others (H19).
 
 use super::fixtures::{count, event, key, open, spawned};
-use crate::core::effect::{Fence, Write};
+use crate::core::effect::{ActorFence, Write};
 use crate::core::event::EventKind;
 use crate::store::{Durability, GroupBounds, Store, StoreError, meta};
 use futures_util::future::join_all;
@@ -140,7 +140,7 @@ async fn a_commit_takes_no_more_once_it_was_open_for_its_time() {
 
 /// The first of a group has no savepoint of its own; what it did is undone all the same, and the rest is committed.
 #[tokio::test]
-async fn h19_the_failure_of_the_first_leaves_the_others_committed() {
+async fn the_failure_of_the_first_leaves_the_others_committed() {
     let (_dir, store) = open();
     let before = store.counts();
     let (go, wait) = sync_channel::<()>(1);
@@ -177,7 +177,7 @@ async fn h19_the_failure_of_the_first_leaves_the_others_committed() {
 }
 
 #[tokio::test]
-async fn h19_one_failure_leaves_the_others_committed() {
+async fn one_failure_leaves_the_others_committed() {
     let (_dir, store) = open();
     let before = store.counts();
     let writes = async {
@@ -291,7 +291,7 @@ async fn watchers_hear_of_commits_only() {
     let mut seen = store.watch(&row.session_key);
     let mut any = store.committed();
     any.mark_unchanged();
-    let stale = Fence { epoch: 0, ..fence.clone() };
+    let stale = ActorFence { epoch: 0, ..fence.clone() };
     assert!(store.commit(stale, vec![event(1, None)]).await.is_err());
     assert!(!seen.has_changed().unwrap());
     store.commit(fence, vec![event(1, None), event(2, None)]).await.unwrap();

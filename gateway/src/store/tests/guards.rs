@@ -4,18 +4,18 @@ use super::fixtures::{
     SESSIONS_MAX, binding, count, event, key, lease, open, outbox, permission, request, run, session,
     spawn_of, spawned,
 };
-use crate::core::effect::{Caps, Fence, Write};
+use crate::core::effect::{ActorFence, SessionLimits, Write};
 use crate::core::event::EventKind;
 use crate::core::rows::{
-    BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, RunRow, SessionRow,
+    BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, RunRow, SessionRow,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::store::{SpawnTx, Store, StoreError};
 use acp_shared::ids::IdempotencyKey;
 
-fn caps(sessions_max: u64) -> Caps {
-    Caps { sessions_max, account: None }
+fn caps(sessions_max: u64) -> SessionLimits {
+    SessionLimits { sessions_max, account: None }
 }
 
 fn numbering(result: Result<(), StoreError>) -> (u64, u64) {
@@ -39,14 +39,14 @@ fn constraint(result: Result<(), StoreError>) -> String {
     }
 }
 
-async fn claimed(store: &Store, name: &str) -> (SessionRow, Fence) {
+async fn claimed(store: &Store, name: &str) -> (SessionRow, ActorFence) {
     let row = spawned(store, name).await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     (row, fence)
 }
 
 #[tokio::test]
-async fn b15_a_superseded_actor_cannot_write() {
+async fn a_superseded_actor_cannot_write() {
     let (_dir, store) = open();
     let (row, old) = claimed(&store, "s").await;
     let (_, new) = store.claim(row.session_key.clone()).await.unwrap();
@@ -59,7 +59,7 @@ async fn b15_a_superseded_actor_cannot_write() {
 #[tokio::test]
 async fn nobody_writes_to_a_session_that_is_not_there() {
     let (_dir, store) = open();
-    let fence = Fence { session_key: key("none"), epoch: 0 };
+    let fence = ActorFence { session_key: key("none"), epoch: 0 };
     assert!(matches!(store.commit(fence, vec![]).await, Err(StoreError::NoSession { .. })));
     assert!(matches!(store.claim(key("none")).await, Err(StoreError::NoSession { .. })));
     assert_eq!(store.session(key("none")).await.unwrap(), None);
@@ -108,13 +108,13 @@ async fn rows_of_another_session_are_refused() {
     let rows = vec![Write::Run(Box::new(foreign_run.clone())), Write::NewLease(Box::new(foreign.clone()))];
     store.commit(other_fence, rows).await.unwrap();
     let lease_id = foreign.lease_id;
-    let usage = LeaseUse::Ended;
+    let usage = LeaseStatus::Ended;
     for write in [
         Write::Session(Box::new(other.clone())),
         Write::Run(Box::new(foreign_run.clone())),
         Write::Run(Box::new(RunRow { session_key: mine.session_key.clone(), ..foreign_run.clone() })),
         event(1, Some((foreign_run.run_id, 1))),
-        Write::LeaseUse { lease_id, usage },
+        Write::LeaseStatus { lease_id, usage },
         Write::LeaseProgress { lease_id, stdout_offset: 1, next_stdin_seq: 1, link_state: None },
         Write::Tail { lease_id, offset: 0, bytes: vec![1] },
         Write::TailClear { lease_id },
@@ -185,7 +185,7 @@ async fn a_closed_session_has_no_bindings_and_stays_closed() {
 }
 
 #[tokio::test]
-async fn b06_spawn_is_all_or_nothing() {
+async fn spawn_is_all_or_nothing() {
     let (_dir, store) = open();
     let row = session("first");
     let asked = IdempotencyKey::mint();
@@ -249,7 +249,7 @@ async fn dead_sessions_take_no_place() {
     let held = lease(&row.session_key);
     store.commit(fence.clone(), vec![Write::NewLease(Box::new(held.clone()))]).await.unwrap();
     assert!(matches!(fits("three", 2).await, Err(StoreError::LimitReached { .. })), "its process may live");
-    let ended = Write::LeaseUse { lease_id: held.lease_id, usage: LeaseUse::Ended };
+    let ended = Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Ended };
     store.commit(fence.clone(), vec![ended]).await.unwrap();
     fits("three", 2).await.unwrap();
     write(&SessionRow { state: SessionState::Closed, ..row }).await;
@@ -258,7 +258,7 @@ async fn dead_sessions_take_no_place() {
 }
 
 #[tokio::test]
-async fn b07_a_key_has_one_answer_until_it_expires() {
+async fn a_key_has_one_answer_until_it_expires() {
     let (_dir, store) = open();
     let (_, fence) = claimed(&store, "s").await;
     let asked = IdempotencyKey::mint();
@@ -281,7 +281,7 @@ async fn b07_a_key_has_one_answer_until_it_expires() {
 }
 
 #[tokio::test]
-async fn h4_a_permission_is_settled_once_and_only_while_its_agent_lives() {
+async fn a_permission_is_settled_once_and_only_while_its_agent_lives() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let held = lease(&row.session_key);
@@ -298,13 +298,13 @@ async fn h4_a_permission_is_settled_once_and_only_while_its_agent_lives() {
     let settle = |mut row: crate::core::rows::PermissionRow, option: &str| {
         row.state = PermissionState::Answered;
         row.option_id = Some(option.into());
-        row.settled_by = Some(crate::core::rows::Settler::Person("ann".into()));
+        row.resolved_by = Some(crate::core::rows::ResolvedBy::Person("ann".into()));
         Write::Permission(Box::new(row))
     };
     commit(vec![settle(one.clone(), "yes")]).await.unwrap();
     assert!(refused(commit(vec![settle(one.clone(), "no")]).await).contains("settled already"));
     assert!(refused(commit(vec![Write::Permission(Box::new(one))]).await).contains("settled already"));
-    let ended = Write::LeaseUse { lease_id: held.lease_id, usage: LeaseUse::Ended };
+    let ended = Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Ended };
     assert!(refused(commit(vec![ended.clone(), settle(two.clone(), "yes")]).await).contains("gone"));
     commit(vec![ended]).await.unwrap();
     assert!(refused(commit(vec![settle(two.clone(), "yes")]).await).contains("gone"));
@@ -314,7 +314,7 @@ async fn h4_a_permission_is_settled_once_and_only_while_its_agent_lives() {
 }
 
 #[tokio::test]
-async fn h3_an_answered_request_stays_answered() {
+async fn an_answered_request_stays_answered() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let held = lease(&row.session_key);
@@ -326,16 +326,16 @@ async fn h3_an_answered_request_stays_answered() {
 }
 
 #[tokio::test]
-async fn h5_a_session_has_one_agent_lease_at_a_time() {
+async fn a_session_has_one_agent_lease_at_a_time() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let (first, second) = (lease(&row.session_key), lease(&row.session_key));
     let commit = async |writes| store.commit(fence.clone(), writes).await;
     commit(vec![Write::NewLease(Box::new(first.clone()))]).await.unwrap();
     assert!(constraint(commit(vec![Write::NewLease(Box::new(second.clone()))]).await).contains("UNIQUE"));
-    let ended = Write::LeaseUse { lease_id: first.lease_id, usage: LeaseUse::Ended };
+    let ended = Write::LeaseStatus { lease_id: first.lease_id, usage: LeaseStatus::Ended };
     commit(vec![ended, Write::NewLease(Box::new(second.clone()))]).await.unwrap();
-    let alive = Write::LeaseUse { lease_id: first.lease_id, usage: LeaseUse::Open };
+    let alive = Write::LeaseStatus { lease_id: first.lease_id, usage: LeaseStatus::Open };
     assert!(constraint(commit(vec![alive]).await).contains("stays ended"));
     assert_eq!(store.leases_in_use().await.unwrap(), [second]);
 }
@@ -392,7 +392,7 @@ async fn labels_are_unique_among_open_sessions() {
 
 /// A binding that ran out ends with its session's transaction, unless somebody spoke through it meanwhile.
 #[tokio::test]
-async fn d02_activity_during_the_sweep_keeps_a_binding() {
+async fn activity_during_the_sweep_keeps_a_binding() {
     let (_dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
@@ -417,7 +417,7 @@ async fn d02_activity_during_the_sweep_keeps_a_binding() {
 
 /// D8: what the windows depend on is in the database, so that a kill loses none of it.
 #[tokio::test]
-async fn d08_a_touch_survives_a_kill() {
+async fn a_touch_survives_a_kill() {
     let (dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
@@ -427,14 +427,14 @@ async fn d08_a_touch_survives_a_kill() {
     store.commit(fence, vec![Write::TouchBindings { at_ms }]).await.unwrap();
     store.close().await;
     let store = Store::open(dir.path(), crate::store::Durability::Full).unwrap();
-    let subject = store.subject(row.session_key).await.unwrap().unwrap();
+    let subject = store.expiry_subject(row.session_key).await.unwrap().unwrap();
     assert_eq!(subject.bindings[0].last_activity_at_ms, at_ms);
 }
 
 /// Only what some window concerns is looked at: its own, or a configured one.
 #[tokio::test]
-async fn d02_sessions_with_windows_are_found() {
-    use crate::core::ttl::Windows;
+async fn sessions_with_windows_are_found() {
+    use crate::core::ttl::Timeouts;
     let (_dir, store) = open();
     for (name, idle_ms) in [("own", Some(5)), ("off", Some(0)), ("none", None)] {
         let row = SessionRow { state: SessionState::Idle, ..session(name) };
@@ -444,15 +444,15 @@ async fn d02_sessions_with_windows_are_found() {
     }
     let running = SessionRow { state: SessionState::Running, ..session("running") };
     store.spawn_session(spawn_of(running)).await.unwrap();
-    let none = Windows::default();
+    let none = Timeouts::default();
     for (windows, want) in [
         (none, vec!["own"]),
-        (Windows { runtime_ms: 9, ..none }, vec!["own"]),
-        (Windows { binding_idle_ms: 9, ..none }, vec!["none", "off", "own"]),
-        (Windows { session_ms: 9, ..none }, vec!["none", "off", "own"]),
+        (Timeouts { runtime_ms: 9, ..none }, vec!["own"]),
+        (Timeouts { binding_idle_ms: 9, ..none }, vec!["none", "off", "own"]),
+        (Timeouts { session_ms: 9, ..none }, vec!["none", "off", "own"]),
     ] {
         let mut found: Vec<String> = store
-            .mortals(windows)
+            .expiring_sessions(windows)
             .await
             .unwrap()
             .into_iter()

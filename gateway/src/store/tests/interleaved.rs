@@ -2,7 +2,7 @@
 //! nothing for the others.
 
 use super::fixtures::{event, key, run, spawned};
-use crate::core::effect::{Fence, Write};
+use crate::core::effect::{ActorFence, Write};
 use crate::core::rows::RunRow;
 use crate::core::run::RunState;
 use crate::store::{Durability, Store, StoreError, meta};
@@ -51,7 +51,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// What the journal of one session should be.
 struct Model {
-    fence: Fence,
+    fence: ActorFence,
     run: RunRow,
     last: u64,
     run_last: u64,

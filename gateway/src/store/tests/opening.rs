@@ -2,7 +2,7 @@
 
 use super::fixtures::{event, lease, open, run, session, spawn_of};
 use crate::core::effect::Write;
-use crate::core::rows::{LeaseUse, SessionRow};
+use crate::core::rows::{LeaseStatus, SessionRow};
 use crate::core::run::RunState;
 use crate::store::identity::adopt;
 use crate::store::schema::DB_FILE;
@@ -18,7 +18,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn h15_a_second_open_is_refused_while_the_first_lives() {
+async fn a_second_open_is_refused_while_the_first_lives() {
     let (dir, store) = open();
     match Store::open(dir.path(), Durability::Full) {
         Err(error @ StoreError::Locked { .. }) => {
@@ -62,7 +62,7 @@ async fn the_identity_stays_and_the_epoch_counts_starts() {
 }
 
 #[tokio::test]
-async fn h15_a_copy_is_refused_until_it_is_adopted() {
+async fn a_copy_is_refused_until_it_is_adopted() {
     let (dir, store) = open();
     let row = session("s");
     store.spawn_session(spawn_of(row.clone())).await.unwrap();
@@ -99,7 +99,7 @@ async fn h15_a_copy_is_refused_until_it_is_adopted() {
 
     let store = Store::open(dir.path(), Durability::Full).unwrap();
     assert_eq!(store.identity().instance_id, original.instance_id);
-    assert_eq!(store.leases_in_use().await.unwrap()[0].usage, LeaseUse::Intended);
+    assert_eq!(store.leases_in_use().await.unwrap()[0].usage, LeaseStatus::Intended);
     store.close().await;
 }
 

@@ -3,10 +3,10 @@
 use super::fixtures::{
     SESSIONS_MAX, binding, count, event, failure, lease, open, outbox, permission, request, run, session,
 };
-use crate::core::effect::{Snapshot, Write};
+use crate::core::effect::{ActorSnapshot, Write};
 use crate::core::event::{EventKind, EventRow};
-use crate::core::recovery::{Found, Rows};
-use crate::core::rows::{BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, RunRow};
+use crate::core::recovery::{RecoveryCandidate, RecoveryFacts};
+use crate::core::rows::{BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, RunRow};
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::store::{Durability, SpawnTx, Store, bindings};
@@ -26,7 +26,7 @@ async fn claim_returns_exactly_what_was_committed() {
         run: Some(first.clone()),
         events: vec![(EventKind::Prompt, "{\"text\":\"hi\"}".into())],
         idempotency: Some(("spawn".into(), asked.clone(), answer.0.clone(), answer.1.clone())),
-        caps: crate::core::effect::Caps { sessions_max: SESSIONS_MAX, account: None },
+        caps: crate::core::effect::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
     };
     store.spawn_session(spawn).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
@@ -62,7 +62,7 @@ async fn claim_returns_exactly_what_was_committed() {
         Write::Run(Box::new(waiting.clone())),
         Write::Run(Box::new(done.clone())),
         Write::NewLease(Box::new(held.clone())),
-        Write::LeaseUse { lease_id: held.lease_id, usage: LeaseUse::Open },
+        Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Open },
         Write::Tail { lease_id: held.lease_id, offset: 70, bytes: b"half a ".to_vec() },
         Write::Tail { lease_id: held.lease_id, offset: 77, bytes: vec![0, 255, 10] },
         event(3, None),
@@ -81,11 +81,11 @@ async fn claim_returns_exactly_what_was_committed() {
     });
     store.commit(fence, writes).await.unwrap();
 
-    held.usage = LeaseUse::Open;
+    held.usage = LeaseStatus::Open;
     held.stdout_offset = 80;
     held.next_stdin_seq = 4;
     held.link_state = "{\"s\":2}".into();
-    let want = Snapshot {
+    let want = ActorSnapshot {
         session: row.clone(),
         lease: Some(held.clone()),
         tail: vec![(70, b"half a ".to_vec()), (77, vec![0, 255, 10])],
@@ -106,15 +106,18 @@ async fn claim_returns_exactly_what_was_committed() {
     assert_eq!(store.run(done.run_id).await.unwrap(), Some(done));
     assert_eq!(store.pending_permissions(row.session_key.clone()).await.unwrap(), [pending]);
     assert_eq!(store.leases_in_use().await.unwrap(), [held.clone()]);
-    let rows = Rows {
+    let rows = RecoveryFacts {
         state: row.state,
         lease: Some(held.usage),
         running: true,
         queued: waiting_prompt,
         steers: !waiting_prompt,
     };
-    let found =
-        Found { session_key: row.session_key.clone(), rows, last_activity_at_ms: row.last_activity_at_ms };
+    let found = RecoveryCandidate {
+        session_key: row.session_key.clone(),
+        rows,
+        last_activity_at_ms: row.last_activity_at_ms,
+    };
     assert_eq!(store.found_sessions().await.unwrap(), [found]);
     assert_eq!(store.remembered("spawn".into(), asked).await.unwrap(), Some(answer));
     let key = row.session_key.clone();

@@ -7,7 +7,7 @@ use crate::store::backup::backup;
 use crate::store::inbox::{self, Inbound};
 use crate::store::restore::{finish, restore};
 use crate::store::schema::DB_FILE;
-use crate::store::{Durability, Health, SpawnTx, Store, StoreError, check, runs, salvage};
+use crate::store::{Durability, SpawnTx, Store, StoreError, StoreHealth, check, runs, salvage};
 use acp_shared::codes::Code;
 use rusqlite::Connection;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -74,7 +74,7 @@ async fn a_damaged_file_is_refused_with_the_way_out_and_left_as_it_is() {
             other => panic!("{name}: {other:?}"),
         }
         assert_eq!(std::fs::read(&path).unwrap(), before, "{name}: nothing was changed");
-        let report = check::look(dir.path(), true);
+        let report = check::check_database(dir.path(), true);
         assert!(!report.is_ok_and(|report| report.ok), "{name}: the check finds it too");
         let to = dir.path().join("copy");
         assert!(backup(dir.path(), &to, false, &mut still).is_err(), "{name}: damage is no backup");
@@ -90,7 +90,7 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
         store.spawn_session(spawn_of(row)).await.unwrap();
     }
     store.close().await;
-    let whole = salvage::look(dir.path()).unwrap();
+    let whole = salvage::salvage(dir.path()).unwrap();
     assert_eq!((whole.sessions.len(), whole.unread.len()), (400, 0));
     let keys: Vec<&str> = whole.sessions.iter().map(|saved| saved.session_key.as_str()).collect();
     assert!(keys.is_sorted(), "in the order they were made");
@@ -105,7 +105,7 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
     file.write_all_at(&[0xee; 4096], at * 4096).unwrap();
     assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })));
     let before = std::fs::read(&path).unwrap();
-    let left = salvage::look(dir.path()).unwrap();
+    let left = salvage::salvage(dir.path()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), before, "it only reads");
     assert_eq!(left.unread.len(), 1, "{:?}", left.unread);
     assert!(left.unread[0].contains("acp_sessions"), "{:?}", left.unread);
@@ -116,10 +116,10 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
     assert!(has("s000") && has("s399") && !has("s200"), "both sides of the hole");
     // Nothing at all can be read.
     std::fs::write(&path, vec![7; 8192]).unwrap();
-    let nothing = salvage::look(dir.path()).unwrap();
+    let nothing = salvage::salvage(dir.path()).unwrap();
     assert_eq!((nothing.sessions.len(), nothing.unread.len()), (0, 1), "{nothing:?}");
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(salvage::look(dir.path()), Err(StoreError::File { .. })));
+    assert!(matches!(salvage::salvage(dir.path()), Err(StoreError::File { .. })));
 }
 
 #[tokio::test]
@@ -149,8 +149,8 @@ async fn damage_that_a_write_meets_ends_all_writes_until_a_restart_and_no_reads(
     let met = touch("UPDATE acp_sessions SET updated_at = 0").await;
     assert!(matches!(met, Err(StoreError::Damaged { .. })), "{met:?}");
     let mut health = store.health();
-    assert_eq!(*health.borrow_and_update(), Health::Damaged);
-    let well = health.wait_for(|health| *health == Health::Well);
+    assert_eq!(*health.borrow_and_update(), StoreHealth::Damaged);
+    let well = health.wait_for(|health| *health == StoreHealth::Well);
     let well = tokio::time::timeout(Duration::from_secs(1), well).await;
     assert!(well.is_err(), "it does not heal by itself");
     let refused = touch(elsewhere).await;
@@ -173,11 +173,11 @@ async fn a_list_of_what_can_be_read_refuses_what_is_newer_and_names_conversation
     let binding = binding(&row.session_key, "thread", BindingStatus::Active);
     store.spawn_session(SpawnTx { binding: Some(binding), ..spawn_of(row) }).await.unwrap();
     store.close().await;
-    let found = salvage::look(dir.path()).unwrap();
+    let found = salvage::salvage(dir.path()).unwrap();
     assert!(found.sessions[0].bound[0].ends_with(" thread"), "{found:?}");
     let path = dir.path().join(DB_FILE);
     raw(&path).pragma_update(None, "user_version", 99).unwrap();
-    assert!(matches!(salvage::look(dir.path()), Err(StoreError::Newer { found: 99, .. })));
+    assert!(matches!(salvage::salvage(dir.path()), Err(StoreError::Newer { found: 99, .. })));
 }
 
 #[tokio::test]
@@ -227,10 +227,10 @@ async fn what_goes_to_a_file_that_was_taken_away_is_not_acknowledged() {
         let lost = store.write("lost", |tx| crate::store::meta::set(tx, "a", "2")).await;
         assert!(matches!(lost, Err(StoreError::Gone { .. })), "{name}: {lost:?}");
         let mut health = store.health();
-        assert_eq!(*health.borrow_and_update(), Health::Gone);
+        assert_eq!(*health.borrow_and_update(), StoreHealth::Gone);
         std::fs::rename(&aside, &path).unwrap();
         // Without any traffic.
-        health.wait_for(|health| *health == Health::Well).await.unwrap();
+        health.wait_for(|health| *health == StoreHealth::Well).await.unwrap();
         let kept = store.read("kept", |db| crate::store::meta::get(db, "a")).await.unwrap();
         assert_eq!(kept.as_deref(), Some("1"), "{name}");
         store.write("after", |tx| crate::store::meta::set(tx, "a", "3")).await.unwrap();
@@ -255,12 +255,12 @@ async fn a_full_database_takes_nothing_on_and_goes_on_when_there_is_room() {
     let lost = store.write("big", move |tx| crate::store::meta::set(tx, "big", &big)).await;
     assert!(matches!(lost, Err(StoreError::Full)), "{lost:?}");
     let mut health = store.health();
-    assert_eq!(*health.borrow_and_update(), Health::Full);
+    assert_eq!(*health.borrow_and_update(), StoreHealth::Full);
     let counts = store.counts();
     assert_eq!((counts.groups_lost, counts.rolled_back), (1, 1), "store_groups_lost and store_rollbacks");
     assert_eq!(store.read("big", |db| crate::store::meta::get(db, "big")).await.unwrap(), None);
     pages(1 << 30).await;
-    health.wait_for(|health| *health == Health::Well).await.unwrap();
+    health.wait_for(|health| *health == StoreHealth::Well).await.unwrap();
     store.close().await;
 }
 
@@ -337,10 +337,10 @@ async fn a_restored_database_does_nothing_a_second_time() {
     assert_eq!((list.len(), state, code), (1, RunState::Failed, Code::Uncertain));
     let waiting = row.session_key.clone();
     assert_eq!(store.read("waiting", move |db| runs::unfinished(db, &waiting)).await.unwrap(), []);
-    let inbox = store.read("inbox", |db| inbox::unsettled(db, 9)).await.unwrap();
+    let inbox = store.read("inbox", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
     assert!(inbox[0].outcome.is_some(), "the person is told, and nothing is done");
     store.close().await;
-    assert!(check::look(dir.path(), false).unwrap().ok);
+    assert!(check::check_database(dir.path(), false).unwrap().ok);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Claim of a session by an actor.
 
-use crate::core::effect::{Fence, Snapshot};
+use crate::core::effect::{ActorFence, ActorSnapshot};
 use crate::store::error::StoreError;
 use crate::store::{Store, leases, outbox, permissions, requests, runs, sessions};
 use acp_shared::ids::SessionKey;
@@ -11,7 +11,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSession`]; as [`Store::write`].
-    pub(crate) async fn claim(&self, key: SessionKey) -> Result<(Snapshot, Fence), StoreError> {
+    pub(crate) async fn claim(&self, key: SessionKey) -> Result<(ActorSnapshot, ActorFence), StoreError> {
         self.claim_after(key, None).await
     }
 
@@ -19,7 +19,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Superseded`]; as [`Store::claim`].
-    pub(crate) async fn claim_again(&self, fence: Fence) -> Result<(Snapshot, Fence), StoreError> {
+    pub(crate) async fn reclaim(&self, fence: ActorFence) -> Result<(ActorSnapshot, ActorFence), StoreError> {
         self.claim_after(fence.session_key, Some(fence.epoch)).await
     }
 
@@ -27,7 +27,7 @@ impl Store {
         &self,
         key: SessionKey,
         before: Option<u64>,
-    ) -> Result<(Snapshot, Fence), StoreError> {
+    ) -> Result<(ActorSnapshot, ActorFence), StoreError> {
         self.write("claim", move |tx| {
             if let Some(before) = before
                 && sessions::marks(tx, &key)?.0 != before
@@ -37,7 +37,7 @@ impl Store {
             let epoch = sessions::next_epoch(tx, &key)?;
             let session =
                 sessions::get(tx, &key)?.ok_or_else(|| StoreError::NoSession { session_key: key.clone() })?;
-            let mut snapshot = Snapshot {
+            let mut snapshot = ActorSnapshot {
                 lease: None,
                 tail: Vec::new(),
                 runs: runs::unfinished(tx, &key)?,
@@ -53,7 +53,7 @@ impl Store {
                 snapshot.requests = requests::unanswered(tx, lease_id)?;
                 snapshot.permissions = permissions::pending_of_lease(tx, lease_id)?;
             }
-            Ok((snapshot, Fence { session_key: key, epoch }))
+            Ok((snapshot, ActorFence { session_key: key, epoch }))
         })
         .await
     }

@@ -1,8 +1,8 @@
 //! Commits the decisions of an actor.
 
-use crate::core::effect::{Fence, Write};
+use crate::core::effect::{ActorFence, Write};
 use crate::core::event::EventKind;
-use crate::core::rows::{BindingStatus, LeaseUse, PermissionRow, PermissionState, SessionRow};
+use crate::core::rows::{BindingStatus, LeaseStatus, PermissionRow, PermissionState, SessionRow};
 use crate::core::session::SessionState;
 use crate::store::error::StoreError;
 use crate::store::{
@@ -19,7 +19,7 @@ impl Store {
     /// [`StoreError::Superseded`] if the fence is not the newest; [`StoreError::Numbering`] if a number does
     /// not follow the last one; [`StoreError::LimitReached`]; [`StoreError::KeyTaken`];
     /// [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
-    pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<(), StoreError> {
+    pub(crate) async fn commit(&self, fence: ActorFence, writes: Vec<Write>) -> Result<(), StoreError> {
         let bytes = writes.iter().map(weight).sum();
         self.write_sized("commit", bytes, move |tx| {
             let (epoch, last) = sessions::marks(tx, &fence.session_key)?;
@@ -29,7 +29,7 @@ impl Store {
             // A session at rest counts for the caps only from this transaction on.
             if let Some(caps) =
                 writes.iter().find_map(|write| if let Write::Wake(caps) = write { Some(caps) } else { None })
-                && sessions::rest(tx, &fence.session_key)?.is_some_and(|rest| rest.asleep)
+                && sessions::session_usage(tx, &fence.session_key)?.is_some_and(|rest| rest.is_idle)
             {
                 sessions::check_caps(tx, caps)?;
             }
@@ -47,12 +47,12 @@ fn weight(write: &Write) -> usize {
         Write::Outbox(row) => row.bytes.len(),
         Write::Run(row) => row.text.len() + row.files.as_ref().map_or(0, |files| files.len()),
         Write::Reword { text, .. } => text.len(),
-        Write::Request(row) => row.ask.params.len() * 2,
-        Write::Permission(row) => row.ask.params.len(),
+        Write::Request(row) => row.request.params.len() * 2,
+        Write::Permission(row) => row.request.params.len(),
         Write::LeaseProgress { link_state, .. } => link_state.as_ref().map_or(0, String::len),
         Write::Session(_)
         | Write::NewLease(_)
-        | Write::LeaseUse { .. }
+        | Write::LeaseStatus { .. }
         | Write::LeaseBroken { .. }
         | Write::TailClear { .. }
         | Write::Written { .. }
@@ -74,12 +74,13 @@ pub(crate) fn apply(
     last: u64,
     writes: &[Write],
 ) -> Result<(), StoreError> {
-    let mut batch = Batch { tx, session, now_ms: now_ms(), leases: HashMap::new() };
+    let mut batch = BatchWriter { tx, session, now_ms: now_ms(), leases: HashMap::new() };
     for write in writes {
         batch.row(write)?;
     }
     let now_ms = batch.now_ms;
-    let mut journal = Journal { tx, session, now_ms, rows: None, first: last, last, runs: HashMap::new() };
+    let mut journal =
+        JournalWriter { tx, session, now_ms, rows: None, first: last, last, runs: HashMap::new() };
     for write in writes {
         if let Write::Event { session_seq, run, kind, payload } = write {
             journal.append(*session_seq, *run, *kind, payload)?;
@@ -123,14 +124,14 @@ pub(super) fn check_session(tx: &Tx<'_>, row: &SessionRow) -> Result<(), StoreEr
     Ok(())
 }
 
-struct Batch<'a> {
+struct BatchWriter<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
     now_ms: u64,
-    leases: HashMap<LeaseId, LeaseUse>,
+    leases: HashMap<LeaseId, LeaseStatus>,
 }
 
-impl Batch<'_> {
+impl BatchWriter<'_> {
     fn row(&mut self, write: &Write) -> Result<(), StoreError> {
         let tx = self.tx;
         match write {
@@ -157,7 +158,7 @@ impl Batch<'_> {
                 *next_stdin_seq,
                 link_state.as_deref(),
             ),
-            Write::LeaseUse { lease_id, usage } => {
+            Write::LeaseStatus { lease_id, usage } => {
                 self.lease(*lease_id)?;
                 self.leases.insert(*lease_id, *usage);
                 leases::set_usage(tx, *lease_id, *usage)
@@ -204,14 +205,14 @@ impl Batch<'_> {
     fn permission(&mut self, row: &PermissionRow) -> Result<(), StoreError> {
         self.own(&row.session_key)?;
         let usage = self.lease(row.lease_id)?;
-        if row.state == PermissionState::Answered && usage == LeaseUse::Ended {
+        if row.state == PermissionState::Answered && usage == LeaseStatus::Ended {
             return Err(StoreError::Refused("the agent that asked for the permission is gone"));
         }
         permissions::put(self.tx, row)
     }
 
     /// State of a lease of this session.
-    fn lease(&mut self, lease_id: LeaseId) -> Result<LeaseUse, StoreError> {
+    fn lease(&mut self, lease_id: LeaseId) -> Result<LeaseStatus, StoreError> {
         if let Some(usage) = self.leases.get(&lease_id) {
             return Ok(*usage);
         }
@@ -223,7 +224,7 @@ impl Batch<'_> {
 }
 
 /// Sequence numbers of a session's journal and runs, advanced with each event.
-struct Journal<'a> {
+struct JournalWriter<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
     now_ms: u64,
@@ -234,7 +235,7 @@ struct Journal<'a> {
     runs: HashMap<RunId, (u64, u64)>,
 }
 
-impl Journal<'_> {
+impl JournalWriter<'_> {
     fn append(
         &mut self,
         session_seq: u64,

@@ -1,6 +1,6 @@
 //! Creation of a session together with its binding, first run and first events.
 
-use crate::core::effect::{Caps, Write};
+use crate::core::effect::{SessionLimits, Write};
 use crate::core::event::EventKind;
 use crate::core::rows::{BindingRow, RunRow, SessionRow};
 use crate::store::error::StoreError;
@@ -22,7 +22,7 @@ pub(crate) struct SpawnTx {
     /// Result to store for idempotency: scope, key, fingerprint, result.
     pub(crate) idempotency: Option<(String, IdempotencyKey, String, String)>,
     /// Limits on sessions in use.
-    pub(crate) caps: Caps,
+    pub(crate) caps: SessionLimits,
 }
 
 impl Store {

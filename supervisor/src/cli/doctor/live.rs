@@ -15,13 +15,13 @@ const SWEEP_LATE_MS: u64 = 10 * 60 * 1_000;
 
 /// State reported by a running supervisor.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct LiveState {
     pub(super) status: Status,
     leases: Vec<LeaseInfo>,
 }
 
 /// Connects to the supervisor. Returns the check and, if it answered, its state.
-pub(super) async fn service(address: &Address) -> (Check, Option<Seen>) {
+pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
     let socket = &address.socket;
     let shown = socket.display();
     let meta = match std::fs::symlink_metadata(socket) {
@@ -55,8 +55,8 @@ pub(super) async fn service(address: &Address) -> (Check, Option<Seen>) {
     let asked = async {
         let mut client = client(address).await?;
         let status = status::ask(&mut client).await?;
-        let leases = leases::all(&mut client, false).await?;
-        Ok::<_, CliError>(Seen { status, leases })
+        let leases = leases::list_all(&mut client, false).await?;
+        Ok::<_, CliError>(LiveState { status, leases })
     };
     match asked.await {
         Ok(seen) => (answered(&seen.status, mode, meta.uid()), Some(seen)),
@@ -112,7 +112,7 @@ fn answered(status: &Status, mode: u32, uid: u32) -> Check {
 }
 
 /// Checks lost leases, survivors, the last sweep, and warnings.
-pub(super) fn leases(seen: &Seen) -> Vec<Check> {
+pub(super) fn leases(seen: &LiveState) -> Vec<Check> {
     let of = |state: LeaseState| seen.leases.iter().filter(move |l| l.state == state);
     let lost = of(LeaseState::Lost).count();
     let mut checks = vec![if lost == 0 {

@@ -7,8 +7,8 @@ mod place;
 mod rungs;
 
 use super::output::Output;
-use super::table::{Cell, Column, Look, Tone, render};
-use super::{CliError, Global, text};
+use super::table::{Cell, Column, TableFormat, Tone, render};
+use super::{CliError, GlobalArgs, text};
 use crate::cli::error::FAILED;
 use clap::Args;
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub(super) struct DoctorArgs {
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum CheckStatus {
     Ok,
     /// Works with reduced coverage, or needs attention.
     Warn,
@@ -41,7 +41,7 @@ enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Check {
     name: &'static str,
-    verdict: Verdict,
+    verdict: CheckStatus,
     /// Finding.
     found: String,
     /// Meaning of the finding.
@@ -52,7 +52,7 @@ struct Check {
 
 impl Check {
     fn ok(name: &'static str, found: impl Into<String>, means: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Ok, found: found.into(), means: means.into(), next: String::new() }
+        Self { name, verdict: CheckStatus::Ok, found: found.into(), means: means.into(), next: String::new() }
     }
 
     fn warn(
@@ -61,7 +61,7 @@ impl Check {
         means: impl Into<String>,
         next: impl Into<String>,
     ) -> Self {
-        Self { verdict: Verdict::Warn, next: next.into(), ..Self::ok(name, found, means) }
+        Self { verdict: CheckStatus::Warn, next: next.into(), ..Self::ok(name, found, means) }
     }
 
     fn fail(
@@ -70,11 +70,11 @@ impl Check {
         means: impl Into<String>,
         next: impl Into<String>,
     ) -> Self {
-        Self { verdict: Verdict::Fail, next: next.into(), ..Self::ok(name, found, means) }
+        Self { verdict: CheckStatus::Fail, next: next.into(), ..Self::ok(name, found, means) }
     }
 }
 
-pub(super) async fn run(global: &Global, args: &DoctorArgs, out: &mut Output) -> Result<(), CliError> {
+pub(super) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Output) -> Result<(), CliError> {
     let state_dir = global.state_dir()?;
     let config = crate::config::Config::load(args.config.as_deref());
     let mut checks = vec![place::configuration(args.config.as_deref(), &config)];
@@ -86,8 +86,8 @@ pub(super) async fn run(global: &Global, args: &DoctorArgs, out: &mut Output) ->
     let wrapper = args.wrapper.clone().unwrap_or_else(crate::app::default_wrapper);
     checks.extend(place::wrapper(&wrapper, &config, &state_dir));
     let ladder = match &seen {
-        Some(seen) => Ok(rungs::Ladder::told(&seen.status)),
-        None => rungs::Ladder::tried(&config, &wrapper),
+        Some(seen) => Ok(rungs::ContainmentLevels::from_status(&seen.status)),
+        None => rungs::ContainmentLevels::probe(&config, &wrapper),
     };
     match &ladder {
         Ok(ladder) => checks.extend(ladder.checks(&config)),
@@ -98,28 +98,28 @@ pub(super) async fn run(global: &Global, args: &DoctorArgs, out: &mut Output) ->
     checks.push(machine::systemd(seen.as_ref().map(|seen| seen.status.pid)));
     checks.extend(seen.iter().flat_map(live::leases));
     checks.push(machine::isolation());
-    let worst = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+    let worst = checks.iter().map(|check| check.verdict).max().unwrap_or(CheckStatus::Ok);
     if out.is_json() {
         let reports = ladder.map(|ladder| ladder.reports).unwrap_or_default();
         out.data("doctor", &serde_json::json!({ "verdict": worst, "checks": checks, "ladder": reports }))?;
     } else {
         out.line(&text(&checks, args.verbose, out.look()))?;
     }
-    if worst == Verdict::Fail { Err(CliError::Ended(FAILED)) } else { Ok(()) }
+    if worst == CheckStatus::Fail { Err(CliError::Ended(FAILED)) } else { Ok(()) }
 }
 
 /// Formats the checks for people: one line for each, with meaning and next step for those that did not pass.
-fn text(checks: &[Check], verbose: bool, look: Look) -> String {
-    let columns = [Column::new(""), Column::new(""), Column::new("").least(20)];
+fn text(checks: &[Check], verbose: bool, look: TableFormat) -> String {
+    let columns = [Column::new(""), Column::new(""), Column::new("").min_width(20)];
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for check in checks {
         let (mark, tone) = match check.verdict {
-            Verdict::Ok => ("ok", Tone::Good),
-            Verdict::Warn => ("warn", Tone::Warn),
-            Verdict::Fail => ("FAIL", Tone::Bad),
+            CheckStatus::Ok => ("ok", Tone::Good),
+            CheckStatus::Warn => ("warn", Tone::Warn),
+            CheckStatus::Fail => ("FAIL", Tone::Bad),
         };
         rows.push(vec![Cell::new(mark).tone(tone), check.name.into(), Cell::new(&check.found)]);
-        let more = verbose || check.verdict != Verdict::Ok;
+        let more = verbose || check.verdict != CheckStatus::Ok;
         for (label, words) in [("it means", &check.means), ("do", &check.next)] {
             if more && !words.is_empty() {
                 for (n, line) in
@@ -138,11 +138,11 @@ fn text(checks: &[Check], verbose: bool, look: Look) -> String {
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     format!(
         "{}\n\n{}: {} ok, {} to know, {} failed",
-        render(&columns, &rows, Look { headers: false, ..look }),
+        render(&columns, &rows, TableFormat { headers: false, ..look }),
         text::count(checks.len(), "check"),
-        count(Verdict::Ok),
-        count(Verdict::Warn),
-        count(Verdict::Fail),
+        count(CheckStatus::Ok),
+        count(CheckStatus::Warn),
+        count(CheckStatus::Fail),
     )
 }
 
@@ -172,7 +172,7 @@ mod tests {
             Check::warn("lost leases", "2", "nobody knows \u{1b}[2J", "look at them"),
             Check::fail("wrapper", "none", "nothing can be started", "install it"),
         ];
-        let look = Look { width: Some(100), headers: true, colour: false };
+        let look = TableFormat { width: Some(100), headers: true, colour: false };
         assert_eq!(
             text(&checks, false, look).lines().collect::<Vec<_>>(),
             [

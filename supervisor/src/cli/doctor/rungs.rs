@@ -2,8 +2,8 @@
 //! missing. The texts and the choice come from [`crate::core::ladder`].
 
 use super::Check;
-use crate::config::{Config, RungWish};
-use crate::core::ladder::{RungReport, choose, explain, explain_told};
+use crate::config::{Config, ContainmentSetting};
+use crate::core::ladder::{ContainmentReport, report_from_status, report_levels, select_level};
 use crate::ground;
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use acp_shared::protocol::Status;
@@ -11,9 +11,9 @@ use std::path::Path;
 
 /// Containment levels on this machine.
 #[derive(Debug)]
-pub(super) struct Ladder {
+pub(super) struct ContainmentLevels {
     /// Reports on the levels, best one first.
-    pub(super) reports: Vec<RungReport>,
+    pub(super) reports: Vec<ContainmentReport>,
     /// Kernel features, by name.
     abilities: Vec<(String, bool)>,
     /// True for the levels of a running supervisor; false for those of one that would be started from here.
@@ -25,11 +25,11 @@ pub(super) struct Ladder {
     unlimited: Vec<String>,
 }
 
-impl Ladder {
+impl ContainmentLevels {
     /// Creates the report from the status of a running supervisor.
-    pub(super) fn told(status: &Status) -> Self {
+    pub(super) fn from_status(status: &Status) -> Self {
         Self {
-            reports: explain_told(&status.rung, &status.rungs_missing),
+            reports: report_from_status(&status.rung, &status.rungs_missing),
             abilities: status.abilities.clone(),
             in_use: true,
             refused: None,
@@ -39,27 +39,27 @@ impl Ladder {
 
     /// Probes the levels for a supervisor that would be started from here. Uses a temporary directory, so
     /// that a running supervisor is not affected.
-    pub(super) fn tried(config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
+    pub(super) fn probe(config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
         let dir = std::env::temp_dir().join(format!("acp-doctor-{}", acp_shared::ids::LeaseId::mint()));
-        let tried = Self::tried_in(&dir, config, wrapper);
+        let tried = Self::probe_in(&dir, config, wrapper);
         drop(std::fs::remove_dir_all(&dir));
         tried
     }
 
-    fn tried_in(dir: &Path, config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
+    fn probe_in(dir: &Path, config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
         private_dir(dir).map_err(|source| LaunchDirError::Prepare { path: dir.to_owned(), source })?;
         let wrappers = WrapperRoot::prepare(dir, wrapper)?;
         let (sys, abilities, subtree) = ground::probe(config, dir, &wrappers)?;
         if let Some(tree) = sys.groups() {
-            tree.give_back(&subtree);
+            tree.remove_subtree(&subtree);
         }
-        let chosen = choose(&abilities, config.rung);
+        let chosen = select_level(&abilities, config.rung);
         let unlimited = |rung| ground::limits_without_effect(&sys, (rung, &subtree), &abilities, config);
         let mut named = abilities.named();
         // Becoming a subreaper is not probed here.
         named.retain(|(name, _)| name != "subreaper");
         Ok(Self {
-            reports: explain(&abilities, config),
+            reports: report_levels(&abilities, config),
             abilities: named,
             in_use: false,
             unlimited: chosen.map(unlimited).unwrap_or_default(),
@@ -112,10 +112,10 @@ impl Ladder {
     /// Warns if the running supervisor was started with another configured level.
     fn configured(&self, config: &Config) -> Option<Check> {
         let asked = match config.rung {
-            RungWish::R1 => "R1",
-            RungWish::R2 => "R2",
-            RungWish::R3 => "R3",
-            RungWish::Auto => return None,
+            ContainmentSetting::R1 => "R1",
+            ContainmentSetting::R2 => "R2",
+            ContainmentSetting::R3 => "R3",
+            ContainmentSetting::Auto => return None,
         };
         let chosen = self.reports.iter().any(|report| report.chosen && report.rung == asked);
         (self.in_use && !chosen).then(|| {
@@ -166,13 +166,13 @@ pub(super) fn not_tried(error: &LaunchDirError) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict::{Fail, Ok, Warn};
+    use super::super::CheckStatus::{Fail, Ok, Warn};
     use super::*;
-    use crate::core::ladder::{Abilities, Groups, Rung, out_of_reach};
+    use crate::core::ladder::{CgroupSupport, ContainmentLevel, KernelFeatures, unavailable_levels};
 
-    fn told(rung: &str, abilities: &Abilities) -> Ladder {
-        Ladder {
-            reports: explain_told(rung, &out_of_reach(abilities)),
+    fn told(rung: &str, abilities: &KernelFeatures) -> ContainmentLevels {
+        ContainmentLevels {
+            reports: report_from_status(rung, &unavailable_levels(abilities)),
             abilities: abilities.named(),
             in_use: true,
             refused: None,
@@ -180,21 +180,21 @@ mod tests {
         }
     }
 
-    const SOME: Abilities = Abilities {
+    const SOME: KernelFeatures = KernelFeatures {
         pidfd: true,
         signals: true,
         proc_list: true,
-        groups: Groups::NotDelegated,
-        ..Abilities::NONE
+        groups: CgroupSupport::NotDelegated,
+        ..KernelFeatures::NONE
     };
 
     #[test]
-    fn h23_the_rung_says_what_it_misses_and_what_stays_open() {
+    fn the_rung_says_what_it_misses_and_what_stays_open() {
         let config = Config::default();
         for (rung, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {
             let check = told(rung, &SOME).checks(&config).remove(0);
             assert_eq!((check.name, check.verdict), ("rung", want), "{rung}");
-            for known in Rung::ALL.into_iter().filter(|known| known.as_str() == rung) {
+            for known in ContainmentLevel::ALL.into_iter().filter(|known| known.as_str() == rung) {
                 assert!(check.means.contains(known.misses()), "{check:?}");
                 assert!(known.residue().iter().all(|window| check.means.contains(window)), "{check:?}");
             }
@@ -208,16 +208,16 @@ mod tests {
         };
         assert_eq!(names("R2"), ["rung", "R1", "abilities"]);
         assert_eq!(names("R1"), ["rung", "abilities"], "what is worse is not missed");
-        assert_eq!(told("R2", &SOME).checks(&Config::default())[1].next, Groups::NotDelegated.why());
+        assert_eq!(told("R2", &SOME).checks(&Config::default())[1].next, CgroupSupport::NotDelegated.why());
     }
 
     #[test]
     fn the_configured_rung_is_held_against_the_one_in_use() {
-        let config = Config { rung: RungWish::R1, ..Config::default() };
+        let config = Config { rung: ContainmentSetting::R1, ..Config::default() };
         let check = &told("R2", &SOME).checks(&config)[1];
         assert_eq!((check.name, check.verdict), ("configured rung", Warn));
         assert!(told("R1", &SOME).checks(&config).iter().all(|check| check.name != "configured rung"));
-        let refused = Ladder { in_use: false, refused: Some("no".into()), ..told("", &SOME) };
+        let refused = ContainmentLevels { in_use: false, refused: Some("no".into()), ..told("", &SOME) };
         let checks = refused.checks(&config);
         assert_eq!((checks[0].verdict, checks[0].found.as_str(), checks.len()), (Fail, "no", 2));
     }

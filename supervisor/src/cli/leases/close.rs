@@ -1,7 +1,7 @@
 //! `leases close`: ends leases with grace periods, requested by an admin. The gateway is notified as for any
 //! other end.
 
-use super::{all, resolve};
+use super::{list_all, resolve};
 use crate::cli::error::FAILED;
 use crate::cli::{CliError, Output, text};
 use acp_shared::conn::Client;
@@ -12,7 +12,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// Poll interval while waiting for the end.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CloseArgs {
@@ -34,7 +34,7 @@ pub(in crate::cli) struct CloseArgs {
 }
 
 pub(super) async fn run(client: &mut Client, args: &CloseArgs, out: &mut Output) -> Result<(), CliError> {
-    let leases = all(client, false).await?;
+    let leases = list_all(client, false).await?;
     let mut ids = Vec::new();
     for id in &args.ids {
         let id = resolve(&leases, id)?;
@@ -43,7 +43,7 @@ pub(super) async fn run(client: &mut Client, args: &CloseArgs, out: &mut Output)
         }
     }
     let closing: Vec<&LeaseInfo> = leases.iter().filter(|lease| ids.contains(&lease.lease_id)).collect();
-    if !args.yes && !agreed(&closing, out)? {
+    if !args.yes && !confirm(&closing, out)? {
         return Err(CliError::Ended(FAILED));
     }
     let me = rustix::process::geteuid().as_raw();
@@ -55,13 +55,13 @@ pub(super) async fn run(client: &mut Client, args: &CloseArgs, out: &mut Output)
     let closed = if args.wait {
         wait(client, &ids, Duration::from_millis(args.timeout)).await?
     } else {
-        of(all(client, false).await?, &ids)
+        of(list_all(client, false).await?, &ids)
     };
     report(&closed, out)
 }
 
 /// Asks the user at the terminal to confirm. Fails if there is no terminal.
-fn agreed(leases: &[&LeaseInfo], out: &mut Output) -> Result<bool, CliError> {
+fn confirm(leases: &[&LeaseInfo], out: &mut Output) -> Result<bool, CliError> {
     if !std::io::stdin().is_terminal() || out.is_json() {
         return Err(CliError::usage("nobody can be asked here whether this is meant: add --yes"));
     }
@@ -77,13 +77,13 @@ fn of(leases: Vec<LeaseInfo>, ids: &[LeaseId]) -> Vec<LeaseInfo> {
 async fn wait(client: &mut Client, ids: &[LeaseId], timeout: Duration) -> Result<Vec<LeaseInfo>, CliError> {
     let until = Instant::now() + timeout;
     loop {
-        let leases = of(all(client, false).await?, ids);
+        let leases = of(list_all(client, false).await?, ids);
         let Some(waiting) = leases.iter().find(|lease| !lease.state.is_ended()) else { return Ok(leases) };
         if Instant::now() >= until {
             let why = format!("it is still {} ({})", waiting.state, waiting.state_reason);
             return Err(CliError::NotClosed(waiting.lease_id, why));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 

@@ -1,9 +1,9 @@
 //! Command `leases list`.
 
 use super::select::{Filter, SortKey, sort};
-use super::{all, rows, shorts};
-use crate::cli::table::{Look, render};
-use crate::cli::text::Short;
+use super::{id_abbreviations, list_all, rows};
+use crate::cli::table::{TableFormat, render};
+use crate::cli::text::IdAbbreviation;
 use crate::cli::{CliError, Output, json};
 use acp_shared::conn::Client;
 use acp_shared::protocol::LeaseInfo;
@@ -42,9 +42,9 @@ pub(in crate::cli) struct ListArgs {
 }
 
 pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) -> Result<(), CliError> {
-    let leases = all(client, true).await?;
+    let leases = list_all(client, true).await?;
     let now_ms = crate::context::wall_ms();
-    let (shorts, total) = (shorts(&leases), leases.len());
+    let (shorts, total) = (id_abbreviations(&leases), leases.len());
     let mut shown: Vec<LeaseInfo> =
         leases.into_iter().filter(|lease| args.filter.fits(lease, now_ms)).collect();
     sort(&mut shown, args.sort, args.reverse);
@@ -53,14 +53,14 @@ pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) 
     }
     if shown.is_empty() {
         // Without headers, print nothing: a script could read the message as a lease.
-        return if args.no_headers { Ok(()) } else { Ok(out.line(&none_of(total))?) };
+        return if args.no_headers { Ok(()) } else { Ok(out.line(&empty_message(total))?) };
     }
-    let look = Look { headers: !args.no_headers, ..out.look() };
+    let look = TableFormat { headers: !args.no_headers, ..out.look() };
     Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, shorts, now_ms, look))?)
 }
 
 /// Returns the message for an empty list.
-fn none_of(total: usize) -> String {
+fn empty_message(total: usize) -> String {
     match total {
         0 => "no leases".to_owned(),
         1 => "no lease fits; without filters there is 1".to_owned(),
@@ -68,10 +68,16 @@ fn none_of(total: usize) -> String {
     }
 }
 
-fn table(leases: &[LeaseInfo], wide: bool, shorts: (Short, Short), now_ms: u64, look: Look) -> String {
+fn table(
+    leases: &[LeaseInfo],
+    wide: bool,
+    shorts: (IdAbbreviation, IdAbbreviation),
+    now_ms: u64,
+    look: TableFormat,
+) -> String {
     if wide {
         let rows: Vec<_> = leases.iter().map(|lease| rows::wide(lease, now_ms)).collect();
-        return render(&rows::WIDE, &rows, Look { width: None, ..look });
+        return render(&rows::WIDE, &rows, TableFormat { width: None, ..look });
     }
     let rows: Vec<_> = leases.iter().map(|lease| rows::narrow(lease, shorts, now_ms)).collect();
     render(&rows::NARROW, &rows, look)
@@ -84,8 +90,8 @@ mod tests {
 
     fn at(width: usize, headers: bool) -> String {
         let leases = three();
-        let look = Look { width: Some(width), headers, colour: false };
-        table(&leases, false, shorts(&leases), NOW_MS, look)
+        let look = TableFormat { width: Some(width), headers, colour: false };
+        table(&leases, false, id_abbreviations(&leases), NOW_MS, look)
     }
 
     #[test]
@@ -117,16 +123,16 @@ mod tests {
 
     #[test]
     fn what_the_filters_hide_is_said() {
-        assert_eq!(none_of(0), "no leases");
-        assert_eq!(none_of(1), "no lease fits; without filters there is 1");
-        assert_eq!(none_of(3), "no lease fits; without filters there are 3");
+        assert_eq!(empty_message(0), "no leases");
+        assert_eq!(empty_message(1), "no lease fits; without filters there is 1");
+        assert_eq!(empty_message(3), "no lease fits; without filters there are 3");
     }
 
     #[test]
     fn the_wide_list_cuts_nothing() {
         let leases = three();
-        let look = Look { width: Some(80), headers: true, colour: false };
-        let text = table(&leases, true, shorts(&leases), NOW_MS, look);
+        let look = TableFormat { width: Some(80), headers: true, colour: false };
+        let text = table(&leases, true, id_abbreviations(&leases), NOW_MS, look);
         assert_eq!(
             text.lines().collect::<Vec<_>>(),
             [

@@ -8,7 +8,7 @@ pub(super) mod select;
 pub(super) mod show;
 mod verify;
 
-use super::text::Short;
+use super::text::IdAbbreviation;
 use super::{CliError, Output};
 use acp_shared::conn::Client;
 use acp_shared::ids::LeaseId;
@@ -16,7 +16,7 @@ use acp_shared::protocol::{LeaseInfo, Reply, Request};
 use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum LeasesVerb {
+pub(super) enum LeasesCommand {
     /// List leases, oldest first
     List(list::ListArgs),
     /// Show everything about one lease
@@ -35,20 +35,20 @@ pub(super) enum LeasesVerb {
     Watch(super::watch::WatchArgs),
 }
 
-pub(super) async fn run(client: &mut Client, verb: LeasesVerb, out: &mut Output) -> Result<(), CliError> {
+pub(super) async fn run(client: &mut Client, verb: LeasesCommand, out: &mut Output) -> Result<(), CliError> {
     match verb {
-        LeasesVerb::List(args) => list::run(client, &args, out).await,
-        LeasesVerb::Show { id } => show::run(client, &id, out).await,
-        LeasesVerb::Verify(args) => verify::run(client, &args, out).await,
-        LeasesVerb::Reap(args) => reap::run(client, &args, out).await,
-        LeasesVerb::Close(args) => close::run(client, &args, out).await,
+        LeasesCommand::List(args) => list::run(client, &args, out).await,
+        LeasesCommand::Show { id } => show::run(client, &id, out).await,
+        LeasesCommand::Verify(args) => verify::run(client, &args, out).await,
+        LeasesCommand::Reap(args) => reap::run(client, &args, out).await,
+        LeasesCommand::Close(args) => close::run(client, &args, out).await,
         // Handled before: it opens its own connections.
-        LeasesVerb::Watch(_) => Ok(()),
+        LeasesCommand::Watch(_) => Ok(()),
     }
 }
 
 /// Requests all leases, oldest first. `detail` adds memory and process counts.
-pub(super) async fn all(client: &mut Client, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
+pub(super) async fn list_all(client: &mut Client, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
     match client.call(Request::ListLeases { detail }).await? {
         Reply::Leases(leases) => Ok(leases),
         _ => Err(CliError::OutOfTurn),
@@ -83,10 +83,10 @@ pub(super) fn resolve(leases: &[LeaseInfo], id: &str) -> Result<LeaseId, CliErro
 }
 
 /// Returns the short forms of lease ids and of gateway ids.
-pub(super) fn shorts(leases: &[LeaseInfo]) -> (Short, Short) {
+pub(super) fn id_abbreviations(leases: &[LeaseInfo]) -> (IdAbbreviation, IdAbbreviation) {
     (
-        Short::of(leases.iter().map(|l| l.lease_id.to_string())),
-        Short::of(leases.iter().map(|l| l.gateway_instance_id.to_string())),
+        IdAbbreviation::of(leases.iter().map(|l| l.lease_id.to_string())),
+        IdAbbreviation::of(leases.iter().map(|l| l.gateway_instance_id.to_string())),
     )
 }
 

@@ -1,8 +1,8 @@
 //! Command `leases reap`.
 
-use super::{CliError, all, shorts};
-use crate::cli::table::{Cell, Column, Look, Tone, render};
-use crate::cli::text::{self, Short};
+use super::{CliError, id_abbreviations, list_all};
+use crate::cli::table::{Cell, Column, TableFormat, Tone, render};
+use crate::cli::text::{self, IdAbbreviation};
 use crate::cli::{Output, json};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{ReapLine, Reply, Request};
@@ -21,7 +21,7 @@ pub(in crate::cli) struct ReapArgs {
 }
 
 pub(super) async fn run(client: &mut Client, args: &ReapArgs, out: &mut Output) -> Result<(), CliError> {
-    let short = shorts(&all(client, false).await?).0;
+    let short = id_abbreviations(&list_all(client, false).await?).0;
     let Reply::Reaped(lines) = client.call(Request::Reap { dry_run: args.dry_run }).await? else {
         return Err(CliError::OutOfTurn);
     };
@@ -44,7 +44,7 @@ fn words(action: &str, dry_run: bool) -> (&'static str, Tone) {
     }
 }
 
-fn text(lines: &[ReapLine], dry_run: bool, short: Short, look: Look) -> String {
+fn text(lines: &[ReapLine], dry_run: bool, short: IdAbbreviation, look: TableFormat) -> String {
     if lines.is_empty() {
         return if dry_run { "no lease is open" } else { "no lease is left over; nothing to do" }.to_owned();
     }
@@ -52,8 +52,8 @@ fn text(lines: &[ReapLine], dry_run: bool, short: Short, look: Look) -> String {
         Column::new("LEASE"),
         Column::new("STATE"),
         Column::new("ACTION"),
-        Column::new("PIDS").least(8),
-        Column::new("WHY").least(12),
+        Column::new("PIDS").min_width(8),
+        Column::new("WHY").min_width(12),
     ];
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut rows = Vec::new();
@@ -99,9 +99,9 @@ mod tests {
                 why: why.into(),
             })
             .collect();
-        let look = Look { width: Some(80), headers: true, colour: false };
+        let look = TableFormat { width: Some(80), headers: true, colour: false };
         assert_eq!(
-            text(&lines, true, Short::Head(10), look).lines().collect::<Vec<_>>(),
+            text(&lines, true, IdAbbreviation::Head(10), look).lines().collect::<Vec<_>>(),
             [
                 "LEASE       STATE    ACTION         PIDS     WHY",
                 "0190b5f0-0  open     would end      815 812  its supervisor is dead and it is v…",
@@ -111,8 +111,9 @@ mod tests {
             ]
         );
         assert!(
-            text(&lines, false, Short::Head(10), look).ends_with("3 leases: 1 ended, 1 left alone, 1 lost")
+            text(&lines, false, IdAbbreviation::Head(10), look)
+                .ends_with("3 leases: 1 ended, 1 left alone, 1 lost")
         );
-        assert_eq!(text(&[], true, Short::Head(10), look), "no lease is open");
+        assert_eq!(text(&[], true, IdAbbreviation::Head(10), look), "no lease is open");
     }
 }

@@ -1,7 +1,7 @@
 //! Leases as rows of a table.
 
 use crate::cli::table::{Cell, Column, Tone};
-use crate::cli::text::{self, Short, or_dash};
+use crate::cli::text::{self, IdAbbreviation, or_dash};
 use acp_shared::protocol::{LeaseInfo, LeaseKind, LeaseState};
 
 /// Columns of the list. The least important columns are dropped first if the terminal is narrow.
@@ -9,7 +9,7 @@ pub(in crate::cli) const NARROW: [Column; 12] = [
     Column::new("LEASE"),
     Column::new("STATE"),
     Column::new("KIND").drop(4),
-    Column::new("SESSION").least(16),
+    Column::new("SESSION").min_width(16),
     Column::new("GATEWAY").drop(3),
     Column::new("PIDS"),
     Column::new("UPTIME").right(),
@@ -17,7 +17,7 @@ pub(in crate::cli) const NARROW: [Column; 12] = [
     Column::new("TREE").right().drop(1),
     Column::new("BUF").right(),
     Column::new("RUNG").drop(2),
-    Column::new("REASON").least(8).drop(5),
+    Column::new("REASON").min_width(8).drop(5),
 ];
 
 /// Columns of the wide list: nothing is cut, ids are complete.
@@ -69,7 +69,11 @@ fn now(lease: &LeaseInfo, pid: Option<i32>) -> Option<i32> {
 }
 
 /// Returns a lease as a row of [`NARROW`].
-pub(in crate::cli) fn narrow(lease: &LeaseInfo, shorts: (Short, Short), now_ms: u64) -> Vec<Cell> {
+pub(in crate::cli) fn narrow(
+    lease: &LeaseInfo,
+    shorts: (IdAbbreviation, IdAbbreviation),
+    now_ms: u64,
+) -> Vec<Cell> {
     let pids = match (now(lease, lease.wrapper_pid), now(lease, lease.adapter_pid)) {
         (None, None) => "-".to_owned(),
         (wrapper, adapter) => format!("{}/{}", or_dash(wrapper), or_dash(adapter)),

@@ -1,14 +1,14 @@
 //! `leases show`: all details of one lease.
 
-use super::{all, resolve, rows};
-use crate::cli::table::{Cell, Look, Tone, section};
+use super::{list_all, resolve, rows};
+use crate::cli::table::{Cell, TableFormat, Tone, section};
 use crate::cli::text::{self, or_dash};
 use crate::cli::{CliError, Output, json};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{LeaseInfo, LeaseKind};
 
 pub(super) async fn run(client: &mut Client, id: &str, out: &mut Output) -> Result<(), CliError> {
-    let leases = all(client, true).await?;
+    let leases = list_all(client, true).await?;
     let id = resolve(&leases, id)?;
     let Some(lease) = leases.iter().find(|l| l.lease_id == id) else {
         return Err(CliError::NoLease(id.to_string()));
@@ -97,7 +97,7 @@ pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static 
     ]
 }
 
-fn text(lease: &LeaseInfo, now_ms: u64, look: Look) -> String {
+fn text(lease: &LeaseInfo, now_ms: u64, look: TableFormat) -> String {
     let sections = sections(lease, now_ms);
     let next = match lease.state {
         acp_shared::protocol::LeaseState::Lost => "its tree could not be proved ours, or is gone",
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn one_lease_in_sections() {
-        let look = Look { width: Some(100), headers: true, colour: false };
+        let look = TableFormat { width: Some(100), headers: true, colour: false };
         let leases = three();
         assert_eq!(
             text(&leases[1], NOW_MS, look).lines().collect::<Vec<_>>(),

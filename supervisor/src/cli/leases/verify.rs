@@ -1,9 +1,9 @@
 //! `leases verify`: compares recorded with current evidence. The exit code depends on the verdict.
 
-use super::{all, resolve, shorts};
+use super::{id_abbreviations, list_all, resolve};
 use crate::cli::error::FAILED;
-use crate::cli::table::{Cell, Column, Look, Tone, render};
-use crate::cli::text::{self, Short};
+use crate::cli::table::{Cell, Column, TableFormat, Tone, render};
+use crate::cli::text::{self, IdAbbreviation};
 use crate::cli::{CliError, Output, json};
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::LeaseId;
@@ -25,7 +25,7 @@ pub(in crate::cli) struct VerifyArgs {
 }
 
 pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output) -> Result<(), CliError> {
-    let leases = all(client, false).await?;
+    let leases = list_all(client, false).await?;
     let good = match &args.id {
         Some(id) => {
             let report = verify(client, resolve(&leases, id)?).await?;
@@ -37,7 +37,7 @@ pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output
             is_good(&report)
         }
         None => {
-            let shorts = shorts(&leases);
+            let shorts = id_abbreviations(&leases);
             let mut reports = Vec::new();
             for lease in leases.iter().filter(|l| !l.state.is_ended() || l.state == LeaseState::Lost) {
                 match verify(client, lease.lease_id).await {
@@ -91,14 +91,14 @@ const fn mark(agrees: Option<bool>) -> (&'static str, Tone) {
     }
 }
 
-fn one(report: &EvidenceReport, look: Look) -> String {
-    let look = Look { width: Some(look.width.unwrap_or(WIDTH_MAX).min(WIDTH_MAX)), ..look };
+fn one(report: &EvidenceReport, look: TableFormat) -> String {
+    let look = TableFormat { width: Some(look.width.unwrap_or(WIDTH_MAX).min(WIDTH_MAX)), ..look };
     let columns = [
         Column::new(""),
         Column::new("OF"),
         Column::new("FACT"),
-        Column::new("RECORDED").least(8),
-        Column::new("NOW").least(8),
+        Column::new("RECORDED").min_width(8),
+        Column::new("NOW").min_width(8),
     ];
     let or_dash = |text: &str| if text.is_empty() { Cell::new("-") } else { Cell::new(text) };
     let rows: Vec<Vec<Cell>> = report
@@ -146,7 +146,7 @@ fn tree(report: &EvidenceReport) -> String {
     if tree.is_empty() { "no process of it runs".to_owned() } else { tree.join(", ") }
 }
 
-fn many(reports: &[EvidenceReport], short: Short, look: Look) -> String {
+fn many(reports: &[EvidenceReport], short: IdAbbreviation, look: TableFormat) -> String {
     let columns = [
         Column::new("LEASE"),
         Column::new("STATE"),
@@ -154,7 +154,7 @@ fn many(reports: &[EvidenceReport], short: Short, look: Look) -> String {
         Column::new("AGREE").right(),
         Column::new("DIFFER").right(),
         Column::new("TREE").right(),
-        Column::new("WHY").least(10),
+        Column::new("WHY").min_width(10),
     ];
     let rows: Vec<Vec<Cell>> = reports
         .iter()
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn evidence_beside_record() {
-        let look = Look { width: None, headers: true, colour: false };
+        let look = TableFormat { width: None, headers: true, colour: false };
         assert_eq!(
             one(&report(0, "not_ours", &[(812, "sh"), (815, "cat \u{1b}[2J")]), look)
                 .lines()
@@ -234,8 +234,8 @@ mod tests {
         );
         let text = many(
             &[report(0, "owned", &[(812, "sh")]), report(2, "gone", &[])],
-            Short::Head(10),
-            Look { width: Some(100), ..look },
+            IdAbbreviation::Head(10),
+            TableFormat { width: Some(100), ..look },
         );
         assert_eq!(
             text.lines().collect::<Vec<_>>(),

@@ -1,6 +1,6 @@
 //! Change output of `watch`: one line for each change, as text or JSON.
 
-use super::{Feed, Signals, WatchArgs};
+use super::{LeaseFeed, WatchArgs, WatchSignals};
 use crate::cli::leases::rows;
 use crate::cli::{CliError, Output, json, text};
 use acp_shared::ids::LeaseId;
@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 
 /// Change between two polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Change {
+enum WatchChange {
     /// A new lease.
     New(LeaseInfo),
     /// A lease with another state, other pids, or another reason; with its previous state.
@@ -30,20 +30,20 @@ fn is_other(a: &LeaseInfo, b: &LeaseInfo) -> bool {
 }
 
 /// Returns the differences: new and changed leases, oldest first, then removed ones.
-fn changes(before: &BTreeMap<LeaseId, LeaseInfo>, now: &[LeaseInfo]) -> Vec<Change> {
+fn changes(before: &BTreeMap<LeaseId, LeaseInfo>, now: &[LeaseInfo]) -> Vec<WatchChange> {
     let seen = now.iter().filter_map(|lease| match before.get(&lease.lease_id) {
-        None => Some(Change::New(lease.clone())),
-        Some(old) if is_other(old, lease) => Some(Change::Changed(old.state, lease.clone())),
+        None => Some(WatchChange::New(lease.clone())),
+        Some(old) if is_other(old, lease) => Some(WatchChange::Changed(old.state, lease.clone())),
         Some(_) => None,
     });
     let gone = before.keys().filter(|id| now.iter().all(|lease| lease.lease_id != **id));
-    seen.chain(gone.map(|id| Change::Forgotten(*id))).collect()
+    seen.chain(gone.map(|id| WatchChange::Forgotten(*id))).collect()
 }
 
 pub(super) async fn run(
-    feed: &mut Feed,
+    feed: &mut LeaseFeed,
     args: &WatchArgs,
-    mut signals: Signals,
+    mut signals: WatchSignals,
     out: &mut Output,
 ) -> Result<(), CliError> {
     let mut known: BTreeMap<LeaseId, LeaseInfo> = BTreeMap::new();
@@ -67,7 +67,7 @@ pub(super) async fn run(
                     // A lease shown once is shown until its end, even if the filter no longer matches.
                     .filter(|l| known.contains_key(&l.lease_id) || args.filter.fits(l, now_ms))
                     .collect();
-                let back = (!connected).then_some(Change::Connected);
+                let back = (!connected).then_some(WatchChange::Connected);
                 connected = true;
                 let found = back.into_iter().chain(changes(&known, &shown)).collect();
                 known = shown.into_iter().map(|lease| (lease.lease_id, lease)).collect();
@@ -76,7 +76,7 @@ pub(super) async fn run(
             Err(_) if !connected => Vec::new(),
             Err(error) => {
                 connected = false;
-                vec![Change::Disconnected(error.message())]
+                vec![WatchChange::Disconnected(error.message())]
             }
         };
         for change in found {
@@ -85,20 +85,22 @@ pub(super) async fn run(
     }
 }
 
-fn print(change: &Change, now_ms: u64, out: &mut Output) -> Result<(), CliError> {
+fn print(change: &WatchChange, now_ms: u64, out: &mut Output) -> Result<(), CliError> {
     if out.is_json() {
         return Ok(out.data("change", &value(change, now_ms))?);
     }
     Ok(out.line(&words(change, now_ms))?)
 }
 
-fn value(change: &Change, now_ms: u64) -> serde_json::Value {
+fn value(change: &WatchChange, now_ms: u64) -> serde_json::Value {
     let (what, from, lease_id, lease, why) = match change {
-        Change::New(lease) => ("new", None, Some(lease.lease_id), Some(lease), None),
-        Change::Changed(from, lease) => ("changed", Some(*from), Some(lease.lease_id), Some(lease), None),
-        Change::Forgotten(id) => ("forgotten", None, Some(*id), None, None),
-        Change::Disconnected(why) => ("disconnected", None, None, None, Some(why)),
-        Change::Connected => ("connected", None, None, None, None),
+        WatchChange::New(lease) => ("new", None, Some(lease.lease_id), Some(lease), None),
+        WatchChange::Changed(from, lease) => {
+            ("changed", Some(*from), Some(lease.lease_id), Some(lease), None)
+        }
+        WatchChange::Forgotten(id) => ("forgotten", None, Some(*id), None, None),
+        WatchChange::Disconnected(why) => ("disconnected", None, None, None, Some(why)),
+        WatchChange::Connected => ("connected", None, None, None, None),
     };
     serde_json::json!({
         "at_ms": now_ms,
@@ -110,7 +112,7 @@ fn value(change: &Change, now_ms: u64) -> serde_json::Value {
     })
 }
 
-fn words(change: &Change, now_ms: u64) -> String {
+fn words(change: &WatchChange, now_ms: u64) -> String {
     let at = text::time(now_ms);
     let of = |lease: &LeaseInfo| {
         let reason = text::plain(&lease.state_reason);
@@ -118,14 +120,14 @@ fn words(change: &Change, now_ms: u64) -> String {
         format!("{}  {}{reason}", rows::kind(lease), lease.session_key)
     };
     match change {
-        Change::New(lease) => format!("{at}  {}  {}  {}", lease.lease_id, lease.state, of(lease)),
-        Change::Changed(from, lease) if *from != lease.state => {
+        WatchChange::New(lease) => format!("{at}  {}  {}  {}", lease.lease_id, lease.state, of(lease)),
+        WatchChange::Changed(from, lease) if *from != lease.state => {
             format!("{at}  {}  {from} -> {}  {}", lease.lease_id, lease.state, of(lease))
         }
-        Change::Changed(_, lease) => format!("{at}  {}  {}  {}", lease.lease_id, lease.state, of(lease)),
-        Change::Forgotten(id) => format!("{at}  {id}  forgotten"),
-        Change::Disconnected(why) => format!("{at}  the supervisor went away: {}", text::plain(why)),
-        Change::Connected => format!("{at}  the supervisor is back"),
+        WatchChange::Changed(_, lease) => format!("{at}  {}  {}  {}", lease.lease_id, lease.state, of(lease)),
+        WatchChange::Forgotten(id) => format!("{at}  {id}  forgotten"),
+        WatchChange::Disconnected(why) => format!("{at}  the supervisor went away: {}", text::plain(why)),
+        WatchChange::Connected => format!("{at}  the supervisor is back"),
     }
 }
 
@@ -146,11 +148,14 @@ mod tests {
         now[1].state = LeaseState::Closed;
         assert_eq!(
             changes(&known, &now),
-            [Change::Changed(LeaseState::Closing, now[1].clone()), Change::Forgotten(gone.lease_id)]
+            [
+                WatchChange::Changed(LeaseState::Closing, now[1].clone()),
+                WatchChange::Forgotten(gone.lease_id)
+            ]
         );
         assert_eq!(
             changes(&BTreeMap::new(), &now),
-            [Change::New(now[0].clone()), Change::New(now[1].clone())]
+            [WatchChange::New(now[0].clone()), WatchChange::New(now[1].clone())]
         );
     }
 
@@ -161,21 +166,21 @@ mod tests {
         let agent = "agent  agent:claude:acp:0190b5f000007000";
         for (change, want) in [
             (
-                Change::New(leases[0].clone()),
+                WatchChange::New(leases[0].clone()),
                 format!("{at}  0190b5f0-0000-7000-8000-000000000001  open  {agent}"),
             ),
             (
-                Change::Changed(LeaseState::Open, leases[1].clone()),
+                WatchChange::Changed(LeaseState::Open, leases[1].clone()),
                 format!(
                     "{at}  0190b5f0-1000-7000-8000-000000000002  open -> closing  term  \
                      agent:claude:acp:0190b5f000007000  (its agent is \\u{{1b}}[2Jending)"
                 ),
             ),
             (
-                Change::Forgotten(leases[2].lease_id),
+                WatchChange::Forgotten(leases[2].lease_id),
                 format!("{at}  0190b5f0-2000-7000-8000-000000000003  forgotten"),
             ),
-            (Change::Connected, format!("{at}  the supervisor is back")),
+            (WatchChange::Connected, format!("{at}  the supervisor is back")),
         ] {
             assert_eq!(words(&change, NOW_MS), want);
         }

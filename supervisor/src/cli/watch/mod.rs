@@ -35,8 +35,8 @@ impl WatchArgs {
 
 pub(super) async fn run(address: Address, args: &WatchArgs, out: &mut Output) -> Result<(), CliError> {
     let client = Some(client(&address).await?);
-    let mut feed = Feed { address, client };
-    let signals = Signals::new()?;
+    let mut feed = LeaseFeed { address, client };
+    let signals = WatchSignals::new()?;
     if out.is_terminal() && std::io::stdin().is_terminal() && !out.is_json() {
         screen::run(&mut feed, args, signals, out.look().colour).await
     } else {
@@ -45,32 +45,32 @@ pub(super) async fn run(address: Address, args: &WatchArgs, out: &mut Output) ->
 }
 
 /// Source of leases: polls the supervisor.
-struct Feed {
+struct LeaseFeed {
     address: Address,
     client: Option<Client>,
 }
 
-impl Feed {
+impl LeaseFeed {
     /// Requests all leases. After a failure the next call reconnects.
     async fn next(&mut self, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
         let mut client = match self.client.take() {
             Some(client) => client,
             None => client(&self.address).await?,
         };
-        let leases = leases::all(&mut client, detail).await?;
+        let leases = leases::list_all(&mut client, detail).await?;
         self.client = Some(client);
         Ok(leases)
     }
 }
 
 /// Signals that end a watch.
-struct Signals {
+struct WatchSignals {
     int: Signal,
     term: Signal,
     hangup: Signal,
 }
 
-impl Signals {
+impl WatchSignals {
     fn new() -> Result<Self, CliError> {
         let on = |kind| signal(kind).map_err(CliError::Runtime);
         Ok(Self {

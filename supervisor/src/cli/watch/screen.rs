@@ -1,7 +1,7 @@
 //! Terminal of the live view: configured at the start, and restored at every exit.
 
-use super::view::{Next, View};
-use super::{Feed, Signals, WatchArgs};
+use super::view::{KeyOutcome, View};
+use super::{LeaseFeed, WatchArgs, WatchSignals};
 use crate::cli::CliError;
 use ratatui_core::terminal::Terminal;
 use ratatui_crossterm::CrosstermBackend;
@@ -75,9 +75,9 @@ fn keys() -> mpsc::Receiver<io::Result<Event>> {
 }
 
 pub(super) async fn run(
-    feed: &mut Feed,
+    feed: &mut LeaseFeed,
     args: &WatchArgs,
-    mut signals: Signals,
+    mut signals: WatchSignals,
     colour: bool,
 ) -> Result<(), CliError> {
     let mut view = View::new(args, colour);
@@ -94,13 +94,13 @@ pub(super) async fn run(
                     looked = feed.next(true) => looked,
                     code = signals.exit() => return Err(CliError::Ended(code)),
                 };
-                view.take(looked.map_err(|error| error.message()), crate::context::wall_ms());
+                view.update(looked.map_err(|error| error.message()), crate::context::wall_ms());
             }
             key = keys.recv() => match key {
                 Some(Ok(Event::Key(key))) if key.kind != KeyEventKind::Release => match view.key(key) {
-                    Next::Stay => {}
-                    Next::Leave => return Ok(()),
-                    Next::Interrupted => return Err(CliError::Ended(130)),
+                    KeyOutcome::Stay => {}
+                    KeyOutcome::Leave => return Ok(()),
+                    KeyOutcome::Interrupted => return Err(CliError::Ended(130)),
                 },
                 // A resize is handled by the next draw.
                 Some(Ok(_)) => {}

@@ -2,8 +2,8 @@
 
 use super::WatchArgs;
 use crate::cli::leases::select::{Filter, SortKey, sort};
-use crate::cli::leases::{rows, shorts, show};
-use crate::cli::table::{Cell, GAP, Look, Tone, widths};
+use crate::cli::leases::{id_abbreviations, rows, show};
+use crate::cli::table::{Cell, GAP, TableFormat, Tone, widths};
 use crate::cli::text;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::LeaseInfo;
@@ -16,7 +16,7 @@ const KEYS: &str = "↑↓ select  ⏎ details  / filter  s sort  r reverse  a e
 
 /// Result of a key press.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum KeyOutcome {
     Stay,
     Leave,
     Interrupted,
@@ -67,16 +67,16 @@ impl View {
     }
 
     /// Takes the result of a poll: the leases, or the error text.
-    pub(super) fn take(&mut self, looked: Result<Vec<LeaseInfo>, String>, now_ms: u64) {
+    pub(super) fn update(&mut self, polled: Result<Vec<LeaseInfo>, String>, now_ms: u64) {
         self.now_ms = now_ms;
-        match looked {
+        match polled {
             Ok(leases) => (self.leases, self.failure) = (leases, None),
             Err(why) => self.failure = Some(why),
         }
     }
 
     /// Returns the leases that pass all filters, sorted.
-    fn shown(&self) -> Vec<LeaseInfo> {
+    fn filtered_leases(&self) -> Vec<LeaseInfo> {
         let contains = |text: &str| text.to_lowercase().contains(&self.needle.to_lowercase());
         let fits = |l: &&LeaseInfo| {
             (self.ended || !l.state.is_ended())
@@ -92,37 +92,39 @@ impl View {
     }
 
     /// Handles a key press.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Next {
+    pub(super) fn key(&mut self, key: KeyEvent) -> KeyOutcome {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Next::Interrupted;
+            return KeyOutcome::Interrupted;
         }
         if self.typing {
-            self.typed(key.code);
-            return Next::Stay;
+            self.edit_filter(key.code);
+            return KeyOutcome::Stay;
         }
         match key.code {
-            KeyCode::Char('q') => return Next::Leave,
+            KeyCode::Char('q') => return KeyOutcome::Leave,
             // Esc goes one step back; from the first step it leaves the view.
             KeyCode::Esc if self.details => self.details = false,
             KeyCode::Esc if !self.needle.is_empty() => self.needle.clear(),
-            KeyCode::Esc => return Next::Leave,
+            KeyCode::Esc => return KeyOutcome::Leave,
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('r') => self.reverse = !self.reverse,
             KeyCode::Char('a') => self.ended = !self.ended,
             KeyCode::Enter => self.details = !self.details,
-            KeyCode::Down | KeyCode::Char('j') => self.go(|at, _| at.map_or(0, |at| at + 1)),
-            KeyCode::Up | KeyCode::Char('k') => self.go(|at, _| at.map_or(0, |at| at.saturating_sub(1))),
-            KeyCode::PageDown => self.go(|at, page| at.unwrap_or(0) + page),
-            KeyCode::PageUp => self.go(|at, page| at.unwrap_or(0).saturating_sub(page)),
-            KeyCode::Home | KeyCode::Char('g') => self.go(|_, _| 0),
-            KeyCode::End | KeyCode::Char('G') => self.go(|_, _| usize::MAX),
+            KeyCode::Down | KeyCode::Char('j') => self.move_selection(|at, _| at.map_or(0, |at| at + 1)),
+            KeyCode::Up | KeyCode::Char('k') => {
+                self.move_selection(|at, _| at.map_or(0, |at| at.saturating_sub(1)))
+            }
+            KeyCode::PageDown => self.move_selection(|at, page| at.unwrap_or(0) + page),
+            KeyCode::PageUp => self.move_selection(|at, page| at.unwrap_or(0).saturating_sub(page)),
+            KeyCode::Home | KeyCode::Char('g') => self.move_selection(|_, _| 0),
+            KeyCode::End | KeyCode::Char('G') => self.move_selection(|_, _| usize::MAX),
             _ => {}
         }
-        Next::Stay
+        KeyOutcome::Stay
     }
 
-    fn typed(&mut self, code: KeyCode) {
+    fn edit_filter(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.typing = false,
             KeyCode::Esc => {
@@ -137,8 +139,8 @@ impl View {
         }
     }
 
-    fn go(&mut self, to: impl FnOnce(Option<usize>, usize) -> usize) {
-        let shown = self.shown();
+    fn move_selection(&mut self, to: impl FnOnce(Option<usize>, usize) -> usize) {
+        let shown = self.filtered_leases();
         let at = shown.iter().position(|l| Some(l.lease_id) == self.selected);
         let to = to(at, self.page).min(shown.len().saturating_sub(1));
         self.selected = shown.get(to).map(|l| l.lease_id);
@@ -147,7 +149,7 @@ impl View {
     /// Draws the view.
     pub(super) fn draw(&mut self, buffer: &mut Buffer) {
         let area = buffer.area;
-        let shown = self.shown();
+        let shown = self.filtered_leases();
         if self.selected.is_some_and(|id| shown.iter().all(|l| l.lease_id != id)) {
             self.selected = None;
         }
@@ -195,9 +197,9 @@ impl View {
     }
 
     fn table(&mut self, buffer: &mut Buffer, shown: &[LeaseInfo]) {
-        let shorts = shorts(&self.leases);
+        let shorts = id_abbreviations(&self.leases);
         let cells: Vec<Vec<Cell>> = shown.iter().map(|l| rows::narrow(l, shorts, self.now_ms)).collect();
-        let look = Look { width: Some(usize::from(buffer.area.width)), headers: true, colour: false };
+        let look = TableFormat { width: Some(usize::from(buffer.area.width)), headers: true, colour: false };
         let fitted = widths(&rows::NARROW, &cells, look);
         let part = |at: usize, w: usize, cell: &Cell, style: Style| {
             let text = text::cut(cell.text(), w);

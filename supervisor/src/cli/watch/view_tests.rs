@@ -5,17 +5,17 @@ use acp_shared::protocol::LeaseState;
 fn view() -> View {
     let args = WatchArgs { filter: Filter::default(), sort: SortKey::Age, interval: 1_000 };
     let mut view = View::new(&args, true);
-    view.take(Ok(three()), NOW_MS);
+    view.update(Ok(three()), NOW_MS);
     view
 }
 
-fn press(view: &mut View, code: KeyCode) -> Next {
+fn press(view: &mut View, code: KeyCode) -> KeyOutcome {
     view.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
 fn type_in(view: &mut View, text: &str) {
     for c in text.chars() {
-        assert_eq!(press(view, KeyCode::Char(c)), Next::Stay, "{c}");
+        assert_eq!(press(view, KeyCode::Char(c)), KeyOutcome::Stay, "{c}");
     }
 }
 
@@ -51,7 +51,7 @@ fn the_view_as_it_begins() {
 fn keys_select_sort_filter_and_leave() {
     let mut view = view();
     let shown = |view: &View| -> String {
-        view.shown().iter().filter_map(|l| l.lease_id.to_string().chars().last()).collect()
+        view.filtered_leases().iter().filter_map(|l| l.lease_id.to_string().chars().last()).collect()
     };
     assert_eq!(shown(&view), "12");
     type_in(&mut view, "a");
@@ -74,13 +74,13 @@ fn keys_select_sort_filter_and_leave() {
         "{lines:#?}"
     );
     assert!(lines.iter().all(|line| !line.contains('\u{1b}')));
-    assert_eq!(press(&mut view, KeyCode::Esc), Next::Stay);
-    assert_eq!(press(&mut view, KeyCode::Esc), Next::Leave);
-    assert_eq!(press(&mut view, KeyCode::Char('q')), Next::Leave);
+    assert_eq!(press(&mut view, KeyCode::Esc), KeyOutcome::Stay);
+    assert_eq!(press(&mut view, KeyCode::Esc), KeyOutcome::Leave);
+    assert_eq!(press(&mut view, KeyCode::Char('q')), KeyOutcome::Leave);
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(view.key(ctrl_c), Next::Interrupted);
+    assert_eq!(view.key(ctrl_c), KeyOutcome::Interrupted);
     type_in(&mut view, "/q");
-    assert_eq!(view.key(ctrl_c), Next::Interrupted);
+    assert_eq!(view.key(ctrl_c), KeyOutcome::Interrupted);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_selection_stays_in_sight_and_with_its_lease() {
     let many: Vec<_> = (10..60)
         .map(|n| lease(&format!("0190b5f0-0000-7000-8000-0000000000{n}"), 1, "agent:x:acp:1", 100 - n))
         .collect();
-    view.take(Ok(many.clone()), NOW_MS);
+    view.update(Ok(many.clone()), NOW_MS);
     picture(&mut view, 100, 13);
     press(&mut view, KeyCode::PageDown);
     let (lines, chosen) = picture(&mut view, 100, 13);
@@ -100,7 +100,7 @@ fn the_selection_stays_in_sight_and_with_its_lease() {
     // One more in front of it changes the place and not the lease.
     let mut more = many;
     more.insert(0, lease("0190b5f0-0000-7000-8000-000000000009", 1, "agent:x:acp:1", 900));
-    view.take(Ok(more), NOW_MS);
+    view.update(Ok(more), NOW_MS);
     let (lines, chosen) = picture(&mut view, 100, 13);
     assert!(chosen.is_some_and(|at| lines[at].starts_with("00000059")), "{lines:#?}");
     for (width, height) in [(1, 1), (5, 2), (20, 3), (300, 100), (0, 0)] {
@@ -111,7 +111,7 @@ fn the_selection_stays_in_sight_and_with_its_lease() {
 #[test]
 fn a_supervisor_that_is_away_is_said_and_the_last_picture_stays() {
     let mut view = view();
-    view.take(Err("gone \u{1b}[2J".into()), NOW_MS + 1_000);
+    view.update(Err("gone \u{1b}[2J".into()), NOW_MS + 1_000);
     let (lines, _) = picture(&mut view, 100, 8);
     assert_eq!(lines[7], "no answer, still trying: gone \\u{1b}[2J");
     assert!(lines[2].contains(LeaseState::Open.as_str()), "{lines:#?}");

@@ -9,7 +9,7 @@
 //!
 //! Source: seed 001, "Compatibility Notes".
 
-use super::{Evidence, Guard, Life, Marker, Verdict, owned};
+use super::{Evidence, Marker, ProcessState, SignalGuard, Verdict, owned};
 use serde::Deserialize;
 use std::path::{Component, Path};
 
@@ -19,7 +19,7 @@ const INTERPRETERS: &[&str] = &["node", "bun", "deno"];
 /// Legacy record in the session and process files of OpenClaw and acpx. Other fields are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
-pub struct Record {
+pub struct LegacyRecord {
     /// Session, for reports.
     #[serde(alias = "sessionKey", alias = "session_key", alias = "acpx_record_id", alias = "acpxRecordId")]
     pub session: Option<String>,
@@ -59,7 +59,7 @@ pub struct RecordedIdentity {
 
 /// Additional facts about a process that legacy records need, read through the same handle as the evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Particulars {
+pub struct LegacyFacts {
     /// Arguments of the process.
     pub argv: Option<Vec<String>>,
     /// User id of the process.
@@ -70,11 +70,11 @@ pub struct Particulars {
 /// that the record belongs to.
 #[must_use]
 pub fn verify_legacy(
-    record: &Record,
+    record: &LegacyRecord,
     owner: u32,
     now: &Evidence,
-    live: &Particulars,
-    guard: &Guard,
+    live: &LegacyFacts,
+    guard: &SignalGuard,
 ) -> Verdict {
     if record.lease_id.is_some() {
         return Verdict::NotOurs("it has a lease, and is that lease's business");
@@ -86,10 +86,10 @@ pub fn verify_legacy(
         return Verdict::NotOurs(why);
     }
     match now.life {
-        Life::Gone => return Verdict::Gone("there is no such process"),
-        Life::Zombie => return Verdict::Gone("it is dead and only waits to be reaped"),
-        Life::Unreadable => return Verdict::Unknown("the process cannot be read"),
-        Life::Running => {}
+        ProcessState::Gone => return Verdict::Gone("there is no such process"),
+        ProcessState::Zombie => return Verdict::Gone("it is dead and only waits to be reaped"),
+        ProcessState::Unreadable => return Verdict::Unknown("the process cannot be read"),
+        ProcessState::Running => {}
     }
     if let Err(verdict) = same_process(record, now).and_then(|()| free(now)) {
         return verdict;
@@ -110,19 +110,19 @@ pub fn verify_legacy(
 /// Decides about a child of a verified legacy process. The parent must still have its pid after the evidence
 /// was read.
 #[must_use]
-pub fn verify_legacy_child(parent: i32, now: &Evidence, guard: &Guard) -> Verdict {
+pub fn verify_legacy_child(parent: i32, now: &Evidence, guard: &SignalGuard) -> Verdict {
     match now.life {
-        Life::Gone => Verdict::Gone("there is no such process"),
-        Life::Zombie => Verdict::Gone("it is dead and only waits to be reaped"),
-        Life::Unreadable => Verdict::Unknown("the process cannot be read"),
-        Life::Running if now.ppid != Some(parent) => {
+        ProcessState::Gone => Verdict::Gone("there is no such process"),
+        ProcessState::Zombie => Verdict::Gone("it is dead and only waits to be reaped"),
+        ProcessState::Unreadable => Verdict::Unknown("the process cannot be read"),
+        ProcessState::Running if now.ppid != Some(parent) => {
             Verdict::NotOurs("nothing proves that it belongs to the tree")
         }
-        Life::Running => free(now).map_or_else(|verdict| verdict, |()| owned(now, guard)),
+        ProcessState::Running => free(now).map_or_else(|verdict| verdict, |()| owned(now, guard)),
     }
 }
 
-fn same_process(record: &Record, now: &Evidence) -> Result<(), Verdict> {
+fn same_process(record: &LegacyRecord, now: &Evidence) -> Result<(), Verdict> {
     let Some(recorded) = &record.identity else { return Ok(()) };
     let Some(here) = &now.scope else {
         return Err(Verdict::Unknown("boot id or pid namespace cannot be read"));
@@ -148,7 +148,12 @@ fn free(now: &Evidence) -> Result<(), Verdict> {
     }
 }
 
-fn wrapper_agrees(record: &Record, root: &Path, argv: &[String], exe: Option<&str>) -> Result<(), Verdict> {
+fn wrapper_agrees(
+    record: &LegacyRecord,
+    root: &Path,
+    argv: &[String],
+    exe: Option<&str>,
+) -> Result<(), Verdict> {
     if !root.is_absolute() || root.parent().is_none() || !is_plain(root) {
         return Err(Verdict::Unknown("the wrapper root of the record is no directory of its own"));
     }
@@ -172,7 +177,7 @@ fn is_plain(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
 }
 
-fn command_agrees(record: &Record, live: &[String]) -> Result<(), Verdict> {
+fn command_agrees(record: &LegacyRecord, live: &[String]) -> Result<(), Verdict> {
     let stored = match (&record.argv, &record.command) {
         (Some(argv), _) => argv.clone(),
         (None, Some(command)) => {

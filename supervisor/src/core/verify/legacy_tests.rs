@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::lease::{NsInit, Scope};
+use crate::core::lease::{NsInit, PidScope};
 use crate::core::verify::HandleId;
 use std::collections::HashSet;
 
@@ -12,8 +12,8 @@ fn evidence() -> Evidence {
     Evidence {
         handle: Some(HandleId(1)),
         pid: 70,
-        scope: Some(Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() }),
-        life: Life::Running,
+        scope: Some(PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() }),
+        life: ProcessState::Running,
         start_ticks: Some(500),
         ppid: Some(1),
         pgid: Some(70),
@@ -26,36 +26,36 @@ fn evidence() -> Evidence {
     }
 }
 
-fn live(argv: &[&str]) -> Particulars {
-    Particulars { argv: Some(argv.iter().map(|s| (*s).to_owned()).collect()), uid: Some(1000) }
+fn live(argv: &[&str]) -> LegacyFacts {
+    LegacyFacts { argv: Some(argv.iter().map(|s| (*s).to_owned()).collect()), uid: Some(1000) }
 }
 
-fn wrapper() -> Record {
-    Record { pid: Some(70), wrapper_root: Some(ROOT.into()), ..Record::default() }
+fn wrapper() -> LegacyRecord {
+    LegacyRecord { pid: Some(70), wrapper_root: Some(ROOT.into()), ..LegacyRecord::default() }
 }
 
-fn command(text: &str) -> Record {
-    Record { pid: Some(70), command: Some(text.into()), ..Record::default() }
+fn command(text: &str) -> LegacyRecord {
+    LegacyRecord { pid: Some(70), command: Some(text.into()), ..LegacyRecord::default() }
 }
 
 fn identity(boot_id: &str, start_ticks: u64) -> Option<RecordedIdentity> {
     Some(RecordedIdentity { boot_id: boot_id.into(), start_ticks })
 }
 
-fn judge(record: &Record, now: &Evidence, live: &Particulars) -> &'static str {
-    let guard = Guard { own_line: HashSet::from([1, 5]), other_roots: HashSet::from([6]) };
+fn judge(record: &LegacyRecord, now: &Evidence, live: &LegacyFacts) -> &'static str {
+    let guard = SignalGuard { own_ancestry: HashSet::from([1, 5]), other_roots: HashSet::from([6]) };
     verify_legacy(record, 1000, now, live, &guard).as_str()
 }
 
 /// The first rule of the source: a live root process, or nothing.
 #[test]
-fn a21_s_the_root_process_must_run() {
+fn the_root_process_must_run() {
     let node = live(&["node", WRAPPER]);
     for (life, want) in [
-        (Life::Running, "owned"),
-        (Life::Gone, "gone"),
-        (Life::Zombie, "gone"),
-        (Life::Unreadable, "unknown"),
+        (ProcessState::Running, "owned"),
+        (ProcessState::Gone, "gone"),
+        (ProcessState::Zombie, "gone"),
+        (ProcessState::Unreadable, "unknown"),
     ] {
         assert_eq!(judge(&wrapper(), &Evidence { life, ..evidence() }, &node), want, "{life:?}");
     }
@@ -63,11 +63,12 @@ fn a21_s_the_root_process_must_run() {
 
 /// The second: where a wrapper is expected, one of that root.
 #[test]
-fn a21_s_a_wrapper_must_be_one_of_its_root() {
-    let other = Record { wrapper_path: Some(format!("{ROOT}/claude-agent-acp-wrapper.mjs")), ..wrapper() };
-    let same = Record { wrapper_path: Some(WRAPPER.into()), ..wrapper() };
-    let everything = Record { wrapper_root: Some("/".into()), ..wrapper() };
-    let vague = Record { wrapper_root: Some("/home/u/../u".into()), ..wrapper() };
+fn a_wrapper_must_be_one_of_its_root() {
+    let other =
+        LegacyRecord { wrapper_path: Some(format!("{ROOT}/claude-agent-acp-wrapper.mjs")), ..wrapper() };
+    let same = LegacyRecord { wrapper_path: Some(WRAPPER.into()), ..wrapper() };
+    let everything = LegacyRecord { wrapper_root: Some("/".into()), ..wrapper() };
+    let vague = LegacyRecord { wrapper_root: Some("/home/u/../u".into()), ..wrapper() };
     let beside = format!("{ROOT}-other/codex-acp-wrapper.mjs");
     let out = format!("{ROOT}/../evil.mjs");
     for (name, record, argv, exe, want) in [
@@ -100,9 +101,10 @@ fn a21_s_a_wrapper_must_be_one_of_its_root() {
 
 /// The third: elsewhere the command, as a vector.
 #[test]
-fn a21_s_a_command_must_agree() {
-    let vector = Record { argv: Some(vec!["gemini".into(), "--acp".into()]), ..command("something else") };
-    let alone = Record { identity: identity("boot", 500), ..command("codex-acp") };
+fn a_command_must_agree() {
+    let vector =
+        LegacyRecord { argv: Some(vec!["gemini".into(), "--acp".into()]), ..command("something else") };
+    let alone = LegacyRecord { identity: identity("boot", 500), ..command("codex-acp") };
     for (name, record, argv, want) in [
         ("it agrees", &command("gemini --acp"), &["gemini", "--acp"][..], "owned"),
         ("the vector is believed before the string", &vector, &["gemini", "--acp"], "owned"),
@@ -121,22 +123,22 @@ fn a21_s_a_command_must_agree() {
 
 /// The fourth: a stored pid alone never, and what is somebody else's, or cannot be told, neither.
 #[test]
-fn a21_s_a_pid_alone_is_nothing() {
-    let (bare, node) = (Record { pid: Some(70), ..Record::default() }, live(&["node", WRAPPER]));
-    let leased = Record { lease_id: Some("x".into()), ..wrapper() };
-    let is = |recorded| Record { identity: recorded, ..wrapper() };
+fn a_pid_alone_is_nothing() {
+    let (bare, node) = (LegacyRecord { pid: Some(70), ..LegacyRecord::default() }, live(&["node", WRAPPER]));
+    let leased = LegacyRecord { lease_id: Some("x".into()), ..wrapper() };
+    let is = |recorded| LegacyRecord { identity: recorded, ..wrapper() };
     let pair = Marker::Pair { lease: "x".into(), gateway: "y".into() };
     let at = |change: &dyn Fn(&mut Evidence)| {
         let mut now = evidence();
         change(&mut now);
         now
     };
-    let nobody = Particulars { uid: None, ..node.clone() };
-    let blank = Particulars { argv: None, ..node.clone() };
+    let nobody = LegacyFacts { uid: None, ..node.clone() };
+    let blank = LegacyFacts { argv: None, ..node.clone() };
     for (name, record, now, live, want) in [
         ("nothing but a pid", &bare, evidence(), &node, "unknown"),
-        ("no pid", &Record { pid: None, ..wrapper() }, evidence(), &node, "not_ours"),
-        ("another pid", &Record { pid: Some(71), ..wrapper() }, evidence(), &node, "not_ours"),
+        ("no pid", &LegacyRecord { pid: None, ..wrapper() }, evidence(), &node, "not_ours"),
+        ("another pid", &LegacyRecord { pid: Some(71), ..wrapper() }, evidence(), &node, "not_ours"),
         ("it has a lease", &leased, evidence(), &node, "not_ours"),
         ("the process has a lease", &wrapper(), at(&|e| e.marker = pair.clone()), &node, "not_ours"),
         ("it may have one", &wrapper(), at(&|e| e.marker = Marker::Unreadable), &node, "unknown"),
@@ -145,7 +147,7 @@ fn a21_s_a_pid_alone_is_nothing() {
         ("an earlier boot", &is(identity("other", 500)), evidence(), &node, "gone"),
         ("no start time", &is(identity("boot", 500)), at(&|e| e.start_ticks = None), &node, "unknown"),
         ("no boot id", &is(identity("boot", 500)), at(&|e| e.scope = None), &node, "unknown"),
-        ("another user's", &wrapper(), evidence(), &Particulars { uid: Some(0), ..node.clone() }, "not_ours"),
+        ("another user's", &wrapper(), evidence(), &LegacyFacts { uid: Some(0), ..node.clone() }, "not_ours"),
         ("whose it is cannot be read", &wrapper(), evidence(), &nobody, "unknown"),
         ("no arguments", &wrapper(), evidence(), &blank, "unknown"),
         ("no handle", &wrapper(), at(&|e| e.handle = None), &node, "unknown"),
@@ -153,13 +155,13 @@ fn a21_s_a_pid_alone_is_nothing() {
         assert_eq!(judge(record, &now, live), want, "{name}");
     }
     for (pid, why) in [(0, "0"), (1, "init"), (5, "this process or an ancestor"), (6, "a lease's root")] {
-        let record = Record { pid: Some(i64::from(pid)), ..wrapper() };
+        let record = LegacyRecord { pid: Some(i64::from(pid)), ..wrapper() };
         assert_eq!(judge(&record, &Evidence { pid, ..evidence() }, &node), "not_ours", "{why}");
     }
 }
 
 #[test]
-fn a03_s_a_quoted_command_is_the_same_as_a_live_one() {
+fn a_quoted_command_is_the_same_as_a_live_one() {
     let argv = ["node", "/path with space/agent.js", "--x=it's", ""];
     for text in [
         r#"node "/path with space/agent.js" "--x=it's" """#,
@@ -177,16 +179,16 @@ fn a03_s_a_quoted_command_is_the_same_as_a_live_one() {
 }
 
 #[test]
-fn a21_s_children_are_of_the_tree_while_their_parent_is() {
+fn children_are_of_the_tree_while_their_parent_is() {
     let child = |ppid, marker| Evidence { pid: 71, ppid: Some(ppid), marker, ..evidence() };
-    let guard = Guard::default();
+    let guard = SignalGuard::default();
     for (now, want) in [
         (child(70, Marker::Missing), "owned"),
         (child(1, Marker::Missing), "not_ours"),
         (child(70, Marker::Ambiguous), "not_ours"),
         (child(70, Marker::Unreadable), "unknown"),
-        (Evidence { life: Life::Zombie, ..child(70, Marker::Missing) }, "gone"),
-        (Evidence { life: Life::Unreadable, ..child(70, Marker::Missing) }, "unknown"),
+        (Evidence { life: ProcessState::Zombie, ..child(70, Marker::Missing) }, "gone"),
+        (Evidence { life: ProcessState::Unreadable, ..child(70, Marker::Missing) }, "unknown"),
     ] {
         assert_eq!(verify_legacy_child(70, &now, &guard).as_str(), want, "{now:?}");
     }

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 #[tokio::test]
-async fn c72_r_a_program_that_cannot_take_over_does_not() {
+async fn a_program_that_cannot_take_over_does_not() {
     let host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -68,7 +68,7 @@ fn children(host: &Host) -> Vec<i32> {
 
 /// A program that passes the trial and fails afterwards: everything was frozen already.
 #[tokio::test]
-async fn c72_r_what_was_frozen_thaws_in_the_old_program() {
+async fn what_was_frozen_thaws_in_the_old_program() {
     let host = Host::new();
     let identity = host.gateway();
     let gateway = identity.connect().await;
@@ -116,7 +116,7 @@ async fn c72_r_what_was_frozen_thaws_in_the_old_program() {
 
 /// A program that has proved itself and then cannot begin: there is no wrapper beside it.
 #[tokio::test]
-async fn c72_r_a_program_that_cannot_begin_gives_back() {
+async fn a_program_that_cannot_begin_gives_back() {
     let mut host = Host::new();
     assert_eq!(host.stop(), Some(0));
     let command = host.command();
@@ -145,7 +145,7 @@ async fn c72_r_a_program_that_cannot_begin_gives_back() {
 
 /// A program that has proved itself and panics at the last moment before it takes over.
 #[tokio::test]
-async fn c72_r_a_program_that_panics_late_gives_back() {
+async fn a_program_that_panics_late_gives_back() {
     let host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[tokio::test]
-async fn c72_h21_r_a_control_group_is_carried_on() {
+async fn a_control_group_is_carried_on() {
     let Some(mut host) = Host::on("R1") else { return };
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -41,7 +41,7 @@ async fn c72_h21_r_a_control_group_is_carried_on() {
 /// One crash before the upgrade and one after it are two in a row; and a run that began before it is as short as it
 /// was, however long the supervisor has run.
 #[tokio::test]
-async fn c72_r_crashes_are_not_forgotten() {
+async fn crashes_are_not_forgotten() {
     const STABLE: Duration = Duration::from_secs(10);
     let host = Host::with_config("stable_after_ms = 10000\ncrash_backoff_ms = 60000");
     let started = Instant::now();

@@ -100,7 +100,7 @@ impl Reader {
 }
 
 #[tokio::test]
-async fn c72_r_a_turn_goes_on_over_an_upgrade() {
+async fn a_turn_goes_on_over_an_upgrade() {
     const LINES: usize = 10_000;
     let host = Host::new();
     let identity = host.gateway();
@@ -151,7 +151,7 @@ async fn c72_r_a_turn_goes_on_over_an_upgrade() {
 }
 
 #[tokio::test]
-async fn c72_r_input_that_is_half_in_the_pipe_is_written_once() {
+async fn input_that_is_half_in_the_pipe_is_written_once() {
     let host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -188,7 +188,7 @@ async fn c72_r_input_that_is_half_in_the_pipe_is_written_once() {
 }
 
 #[tokio::test]
-async fn c72_r_an_end_goes_on_where_it_was() {
+async fn an_end_goes_on_where_it_was() {
     let host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -211,7 +211,7 @@ async fn c72_r_an_end_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn c72_r_what_an_ended_lease_said_is_still_there() {
+async fn what_an_ended_lease_said_is_still_there() {
     let host = Host::with_config("ring_bytes_max = 8192\nreap_term_ms = 300");
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -256,7 +256,7 @@ async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail 
 }
 
 #[tokio::test]
-async fn c72_r_terminals_go_on_and_ended_ones_are_remembered() {
+async fn terminals_go_on_and_ended_ones_are_remembered() {
     let host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -286,7 +286,7 @@ async fn c72_r_terminals_go_on_and_ended_ones_are_remembered() {
 }
 
 #[tokio::test]
-async fn c72_r_a_gateway_that_is_away_has_its_grace() {
+async fn a_gateway_that_is_away_has_its_grace() {
     let host = Host::with_config("detached_grace_ms = 3000\nreap_term_ms = 300");
     let (here, away) = (host.gateway(), host.gateway());
     let (mut gateway, mut other) = (here.connect().await, away.connect().await);
@@ -303,7 +303,7 @@ async fn c72_r_a_gateway_that_is_away_has_its_grace() {
 }
 
 #[tokio::test]
-async fn c72_a12_r_spawns_on_their_way_are_waited_for() {
+async fn spawns_on_their_way_are_waited_for() {
     let host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -326,7 +326,7 @@ async fn c72_a12_r_spawns_on_their_way_are_waited_for() {
 }
 
 #[tokio::test]
-async fn c72_r_a_wrapper_that_dies_in_the_pause_is_noticed() {
+async fn a_wrapper_that_dies_in_the_pause_is_noticed() {
     let host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -368,7 +368,7 @@ fn try_upgrade(host: &Host, to: &Path) -> Output {
 }
 
 #[tokio::test]
-async fn c72_r_ten_upgrades_in_a_row_under_load() {
+async fn ten_upgrades_in_a_row_under_load() {
     const LINES: usize = 20_000;
     let host = Host::new();
     let identity = host.gateway();
@@ -412,7 +412,7 @@ fn descriptors_of(pid: i32, max: usize) -> usize {
 }
 
 #[tokio::test]
-async fn c72_r_nothing_of_a_handover_reaches_an_agent() {
+async fn nothing_of_a_handover_reaches_an_agent() {
     let host = Host::new();
     let identity = host.gateway();
     identity.connect().await.spawn(&agent(&["cat"])).await;
@@ -436,7 +436,7 @@ async fn c72_r_nothing_of_a_handover_reaches_an_agent() {
 }
 
 #[tokio::test]
-async fn c72_r_the_lock_and_the_end_stay_what_they_were() {
+async fn the_lock_and_the_end_stay_what_they_were() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
@@ -461,7 +461,7 @@ async fn c72_r_the_lock_and_the_end_stay_what_they_were() {
 }
 
 #[tokio::test]
-async fn c72_r_an_end_that_is_asked_for_meanwhile_comes() {
+async fn an_end_that_is_asked_for_meanwhile_comes() {
     let mut host = Host::new();
     let mut gateway = host.gateway().connect().await;
     let spec = agent(&["cat"]);
@@ -482,7 +482,7 @@ async fn c72_r_an_end_that_is_asked_for_meanwhile_comes() {
 }
 
 #[tokio::test]
-async fn c72_r_a_crash_after_an_upgrade_leaves_nothing() {
+async fn a_crash_after_an_upgrade_leaves_nothing() {
     let mut host = Host::new();
     let identity = host.gateway();
     let mut gateway = identity.connect().await;

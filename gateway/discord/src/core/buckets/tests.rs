@@ -1,6 +1,6 @@
-use super::{Buckets, Major, Permit, Ready};
-use crate::core::budget::Global;
-use crate::core::headers::Budget;
+use super::{BucketAvailability, BucketPermit, Buckets, MajorParam};
+use crate::core::budget::GlobalLimit;
+use crate::core::headers::BucketState;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -8,46 +8,59 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn budget(limit: u32, remaining: u32, reset_ms: u64) -> Budget {
-    Budget { bucket: "b".to_owned(), limit, remaining, reset_after: ms(reset_ms) }
+fn budget(limit: u32, remaining: u32, reset_ms: u64) -> BucketState {
+    BucketState { bucket: "b".to_owned(), limit, remaining, reset_after: ms(reset_ms) }
 }
 
-fn take(buckets: &mut Buckets, now: u64, route: &'static str, channel: u64) -> Permit {
-    let major = Major::Channel(channel);
-    assert_eq!(buckets.ready(ms(now), route, &major), Ready::Now, "{route} {channel} at {now}");
-    buckets.take(ms(now), route, &major)
+fn take(buckets: &mut Buckets, now: u64, route: &'static str, channel: u64) -> BucketPermit {
+    let major = MajorParam::Channel(channel);
+    assert_eq!(
+        buckets.availability(ms(now), route, &major),
+        BucketAvailability::Now,
+        "{route} {channel} at {now}"
+    );
+    buckets.acquire(ms(now), route, &major)
 }
 
 #[test]
 fn before_the_first_answer_requests_go_one_at_a_time() {
     let mut buckets = Buckets::default();
-    let at = |channel| Major::Channel(channel);
+    let at = |channel| MajorParam::Channel(channel);
     let first = take(&mut buckets, 0, "post", 1);
-    assert_eq!(buckets.ready(ms(1), "post", &at(1)), Ready::AfterAnswer);
-    assert_eq!(buckets.ready(ms(1), "post", &at(2)), Ready::Now);
-    buckets.answered(ms(50), &first, Some(&budget(5, 4, 5000)), true);
-    let permits: Vec<Permit> = (0..4).map(|_| take(&mut buckets, 60, "post", 1)).collect();
-    assert_eq!(buckets.ready(ms(60), "post", &at(1)), Ready::At(ms(5050)));
+    assert_eq!(buckets.availability(ms(1), "post", &at(1)), BucketAvailability::AfterResponse);
+    assert_eq!(buckets.availability(ms(1), "post", &at(2)), BucketAvailability::Now);
+    buckets.record_response(ms(50), &first, Some(&budget(5, 4, 5000)), true);
+    let permits: Vec<BucketPermit> = (0..4).map(|_| take(&mut buckets, 60, "post", 1)).collect();
+    assert_eq!(buckets.availability(ms(60), "post", &at(1)), BucketAvailability::At(ms(5050)));
     // Another channel has a bucket of its own, without a response yet.
     take(&mut buckets, 60, "post", 2);
-    assert_eq!(buckets.ready(ms(60), "post", &at(2)), Ready::AfterAnswer);
+    assert_eq!(buckets.availability(ms(60), "post", &at(2)), BucketAvailability::AfterResponse);
     for (left, permit) in permits.iter().enumerate() {
-        buckets.answered(ms(70), permit, Some(&budget(5, u32::try_from(left).unwrap_or(0), 4990)), true);
+        buckets.record_response(
+            ms(70),
+            permit,
+            Some(&budget(5, u32::try_from(left).unwrap_or(0), 4990)),
+            true,
+        );
     }
     // The later responses moved the end of the window by their delay.
-    assert_eq!(buckets.ready(ms(5059), "post", &at(1)), Ready::At(ms(5060)));
-    assert_eq!(buckets.ready(ms(5060), "post", &at(1)), Ready::Now);
+    assert_eq!(buckets.availability(ms(5059), "post", &at(1)), BucketAvailability::At(ms(5060)));
+    assert_eq!(buckets.availability(ms(5060), "post", &at(1)), BucketAvailability::Now);
 }
 
 #[test]
 fn kinds_that_share_a_bucket_share_what_is_left() {
     let mut buckets = Buckets::default();
     let first = take(&mut buckets, 0, "edit", 1);
-    buckets.answered(ms(10), &first, Some(&budget(2, 1, 1000)), true);
+    buckets.record_response(ms(10), &first, Some(&budget(2, 1, 1000)), true);
     let other = take(&mut buckets, 20, "delete", 1);
-    buckets.answered(ms(30), &other, Some(&budget(2, 0, 980)), true);
+    buckets.record_response(ms(30), &other, Some(&budget(2, 0, 980)), true);
     for route in ["edit", "delete"] {
-        assert_eq!(buckets.ready(ms(40), route, &Major::Channel(1)), Ready::At(ms(1010)), "{route}");
+        assert_eq!(
+            buckets.availability(ms(40), route, &MajorParam::Channel(1)),
+            BucketAvailability::At(ms(1010)),
+            "{route}"
+        );
     }
     assert_eq!(buckets.len(), 1);
 }
@@ -57,43 +70,58 @@ fn kinds_without_a_budget_go_as_they_come() {
     let mut buckets = Buckets::default();
     let failed = take(&mut buckets, 0, "callback", 1);
     // An error without rate-limit headers does not make the route unlimited.
-    buckets.answered(ms(10), &failed, None, false);
+    buckets.record_response(ms(10), &failed, None, false);
     let first = take(&mut buckets, 10, "callback", 1);
-    assert_eq!(buckets.ready(ms(10), "callback", &Major::Channel(1)), Ready::AfterAnswer);
-    buckets.answered(ms(20), &first, None, true);
+    assert_eq!(
+        buckets.availability(ms(10), "callback", &MajorParam::Channel(1)),
+        BucketAvailability::AfterResponse
+    );
+    buckets.record_response(ms(20), &first, None, true);
     let permits = [take(&mut buckets, 20, "callback", 1), take(&mut buckets, 20, "callback", 1)];
     // After a refusal the route has a limit.
-    buckets.refused(ms(30), &permits[0], None, ms(500));
-    assert_eq!(buckets.ready(ms(40), "callback", &Major::Channel(1)), Ready::At(ms(530)));
-    assert_eq!(buckets.ready(ms(530), "callback", &Major::Channel(1)), Ready::Now);
+    buckets.record_rate_limited(ms(30), &permits[0], None, ms(500));
+    assert_eq!(
+        buckets.availability(ms(40), "callback", &MajorParam::Channel(1)),
+        BucketAvailability::At(ms(530))
+    );
+    assert_eq!(buckets.availability(ms(530), "callback", &MajorParam::Channel(1)), BucketAvailability::Now);
 }
 
 #[test]
 fn a_refusal_closes_the_bucket_for_as_long_as_it_says() {
     let mut buckets = Buckets::default();
     let first = take(&mut buckets, 0, "post", 1);
-    buckets.answered(ms(10), &first, Some(&budget(5, 4, 1000)), true);
+    buckets.record_response(ms(10), &first, Some(&budget(5, 4, 1000)), true);
     let second = take(&mut buckets, 20, "post", 1);
-    buckets.refused(ms(30), &second, Some(&budget(5, 0, 970)), ms(60_000));
-    assert_eq!(buckets.ready(ms(5000), "post", &Major::Channel(1)), Ready::At(ms(60_030)));
-    assert_eq!(buckets.ready(ms(5000), "post", &Major::Channel(2)), Ready::Now);
+    buckets.record_rate_limited(ms(30), &second, Some(&budget(5, 0, 970)), ms(60_000));
+    assert_eq!(
+        buckets.availability(ms(5000), "post", &MajorParam::Channel(1)),
+        BucketAvailability::At(ms(60_030))
+    );
+    assert_eq!(buckets.availability(ms(5000), "post", &MajorParam::Channel(2)), BucketAvailability::Now);
 }
 
 #[test]
 fn what_nobody_answered_counts_and_stops_nothing_for_ever() {
     let mut buckets = Buckets::default();
     let first = take(&mut buckets, 0, "post", 1);
-    buckets.lost(ms(10), &first);
+    buckets.record_lost(ms(10), &first);
     let first = take(&mut buckets, 10, "post", 1);
-    buckets.answered(ms(20), &first, Some(&budget(2, 1, 1000)), true);
+    buckets.record_response(ms(20), &first, Some(&budget(2, 1, 1000)), true);
     let second = take(&mut buckets, 30, "post", 1);
-    buckets.lost(ms(900), &second);
-    assert_eq!(buckets.ready(ms(900), "post", &Major::Channel(1)), Ready::At(ms(1900)));
+    buckets.record_lost(ms(900), &second);
+    assert_eq!(
+        buckets.availability(ms(900), "post", &MajorParam::Channel(1)),
+        BucketAvailability::At(ms(1900))
+    );
     let third = take(&mut buckets, 1900, "post", 1);
-    buckets.unused(&third);
+    buckets.release(&third);
     take(&mut buckets, 1900, "post", 1);
     take(&mut buckets, 1900, "post", 1);
-    assert_eq!(buckets.ready(ms(1900), "post", &Major::Channel(1)), Ready::AfterAnswer);
+    assert_eq!(
+        buckets.availability(ms(1900), "post", &MajorParam::Channel(1)),
+        BucketAvailability::AfterResponse
+    );
 }
 
 #[test]
@@ -101,7 +129,7 @@ fn idle_buckets_are_forgotten() {
     let mut buckets = Buckets::default();
     for channel in 0..20_000 {
         let permit = take(&mut buckets, channel * 10, "post", channel);
-        buckets.answered(ms(channel * 10 + 5), &permit, Some(&budget(5, 4, 100)), true);
+        buckets.record_response(ms(channel * 10 + 5), &permit, Some(&budget(5, 4, 100)), true);
     }
     assert!(buckets.len() <= super::BUCKETS_MAX + 1, "{}", buckets.len());
 }
@@ -116,7 +144,7 @@ struct Server {
 
 impl Server {
     /// Counts a request. Returns the state of the bucket, or `None` if the request exceeds the limit.
-    fn count(&mut self, now: u64) -> Option<Budget> {
+    fn count(&mut self, now: u64) -> Option<BucketState> {
         if now >= self.ends {
             self.used = 0;
             self.ends = now + self.window;
@@ -133,8 +161,8 @@ struct Flight {
     reaches: u64,
     answers: u64,
     lost: bool,
-    permit: Permit,
-    budget: Option<Budget>,
+    permit: BucketPermit,
+    budget: Option<BucketState>,
     counted: bool,
 }
 
@@ -179,9 +207,9 @@ fn pass_time(
         }
         let flight = flights.remove(at);
         if flight.lost {
-            buckets.lost(ms(now), &flight.permit);
+            buckets.record_lost(ms(now), &flight.permit);
         } else {
-            buckets.answered(ms(now), &flight.permit, flight.budget.as_ref(), true);
+            buckets.record_response(ms(now), &flight.permit, flight.budget.as_ref(), true);
         }
     }
 }
@@ -196,17 +224,17 @@ proptest! {
         let mut server = Server { limit, window, used: 0, ends: 0 };
         let mut buckets = Buckets::default();
         let mut flights = Vec::new();
-        let (mut now, major) = (0, Major::Channel(1));
+        let (mut now, major) = (0, MajorParam::Channel(1));
         // Nothing is known about the window at first, so the first request always gets a response.
         for (number, try_) in tries.iter().enumerate() {
             now += try_.pause;
             let mut waits = 0;
             loop {
                 pass_time(&mut flights, &mut server, &mut buckets, now).map_err(TestCaseError::fail)?;
-                now = match buckets.ready(ms(now), "post", &major) {
-                    Ready::Now => break,
-                    Ready::At(until) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
-                    Ready::AfterAnswer => {
+                now = match buckets.availability(ms(now), "post", &major) {
+                    BucketAvailability::Now => break,
+                    BucketAvailability::At(until) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
+                    BucketAvailability::AfterResponse => {
                         let next = flights.iter().map(|f| f.answers).min();
                         next.ok_or_else(|| TestCaseError::fail("waits for an answer that is not on its way"))?
                     }
@@ -214,7 +242,7 @@ proptest! {
                 waits += 1;
                 prop_assert!(waits < 1000, "never gets through");
             }
-            let permit = buckets.take(ms(now), "post", &major);
+            let permit = buckets.acquire(ms(now), "post", &major);
             let (reaches, answers) = (now + try_.there, now + try_.there + try_.back);
             let lost = try_.lost && number > 0;
             flights.push(Flight { reaches, answers, lost, permit, budget: None, counted: false });
@@ -227,18 +255,18 @@ proptest! {
     fn a_budget_is_used_in_full(limit in 1_u32..8, window in 1000_u64..6000, delay in 1_u64..40) {
         let mut server = Server { limit, window, used: 0, ends: 0 };
         let mut buckets = Buckets::default();
-        let (mut now, mut sent, major) = (0, 0, Major::Channel(1));
+        let (mut now, mut sent, major) = (0, 0, MajorParam::Channel(1));
         while now < 20 * window {
-            match buckets.ready(ms(now), "post", &major) {
-                Ready::Now => {}
-                Ready::At(until) => now = u64::try_from(until.as_millis()).unwrap_or(now),
-                Ready::AfterAnswer => prop_assert!(false, "nothing is on its way"),
+            match buckets.availability(ms(now), "post", &major) {
+                BucketAvailability::Now => {}
+                BucketAvailability::At(until) => now = u64::try_from(until.as_millis()).unwrap_or(now),
+                BucketAvailability::AfterResponse => prop_assert!(false, "nothing is on its way"),
             }
-            let permit = buckets.take(ms(now), "post", &major);
+            let permit = buckets.acquire(ms(now), "post", &major);
             let left = server.count(now + delay);
             prop_assert!(left.is_some());
             now += 2 * delay;
-            buckets.answered(ms(now), &permit, left.as_ref(), true);
+            buckets.record_response(ms(now), &permit, left.as_ref(), true);
             sent += 1;
         }
         // Nearly the limit in each window of the server, less the round-trip times.
@@ -248,22 +276,22 @@ proptest! {
     /// For any delay of requests, no second on the server's side has more requests than the limit.
     #[test]
     fn the_global_budget_holds_in_any_second(places in 1_u32..10, tries in tries()) {
-        let mut global = Global::new(places, ms(1000));
+        let mut global = GlobalLimit::new(places, ms(1000));
         let (mut now, mut reached, mut answers) = (0, Vec::new(), Vec::new());
         for try_ in &tries {
             now += try_.pause;
             loop {
                 answers.sort_unstable();
                 while answers.first().is_some_and(|at| *at <= now) {
-                    global.landed(ms(answers.remove(0)));
+                    global.complete(ms(answers.remove(0)));
                 }
-                now = match global.ready(ms(now)) {
+                now = match global.required_wait(ms(now)) {
                     None => break,
                     Some(Some(until)) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
                     Some(None) => answers.first().copied().unwrap_or(now),
                 };
             }
-            global.take();
+            global.acquire();
             reached.push(now + try_.there);
             answers.push(now + try_.there + try_.back);
         }

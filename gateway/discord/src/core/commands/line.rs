@@ -4,41 +4,41 @@
 //! of single quotes escapes the next character. A word with two leading dashes is a flag; after a lone `--`,
 //! words are never flags.
 
-use super::{Param, Place, Spec, Takes};
-use crate::core::event::{Command, Given, Value};
+use super::{CommandArguments, CommandOption, OptionPosition, SlashCommandSpec};
+use crate::core::event::{GivenOption, SlashCommand, Value};
 use std::fmt;
 
 /// Characters with a special meaning in a word, besides white space: straight quotes, curly quotes,
 /// backslash.
-const MEANT: [char; 6] = ['"', '\'', '\\', '\u{201C}', '\u{201D}', '\u{201E}'];
+const SPECIAL_CHARS: [char; 6] = ['"', '\'', '\\', '\u{201C}', '\u{201D}', '\u{201E}'];
 
 /// Reason why a slash command cannot be converted to a line: it is not one of those registered last. Discord
 /// shows older commands for some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotTyped(pub String);
+pub struct CommandLineError(pub String);
 
-impl fmt::Display for NotTyped {
+impl fmt::Display for CommandLineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "This command is of another version: {}. Reload Discord and try again.", self.0)
     }
 }
 
-impl std::error::Error for NotTyped {}
+impl std::error::Error for CommandLineError {}
 
 /// Converts a command to a line. File options are not part of the line.
 ///
 /// # Errors
-/// [`NotTyped`] if the command, a subcommand or an option is unknown.
-pub fn line(specs: &[Spec], command: &Command) -> Result<String, NotTyped> {
+/// [`CommandLineError`] if the command, a subcommand or an option is unknown.
+pub fn line(specs: &[SlashCommandSpec], command: &SlashCommand) -> Result<String, CommandLineError> {
     let mut out = format!("/{}", command.name);
     let mut spec = find(specs, &command.name)?;
     let mut given = command.options.as_slice();
     let params = loop {
-        match &spec.takes {
-            Takes::Options(params) => break params,
-            Takes::Verbs(verbs) => {
-                let [Given { name, value: Value::Sub(below), .. }] = given else {
-                    return Err(NotTyped(format!("/{} wants a subcommand", spec.name)));
+        match &spec.arguments {
+            CommandArguments::Options(params) => break params,
+            CommandArguments::Subcommands(verbs) => {
+                let [GivenOption { name, value: Value::Sub(below), .. }] = given else {
+                    return Err(CommandLineError(format!("/{} wants a subcommand", spec.name)));
                 };
                 spec = find(verbs, name)?;
                 out = format!("{out} {name}");
@@ -52,33 +52,37 @@ pub fn line(specs: &[Spec], command: &Command) -> Result<String, NotTyped> {
     Ok(out)
 }
 
-fn find<'a>(specs: &'a [Spec], name: &str) -> Result<&'a Spec, NotTyped> {
-    specs.iter().find(|spec| spec.name == name).ok_or_else(|| NotTyped(format!("there is no `{name}`")))
+fn find<'a>(specs: &'a [SlashCommandSpec], name: &str) -> Result<&'a SlashCommandSpec, CommandLineError> {
+    specs
+        .iter()
+        .find(|spec| spec.name == name)
+        .ok_or_else(|| CommandLineError(format!("there is no `{name}`")))
 }
 
 /// Returns the parts after the subcommand, in the order of the line.
-fn parts(params: &[Param], given: &[Given]) -> Result<Vec<String>, NotTyped> {
+fn parts(params: &[CommandOption], given: &[GivenOption]) -> Result<Vec<String>, CommandLineError> {
     let mut words = Vec::new();
     let mut flags = Vec::new();
     let mut rest = None;
-    for Given { name, value, .. } in given {
+    for GivenOption { name, value, .. } in given {
         let param = params.iter().find(|param| param.name == *name);
-        let param = param.ok_or_else(|| NotTyped(format!("there is no option `{name}`")))?;
-        let text = text(value).ok_or_else(|| NotTyped(format!("`{name}` cannot be typed")));
-        match param.place {
-            Place::Beside => {}
-            Place::Flag => flags.extend(flag(name, value, &text?)),
-            Place::Word(at) => words.push((at, text?)),
-            Place::Rest => rest = Some(text?.trim().to_owned()),
+        let param = param.ok_or_else(|| CommandLineError(format!("there is no option `{name}`")))?;
+        let text = text(value).ok_or_else(|| CommandLineError(format!("`{name}` cannot be typed")));
+        match param.position {
+            OptionPosition::NotInLine => {}
+            OptionPosition::Flag => flags.extend(flag(name, value, &text?)),
+            OptionPosition::Word(at) => words.push((at, text?)),
+            OptionPosition::Remainder => rest = Some(text?.trim().to_owned()),
         }
     }
     words.retain(|(_, word)| !word.is_empty());
     words.sort_unstable();
     let rest = rest.filter(|rest| !rest.is_empty());
     // Words or a text that look like flags go behind all flags and `--`. A text goes last.
-    let guarded = rest.as_deref().is_some_and(odd) || words.iter().any(|(_, word)| odd(word));
+    let guarded =
+        rest.as_deref().is_some_and(looks_like_flag) || words.iter().any(|(_, word)| looks_like_flag(word));
     let guard = guarded.then(|| "--".to_owned());
-    let words = words.into_iter().map(|(_, word)| quoted(&word));
+    let words = words.into_iter().map(|(_, word)| quote(&word));
     Ok(if guarded || rest.is_some() {
         flags.into_iter().chain(guard).chain(words).chain(rest).collect()
     } else {
@@ -87,7 +91,7 @@ fn parts(params: &[Param], given: &[Given]) -> Result<Vec<String>, NotTyped> {
 }
 
 /// True if the text begins in a way that might be read as a flag or as the end of the flags.
-fn odd(text: &str) -> bool {
+fn looks_like_flag(text: &str) -> bool {
     text.chars().next().is_some_and(|first| !first.is_alphanumeric())
 }
 
@@ -108,16 +112,16 @@ fn flag(name: &str, value: &Value, text: &str) -> Option<String> {
     match value {
         Value::Bool(yes) => yes.then(|| format!("--{name}")),
         _ if text.is_empty() => None,
-        _ if odd(text) => Some(format!("--{name}={}", quoted(text))),
-        _ => Some(format!("--{name} {}", quoted(text))),
+        _ if looks_like_flag(text) => Some(format!("--{name}={}", quote(text))),
+        _ => Some(format!("--{name} {}", quote(text))),
     }
 }
 
 /// Quotes a text where necessary, to be read as one word.
-fn quoted(text: &str) -> String {
-    if !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || MEANT.contains(&c)) {
+fn quote(text: &str) -> String {
+    if !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || SPECIAL_CHARS.contains(&c)) {
         return text.to_owned();
     }
-    let escape = |c: char| MEANT.contains(&c).then_some('\\').into_iter().chain([c]);
+    let escape = |c: char| SPECIAL_CHARS.contains(&c).then_some('\\').into_iter().chain([c]);
     format!("\"{}\"", text.chars().flat_map(escape).collect::<String>())
 }

@@ -7,49 +7,49 @@
 mod limits;
 mod line;
 
-pub use limits::{Broken, check};
-pub use line::{NotTyped, line};
+pub use limits::{SlashCommandSpecError, check};
+pub use line::{CommandLineError, line};
 
 use serde_json::{Value as Json, json};
 
 /// Command, group of subcommands, or subcommand.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Spec {
+pub struct SlashCommandSpec {
     /// Name, e.g. `acp` or `spawn`.
     pub name: String,
     /// Description for people.
-    pub says: String,
+    pub description: String,
     /// Content that follows the name.
-    pub takes: Takes,
+    pub arguments: CommandArguments,
 }
 
 /// Content that follows the name of a command.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Takes {
+pub enum CommandArguments {
     /// One of these subcommands.
-    Verbs(Vec<Spec>),
+    Subcommands(Vec<SlashCommandSpec>),
     /// These options.
-    Options(Vec<Param>),
+    Options(Vec<CommandOption>),
 }
 
 /// Option of a command.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Param {
+pub struct CommandOption {
     /// Name.
     pub name: String,
     /// Description for people.
-    pub says: String,
+    pub description: String,
     /// Type of the value.
-    pub kind: Kind,
+    pub kind: OptionKind,
     /// True if the option is mandatory.
     pub required: bool,
     /// Position in the line.
-    pub place: Place,
+    pub position: OptionPosition,
 }
 
 /// Type of an option's value.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+pub enum OptionKind {
     /// Text, optionally with suggestions during input.
     Text {
         /// Maximum length in characters.
@@ -74,76 +74,79 @@ pub enum Kind {
 
 /// Position of an option in the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum OptionPosition {
     /// A word. Words are sorted by this number, which may differ from the order of input.
     Word(u8),
     /// `--name value`, or `--name` alone for a true boolean.
     Flag,
     /// The end of the line, unquoted: quotes in the text are the user's own.
-    Rest,
+    Remainder,
     /// Not in the line: the handler of the command reads the option by name.
-    Beside,
+    NotInLine,
 }
 
 /// Builds the registration of commands. It replaces all commands registered before.
 ///
 /// # Errors
-/// [`Broken`] if Discord would refuse the commands.
-pub fn registration(commands: &[Spec]) -> Result<Json, Broken> {
+/// [`SlashCommandSpecError`] if Discord would refuse the commands.
+pub fn registration(commands: &[SlashCommandSpec]) -> Result<Json, SlashCommandSpecError> {
     check(commands)?;
     Ok(commands.iter().map(|command| definition(command, 0)).collect())
 }
 
 /// Option types of the documentation ("Application Command Option Type").
-const fn type_of(kind: &Kind) -> u8 {
+const fn option_type(kind: &OptionKind) -> u8 {
     match kind {
-        Kind::Text { .. } | Kind::Choice(_) => 3,
-        Kind::Integer { .. } => 4,
-        Kind::Bool => 5,
-        Kind::File => 11,
+        OptionKind::Text { .. } | OptionKind::Choice(_) => 3,
+        OptionKind::Integer { .. } => 4,
+        OptionKind::Bool => 5,
+        OptionKind::File => 11,
     }
 }
 
-fn definition(spec: &Spec, depth: usize) -> Json {
-    let Spec { name, says, takes } = spec;
-    let options: Vec<Json> = match takes {
-        Takes::Verbs(verbs) => verbs.iter().map(|verb| definition(verb, depth + 1)).collect(),
-        Takes::Options(params) => params.iter().map(parameter).collect(),
+fn definition(spec: &SlashCommandSpec, depth: usize) -> Json {
+    let SlashCommandSpec { name, description, arguments } = spec;
+    let options: Vec<Json> = match arguments {
+        CommandArguments::Subcommands(verbs) => {
+            verbs.iter().map(|verb| definition(verb, depth + 1)).collect()
+        }
+        CommandArguments::Options(params) => params.iter().map(parameter).collect(),
     };
-    let mut out = json!({ "name": name, "description": says, "options": options });
-    let kind = match (depth, takes) {
+    let mut out = json!({ "name": name, "description": description, "options": options });
+    let kind = match (depth, arguments) {
         // CHAT_INPUT, in guilds and in direct messages with the bot.
         (0, _) => {
             out["contexts"] = json!([0, 1]);
             out["integration_types"] = json!([0]);
             1
         }
-        (_, Takes::Verbs(_)) => 2,
-        (_, Takes::Options(_)) => 1,
+        (_, CommandArguments::Subcommands(_)) => 2,
+        (_, CommandArguments::Options(_)) => 1,
     };
     out["type"] = json!(kind);
     out
 }
 
-fn parameter(param: &Param) -> Json {
-    let Param { name, says, kind, required, place: _ } = param;
-    let mut out = json!({ "type": type_of(kind), "name": name, "description": says, "required": required });
+fn parameter(param: &CommandOption) -> Json {
+    let CommandOption { name, description, kind, required, position: _ } = param;
+    let mut out =
+        json!({ "type": option_type(kind), "name": name, "description": description, "required": required });
     match kind {
-        Kind::Text { max, suggest } => {
+        OptionKind::Text { max, suggest } => {
             out["max_length"] = json!(max);
             if *suggest {
                 out["autocomplete"] = json!(true);
             }
         }
-        Kind::Choice(choices) => {
+        OptionKind::Choice(choices) => {
             out["choices"] =
                 choices.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
         }
-        Kind::Integer { min, max } => {
+        OptionKind::Integer { min, max } => {
             out["min_value"] = json!(min);
             out["max_value"] = json!(max);
         }
-        Kind::Bool | Kind::File => {}
+        OptionKind::Bool | OptionKind::File => {}
     }
     out
 }

@@ -1,57 +1,84 @@
 #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use super::*;
-use crate::core::event::{Attachment, Command, Given, Interaction, Member, User, Value};
+use crate::core::event::{Attachment, GivenOption, Interaction, Member, SlashCommand, User, Value};
 use crate::core::ids::Snowflake;
 use acp_shared::redact::Secret;
 use proptest::prelude::*;
 
-fn spec(name: &str, takes: Takes) -> Spec {
-    Spec { name: name.to_owned(), says: format!("what {name} does"), takes }
+fn spec(name: &str, arguments: CommandArguments) -> SlashCommandSpec {
+    SlashCommandSpec { name: name.to_owned(), description: format!("what {name} does"), arguments }
 }
 
-fn param(name: &str, place: Place) -> Param {
-    let kind = Kind::Text { max: 200, suggest: false };
-    Param { name: name.to_owned(), says: format!("its {name}"), kind, required: false, place }
+fn param(name: &str, position: OptionPosition) -> CommandOption {
+    let kind = OptionKind::Text { max: 200, suggest: false };
+    CommandOption {
+        name: name.to_owned(),
+        description: format!("its {name}"),
+        kind,
+        required: false,
+        position,
+    }
 }
 
-/// Commands that use every kind and place of option.
-fn tree() -> Vec<Spec> {
+/// Commands that use every kind and position of option.
+fn tree() -> Vec<SlashCommandSpec> {
     let choice = |text: &str| (text.to_owned(), text.to_owned());
     let spawn = vec![
-        Param { kind: Kind::Text { max: 100, suggest: true }, ..param("agent", Place::Word(0)) },
-        Param { kind: Kind::Choice(vec![choice("auto"), choice("here")]), ..param("thread", Place::Flag) },
-        param("label", Place::Flag),
-        Param { kind: Kind::Bool, ..param("discard", Place::Flag) },
-        Param { kind: Kind::Integer { min: 0, max: 9 }, ..param("count", Place::Flag) },
-        Param { kind: Kind::File, ..param("file", Place::Beside) },
+        CommandOption {
+            kind: OptionKind::Text { max: 100, suggest: true },
+            ..param("agent", OptionPosition::Word(0))
+        },
+        CommandOption {
+            kind: OptionKind::Choice(vec![choice("auto"), choice("here")]),
+            ..param("thread", OptionPosition::Flag)
+        },
+        param("label", OptionPosition::Flag),
+        CommandOption { kind: OptionKind::Bool, ..param("discard", OptionPosition::Flag) },
+        CommandOption {
+            kind: OptionKind::Integer { min: 0, max: 9 },
+            ..param("count", OptionPosition::Flag)
+        },
+        CommandOption { kind: OptionKind::File, ..param("file", OptionPosition::NotInLine) },
     ];
     let answer = vec![
-        Param { required: true, ..param("option", Place::Word(1)) },
-        param("id", Place::Word(0)),
-        param("session", Place::Flag),
+        CommandOption { required: true, ..param("option", OptionPosition::Word(1)) },
+        param("id", OptionPosition::Word(0)),
+        param("session", OptionPosition::Flag),
     ];
-    let steer = vec![Param { required: true, ..param("text", Place::Rest) }, param("session", Place::Flag)];
+    let steer = vec![
+        CommandOption { required: true, ..param("text", OptionPosition::Remainder) },
+        param("session", OptionPosition::Flag),
+    ];
     let verbs = vec![
-        spec("spawn", Takes::Options(spawn)),
-        spec("answer", Takes::Options(answer)),
-        spec("steer", Takes::Options(steer)),
-        spec("set", Takes::Verbs(vec![spec("mode", Takes::Options(vec![param("mode", Place::Word(0))]))])),
+        spec("spawn", CommandArguments::Options(spawn)),
+        spec("answer", CommandArguments::Options(answer)),
+        spec("steer", CommandArguments::Options(steer)),
+        spec(
+            "set",
+            CommandArguments::Subcommands(vec![spec(
+                "mode",
+                CommandArguments::Options(vec![param("mode", OptionPosition::Word(0))]),
+            )]),
+        ),
     ];
-    vec![spec("acp", Takes::Verbs(verbs)), spec("unfocus", Takes::Options(Vec::new()))]
+    vec![
+        spec("acp", CommandArguments::Subcommands(verbs)),
+        spec("unfocus", CommandArguments::Options(Vec::new())),
+    ]
 }
 
-fn given(name: &str, value: Value) -> Given {
-    Given { name: name.to_owned(), value, focused: false }
+fn given(name: &str, value: Value) -> GivenOption {
+    GivenOption { name: name.to_owned(), value, focused: false }
 }
 
-fn text(name: &str, text: &str) -> Given {
+fn text(name: &str, text: &str) -> GivenOption {
     given(name, Value::Text(text.to_owned()))
 }
 
-fn command(name: &str, options: Vec<Given>) -> Command {
-    let user = User { id: Snowflake(9), name: "ann".to_owned(), shown: None, bot: false };
-    let at = Interaction {
+fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
+    let user = User { id: Snowflake(9), name: "ann".to_owned(), display_name: None, bot: false };
+    let interaction = Interaction {
         id: Snowflake(1),
         application: Snowflake(2),
         token: Secret::new("hunter2".to_owned()),
@@ -59,15 +86,15 @@ fn command(name: &str, options: Vec<Given>) -> Command {
         channel: Snowflake(3),
         parent: None,
         is_thread: None,
-        who: Member { user, roles: Vec::new(), permissions: None },
+        member: Member { user, roles: Vec::new(), permissions: None },
         app_permissions: None,
         locale: None,
         attachment_limit: None,
     };
-    Command { at, name: name.to_owned(), options }
+    SlashCommand { interaction, name: name.to_owned(), options }
 }
 
-fn acp(verb: &str, options: Vec<Given>) -> Command {
+fn acp(verb: &str, options: Vec<GivenOption>) -> SlashCommand {
     command("acp", vec![given(verb, Value::Sub(options))])
 }
 
@@ -91,24 +118,30 @@ fn what_is_registered() {
 
 #[test]
 fn what_discord_would_refuse_is_refused_before() {
-    let options = |params: Vec<Param>| vec![spec("acp", Takes::Options(params))];
-    let many = |n: usize| (0..n).map(|i| param(&format!("p{i}"), Place::Flag)).collect::<Vec<_>>();
+    let options = |params: Vec<CommandOption>| vec![spec("acp", CommandArguments::Options(params))];
+    let many = |n: usize| (0..n).map(|i| param(&format!("p{i}"), OptionPosition::Flag)).collect::<Vec<_>>();
     let choices = |n: usize, len: usize| {
         let choice = |i| (format!("{i}"), "v".repeat(len));
-        Param { kind: Kind::Choice((0..n).map(choice).collect()), ..param("p", Place::Flag) }
+        CommandOption {
+            kind: OptionKind::Choice((0..n).map(choice).collect()),
+            ..param("p", OptionPosition::Flag)
+        }
     };
-    let long = |n: usize| Param { says: "x".repeat(n), ..param("p", Place::Flag) };
-    let named = |name: &str| vec![spec(name, Takes::Options(Vec::new()))];
+    let long = |n: usize| CommandOption { description: "x".repeat(n), ..param("p", OptionPosition::Flag) };
+    let named = |name: &str| vec![spec(name, CommandArguments::Options(Vec::new()))];
     let deep = |n: usize| {
-        let leaf = spec("leaf", Takes::Options(Vec::new()));
-        vec![(0..n).fold(leaf, |below, i| spec(&format!("v{i}"), Takes::Verbs(vec![below])))]
+        let leaf = spec("leaf", CommandArguments::Options(Vec::new()));
+        vec![(0..n).fold(leaf, |below, i| spec(&format!("v{i}"), CommandArguments::Subcommands(vec![below])))]
     };
     let heavy = |n: usize| {
-        let param = |i| Param { says: "x".repeat(100), ..param(&format!("{i:02}"), Place::Flag) };
-        let verb = |v| spec(&format!("verb{v}"), Takes::Options((0..20).map(param).collect()));
-        vec![spec("acp", Takes::Verbs((0..n).map(verb).collect()))]
+        let param = |i| CommandOption {
+            description: "x".repeat(100),
+            ..param(&format!("{i:02}"), OptionPosition::Flag)
+        };
+        let verb = |v| spec(&format!("verb{v}"), CommandArguments::Options((0..20).map(param).collect()));
+        vec![spec("acp", CommandArguments::Subcommands((0..n).map(verb).collect()))]
     };
-    let required = Param { required: true, ..param("r", Place::Flag) };
+    let required = CommandOption { required: true, ..param("r", OptionPosition::Flag) };
     for (case, tree, good) in [
         ("25 options", options(many(25)), true),
         ("26 options", options(many(26)), false),
@@ -129,16 +162,36 @@ fn what_discord_would_refuse_is_refused_before() {
         ("3 verbs full", heavy(3), true),
         ("4 verbs full", heavy(4), false),
         ("twice", [named("a"), named("a")].concat(), false),
-        ("option twice", options(vec![param("p", Place::Flag), param("p", Place::Word(0))]), false),
+        (
+            "option twice",
+            options(vec![param("p", OptionPosition::Flag), param("p", OptionPosition::Word(0))]),
+            false,
+        ),
         ("100 commands", (0..100).flat_map(|i| named(&format!("c{i}"))).collect(), true),
         ("101 commands", (0..101).flat_map(|i| named(&format!("c{i}"))).collect(), false),
-        ("required first", options(vec![required.clone(), param("p", Place::Flag)]), true),
-        ("required last", options(vec![param("p", Place::Flag), required]), false),
-        ("one place", options(vec![param("p", Place::Word(1)), param("q", Place::Word(1))]), false),
-        ("two rests", options(vec![param("p", Place::Rest), param("q", Place::Rest)]), false),
-        ("a file in the line", options(vec![Param { kind: Kind::File, ..param("p", Place::Flag) }]), false),
-        ("a text beside it", options(vec![param("p", Place::Beside)]), false),
-        ("yes as a word", options(vec![Param { kind: Kind::Bool, ..param("p", Place::Word(0)) }]), false),
+        ("required first", options(vec![required.clone(), param("p", OptionPosition::Flag)]), true),
+        ("required last", options(vec![param("p", OptionPosition::Flag), required]), false),
+        (
+            "one place",
+            options(vec![param("p", OptionPosition::Word(1)), param("q", OptionPosition::Word(1))]),
+            false,
+        ),
+        (
+            "two rests",
+            options(vec![param("p", OptionPosition::Remainder), param("q", OptionPosition::Remainder)]),
+            false,
+        ),
+        (
+            "a file in the line",
+            options(vec![CommandOption { kind: OptionKind::File, ..param("p", OptionPosition::Flag) }]),
+            false,
+        ),
+        ("a text beside it", options(vec![param("p", OptionPosition::NotInLine)]), false),
+        (
+            "yes as a word",
+            options(vec![CommandOption { kind: OptionKind::Bool, ..param("p", OptionPosition::Word(0)) }]),
+            false,
+        ),
     ] {
         assert_eq!(registration(&tree).is_ok(), good, "{case}: {:?}", check(&tree));
     }
@@ -147,7 +200,7 @@ fn what_discord_would_refuse_is_refused_before() {
 }
 
 #[test]
-fn e05_what_was_chosen_is_a_line() {
+fn what_was_chosen_is_a_line() {
     let file = Attachment { id: Snowflake(5), name: "a".into(), url: "u".into(), size: 1, mime: None };
     let all = vec![
         text("label", "my thing"),
@@ -280,7 +333,7 @@ fn value() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn e05_words_and_flags_are_read_as_they_were_given(
+    fn words_and_flags_are_read_as_they_were_given(
         agent in value(), label in value(), discard: bool, count in proptest::option::of(0_i64..9),
     ) {
         let mut options = vec![
@@ -298,7 +351,7 @@ proptest! {
     }
 
     #[test]
-    fn e05_a_text_is_left_as_it_was_typed(session in value(), said in value()) {
+    fn a_text_is_left_as_it_was_typed(session in value(), said in value()) {
         let options = vec![text("text", &said), text("session", &session)];
         let line = super::line(&tree(), &acp("steer", options)).expect("known");
         let read = typed(line.strip_prefix("/acp steer").expect("verb"), &[], true);

@@ -1,13 +1,13 @@
-use super::{Body, Callback, File, NewMessage, Persona, SILENT};
+use super::{Callback, FileUpload, MessageBody, NewMessage, Persona, SILENT};
 use crate::core::embed::Embed;
 use crate::core::ids::Snowflake;
-use crate::core::units::{Limit, OutOf, Refused};
+use crate::core::units::{OutOfBounds, PayloadLimit, ValidationError};
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::json;
 
-fn file(name: &str, bytes: usize) -> File {
-    File {
+fn file(name: &str, bytes: usize) -> FileUpload {
+    FileUpload {
         name: name.to_owned(),
         content_type: "text/plain".to_owned(),
         description: String::new(),
@@ -15,13 +15,14 @@ fn file(name: &str, bytes: usize) -> File {
     }
 }
 
-fn new(body: Body) -> NewMessage {
+fn new(body: MessageBody) -> NewMessage {
     NewMessage { nonce: "n".to_owned(), body, reply_to: None }
 }
 
 #[test]
 fn a_new_message_is_as_discord_takes_it() {
-    let body = Body { files: vec![file("a.md", 3)], flags: SILENT, ..Body::text("hello @everyone") };
+    let body =
+        MessageBody { files: vec![file("a.md", 3)], flags: SILENT, ..MessageBody::text("hello @everyone") };
     let message = NewMessage { reply_to: Some(Snowflake(9)), ..new(body) };
     let expected = json!({
         "content": "hello @everyone",
@@ -45,28 +46,28 @@ fn an_edit_says_all_that_the_message_shows() {
         "components": [],
         "allowed_mentions": {"parse": [], "replied_user": false},
     });
-    assert_eq!(Body::text("x").edit().map(|payload| payload.json), Ok(expected));
+    assert_eq!(MessageBody::text("x").edit().map(|payload| payload.json), Ok(expected));
 }
 
 #[test]
 fn what_discord_refuses_is_not_asked() {
-    let over = |limit, has| Err(Refused::Bounds(OutOf { limit, has }));
-    let with = |files: Vec<File>| Body { files, ..Body::text("x") };
+    let over = |limit, actual| Err(ValidationError::OutOfBounds(OutOfBounds { limit, actual }));
+    let with = |files: Vec<FileUpload>| MessageBody { files, ..MessageBody::text("x") };
     let mib = 1024 * 1024;
     for (row, body, expected) in [
-        ("text", Body::text("x".repeat(2000)), Ok(())),
-        ("long", Body::text("x".repeat(2001)), over(Limit::Content, 2001)),
-        ("empty", Body::text(" \n"), Err(Refused::Empty)),
-        ("embed only", Body { embeds: vec![Embed::default()], ..Body::default() }, Ok(())),
-        ("file only", Body { files: vec![file("a", 1)], ..Body::default() }, Ok(())),
-        ("files", with(vec![file("a", 1); 11]), over(Limit::Files, 11)),
+        ("text", MessageBody::text("x".repeat(2000)), Ok(())),
+        ("long", MessageBody::text("x".repeat(2001)), over(PayloadLimit::Content, 2001)),
+        ("empty", MessageBody::text(" \n"), Err(ValidationError::Empty)),
+        ("embed only", MessageBody { embeds: vec![Embed::default()], ..MessageBody::default() }, Ok(())),
+        ("file only", MessageBody { files: vec![file("a", 1)], ..MessageBody::default() }, Ok(())),
+        ("files", with(vec![file("a", 1); 11]), over(PayloadLimit::Files, 11)),
         ("large", with(vec![file("a", 10 * mib)]), Ok(())),
-        ("too large", with(vec![file("a", 10 * mib + 1)]), over(Limit::FileBytes, 10 * mib + 1)),
-        ("no name", with(vec![file("", 1)]), over(Limit::FileName, 0)),
+        ("too large", with(vec![file("a", 10 * mib + 1)]), over(PayloadLimit::FileBytes, 10 * mib + 1)),
+        ("no name", with(vec![file("", 1)]), over(PayloadLimit::FileName, 0)),
         (
             "a path",
             with(vec![file("../a", 1)]),
-            Err(Refused::Form("a file's name has no path and no control characters")),
+            Err(ValidationError::Form("a file's name has no path and no control characters")),
         ),
     ] {
         assert_eq!(new(body.clone()).payload().map(|_| ()), expected, "{row}");
@@ -75,23 +76,23 @@ fn what_discord_refuses_is_not_asked() {
     }
     assert!(with(vec![file("a", 9 * mib); 3]).edit().is_err());
     for nonce in ["", &"n".repeat(26)] {
-        assert!(NewMessage { nonce: nonce.to_owned(), ..new(Body::text("x")) }.payload().is_err());
+        assert!(NewMessage { nonce: nonce.to_owned(), ..new(MessageBody::text("x")) }.payload().is_err());
     }
     for name in ["", "Clyde", "my discord bot", &"n".repeat(81)] {
         let persona = Persona { name: Some(name.to_owned()), avatar_url: None };
-        assert!(Body::text("x").webhook(&persona).is_err(), "{name}");
+        assert!(MessageBody::text("x").webhook(&persona).is_err(), "{name}");
     }
 }
 
 #[test]
 fn first_answers_are_as_discord_takes_them() {
-    let text = Body::text("x").edit().map(|payload| payload.json).unwrap_or_default();
+    let text = MessageBody::text("x").edit().map(|payload| payload.json).unwrap_or_default();
     let choice = |name: &str| (name.to_owned(), "v".to_owned());
     for (callback, expected) in [
-        (Callback::Message(Body::text("x")), json!({"type": 4, "data": text})),
-        (Callback::Later { flags: 64 }, json!({"type": 5, "data": {"flags": 64}})),
-        (Callback::UpdateLater, json!({"type": 6})),
-        (Callback::Update(Body::text("x")), json!({"type": 7, "data": text})),
+        (Callback::Message(MessageBody::text("x")), json!({"type": 4, "data": text})),
+        (Callback::Deferred { flags: 64 }, json!({"type": 5, "data": {"flags": 64}})),
+        (Callback::DeferredUpdate, json!({"type": 6})),
+        (Callback::Update(MessageBody::text("x")), json!({"type": 7, "data": text})),
         (
             Callback::Choices(vec![choice("a")]),
             json!({"type": 8, "data": {"choices": [{"name": "a", "value": "v"}]}}),
@@ -107,7 +108,7 @@ proptest! {
     /// No message of any kind and content notifies anyone.
     #[test]
     fn nobody_is_notified(content in "\\PC{1,60}", flags in 0_u64..8192) {
-        let body = Body { flags, ..Body::text(format!("@everyone {content}")) };
+        let body = MessageBody { flags, ..MessageBody::text(format!("@everyone {content}")) };
         let persona = Persona::default();
         let callback = Callback::Message(body.clone()).payload().map(|payload| payload.json["data"].clone());
         let bodies = [

@@ -5,13 +5,13 @@ use serde_json::json;
 
 fn one(kind: &str, data: &Json) -> Event {
     match event(kind, data) {
-        Ok(Read::Events(mut events)) if events.len() == 1 => events.remove(0),
+        Ok(DecodedEvent::Events(mut events)) if events.len() == 1 => events.remove(0),
         other => panic!("{kind}: {other:?}"),
     }
 }
 
 fn user(id: u64, name: &str) -> User {
-    User { id: Snowflake(id), name: name.to_owned(), shown: None, bot: false }
+    User { id: Snowflake(id), name: name.to_owned(), display_name: None, bot: false }
 }
 
 fn written() -> Json {
@@ -35,7 +35,7 @@ fn written() -> Json {
 
 #[test]
 fn a_message_with_everything() {
-    let author = User { shown: Some("A.".to_owned()), ..user(9, "ann") };
+    let author = User { display_name: Some("A.".to_owned()), ..user(9, "ann") };
     let file = |id, name: &str, url: &str, size, mime: Option<&str>| Attachment {
         id: Snowflake(id),
         name: name.to_owned(),
@@ -96,7 +96,7 @@ fn what_cannot_be_read_is_not_repeated() {
     let mut third = written();
     third["channel_id"] = json!("hunter2");
     for data in [data, other, third] {
-        let Unreadable(why) = message(&data).expect_err("unreadable");
+        let DecodeError(why) = message(&data).expect_err("unreadable");
         assert!(!why.contains("hunter2") && !why.is_empty(), "{why}");
     }
 }
@@ -108,7 +108,7 @@ fn edits_say_whether_somebody_made_them() {
         &json!({ "id": "1", "channel_id": "2", "content": "x", "edited_timestamp": "2026-11-22T09:00:00Z",
                  "author": { "id": "9", "username": "ann" } }),
     );
-    let expected = Edit {
+    let expected = MessageEdit {
         id: Snowflake(1),
         channel: Snowflake(2),
         author: Some(user(9, "ann")),
@@ -197,7 +197,7 @@ fn a_session_begins() {
         "guilds": [{ "id": "5", "unavailable": true }],
     });
     let me = User { bot: true, ..user(1, "bot") };
-    let expected = Ready {
+    let expected = ReadyEvent {
         me,
         application: Snowflake(2),
         session: "s1".to_owned(),
@@ -226,7 +226,7 @@ fn at() -> Interaction {
         channel: Snowflake(40),
         parent: Some(Snowflake(10)),
         is_thread: Some(true),
-        who: Member { user: user(9, "ann"), roles: vec![Snowflake(31)], permissions: Some(8) },
+        member: Member { user: user(9, "ann"), roles: vec![Snowflake(31)], permissions: Some(8) },
         app_permissions: Some(2048),
         locale: Some("de".to_owned()),
         attachment_limit: Some(10_485_760),
@@ -248,7 +248,7 @@ fn a_channel_in_a_category_is_no_thread() {
         data["channel"] = channel.clone();
         let Event::Command(command) = one("INTERACTION_CREATE", &data) else { panic!("{channel}") };
         assert_eq!(
-            (command.at.parent, command.at.is_thread),
+            (command.interaction.parent, command.interaction.is_thread),
             (parent.map(Snowflake), is_thread),
             "{channel}"
         );
@@ -269,7 +269,7 @@ fn a_slash_command_is_a_tree() {
             { "name": "file", "type": 11, "value": "71" },
         ] }],
     });
-    let given = |name: &str, value| Given { name: name.to_owned(), value, focused: false };
+    let given = |name: &str, value| GivenOption { name: name.to_owned(), value, focused: false };
     let file = Attachment { id: Snowflake(71), name: "f".into(), url: "u".into(), size: 3, mime: None };
     let below = vec![
         given("agent", Value::Text("claude".to_owned())),
@@ -279,8 +279,11 @@ fn a_slash_command_is_a_tree() {
         given("factor", Value::Number(1.5)),
         given("file", Value::File(file)),
     ];
-    let expected =
-        Command { at: at(), name: "acp".to_owned(), options: vec![given("spawn", Value::Sub(below))] };
+    let expected = SlashCommand {
+        interaction: at(),
+        name: "acp".to_owned(),
+        options: vec![given("spawn", Value::Sub(below))],
+    };
     assert_eq!(one("INTERACTION_CREATE", &interaction(2, data)), Event::Command(Box::new(expected)));
 }
 
@@ -292,7 +295,7 @@ fn what_is_being_typed_is_a_text_whatever_it_will_be() {
         let option = json!({ "name": "x", "type": kind, "value": value, "focused": true });
         let event = one("INTERACTION_CREATE", &interaction(4, json!({ "name": "acp", "options": [option] })));
         let Event::Autocomplete(command) = event else { panic!("{event:?}") };
-        let typed = Given { name: "x".to_owned(), value: Value::Text(text.to_owned()), focused: true };
+        let typed = GivenOption { name: "x".to_owned(), value: Value::Text(text.to_owned()), focused: true };
         assert_eq!(command.options, [typed], "{kind}");
     }
 }
@@ -302,7 +305,7 @@ fn clicks_and_forms() {
     let click =
         interaction(3, json!({ "custom_id": "acp1:/acp cancel", "component_type": 3, "values": ["a"] }));
     let expected = Click {
-        at: at(),
+        interaction: at(),
         custom_id: "acp1:/acp cancel".to_owned(),
         values: vec!["a".to_owned()],
         message: Snowflake(100),
@@ -336,18 +339,21 @@ fn an_interaction_needs_only_what_its_answer_needs() {
     direct["member"] = Json::Null;
     direct["user"] = json!({ "id": "9", "username": "ann" });
     let Event::Click(click) = one("INTERACTION_CREATE", &direct) else { panic!("no click") };
-    assert_eq!((click.at.who.user.id, click.at.who.permissions), (Snowflake(9), None));
+    assert_eq!(
+        (click.interaction.member.user.id, click.interaction.member.permissions),
+        (Snowflake(9), None)
+    );
     // Kind of a future API version.
-    assert_eq!(event("INTERACTION_CREATE", &interaction(6, json!({}))), Ok(Read::Ignored));
+    assert_eq!(event("INTERACTION_CREATE", &interaction(6, json!({}))), Ok(DecodedEvent::Ignored));
 }
 
 #[test]
 fn kinds_are_ours_known_or_unknown() {
     for kind in IGNORED {
-        assert!(event(kind, &Json::Null) == Ok(Read::Ignored) && !is_ours(kind), "{kind}");
+        assert!(event(kind, &Json::Null) == Ok(DecodedEvent::Ignored) && !is_used_kind(kind), "{kind}");
     }
-    assert_eq!(event("SUBSCRIPTION_CREATE", &json!({})), Ok(Read::Unknown));
+    assert_eq!(event("SUBSCRIPTION_CREATE", &json!({})), Ok(DecodedEvent::Unknown));
     for kind in ["READY", "MESSAGE_CREATE", "INTERACTION_CREATE", "THREAD_LIST_SYNC", "GUILD_DELETE"] {
-        assert!(is_ours(kind) && event(kind, &Json::Null).is_err(), "{kind}");
+        assert!(is_used_kind(kind) && event(kind, &Json::Null).is_err(), "{kind}");
     }
 }

@@ -10,8 +10,8 @@ pub(super) const MODAL: u64 = 5;
 const PRIVATE_THREAD: u64 = 12;
 
 /// Parses a part of an event. The error names the problem, never the value.
-pub(super) fn parse<'de, T: Deserialize<'de>>(data: &'de Json) -> Result<T, Unreadable> {
-    T::deserialize(data).map_err(|error| Unreadable(without_values(&error.to_string())))
+pub(super) fn parse<'de, T: Deserialize<'de>>(data: &'de Json) -> Result<T, DecodeError> {
+    T::deserialize(data).map_err(|error| DecodeError(without_values(&error.to_string())))
 }
 
 /// Removes the quoted value from a serde error: it may be message content or a token.
@@ -36,56 +36,56 @@ fn bits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Er
 }
 
 #[derive(Deserialize)]
-pub(super) struct Id {
+pub(super) struct RawId {
     pub(super) id: Snowflake,
 }
 
 #[derive(Deserialize)]
-pub(super) struct InChannel {
+pub(super) struct RawDeletedMessage {
     pub(super) id: Snowflake,
     pub(super) channel_id: Snowflake,
 }
 
 #[derive(Deserialize)]
-pub(super) struct InGuild {
+pub(super) struct RawGuildEvent {
     pub(super) guild_id: Snowflake,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Bulk {
+pub(super) struct RawBulkDelete {
     pub(super) ids: Vec<Snowflake>,
     pub(super) channel_id: Snowflake,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Place {
+pub(super) struct RawDeletedThread {
     pub(super) id: Snowflake,
     #[serde(default)]
     pub(super) parent_id: Option<Snowflake>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Guild {
+pub(super) struct RawGuild {
     pub(super) id: Snowflake,
     #[serde(default, deserialize_with = "or_null")]
     pub(super) unavailable: bool,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Ready {
-    user: Person,
-    application: Id,
+pub(super) struct RawReady {
+    user: RawUser,
+    application: RawId,
     session_id: String,
     #[serde(default)]
     shard: Option<(u64, u64)>,
     #[serde(default, deserialize_with = "or_null")]
-    guilds: Vec<Id>,
+    guilds: Vec<RawId>,
 }
 
-impl From<Ready> for super::Ready {
-    fn from(ready: Ready) -> Self {
+impl From<RawReady> for super::ReadyEvent {
+    fn from(ready: RawReady) -> Self {
         Self {
-            me: ready.user.named(None),
+            me: ready.user.into_user(None),
             application: ready.application.id,
             session: ready.session_id,
             shard: ready.shard.unwrap_or((0, 1)),
@@ -95,7 +95,7 @@ impl From<Ready> for super::Ready {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Person {
+pub(super) struct RawUser {
     id: Snowflake,
     #[serde(default, deserialize_with = "or_null")]
     username: String,
@@ -105,16 +105,16 @@ pub(super) struct Person {
     bot: bool,
 }
 
-impl Person {
-    fn named(self, nick: Option<String>) -> User {
-        User { id: self.id, name: self.username, shown: nick.or(self.global_name), bot: self.bot }
+impl RawUser {
+    fn into_user(self, nick: Option<String>) -> User {
+        User { id: self.id, name: self.username, display_name: nick.or(self.global_name), bot: self.bot }
     }
 }
 
 #[derive(Deserialize, Default)]
-struct Standing {
+struct RawMember {
     #[serde(default)]
-    user: Option<Person>,
+    user: Option<RawUser>,
     #[serde(default)]
     nick: Option<String>,
     #[serde(default, deserialize_with = "or_null")]
@@ -123,14 +123,14 @@ struct Standing {
     permissions: Option<u64>,
 }
 
-impl Standing {
-    fn of(self, user: Person) -> Member {
-        Member { user: user.named(self.nick), roles: self.roles, permissions: self.permissions }
+impl RawMember {
+    fn into_member(self, user: RawUser) -> Member {
+        Member { user: user.into_user(self.nick), roles: self.roles, permissions: self.permissions }
     }
 }
 
 #[derive(Deserialize)]
-struct File {
+struct RawAttachment {
     id: Snowflake,
     #[serde(default, deserialize_with = "or_null")]
     filename: String,
@@ -141,31 +141,31 @@ struct File {
     content_type: Option<String>,
 }
 
-impl From<File> for Attachment {
-    fn from(file: File) -> Self {
+impl From<RawAttachment> for Attachment {
+    fn from(file: RawAttachment) -> Self {
         Self { id: file.id, name: file.filename, url: file.url, size: file.size, mime: file.content_type }
     }
 }
 
-fn files(files: Vec<File>) -> Vec<Attachment> {
+fn files(files: Vec<RawAttachment>) -> Vec<Attachment> {
     files.into_iter().map(Into::into).collect()
 }
 
 #[derive(Deserialize)]
-struct Reference {
+struct RawReference {
     #[serde(default)]
     message_id: Option<Snowflake>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Message {
+pub(super) struct RawMessage {
     id: Snowflake,
     channel_id: Snowflake,
     #[serde(default)]
     guild_id: Option<Snowflake>,
-    author: Person,
+    author: RawUser,
     #[serde(default, deserialize_with = "or_null")]
-    member: Standing,
+    member: RawMember,
     #[serde(default)]
     webhook_id: Option<Snowflake>,
     #[serde(default)]
@@ -175,13 +175,13 @@ pub(super) struct Message {
     #[serde(default, deserialize_with = "or_null")]
     content: String,
     #[serde(default, deserialize_with = "or_null")]
-    attachments: Vec<File>,
+    attachments: Vec<RawAttachment>,
     #[serde(default, deserialize_with = "or_null")]
-    mentions: Vec<Id>,
+    mentions: Vec<RawId>,
     #[serde(default, deserialize_with = "or_null")]
     mention_roles: Vec<Snowflake>,
     #[serde(default)]
-    message_reference: Option<Reference>,
+    message_reference: Option<RawReference>,
     #[serde(default)]
     nonce: Option<Json>,
     #[serde(default)]
@@ -190,13 +190,13 @@ pub(super) struct Message {
     flags: u64,
 }
 
-impl From<Message> for super::Message {
-    fn from(message: Message) -> Self {
+impl From<RawMessage> for super::Message {
+    fn from(message: RawMessage) -> Self {
         Self {
             id: message.id,
             channel: message.channel_id,
             guild: message.guild_id,
-            author: message.member.of(message.author),
+            author: message.member.into_member(message.author),
             webhook: message.webhook_id,
             application: message.application_id,
             kind: message.kind,
@@ -217,27 +217,27 @@ impl From<Message> for super::Message {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Edit {
+pub(super) struct RawMessageEdit {
     id: Snowflake,
     channel_id: Snowflake,
     #[serde(default)]
-    author: Option<Person>,
+    author: Option<RawUser>,
     #[serde(default)]
     webhook_id: Option<Snowflake>,
     #[serde(default)]
     content: Option<String>,
     #[serde(default)]
-    attachments: Option<Vec<File>>,
+    attachments: Option<Vec<RawAttachment>>,
     #[serde(default)]
     edited_timestamp: Option<String>,
 }
 
-impl From<Edit> for super::Edit {
-    fn from(edit: Edit) -> Self {
+impl From<RawMessageEdit> for super::MessageEdit {
+    fn from(edit: RawMessageEdit) -> Self {
         Self {
             id: edit.id,
             channel: edit.channel_id,
-            author: edit.author.map(|author| author.named(None)),
+            author: edit.author.map(|author| author.into_user(None)),
             webhook: edit.webhook_id,
             text: edit.content,
             attachments: edit.attachments.map(files),
@@ -254,7 +254,7 @@ fn buttons(components: &Json) -> Vec<String> {
 }
 
 #[derive(Deserialize, Default)]
-struct Metadata {
+struct RawThreadMetadata {
     #[serde(default, deserialize_with = "or_null")]
     archived: bool,
     #[serde(default, deserialize_with = "or_null")]
@@ -266,7 +266,7 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Thread {
+pub(super) struct RawThread {
     id: Snowflake,
     #[serde(default)]
     guild_id: Option<Snowflake>,
@@ -279,11 +279,11 @@ pub(super) struct Thread {
     #[serde(rename = "type", default, deserialize_with = "or_null")]
     kind: u64,
     /// Mandatory: the state of the thread's binding depends on `archived`.
-    thread_metadata: Metadata,
+    thread_metadata: RawThreadMetadata,
 }
 
-impl From<Thread> for super::Thread {
-    fn from(thread: Thread) -> Self {
+impl From<RawThread> for super::Thread {
+    fn from(thread: RawThread) -> Self {
         let metadata = thread.thread_metadata;
         Self {
             id: thread.id,
@@ -301,25 +301,25 @@ impl From<Thread> for super::Thread {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Threads {
-    pub(super) threads: Vec<Thread>,
+pub(super) struct RawThreadList {
+    pub(super) threads: Vec<RawThread>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Interaction {
+pub(super) struct RawInteraction {
     #[serde(rename = "type")]
     pub(super) kind: u64,
     #[serde(flatten)]
-    pub(super) at: At,
+    pub(super) interaction: RawInteractionContext,
     #[serde(default)]
-    pub(super) data: Option<Data>,
+    pub(super) data: Option<RawInteractionData>,
     #[serde(default)]
-    pub(super) message: Option<Id>,
+    pub(super) message: Option<RawId>,
 }
 
 /// Channel with its type: only a thread's parent is a channel, any other parent is a category.
 #[derive(Deserialize)]
-struct Kind {
+struct RawChannel {
     id: Snowflake,
     #[serde(default, rename = "type")]
     kind: Option<u64>,
@@ -327,14 +327,14 @@ struct Kind {
     parent_id: Option<Snowflake>,
 }
 
-impl Kind {
+impl RawChannel {
     fn is_thread(&self) -> Option<bool> {
         self.kind.map(|kind| (10..=12).contains(&kind))
     }
 }
 
 #[derive(Deserialize)]
-pub(super) struct At {
+pub(super) struct RawInteractionContext {
     id: Snowflake,
     application_id: Snowflake,
     token: String,
@@ -343,11 +343,11 @@ pub(super) struct At {
     #[serde(default)]
     channel_id: Option<Snowflake>,
     #[serde(default)]
-    channel: Option<Kind>,
+    channel: Option<RawChannel>,
     #[serde(default)]
-    member: Option<Standing>,
+    member: Option<RawMember>,
     #[serde(default)]
-    user: Option<Person>,
+    user: Option<RawUser>,
     #[serde(default, deserialize_with = "bits")]
     app_permissions: Option<u64>,
     #[serde(default)]
@@ -356,9 +356,9 @@ pub(super) struct At {
     attachment_size_limit: Option<u64>,
 }
 
-impl At {
-    pub(super) fn read(self) -> Result<super::Interaction, Unreadable> {
-        let missing = |what: &str| Unreadable(format!("an interaction without {what}"));
+impl RawInteractionContext {
+    pub(super) fn into_interaction(self) -> Result<super::Interaction, DecodeError> {
+        let missing = |what: &str| DecodeError(format!("an interaction without {what}"));
         let mut member = self.member.unwrap_or_default();
         let user = member.user.take().or(self.user).ok_or_else(|| missing("a user"))?;
         let place = self.channel.as_ref();
@@ -370,8 +370,8 @@ impl At {
             guild: self.guild_id,
             channel: channel.ok_or_else(|| missing("a channel"))?,
             parent: place.filter(|it| it.is_thread() == Some(true)).and_then(|channel| channel.parent_id),
-            is_thread: place.and_then(Kind::is_thread),
-            who: member.of(user),
+            is_thread: place.and_then(RawChannel::is_thread),
+            member: member.into_member(user),
             app_permissions: self.app_permissions,
             locale: self.locale,
             attachment_limit: self.attachment_size_limit,
@@ -380,31 +380,31 @@ impl At {
 }
 
 #[derive(Deserialize, Default)]
-pub(super) struct Data {
+pub(super) struct RawInteractionData {
     #[serde(default)]
     pub(super) name: Option<String>,
     #[serde(default, deserialize_with = "or_null")]
-    options: Vec<Typed>,
+    options: Vec<RawOption>,
     #[serde(default, deserialize_with = "or_null")]
-    resolved: Resolved,
+    resolved: RawResolved,
     #[serde(default)]
     pub(super) custom_id: Option<String>,
     #[serde(default, deserialize_with = "or_null")]
     pub(super) values: Vec<String>,
     #[serde(default, deserialize_with = "or_null")]
-    components: Vec<Component>,
+    components: Vec<RawComponent>,
 }
 
-impl Data {
+impl RawInteractionData {
     /// Options of a command.
-    pub(super) fn given(&self) -> Result<Vec<Given>, Unreadable> {
-        self.options.iter().map(|option| option.read(&self.resolved)).collect()
+    pub(super) fn given_options(&self) -> Result<Vec<GivenOption>, DecodeError> {
+        self.options.iter().map(|option| option.to_given_option(&self.resolved)).collect()
     }
 
     /// Fields of a form: nested in rows (the old format) or in labels (the current one).
     pub(super) fn fields(&self) -> Vec<(String, String)> {
         let mut fields = Vec::new();
-        let mut left: Vec<&Component> = self.components.iter().rev().collect();
+        let mut left: Vec<&RawComponent> = self.components.iter().rev().collect();
         while let Some(component) = left.pop() {
             if let (Some(id), Some(value)) = (&component.custom_id, &component.value) {
                 fields.push((id.clone(), value.clone()));
@@ -417,46 +417,49 @@ impl Data {
 }
 
 #[derive(Deserialize)]
-struct Component {
+struct RawComponent {
     #[serde(default)]
     custom_id: Option<String>,
     #[serde(default)]
     value: Option<String>,
     #[serde(default, deserialize_with = "or_null")]
-    components: Vec<Component>,
+    components: Vec<RawComponent>,
     #[serde(default)]
-    component: Option<Box<Component>>,
+    component: Option<Box<RawComponent>>,
 }
 
 #[derive(Deserialize, Default)]
-struct Resolved {
+struct RawResolved {
     #[serde(default, deserialize_with = "or_null")]
     attachments: BTreeMap<String, Json>,
 }
 
 #[derive(Deserialize)]
-struct Typed {
+struct RawOption {
     name: String,
     #[serde(rename = "type")]
     kind: u64,
     #[serde(default)]
     value: Json,
     #[serde(default, deserialize_with = "or_null")]
-    options: Vec<Typed>,
+    options: Vec<RawOption>,
     #[serde(default, deserialize_with = "or_null")]
     focused: bool,
 }
 
-impl Typed {
+impl RawOption {
     /// Reads a value by its option type (documentation, "Application Command Option Type"). An option that is
     /// still being typed is a text, regardless of type.
-    fn read(&self, resolved: &Resolved) -> Result<Given, Unreadable> {
-        let wrong = || Unreadable(format!("an option of type {} with another value", self.kind));
+    fn to_given_option(&self, resolved: &RawResolved) -> Result<GivenOption, DecodeError> {
+        let wrong = || DecodeError(format!("an option of type {} with another value", self.kind));
         let id = || parse::<Snowflake>(&self.value).map_err(|_| wrong());
         let value = match (self.kind, &self.value) {
-            (1 | 2, _) => {
-                Value::Sub(self.options.iter().map(|option| option.read(resolved)).collect::<Result<_, _>>()?)
-            }
+            (1 | 2, _) => Value::Sub(
+                self.options
+                    .iter()
+                    .map(|option| option.to_given_option(resolved))
+                    .collect::<Result<_, _>>()?,
+            ),
             (_, Json::String(text)) if self.focused || self.kind == 3 => Value::Text(text.clone()),
             (_, Json::Number(number)) if self.focused => Value::Text(number.to_string()),
             (4, value) => Value::Integer(value.as_i64().ok_or_else(wrong)?),
@@ -465,10 +468,10 @@ impl Typed {
             (10, value) => Value::Number(value.as_f64().ok_or_else(wrong)?),
             (11, _) => {
                 let file = resolved.attachments.get(&id()?.to_string()).ok_or_else(wrong)?;
-                Value::File(parse::<File>(file)?.into())
+                Value::File(parse::<RawAttachment>(file)?.into())
             }
             _ => return Err(wrong()),
         };
-        Ok(Given { name: self.name.clone(), value, focused: self.focused })
+        Ok(GivenOption { name: self.name.clone(), value, focused: self.focused })
     }
 }

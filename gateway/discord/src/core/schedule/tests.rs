@@ -1,4 +1,6 @@
-use super::{Fate, Job, Priority, Schedule, Sequence, Step, Ticket, Turn};
+use super::{
+    Priority, Schedule, ScheduleDecision, ScheduleStep, ScheduledRequest, Sequence, StartDecision, Ticket,
+};
 use crate::core::ids::Snowflake;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,11 +12,17 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn job(channel: u64, priority: Priority, sequence: Option<Sequence>) -> Job<u8> {
-    Job { lane: Some(Snowflake(channel)), priority, sequence, give_up_at: ms(10_000), counted: 0 }
+fn job(channel: u64, priority: Priority, sequence: Option<Sequence>) -> ScheduledRequest<u8> {
+    ScheduledRequest {
+        channel: Some(Snowflake(channel)),
+        priority,
+        sequence,
+        give_up_at: ms(10_000),
+        params: 0,
+    }
 }
 
-fn add(schedule: &mut Schedule<u8>, job: Job<u8>) -> (Ticket, Option<Ticket>) {
+fn add(schedule: &mut Schedule<u8>, job: ScheduledRequest<u8>) -> (Ticket, Option<Ticket>) {
     schedule.add(job).unwrap_or_else(|full| panic!("{full:?}"))
 }
 
@@ -24,8 +32,12 @@ fn edit(message: u64) -> Option<Sequence> {
 
 /// Returns the requests that start if all rate limits permit them.
 fn starts(schedule: &mut Schedule<u8>) -> Vec<Ticket> {
-    let step = schedule.step(ms(0), |_| Turn::Go(()));
-    step.fates.into_iter().filter(|(_, fate)| *fate == Fate::Start(())).map(|(ticket, _)| ticket).collect()
+    let step = schedule.step(ms(0), |_| StartDecision::Go(()));
+    step.decisions
+        .into_iter()
+        .filter(|(_, decision)| *decision == ScheduleDecision::Start(()))
+        .map(|(ticket, _)| ticket)
+        .collect()
 }
 
 #[test]
@@ -53,14 +65,16 @@ fn in_a_channel_what_is_owed_goes_first_and_one_by_one() {
 #[test]
 fn a_look_goes_when_nothing_else_does() {
     let mut schedule = Schedule::new(100);
-    let look = add(&mut schedule, Job { lane: None, ..job(1, Look, None) }).0;
+    let look = add(&mut schedule, ScheduledRequest { channel: None, ..job(1, Look, None) }).0;
     let tickets = [Typing, Card, Notice].map(|priority| add(&mut schedule, job(2, priority, None)).0);
     let mut order = Vec::new();
     for _ in 0..4 {
         let mut has_room = true;
-        let ask = |_: &u8| if std::mem::take(&mut has_room) { Turn::Go(()) } else { Turn::Wait(None) };
-        let fates = schedule.step(ms(0), ask).fates;
-        for (ticket, _) in fates {
+        let ask = |_: &u8| {
+            if std::mem::take(&mut has_room) { StartDecision::Go(()) } else { StartDecision::Wait(None) }
+        };
+        let decisions = schedule.step(ms(0), ask).decisions;
+        for (ticket, _) in decisions {
             order.push(ticket);
             schedule.done(ticket);
         }
@@ -86,13 +100,17 @@ fn a_final_does_not_wait_for_a_card_that_is_under_way() {
 fn nothing_best_effort_uses_up_what_is_owed_something() {
     let mut schedule = Schedule::new(100);
     let last = add(&mut schedule, job(1, Final, None)).0;
-    let card = add(&mut schedule, Job { counted: 1, ..job(1, Card, None) }).0;
-    let other = add(&mut schedule, Job { counted: 1, ..job(2, Card, None) }).0;
-    let step =
-        schedule.step(ms(0), |counted| if *counted == 0 { Turn::Wait(Some(ms(500))) } else { Turn::Go(()) });
-    assert_eq!(step, Step { fates: vec![(other, Fate::Start(()))], wake_at: Some(ms(500)) });
-    let step = schedule.step(ms(500), |_| Turn::Go(()));
-    assert_eq!(step.fates, [(last, Fate::Start(())), (card, Fate::Start(()))]);
+    let card = add(&mut schedule, ScheduledRequest { params: 1, ..job(1, Card, None) }).0;
+    let other = add(&mut schedule, ScheduledRequest { params: 1, ..job(2, Card, None) }).0;
+    let step = schedule.step(ms(0), |params| {
+        if *params == 0 { StartDecision::Wait(Some(ms(500))) } else { StartDecision::Go(()) }
+    });
+    assert_eq!(
+        step,
+        ScheduleStep { decisions: vec![(other, ScheduleDecision::Start(()))], wake_at: Some(ms(500)) }
+    );
+    let step = schedule.step(ms(500), |_| StartDecision::Go(()));
+    assert_eq!(step.decisions, [(last, ScheduleDecision::Start(())), (card, ScheduleDecision::Start(()))]);
 }
 
 #[test]
@@ -124,20 +142,24 @@ fn a_newer_edit_takes_the_place_of_one_that_waits() {
 #[test]
 fn who_would_wait_too_long_is_told_so_at_once() {
     let mut schedule = Schedule::new(2);
-    let patient = add(&mut schedule, Job { counted: 1, ..job(1, Final, None) }).0;
-    let hasty = add(&mut schedule, Job { give_up_at: ms(400), counted: 1, ..job(2, Card, None) }).0;
+    let patient = add(&mut schedule, ScheduledRequest { params: 1, ..job(1, Final, None) }).0;
+    let hasty =
+        add(&mut schedule, ScheduledRequest { give_up_at: ms(400), params: 1, ..job(2, Card, None) }).0;
     assert!(schedule.add(job(3, Final, None)).is_err());
-    let ask = |_: &u8| Turn::<()>::Wait(Some(ms(5000)));
-    let gave_up = (hasty, Fate::GiveUp { retry_after: ms(5000) });
-    assert_eq!(schedule.step(ms(0), ask), Step { fates: vec![gave_up], wake_at: Some(ms(5000)) });
+    let ask = |_: &u8| StartDecision::<()>::Wait(Some(ms(5000)));
+    let gave_up = (hasty, ScheduleDecision::GiveUp { retry_after: ms(5000) });
+    assert_eq!(schedule.step(ms(0), ask), ScheduleStep { decisions: vec![gave_up], wake_at: Some(ms(5000)) });
     // The time of the next response is unknown, so the request waits until its deadline.
-    let step = schedule.step(ms(5000), |_| Turn::<()>::Wait(None));
-    assert_eq!(step, Step { fates: vec![], wake_at: Some(ms(10_000)) });
-    let step = schedule.step(ms(10_000), |_| Turn::<()>::Wait(None));
-    assert_eq!(step.fates, [(patient, Fate::GiveUp { retry_after: super::WAIT_UNKNOWN })]);
-    assert_eq!((schedule.waiting(), schedule.under_way()), (0, 0));
+    let step = schedule.step(ms(5000), |_| StartDecision::<()>::Wait(None));
+    assert_eq!(step, ScheduleStep { decisions: vec![], wake_at: Some(ms(10_000)) });
+    let step = schedule.step(ms(10_000), |_| StartDecision::<()>::Wait(None));
+    assert_eq!(step.decisions, [(patient, ScheduleDecision::GiveUp { retry_after: super::WAIT_UNKNOWN })]);
+    assert_eq!((schedule.waiting(), schedule.in_flight()), (0, 0));
     let never = add(&mut schedule, job(1, Final, None)).0;
-    assert_eq!(schedule.step(ms(0), |_| Turn::<()>::Never).fates, [(never, Fate::Never)]);
+    assert_eq!(
+        schedule.step(ms(0), |_| StartDecision::<()>::Never).decisions,
+        [(never, ScheduleDecision::Never)]
+    );
 }
 
 #[test]
@@ -146,7 +168,7 @@ fn one_that_was_refused_waits_where_it_stood() {
     let first = add(&mut schedule, job(1, Final, None)).0;
     assert_eq!(starts(&mut schedule), [first]);
     let second = add(&mut schedule, job(1, Final, None)).0;
-    assert!(schedule.again(first, ms(10_000)));
+    assert!(schedule.requeue(first, ms(10_000)));
     assert_eq!(starts(&mut schedule), [first]);
     schedule.done(first);
     assert_eq!(starts(&mut schedule), [second]);
@@ -155,7 +177,7 @@ fn one_that_was_refused_waits_where_it_stood() {
     let old = add(&mut schedule, job(1, Card, edit(7))).0;
     assert_eq!(starts(&mut schedule), [old]);
     let new = add(&mut schedule, job(1, Card, edit(7))).0;
-    assert!(!schedule.again(old, ms(10_000)));
+    assert!(!schedule.requeue(old, ms(10_000)));
     assert_eq!(starts(&mut schedule), [new]);
 }
 
@@ -168,7 +190,7 @@ enum Act {
         message: Option<u64>,
         bucket: u8,
     },
-    /// A request under way ends; `which` selects it.
+    /// A request in flight ends; `which` selects it.
     End {
         which: usize,
         again: bool,
@@ -204,11 +226,11 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..80)
 }
 
-/// Observer's view: waiting requests and requests under way.
+/// Observer's view: waiting requests and requests in flight.
 #[derive(Default)]
 struct Seen {
-    waiting: BTreeMap<Ticket, Job<u8>>,
-    under_way: BTreeMap<Ticket, Job<u8>>,
+    waiting: BTreeMap<Ticket, ScheduledRequest<u8>>,
+    in_flight: BTreeMap<Ticket, ScheduledRequest<u8>>,
     closed: BTreeSet<u8>,
 }
 
@@ -216,25 +238,25 @@ impl Seen {
     fn started(&mut self, ticket: Ticket) -> Result<(), TestCaseError> {
         let job = self.waiting.remove(&ticket);
         let job = job.ok_or_else(|| TestCaseError::fail("started and did not wait"))?;
-        prop_assert!(!self.closed.contains(&job.counted), "its budget is closed");
-        let durable = job.priority.durable();
-        for other in self.under_way.values() {
-            let two = other.lane == job.lane && other.priority.durable() == durable;
+        prop_assert!(!self.closed.contains(&job.params), "its budget is closed");
+        let durable = job.priority.is_durable();
+        for other in self.in_flight.values() {
+            let two = other.channel == job.channel && other.priority.is_durable() == durable;
             prop_assert!(!two, "two writers of a kind: {job:?} {other:?}");
             prop_assert!(other.sequence.is_none() || other.sequence != job.sequence, "overtakes {other:?}");
         }
-        let owed = |other: &Job<u8>| other.lane == job.lane && other.priority.durable();
-        for (place, other) in &self.waiting {
+        let owed = |other: &ScheduledRequest<u8>| other.channel == job.channel && other.priority.is_durable();
+        for (position, other) in &self.waiting {
             prop_assert!(durable || !owed(other), "{job:?} goes before {other:?}, which is owed");
-            let earlier = *place < ticket && other.priority == job.priority && durable && owed(other);
+            let earlier = *position < ticket && other.priority == job.priority && durable && owed(other);
             // A request that replaced another one has an earlier position than its number says.
             prop_assert!(!earlier || job.sequence.is_some(), "{job:?} overtakes {other:?}");
         }
-        self.under_way.insert(ticket, job);
+        self.in_flight.insert(ticket, job);
         Ok(())
     }
 
-    fn nth(of: &BTreeMap<Ticket, Job<u8>>, which: usize) -> Option<Ticket> {
+    fn nth(of: &BTreeMap<Ticket, ScheduledRequest<u8>>, which: usize) -> Option<Ticket> {
         of.keys().nth(which.checked_rem(of.len())?).copied()
     }
 }
@@ -250,17 +272,17 @@ fn run(acts: Vec<Act>) -> Result<(), TestCaseError> {
                     Typing => Some(Sequence::Typing(Snowflake(channel))),
                     _ => message.and_then(edit),
                 };
-                let job = Job { counted: bucket, ..job(channel, priority, sequence) };
+                let job = ScheduledRequest { params: bucket, ..job(channel, priority, sequence) };
                 let (ticket, gone) = add(&mut schedule, job.clone());
                 let older = gone.and_then(|gone| seen.waiting.remove(&gone));
                 prop_assert_eq!(older.is_some(), gone.is_some());
                 let priority = older.map_or(priority, |older| older.priority.min(priority));
-                seen.waiting.insert(ticket, Job { priority, ..job });
+                seen.waiting.insert(ticket, ScheduledRequest { priority, ..job });
             }
             Act::End { which, again } => {
-                let Some(ticket) = Seen::nth(&seen.under_way, which) else { continue };
-                let job = seen.under_way.remove(&ticket);
-                if again && schedule.again(ticket, ms(10_000)) {
+                let Some(ticket) = Seen::nth(&seen.in_flight, which) else { continue };
+                let job = seen.in_flight.remove(&ticket);
+                if again && schedule.requeue(ticket, ms(10_000)) {
                     seen.waiting.extend(job.map(|job| (ticket, job)));
                 } else if !again {
                     schedule.done(ticket);
@@ -280,14 +302,16 @@ fn run(acts: Vec<Act>) -> Result<(), TestCaseError> {
             }
         }
         let closed = seen.closed.clone();
-        let ask = |bucket: &u8| if closed.contains(bucket) { Turn::Wait(None) } else { Turn::Go(()) };
-        for (ticket, fate) in schedule.step(ms(0), ask).fates {
-            prop_assert_eq!(fate, Fate::Start(()));
+        let ask = |bucket: &u8| {
+            if closed.contains(bucket) { StartDecision::Wait(None) } else { StartDecision::Go(()) }
+        };
+        for (ticket, decision) in schedule.step(ms(0), ask).decisions {
+            prop_assert_eq!(decision, ScheduleDecision::Start(()));
             seen.started(ticket)?;
         }
         prop_assert_eq!(
-            (schedule.waiting(), schedule.under_way()),
-            (seen.waiting.len(), seen.under_way.len())
+            (schedule.waiting(), schedule.in_flight()),
+            (seen.waiting.len(), seen.in_flight.len())
         );
         for (message, channel) in (0..3).flat_map(|m| (0..3).map(move |c| (m, c))) {
             for sequence in [Sequence::Edit(Snowflake(message)), Sequence::Typing(Snowflake(channel))] {
@@ -298,15 +322,15 @@ fn run(acts: Vec<Act>) -> Result<(), TestCaseError> {
     }
     // With open rate limits, all requests start in the end.
     loop {
-        for ticket in std::mem::take(&mut seen.under_way).into_keys() {
+        for ticket in std::mem::take(&mut seen.in_flight).into_keys() {
             schedule.done(ticket);
         }
         seen.closed.clear();
-        let fates = schedule.step(ms(0), |_| Turn::Go(())).fates;
-        if fates.is_empty() {
+        let decisions = schedule.step(ms(0), |_| StartDecision::Go(())).decisions;
+        if decisions.is_empty() {
             break;
         }
-        for (ticket, _) in fates {
+        for (ticket, _) in decisions {
             seen.started(ticket)?;
         }
     }

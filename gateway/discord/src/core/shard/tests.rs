@@ -10,7 +10,7 @@ const ANSWER_MS: u64 = 30_000;
 const INTERVAL: u64 = 40_000;
 
 fn shard() -> Shard {
-    Shard::new(0, Base::parse("http://127.0.0.1:1").expect("base"), ANSWER_MS)
+    Shard::new(0, BaseUrl::parse("http://127.0.0.1:1").expect("base"), ANSWER_MS)
 }
 
 fn hello() -> Frame {
@@ -33,25 +33,25 @@ fn deleted(seq: u64) -> Frame {
 }
 
 fn resume(seq: u64) -> Vec<Output> {
-    vec![Output::Send(Payload::Resume { session: "s".to_owned(), seq })]
+    vec![Output::Send(OutgoingPayload::Resume { session: "s".to_owned(), seq })]
 }
 
 fn identify() -> Vec<Output> {
-    vec![Output::Send(Payload::Identify)]
+    vec![Output::Send(OutgoingPayload::Identify)]
 }
 
 fn beat(seq: Option<u64>) -> Vec<Output> {
-    vec![Output::Send(Payload::Heartbeat(seq))]
+    vec![Output::Send(OutgoingPayload::Heartbeat(seq))]
 }
 
-fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, ask: bool) -> Reconnect {
-    Reconnect { close, why: why.to_owned(), after_ms, resume, ask }
+fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, needs_url: bool) -> Reconnect {
+    Reconnect { close, why: why.to_owned(), after_ms, resume, needs_url }
 }
 
 /// Shard with a session from its first connection, made at 0 ms; the first heartbeat is due at 20 s.
 fn begun() -> Shard {
     let mut shard = shard();
-    shard.connecting(0);
+    shard.begin_connection(0);
     assert_eq!(shard.frame(0, hello(), 0.5), identify());
     assert_eq!(shard.frame(0, ready("ws://127.0.0.1:2"), 0.0).len(), 1);
     shard
@@ -60,8 +60,11 @@ fn begun() -> Shard {
 /// The same shard on its second connection, after sending RESUME.
 fn resuming() -> Shard {
     let mut shard = begun();
-    assert_eq!(shard.ended(1, End::Broken), Ok(reconnect(None, "the connection broke", 0, true, false)));
-    shard.connecting(1);
+    assert_eq!(
+        shard.connection_ended(1, Disconnect::Broken),
+        Ok(reconnect(None, "the connection broke", 0, true, false))
+    );
+    shard.begin_connection(1);
     assert_eq!(shard.frame(1, hello(), 0.5), resume(1));
     shard
 }
@@ -69,7 +72,7 @@ fn resuming() -> Shard {
 #[test]
 fn nothing_is_sent_before_hello() {
     for mut shard in [shard(), { begun() }] {
-        shard.connecting(0);
+        shard.begin_connection(0);
         for frame in [Frame::Heartbeat, Frame::Ack, Frame::Unreadable, deleted(2)] {
             assert_eq!(shard.frame(1, frame.clone(), 0.5), [], "{frame:?}");
         }
@@ -80,14 +83,14 @@ fn nothing_is_sent_before_hello() {
 #[test]
 fn hello_is_answered_by_identify_or_resume() {
     let mut first = shard();
-    first.connecting(0);
+    first.begin_connection(0);
     assert_eq!(first.frame(0, hello(), 0.5), identify());
     // A second HELLO changes nothing.
     assert_eq!((first.frame(0, hello(), 0.9), first.deadline()), (Vec::new(), Some(20_000)));
     let mut second = begun();
     assert_eq!(second.frame(5, deleted(7), 0.5).len(), 2);
-    assert!(second.ended(6, End::Broken).is_ok_and(|lost| lost.resume));
-    second.connecting(6);
+    assert!(second.connection_ended(6, Disconnect::Broken).is_ok_and(|lost| lost.resume));
+    second.begin_connection(6);
     assert_eq!(second.frame(7, hello(), 0.5), resume(7));
 }
 
@@ -104,7 +107,7 @@ fn resume_goes_to_the_address_of_the_session_if_it_is_permitted() {
         assert_eq!(shard.resume_url(), used, "{url}");
     }
     let mut lost = begun();
-    let refused = lost.ended(1, End::NotConnected("refused".to_owned()));
+    let refused = lost.connection_ended(1, Disconnect::NotConnected("refused".to_owned()));
     let expected = reconnect(None, "no connection could be made: refused", 1_000, true, true);
     assert_eq!((refused, lost.resume_url()), (Ok(expected), None), "the first address is tried next");
 }
@@ -133,7 +136,7 @@ fn the_first_heartbeat_is_due_after_a_random_part_of_the_interval() {
         (u64::MAX, 0.999, ANSWER_MS),
     ] {
         let mut shard = shard();
-        shard.connecting(0);
+        shard.begin_connection(0);
         shard.frame(0, Frame::Hello { interval_ms }, chance);
         assert_eq!(shard.deadline(), Some(due), "{interval_ms} {chance}");
     }
@@ -153,8 +156,8 @@ fn a_heartbeat_that_is_asked_for_is_sent_at_once_and_leaves_the_schedule() {
 #[test]
 fn a_connection_without_hello_is_ended_and_the_session_kept() {
     let mut shard = resuming();
-    assert_eq!(shard.ended(2, End::Broken).map(|lost| lost.resume), Ok(true));
-    shard.connecting(10);
+    assert_eq!(shard.connection_ended(2, Disconnect::Broken).map(|lost| lost.resume), Ok(true));
+    shard.begin_connection(10);
     assert_eq!((shard.deadline(), shard.tick(15_009)), (Some(15_010), Vec::new()));
     let why = "shard 0 got no HELLO within 15 s of connecting";
     let lost = Output::Reconnect(reconnect(None, why, 1_000, true, true));
@@ -164,7 +167,7 @@ fn a_connection_without_hello_is_ended_and_the_session_kept() {
 #[test]
 fn a_connection_without_ready_or_resumed_is_ended_and_a_new_session_identified() {
     for mut shard in [shard(), resuming()] {
-        shard.connecting(100);
+        shard.begin_connection(100);
         shard.frame(100, hello(), 0.5);
         // Neither events nor acknowledged heartbeats count as READY or RESUMED.
         assert_eq!(shard.tick(20_100).len(), 1);
@@ -173,7 +176,7 @@ fn a_connection_without_ready_or_resumed_is_ended_and_a_new_session_identified()
         let why = "shard 0 got neither READY nor RESUMED within 30 s of connecting";
         let lost = Output::Reconnect(reconnect(Some(CLOSE_NORMAL), why, 1_000, false, true));
         assert_eq!((shard.deadline(), shard.tick(30_100)), (Some(30_100), vec![lost]));
-        shard.connecting(31_100);
+        shard.begin_connection(31_100);
         assert_eq!(shard.frame(31_100, hello(), 0.5), identify());
     }
 }
@@ -181,11 +184,11 @@ fn a_connection_without_ready_or_resumed_is_ended_and_a_new_session_identified()
 #[test]
 fn an_unreadable_ready_is_no_answer() {
     let mut shard = shard();
-    shard.connecting(0);
+    shard.begin_connection(0);
     shard.frame(0, hello(), 1.0);
     let outputs = shard.frame(0, event(1, "READY", json!({})), 0.5);
     assert!(matches!(outputs.as_slice(), [Output::Event { read: Err(_), .. }]), "{outputs:?}");
-    assert_eq!((shard.resumes(), shard.deadline()), (false, Some(30_000)));
+    assert_eq!((shard.can_resume(), shard.deadline()), (false, Some(30_000)));
 }
 
 #[test]
@@ -204,7 +207,7 @@ fn requests_of_the_service_to_reconnect() {
     }
     // There is no session to resume.
     let mut first = shard();
-    first.connecting(0);
+    first.begin_connection(0);
     let expected = reconnect(Some(CLOSE_RESUMABLE), again, 1_000, false, true);
     assert_eq!(first.frame(0, invalid(true), 0.0), [Output::Reconnect(expected)]);
 }
@@ -212,27 +215,27 @@ fn requests_of_the_service_to_reconnect() {
 #[test]
 fn the_end_of_a_connection_decides_what_follows() {
     for (end, resume) in [
-        (End::Broken, Some(true)),
-        (End::Closed(1000), Some(true)),
-        (End::Closed(1001), Some(true)),
-        (End::Closed(1006), Some(true)),
-        (End::Closed(4000), Some(true)),
-        (End::Closed(4001), Some(true)),
-        (End::Closed(4002), Some(true)),
-        (End::Closed(4003), Some(false)),
-        (End::Closed(4004), None),
-        (End::Closed(4005), Some(true)),
-        (End::Closed(4007), Some(false)),
-        (End::Closed(4008), Some(true)),
-        (End::Closed(4009), Some(false)),
-        (End::Closed(4010), None),
-        (End::Closed(4011), None),
-        (End::Closed(4012), None),
-        (End::Closed(4013), None),
-        (End::Closed(4014), None),
-        (End::TooLarge, Some(false)),
+        (Disconnect::Broken, Some(true)),
+        (Disconnect::Closed(1000), Some(true)),
+        (Disconnect::Closed(1001), Some(true)),
+        (Disconnect::Closed(1006), Some(true)),
+        (Disconnect::Closed(4000), Some(true)),
+        (Disconnect::Closed(4001), Some(true)),
+        (Disconnect::Closed(4002), Some(true)),
+        (Disconnect::Closed(4003), Some(false)),
+        (Disconnect::Closed(4004), None),
+        (Disconnect::Closed(4005), Some(true)),
+        (Disconnect::Closed(4007), Some(false)),
+        (Disconnect::Closed(4008), Some(true)),
+        (Disconnect::Closed(4009), Some(false)),
+        (Disconnect::Closed(4010), None),
+        (Disconnect::Closed(4011), None),
+        (Disconnect::Closed(4012), None),
+        (Disconnect::Closed(4013), None),
+        (Disconnect::Closed(4014), None),
+        (Disconnect::TooLarge, Some(false)),
     ] {
-        let ended = begun().ended(1, end.clone());
+        let ended = begun().connection_ended(1, end.clone());
         assert_eq!(
             ended.as_ref().ok().map(|lost| (lost.resume, lost.after_ms)),
             resume.map(|r| (r, 0)),
@@ -240,17 +243,17 @@ fn the_end_of_a_connection_decides_what_follows() {
         );
     }
     let lost = reconnect(None, "the session timed out (code 4009)", 0, false, true);
-    assert_eq!(begun().ended(1, End::Closed(4009)), Ok(lost));
-    assert_eq!(begun().ended(1, End::Closed(4014)).err(), closes::failure(4014));
+    assert_eq!(begun().connection_ended(1, Disconnect::Closed(4009)), Ok(lost));
+    assert_eq!(begun().connection_ended(1, Disconnect::Closed(4014)).err(), closes::fatal_error(4014));
 }
 
 #[test]
 fn a_session_that_answers_no_resume_is_given_up() {
     let mut shard = resuming();
     for resume in [true, true, false] {
-        let lost = shard.ended(2, End::Closed(4000));
+        let lost = shard.connection_ended(2, Disconnect::Closed(4000));
         assert_eq!(lost.map(|lost| lost.resume), Ok(resume));
-        shard.connecting(3);
+        shard.begin_connection(3);
         shard.frame(3, hello(), 0.5);
     }
 }
@@ -260,8 +263,8 @@ fn connections_that_end_at_once_are_made_ever_slower() {
     let mut shard = begun();
     let pauses: Vec<u64> = (0..8)
         .map(|at| {
-            shard.connecting(at);
-            shard.ended(at, End::Broken).expect("no failure").after_ms
+            shard.begin_connection(at);
+            shard.connection_ended(at, Disconnect::Broken).expect("no failure").after_ms
         })
         .collect();
     assert_eq!(pauses, [0, 0, 0, 0, 0, 1_000, 2_000, 4_000]);
@@ -294,9 +297,10 @@ fn sequence_numbers_that_jump_are_a_gap_before_the_event() {
 fn a_resumed_session_goes_on() {
     let mut shard = resuming();
     assert_eq!(shard.frame(2, deleted(2), 0.5).len(), 1);
-    let resumed = Output::Event { kind: "RESUMED".to_owned(), read: Ok(Read::Events(vec![Event::Resumed])) };
+    let resumed =
+        Output::Event { kind: "RESUMED".to_owned(), read: Ok(DecodedEvent::Events(vec![Event::Resumed])) };
     assert_eq!(shard.frame(3, event(3, "RESUMED", json!({})), 0.5), [resumed]);
-    assert_eq!((shard.deadline(), shard.resumes()), (Some(20_001), true));
+    assert_eq!((shard.deadline(), shard.can_resume()), (Some(20_001), true));
 }
 
 #[test]
@@ -304,7 +308,7 @@ fn a_new_session_begins_its_own_numbers() {
     let mut shard = resuming();
     shard.frame(2, deleted(900), 0.5);
     shard.frame(3, Frame::InvalidSession { resumable: false }, 0.5);
-    shard.connecting(4);
+    shard.begin_connection(4);
     assert_eq!(shard.frame(4, hello(), 0.0), identify());
     assert_eq!(shard.tick(4), beat(None));
     shard.frame(5, Frame::Ack, 0.5);

@@ -3,7 +3,7 @@
 use super::cases::{prompt, ready};
 use super::world::World;
 use super::*;
-use crate::core::link::Asking;
+use crate::core::link::AskGuarantee;
 use crate::core::options::Setting;
 use crate::core::rows::PermissionMode;
 
@@ -15,7 +15,7 @@ fn reports(world: &World) -> usize {
 fn an_agent_that_may_not_ask_is_reported_once_and_before_the_first_turn() {
     let mut world = ready();
     world.say("Kunknown\n");
-    assert_eq!((reports(&world), world.rows.session.options.asking), (1, Some(Asking::Unknown)));
+    assert_eq!((reports(&world), world.rows.session.options.asking), (1, Some(AskGuarantee::Unknown)));
     world.boot(None);
     assert!(world.settle());
     world.say("Kunknown\n");
@@ -36,10 +36,10 @@ fn a_permission_mode_that_promises_questions_is_reported_as_well() {
         ("ensured", PermissionMode::Ask, 0),
     ] {
         let mut world = ready();
-        world.command(Command::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
+        world.command(ActorCommand::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
         world.say(&format!("K{asking}\n"));
         assert_eq!(reports(&world), 0, "nothing is promised: {asking}");
-        world.command(Command::Set(Setting::Permission(mode))).unwrap();
+        world.command(ActorCommand::Set(Setting::Permission(mode))).unwrap();
         assert_eq!(reports(&world), want, "{asking} {mode:?}");
     }
 }

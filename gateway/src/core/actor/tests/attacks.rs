@@ -5,7 +5,7 @@ use super::cases::{approving, ask, code, lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
-use crate::core::link::Wanted;
+use crate::core::link::AgentRequestKind;
 use crate::core::request::{CloseRequest, PromptRequest};
 use crate::core::rows::{NonInteractive, RunMode, SessionMode};
 use crate::core::session::SessionState;
@@ -26,14 +26,14 @@ fn failed_with(world: &World, run_id: RunId) -> Code {
 
 fn due(world: &mut World) {
     world.now_ms = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
 }
 
 #[test]
 fn a_reset_is_not_undone_by_a_death_before_the_process_was_told() {
     let mut world = ready();
     world.unending = true;
-    world.command(Command::NewConversation).unwrap();
+    world.command(ActorCommand::NewConversation).unwrap();
     world.unending = false;
     world.boot(None);
     assert!(world.settle());
@@ -47,7 +47,7 @@ fn a_reset_in_a_turn_leaves_nothing_of_the_old_turn_in_the_way() {
     let mut world = ready();
     let old = prompt(&mut world, "Thello").unwrap();
     world.unending = true;
-    world.command(Command::NewConversation).unwrap();
+    world.command(ActorCommand::NewConversation).unwrap();
     assert_eq!(run_state(&world, old), RunState::Cancelled);
     let run = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(run_state(&world, run), RunState::Queued);
@@ -64,7 +64,7 @@ fn an_agent_that_is_being_ended_does_not_bring_its_conversation_back() {
     assert!(world.settle());
     (world.deaf, world.unending) = (true, true);
     let run = prompt(&mut world, "prompt a").unwrap();
-    world.command(Command::NewConversation).unwrap();
+    world.command(ActorCommand::NewConversation).unwrap();
     world.say("Rsession-1\n");
     assert_eq!(world.rows.session.agent_session_id, None, "what was forgotten stays so");
     (world.deaf, world.unending) = (false, false);
@@ -109,8 +109,8 @@ fn told_of_the_end_and_cut_off() -> (World, RunId) {
         stdin_accepted: stdin,
         exit: process.exit,
     };
-    world.input(Input::News(LeaseNews::Attached(attached)));
-    world.input(Input::Disconnected);
+    world.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
+    world.input(ActorInput::Disconnected);
     assert_eq!(run_state(&world, run), RunState::Running);
     (world, run)
 }
@@ -118,16 +118,16 @@ fn told_of_the_end_and_cut_off() -> (World, RunId) {
 #[test]
 fn an_end_that_was_announced_is_read_to_its_end_on_the_next_connection() {
     let (mut world, run) = told_of_the_end_and_cut_off();
-    world.input(Input::News(LeaseNews::Connected));
+    world.input(ActorInput::Lease(LeaseEvent::Connected));
     assert_eq!(run_state(&world, run), RunState::Completed, "H1");
     assert_eq!(world.rows.session.lease_id, None);
 }
 
 #[test]
 fn an_end_whose_last_words_are_gone_is_an_end_all_the_same() {
-    for news in [LeaseNews::Unknown, LeaseNews::OffsetGone] {
+    for news in [LeaseEvent::Unknown, LeaseEvent::OffsetGone] {
         let (mut world, run) = told_of_the_end_and_cut_off();
-        world.input(Input::News(news));
+        world.input(ActorInput::Lease(news));
         assert_eq!(run_state(&world, run), RunState::Failed);
         assert_eq!(world.rows.session.lease_id, None);
     }
@@ -138,7 +138,7 @@ fn two_terminals_asked_for_in_one_breath_are_two() {
     let mut world = approving();
     prompt(&mut world, "Thello").unwrap();
     world.say("Cone\nCtwo\nCthree\n");
-    let create = |row: &&AgentRequestRow| matches!(row.ask.what, Wanted::TerminalCreate { .. });
+    let create = |row: &&AgentRequestRow| matches!(row.request.what, AgentRequestKind::TerminalCreate { .. });
     let mut intents: Vec<_> =
         world.rows.requests.values().filter(create).filter_map(|row| row.intent.clone()).collect();
     intents.sort();
@@ -176,7 +176,7 @@ fn what_was_accepted_and_not_written_is_asked_after_on_the_next_connection() {
     world.stuck = true;
     let run = prompt(&mut world, "prompt a").unwrap();
     world.stuck = false;
-    world.input(Input::Disconnected);
+    world.input(ActorInput::Disconnected);
     let end = world.processes[&lease(&world)].stdout.len() as u64;
     let attached = Attached {
         state: LeaseState::Open,
@@ -187,7 +187,7 @@ fn what_was_accepted_and_not_written_is_asked_after_on_the_next_connection() {
         stdin_accepted: 2,
         exit: None,
     };
-    world.input(Input::News(LeaseNews::Attached(attached)));
+    world.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
     assert_eq!(run_state(&world, run), RunState::Completed, "its confirmation went to the old connection");
 }
 
@@ -250,7 +250,7 @@ fn nothing_is_said_after_a_session_is_closed() {
     let mut world = ready();
     prompt(&mut world, "Thello").unwrap();
     world.deaf = true;
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     world.exit(lease(&world), ExitStatus::Exited(1));
     assert!(world.settle());
     assert_eq!(world.rows.session.lease_id, None);
@@ -259,7 +259,7 @@ fn nothing_is_said_after_a_session_is_closed() {
     let mut world = World::new(1, 1000);
     world.refuse_spawn = Some((RefusalCode::SpawnFailed, None));
     world.boot(None);
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     assert_eq!(world.rows.session.lease_id, None);
     assert_eq!(world.kinds().last(), Some(&K::Closed));
 }
@@ -273,7 +273,7 @@ fn a_session_whose_agent_was_removed_can_still_be_closed() {
     world.boot(None);
     assert!(world.settle());
     assert_eq!(code(prompt(&mut world, "prompt a")), Code::AgentNotAllowed);
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     assert_eq!(world.rows.session.state, SessionState::Closed);
 }
 
@@ -309,7 +309,7 @@ fn an_agent_that_closed_its_standard_input_is_ended() {
     let mut world = ready();
     world.stuck = true;
     let run = prompt(&mut world, "prompt a").unwrap();
-    world.input(Input::News(LeaseNews::InputRefused { seq: 2, code: RefusalCode::LeaseEnded }));
+    world.input(ActorInput::Lease(LeaseEvent::InputRefused { seq: 2, code: RefusalCode::LeaseEnded }));
     world.stuck = false;
     assert!(world.settle());
     assert_ne!(run_state(&world, run), RunState::Running, "nobody waits for an agent that takes nothing");
@@ -320,7 +320,7 @@ fn an_answer_that_is_too_large_becomes_an_error() {
     let mut world = approving();
     prompt(&mut world, "Wtext").unwrap();
     let (at, _) = world.performed[0];
-    world.input(Input::RequestDone { at, outcome: Ok("x".repeat(33 * 1024 * 1024)) });
+    world.input(ActorInput::RequestDone { at, outcome: Ok("x".repeat(33 * 1024 * 1024)) });
     let answer = world.stdin().into_iter().find(|text| text.starts_with("answer")).unwrap();
     assert!(answer.starts_with("answer Err"), "a frame that cannot be sent would break every connection");
 }
@@ -344,7 +344,7 @@ fn an_option_that_is_set_while_the_agent_starts_reaches_it() {
     world.deaf = true;
     world.boot(None);
     assert!(world.settle());
-    world.push(Command::Set(crate::core::options::Setting::Mode("ask".to_owned())));
+    world.push(ActorCommand::Set(crate::core::options::Setting::Mode("ask".to_owned())));
     assert!(world.settle());
     assert!(world.stdin().iter().any(|text| text.starts_with("set ")), "{:?}", world.stdin());
 }

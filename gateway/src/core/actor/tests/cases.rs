@@ -38,8 +38,8 @@ pub(super) fn ask(
 ) -> Result<crate::core::request::PromptAccepted, Failure> {
     let run_id = RunId::mint();
     let key = IdempotencyKey::mint();
-    match world.command(Command::Prompt { run_id, request, key, caps: None })? {
-        Answered::Prompt(accepted) => Ok(accepted),
+    match world.command(ActorCommand::Prompt { run_id, request, key, caps: None })? {
+        CommandReply::Prompt(accepted) => Ok(accepted),
         other => panic!("{other:?}"),
     }
 }
@@ -88,14 +88,17 @@ fn cancel_reaches_the_agent_once_and_never_its_process() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let queued = prompt(&mut world, "prompt b").unwrap();
-    world.command(Command::Cancel(Some(queued))).unwrap();
+    world.command(ActorCommand::Cancel(Some(queued))).unwrap();
     assert_eq!(run_state(&world, queued), RunState::Cancelled);
-    world.command(Command::Cancel(None)).unwrap();
+    world.command(ActorCommand::Cancel(None)).unwrap();
     assert_eq!(run_state(&world, run), RunState::Cancelled);
     assert_eq!(world.stdin().iter().filter(|text| *text == "cancel\n").count(), 1);
     assert!(world.processes[&lease(&world)].exit.is_none());
-    let nothing = world.command(Command::Cancel(None)).unwrap();
-    assert_eq!(nothing, Answered::Cancel(crate::core::request::Cancelled { run_id: None, state: None }));
+    let nothing = world.command(ActorCommand::Cancel(None)).unwrap();
+    assert_eq!(
+        nothing,
+        CommandReply::Cancel(crate::core::request::CancelResult { run_id: None, state: None })
+    );
 }
 
 #[test]
@@ -104,10 +107,10 @@ fn a_cancel_that_the_agent_ignores_ends_its_process() {
     let run = prompt(&mut world, "Thello").unwrap();
     // The agent stops reading: the cancel is accepted but not answered.
     world.deaf = true;
-    world.command(Command::Cancel(None)).unwrap();
+    world.command(ActorCommand::Cancel(None)).unwrap();
     assert_eq!(run_state(&world, run), RunState::Running);
     world.now_ms = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(run_state(&world, run), RunState::Cancelled);
     assert_eq!(world.rows.session.lease_id, None);
     assert_eq!(world.rows.session.state, SessionState::Idle);
@@ -118,14 +121,14 @@ fn close_in_a_turn_is_prompt_and_final() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let queued = prompt(&mut world, "prompt b").unwrap();
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     assert_eq!(world.rows.session.state, SessionState::Closed);
     assert_eq!(run_state(&world, run), RunState::Cancelled);
     assert_eq!(run_state(&world, queued), RunState::Cancelled);
     assert_eq!(world.rows.session.lease_id, None, "its process has ended");
     assert_eq!(world.kinds().last(), Some(&K::Closed), "nothing is said after the end");
     assert_eq!(code(prompt(&mut world, "prompt c")), Code::SessionClosed);
-    world.command(Command::Close(CloseRequest::new("again"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("again"))).unwrap();
 }
 
 #[test]
@@ -175,7 +178,7 @@ fn an_agent_that_does_not_open_in_time_is_an_error_that_the_next_prompt_tries_ag
     assert!(world.settle());
     let run = prompt(&mut world, "prompt a").unwrap();
     world.now_ms = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(world.rows.session.state, SessionState::Error);
     assert_eq!(run_state(&world, run), RunState::Failed);
     world.deaf = false;
@@ -207,7 +210,7 @@ fn a_spawn_that_must_wait_is_asked_again() {
     assert_eq!(world.rows.session.state, SessionState::Creating);
     world.refuse_spawn = None;
     world.now_ms += 300;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(world.rows.session.state, SessionState::Idle);
 }
 
@@ -216,7 +219,7 @@ fn a_permission_waits_is_answered_once_and_expires_with_its_turn() {
     let mut world = ready();
     let run = prompt(&mut world, "P").unwrap();
     let id = world.rows.permissions.values().next().unwrap().permission_id();
-    let answer = |option: &str| Command::AnswerPermission {
+    let answer = |option: &str| ActorCommand::AnswerPermission {
         permission_id: id.clone(),
         option_id: option.to_owned(),
         by: "somebody".to_owned(),
@@ -227,7 +230,7 @@ fn a_permission_waits_is_answered_once_and_expires_with_its_turn() {
     assert!(world.stdin().iter().any(|text| text.contains("selected") && text.contains("yes")));
     world.say("P\n");
     assert_eq!(world.rows.permissions.len(), 1);
-    world.command(Command::Cancel(Some(run))).unwrap();
+    world.command(ActorCommand::Cancel(Some(run))).unwrap();
     assert_eq!(world.rows.permissions.len(), 0, "H4: an open question does not outlive its turn");
     let settled = world.kinds().iter().filter(|kind| **kind == K::PermissionSettled).count();
     assert_eq!(settled, 2);
@@ -238,7 +241,7 @@ fn a_permission_without_an_answer_takes_the_configured_outcome() {
     let mut world = ready();
     prompt(&mut world, "P").unwrap();
     world.now_ms += 10_000;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(world.rows.permissions.len(), 0);
     assert!(world.stdin().iter().any(|text| text.contains("selected") && text.contains("no")));
 }
@@ -265,8 +268,8 @@ fn a_request_of_the_agent_is_performed_answered_once_and_again_after_a_restart()
     world.boot(None);
     assert!(world.settle());
     assert_eq!(world.performed[1], (at, true), "H3: a request that was not answered is served again");
-    world.input(Input::RequestDone { at, outcome: Ok("{}".to_owned()) });
-    world.input(Input::RequestDone { at, outcome: Ok("{}".to_owned()) });
+    world.input(ActorInput::RequestDone { at, outcome: Ok("{}".to_owned()) });
+    world.input(ActorInput::RequestDone { at, outcome: Ok("{}".to_owned()) });
     assert_eq!(world.stdin().iter().filter(|text| text.starts_with("answer")).count(), 1);
     world.boot(None);
     assert!(world.settle());
@@ -408,7 +411,7 @@ fn a_prompt_of_unknown_fate_fails_as_uncertain() {
     let run = prompt(&mut world, "prompt a").unwrap();
     world.processes.remove(&id);
     world.stuck = false;
-    world.input(Input::News(LeaseNews::Unknown));
+    world.input(ActorInput::Lease(LeaseEvent::Unknown));
     let row = world.rows.runs.iter().find(|row| row.run_id == run).unwrap();
     assert_eq!((row.state, row.error.clone().unwrap().code), (RunState::Failed, Code::Uncertain), "H6");
 }
@@ -419,14 +422,14 @@ fn an_idle_agent_is_asked_whether_it_is_there_and_ended_when_it_is_not() {
     let id = lease(&world);
     for _ in 0..2 {
         world.now_ms = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-        world.input(Input::Tick);
+        world.input(ActorInput::Tick);
     }
     assert_eq!(world.stdin().iter().filter(|text| *text == "ping\n").count(), 2);
     assert!(world.processes[&id].exit.is_none());
     world.deaf = true;
     for _ in 0..2 {
         world.now_ms = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-        world.input(Input::Tick);
+        world.input(ActorInput::Tick);
     }
     assert_eq!(world.rows.session.lease_id, None);
     world.deaf = false;

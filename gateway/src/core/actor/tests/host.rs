@@ -5,8 +5,8 @@ use super::cases::{ask, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
-use crate::core::host::{Content, Inspection};
-use crate::core::link::{RpcError, Wanted};
+use crate::core::host::{FileContent, Inspection};
+use crate::core::link::{AgentRequestKind, RpcError};
 use crate::core::options::Setting;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{NonInteractive, PermissionMode, RequestState};
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 impl World {
     /// The driver's inspection of the target of a write.
     pub(super) fn inspect(&self, row: &AgentRequestRow) -> Result<Inspection, RpcError> {
-        let Wanted::FsWrite { path, content } = &row.ask.what else { panic!("{row:?}") };
+        let AgentRequestKind::FsWrite { path, content } = &row.request.what else { panic!("{row:?}") };
         let path = self.links.get(path).unwrap_or(path).clone();
         if !path.starts_with("/w/") {
             return Err(RpcError { code: -32602, message: format!("{path}: outside") });
         }
         let old = self.disk.get(&path);
         let is_same = old == Some(content);
-        Ok(Inspection { path, is_same, old: old.cloned().map_or(Content::Absent, Content::Text) })
+        Ok(Inspection { path, is_same, old: old.cloned().map_or(FileContent::Absent, FileContent::Text) })
     }
 }
 
@@ -46,7 +46,7 @@ fn pending(world: &World) -> Vec<&PermissionRow> {
 
 fn answer(world: &mut World, option: &str) {
     let id = pending(world)[0].permission_id();
-    let command = Command::AnswerPermission {
+    let command = ActorCommand::AnswerPermission {
         permission_id: id,
         option_id: option.to_owned(),
         by: "somebody".to_owned(),
@@ -118,7 +118,7 @@ fn ask_and_approve_reads_read_at_once_and_ask_before_a_write_and_a_command() {
         assert_eq!(world.performed.len(), 1, "the read");
         let rows = pending(&world);
         assert_eq!(rows.len(), 2);
-        let params = |row: &PermissionRow| serde_json::from_str::<Value>(&row.ask.params).unwrap();
+        let params = |row: &PermissionRow| serde_json::from_str::<Value>(&row.request.params).unwrap();
         let (write, run) = (params(rows[0]), params(rows[1]));
         assert_eq!(write["toolCall"]["content"][0]["oldText"], "old\n");
         assert_eq!(write["toolCall"]["content"][0]["newText"], "new");
@@ -136,7 +136,7 @@ fn an_answer_begins_the_effect_or_refuses_it_wherever_the_gateway_dies() {
         for (before, after) in [(false, false), (true, false), (false, true), (true, true)] {
             let (mut world, _) = running(PermissionMode::Ask);
             world.say("W/w/f new\n");
-            let at = pending(&world)[0].ask.at;
+            let at = pending(&world)[0].request.at;
             if before {
                 restart(&mut world);
                 assert_eq!(pending(&world).len(), 1, "asked once");
@@ -220,14 +220,14 @@ fn a_link_does_not_carry_a_permission_to_another_file() {
     world.say("W/w/a new\n");
     assert_eq!((pending(&world).len(), world.performed.len()), (1, 0));
     assert!(
-        pending(&world)[0].ask.params.contains("/w/b"),
+        pending(&world)[0].request.params.contains("/w/b"),
         "the question names the file that would be written"
     );
     world.links.clear();
     answer(&mut world, "allow_once");
     let row = world.rows.requests.values().next().unwrap();
     assert!(
-        format!("{:?}", row.ask.what).contains("/w/b"),
+        format!("{:?}", row.request.what).contains("/w/b"),
         "and that one is written, whatever the link is by now"
     );
 }
@@ -260,7 +260,7 @@ fn always_covers_the_kind_of_call_until_the_mode_changes() {
     {
         let mut options = world.rows.session.options.clone();
         assert!(!options.grants.is_empty());
-        options.take(&setting, (PermissionMode::Ask, NonInteractive::Deny));
+        options.apply(&setting, (PermissionMode::Ask, NonInteractive::Deny));
         assert!(options.grants.is_empty(), "{setting:?}");
     }
 }
@@ -317,10 +317,10 @@ fn a_deadline_a_cancel_and_the_end_of_the_turn_refuse_what_was_asked() {
     type End = fn(&mut World, RunId);
     let deadline: End = |world, _| {
         world.now_ms += 10_000;
-        world.input(Input::Tick);
+        world.input(ActorInput::Tick);
     };
     let cancel: End = |world, run| {
-        world.command(Command::Cancel(Some(run))).unwrap();
+        world.command(ActorCommand::Cancel(Some(run))).unwrap();
     };
     let finish: End = |world, _| world.say("D\n");
     for (what, end, reason) in
@@ -340,7 +340,7 @@ fn nothing_is_begun_once_the_turn_is_being_stopped() {
     for mode in [PermissionMode::Ask, PermissionMode::ApproveAll] {
         let (mut world, run) = running(mode);
         world.deaf = true;
-        world.command(Command::Cancel(Some(run))).unwrap();
+        world.command(ActorCommand::Cancel(Some(run))).unwrap();
         world.say("W/w/f x\nCls\n");
         assert_eq!((pending(&world).len(), world.performed.len()), (0, 0), "{mode:?}");
         assert_eq!(heard(&world).len(), 2, "{mode:?}");
@@ -362,7 +362,7 @@ fn an_effect_that_fails_is_journaled_as_failed() {
     world.say("W/w/f x\n");
     let (at, _) = world.performed[0];
     let error = RpcError { code: -32603, message: "disk full".to_owned() };
-    world.input(Input::RequestDone { at, outcome: Err(error) });
+    world.input(ActorInput::RequestDone { at, outcome: Err(error) });
     assert_eq!(effects(&world)[1], effect("write", "failed", ""));
 }
 
@@ -405,7 +405,7 @@ fn another_permission_mode_decides_about_the_questions_that_wait() {
             if again {
                 restart(&mut world);
             }
-            world.command(Command::Set(Setting::Permission(mode))).unwrap();
+            world.command(ActorCommand::Set(Setting::Permission(mode))).unwrap();
             assert_eq!((pending(&world).len(), effects(&world)), (waits, want.clone()), "{mode:?}");
             let is_allowed = mode == PermissionMode::ApproveAll;
             assert_eq!(world.performed.len(), if is_allowed { 2 } else { 0 }, "{mode:?}");
@@ -416,7 +416,7 @@ fn another_permission_mode_decides_about_the_questions_that_wait() {
             for permission_id in asked.into_iter().filter(|_| waits == 0) {
                 let by = "somebody".to_owned();
                 let late =
-                    Command::AnswerPermission { permission_id, option_id: "allow_once".to_owned(), by };
+                    ActorCommand::AnswerPermission { permission_id, option_id: "allow_once".to_owned(), by };
                 assert!(world.command(late).is_err(), "{mode:?}: an old button");
             }
         }
@@ -430,14 +430,14 @@ fn an_effect_that_was_not_sent_is_recalled() {
     type End = fn(&mut World, RunId);
     let cancel: End = |world, run| {
         world.deaf = true;
-        world.command(Command::Cancel(Some(run))).unwrap();
+        world.command(ActorCommand::Cancel(Some(run))).unwrap();
     };
     let finish: End = |world, _| world.say("D\n");
     let stricter: End = |world, _| {
-        world.command(Command::Set(Setting::Permission(PermissionMode::DenyAll))).unwrap();
+        world.command(ActorCommand::Set(Setting::Permission(PermissionMode::DenyAll))).unwrap();
     };
     let same: End = |world, _| {
-        world.command(Command::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
+        world.command(ActorCommand::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
     };
     for (end, recalled) in [(cancel, 2), (finish, 2), (stricter, 2), (same, 0)] {
         let (mut world, run) = running(PermissionMode::ApproveAll);

@@ -1,10 +1,11 @@
 //! Backend for the actor's tests.
 
 use super::*;
-use crate::core::agent_settings::{AgentSettings, Choices, Report};
+use crate::core::agent_settings::{AgentSettings, Choices, SettingsReport};
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::link::{
-    Answer, Ask, EnsureSession, Goodbye, Link, LinkStep, Meaning, PermissionOption, SetOption, Submit, Wanted,
+    AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OptionChange,
+    PermissionOption, RequestReply, StartSessionParams, SubmitParams,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
@@ -14,68 +15,68 @@ use std::sync::{Arc, Mutex};
 pub(super) struct LetterLink {
     running: Option<RunId>,
     pub(super) asked: Vec<u64>,
-    goodbye: Option<Goodbye>,
+    goodbye: Option<CloseMode>,
     /// Option changes without an answer.
-    sets: Vec<SetOption>,
+    sets: Vec<OptionChange>,
     /// Parameters with which each process was opened.
     #[serde(skip)]
-    pub(super) ensured: Arc<Mutex<Vec<EnsureSession>>>,
+    pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
 }
 
-fn send(text: String, meaning: Meaning) -> LinkStep {
-    LinkStep::Send { bytes: format!("{text}\n").into_bytes(), meaning }
+fn send(text: String, kind: InputKind) -> BackendStep {
+    BackendStep::Send { bytes: format!("{text}\n").into_bytes(), kind }
 }
 
-impl Link for LetterLink {
-    fn ensure_session(&mut self, input: &EnsureSession) -> Vec<LinkStep> {
+impl BackendMachine for LetterLink {
+    fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
         *self = Self { ensured: Arc::clone(&self.ensured), ..Self::default() };
         self.ensured.lock().unwrap().push(input.clone());
-        vec![send(format!("init {}", input.resume.as_deref().unwrap_or("-")), Meaning::Control)]
+        vec![send(format!("init {}", input.resume.as_deref().unwrap_or("-")), InputKind::Control)]
     }
-    fn submit(&mut self, input: &Submit) -> Vec<LinkStep> {
+    fn submit(&mut self, input: &SubmitParams) -> Vec<BackendStep> {
         let run_id = input.run_id;
         if input.steer {
-            return vec![send(format!("steer {}", input.text), Meaning::Steer { run_id })];
+            return vec![send(format!("steer {}", input.text), InputKind::Steer { run_id })];
         }
         self.running = Some(run_id);
-        vec![send(format!("prompt {}", input.text), Meaning::Prompt { run_id })]
+        vec![send(format!("prompt {}", input.text), InputKind::Prompt { run_id })]
     }
-    fn stream(&mut self, at: u64, line: &[u8]) -> Vec<LinkStep> {
+    fn stream(&mut self, at: u64, line: &[u8]) -> Vec<BackendStep> {
         let text = String::from_utf8(line.to_vec()).unwrap();
         let run_id = self.running;
         match text.split_at(1) {
-            ("R", id) => vec![LinkStep::Ready {
+            ("R", id) => vec![BackendStep::Ready {
                 agent_session_id: id.to_owned(),
                 resumable: id != "unresumable",
                 agent_info: "{}".to_owned(),
             }],
             ("T", payload) => {
                 let payload = payload.to_owned();
-                vec![LinkStep::Event(NewEvent { run_id, kind: EventKind::AgentMessage, payload })]
+                vec![BackendStep::Event(NewEvent { run_id, kind: EventKind::AgentMessage, payload })]
             }
-            ("A", _) => vec![LinkStep::Alive],
+            ("A", _) => vec![BackendStep::ProbeAnswered],
             ("D", reason) => {
                 self.running = None;
                 let stop_reason = if reason.is_empty() { "end_turn" } else { reason }.to_owned();
                 let result = format!("{{\"stopReason\":\"{stop_reason}\"}}");
-                let mut steps = vec![LinkStep::TurnDone { run_id: run_id.unwrap(), stop_reason, result }];
+                let mut steps = vec![BackendStep::TurnDone { run_id: run_id.unwrap(), stop_reason, result }];
                 if let Some(goodbye) = self.goodbye.take() {
                     steps.extend(self.close(goodbye));
                 }
                 steps
             }
-            ("F", _) => vec![LinkStep::Farewell],
-            ("S", answer) => vec![LinkStep::OptionAnswered {
+            ("F", _) => vec![BackendStep::CloseAnswered],
+            ("S", answer) => vec![BackendStep::OptionAnswered {
                 option: self.sets.remove(0),
                 is_own: true,
                 is_taken: answer == "yes",
                 text: format!("the agent says {answer}"),
             }],
-            ("M", mode) => vec![LinkStep::Reported(Report::All(AgentSettings {
+            ("M", mode) => vec![BackendStep::SettingsReported(SettingsReport::All(AgentSettings {
                 modes: Some(Choices { current: None, values: vec![mode.to_owned()] }),
                 ..AgentSettings::new()
             }))],
-            ("K", word) => vec![LinkStep::Asking(serde_json::from_value(word.into()).unwrap())],
+            ("K", word) => vec![BackendStep::AskGuarantee(serde_json::from_value(word.into()).unwrap())],
             ("P", call) => {
                 self.asked.push(at);
                 let given: serde_json::Value = serde_json::from_str(call).unwrap_or_default();
@@ -85,7 +86,7 @@ impl Link for LetterLink {
                     name: id.to_owned(),
                     kind: kind.to_owned(),
                 };
-                vec![LinkStep::Ask(Ask {
+                vec![BackendStep::Request(AgentRequest {
                     at,
                     run_id,
                     method: "session/request_permission".to_owned(),
@@ -94,7 +95,7 @@ impl Link for LetterLink {
                     } else {
                         format!("{{\"toolCall\":{call}}}")
                     },
-                    what: Wanted::Permission {
+                    what: AgentRequestKind::Permission {
                         title: "edit".to_owned(),
                         tool_kind: Some(tool_kind),
                         options: vec![
@@ -110,28 +111,28 @@ impl Link for LetterLink {
                     Some((path, content)) if path.starts_with('/') => (path, content),
                     _ => ("/w/f", text),
                 };
-                vec![LinkStep::Ask(Ask {
+                vec![BackendStep::Request(AgentRequest {
                     at,
                     run_id,
                     method: "fs/write_text_file".to_owned(),
                     params: "{}".to_owned(),
-                    what: Wanted::FsWrite { path: path.to_owned(), content: content.to_owned() },
+                    what: AgentRequestKind::FsWrite { path: path.to_owned(), content: content.to_owned() },
                 })]
             }
-            ("G", path) => vec![LinkStep::Ask(Ask {
+            ("G", path) => vec![BackendStep::Request(AgentRequest {
                 at,
                 run_id,
                 method: "fs/read_text_file".to_owned(),
                 params: "{}".to_owned(),
-                what: Wanted::FsRead { path: path.to_owned(), line: None, limit: None },
+                what: AgentRequestKind::FsRead { path: path.to_owned(), line: None, limit: None },
             })],
-            ("?", _) => vec![send("no".to_owned(), Meaning::Answer { at })],
-            ("C", command) => vec![LinkStep::Ask(Ask {
+            ("?", _) => vec![send("no".to_owned(), InputKind::Answer { at })],
+            ("C", command) => vec![BackendStep::Request(AgentRequest {
                 at,
                 run_id,
                 method: "terminal/create".to_owned(),
                 params: "{}".to_owned(),
-                what: Wanted::TerminalCreate {
+                what: AgentRequestKind::TerminalCreate {
                     command: command.to_owned(),
                     args: Vec::new(),
                     env: Vec::new(),
@@ -142,32 +143,32 @@ impl Link for LetterLink {
             other => panic!("unknown line {other:?}"),
         }
     }
-    fn answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
+    fn answer(&mut self, answer: &RequestReply) -> Vec<BackendStep> {
         let at = answer.at;
-        vec![send(format!("answer {:?}", answer.outcome), Meaning::Answer { at })]
+        vec![send(format!("answer {:?}", answer.outcome), InputKind::Answer { at })]
     }
-    fn cancel(&mut self, run_id: RunId) -> Vec<LinkStep> {
-        vec![send("cancel".to_owned(), Meaning::Cancel { run_id })]
+    fn cancel(&mut self, run_id: RunId) -> Vec<BackendStep> {
+        vec![send("cancel".to_owned(), InputKind::Cancel { run_id })]
     }
-    fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
+    fn set_option(&mut self, option: &OptionChange) -> Vec<BackendStep> {
         self.sets.push(option.clone());
-        vec![send(format!("set {option:?}"), Meaning::Control)]
+        vec![send(format!("set {option:?}"), InputKind::Control)]
     }
-    fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep> {
+    fn close(&mut self, goodbye: CloseMode) -> Vec<BackendStep> {
         if self.running.is_some() {
             self.goodbye = Some(goodbye);
             return Vec::new();
         }
         match goodbye {
-            Goodbye::Close => vec![LinkStep::Farewell],
-            Goodbye::Discard => vec![send("discard".to_owned(), Meaning::Control)],
+            CloseMode::Close => vec![BackendStep::CloseAnswered],
+            CloseMode::Discard => vec![send("discard".to_owned(), InputKind::Control)],
         }
     }
     fn can_discard(&self) -> bool {
         true
     }
-    fn probe(&mut self) -> Vec<LinkStep> {
-        vec![send("ping".to_owned(), Meaning::Control)]
+    fn probe(&mut self) -> Vec<BackendStep> {
+        vec![send("ping".to_owned(), InputKind::Control)]
     }
     fn can_steer(&self) -> bool {
         true

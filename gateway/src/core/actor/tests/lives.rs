@@ -4,13 +4,13 @@ use super::cases::{ask, code, lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
-use crate::core::moves::Move;
+use crate::core::moves::Transition;
 use crate::core::options::Setting;
-use crate::core::request::{Cancelled, CloseRequest, PromptRequest};
+use crate::core::request::{CancelResult, CloseRequest, PromptRequest};
 use crate::core::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
 use crate::core::run::RunEvent;
 use crate::core::session::{Ending, SessionState};
-use crate::core::ttl::{Expiry, Source};
+use crate::core::ttl::{Expiry, TimeoutKind};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::BindingId;
@@ -25,21 +25,21 @@ fn said(world: &World, status: &str) -> usize {
 fn wait(world: &mut World) {
     let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
     world.now_ms = world.now_ms.max(at);
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
 }
 
 fn error_of(world: &World, run_id: RunId) -> Failure {
     world.rows.runs.iter().find(|run| run.run_id == run_id).unwrap().error.clone().unwrap()
 }
 
-fn expire(world: &mut World, source: Source, binding_id: Option<BindingId>, closes: bool) {
+fn expire(world: &mut World, source: TimeoutKind, binding_id: Option<BindingId>, closes: bool) {
     let expiry = Expiry { at_ms: world.now_ms, source, window_ms: 60_000, binding_id };
     let seen_ms = world.rows.session.last_activity_at_ms;
-    world.command(Command::Expire { expiry, seen_ms, closes }).unwrap();
+    world.command(ActorCommand::Expire { expiry, seen_ms, closes }).unwrap();
 }
 
 #[test]
-fn b02_turns_of_one_session_come_one_after_the_other() {
+fn turns_of_one_session_come_one_after_the_other() {
     let mut world = ready();
     let first = prompt(&mut world, "Thello").unwrap();
     let places: Vec<u64> =
@@ -53,14 +53,14 @@ fn b02_turns_of_one_session_come_one_after_the_other() {
 }
 
 #[test]
-fn b03_a_cancel_reaches_every_phase_and_twice_is_once() {
+fn a_cancel_reaches_every_phase_and_twice_is_once() {
     // Initialising: the agent is being started and the run is queued.
     let mut world = World::new(1, 1000);
     world.deaf = true;
     world.boot(None);
     assert!(world.settle());
     let waits = prompt(&mut world, "prompt a").unwrap();
-    world.command(Command::Cancel(None)).unwrap();
+    world.command(ActorCommand::Cancel(None)).unwrap();
     assert_eq!(run_state(&world, waits), RunState::Cancelled);
     world.deaf = false;
     world.say("Rsession-1\n");
@@ -73,14 +73,14 @@ fn b03_a_cancel_reaches_every_phase_and_twice_is_once() {
     let queued = prompt(&mut world, "prompt b").unwrap();
     world.deaf = true;
     for _ in 0..2 {
-        let answer = world.command(Command::Cancel(Some(runs))).unwrap();
-        let want = Cancelled { run_id: Some(runs), state: Some(RunState::Running) };
-        assert_eq!(answer, Answered::Cancel(want));
+        let answer = world.command(ActorCommand::Cancel(Some(runs))).unwrap();
+        let want = CancelResult { run_id: Some(runs), state: Some(RunState::Running) };
+        assert_eq!(answer, CommandReply::Cancel(want));
     }
-    let answer = world.command(Command::Cancel(Some(queued))).unwrap();
+    let answer = world.command(ActorCommand::Cancel(Some(queued))).unwrap();
     assert_eq!(
         answer,
-        Answered::Cancel(Cancelled { run_id: Some(queued), state: Some(RunState::Cancelled) })
+        CommandReply::Cancel(CancelResult { run_id: Some(queued), state: Some(RunState::Cancelled) })
     );
     assert_eq!(world.stdin().iter().filter(|text| *text == "cancel\n").count(), 1);
     world.say("Dcancelled\n");
@@ -88,12 +88,12 @@ fn b03_a_cancel_reaches_every_phase_and_twice_is_once() {
 }
 
 #[test]
-fn b04_a_close_waits_for_no_turn() {
+fn a_close_waits_for_no_turn() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let queued = prompt(&mut world, "prompt b").unwrap();
     world.deaf = true;
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     assert_eq!(world.rows.session.state, SessionState::Closed, "at once");
     assert_eq!(world.rows.session.ending, Some(Ending::Closed));
     assert_eq!(
@@ -112,7 +112,7 @@ fn every_ending_is_the_close_transaction() {
         let mut world = ready();
         let run = prompt(&mut world, "Thello").unwrap();
         let request = CloseRequest { ending, ..CloseRequest::new("why") };
-        world.command(Command::Close(request)).unwrap();
+        world.command(ActorCommand::Close(request)).unwrap();
         assert_eq!(world.rows.session.ending, Some(ending));
         assert_eq!(world.rows.session.state, SessionState::Closed);
         assert_eq!(run_state(&world, run), RunState::Cancelled);
@@ -125,10 +125,10 @@ fn every_ending_is_the_close_transaction() {
 #[test]
 fn what_was_closed_can_still_be_deleted() {
     let mut world = ready();
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     let events = world.rows.events.len();
     let request = CloseRequest { ending: Ending::Deleted, ..CloseRequest::new("away") };
-    world.command(Command::Close(request)).unwrap();
+    world.command(ActorCommand::Close(request)).unwrap();
     assert_eq!(world.rows.session.ending, Some(Ending::Deleted));
     assert_eq!(world.rows.events.len(), events, "it is closed only once");
 }
@@ -136,15 +136,15 @@ fn what_was_closed_can_still_be_deleted() {
 #[test]
 fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() {
     let discard = || CloseRequest { discard: true, ..CloseRequest::new("enough") };
-    let discarded = |answer: Answered| match answer {
-        Answered::Now(now) => now.discarded,
+    let discarded = |answer: CommandReply| match answer {
+        CommandReply::Session(now) => now.discarded,
         other => panic!("{other:?}"),
     };
-    // Idle, and in a turn, which is settled first.
+    // Idle, and in a turn, which is ended first.
     for text in ["prompt a", "Thello"] {
         let mut world = ready();
         prompt(&mut world, text).unwrap();
-        let answer = world.command(Command::Close(discard())).unwrap();
+        let answer = world.command(ActorCommand::Close(discard())).unwrap();
         assert_eq!(discarded(answer), Some(true));
         assert_eq!(world.stdin().last().map(String::as_str), Some("discard\n"));
         assert_eq!(world.rows.session.lease_id, None, "once the agent has answered");
@@ -152,7 +152,7 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
     // The wait for an unresponsive agent is limited.
     let mut world = ready();
     world.deaf = true;
-    world.command(Command::Close(discard())).unwrap();
+    world.command(ActorCommand::Close(discard())).unwrap();
     assert!(world.rows.session.lease_id.is_some());
     wait(&mut world);
     assert_eq!(world.rows.session.lease_id, None);
@@ -160,12 +160,12 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
     let mut world = ready();
     world.exit(lease(&world), ExitStatus::Exited(0));
     assert!(world.settle());
-    let answer = world.command(Command::Close(discard())).unwrap();
+    let answer = world.command(ActorCommand::Close(discard())).unwrap();
     assert_eq!(discarded(answer), Some(false));
 }
 
 #[test]
-fn b05_a_steer_reaches_the_turn_or_says_that_it_waits() {
+fn a_steer_reaches_the_turn_or_says_that_it_waits() {
     let mut world = ready();
     let steer = |text: &str| PromptRequest { mode: RunMode::Steer, ..prompt_request(text) };
     assert!(!ask(&mut world, steer("prompt alone")).unwrap().steered, "nothing runs: a turn of its own");
@@ -174,7 +174,7 @@ fn b05_a_steer_reaches_the_turn_or_says_that_it_waits() {
 }
 
 #[test]
-fn b10_an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
+fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
     let mut world = World::new(1, 1000);
     world.limits.runtime_idle_ms = 30_000;
     world.limits.probe_ms = 0;
@@ -194,7 +194,7 @@ fn b10_an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt(
 }
 
 #[test]
-fn b10_an_idle_agent_takes_on_another_window_at_once() {
+fn an_idle_agent_takes_on_another_window_at_once() {
     let mut world = World::new(1, 1000);
     world.limits.probe_ms = 0;
     world.boot(None);
@@ -203,14 +203,14 @@ fn b10_an_idle_agent_takes_on_another_window_at_once() {
     let used_ms = world.rows.session.last_activity_at_ms;
     let actor = world.actor.as_mut().unwrap();
     for (window_ms, want) in [(0, None), (30_000, Some(used_ms + 30_000)), (0, None)] {
-        let limits = Limits { runtime_idle_ms: window_ms, ..world.limits.clone() };
+        let limits = ActorLimits { runtime_idle_ms: window_ms, ..world.limits.clone() };
         actor.configure(Ok(super::world::profile()), limits);
         assert_eq!(actor.deadline_ms(), want, "{window_ms}");
     }
 }
 
 #[test]
-fn d11_a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
+fn a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
     let mut world = World::new(1, 1000);
     world.limits.runtime_idle_ms = 30_000;
     world.limits.probe_ms = 0;
@@ -219,19 +219,19 @@ fn d11_a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
     assert!(world.settle());
     prompt(&mut world, "Thello").unwrap();
     world.now_ms += 500_000;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert!(world.rows.session.lease_id.is_some(), "a turn runs");
     world.say("D\n");
     world.say("Runresumable\n");
     world.now_ms += 500_000;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert!(world.rows.session.lease_id.is_some(), "nobody could go on with this conversation");
 }
 
 #[test]
-fn b11_a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
+fn a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
     let mut world = ready();
-    world.command(Command::Set(Setting::TimeoutS(30))).unwrap();
+    world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
     let hung = prompt(&mut world, "Thello").unwrap();
     let next = prompt(&mut world, "prompt b").unwrap();
     // The time limit survives a restart, since it counts from the start of the turn.
@@ -239,10 +239,10 @@ fn b11_a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
     world.boot(None);
     assert!(world.settle());
     world.now_ms += 9_999;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(run_state(&world, hung), RunState::Running);
     world.now_ms += 1;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(run_state(&world, hung), RunState::Failed);
     let failure = error_of(&world, hung);
     assert_eq!((failure.code, failure.detail_code.as_deref()), (Code::Timeout, Some("TURN_TIMEOUT")));
@@ -251,13 +251,13 @@ fn b11_a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
 }
 
 #[test]
-fn b11_a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
+fn a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
     let mut world = ready();
-    world.command(Command::Set(Setting::TimeoutS(30))).unwrap();
+    world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
     let hung = prompt(&mut world, "Thello").unwrap();
     world.deaf = true;
     world.now_ms += 30_000;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(run_state(&world, hung), RunState::Running, "the agent is asked first");
     wait(&mut world);
     assert_eq!(run_state(&world, hung), RunState::Failed);
@@ -268,7 +268,7 @@ fn b11_a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
 }
 
 #[test]
-fn b12_a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
+fn a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let id = lease(&world);
@@ -290,21 +290,21 @@ fn b12_a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
 }
 
 #[test]
-fn b12_a_turn_whose_agent_is_found_again_goes_on() {
+fn a_turn_whose_agent_is_found_again_goes_on() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
-    world.input(Input::Disconnected);
+    world.input(ActorInput::Disconnected);
     world.boot(None);
     assert!(world.settle());
     world.now_ms += world.limits.reconcile_ms * 2;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(run_state(&world, run), RunState::Running);
     world.say("D\n");
     assert_eq!(run_state(&world, run), RunState::Completed);
 }
 
 #[test]
-fn b12_rows_that_contradict_each_other_are_mended() {
+fn rows_that_contradict_each_other_are_mended() {
     let broken = |state: SessionState| {
         let mut world = ready();
         let run = prompt(&mut world, "Thello").unwrap();
@@ -328,19 +328,19 @@ fn b12_rows_that_contradict_each_other_are_mended() {
 }
 
 #[test]
-fn b13_without_a_way_to_resume_nothing_is_begun_anew_unless_a_person_asks() {
+fn without_a_way_to_resume_nothing_is_begun_anew_unless_a_person_asks() {
     let mut world = ready();
     world.say("Runresumable\n");
     world.exit(lease(&world), ExitStatus::Exited(1));
     assert!(world.settle());
     assert_eq!(code(prompt(&mut world, "prompt a")), Code::ResumeUnavailable);
-    world.command(Command::NewConversation).unwrap();
+    world.command(ActorCommand::NewConversation).unwrap();
     let run = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed);
 }
 
 #[test]
-fn b14_options_are_applied_again_to_the_next_process() {
+fn options_are_applied_again_to_the_next_process() {
     let mut world = ready();
     for setting in [
         Setting::Mode("plan".to_owned()),
@@ -349,11 +349,11 @@ fn b14_options_are_applied_again_to_the_next_process() {
         Setting::Permission(PermissionMode::DenyAll),
         Setting::NonInteractive(NonInteractive::Fail),
     ] {
-        world.command(Command::Set(setting)).unwrap();
+        world.command(ActorCommand::Set(setting)).unwrap();
     }
     let told: Vec<String> = world.stdin().into_iter().filter(|text| text.starts_with("set")).collect();
     assert_eq!(told.len(), 3, "the agent hears of what is its own: {told:?}");
-    assert_eq!(code(world.command(Command::Set(Setting::Mode("x".repeat(65))))), Code::Usage);
+    assert_eq!(code(world.command(ActorCommand::Set(Setting::Mode("x".repeat(65))))), Code::Usage);
     world.exit(lease(&world), ExitStatus::Exited(0));
     assert!(world.settle());
     world.boot(None);
@@ -367,24 +367,24 @@ fn b14_options_are_applied_again_to_the_next_process() {
 }
 
 #[test]
-fn b14_another_directory_starts_the_agent_again_in_its_conversation() {
+fn another_directory_starts_the_agent_again_in_its_conversation() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
-    assert_eq!(code(world.command(Command::Set(Setting::Cwd("w".to_owned())))), Code::Usage);
-    world.command(Command::Set(Setting::Cwd("/other".to_owned()))).unwrap();
+    assert_eq!(code(world.command(ActorCommand::Set(Setting::Cwd("w".to_owned())))), Code::Usage);
+    world.command(ActorCommand::Set(Setting::Cwd("/other".to_owned()))).unwrap();
     assert_eq!(world.rows.session.lease_id, None);
     let run = prompt(&mut world, "Thello").unwrap();
     let ensured = world.ensured.lock().unwrap().last().cloned().unwrap();
     assert_eq!((ensured.cwd.as_str(), ensured.resume.as_deref()), ("/other", Some("session-1")));
-    let refused = world.command(Command::Set(Setting::Cwd("/w".to_owned()))).unwrap_err();
+    let refused = world.command(ActorCommand::Set(Setting::Cwd("/w".to_owned()))).unwrap_err();
     assert_eq!(refused.detail_code.as_deref(), Some("TURN_RUNS"));
-    world.command(Command::Cancel(Some(run))).unwrap();
+    world.command(ActorCommand::Cancel(Some(run))).unwrap();
     world.say("Runresumable\n");
-    assert_eq!(code(world.command(Command::Set(Setting::Defaults))), Code::ResumeUnavailable);
+    assert_eq!(code(world.command(ActorCommand::Set(Setting::Defaults))), Code::ResumeUnavailable);
 }
 
 #[test]
-fn b18_a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
+fn a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
     for (script, state) in [("prompt a", RunState::Completed), ("Thello", RunState::Failed)] {
         let mut world = World::new(1, 1000);
         world.rows.session.mode = SessionMode::Oneshot;
@@ -404,10 +404,10 @@ fn b18_a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
 }
 
 #[test]
-fn b19_what_is_closed_stays_closed_after_a_restart() {
+fn what_is_closed_stays_closed_after_a_restart() {
     let mut world = ready();
     world.unending = true;
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     world.unending = false;
     world.boot(None);
     assert!(world.settle());
@@ -417,10 +417,10 @@ fn b19_what_is_closed_stays_closed_after_a_restart() {
 }
 
 #[test]
-fn d02_a_session_that_ran_out_is_closed_with_the_reason() {
+fn a_session_that_ran_out_is_closed_with_the_reason() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
-    expire(&mut world, Source::Session, None, true);
+    expire(&mut world, TimeoutKind::Session, None, true);
     assert_eq!(world.rows.session.state, SessionState::Closed);
     assert_eq!(world.rows.session.ending, Some(Ending::Expired));
     assert_eq!(world.rows.ended, ["it was not used for 1m, the limit of sessions"]);
@@ -428,42 +428,42 @@ fn d02_a_session_that_ran_out_is_closed_with_the_reason() {
 }
 
 #[test]
-fn d02_the_last_binding_takes_its_session_along_and_another_does_not() {
+fn the_last_binding_takes_its_session_along_and_another_does_not() {
     let id = BindingId::mint();
     let mut world = ready();
-    expire(&mut world, Source::BindingIdle, Some(id), false);
+    expire(&mut world, TimeoutKind::BindingIdle, Some(id), false);
     assert_eq!(world.rows.session.state, SessionState::Idle);
     assert_eq!(said(&world, "unbound"), 1);
     let notice = world.rows.events.last().unwrap().payload.clone();
     assert!(notice.contains(&id.to_string()) && notice.contains("the idle limit"), "{notice}");
-    expire(&mut world, Source::BindingMaxAge, Some(id), true);
+    expire(&mut world, TimeoutKind::BindingMaxAge, Some(id), true);
     assert_eq!(world.rows.session.state, SessionState::Closed);
     let why = "it was bound here for 1m, the maximum age";
     assert_eq!(world.rows.ended.last().map(String::as_str), Some(why));
 }
 
 #[test]
-fn d02_what_was_used_meanwhile_does_not_run_out() {
+fn what_was_used_meanwhile_does_not_run_out() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
-    let expiry = Expiry { at_ms: 0, source: Source::Session, window_ms: 1, binding_id: None };
+    let expiry = Expiry { at_ms: 0, source: TimeoutKind::Session, window_ms: 1, binding_id: None };
     let seen_ms = world.rows.session.last_activity_at_ms - 1;
-    world.command(Command::Expire { expiry, seen_ms, closes: true }).unwrap();
+    world.command(ActorCommand::Expire { expiry, seen_ms, closes: true }).unwrap();
     assert_eq!(world.rows.session.state, SessionState::Idle);
 }
 
 #[test]
-fn d11_what_runs_or_waits_does_not_run_out() {
+fn what_runs_or_waits_does_not_run_out() {
     let mut world = ready();
     prompt(&mut world, "Thello").unwrap();
-    expire(&mut world, Source::Session, None, true);
-    expire(&mut world, Source::BindingIdle, Some(BindingId::mint()), true);
+    expire(&mut world, TimeoutKind::Session, None, true);
+    expire(&mut world, TimeoutKind::BindingIdle, Some(BindingId::mint()), true);
     assert_eq!(world.rows.session.state, SessionState::Running);
     assert!(world.rows.ended.is_empty());
 }
 
 #[test]
-fn d08_a_prompt_and_the_end_of_a_turn_touch_the_bindings_in_their_transaction() {
+fn a_prompt_and_the_end_of_a_turn_touch_the_bindings_in_their_transaction() {
     let mut world = ready();
     world.now_ms = 50_000;
     prompt(&mut world, "Thello").unwrap();
@@ -479,10 +479,11 @@ fn an_answer_to_a_permission_is_remembered_under_its_key() {
     prompt(&mut world, "P").unwrap();
     let permission_id = world.rows.permissions.values().next().unwrap().permission_id();
     let command =
-        Command::AnswerPermission { permission_id, option_id: "yes".to_owned(), by: "ann".to_owned() };
+        ActorCommand::AnswerPermission { permission_id, option_id: "yes".to_owned(), by: "ann".to_owned() };
     let key = acp_shared::ids::IdempotencyKey::mint();
-    let keyed = Keyed { scope: "permission".to_owned(), key: key.clone(), fingerprint: String::new() };
-    world.input(Input::Command { ticket: 900, command, keyed: Some(keyed) });
+    let keyed =
+        IdempotencyRecord { scope: "permission".to_owned(), key: key.clone(), fingerprint: String::new() };
+    world.input(ActorInput::Command { ticket: 900, command, keyed: Some(keyed) });
     assert!(world.rows.keys.contains(&format!("permission/{key}")));
 }
 
@@ -529,21 +530,21 @@ fn the_end_of_an_agent_that_died_before_the_attach_needs_no_further_news() {
 fn every_step_of_a_machine_is_told_with_from_event_and_to() {
     let mut world = ready();
     let run = prompt(&mut world, "prompt a").unwrap();
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     let steps: Vec<String> = world
         .moved
         .iter()
         .map(|step| match step {
-            Move::Session { from, event, to, .. } => {
+            Transition::Session { from, event, to, .. } => {
                 format!("session {} {} {}", from.as_str(), event.as_str(), to.as_str())
             }
-            Move::Run(step) => {
+            Transition::Run(step) => {
                 assert_eq!(step.run_id, run);
                 let from = step.from.map_or("none", RunState::as_str);
                 let event = step.event.map_or("accepted", RunEvent::as_str);
                 format!("run {from} {event} {}", step.to.as_str())
             }
-            Move::Refused { from, event, .. } => format!("{from} {event} refused"),
+            Transition::Refused { from, event, .. } => format!("{from} {event} refused"),
         })
         .collect();
     assert_eq!(

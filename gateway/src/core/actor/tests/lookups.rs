@@ -21,19 +21,19 @@ fn waiting() -> (World, RunId) {
     (world, run_id)
 }
 
-fn configure(world: &mut World, profile: Result<Profile, Failure>) {
+fn configure(world: &mut World, profile: Result<AgentProfile, Failure>) {
     world.actor.as_mut().unwrap().configure(profile, limits());
-    world.input(Input::LookedUp);
+    world.input(ActorInput::LookedUp);
 }
 
 #[test]
 fn no_agent_is_started_before_its_program_was_looked_up() {
     let (mut world, run_id) = waiting();
-    world.input(Input::News(LeaseNews::Connected));
+    world.input(ActorInput::Lease(LeaseEvent::Connected));
     assert_eq!((world.rows.session.lease_id, run_state(&world, run_id)), (None, RunState::Queued));
     configure(&mut world, Ok(profile()));
     assert_eq!(world.rows.session.lease_id, None, "configuration alone starts nothing");
-    configure(&mut world, Ok(Profile { is_looked_up: true, ..profile() }));
+    configure(&mut world, Ok(AgentProfile { is_looked_up: true, ..profile() }));
     assert_eq!(run_state(&world, run_id), RunState::Completed);
 }
 
@@ -42,7 +42,7 @@ fn a_look_up_holds_for_one_start() {
     let mut world = ready();
     world.inspects_never = true;
     let lease = world.rows.session.lease_id.unwrap();
-    configure(&mut world, Ok(Profile { is_looked_up: true, ..profile() }));
+    configure(&mut world, Ok(AgentProfile { is_looked_up: true, ..profile() }));
     world.exit(lease, ExitStatus::Exited(0));
     assert!(world.settle());
     prompt(&mut world, "prompt a").unwrap();
@@ -56,7 +56,7 @@ fn what_waits_fails_when_the_program_is_not_there() {
     assert_eq!(run_state(&world, run_id), RunState::Failed);
     let error = world.rows.runs.last().unwrap().error.clone().unwrap();
     assert_eq!((error.code, world.rows.session.state), (Code::AgentNotAllowed, SessionState::Error));
-    let command = |run_id| Command::Prompt {
+    let command = |run_id| ActorCommand::Prompt {
         run_id,
         request: prompt_request("again"),
         key: IdempotencyKey::mint(),
@@ -71,13 +71,13 @@ fn a_start_that_nobody_looks_up_fails_in_time_and_a_cancelled_one_does_not() {
     let deadline = world.actor.as_ref().unwrap().deadline_ms().unwrap();
     assert_eq!(deadline, world.now_ms + profile().init_ms);
     world.now_ms = deadline;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     let error = world.rows.runs.iter().find(|run| run.run_id == run_id).unwrap().error.clone().unwrap();
     let detail = error.detail_code.as_deref();
     assert_eq!((error.code, detail), (Code::BackendUnavailable, Some("NOT_STARTED")));
 
     let (mut world, run_id) = waiting();
-    world.command(Command::Cancel(Some(run_id))).unwrap();
+    world.command(ActorCommand::Cancel(Some(run_id))).unwrap();
     assert_eq!(run_state(&world, run_id), RunState::Cancelled);
     assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), None, "nothing waits");
 }

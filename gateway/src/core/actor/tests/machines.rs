@@ -4,15 +4,15 @@
 use super::cases::{lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
-use crate::core::moves::Move;
+use crate::core::moves::Transition;
 use crate::core::request::CloseRequest;
 use crate::core::run::RunEvent;
 use crate::core::session::{SessionEvent, SessionState};
 use acp_shared::ids::LeaseId;
 use std::collections::BTreeSet;
 
-fn context() -> Ctx {
-    Ctx { now_ms: 1, fresh_lease: LeaseId::mint() }
+fn context() -> StepContext {
+    StepContext { now_ms: 1, fresh_lease: LeaseId::mint() }
 }
 
 #[test]
@@ -22,15 +22,15 @@ fn every_pair_of_the_sessions_machine_is_taken_or_refused_and_told() {
     for from in SessionState::ALL {
         for event in SessionEvent::ALL {
             actor.session.state = from;
-            let mut out = Batch::new(&context(), &actor.session);
+            let mut out = StepOutput::new(&context(), &actor.session);
             actor.session_event(event, &mut out);
             let told = match from.on(event) {
-                Ok(to) => Move::Session { from, event, to, code: None },
-                Err(_) => Move::Refused { run_id: None, from: from.as_str(), event: event.as_str() },
+                Ok(to) => Transition::Session { from, event, to, code: None },
+                Err(_) => Transition::Refused { run_id: None, from: from.as_str(), event: event.as_str() },
             };
-            assert_eq!(out.moves, [told]);
+            assert_eq!(out.transitions, [told]);
             assert_eq!(actor.session.state, from.on(event).unwrap_or(from));
-            assert!(out.writes.is_empty() && out.acts.is_empty(), "the table does nothing by itself");
+            assert!(out.writes.is_empty() && out.effects.is_empty(), "the table does nothing by itself");
         }
     }
 }
@@ -43,15 +43,18 @@ fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
     for from in RunState::ALL {
         for event in RunEvent::ALL {
             let mut row = RunRow { state: from, ..run.clone() };
-            let mut out = Batch::new(&context(), &world.rows.session);
+            let mut out = StepOutput::new(&context(), &world.rows.session);
             let moved = out.run_event(&mut row, event);
             assert_eq!(row.state, from.on(event).unwrap_or(from));
             match from.on(event) {
                 // The caller reports the move after it has filled in the row.
-                Ok(_) => assert_eq!((moved, out.moves.len()), (Some(from), 0)),
+                Ok(_) => assert_eq!((moved, out.transitions.len()), (Some(from), 0)),
                 Err(_) => {
                     let (run_id, from, event) = (Some(run.run_id), from.as_str(), event.as_str());
-                    assert_eq!((moved, out.moves), (None, vec![Move::Refused { run_id, from, event }]));
+                    assert_eq!(
+                        (moved, out.transitions),
+                        (None, vec![Transition::Refused { run_id, from, event }])
+                    );
                 }
             }
         }
@@ -61,7 +64,7 @@ fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
 fn wait(world: &mut World) {
     let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
     world.now_ms = world.now_ms.max(at);
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
 }
 
 /// Returns a session whose agent failed to open it.
@@ -78,7 +81,7 @@ fn faulted() -> World {
 }
 
 fn close(world: &mut World) {
-    world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
 }
 
 /// Sessions that together use every transition.
@@ -90,7 +93,7 @@ fn lives() -> Vec<World> {
     let mut again = faulted();
     prompt(&mut again, "prompt b").unwrap();
     let mut anew = faulted();
-    anew.command(Command::NewConversation).unwrap();
+    anew.command(ActorCommand::NewConversation).unwrap();
     let mut enough = faulted();
     close(&mut enough);
 
@@ -99,12 +102,12 @@ fn lives() -> Vec<World> {
     unopened.boot(None);
     assert!(unopened.settle());
     let waits = prompt(&mut unopened, "prompt a").unwrap();
-    unopened.command(Command::Cancel(Some(waits))).unwrap();
+    unopened.command(ActorCommand::Cancel(Some(waits))).unwrap();
     close(&mut unopened);
 
     let mut stopped = ready();
     prompt(&mut stopped, "Thello").unwrap();
-    stopped.command(Command::Cancel(None)).unwrap();
+    stopped.command(ActorCommand::Cancel(None)).unwrap();
 
     let mut broken = World::new(1, 1000);
     broken.limits.line_bytes_max = 64;
@@ -132,9 +135,9 @@ fn lives() -> Vec<World> {
     };
     let run_id = super::cases::ask(&mut steered, steer).unwrap().run_id;
     let session = steered.rows.session.clone();
-    let mut out = Batch::new(&context(), &session);
+    let mut out = StepOutput::new(&context(), &session);
     steered.actor.as_mut().unwrap().on_steered(run_id, true, &mut out);
-    steered.moved.extend(out.moves);
+    steered.moved.extend(out.transitions);
 
     vec![plain, again, anew, enough, unopened, stopped, broken, died, put_back, steered]
 }
@@ -154,18 +157,18 @@ fn lives_take_every_edge_and_tell_each() {
     for world in lives() {
         for one in world.moved {
             match one {
-                Move::Session { from, event, to, .. } => {
+                Transition::Session { from, event, to, .. } => {
                     assert_eq!(from.on(event), Ok(to));
                     sessions.insert(format!("{from} {} {to}", event.as_str()));
                 }
-                Move::Run(run) => match (run.from, run.event) {
+                Transition::Run(run) => match (run.from, run.event) {
                     (Some(from), Some(event)) => {
                         assert_eq!(from.on(event), Ok(run.to));
                         runs.insert(format!("{from} {} {}", event.as_str(), run.to));
                     }
                     told => assert_eq!((told, run.to), ((None, None), RunState::Queued), "as accepted"),
                 },
-                refused @ Move::Refused { .. } => panic!("{refused:?}"),
+                refused @ Transition::Refused { .. } => panic!("{refused:?}"),
             }
         }
     }
@@ -190,14 +193,14 @@ fn lives_take_every_edge_and_tell_each() {
 #[test]
 fn a_new_conversation_puts_a_fault_behind() {
     let mut world = faulted();
-    world.command(Command::NewConversation).unwrap();
+    world.command(ActorCommand::NewConversation).unwrap();
     assert_eq!((world.rows.session.state, &world.rows.session.last_error), (SessionState::Idle, &None));
     assert_eq!(world.processes.len(), 1, "nothing is started before somebody says something");
     let run = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed);
     // A later failure leads to the error state again.
     let mut world = faulted();
-    world.command(Command::NewConversation).unwrap();
+    world.command(ActorCommand::NewConversation).unwrap();
     world.deaf = true;
     prompt(&mut world, "prompt b").unwrap();
     wait(&mut world);

@@ -31,7 +31,7 @@ fn pending(world: &World) -> Vec<String> {
 
 /// Answers a question; returns the detail code of a refusal.
 fn answer(world: &mut World, id: &str, option: &str) -> Result<(), String> {
-    let command = Command::AnswerPermission {
+    let command = ActorCommand::AnswerPermission {
         permission_id: id.to_owned(),
         option_id: option.to_owned(),
         by: "somebody".to_owned(),
@@ -95,7 +95,7 @@ fn the_journal_says_until_when_and_with_which_option() {
 fn two_answers_in_one_breath_are_one() {
     let (mut world, _, id) = asked();
     for option in ["yes", "no"] {
-        world.push(Command::AnswerPermission {
+        world.push(ActorCommand::AnswerPermission {
             permission_id: id.clone(),
             option_id: option.to_owned(),
             by: option.to_owned(),
@@ -123,11 +123,11 @@ fn an_answer_after_the_end_of_what_it_was_for_is_refused() {
     type End = fn(&mut World, RunId);
     let cancel: End = |world, run| {
         world.deaf = true;
-        world.command(Command::Cancel(Some(run))).unwrap();
+        world.command(ActorCommand::Cancel(Some(run))).unwrap();
     };
     let close: End = |world, _| {
         world.unending = true;
-        world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+        world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     };
     let die: End = |world, _| {
         world.exit(lease(world), ExitStatus::Signaled(9));
@@ -135,7 +135,7 @@ fn an_answer_after_the_end_of_what_it_was_for_is_refused() {
     };
     let take_time: End = |world, _| {
         world.now_ms += 10_000;
-        world.input(Input::Tick);
+        world.input(ActorInput::Tick);
     };
     let finish: End = |world, _| world.say("D\n");
     for (what, end, says) in [
@@ -200,9 +200,9 @@ fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
             let run = prompt(&mut world, "Thello").unwrap();
             (world.deaf, world.unending) = (true, true);
             if close {
-                world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+                world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
             } else {
-                world.command(Command::Cancel(Some(run))).unwrap();
+                world.command(ActorCommand::Cancel(Some(run))).unwrap();
             }
             world.say("P\n");
             assert_eq!(pending(&world), [] as [String; 0], "{mode:?} {close}");
@@ -214,7 +214,7 @@ fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
 }
 
 #[test]
-fn h4_an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_read() {
+fn an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_read() {
     let (mut world, _, id) = asked();
     let process = world.processes.get_mut(&lease(&world)).unwrap();
     let stdout_base = process.acked();
@@ -230,17 +230,17 @@ fn h4_an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_ar
         stdin_accepted: stdin,
         exit: process.exit,
     };
-    world.input(Input::News(LeaseNews::Attached(attached)));
-    world.input(Input::Disconnected);
+    world.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
+    world.input(ActorInput::Disconnected);
     assert_eq!(pending(&world), [id.as_str()], "the end is known, and not read to its end yet");
     assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
-    world.input(Input::News(LeaseNews::Connected));
+    world.input(ActorInput::Lease(LeaseEvent::Connected));
     assert_eq!(pending(&world), [] as [String; 0]);
     assert_eq!(settled(&world), 1);
 }
 
 #[test]
-fn h4_an_answer_for_the_process_before_does_not_reach_the_next() {
+fn an_answer_for_the_process_before_does_not_reach_the_next() {
     let (mut world, run, old) = asked();
     world.exit(lease(&world), ExitStatus::Signaled(9));
     assert!(world.settle());
@@ -283,7 +283,7 @@ fn a_thousand_questions_are_a_thousand_answers_in_their_order() {
     }
     restart(&mut world);
     assert_eq!(pending(&world).len(), 500);
-    world.command(Command::Cancel(Some(run))).unwrap();
+    world.command(ActorCommand::Cancel(Some(run))).unwrap();
     let said = heard(&world);
     assert_eq!(said.len(), 1_000);
     assert!(said.iter().take(500).all(|word| *word == "yes"));

@@ -5,7 +5,7 @@ use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
 use crate::core::options::Setting;
-use crate::core::request::{Cancelled, CloseRequest};
+use crate::core::request::{CancelResult, CloseRequest};
 use crate::core::session::SessionState;
 use acp_shared::codes::Code;
 use acp_shared::protocol::RefusalCode;
@@ -14,7 +14,7 @@ use acp_shared::protocol::RefusalCode;
 fn wait(world: &mut World) {
     let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
     world.now_ms = world.now_ms.max(at);
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
 }
 
 /// Returns a gateway whose supervisor has no capacity for the agent yet.
@@ -35,8 +35,8 @@ fn opening() -> World {
     world
 }
 
-const fn cancel() -> Command {
-    Command::Cancel(None)
+const fn cancel() -> ActorCommand {
+    ActorCommand::Cancel(None)
 }
 
 /// Returns a session in each phase, with its run and the session's state.
@@ -58,7 +58,7 @@ fn phases() -> Vec<(&'static str, World, Option<RunId>, SessionState)> {
     let mut faulted = self::opening();
     wait(&mut faulted);
     let mut closed = ready();
-    closed.command(Command::Close(CloseRequest::new("before"))).unwrap();
+    closed.command(ActorCommand::Close(CloseRequest::new("before"))).unwrap();
     vec![
         ("starting", starting, waits, SessionState::Creating),
         ("opening", opening, opens, SessionState::Creating),
@@ -75,21 +75,21 @@ fn phases() -> Vec<(&'static str, World, Option<RunId>, SessionState)> {
 /// B3: in every phase, a cancel reaches the turn, returns the affected run, and ends no process; a second one
 /// changes nothing.
 #[test]
-fn b03_a_cancel_in_every_phase() {
+fn a_cancel_in_every_phase() {
     for (name, mut world, run, before) in phases() {
         assert_eq!(world.rows.session.state, before, "{name}");
         let processes = world.processes.len();
-        let Answered::Cancel(first) = world.command(cancel()).unwrap() else { panic!("{name}") };
+        let CommandReply::Cancel(first) = world.command(cancel()).unwrap() else { panic!("{name}") };
         assert_eq!(first.run_id, run, "{name}");
         let told = world.stdin().iter().filter(|text| *text == "cancel\n").count();
         assert_eq!(told, usize::from(matches!(name, "running" | "asking" | "stopping")), "{name}");
         assert!(world.rows.permissions.is_empty(), "{name}: nothing is asked any more");
         let again = world.command(cancel()).unwrap();
         if name == "stopping" {
-            let still = Cancelled { run_id: run, state: Some(RunState::Running) };
+            let still = CancelResult { run_id: run, state: Some(RunState::Running) };
             assert_eq!(
-                (Answered::Cancel(first), again),
-                (Answered::Cancel(still.clone()), Answered::Cancel(still))
+                (CommandReply::Cancel(first), again),
+                (CommandReply::Cancel(still.clone()), CommandReply::Cancel(still))
             );
             assert!(
                 world.processes.values().all(|process| process.exit.is_none()),
@@ -98,7 +98,7 @@ fn b03_a_cancel_in_every_phase() {
             wait(&mut world);
             assert!(world.processes.values().all(|process| process.exit.is_some()), "and no more than that");
         } else {
-            assert_eq!(again, Answered::Cancel(Cancelled { run_id: None, state: None }), "{name}");
+            assert_eq!(again, CommandReply::Cancel(CancelResult { run_id: None, state: None }), "{name}");
         }
         if let Some(run) = run {
             assert_eq!(run_state(&world, run), RunState::Cancelled, "{name}");
@@ -112,12 +112,14 @@ fn b03_a_cancel_in_every_phase() {
 }
 
 /// B4: in every phase, a close takes effect before its reply: the session is closed, runs and questions are
-/// settled, and bindings end; the process ends afterwards. It happens once, and later commands are refused.
+/// resolved, and bindings end; the process ends afterwards. It happens once, and later commands are refused.
 #[test]
-fn b04_a_close_in_every_phase() {
+fn a_close_in_every_phase() {
     for (name, mut world, run, before) in phases() {
         let processes = world.processes.len();
-        world.command(Command::Close(CloseRequest { discard: true, ..CloseRequest::new("enough") })).unwrap();
+        world
+            .command(ActorCommand::Close(CloseRequest { discard: true, ..CloseRequest::new("enough") }))
+            .unwrap();
         assert_eq!(world.rows.session.state, SessionState::Closed, "{name}");
         assert!(world.rows.runs.iter().all(|run| run.state.is_ended()), "{name}");
         if let Some(run) = run {
@@ -127,14 +129,14 @@ fn b04_a_close_in_every_phase() {
         let why = if before == SessionState::Closed { "before" } else { "enough" };
         assert_eq!(world.rows.ended, [why], "{name}");
         assert_eq!(code(prompt(&mut world, "prompt z")), Code::SessionClosed, "{name}");
-        assert_eq!(code(world.command(Command::NewConversation)), Code::SessionClosed, "{name}");
+        assert_eq!(code(world.command(ActorCommand::NewConversation)), Code::SessionClosed, "{name}");
         let mode = Setting::Mode("plan".to_owned());
-        assert_eq!(code(world.command(Command::Set(mode))), Code::SessionClosed, "{name}");
+        assert_eq!(code(world.command(ActorCommand::Set(mode))), Code::SessionClosed, "{name}");
         while world.rows.session.lease_id.is_some() {
             wait(&mut world);
         }
         assert!(world.processes.values().all(|process| process.exit.is_some()), "{name}");
-        world.command(Command::Close(CloseRequest::new("again"))).unwrap();
+        world.command(ActorCommand::Close(CloseRequest::new("again"))).unwrap();
         let closed = world.kinds().iter().filter(|kind| **kind == K::Closed).count();
         assert_eq!((closed, world.kinds().last()), (1, Some(&K::Closed)), "{name}");
         assert_eq!(world.processes.len(), processes, "{name}: no agent is started only to forget");
@@ -144,18 +146,18 @@ fn b04_a_close_in_every_phase() {
 /// A close before the end of the agent's start leaves nothing behind, whether or not the supervisor had
 /// received the spawn.
 #[test]
-fn b04_a_close_races_the_start_of_the_agent() {
+fn a_close_races_the_start_of_the_agent() {
     for heard in [false, true] {
         let mut world = starting();
         world.unending = true;
-        world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
+        world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
         world.unending = false;
         world.refuse_spawn = None;
         let id = lease(&world);
         if heard {
             // The process was created, and the confirmation arrives late.
             world.processes.entry(id).or_default();
-            world.input(Input::News(LeaseNews::Spawned));
+            world.input(ActorInput::Lease(LeaseEvent::Spawned));
         }
         world.boot(None);
         assert!(world.settle());
@@ -167,17 +169,17 @@ fn b04_a_close_races_the_start_of_the_agent() {
 
 /// If a cancel races with the end of the turn, the first one counts, and the next queued run is not affected.
 #[test]
-fn b03_a_cancel_races_the_end_of_the_turn() {
+fn a_cancel_races_the_end_of_the_turn() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let next = prompt(&mut world, "Tmore").unwrap();
     world.say("D\n");
-    let answer = world.command(Command::Cancel(Some(run))).unwrap();
-    assert_eq!(answer, Answered::Cancel(Cancelled { run_id: None, state: None }), "it has ended");
+    let answer = world.command(ActorCommand::Cancel(Some(run))).unwrap();
+    assert_eq!(answer, CommandReply::Cancel(CancelResult { run_id: None, state: None }), "it has ended");
     assert_eq!((run_state(&world, run), run_state(&world, next)), (RunState::Completed, RunState::Running));
     // The agent had answered before the cancel arrived: that answer counts.
     world.deaf = true;
-    world.command(Command::Cancel(Some(next))).unwrap();
+    world.command(ActorCommand::Cancel(Some(next))).unwrap();
     world.say("D\n");
     assert_eq!(run_state(&world, next), RunState::Completed);
     assert_eq!(world.rows.session.state, SessionState::Idle);
@@ -186,7 +188,7 @@ fn b03_a_cancel_races_the_end_of_the_turn() {
 /// B2: with a long queue, each prompt gets its position, a prompt over the limit is refused, and cancelling
 /// runs in the middle preserves the order of the others.
 #[test]
-fn b02_a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
+fn a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     let mut world = World::new(1, 1000);
     world.limits.queue_runs_max = 50;
     world.boot(None);
@@ -201,8 +203,11 @@ fn b02_a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     assert_eq!((refused.code, refused.retryable), (Code::LimitReached, true));
     assert!(refused.message.contains("50 prompts run or wait already"), "{}", refused.message);
     for place in (3..50).step_by(3) {
-        let dropped = Cancelled { run_id: Some(runs[place]), state: Some(RunState::Cancelled) };
-        assert_eq!(world.command(Command::Cancel(Some(runs[place]))).unwrap(), Answered::Cancel(dropped));
+        let dropped = CancelResult { run_id: Some(runs[place]), state: Some(RunState::Cancelled) };
+        assert_eq!(
+            world.command(ActorCommand::Cancel(Some(runs[place]))).unwrap(),
+            CommandReply::Cancel(dropped)
+        );
     }
     world.say("D\n");
     let want: Vec<String> =
@@ -215,29 +220,29 @@ fn b02_a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
 
 /// B14: a time limit set during a turn applies to this turn, counted from its start, as after a restart.
 #[test]
-fn b14_a_time_that_is_set_in_a_turn_holds_for_it() {
+fn a_time_that_is_set_in_a_turn_holds_for_it() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     world.now_ms += 20_000;
-    world.command(Command::Set(Setting::TimeoutS(30))).unwrap();
+    world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
     world.now_ms += 9_999;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(run_state(&world, run), RunState::Running);
     world.now_ms += 1;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(run_state(&world, run), RunState::Failed);
     // A removed limit stops no turn.
     let run = prompt(&mut world, "Thello").unwrap();
-    world.command(Command::Set(Setting::TimeoutS(0))).unwrap();
+    world.command(ActorCommand::Set(Setting::TimeoutS(0))).unwrap();
     world.now_ms += 1_000_000;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     assert_eq!(run_state(&world, run), RunState::Running);
 }
 
 /// B16: if the supervisor never started the agent, the failure names the supervisor and the next step instead
 /// of a slow agent.
 #[test]
-fn b16_a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
+fn a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
     let mut world = starting();
     let run = prompt(&mut world, "prompt a").unwrap();
     while world.rows.session.state != SessionState::Error {
@@ -258,7 +263,7 @@ fn b16_a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
 /// arrived, and the failure says so; only a prompt that provably never arrived is sent again, by the same
 /// backend (H6).
 #[test]
-fn b17_what_an_agent_may_have_begun_is_never_tried_a_second_time() {
+fn what_an_agent_may_have_begun_is_never_tried_a_second_time() {
     for spoke in [true, false] {
         let mut world = ready();
         let backend = world.rows.session.backend.clone();
@@ -282,14 +287,14 @@ fn b17_what_an_agent_may_have_begun_is_never_tried_a_second_time() {
 /// B12: while the agent is out of reach, waiting users are informed once, in bounded time; queued prompts
 /// continue later.
 #[test]
-fn b12_who_waits_for_an_agent_out_of_reach_is_told() {
+fn who_waits_for_an_agent_out_of_reach_is_told() {
     let told =
         |world: &World| world.rows.events.iter().filter(|event| event.payload.contains("agent_away")).count();
     let mut world = ready();
     for round in 0..2 {
-        world.input(Input::Disconnected);
+        world.input(ActorInput::Disconnected);
         world.now_ms += 100_000;
-        world.input(Input::Tick);
+        world.input(ActorInput::Tick);
         assert_eq!(told(&world), round, "nobody waits");
         let run = prompt(&mut world, "prompt a").unwrap();
         let deadline = world.now_ms + world.limits.reconcile_ms;
@@ -297,9 +302,9 @@ fn b12_who_waits_for_an_agent_out_of_reach_is_told() {
         wait(&mut world);
         assert_eq!((told(&world), run_state(&world, run)), (round + 1, RunState::Queued));
         world.now_ms += 50_000;
-        world.input(Input::Tick);
+        world.input(ActorInput::Tick);
         assert_eq!(told(&world), round + 1);
-        world.input(Input::News(LeaseNews::Connected));
+        world.input(ActorInput::Lease(LeaseEvent::Connected));
         assert_eq!(run_state(&world, run), RunState::Completed);
     }
 }

@@ -3,32 +3,32 @@
 use super::cases::{lease, ready};
 use super::*;
 use crate::core::actor::settings::ANSWER_MS;
-use crate::core::link::{LinkStep, SetOption};
+use crate::core::link::{BackendStep, OptionChange};
 use crate::core::options::Setting;
 use crate::core::request::SettingResult;
 use acp_shared::codes::Code;
 
-fn mode(mode: &str) -> Command {
-    Command::Set(Setting::Mode(mode.to_owned()))
+fn mode(mode: &str) -> ActorCommand {
+    ActorCommand::Set(Setting::Mode(mode.to_owned()))
 }
 
-fn effort(value: &str) -> Command {
-    Command::Set(Setting::Config { id: "effort".to_owned(), value: value.to_owned() })
+fn effort(value: &str) -> ActorCommand {
+    ActorCommand::Set(Setting::Config { id: "effort".to_owned(), value: value.to_owned() })
 }
 
-fn result(answered: Result<Answered, Failure>) -> SettingResult {
+fn result(answered: Result<CommandReply, Failure>) -> SettingResult {
     match answered {
-        Ok(Answered::Now(now)) => now.setting.unwrap(),
+        Ok(CommandReply::Session(now)) => now.setting.unwrap(),
         other => panic!("{other:?}"),
     }
 }
 
-fn detail(answered: &Result<Answered, Failure>) -> Option<&str> {
+fn detail(answered: &Result<CommandReply, Failure>) -> Option<&str> {
     answered.as_ref().err().and_then(|failure| failure.detail_code.as_deref())
 }
 
 /// Returns the reply to the last pushed command.
-fn last(world: &World) -> Option<&Result<Answered, Failure>> {
+fn last(world: &World) -> Option<&Result<CommandReply, Failure>> {
     world.replies.iter().find(|(ticket, _)| *ticket == world.next_ticket).map(|(_, answered)| answered)
 }
 
@@ -57,7 +57,7 @@ fn a_change_without_an_answer_is_said_to_have_none_and_kept_when_the_agent_takes
     let deadline = world.now_ms + ANSWER_MS;
     assert!(world.actor.as_ref().unwrap().deadline_ms().unwrap() <= deadline, "a tick is asked for");
     world.now_ms = deadline;
-    world.input(Input::Tick);
+    world.input(ActorInput::Tick);
     let answered = last(&world).unwrap().clone();
     assert_eq!(
         (answered.unwrap_err().code, detail(last(&world).unwrap())),
@@ -99,17 +99,17 @@ fn without_an_agent_a_change_waits_for_its_next_start_and_is_dropped_if_refused_
     let waits = result(world.command(effort("low")));
     assert!(!waits.is_applied && waits.text.contains("\"effort\" = \"low\""), "{waits:?}");
     assert_eq!(world.rows.session.options.config, [("effort".to_owned(), "low".to_owned())]);
-    let option = SetOption::Config { id: "effort".to_owned(), value: "low".to_owned() };
+    let option = OptionChange::Config { id: "effort".to_owned(), value: "low".to_owned() };
     let actor = world.actor.as_mut().unwrap();
-    let ctx = Ctx { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint() };
-    let mut out = Batch::new(&ctx, &actor.session);
-    let refused = |option| LinkStep::OptionAnswered {
+    let ctx = StepContext { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint() };
+    let mut out = StepOutput::new(&ctx, &actor.session);
+    let refused = |option| BackendStep::OptionAnswered {
         option,
         is_own: false,
         is_taken: false,
         text: "the agent says no".to_owned(),
     };
-    actor.on_steps(vec![refused(option)], &mut out);
+    actor.on_backend_steps(vec![refused(option)], &mut out);
     assert_eq!(actor.session().options.config, []);
 }
 
@@ -117,10 +117,13 @@ fn without_an_agent_a_change_waits_for_its_next_start_and_is_dropped_if_refused_
 fn what_a_preset_sets_is_not_kept_as_a_persons_wish() {
     let mut world = ready();
     let actor = world.actor.as_mut().unwrap();
-    let ctx = Ctx { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint() };
-    let mut out = Batch::new(&ctx, &actor.session);
-    let option = SetOption::Mode("ask".to_owned());
+    let ctx = StepContext { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint() };
+    let mut out = StepOutput::new(&ctx, &actor.session);
+    let option = OptionChange::Mode("ask".to_owned());
     let text = "taken".to_owned();
-    actor.on_steps(vec![LinkStep::OptionAnswered { option, is_own: false, is_taken: true, text }], &mut out);
+    actor.on_backend_steps(
+        vec![BackendStep::OptionAnswered { option, is_own: false, is_taken: true, text }],
+        &mut out,
+    );
     assert_eq!(actor.session().options.mode_id, None);
 }

@@ -2,10 +2,10 @@
 
 use super::letters::LetterLink;
 use super::*;
-use crate::core::effect::{Snapshot, Write};
+use crate::core::effect::{ActorSnapshot, Write};
 use crate::core::event::{EventKind, EventRow};
-use crate::core::link::EnsureSession;
-use crate::core::moves::Move;
+use crate::core::link::StartSessionParams;
+use crate::core::moves::Transition;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{
     LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode, SessionMode,
@@ -52,7 +52,7 @@ pub(super) struct World {
     pub(super) actor: Option<Actor>,
     pub(super) processes: BTreeMap<LeaseId, Process>,
     pub(super) now_ms: u64,
-    pub(super) replies: Vec<(Ticket, Result<Answered, Failure>)>,
+    pub(super) replies: Vec<(Ticket, Result<CommandReply, Failure>)>,
     pub(super) performed: Vec<(u64, bool)>,
     pub(super) recalled: Vec<u64>,
     /// Content of files, by canonical path.
@@ -61,7 +61,7 @@ pub(super) struct World {
     pub(super) links: BTreeMap<String, String>,
     /// True if inspections and look-ups never complete, as after a kill of the gateway.
     pub(super) inspects_never: bool,
-    inputs: VecDeque<Input>,
+    inputs: VecDeque<ActorInput>,
     /// Prompts whose acceptance is not confirmed: the client sends them again.
     unconfirmed: Vec<(Ticket, RunId, String)>,
     chunks: usize,
@@ -81,13 +81,13 @@ pub(super) struct World {
     /// Response to the next spawns.
     pub(super) refuse_spawn: Option<(RefusalCode, Option<u64>)>,
     /// Parameters with which each process was opened.
-    pub(super) ensured: Arc<Mutex<Vec<EnsureSession>>>,
+    pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
     /// All transitions of the state machines.
-    pub(super) moved: Vec<Move>,
+    pub(super) moved: Vec<Transition>,
     /// Exits are not reported.
     pub(super) silent_exit: bool,
     /// Limits and deadlines of the next actor.
-    pub(super) limits: Limits,
+    pub(super) limits: ActorLimits,
 }
 
 impl Process {
@@ -96,8 +96,8 @@ impl Process {
     }
 }
 
-pub(super) fn limits() -> Limits {
-    Limits {
+pub(super) fn limits() -> ActorLimits {
+    ActorLimits {
         queue_runs_max: 4,
         prompt_bytes_max: 1000,
         line_bytes_max: 1 << 20,
@@ -113,8 +113,8 @@ pub(super) fn limits() -> Limits {
     }
 }
 
-pub(super) fn profile() -> Profile {
-    Profile {
+pub(super) fn profile() -> AgentProfile {
+    AgentProfile {
         argv: vec!["agent".to_owned()],
         is_looked_up: false,
         env: Vec::new(),
@@ -126,7 +126,7 @@ pub(super) fn profile() -> Profile {
         permission: PermissionMode::Ask,
         non_interactive: NonInteractive::Deny,
         refused: None,
-        ..Profile::of_running(None, Failure::of(Code::AgentNotAllowed))
+        ..AgentProfile::of_running_lease(None, Failure::of(Code::AgentNotAllowed))
     }
 }
 
@@ -206,10 +206,10 @@ impl Rows {
                     lease.link_state = state;
                 }
             }
-            Write::LeaseUse { lease_id, usage } => {
+            Write::LeaseStatus { lease_id, usage } => {
                 let lease = self.lease.as_mut().filter(|lease| lease.lease_id == lease_id).unwrap();
                 lease.usage = usage;
-                if usage == LeaseUse::Ended {
+                if usage == LeaseStatus::Ended {
                     self.lease = None;
                     self.outbox.clear();
                     self.tail.clear();
@@ -221,13 +221,13 @@ impl Rows {
             Write::Outbox(row) => self.outbox.push(*row),
             Write::Written { through_seq, .. } => self.outbox.retain(|row| row.seq > through_seq),
             Write::Request(row) if row.state == RequestState::Answered => {
-                drop(self.requests.remove(&row.ask.at))
+                drop(self.requests.remove(&row.request.at))
             }
-            Write::Request(row) => drop(self.requests.insert(row.ask.at, *row)),
+            Write::Request(row) => drop(self.requests.insert(row.request.at, *row)),
             Write::Permission(row) if row.state == PermissionState::Pending => {
-                self.permissions.insert(row.ask.at, *row);
+                self.permissions.insert(row.request.at, *row);
             }
-            Write::Permission(row) => drop(self.permissions.remove(&row.ask.at)),
+            Write::Permission(row) => drop(self.permissions.remove(&row.request.at)),
             Write::Idempotency { scope, key, .. } => self.keys.push(format!("{scope}/{key}")),
             Write::EndBindings { reason } => self.ended.push(reason),
             Write::ExpireBinding { reason, .. } => self.ended.push(reason),
@@ -238,8 +238,8 @@ impl Rows {
         assert!(running <= 1, "I2: at most one running run");
     }
 
-    fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    fn snapshot(&self) -> ActorSnapshot {
+        ActorSnapshot {
             session: self.session.clone(),
             lease: self.lease.clone(),
             tail: self.tail.clone(),
@@ -305,10 +305,10 @@ impl World {
         };
         link.ensured = Arc::clone(&self.ensured);
         let refused = self.removed.then(|| Failure::of(Code::AgentNotAllowed));
-        let profile = Profile { refused, ..profile() };
+        let profile = AgentProfile { refused, ..profile() };
         self.actor = Some(Actor::restore(self.rows.snapshot(), Box::new(link), profile, self.limits.clone()));
         self.fuse = fuse;
-        self.inputs = VecDeque::from([Input::Started, Input::News(LeaseNews::Connected)]);
+        self.inputs = VecDeque::from([ActorInput::Started, ActorInput::Lease(LeaseEvent::Connected)]);
         for (_, run_id, text) in self.unconfirmed.clone() {
             self.send_prompt(run_id, &text);
         }
@@ -327,27 +327,27 @@ impl World {
         let Some(entry) = self.unconfirmed.iter_mut().find(|(_, id, _)| *id == run_id) else { return };
         entry.0 = ticket;
         let key = IdempotencyKey::parse(&run_id.to_string()).unwrap();
-        let keyed = Keyed { scope: "prompt".to_owned(), key: key.clone(), fingerprint: String::new() };
-        let command = Command::Prompt { run_id, request: prompt_request(text), key, caps: None };
-        self.inputs.push_back(Input::Command { ticket, command, keyed: Some(keyed) });
+        let keyed = IdempotencyRecord { scope: "prompt".into(), key: key.clone(), fingerprint: "".into() };
+        let command = ActorCommand::Prompt { run_id, request: prompt_request(text), key, caps: None };
+        self.inputs.push_back(ActorInput::Command { ticket, command, keyed: Some(keyed) });
     }
 
     /// Sends a command and runs until no input is left.
-    pub(super) fn command(&mut self, command: Command) -> Result<Answered, Failure> {
+    pub(super) fn command(&mut self, command: ActorCommand) -> Result<CommandReply, Failure> {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
-        self.inputs.push_back(Input::Command { ticket, command, keyed: None });
+        self.inputs.push_back(ActorInput::Command { ticket, command, keyed: None });
         assert!(self.settle());
         self.replies.iter().find(|(of, _)| *of == ticket).unwrap().1.clone()
     }
 
     /// Sends a command without waiting for the reply.
-    pub(super) fn push(&mut self, command: Command) {
+    pub(super) fn push(&mut self, command: ActorCommand) {
         self.next_ticket += 1;
-        self.inputs.push_back(Input::Command { ticket: self.next_ticket, command, keyed: None });
+        self.inputs.push_back(ActorInput::Command { ticket: self.next_ticket, command, keyed: None });
     }
 
-    pub(super) fn input(&mut self, input: Input) {
+    pub(super) fn input(&mut self, input: ActorInput) {
         self.inputs.push_back(input);
         assert!(self.settle());
     }
@@ -358,35 +358,35 @@ impl World {
             if self.answered_before(&input) {
                 continue;
             }
-            let ctx = Ctx { now_ms: self.now_ms, fresh_lease: LeaseId::mint() };
+            let ctx = StepContext { now_ms: self.now_ms, fresh_lease: LeaseId::mint() };
             let Some(actor) = &mut self.actor else { return false };
-            if input == Input::LookedUp && !self.inspects_never {
-                actor.configure(Ok(Profile { is_looked_up: true, ..profile() }), self.limits.clone());
+            if input == ActorInput::LookedUp && !self.inspects_never {
+                actor.configure(Ok(AgentProfile { is_looked_up: true, ..profile() }), self.limits.clone());
             }
-            let Batch { writes, acts, moves, .. } = actor.step(&ctx, input);
+            let StepOutput { writes, effects, transitions, .. } = actor.step(&ctx, input);
             if self.burn() {
                 return false;
             }
             for write in writes {
                 self.rows.apply(write);
             }
-            self.moved.extend(moves);
-            for act in acts {
+            self.moved.extend(transitions);
+            for act in effects {
                 if self.burn() {
                     return false;
                 }
                 self.act(act);
             }
             let waits = self.actor.as_ref().is_some_and(Actor::awaits_lookup) && !self.inspects_never;
-            let once = waits && !self.inputs.contains(&Input::LookedUp);
-            self.inputs.extend(once.then_some(Input::LookedUp));
+            let once = waits && !self.inputs.contains(&ActorInput::LookedUp);
+            self.inputs.extend(once.then_some(ActorInput::LookedUp));
         }
         true
     }
 
     /// Deduplicates a repeated key, as the driver does.
-    fn answered_before(&mut self, input: &Input) -> bool {
-        let Input::Command { ticket, keyed: Some(keyed), .. } = input else { return false };
+    fn answered_before(&mut self, input: &ActorInput) -> bool {
+        let ActorInput::Command { ticket, keyed: Some(keyed), .. } = input else { return false };
         let known = self.rows.keys.contains(&format!("{}/{}", keyed.scope, keyed.key));
         if known {
             self.unconfirmed.retain(|(of, _, _)| of != ticket);
@@ -409,30 +409,31 @@ impl World {
         }
     }
 
-    fn act(&mut self, act: Act) {
+    fn act(&mut self, act: ActorEffect) {
+        use ActorEffect::{DropRequest, LineFault, Log, Release};
         match act {
-            Act::Spawn(_) if self.refuse_spawn.is_some() => {
+            ActorEffect::Spawn(_) if self.refuse_spawn.is_some() => {
                 let Some((code, retry_after_ms)) = self.refuse_spawn else { return };
-                let message = "no".to_owned();
-                self.inputs.push_back(Input::News(LeaseNews::SpawnRefused { code, message, retry_after_ms }));
+                let event = LeaseEvent::SpawnRefused { code, message: "no".to_owned(), retry_after_ms };
+                self.inputs.push_back(ActorInput::Lease(event));
             }
-            Act::Spawn(spawn) => {
+            ActorEffect::Spawn(spawn) => {
                 self.processes.entry(spawn.lease_id).or_default();
-                self.inputs.push_back(Input::News(LeaseNews::Spawned));
+                self.inputs.push_back(ActorInput::Lease(LeaseEvent::Spawned));
             }
-            Act::Attach { .. } if self.refuse_attach => {
-                self.inputs.push_back(Input::News(LeaseNews::StreamsBusy));
+            ActorEffect::Attach { .. } if self.refuse_attach => {
+                self.inputs.push_back(ActorInput::Lease(LeaseEvent::StreamsBusy));
             }
-            Act::Attach { lease_id, from_offset } => self.attach(lease_id, from_offset),
-            Act::Input { lease_id, seq, bytes } => self.write(lease_id, seq, &bytes),
-            Act::Ack { lease_id, offset } => {
+            ActorEffect::Attach { lease_id, from_offset } => self.attach(lease_id, from_offset),
+            ActorEffect::Input { lease_id, seq, bytes } => self.write(lease_id, seq, &bytes),
+            ActorEffect::Ack { lease_id, offset } => {
                 if let Some(process) = self.processes.get_mut(&lease_id) {
                     assert!(offset >= process.acked && offset <= process.stdout.len() as u64);
                     process.acked = offset;
                 }
             }
-            Act::CloseLease { .. } if self.unending => {}
-            Act::CloseLease { lease_id, .. } => {
+            ActorEffect::CloseLease { .. } if self.unending => {}
+            ActorEffect::CloseLease { lease_id, .. } => {
                 if let Some(process) = self.processes.get_mut(&lease_id)
                     && process.exit.is_none()
                 {
@@ -440,15 +441,15 @@ impl World {
                     self.exit(lease_id, ExitStatus::Exited(0));
                 }
             }
-            Act::Release { .. } | Act::Note(_) | Act::LineFault(_) | Act::Forget { .. } => {}
-            Act::Inspect { .. } if self.inspects_never => {}
-            Act::Inspect { row } => {
+            Release { .. } | Log(_) | LineFault(_) | DropRequest { .. } => {}
+            ActorEffect::Inspect { .. } if self.inspects_never => {}
+            ActorEffect::Inspect { row } => {
                 let found = self.inspect(&row);
-                self.inputs.push_back(Input::Inspected { at: row.ask.at, found });
+                self.inputs.push_back(ActorInput::Inspected { at: row.request.at, found });
             }
-            Act::Recall { at } => self.recalled.push(at),
-            Act::Perform { row, again } => self.performed.push((row.ask.at, again)),
-            Act::Reply { ticket, result } => {
+            ActorEffect::Recall { at } => self.recalled.push(at),
+            ActorEffect::Perform { row, again } => self.performed.push((row.request.at, again)),
+            ActorEffect::Reply { ticket, result } => {
                 self.unconfirmed.retain(|(of, _, _)| *of != ticket);
                 self.replies.push((ticket, result));
             }
@@ -457,15 +458,15 @@ impl World {
 
     fn attach(&mut self, lease_id: LeaseId, from_offset: u64) {
         let Some(process) = self.processes.get(&lease_id) else {
-            self.inputs.push_back(Input::News(LeaseNews::Unknown));
+            self.inputs.push_back(ActorInput::Lease(LeaseEvent::Unknown));
             return;
         };
         if from_offset < process.acked {
-            self.inputs.push_back(Input::News(LeaseNews::OffsetGone));
+            self.inputs.push_back(ActorInput::Lease(LeaseEvent::OffsetGone));
             return;
         }
         let stdin = process.stdin.len() as u64;
-        self.inputs.push_back(Input::News(LeaseNews::Attached(Attached {
+        self.inputs.push_back(ActorInput::Lease(LeaseEvent::Attached(Attached {
             state: if process.exit.is_some() { LeaseState::Closed } else { LeaseState::Open },
             stdout_base: process.acked,
             stdout_end: process.stdout.len() as u64,
@@ -487,9 +488,9 @@ impl World {
         let mut offset = from_offset;
         for piece in process.stdout[usize::try_from(from_offset).unwrap()..].chunks(self.cut) {
             let bytes = piece.to_vec();
-            let news = LeaseNews::Output { offset, bytes };
+            let news = LeaseEvent::Output { offset, bytes };
             offset += piece.len() as u64;
-            self.inputs.push_back(Input::News(news));
+            self.inputs.push_back(ActorInput::Lease(news));
         }
     }
 
@@ -525,7 +526,7 @@ impl World {
             }
             process.stdin.push(text);
         }
-        self.inputs.push_back(Input::News(LeaseNews::Written { seq }));
+        self.inputs.push_back(ActorInput::Lease(LeaseEvent::Written { seq }));
         if self.processes[&lease_id].stdout.len() as u64 > before {
             self.output(lease_id, before);
         }
@@ -552,7 +553,7 @@ impl World {
         }
         let process = &self.processes[&lease_id];
         let (end_offset, stdin_written) = (process.stdout.len() as u64, process.stdin.len() as u64);
-        self.inputs.push_back(Input::News(LeaseNews::Exited { status, end_offset, stdin_written }));
+        self.inputs.push_back(ActorInput::Lease(LeaseEvent::Exited { status, end_offset, stdin_written }));
     }
 
     pub(super) fn check(&self, prompts: usize, chunks: usize) {

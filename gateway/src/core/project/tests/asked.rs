@@ -17,9 +17,9 @@ fn told(prompt: &str, here: &ConversationRef, answer: &str, kind: EventKind, pay
     let run = run_id(1);
     let mut journal = Journal::default();
     journal.say(run, answer).push(Some(run), kind, payload);
-    let mut digest = RunDigest::new(RunMode::Prompt, true, style()).told_in(here, prompt);
+    let mut digest = RunDigest::new(RunMode::Prompt, true, style()).for_conversation(here, prompt);
     digest.add(EventKind::AgentMessage, &journal.rows[0].payload);
-    project(binding(), &style(), &journal.rows[1], Digest::Run(&digest)).remove(0).text
+    render_row(binding(), &style(), &journal.rows[1], RenderData::Run(&digest)).remove(0).text
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn call(id: &str, status: &str) -> Value {
 }
 
 #[test]
-fn c03_a_tool_call_is_said_when_it_starts_and_when_it_ends() {
+fn a_tool_call_is_said_when_it_starts_and_when_it_ends() {
     let run = run_id(1);
     let build = |journal: &mut Journal| {
         journal.push(Some(run), EventKind::ToolCall, call("a", "pending"));
@@ -61,7 +61,7 @@ fn c03_a_tool_call_is_said_when_it_starts_and_when_it_ends() {
 }
 
 #[test]
-fn c03_other_lines_are_not_said_twice_running() {
+fn other_lines_are_not_said_twice_running() {
     let run = run_id(1);
     let style = shown(&[("plan", true)]);
     let plan = |status: &str| json!({"entries": [{"content": "Look", "status": status}, {"content": "Write", "status": "pending"}]});
@@ -77,7 +77,7 @@ fn c03_other_lines_are_not_said_twice_running() {
 }
 
 #[test]
-fn c04_that_there_is_more_is_said_once() {
+fn that_there_is_more_is_said_once() {
     let run = run_id(1);
     let style = Style { output_chars_max: 10, ..with_tools() };
     let text = told(&style, |journal| {
@@ -94,7 +94,7 @@ fn c04_that_there_is_more_is_said_once() {
 }
 
 #[test]
-fn c05_what_stands_where_a_hidden_tool_call_was() {
+fn what_stands_where_a_hidden_tool_call_was() {
     let run = run_id(1);
     for (separator, want) in [
         (Separator::None, "Looking.Done."),
@@ -124,7 +124,7 @@ fn c05_what_stands_where_a_hidden_tool_call_was() {
 }
 
 #[test]
-fn c06_only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
+fn only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
     let run = run_id(1);
     let text = |text: &str| json!({"content": {"type": "text", "text": text}});
     let build = |journal: &mut Journal| {
@@ -193,7 +193,7 @@ fn lines_say_what_there_is_and_are_short() {
 
 /// C8: the end of a turn is journaled last and contains the whole turn, whatever was delivered before.
 #[test]
-fn c08_the_final_message_holds_the_whole_turn() {
+fn the_final_message_holds_the_whole_turn() {
     let run = run_id(1);
     let text = told(&style(), |journal| {
         for n in 0..500 {
@@ -214,8 +214,8 @@ fn a_question_has_its_buttons_in_its_last_part() {
     let params = json!({"toolCall": {"title": "t".repeat(299)}, "options": options});
     let mut journal = Journal::default();
     journal.push(Some(run_id(1)), EventKind::Permission, json!({"permission_id": "p:1", "params": params}));
-    let shows = Shows { buttons: 2, ..Shows::default() };
-    let small = Style { limit: Limit::new(Unit::Utf16, 600), ..style() }.in_channel(shows);
+    let shows = ChannelFeatures { buttons: 2, ..ChannelFeatures::default() };
+    let small = Style { limit: MessageLimit::new(Unit::Utf16, 600), ..style() }.in_channel(shows);
     let parts = journal.parts_in(&small, 0, RunMode::Prompt, true);
     let buttons: Vec<usize> =
         parts.iter().map(|part| part.asks.as_ref().map_or(0, |asks| asks.actions.len())).collect();
@@ -226,19 +226,20 @@ fn a_question_has_its_buttons_in_its_last_part() {
 #[test]
 fn an_answer_ends_with_what_is_known_of_its_turn() {
     let told = |stop: &str, kind: EventKind, markdown: bool| {
-        let style = style().with_footer(true).in_channel(Shows { markdown, ..Shows::default() });
+        let style =
+            style().with_footer(true).in_channel(ChannelFeatures { markdown, ..ChannelFeatures::default() });
         let mut journal = Journal::default();
         journal
             .say(run_id(1), "Hello.")
             .tool(run_id(1), "a", "read", "completed")
             .update(run_id(1), json!({"sessionUpdate": "usage_update", "used": 38, "size": 100}));
         let mut digest =
-            RunDigest::new(RunMode::Prompt, true, style.clone()).by("demo".to_owned(), Some(1_000));
+            RunDigest::new(RunMode::Prompt, true, style.clone()).with_turn("demo".to_owned(), Some(1_000));
         journal.rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
         journal.push(Some(run_id(1)), kind, json!({"stop_reason": stop, "message": "No."}));
         let mut end = journal.rows.pop().unwrap();
         end.created_at_ms = 3_500;
-        project(binding(), &style, &end, Digest::Run(&digest)).remove(0).text
+        render_row(binding(), &style, &end, RenderData::Run(&digest)).remove(0).text
     };
     assert_eq!(told("end_turn", EventKind::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
     // Small print needs no empty line as separation.

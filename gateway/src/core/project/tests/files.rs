@@ -1,11 +1,11 @@
 //! Content sent as files: deterministic, complete, and sent again as messages where refused.
 
 use super::*;
-use crate::core::project::files::AsFiles;
+use crate::core::project::files::FileSettings;
 
 fn with_files(limit: usize, parts: usize) -> Style {
-    let files = AsFiles { long_final_parts: parts, bytes_max: 1_000_000, diff: true, refused: false };
-    Style { limit: Limit::new(Unit::Utf16, limit), files: Some(files), ..style() }
+    let files = FileSettings { long_final_parts: parts, bytes_max: 1_000_000, diff: true, refused: false };
+    Style { limit: MessageLimit::new(Unit::Utf16, limit), files: Some(files), ..style() }
 }
 
 fn turn(text: &str) -> Journal {
@@ -15,15 +15,15 @@ fn turn(text: &str) -> Journal {
 }
 
 /// Returns the parts of the last row with the content of their files.
-fn told(journal: &Journal, style: &Style) -> Vec<(Part, Vec<File>)> {
+fn told(journal: &Journal, style: &Style) -> Vec<(MessagePart, Vec<MessageFile>)> {
     let (event, before) = journal.rows.split_last().unwrap();
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
     before.iter().for_each(|row| digest.add(row.kind, &row.payload));
-    let of = |part: Part| {
-        let files = contents(binding(), style, event, Digest::Run(&digest), part.part_no);
+    let of = |part: MessagePart| {
+        let files = part_files(binding(), style, event, RenderData::Run(&digest), part.part_no);
         (part, files)
     };
-    project(binding(), style, event, Digest::Run(&digest)).into_iter().map(of).collect()
+    render_row(binding(), style, event, RenderData::Run(&digest)).into_iter().map(of).collect()
 }
 
 fn edit(journal: &mut Journal, id: &str, old: Option<&str>, new: &str) {
@@ -34,7 +34,7 @@ fn edit(journal: &mut Journal, id: &str, old: Option<&str>, new: &str) {
 }
 
 #[test]
-fn c01_an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
+fn an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
     let line = "A line of an answer that goes on and on.\n";
     let text = line.repeat(100);
     let parts = told(&turn(&text), &with_files(500, 3));
@@ -62,14 +62,14 @@ fn c01_an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
 
 /// A file holds the output beyond the limit of messages.
 #[test]
-fn c01_a_file_has_what_messages_may_not_hold() {
+fn a_file_has_what_messages_may_not_hold() {
     let text = "word ".repeat(10_000);
     let short = Style { output_chars_max: 200, ..with_files(500, 3) };
     let parts = told(&turn(&text), &short);
     assert_eq!((parts.len(), parts[0].1[0].text.as_str()), (1, text.trim_end()));
     assert!(!parts[0].1[0].text.contains("The output goes on"));
     // If even a file is too small, it holds the beginning, and the message says so.
-    let tight = AsFiles { bytes_max: 1_000, ..short.files.clone().unwrap() };
+    let tight = FileSettings { bytes_max: 1_000, ..short.files.clone().unwrap() };
     let parts = told(&turn(&text), &Style { files: Some(tight), ..short });
     assert_eq!(parts[0].1[0].text, text[..1_000].trim_end());
     assert!(parts[0].0.text.contains("answer.md has the first 999 bytes of it"), "{}", parts[0].0.text);
@@ -83,7 +83,7 @@ fn what_a_turn_changed_goes_with_the_end_of_its_answer() {
     let mut long = journal.clone();
     journal.say(run_id(1), &"word ".repeat(150)).done(run_id(1), "end_turn");
     let parts = told(&journal, &with_files(500, 3));
-    let names = |parts: &[(Part, Vec<File>)]| -> Vec<Vec<String>> {
+    let names = |parts: &[(MessagePart, Vec<MessageFile>)]| -> Vec<Vec<String>> {
         let of = |files: &Vec<FileRef>| files.iter().map(|file| file.name.clone()).collect();
         parts.iter().map(|(part, _)| of(&part.files)).collect()
     };
@@ -92,7 +92,7 @@ fn what_a_turn_changed_goes_with_the_end_of_its_answer() {
     long.say(run_id(1), &"word ".repeat(1_000)).done(run_id(1), "end_turn");
     let parts = told(&long, &with_files(500, 3));
     assert_eq!(names(&parts), [["answer.md", "turn.diff"].map(str::to_owned)]);
-    let off = AsFiles { diff: false, ..with_files(500, 3).files.unwrap() };
+    let off = FileSettings { diff: false, ..with_files(500, 3).files.unwrap() };
     let off = Style { files: Some(off), ..with_files(500, 3) };
     assert_eq!(names(&told(&journal, &off)), [Vec::<String>::new(), Vec::new()]);
     assert_eq!(names(&told(&journal, &Style { files: None, ..off })), [Vec::<String>::new(), Vec::new()]);
@@ -103,18 +103,19 @@ fn what_a_turn_changed_goes_with_the_end_of_its_answer() {
 fn what_is_refused_as_a_file_comes_in_messages() {
     let text = "word ".repeat(1_000);
     let style = with_files(500, 3);
-    let messages =
-        |parts: &[(Part, Vec<File>)]| parts.iter().map(|(part, _)| part.text.clone()).collect::<Vec<_>>();
+    let messages = |parts: &[(MessagePart, Vec<MessageFile>)]| {
+        parts.iter().map(|(part, _)| part.text.clone()).collect::<Vec<_>>()
+    };
     let plain = told(&turn(&text), &Style { files: None, ..style.clone() });
     let before = told(&turn(&text), &style);
-    let after = told(&turn(&text), &style.clone().refused());
+    let after = told(&turn(&text), &style.clone().with_files_refused());
     assert_eq!(after[..1], before[..], "what was planned stays");
     assert_eq!(messages(&after[1..]), messages(&plain));
     let mut changed = Journal::default();
     edit(&mut changed, "1", None, "two\n");
     changed.say(run_id(1), &"word ".repeat(150)).done(run_id(1), "end_turn");
     let before = told(&changed, &style);
-    let after = told(&changed, &style.refused());
+    let after = told(&changed, &style.with_files_refused());
     assert_eq!((before.len(), &after[..2]), (2, &before[..]));
     assert_eq!(messages(&after[2..]).len(), 1, "only what was refused is said again");
     assert!(after[2].0.text.starts_with(&before[1].0.text) && after[2].0.text.contains("is not attached"));
@@ -137,13 +138,13 @@ proptest! {
         }
         journal.done(run_id(1), "max_tokens");
         let style = with_files(limit, parts);
-        let style = if refused { style.refused() } else { style };
+        let style = if refused { style.with_files_refused() } else { style };
         let parts = told(&journal, &style);
         prop_assert_eq!(&parts, &told(&journal, &style));
         let text = chunks.concat();
         for (part, files) in &parts {
             prop_assert!(style.limit.fits(&part.text), "{:?}", part.text);
-            prop_assert_eq!(&part.files, &files.iter().map(File::named).collect::<Vec<_>>());
+            prop_assert_eq!(&part.files, &files.iter().map(MessageFile::named).collect::<Vec<_>>());
             if let [file] = files.as_slice() {
                 prop_assert_eq!(&file.text, text.trim_end());
             }

@@ -1,0 +1,143 @@
+//! The page of requirements names tests that exist, and each requirement has one or says why not.
+
+use crate::source::sources;
+use crate::test_names::names_of_tests;
+use crate::{REQUIREMENTS, assert_none, requirements};
+use std::collections::BTreeSet;
+
+/// The points of the source document's list.
+const POINTS: usize = 13;
+/// The user requirements of a bot.
+const WISHES: usize = 20;
+/// Of delivery and of bindings, and what the source of the binding service asks for.
+const CASES: [(&str, usize); 3] = [("C", 14), ("D", 15), ("S", 5)];
+
+/// The points in order: number, and the tests that it names.
+fn points(text: &str) -> Vec<(String, Vec<String>)> {
+    let mut points: Vec<(String, Vec<String>)> = Vec::new();
+    for line in text.lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            points.push((title.split('.').next().unwrap_or_default().to_owned(), Vec::new()));
+        } else if let (Some(rest), Some((_, tests))) = (line.strip_prefix("- `"), points.last_mut()) {
+            tests.push(rest.trim_end_matches('`').to_owned());
+        }
+    }
+    points
+}
+
+fn judge(points: &[(String, Vec<String>)], known: &BTreeSet<String>) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (at, (number, tests)) in points.iter().enumerate() {
+        if *number != (at + 1).to_string() {
+            violations.push(format!("point {number} stands where {} should", at + 1));
+        }
+        if tests.is_empty() {
+            violations.push(format!("point {number} names no test"));
+        }
+        let gone = tests.iter().filter(|name| !known.contains(*name));
+        violations.extend(gone.map(|name| format!("point {number}: there is no test {name}")));
+    }
+    violations
+}
+
+#[test]
+fn every_point_names_tests_that_are_there() {
+    let text = requirements("control plane");
+    let points = points(&text);
+    assert_eq!(points.len(), POINTS, "{REQUIREMENTS} has the points of the source document");
+    let known = sources(&["gateway", "tests"]).iter().flat_map(names_of_tests).collect();
+    assert_none(&format!("{REQUIREMENTS} names tests for every point"), &judge(&points, &known));
+}
+
+/// The points that name no test and do not say that they have none.
+fn unsaid(text: &str) -> Vec<String> {
+    let sections = text.split("\n## ").skip(1);
+    let is_silent = |section: &&str| !section.contains("\n- `") && !section.contains("\nNot ");
+    sections.filter(is_silent).map(|section| section.lines().next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn every_wish_and_case_of_discord_names_its_tests_or_says_why_not() {
+    let text = requirements("discord");
+    let points = points(&text);
+    let numbers: Vec<String> = points.iter().map(|(number, _)| number.clone()).collect();
+    let wishes = (1..=WISHES).map(|number| number.to_string());
+    let cases =
+        CASES.into_iter().flat_map(|(kind, count)| (1..=count).map(move |number| format!("{kind}{number}")));
+    let want: Vec<String> = wishes.chain(cases).collect();
+    assert_eq!(numbers, want, "{REQUIREMENTS} has the wishes and cases in order");
+    let known: BTreeSet<String> = sources(&["gateway", "tests"]).iter().flat_map(names_of_tests).collect();
+    let named = points.iter().flat_map(|(number, tests)| tests.iter().map(move |test| (number, test)));
+    let gone = named.filter(|(_, test)| !known.contains(*test));
+    let gone = gone.map(|(number, test)| format!("point {number}: there is no test {test}"));
+    let violations: Vec<String> = gone.chain(unsaid(&text)).collect();
+    assert_none(&format!("{REQUIREMENTS} names tests that are there, or says why not"), &violations);
+}
+
+/// Lists of numbered cases, in the order of their tables.
+const TABLES: [(&str, &[(&str, usize)]); 2] = [
+    ("process supervision", &[("C", 72), ("A", 21)]),
+    ("cases", &[("B", 20), ("C", 14), ("D", 15), ("E", 6)]),
+];
+
+/// Rows of a table of cases: number and cells with tests.
+fn rows(text: &str) -> Vec<(String, &str)> {
+    let cells = |line: &str| Some(line.strip_prefix("| ")?.split_once(" | ")?.0.to_owned());
+    let numbered = text.lines().filter_map(|line| Some((cells(line)?, line)));
+    numbered.filter(|(number, _)| number != "case").collect()
+}
+
+/// Rows that name tests that do not exist, or neither name a test nor say "Not".
+fn judge_rows(rows: &[(String, &str)], known: &BTreeSet<String>) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (number, line) in rows {
+        let named: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
+        if named.is_empty() && !line.contains("| Not ") {
+            violations.push(format!("case {number} names no test"));
+        }
+        let gone = named.into_iter().filter(|name| !known.contains(*name));
+        violations.extend(gone.map(|name| format!("case {number}: there is no test {name}")));
+    }
+    violations
+}
+
+#[test]
+fn every_numbered_case_names_tests_that_exist() {
+    let packages = ["shared", "wrapper", "supervisor", "gateway", "tests"];
+    let known: BTreeSet<String> = sources(&packages).iter().flat_map(names_of_tests).collect();
+    for (name, lists) in TABLES {
+        let text = requirements(name);
+        let rows = rows(&text);
+        let numbers: Vec<&str> = rows.iter().map(|(number, _)| number.as_str()).collect();
+        let want: Vec<String> = lists
+            .iter()
+            .flat_map(|(list, count)| (1..=*count).map(move |number| format!("{list}{number}")))
+            .collect();
+        assert_eq!(numbers, want, "{REQUIREMENTS} has the cases of {name} in order");
+        assert_none(&format!("{REQUIREMENTS}, {name}"), &judge_rows(&rows, &known));
+    }
+}
+
+#[test]
+fn the_rules_see_what_they_must() {
+    let known: BTreeSet<String> = ["a".to_owned()].into();
+    for (text, violations) in [
+        ("## 1. One\n\n- `a`\n", 0),
+        ("## 1. One\n\n- `a`\n- `b`\n", 1),
+        ("## 1. One\n\nwords, and `a` among them\n", 1),
+        ("## 2. One\n\n- `a`\n", 1),
+        ("## 1. One\n- `a`\n## 2. Two\n- `a`\n", 0),
+    ] {
+        assert_eq!(judge(&points(text), &known).len(), violations, "{text}");
+    }
+    let text = "x\n## 1. One\n\n- `a`\n\n## 2. Two\n\nwords\n\n## 3. Three\n\nNot yet.\n";
+    assert_eq!(unsaid(text), ["2. Two"]);
+    for (line, violations) in [
+        ("| C1 | text | `a` | – |", 0),
+        ("| C1 | text | – | `b` |", 1),
+        ("| C1 | text | – | – |", 1),
+        ("| C1 | text | Not built: why. | – |", 0),
+    ] {
+        assert_eq!(judge_rows(&rows(line), &known).len(), violations, "{line}");
+    }
+}
