@@ -1,33 +1,38 @@
 //! The service as a whole: opens its parts in order and closes them in reverse order.
 
-use crate::agents::Agents;
-use crate::api::SOCKET;
-use crate::bots::DiscordAccounts;
+pub(crate) mod rollback;
+
+use crate::api::body::SOCKET;
+use crate::api::console::{self, ConsoleApi};
+use crate::api::socket::ApiListener;
+use crate::api::{Api, ApiLimits, router};
+use crate::channel::accounts::DiscordAccounts;
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, Channels, InboundPort};
-use crate::clock::Clock;
-use crate::config::load::LoadedConfig;
-use crate::config::reload::ReloadChanges;
-use crate::config::{self, Config, StoreKind, unused};
-use crate::error::Failure;
-use crate::http::console::{self, ConsoleApi};
-use crate::http::server::ApiListener;
-use crate::http::{Api, ApiLimits, router};
-use crate::inbound::InboundService;
-use crate::live::LiveConfig;
-use crate::local::GatewayService;
-use crate::manager::Manager;
-use crate::metrics::Metrics;
+use crate::config::LiveConfig;
+use crate::conversation::delivery;
+use crate::conversation::inbound::InboundService;
+use crate::core::config::ignored_keys;
+use crate::core::config::load::LoadedConfig;
+use crate::core::config::reload::ReloadChanges;
+use crate::core::config::{self, Config, StoreKind};
+use crate::core::failure::Failure;
+use crate::ops::integrity_check;
+use crate::ops::metrics::Metrics;
+use crate::ops::metrics::endpoint::{self, MetricsEndpoint};
+use crate::ops::orphaned_leases;
+use crate::ops::retention;
+use crate::ops::timeouts;
 use crate::runtime::Registry;
+use crate::runtime::agents::Agents;
 use crate::runtime::direct::{self, DirectRuntime};
-use crate::scrape::{self, MetricsEndpoint};
-use crate::session_task::Deps;
+use crate::session::facade::GatewayService;
+use crate::session::manager::Manager;
+use crate::session::task::Deps;
 use crate::store::identity::StateDirLocation;
 use crate::store::{Durability, GroupBounds, Store, StoreError};
-use crate::strays;
 use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, hello};
-use crate::{delivery, expiry, forget};
-use crate::{integrity, refuse};
+use crate::util::clock::Clock;
 use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
 use futures_util::FutureExt as _;
@@ -105,7 +110,7 @@ pub(crate) async fn serve(
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
-        Some(at) => Some(scrape::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
+        Some(at) => Some(endpoint::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,
     };
     let resumed = resume_work(&service.manager, &inlet).await?;
@@ -117,8 +122,8 @@ pub(crate) async fn serve(
     let mut tasks = spawn_background_tasks(&service, inlet, all.clone(), clock, &stop);
     tasks.extend([("local API", serving), ("bots", bots)]);
     if let Some(listener) = listener {
-        let bounds = scrape::ScrapeLimits::default();
-        tokio::spawn(scrape::serve(listener, scrape.router(), bounds, stop.clone()));
+        let bounds = endpoint::ScrapeLimits::default();
+        tokio::spawn(endpoint::serve(listener, scrape.router(), bounds, stop.clone()));
     }
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
         tokio::spawn(reload_on_signal(how, asked, live.clone(), stop.clone()));
@@ -162,7 +167,7 @@ async fn serve_until_signal(
     };
     tokio::select! {
         () = served => Ok(()),
-        rollback = refuse::wait_for_refusal(&service.supervisor) => Err(refuse::note(&service.store, &rollback).await),
+        rollback = rollback::wait_for_refusal(&service.supervisor) => Err(rollback::note(&service.store, &rollback).await),
     }
 }
 
@@ -175,13 +180,13 @@ async fn refuse_to_serve(
     signals: &mut ServiceSignals,
 ) -> Option<Result<(), Failure>> {
     let (store, supervisor) = (&service.store, &service.supervisor);
-    tokio::spawn(refuse::clear_when_admitted(store.clone(), supervisor.clone(), api.ending.clone()));
+    tokio::spawn(rollback::clear_when_admitted(store.clone(), supervisor.clone(), api.ending.clone()));
     let refusing = async {
-        let failure = refuse::startup_refusal(store, supervisor).await?;
+        let failure = rollback::startup_refusal(store, supervisor).await?;
         if !stays {
             return Some(Err(failure));
         }
-        let answered = refuse::answer(api.clone(), supervisor, failure, socket).await;
+        let answered = rollback::answer(api.clone(), supervisor, failure, socket).await;
         answered.err().map(|error| Err(io_failure("listen at", socket, &error)))
     };
     tokio::select! {
@@ -211,16 +216,16 @@ pub(crate) fn spawn_background_tasks(
     stop: &CancellationToken,
 ) -> Vec<(&'static str, JoinHandle<()>)> {
     let GatewayService { manager, store, supervisor, metrics, live, .. } = service;
-    tokio::spawn(integrity::watch(store.clone(), metrics.clone(), stop.clone()));
-    tokio::spawn(strays::run(store.clone(), supervisor.clone(), stop.clone()));
+    tokio::spawn(integrity_check::watch(store.clone(), metrics.clone(), stop.clone()));
+    tokio::spawn(orphaned_leases::run(store.clone(), supervisor.clone(), stop.clone()));
     let windows = live.clone();
     let windows = move || windows.windows();
-    let reaping = expiry::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone());
+    let reaping = timeouts::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone());
     let delivering = delivery::run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
     vec![
-        ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
-        ("answers", tokio::spawn(forget::expire_results(store.clone(), live.clone(), stop.clone()))),
-        ("said", tokio::spawn(forget::expire_sent_messages(store.clone(), stop.clone()))),
+        ("watchdog", tokio::spawn(endpoint::watch(metrics.clone(), stop.clone()))),
+        ("answers", tokio::spawn(retention::expire_results(store.clone(), live.clone(), stop.clone()))),
+        ("said", tokio::spawn(retention::expire_sent_messages(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
         ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
         ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
@@ -407,7 +412,7 @@ async fn reload_on_signal(how: Reload, mut asked: Signal, live: LiveConfig, stop
 
 fn reload(how: &Reload, live: &LiveConfig) -> Result<ReloadChanges, Failure> {
     let next = (how.read)()?;
-    let notes = unused::set(&next.sources);
+    let notes = ignored_keys::set(&next.sources);
     (how.log_level)(&next.config.log.level)?;
     let changes = live.replace(next);
     let changes =

@@ -520,7 +520,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-pub(crate) mod by_hand;
+pub(crate) mod simulated;
 
 #[cfg(test)]
 #[path = "supervisor_tests.rs"]

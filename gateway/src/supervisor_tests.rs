@@ -45,7 +45,7 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
     let supervisor = SupervisorClient::start_with(
         path.clone(),
         path,
-        (hello(role), by_hand::no_marks()),
+        (hello(role), simulated::no_marks()),
         stop.clone(),
         (20, 400),
     );
@@ -80,7 +80,7 @@ async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
     let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
     let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
     let supervisor =
-        SupervisorClient::start(path.clone(), path, (hello(role), by_hand::no_marks()), stop.clone());
+        SupervisorClient::start(path.clone(), path, (hello(role), simulated::no_marks()), stop.clone());
     let mut status = supervisor.status();
     let down = status.wait_for(|status| matches!(status, SupervisorStatus::Down(_))).await.unwrap().clone();
     let SupervisorStatus::Down(why) = down else { panic!("{down:?}") };
@@ -94,7 +94,7 @@ async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
 /// A start that is asked for twice could be refused first and then succeed.
 #[tokio::test]
 async fn a_request_that_waited_for_room_is_not_done_on_the_next_connection() {
-    let (supervisor, mut wire) = by_hand::SimSupervisorConnection::new();
+    let (supervisor, mut wire) = simulated::SimSupervisorConnection::new();
     wire.up("s");
     for _ in 0..REQUESTS_MAX {
         drop(supervisor.send(Request::Status).await);

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::core::binding::Placement;
-use crate::core::effect::{ActorFence, Write};
 use crate::core::event::EventKind;
 use crate::core::request::{PromptRequest, SpawnRequest};
 use crate::core::rows::{
@@ -11,6 +10,7 @@ use crate::core::rows::{
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
+use crate::core::writes::{ActorFence, Write};
 use crate::store::{Durability, SpawnTx, Store};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
@@ -155,7 +155,7 @@ pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<Bi
         run: None,
         events: Vec::new(),
         idempotency: None,
-        caps: crate::core::effect::SessionLimits { sessions_max: 1_000, account: None },
+        caps: crate::core::writes::SessionLimits { sessions_max: 1_000, account: None },
     };
     store.spawn_session(spawn).await.unwrap();
 }

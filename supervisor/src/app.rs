@@ -1,29 +1,35 @@
 //! `serve`: takes the lock, reaps leases of earlier supervisors, listens, and shuts down in order.
 
+pub mod context;
+pub mod environment;
+pub(crate) mod signals;
+pub mod systemd;
+pub mod tenants;
+
+use crate::app::context::{Context, wall_ms};
+use crate::app::environment::StartupError;
+use crate::app::signals::TerminationSignals;
+use crate::app::systemd::Manager;
+use crate::app::tenants::tenants;
 use crate::config::{Config, ConfigError};
-use crate::context::{Context, wall_ms};
-use crate::core::admit::AccessPolicy;
+use crate::core::admission::AccessPolicy;
 use crate::core::lease::Lease;
-use crate::core::load::{self, SupervisorIdentity};
+use crate::core::quarantine::{self, SupervisorIdentity};
 use crate::core::tenant::Tenant;
-use crate::ground::{self, StartupError};
 use crate::handover::{
     Handover, HandoverResources, ImportedState, InheritableResources, program, without_handover_args,
 };
-use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
+use crate::lease::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
+use crate::lease::orphans;
+use crate::lease::reaper;
 use crate::owner::{Event, Owner, OwnerExit};
-use crate::reaper;
-use crate::relay::spools::SpoolDir;
-use crate::secret::{self, SECRET_FILE};
+use crate::relay::session_logs::SessionLogs;
+use crate::relay::spool_dir::SpoolDir;
 use crate::server;
-use crate::session_logs::SessionLogs;
-use crate::signals::TerminationSignals;
-use crate::socket::Socket;
+use crate::server::secret::{self, SECRET_FILE};
+use crate::server::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
-use crate::strays;
 use crate::sys::{OpenProcess, Sys};
-use crate::systemd::Manager;
-use crate::tenants::tenants;
 use acp_shared::conn::Listener;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::WRAPPER_FILE;
@@ -269,7 +275,7 @@ impl SupervisorParts {
         queue: &mut mpsc::Receiver<Event>,
     ) -> Result<Option<InheritableResources>, AppError> {
         let watches = self.context.store.read_only().is_none();
-        let strays = watches.then(|| tokio::spawn(strays::watch_orphans(Arc::clone(&self.context))));
+        let strays = watches.then(|| tokio::spawn(orphans::watch_orphans(Arc::clone(&self.context))));
         let inheritable = loop {
             match owner.run(queue).await {
                 OwnerExit::Ended(inheritable) => break inheritable,
@@ -386,12 +392,14 @@ fn prepare(
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
     let mut startup = match handover {
-        Some(handover) => ground::resume_after_exec(handover.head.abilities, handover.head.holding.clone()),
-        None => ground::probe_and_choose(&options.config, &state_dir, &wrapper_root),
+        Some(handover) => {
+            environment::resume_after_exec(handover.head.abilities, handover.head.holding.clone())
+        }
+        None => environment::probe_and_choose(&options.config, &state_dir, &wrapper_root),
     }?;
     let containment = (startup.containment.rung, &startup.containment.subtree);
     let unlimited =
-        ground::limits_without_effect(&startup.sys, containment, &startup.abilities, &options.config);
+        environment::limits_without_effect(&startup.sys, containment, &startup.abilities, &options.config);
     startup.warnings.extend(unlimited);
     for warning in &startup.warnings {
         tracing::warn!("{warning}");
@@ -461,7 +469,7 @@ fn remove_unknown_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String>
 fn quarantine_and_clean_up(context: &Context, loaded: &mut Loaded) -> Vec<String> {
     let own = SupervisorIdentity { scope: &context.scope, ancestry: &context.own_ancestry };
     let now = |pid| context.sys.open(pid).ok()?.record();
-    for lease in load::quarantine_invalid(&mut loaded.leases, own, wall_ms(), now) {
+    for lease in quarantine::quarantine_invalid(&mut loaded.leases, own, wall_ms(), now) {
         tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
         context.store.post_lease(&lease);
     }

@@ -1,9 +1,9 @@
 //! Configuration file: flat TOML. Every value has a default and bounds; unknown keys are refused.
 
-mod place;
+mod span;
 mod tenant;
 
-pub use place::{ConfigLocation, Origin};
+pub use span::{ConfigLocation, Origin};
 pub use tenant::{ResourceLimitValue, Switch, TenantConfig, Unlimited, UserOrGroup};
 
 use serde::{Deserialize, Serialize};
@@ -299,7 +299,7 @@ impl Config {
 
     fn parse_in(text: &str, path: Option<&Path>) -> Result<Self, ConfigError> {
         let wrong = |error: toml::de::Error| {
-            let line = error.span().map(|span| place::line_at(text, span.start));
+            let line = error.span().map(|span| span::line_at(text, span.start));
             ConfigError::Parse { what: error.message().to_owned(), line }
         };
         let table: toml::Table = text.parse().map_err(wrong)?;

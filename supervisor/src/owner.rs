@@ -1,23 +1,30 @@
 //! Owner of the lease table and of the connections. Each [`Event`] is one input of its loop. The owner never
 //! blocks: work is sent to the tasks of leases and relays, and their results come back as events.
 
-use crate::admission::Denial;
-use crate::context::Context;
-use crate::core::admit::{AccessPolicy, Installation};
+pub mod admission;
+pub(crate) mod export;
+pub(crate) mod gateway_progress;
+pub(crate) mod import;
+pub(crate) mod lease_entry;
+pub(crate) mod maintenance;
+
+use crate::app::context::Context;
+use crate::app::systemd::Manager;
+use crate::core::admission::{AccessPolicy, Installation};
 use crate::core::backoff::{self, AgentKey, Backoff, RunOutcome};
 use crate::core::lease::Lease;
-use crate::core::retain::LostFinding;
+use crate::core::retention::LostFinding;
 use crate::core::verify::SignalGuard;
-use crate::entry::LeaseEntry;
 use crate::files::FileQueues;
-use crate::handle;
 use crate::handover::{ExportedState, HandoverResources, InheritableResources, TrialResult, Upgrade};
-use crate::lease_task::LeaseCmd;
-use crate::link::{ConnectionHandle, ConnectionId, Responder};
-use crate::progress::PendingProgress;
+use crate::lease::task::LeaseCmd;
+use crate::owner::admission::Denial;
+use crate::owner::gateway_progress::PendingProgress;
+use crate::owner::lease_entry::LeaseEntry;
 use crate::relay::{self, Relay};
+use crate::server::connection::{ConnectionHandle, ConnectionId, Responder};
+use crate::server::handlers;
 use crate::sys::linux::ProcessHandle;
-use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
@@ -276,7 +283,7 @@ impl Owner {
             to.answer(Err(refusal));
             return;
         }
-        handle::dispatch(self, who, peer, body, to);
+        handlers::dispatch(self, who, peer, body, to);
     }
 
     /// Refuses requests of an older start of a gateway, and requests without a required epoch.

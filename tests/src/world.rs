@@ -396,7 +396,7 @@ fn forget_groups(dir: &Path) {
         let path = entry.path();
         if path.join(SUPERVISOR_DB).exists()
             && let Some(tree) = sys.groups()
-            && let Ok(subtree) = acp_supervisor::ground::cgroup_subtree(
+            && let Ok(subtree) = acp_supervisor::app::environment::cgroup_subtree(
                 &sys,
                 &acp_supervisor::config::Config::default(),
                 &path,

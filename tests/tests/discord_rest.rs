@@ -5,13 +5,13 @@ mod discord_rest {
     pub(crate) mod rules;
 }
 
-use acp_discord::core::base::BaseUrl;
+use acp_discord::core::base_url::BaseUrl;
+use acp_discord::core::endpoint::Page;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{FileUpload, MessageBody, NewMessage, Persona};
-use acp_discord::core::readback::SentMessageQuery;
-use acp_discord::core::route::Page;
-use acp_discord::core::schedule::Priority;
+use acp_discord::core::message_match::SentMessageQuery;
+use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{
     ChannelChanges, QueueOptions, RestClient, RestError, RestSettings, SentMessage, SentMessageLookup,
     SentMessageSearch, Webhook,

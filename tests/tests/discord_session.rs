@@ -1,11 +1,11 @@
 //! The session of the gateway against the strict fake: what a broken connection costs, and what
 //! people do as data.
 
-use acp_discord::core::base::BaseUrl;
-use acp_discord::core::closes::FatalGatewayError;
+use acp_discord::core::base_url::BaseUrl;
+use acp_discord::core::close_codes::FatalGatewayError;
 use acp_discord::core::event::{Event, GapCause, Value as Given};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::session::{EventReceiver, SessionCounters, SessionSettings, event_channel, run};
+use acp_discord::websocket::{EventReceiver, SessionCounters, SessionSettings, event_channel, run};
 use acp_shared::redact::Secret;
 use acp_tests::fake_discord::FakeDiscord;
 use acp_tests::fake_discord::client::BotHandle;

@@ -13,13 +13,13 @@ use std::net::TcpStream;
 
 /// Where each metric's numbers are held against what really happened: here, or in a test of the gateway itself.
 const HERE: &str = "tests/tests/metrics.rs";
-const INBOUND: &str = "gateway/src/inbound/tests.rs";
-const BINDINGS: &str = "gateway/src/inbound/tests/bindings.rs";
-const DELIVERY: &str = "gateway/src/delivery/tests.rs";
-const SESSIONS: &str = "gateway/src/session_task_tests.rs";
+const INBOUND: &str = "gateway/src/conversation/inbound/tests.rs";
+const BINDINGS: &str = "gateway/src/conversation/inbound/tests/bindings.rs";
+const DELIVERY: &str = "gateway/src/conversation/delivery/tests.rs";
+const SESSIONS: &str = "gateway/src/session/task_tests.rs";
 const STORE: &str = "gateway/src/store/tests/safety.rs";
-const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
-const CHANNELS: &str = "gateway/src/metrics/channels.rs";
+const WATCHDOG: &str = "gateway/src/ops/metrics/actors.rs";
+const CHANNELS: &str = "gateway/src/ops/metrics/channels.rs";
 const METRICS: [(&str, &str); 48] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_spawns", HERE),

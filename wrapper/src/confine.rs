@@ -2,7 +2,7 @@
 //! apply them. A restriction that cannot be enforced is refused here; nothing runs with less confinement than
 //! requested.
 
-use crate::fault::{StepContext, StepError};
+use crate::error::{StepContext, StepError};
 use acp_shared::launch::{Confine, Landlock, Resource, ResourceLimit, RunAs, STAGE_OPEN_ROOT};
 use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,

@@ -1,6 +1,6 @@
 //! Control socket: one message per packet, with file descriptors as ancillary data.
 
-use crate::fault::{StepContext, StepError};
+use crate::error::{StepContext, StepError};
 use acp_shared::launch::{CONTROL_BYTES_MAX, FromWrapper, ToWrapper};
 use acp_shared::wire;
 use rustix::io::Errno;

@@ -3,7 +3,7 @@
 
 /// Parses bytes as a `launch.json`.
 pub fn launch(data: &[u8]) {
-    if let Ok(plan) = crate::plan::parse(data) {
+    if let Ok(plan) = crate::launch_spec::parse(data) {
         assert!(!plan.programs.is_empty() || !plan.argv.is_empty(), "a plan without a program");
         let is_planted = plan.argv.len() == 3;
         assert!(!is_planted || std::env::var_os("FUZZ_PLANTED").is_none(), "planted");

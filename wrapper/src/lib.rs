@@ -22,15 +22,15 @@
 mod cli;
 mod confine;
 mod control;
+mod error;
 mod escalate;
-mod family;
-mod fault;
+mod exec_step;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod plan;
+mod launch_spec;
+mod process_group;
 mod run;
 mod setup;
-mod stage;
 mod sys;
 mod tree;
 

@@ -2,11 +2,11 @@
 
 use crate::confine::Confinement;
 use crate::control::{Control, Received};
+use crate::error::{StepContext, StepError};
 use crate::escalate::{EscalationAction, EscalationInput, EscalationPhase, EscalationTimes};
-use crate::family::ProcessTree;
-use crate::fault::{StepContext, StepError};
-use crate::plan::{self, LaunchPlan};
-use crate::stage::ExecStep;
+use crate::exec_step::ExecStep;
+use crate::launch_spec::{self, LaunchPlan};
+use crate::process_group::ProcessTree;
 use crate::sys::{self, AdapterFds, AdapterProcess};
 use crate::{EXIT_WRAPPER, confine, setup, tree};
 use acp_shared::launch::{ExitStatus, FromWrapper, LAUNCH_FDS, ToWrapper};
@@ -62,7 +62,7 @@ struct PreparedStart {
 
 fn prepare() -> Result<PreparedStart, StepError> {
     setup::detach_session()?;
-    let mut plan = plan::read_launch_file()?;
+    let mut plan = launch_spec::read_launch_file()?;
     let confinement = confine::prepare(std::mem::take(&mut plan.confine))?;
     let signals = setup::open_signalfd()?;
     let parent = setup::watch_parent()?;

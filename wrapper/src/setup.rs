@@ -1,6 +1,6 @@
 //! Process setup of the wrapper before the adapter runs.
 
-use crate::fault::{StepContext, StepError};
+use crate::error::{StepContext, StepError};
 use crate::sys;
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};

@@ -6,8 +6,8 @@
 #![expect(unsafe_code, reason = "fork, what the child may call until its exec, waitid, signal dispositions")]
 
 use crate::confine::Confinement;
-use crate::plan::LaunchPlan;
-use crate::stage::ExecStep;
+use crate::exec_step::ExecStep;
+use crate::launch_spec::LaunchPlan;
 use acp_shared::launch::ExitStatus;
 use nix::errno::Errno;
 use nix::libc::{self, c_char, c_int, c_long, c_uint};

@@ -11,7 +11,7 @@
 
 pub mod core;
 pub mod rest;
-pub mod session;
+pub mod websocket;
 
 /// Name of this program in the format that Discord requires (API reference, "User Agent").
 pub(crate) const USER_AGENT: &str =

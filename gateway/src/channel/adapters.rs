@@ -1,9 +1,9 @@
 //! Registry of channel adapters by channel and account.
 
 use super::{ChannelAdapter, ChannelHealth};
+use crate::core::failure::Failure;
 use crate::core::route;
 use crate::core::rows::ConversationRef;
-use crate::error::Failure;
 use crate::store::inbox::Outcome;
 use acp_shared::codes::Code;
 use std::collections::BTreeMap;

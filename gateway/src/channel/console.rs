@@ -7,11 +7,11 @@ use crate::channel::{
     BoxFuture, ChannelAdapter, EditOutcome, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome,
 };
 use crate::core::binding::Capabilities;
-use crate::core::command::gate::RequesterRole;
-use crate::core::project::{PartKind, nonce_of};
+use crate::core::command::authorization::RequesterRole;
+use crate::core::message_split::{MessageLimit, Unit};
+use crate::core::render::{PartKind, nonce_of};
 use crate::core::route::UnboundDestination;
 use crate::core::rows::ConversationRef;
-use crate::core::split::{MessageLimit, Unit};
 use crate::store::Store;
 use crate::store::console::{self, NewConsoleMessage};
 

@@ -3,6 +3,11 @@
 //! The port is public: a program can run the gateway with channels of its own in addition to the built-in
 //! ones ([`crate::cli::main_with`]). The rest of the gateway is internal.
 
+#[cfg(feature = "discord")]
+pub(crate) mod accounts;
+#[cfg(not(feature = "discord"))]
+#[path = "accounts_disabled.rs"]
+pub(crate) mod accounts;
 pub(crate) mod adapters;
 pub(crate) mod console;
 #[cfg(feature = "discord")]
@@ -13,14 +18,14 @@ mod inbox;
 pub(crate) use adapters::{Channels, NoAdapterError, SiblingAccount};
 
 pub use crate::core::binding::Capabilities;
-pub use crate::core::command::gate::{ApprovalScope, RequesterRole};
+pub use crate::core::command::authorization::{ApprovalScope, RequesterRole};
 pub use crate::core::files::{Attachment, AttachmentContent};
-pub use crate::core::project::PartKind;
-pub use crate::core::project::actions::{ButtonStyle, MessageButton};
+pub use crate::core::message_split::MessageLimit;
+pub use crate::core::message_split::Unit;
+pub use crate::core::render::PartKind;
+pub use crate::core::render::buttons::{ButtonStyle, MessageButton};
 pub use crate::core::route::UnboundDestination;
 pub use crate::core::rows::ConversationRef;
-pub use crate::core::split::MessageLimit;
-pub use crate::core::split::Unit;
 pub use crate::store::bindings::BoundConversation;
 pub use crate::store::inbox::Inbound;
 pub use crate::store::inbox::ReplyRoute;
@@ -32,7 +37,7 @@ pub use inbox::{
     SuggestionKind,
 };
 
-use crate::core::project::tag::with_tag;
+use crate::core::render::disambiguation_tag::with_tag;
 use acp_shared::ids::{RunId, SessionKey};
 use bytes::Bytes;
 use std::fmt;

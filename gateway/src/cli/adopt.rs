@@ -16,7 +16,7 @@ pub(crate) fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
     if !dir.is_dir() {
         return Err(super::usage(format!("{} is no directory", dir.display())).into());
     }
-    let id = identity::adopt(&dir).map_err(crate::error::Failure::from)?;
+    let id = identity::adopt(&dir).map_err(crate::core::failure::Failure::from)?;
     out.show(&AdoptOutput { gateway_instance_id: id.to_string() }, |adopted| {
         format!(
             "{} is a gateway of its own now, {}. Its sessions are kept; turns that ran in the original end as uncertain.",

@@ -1,13 +1,13 @@
 //! `agents`: the table of agents, from the gateway, or from this process if no gateway runs.
 
-use crate::agents::Agents;
-use crate::api::AgentView;
+use crate::api::body::AgentView;
 use crate::cli::GlobalArgs;
 use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{CliResult, Out, table};
-use crate::error::Failure;
-use crate::live::LiveConfig;
-use crate::local_probe;
+use crate::config::LiveConfig;
+use crate::core::failure::Failure;
+use crate::runtime::agents::Agents;
+use crate::runtime::local_lookup;
 use acp_shared::codes::Code;
 use clap::Args;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -
 
 /// Returns the agents with the programs that this process finds, which may differ from those of a service.
 pub(crate) fn agents_found_here(agents: &Agents) -> Vec<AgentView> {
-    agents.list(&local_probe::look_up(&agents.lookup_all()))
+    agents.list(&local_lookup::look_up(&agents.lookup_all()))
 }
 
 /// Returns the agents as a gateway started by this process would see them.

@@ -4,15 +4,15 @@
 mod input;
 mod screen;
 
-use crate::api::{SessionView, SpawnBody};
+use crate::api::body::{SessionView, SpawnBody};
+use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
+use crate::api::console::{ConsoleMessageBody, ConsoleMessageResponse, ConversationView};
 use crate::cli::GlobalArgs;
 use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::{inside, usage};
-use crate::client::{EventSelection, EventStream, GatewayClient, encode};
+use crate::core::failure::Failure;
 use crate::core::request::SpawnResult;
-use crate::error::Failure;
-use crate::http::console::{ConsoleMessageBody, ConsoleMessageResponse, ConversationView};
 use crate::store::inbox::Outcome as Came;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};

@@ -2,11 +2,12 @@
 
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::{GlobalArgs, inside, usage};
-use crate::config::load::{Inputs, LoadedConfig, load, nearest_source};
-use crate::config::source::shown;
-use crate::config::{Channels, unused};
+use crate::core::config::Channels;
+use crate::core::config::ignored_keys;
+use crate::core::config::load::{Inputs, LoadedConfig, load, nearest_source};
+use crate::core::config::source::shown;
+use crate::core::failure::Failure;
 use crate::core::policy::{self, PolicyScope, effective_policy};
-use crate::error::Failure;
 use crate::store::schema::DB_FILE;
 use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
@@ -141,7 +142,7 @@ pub(crate) fn run(global: &GlobalArgs, verb: &ConfigCommand, out: &mut Out) -> C
     match verb {
         ConfigCommand::Check(args) => {
             let (loaded, file) = read(&state_dir, args, None)?;
-            let notes = unused::set(&loaded.sources);
+            let notes = ignored_keys::set(&loaded.sources);
             out.show(&CheckOutput { ok: true, file, notes }, |checked| {
                 let said = match &checked.file {
                     Some(file) => format!("{} is valid.", file.display()),

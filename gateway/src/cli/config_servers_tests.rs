@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::{Row, Seen, agents, mine};
-use crate::config::load::LoadedConfig;
+use crate::core::config::load::LoadedConfig;
 use crate::core::mcp;
 use serde_json::json;
 

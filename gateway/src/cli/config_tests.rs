@@ -3,24 +3,26 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::ConfigArgs;
-use crate::agents::Agents;
+use crate::app;
 use crate::cli::serve::supervisor_of;
-use crate::config::load::{Inputs, LoadedConfig, load};
-use crate::config::source::{Shape, schema};
-use crate::config::unused::{UNUSED, note};
+use crate::config::LiveConfig;
+use crate::conversation::bindings;
 use crate::core::card::{Card, CardUpdateResult, UpdateRate};
-use crate::core::configured::{StaticSessionSpec, find_entry, first_key};
+use crate::core::config::ignored_keys::{UNUSED, note};
+use crate::core::config::load::{Inputs, LoadedConfig, load};
+use crate::core::config::source::{Shape, schema};
 use crate::core::event::{EventKind, EventRow};
+use crate::core::failure::Failure;
+use crate::core::message_split::{MessageLimit, Unit};
 use crate::core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective_policy};
-use crate::core::project::{RenderData, RunDigest, Style, render_row};
+use crate::core::render::{RenderData, RunDigest, Style, render_row};
 use crate::core::rows::{ConversationRef, RunMode};
-use crate::core::split::{MessageLimit, Unit};
-use crate::error::Failure;
-use crate::live::LiveConfig;
+use crate::core::static_binding::{StaticSessionSpec, find_entry, first_key};
+use crate::ops::retention;
 use crate::runtime::Registry;
+use crate::runtime::agents::Agents;
 use crate::runtime::direct::DirectRuntime;
-use crate::{app, bindings};
-use crate::{forget, local_probe};
+use crate::runtime::local_lookup;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde_json::json;
@@ -50,10 +52,10 @@ const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
 /// What keys of `[[bindings]]` are changed in.
 const BOUND: &str =
     "[[bindings]]\nchannel = \"console\"\naccount = \"main\"\nconversation = \"c\"\nagent = \"mine\"\n";
-const MANAGER: &str = "gateway/src/manager_tests.rs";
-const CARDS: &str = "gateway/src/delivery/tests/live.rs";
-const CASES: &str = "gateway/src/core/project/tests/cases.rs";
-const FILES: &str = "gateway/src/core/project/tests/files.rs";
+const MANAGER: &str = "gateway/src/session/manager_tests.rs";
+const CARDS: &str = "gateway/src/conversation/delivery/tests/live.rs";
+const CASES: &str = "gateway/src/core/render/tests/cases.rs";
+const FILES: &str = "gateway/src/core/render/tests/files.rs";
 const BOTS: &str = "gateway/src/channel/discord/settings.rs";
 const LIVES: &str = "tests/tests/lives.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
@@ -73,13 +75,13 @@ fn agents(loaded: &LoadedConfig) -> Agents {
 /// How the agent is started and treated.
 fn profile(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
-    let found = local_probe::look_up(&agents.lookup(&mine(), None, &[]));
+    let found = local_lookup::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.profile(&mine(), &found))
 }
 
 fn cwd(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
-    let found = local_probe::look_up(&agents.lookup(&mine(), None, &[]));
+    let found = local_lookup::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.cwd(&mine(), None, &found))
 }
 
@@ -104,7 +106,7 @@ fn commits(loaded: &LoadedConfig) -> String {
 }
 
 fn answers(loaded: &LoadedConfig) -> String {
-    forget::results_expire_before(&LiveConfig::new(loaded.clone()), 1 << 40).to_string()
+    retention::results_expire_before(&LiveConfig::new(loaded.clone()), 1 << 40).to_string()
 }
 
 fn supervisor(loaded: &LoadedConfig) -> String {
@@ -177,7 +179,7 @@ fn configured(loaded: &LoadedConfig) -> String {
     let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
     let made = StaticSessionSpec::of(found.entry).unwrap();
     let key = first_key(&made.agent, ("console", "main", "c")).unwrap();
-    format!("{:?}", bindings::configured::request(&at, found.entry.clone(), (key, made.metadata(None))))
+    format!("{:?}", bindings::static_bindings::request(&at, found.entry.clone(), (key, made.metadata(None))))
 }
 
 /// A turn with a hidden tool call, lines of a kind that nobody knows, one of them twice, and a long text.
@@ -301,7 +303,7 @@ const ROWS: &[Row] = &[
     (
         "acp.control_plane.store",
         "\"sqlite\"",
-        Test("gateway/src/config/tests.rs", "mistakes_name_their_place_and_the_nearest_key"),
+        Test("gateway/src/core/config/tests.rs", "mistakes_name_their_place_and_the_nearest_key"),
     ),
     (
         "acp.control_plane.store_path",

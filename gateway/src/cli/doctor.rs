@@ -2,17 +2,17 @@
 
 mod accounts;
 
-use crate::agents::Agents;
-use crate::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
+use crate::api::body::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
 use crate::cli::GlobalArgs;
 use crate::cli::agents::{LOCAL, agents_found_here, exe};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::serve::{sibling, supervisor_dir};
-use crate::config::load::LoadedFile;
-use crate::config::unused;
-use crate::error::Failure;
-use crate::live::LiveConfig;
+use crate::config::LiveConfig;
+use crate::core::config::ignored_keys;
+use crate::core::config::load::LoadedFile;
+use crate::core::failure::Failure;
+use crate::runtime::agents::Agents;
 use crate::store::check as store_check;
 use crate::store::lock::LOCK_FILE;
 use crate::store::schema::{CHECKED_FIRST_BYTES, DB_FILE};
@@ -70,7 +70,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
         Ok((loaded, file)) => {
             let where_ = file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string());
             checks.push(check("configuration", CheckStatus::Ok, where_));
-            let notes = unused::set(&loaded.sources).into_iter();
+            let notes = ignored_keys::set(&loaded.sources).into_iter();
             checks.extend(notes.map(|note| check("configuration", CheckStatus::Note, note)));
             if let Some(socket) = &loaded.config.supervisor.socket {
                 supervisor_socket.clone_from(socket);

@@ -1,9 +1,9 @@
 //! Event streams on a terminal and for programs.
 
+use crate::api::client::EventStream;
 use crate::cli::output::{CliResult, Out, TextStyle, name};
-use crate::client::EventStream;
-use crate::core::project::subject;
-use crate::error::Failure;
+use crate::core::failure::Failure;
+use crate::core::render::subject;
 use acp_shared::codes::Code;
 use serde::Deserialize;
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! `--mcp-config FILE` and `--add-dir DIR`: MCP servers and additional directories of a new session.
 
 use crate::cli::usage;
+use crate::core::failure::Failure;
 use crate::core::mcp::McpServers;
-use crate::error::Failure;
 use acp_shared::redact::hide_value;
 use clap::Args;
 use serde::Deserialize;

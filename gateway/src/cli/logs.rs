@@ -1,10 +1,10 @@
 //! `logs`: standard error of the agents of a session.
 
-use crate::api::LogPage;
+use crate::api::body::LogPage;
+use crate::api::client::{GatewayClient, encode};
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};
-use crate::client::{GatewayClient, encode};
-use crate::error::Failure;
+use crate::core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use clap::Args;

@@ -18,9 +18,9 @@ pub(crate) mod sessions;
 pub(crate) mod store;
 pub(crate) mod up;
 
+use crate::api::client::GatewayClient;
 use crate::channel::ChannelAdapter;
-use crate::client::GatewayClient;
-use crate::error::Failure;
+use crate::core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -120,7 +120,7 @@ pub fn main() -> ExitCode {
 /// Like `main`; a gateway started by it has these channels in addition to the built-in ones.
 #[must_use]
 pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
-    crate::memory::configure_allocator();
+    crate::util::allocator::configure_allocator();
     let args: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,

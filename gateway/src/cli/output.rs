@@ -1,9 +1,9 @@
 //! Standard output and standard error of commands: one locked, buffered standard output. A closed reader (`|
 //! head`) ends the command without an error.
 
-use crate::api::ErrorBody;
+use crate::api::body::ErrorBody;
+use crate::core::failure::Failure;
 use crate::core::sanitize;
-use crate::error::Failure;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};

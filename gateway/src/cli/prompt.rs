@@ -1,16 +1,16 @@
 //! `prompt` and `steer`: sends a prompt and follows the reply.
 
-use crate::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
+use crate::api::body::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
+use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, print_message};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
-use crate::client::{EventSelection, EventStream, GatewayClient, encode};
+use crate::core::failure::Failure;
 use crate::core::permission::kind_note;
-use crate::core::project::tool_preview;
+use crate::core::render::tool_preview;
 use crate::core::request::{CancelResult, PromptAccepted};
 use crate::core::rows::RunMode;
 use crate::core::session::SessionState;
-use crate::error::Failure;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use clap::Args;
 use std::io::{self, BufRead, IsTerminal, Read};
@@ -241,7 +241,7 @@ impl TurnFollower {
         struct PermissionPayload {
             permission_id: String,
             title: String,
-            options: Vec<crate::api::OptionView>,
+            options: Vec<crate::api::body::OptionView>,
             #[serde(default)]
             tool_call: serde_json::Value,
         }

@@ -6,8 +6,9 @@ use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{CliError, CliResult, Out};
 use crate::cli::{GlobalArgs, inside, logging, usage};
-use crate::config::{Config, Log, unused};
-use crate::error::Failure;
+use crate::core::config::ignored_keys;
+use crate::core::config::{Config, Log};
+use crate::core::failure::Failure;
 use crate::supervisor::default_secret_path;
 use clap::Args;
 use serde::Serialize;
@@ -54,13 +55,13 @@ pub(crate) fn prepare(
         "warn".clone_into(&mut log.level);
     }
     let log_handle = logging::start(&log)?;
-    for note in unused::set(&loaded.sources) {
+    for note in ignored_keys::set(&loaded.sources) {
         tracing::warn!("{note}");
     }
     let (supervisor_socket, supervisor_secret) = supervisor_of(&loaded.config, &state_dir);
     fits(&supervisor_socket)?;
     // The socket is created under this name and then renamed.
-    fits(&state_dir.join(crate::api::SOCKET).with_extension("sock.new"))?;
+    fits(&state_dir.join(crate::api::body::SOCKET).with_extension("sock.new"))?;
     let (config_args, socket_flag, dir) =
         (args.config.clone(), args.supervisor_socket.clone(), global.state_dir()?);
     let reload = (!attended).then(|| Reload {

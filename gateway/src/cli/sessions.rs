@@ -1,20 +1,20 @@
 //! `sessions spawn | list | show | history | set | cancel | unbind | new | close | archive | delete | reset`.
 
-use crate::api::{
+use crate::api::body::{
     BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
     SessionView, SpawnBody, SpawnedView, UnbindBody,
 };
+use crate::api::client::{EventSelection, encode};
 use crate::cli::follow::print_events;
 use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
 use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
-use crate::client::{EventSelection, encode};
-use crate::config::{NonInteractive, PermissionMode};
+use crate::core::config::{NonInteractive, PermissionMode};
+use crate::core::failure::Failure;
 use crate::core::request::{CancelResult, SessionStatus};
 use crate::core::rows::{BindingStatus, SessionMode};
 use crate::core::sanitize;
-use crate::core::ttl::{Expiry, TimeoutKind, format_duration};
-use crate::error::Failure;
+use crate::core::timeouts::{Expiry, TimeoutKind, format_duration};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use clap::{Args, Subcommand, ValueEnum};

@@ -3,7 +3,7 @@
 
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
-use crate::error::Failure;
+use crate::core::failure::Failure;
 use crate::store::check::{self, CheckReport};
 use crate::store::salvage::{self, Salvage};
 use crate::store::{StoreError, backup, restore, rollback};

@@ -2,7 +2,7 @@
 //! end stops both in order. The supervisor runs in a separate Unix session: Ctrl-C does not reach it, and if
 //! the gateway is killed, the supervisor keeps running and the next `up` finds it.
 
-use crate::agents::Agents;
+use crate::api::peer_ancestry;
 use crate::app;
 use crate::app::{GatewayReady, ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
@@ -11,9 +11,9 @@ use crate::cli::config::environment;
 use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
 use crate::cli::{GlobalArgs, inside};
-use crate::error::Failure;
-use crate::http::kin;
-use crate::live::LiveConfig;
+use crate::config::LiveConfig;
+use crate::core::failure::Failure;
+use crate::runtime::agents::Agents;
 use crate::store::identity::StateDirLocation;
 use crate::store::{Durability, Store, StoreError};
 use crate::supervisor::hello_at;
@@ -129,7 +129,7 @@ fn welcome(line: &UpReadyLine<'_>, agents: &Agents, state_dir: &Path, named: boo
     let views = agents_found_here(agents);
     let real: Vec<String> = views
         .iter()
-        .filter(|view| view.installed && view.allowed && view.name.as_str() != crate::agents::DEMO)
+        .filter(|view| view.installed && view.allowed && view.name.as_str() != crate::runtime::agents::DEMO)
         .map(|view| view.name.to_string())
         .collect();
     let fetched = views.iter().filter(|view| !view.installed && view.path.is_some() && view.allowed).count();
@@ -358,7 +358,7 @@ async fn wait_for_exit(supervisor: &mut RunningSupervisor) -> Result<(), CliErro
         let ended = match (&mut supervisor.child, &supervisor.process) {
             (Some(child), _) => child.try_wait().is_ok_and(|status| status.is_some()),
             // The supervisor makes its last commit after the removal of the socket.
-            (None, Some(process)) => kin::has_ended(process),
+            (None, Some(process)) => peer_ancestry::has_ended(process),
             (None, None) => acp_shared::conn::connect::<(), ()>(&supervisor.socket).await.is_err(),
         };
         if ended {

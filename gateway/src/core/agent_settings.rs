@@ -1,6 +1,6 @@
 //! Modes, models and config options of an agent's session, as last reported by the agent.
 
-use crate::core::link::OptionChange;
+use crate::core::backend::OptionChange;
 use crate::core::sanitize::line;
 use serde::{Deserialize, Serialize};
 

@@ -3,12 +3,12 @@
 //!
 //! Source: seed 003 "Core service contract", `openclaw.md` §3 and D1, D4, D5, D10; design rule H13.
 
+use crate::core::failure::Failure;
 use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::sanitize;
 use crate::core::session::SessionState;
-use crate::core::ttl::format_duration;
-use crate::error::Failure;
+use crate::core::timeouts::format_duration;
 use acp_shared::codes::Code;
 use acp_shared::ids::BindingId;
 use serde::{Deserialize, Serialize};

@@ -12,9 +12,9 @@
 //! repeated. Source: openclaw "live" delivery and C1, C7.
 
 use crate::core::event::{EventKind, EventRow};
+use crate::core::message_split::{self, MessageLimit, last_part};
 use crate::core::policy::{LIVE_COALESCE_MS_MIN, StreamPolicy};
-use crate::core::project::{RunOutput, Style};
-use crate::core::split::{self, MessageLimit, last_part};
+use crate::core::render::{RunOutput, Style};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -483,7 +483,7 @@ fn last_space(text: &str) -> Option<usize> {
 
 /// Returns the start of `text` that fits into one message.
 fn first_part(text: &str, limit: MessageLimit) -> String {
-    split::first_part(text, limit).unwrap_or_default()
+    message_split::first_part(text, limit).unwrap_or_default()
 }
 
 #[cfg(test)]

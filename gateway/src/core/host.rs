@@ -10,7 +10,7 @@ mod question;
 pub(crate) use grant::{Grant, GrantTarget, Grants};
 pub(crate) use question::{HostQuestion, command_line, shell_words};
 
-use crate::core::link::AgentRequestKind;
+use crate::core::backend::AgentRequestKind;
 use crate::core::rows::{NonInteractive, PermissionMode};
 use serde::{Deserialize, Serialize};
 

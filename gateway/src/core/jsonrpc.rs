@@ -5,7 +5,7 @@
 //! counts, as in common JSON readers. Ids are raw too: `0`, `"0"` and `null` are three ids.
 #![deny(clippy::indexing_slicing)]
 
-use crate::core::link::RpcError;
+use crate::core::backend::RpcError;
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;

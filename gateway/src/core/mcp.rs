@@ -1,9 +1,9 @@
 //! MCP servers and additional directories of a session: merges the three levels, builds the parameters of
 //! `session/new`, `session/load` and `session/resume`, and removes secrets from output for people.
 
-use crate::config::mcp::mistakes;
-use crate::config::{McpServer, McpTransport, Secret};
-use crate::error::Failure;
+use crate::core::config::mcp::mistakes;
+use crate::core::config::{McpServer, McpTransport, Secret};
+use crate::core::failure::Failure;
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -2,10 +2,10 @@
 //! applied at each start of the agent. Source: openclaw.md §1.2 "Runtime option limits".
 
 use crate::core::agent_settings::MODEL_OPTION;
+use crate::core::backend::OptionChange;
+use crate::core::failure::Failure;
 use crate::core::host::Grants;
-use crate::core::link::OptionChange;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionOptions};
-use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 

@@ -6,8 +6,8 @@
 //! is selected only in the modes `ApproveAll` and `DenyAll`.
 #![deny(clippy::indexing_slicing)]
 
-use crate::core::link::PermissionOption;
-use crate::core::project::nonce_of;
+use crate::core::backend::PermissionOption;
+use crate::core::render::nonce_of;
 use crate::core::rows::{NonInteractive, PermissionMode};
 use crate::core::sanitize;
 use acp_shared::ids::LeaseId;

@@ -1,7 +1,7 @@
 //! Presets of known agents, as data: start command, asking mode, timeouts. One table; the code that uses the
 //! table has no branch on an agent's name.
 
-use crate::config::ClientFs;
+use crate::core::config::ClientFs;
 
 /// Preset of one agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Requests to sessions and their results: plain values, shared by the manager, the API and the actors.
 
-use crate::config::McpServer;
 use crate::core::binding::Placement;
+use crate::core::config::McpServer;
 use crate::core::files::PromptFile;
 use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
 use crate::core::run::RunState;

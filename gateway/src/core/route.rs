@@ -4,9 +4,9 @@
 //! is no implicit fallback, and routing ignores content. Every outcome carries a reason.
 
 use crate::core::binding::StaleReason;
+use crate::core::failure::Failure;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef};
 use crate::core::session::SessionState;
-use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, SessionKey};
 

@@ -1,14 +1,14 @@
 //! Rows of the control plane as values, for the store and the actors.
 
-use crate::config::McpServer;
-pub(crate) use crate::config::{NonInteractive, PermissionMode, SessionMode};
 use crate::core::agent_settings::AgentSettings;
+use crate::core::backend::{AgentRequest, AskGuarantee, InputKind};
+use crate::core::config::McpServer;
+pub(crate) use crate::core::config::{NonInteractive, PermissionMode, SessionMode};
+use crate::core::failure::Failure;
 use crate::core::host::Grants;
-use crate::core::link::{AgentRequest, AskGuarantee, InputKind};
-use crate::core::project::subject;
+use crate::core::render::subject;
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
-use crate::error::Failure;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::Spawn;
 use serde::{Deserialize, Serialize};
@@ -200,7 +200,7 @@ pub(crate) struct LeaseRow {
     pub(crate) stdout_offset: u64,
     /// Number of the next message to stdin, from 1.
     pub(crate) next_stdin_seq: u64,
-    /// State of the backend at `stdout_offset`, see [`crate::core::link::BackendMachine::save`].
+    /// State of the backend at `stdout_offset`, see [`crate::core::backend::BackendMachine::save`].
     pub(crate) link_state: String,
     /// True if the output is unusable (H2): it is discarded until the process is gone.
     pub(crate) broken: bool,

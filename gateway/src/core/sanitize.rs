@@ -34,7 +34,7 @@ pub(crate) fn line(text: &str, chars_max: usize) -> String {
     if out.chars().count() <= chars_max {
         return out;
     }
-    format!("{}…", crate::core::split::head(&out, chars_max.saturating_sub(1)))
+    format!("{}…", crate::core::message_split::head(&out, chars_max.saturating_sub(1)))
 }
 
 /// Escapes raw characters of JSON that are unsafe on a terminal; parsers read the same value.

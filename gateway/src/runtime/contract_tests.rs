@@ -5,10 +5,10 @@
 mod fake;
 
 use super::{Runtime, direct};
-use crate::core::event::EventKind;
-use crate::core::link::{
+use crate::core::backend::{
     BackendMachine, BackendStep, CloseMode, InputKind, RequestReply, StartSessionParams, SubmitParams,
 };
+use crate::core::event::EventKind;
 use crate::core::permission;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
@@ -90,7 +90,7 @@ impl Rig {
             options: Vec::new(),
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),
-            client_fs: crate::config::ClientFs::Both,
+            client_fs: crate::core::config::ClientFs::Both,
             offer_terminal: true,
         };
         self.call(|link| link.start_session(&input))

@@ -1,7 +1,7 @@
 //! Machine of a session whose backend is not registered: it ignores all input and sends nothing, so that the
 //! session can still be cancelled, closed and inspected. Output of its agent cannot be read.
 
-use crate::core::link::{
+use crate::core::backend::{
     BackendMachine, BackendStep, CloseMode, OptionChange, RequestReply, StartSessionParams, SubmitParams,
 };
 use acp_shared::ids::RunId;

@@ -1,12 +1,16 @@
 //! The runtime port: backends by name, each with its pure state machine ([`BackendMachine`]).
 
+pub(crate) mod agent_host;
+pub(crate) mod agents;
 #[cfg(test)]
 mod contract_tests;
 pub(crate) mod direct;
+pub(crate) mod local_lookup;
+pub(crate) mod lookup;
 pub(crate) mod missing;
 
-use crate::core::link::BackendMachine;
-use crate::error::Failure;
+use crate::core::backend::BackendMachine;
+use crate::core::failure::Failure;
 use acp_shared::codes::Code;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -1,8 +1,8 @@
 //! Simulated agent that speaks ACP: it opens conversations, answers prompts with unique words, requests
 //! permissions and terminals, and may fail, hang or fall silent, all by chance.
 
-use super::chance::SeededRng;
-use super::life::LINE_BYTES_MAX;
+use crate::sim::gateway::LINE_BYTES_MAX;
+use crate::sim::rng::SeededRng;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 

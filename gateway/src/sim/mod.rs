@@ -24,18 +24,18 @@
 //! nearly reproducible, so a failing seed prints its run.
 
 mod agent;
-mod chance;
-mod ear;
-mod host;
-mod laws;
-mod life;
+mod chat;
+mod coverage;
+mod expected_output;
+mod faults;
+mod gateway;
+mod invariants;
+mod log_capture;
 mod names;
-mod people;
-mod plants;
-mod reach;
-mod room;
-mod shown;
-mod stage;
+mod rng;
+mod scheduler;
+mod seeded_bugs;
+mod supervisor;
 mod tests;
-mod trouble;
-mod wishes;
+mod user_actions;
+mod users;

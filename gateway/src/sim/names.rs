@@ -1,6 +1,6 @@
 //! Names of steps, in traces and in the coverage lists.
 
-use super::host::SupervisorMessage;
+use crate::sim::supervisor::SupervisorMessage;
 use acp_shared::protocol::{Notice, Request};
 
 /// Returns the name of a request to the supervisor.

@@ -5,18 +5,19 @@
     reason = "a failed unwrap is a failed test, and it says why"
 )]
 
-use super::host::files;
-use super::life::{self, SimPorts, lock};
-use super::people::UserRequest;
-use super::plants::SeededBug;
-use super::reach::{self, SeedResult};
-use super::room::SimChannel;
-use super::stage::{EFFECTS_MIN, SimScheduler, Violation};
-use super::{ear, laws};
-use crate::aside;
-use crate::config::load::LoadedConfig;
-use crate::store::by_hand::SimStore;
-use crate::supervisor::by_hand::SimSupervisorConnection;
+use crate::core::config::load::LoadedConfig;
+use crate::sim::chat::SimChannel;
+use crate::sim::coverage::{self, SeedResult};
+use crate::sim::gateway::{self, SimPorts, lock};
+use crate::sim::invariants;
+use crate::sim::log_capture;
+use crate::sim::scheduler::{EFFECTS_MIN, SimScheduler, Violation};
+use crate::sim::seeded_bugs::SeededBug;
+use crate::sim::supervisor::files;
+use crate::sim::users::UserRequest;
+use crate::store::simulated::SimStore;
+use crate::supervisor::simulated::SimSupervisorConnection;
+use crate::util::blocking;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Reply, Request};
 use std::collections::BTreeSet;
@@ -42,8 +43,8 @@ struct SeedRunner {
 
 impl SeedRunner {
     fn new() -> Self {
-        aside::by_hand::run_inline();
-        Self { hand: SimStore::new(), config: life::config() }
+        blocking::by_hand::run_inline();
+        Self { hand: SimStore::new(), config: gateway::config() }
     }
 
     fn play(
@@ -52,10 +53,10 @@ impl SeedRunner {
         plant: Option<SeededBug>,
         aloud: bool,
     ) -> (Result<SeedResult, Violation>, Vec<String>) {
-        drop(ear::listen(aloud));
+        drop(log_capture::listen(aloud));
         let stage = SimScheduler::new(&mut self.hand, &self.config, seed, plant);
         let mut played = stage.play();
-        let heard = ear::listen(false);
+        let heard = log_capture::listen(false);
         if let Ok(tally) = &mut played {
             tally.reached.extend(heard.moves.into_iter().map(|what| (what, 1)));
         }
@@ -70,7 +71,7 @@ impl SeedRunner {
             Ok(tally) => tally,
             Err(Violation(why)) => {
                 let last = lines.iter().rev().take(LINES).rev().cloned().collect::<Vec<_>>().join("\n");
-                let rows = laws::rows(self.hand.db());
+                let rows = invariants::rows(self.hand.db());
                 panic!("seed {seed} (SIM_SEED={seed} plays it again): {why}\n{last}\n{rows}\n{why}");
             }
         };
@@ -126,9 +127,9 @@ fn seeds_fixed() {
     let count = number("SIM_SEEDS").unwrap_or(SEEDS);
     let tally = all_hold(0, count);
     eprintln!("{count} seeds, {} effects, {} lives, {:?}", tally.effects, tally.lives, begun.elapsed());
-    let unknown = reach::unknown(&tally.reached);
+    let unknown = coverage::unknown(&tally.reached);
     assert!(unknown.is_empty(), "reached, and on no list: {unknown:#?}");
-    let missing = reach::missing(&tally.reached);
+    let missing = coverage::missing(&tally.reached);
     eprintln!("reached, in how many seeds: {:#?}\nnot reached: {missing:#?}", tally.reached);
     assert!(count < REACHES_ALL || missing.is_empty(), "not reached: {missing:#?}");
 }
@@ -179,9 +180,9 @@ fn is_asked_for_once(breaks: bool) {
     let (store, pump) = theatre.hand.start();
     let (supervisor, wire) = SimSupervisorConnection::new();
     let ports = SimPorts::new(pump, wire, SimChannel::default());
-    let runtime = life::runtime(ports.clone(), 0).unwrap();
+    let runtime = gateway::runtime(ports.clone(), 0).unwrap();
     let spawns = runtime.block_on(async {
-        let gateway = life::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
+        let gateway = gateway::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
         lock(&ports.wire).up("first");
         gateway.door.ask(0, UserRequest::Oneshot { text: "do it".to_owned() });
         let mut spawns: Vec<Vec<LeaseId>> = Vec::new();
@@ -225,9 +226,9 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
     let (store, pump) = theatre.hand.start();
     let (supervisor, wire) = SimSupervisorConnection::new();
     let ports = SimPorts::new(pump, wire, SimChannel::default());
-    let runtime = life::runtime(ports.clone(), 0).unwrap();
+    let runtime = gateway::runtime(ports.clone(), 0).unwrap();
     let asked = runtime.block_on(async {
-        let gateway = life::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
+        let gateway = gateway::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
         lock(&ports.wire).up("first");
         gateway.door.ask(0, UserRequest::Oneshot { text: "do it".to_owned() });
         let mut failed = false;

@@ -5,7 +5,8 @@ use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
 use crate::store::codec::{Int, SqlEnum, all, first, id, int, int_opt, run, word, word_opt};
 use crate::store::error::StoreError;
-use crate::store::{Tx, delivery, sessions, styles};
+use crate::store::render_settings;
+use crate::store::{Tx, delivery, sessions};
 use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
@@ -208,7 +209,7 @@ pub(crate) fn set_verbosity(
     const SQL: &str = "UPDATE acp_bindings SET verbosity = ?2 WHERE binding_key = ?1 AND status <> 'ended'";
     let BindingRow { binding_id, session_key, .. } = binding;
     run(db, SQL, params![binding_id.to_string(), verbosity.map(SqlEnum::word)])?;
-    styles::choose(db, *binding_id, session_key, verbosity)
+    render_settings::choose(db, *binding_id, session_key, verbosity)
 }
 
 /// Ends the bindings selected by `filter` and records the last journal number to deliver to each: the current

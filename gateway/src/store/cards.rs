@@ -3,7 +3,7 @@
 
 use crate::core::card::CardRecord;
 use crate::core::event::{EventKind, EventRow};
-use crate::core::project::RENDERED_KINDS;
+use crate::core::render::RENDERED_KINDS;
 use crate::store::codec::{Int, all, first, id, int, int_opt, run};
 use crate::store::error::StoreError;
 use crate::store::{events, now_ms};

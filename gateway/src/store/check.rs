@@ -147,7 +147,7 @@ fn texts(db: &Connection, sql: &str) -> Result<Vec<String>, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::project::LATE_PART_NO_MIN;
+    use crate::core::render::LATE_PART_NO_MIN;
 
     #[test]
     fn the_list_is_read_whole() {

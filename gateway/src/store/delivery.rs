@@ -6,15 +6,17 @@
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::intake::readable_payload;
-use crate::core::project::{
-    self, MessagePart, PartKind, RenderData, RequiredData, RunDigest, Style, StyleHistory, tag,
+use crate::core::render::disambiguation_tag;
+use crate::core::render::{
+    self, MessagePart, PartKind, RenderData, RequiredData, RunDigest, Style, StyleHistory,
 };
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings;
-use crate::store::buttons::{self, ButtonMessage};
 use crate::store::codec::{Int, SqlEnum, all, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word};
+use crate::store::command_replies;
 use crate::store::error::StoreError;
-use crate::store::{events, now_ms, replies};
+use crate::store::interactive_messages::{self, ButtonMessage};
+use crate::store::{events, now_ms};
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,7 +145,7 @@ pub(crate) struct DeliveryBatch {
 impl DeliveryBatch {
     /// Data for the projection of one of the rows.
     pub(crate) fn digest(&self, row: &EventRow) -> RenderData<'_> {
-        match project::required_data(row) {
+        match render::required_data(row) {
             RequiredData::Nothing => RenderData::Nothing,
             RequiredData::Run(run_id) => self.runs.get(&run_id).map_or(RenderData::Nothing, RenderData::Run),
             RequiredData::Next => {
@@ -195,7 +197,7 @@ fn read_batch(
     let sql = format!(
         "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
-        listed(&project::RENDERED_KINDS)
+        listed(&render::RENDERED_KINDS)
     );
     let rows = if after < end {
         all(db, &sql, params![key.as_str(), Int(after), Int(rows_max)], events::from_row)?
@@ -211,7 +213,7 @@ fn read_batch(
             out.through = row.session_seq - 1;
             break;
         }
-        match project::required_data(row) {
+        match render::required_data(row) {
             RequiredData::Nothing => {}
             RequiredData::Run(run_id) => {
                 let style = styles.at(row.session_seq);
@@ -250,7 +252,7 @@ fn digest(
         "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'prompt' ORDER BY seq LIMIT 1";
     let rows_of_run = format!(
         "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 AND kind IN ({}) ORDER BY seq",
-        listed(&project::OUTPUT_KINDS)
+        listed(&render::OUTPUT_KINDS)
     );
     let run_id = run_id.to_string();
     let made = first(db, RUN, [&run_id], |row| {
@@ -282,8 +284,9 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[MessagePart])
         nonce, asks_json, files_json, tag, print, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
         ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
     for part in parts {
-        let (tag, print) =
-            tag::choose_tag(&part.text, &part.nonce, |print| has_same_text(db, binding, &part.nonce, print))?;
+        let (tag, print) = disambiguation_tag::choose_tag(&part.text, &part.nonce, |print| {
+            has_same_text(db, binding, &part.nonce, print)
+        })?;
         run(
             db,
             SQL,
@@ -319,7 +322,7 @@ fn has_same_text(
         AND p.nonce <> ?2 AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
     let at = &binding.conversation;
     let keys = params![print, nonce, at.channel, at.account_id, at.conversation_id];
-    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some() || replies::is_unknown(db, at, print)?)
+    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some() || command_replies::is_unknown(db, at, print)?)
 }
 
 /// Parts of a conversation that are planned or being sent, in order. None if the binding is parked.
@@ -380,7 +383,13 @@ pub(crate) fn settle(
     if let (PartState::Sent, Some(asks), Some(message_id)) = (state, &part.asks, message_id) {
         let message =
             ButtonMessage { message_id: message_id.to_owned(), kind: part.kind, text: part.text.clone() };
-        buttons::insert_message(db, &binding.conversation, &binding.session_key, &message, &asks.about)?;
+        interactive_messages::insert_message(
+            db,
+            &binding.conversation,
+            &binding.session_key,
+            &message,
+            &asks.about,
+        )?;
     }
     Ok(())
 }

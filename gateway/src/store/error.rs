@@ -1,7 +1,7 @@
 //! Errors of the control plane's database.
 
+use crate::core::failure::Failure;
 use crate::core::policy::{ACCOUNT_SESSIONS_MAX, SESSIONS_MAX};
-use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::path::PathBuf;

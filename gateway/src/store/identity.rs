@@ -4,8 +4,9 @@
 use crate::store::codec::run;
 use crate::store::error::StoreError;
 use crate::store::lock::StateLock;
+use crate::store::open_checks;
 use crate::store::schema::{Durability, open_reader, open_writer};
-use crate::store::{guard, meta, rollback};
+use crate::store::{meta, rollback};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -178,9 +179,9 @@ fn parse<T, E: ToString>(
 /// [`StoreError::Locked`] while a gateway uses the directory; errors of opening the database.
 pub(crate) fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
     let mut lock = StateLock::take(dir)?;
-    guard::before_open(dir, &lock)?;
+    open_checks::before_open(dir, &lock)?;
     let db = open_writer(dir, Durability::Full)?;
-    guard::after_open(&db, &mut lock)?;
+    open_checks::after_open(&db, &mut lock)?;
     let here = StateDirLocation::of(dir)?;
     db.execute_batch("BEGIN IMMEDIATE")?;
     let id = take_over(&db, &here);

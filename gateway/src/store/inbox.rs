@@ -1,14 +1,14 @@
 //! `acp_inbox`: inbound messages, keyed by the channel's message id. A row is committed before the message is
 //! processed, and stores the outcome: a duplicate gets the same outcome and has no second effect.
 
-use crate::core::command::gate::{ApprovalScope, RequesterRole};
+use crate::core::command::authorization::{ApprovalScope, RequesterRole};
+use crate::core::error_messages::error_message;
+use crate::core::failure::Failure;
 use crate::core::files::{self, Attachment, PromptFile};
-use crate::core::project::ButtonGroup;
+use crate::core::render::ButtonGroup;
 use crate::core::rows::ConversationRef;
 use crate::core::run::RunState;
 use crate::core::sanitize;
-use crate::core::told::error_message;
-use crate::error::Failure;
 use crate::store::bindings;
 use crate::store::codec::{Int, all, first, id, int, json, json_opt, run, to_json, word};
 use crate::store::error::StoreError;

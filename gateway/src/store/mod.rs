@@ -6,44 +6,44 @@
 
 pub(crate) mod backup;
 pub(crate) mod bindings;
-pub(crate) mod buttons;
-#[cfg(test)]
-pub(crate) mod by_hand;
 pub(crate) mod cards;
 pub(crate) mod check;
 pub(crate) mod codec;
-pub(crate) mod commands;
-pub(crate) mod configured;
+pub(crate) mod command_queries;
+pub(crate) mod command_replies;
 pub(crate) mod console;
 pub(crate) mod delivery;
 pub(crate) mod error;
 pub(crate) mod events;
-pub(crate) mod guard;
+pub(crate) mod gauges;
 pub(crate) mod health;
 pub(crate) mod idempotency;
 pub(crate) mod identity;
 pub(crate) mod inbox;
+pub(crate) mod interactive_messages;
 pub(crate) mod leases;
-pub(crate) mod levels;
 pub(crate) mod lock;
 pub(crate) mod meta;
-pub(crate) mod outbox;
+pub(crate) mod notify;
+pub(crate) mod open_checks;
 pub(crate) mod permissions;
 pub(crate) mod readers;
-pub(crate) mod replies;
+pub(crate) mod render_settings;
 pub(crate) mod requests;
 pub(crate) mod restore;
 pub(crate) mod rollback;
 pub(crate) mod runs;
-pub(crate) mod said;
 pub(crate) mod salvage;
 pub(crate) mod schema;
+pub(crate) mod sent_messages;
 pub(crate) mod sessions;
-pub(crate) mod styles;
+#[cfg(test)]
+pub(crate) mod simulated;
+pub(crate) mod static_bindings;
+pub(crate) mod stdin_outbox;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tx;
-pub(crate) mod watches;
 pub(crate) mod writer;
 
 pub(crate) use error::StoreError;
@@ -55,8 +55,9 @@ pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
-use guard::DatabaseFiles;
 use health::HealthSender;
+use notify::CommitNotifier;
+use open_checks::DatabaseFiles;
 use readers::Readers;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -65,7 +66,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, oneshot, watch};
-use watches::CommitNotifier;
 use writer::{WriteJob, Writer, WriterCounters, WriterMessage};
 
 /// Maximum number of write transactions queued or running; further callers wait for a permit.
@@ -114,10 +114,10 @@ impl Store {
         bounds: GroupBounds,
     ) -> Result<Self, StoreError> {
         let mut lock = lock::StateLock::take(dir)?;
-        guard::before_open(dir, &lock)?;
+        open_checks::before_open(dir, &lock)?;
         let db = schema::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
-        guard::after_open(&db, &mut lock)?;
+        open_checks::after_open(&db, &mut lock)?;
         let place = DatabaseFiles::of(dir)?;
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();
@@ -286,7 +286,7 @@ impl Store {
 /// Current time in milliseconds since the Unix epoch, as written to rows.
 pub(crate) fn now_ms() -> u64 {
     #[cfg(test)]
-    if let Some(now_ms) = by_hand::now_ms() {
+    if let Some(now_ms) = simulated::now_ms() {
         return now_ms;
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Pool of read-only connections. Each read sees one snapshot of the committed data.
 
-use crate::aside;
 use crate::store::error::StoreError;
 use crate::store::schema::open_reader;
+use crate::util::blocking;
 use rusqlite::Connection;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl Readers {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let idle = Arc::clone(&self.idle);
         let dir = self.dir.clone();
-        let task = aside::run(move || {
+        let task = blocking::run(move || {
             let pooled = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let db = pooled.map_or_else(|| open_reader(&dir), Ok)?;
             let result = snapshot(&db, name, work);

@@ -8,10 +8,10 @@
 //! The commit point is one rename of a complete file. A crash before the rename undoes the restore; after it
 //! the next start finishes the restore.
 
-use crate::core::effect::Write;
 use crate::core::event::EventKind;
+use crate::core::failure::Failure;
 use crate::core::run::{RunEvent, RunState};
-use crate::error::Failure;
+use crate::core::writes::Write;
 use crate::store::backup::{BackupProgress, TempFile, copy, sync, sync_dir};
 use crate::store::codec::{all, id};
 use crate::store::error::StoreError;

@@ -5,8 +5,9 @@
 use crate::store::backup::{TempFile, sync, sync_dir};
 use crate::store::error::StoreError;
 use crate::store::lock::StateLock;
+use crate::store::open_checks;
 use crate::store::schema::{self, Durability};
-use crate::store::{guard, identity, restore};
+use crate::store::{identity, restore};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -81,7 +82,7 @@ pub(crate) fn remove_record(dir: &Path) -> Result<(), StoreError> {
 /// opening the database.
 pub(crate) fn accept(dir: &Path) -> Result<AcceptedLoss, StoreError> {
     let lock = StateLock::take(dir)?;
-    guard::before_open(dir, &lock)?;
+    open_checks::before_open(dir, &lock)?;
     let none = "no supervisor has refused this database, so there is no loss to accept";
     let note = read(dir).ok_or(StoreError::Refused(none))?;
     let db = schema::open_writer(dir, Durability::Full)?;

@@ -1,9 +1,9 @@
 //! Opening of database files: pragmas, migrations, and refusal of unsuitable files.
 
-#[cfg(test)]
-use crate::store::by_hand::Purpose;
 use crate::store::error::StoreError;
 use crate::store::lock::private_file;
+#[cfg(test)]
+use crate::store::simulated::Purpose;
 use rusqlite::{Connection, OpenFlags};
 use rusqlite_migration::{M, Migrations};
 use std::collections::BTreeMap;

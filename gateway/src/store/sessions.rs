@@ -1,10 +1,10 @@
 //! `acp_sessions`: sessions, with the queries behind caps, timeouts and recovery.
 
-use crate::core::effect::{AccountLimit, SessionLimits};
 use crate::core::recovery::{RecoveryCandidate, RecoveryFacts};
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
-use crate::core::ttl::{BindingTimes, TimeoutInput, Timeouts};
+use crate::core::timeouts::{BindingTimes, TimeoutInput, Timeouts};
+use crate::core::writes::{AccountLimit, SessionLimits};
 use crate::store::codec::{
     Int, SqlEnum, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };

@@ -2,13 +2,13 @@
 //! runs in a savepoint, so that a failure rolls back that one only (H19). Callers get their results after the
 //! COMMIT.
 
-use crate::metrics;
+use crate::ops::metrics;
 use crate::store::error::StoreError;
 use crate::store::events;
-use crate::store::guard::DatabaseFiles;
 use crate::store::health::{HealthSender, StoreHealth};
 use crate::store::lock::StateLock;
-use crate::store::watches::CommitNotifier;
+use crate::store::notify::CommitNotifier;
+use crate::store::open_checks::DatabaseFiles;
 use acp_shared::ids::SessionKey;
 use prometheus_client::metrics::histogram::Histogram;
 use rusqlite::Connection;

@@ -2,7 +2,7 @@
 
 use super::text;
 use crate::app::AppError;
-use crate::ground::StartupError;
+use crate::app::environment::StartupError;
 use crate::store::StoreError;
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;

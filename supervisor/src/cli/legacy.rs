@@ -3,7 +3,7 @@
 use super::error::CliError;
 use super::output::Output;
 use super::text;
-use crate::legacy::{self, LegacyLine};
+use crate::lease::legacy::{self, LegacyLine};
 use crate::sys::linux::Linux;
 use clap::Subcommand;
 use std::path::PathBuf;

@@ -108,7 +108,7 @@ impl Address {
         [Some(&self.socket), self.own.as_ref()]
             .into_iter()
             .flatten()
-            .find_map(|at| crate::secret::read_next_to(at))
+            .find_map(|at| crate::server::secret::read_next_to(at))
     }
 }
 
@@ -239,7 +239,7 @@ fn run_command_line(args: Vec<OsString>, handover: &mut Option<Handover>) -> (Ex
 fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
     let workers = matches!(cli.verb, SupervisorCommand::Serve { .. });
     if workers {
-        crate::signals::block_termination_signals().map_err(crate::app::AppError::Signals)?;
+        crate::app::signals::block_termination_signals().map_err(crate::app::AppError::Signals)?;
     }
     let mut builder = if workers {
         tokio::runtime::Builder::new_multi_thread()

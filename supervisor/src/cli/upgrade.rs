@@ -1,11 +1,11 @@
 //! `upgrade`, and the check that the new program performs on a handover.
 
 use super::{Address, Cli, CliError, Output, SupervisorCommand, client, client_within, json, status};
+use crate::app::tenants::tenants;
 use crate::config::Config;
-use crate::handover::check::TrialAnswer;
+use crate::handover::dry_run::TrialAnswer;
 use crate::handover::image;
 use crate::store::Store;
-use crate::tenants::tenants;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{LastUpgrade, Reply, Request};
 use clap::{CommandFactory, FromArgMatches};

@@ -2,7 +2,7 @@
 //! lease's control group, and therefore containment level R1.
 
 use crate::config::Config;
-use crate::core::ladder::{CgroupLimits, ContainmentLevel, KernelFeatures};
+use crate::core::containment::{CgroupLimits, ContainmentLevel, KernelFeatures};
 
 /// File in a cgroup v2 directory with the list of available controllers.
 pub const CONTROLLERS_FILE: &str = "cgroup.controllers";
@@ -136,7 +136,7 @@ pub fn without_effect(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::core::ladder::CgroupSupport;
+    use crate::core::containment::CgroupSupport;
 
     const ALL: KernelFeatures = KernelFeatures {
         groups: CgroupSupport::Work,

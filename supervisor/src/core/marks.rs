@@ -1,7 +1,7 @@
 //! Recorded progress of gateways. Each Hello is compared to the record: an epoch, event id or offset behind
 //! the record means that the database of the gateway went back in time.
 
-use crate::core::admit::Installation;
+use crate::core::admission::Installation;
 use acp_shared::ids::{LeaseId, StartId};
 use acp_shared::protocol::{Marks, Refusal, RefusalCode};
 use serde::{Deserialize, Serialize};

@@ -49,7 +49,7 @@ impl Redactor {
         let mut needles = Vec::new();
         for (name, value) in env.iter().filter(|(name, _)| !is_plain(name)) {
             for line in value.lines().map(str::trim).filter(|line| line.len() >= VALUE_BYTES_MIN) {
-                let head = super::tail::head(line, NEEDLE_BYTES_MAX);
+                let head = crate::core::tail_buffer::head(line, NEEDLE_BYTES_MAX);
                 let cut = head.len() < line.len();
                 needles.push(Needle { name: name.clone(), value: Secret::new(head.to_owned()), cut });
             }

@@ -4,7 +4,7 @@
 //! agents of another user's gateway as that user, unless a tenant configures another user. Root must be
 //! allowed explicitly.
 
-use crate::core::ladder::CgroupLimits;
+use crate::core::containment::CgroupLimits;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::{Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, Landlock, ResourceLimit, RunAs};
 use acp_shared::protocol::{Refusal, RefusalCode};

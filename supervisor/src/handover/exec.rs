@@ -2,7 +2,7 @@
 
 use super::Handover;
 use super::image::{self, ImageError};
-use super::passed::{self, HandoverFd};
+use crate::sys::inherited_fd::{self, HandoverFd};
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
@@ -63,7 +63,7 @@ pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
     if u32::try_from(handover.head.pid) != Ok(std::process::id()) {
         return Err(ResumeError::Process(handover.head.pid));
     }
-    passed::take_inherited(handover.descriptors_mut()).map_err(ResumeError::Descriptor)?;
+    inherited_fd::take_inherited(handover.descriptors_mut()).map_err(ResumeError::Descriptor)?;
     Ok(handover)
 }
 

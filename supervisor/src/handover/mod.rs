@@ -15,25 +15,24 @@
 //! programs have different versions. A newer program can give a new field a default value. An older one
 //! rejects unknown fields instead of misreading them.
 
-pub(crate) mod check;
-mod exec;
-mod freeze;
+pub(crate) mod dry_run;
+pub(crate) mod exec;
 pub(crate) mod image;
-mod passed;
 pub(crate) mod program;
-mod thaw;
 
+pub use crate::owner::export::PauseRequest;
+pub(crate) use crate::owner::export::{
+    ExportedState, HandoverResources, TrialResult, Upgrade, is_failed_start_cleanup,
+};
+pub(crate) use crate::owner::import::{ImportedState, InheritableResources};
+pub(crate) use crate::sys::inherited_fd::HandoverFd;
 pub(crate) use exec::{ResumeError, exec_previous, number, resume, without_handover_args};
-pub use freeze::PauseRequest;
-pub(crate) use freeze::{ExportedState, HandoverResources, TrialResult, Upgrade, is_failed_start_cleanup};
-pub(crate) use passed::HandoverFd;
-pub(crate) use thaw::{ImportedState, InheritableResources};
 
-use crate::core::admit::Installation;
+use crate::core::admission::Installation;
 use crate::core::backoff::{AgentKey, CrashRecord};
-use crate::core::ladder::{Containment, KernelFeatures};
+use crate::core::containment::{Containment, KernelFeatures};
+use crate::core::escalation::Escalation;
 use crate::core::lease::Lease;
-use crate::core::stop::Escalation;
 use crate::files::SurvivingHelper;
 use crate::relay::RelayState;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};

@@ -1,8 +1,6 @@
 //! Relay of an agent: stdout with offsets and back-pressure, numbered stdin, and stderr into the session log.
 
 use super::budget::BudgetShare;
-use super::frozen::{AgentState, RelayState};
-use super::kept::{OutputBuffer, Spool, SpoolTarget};
 use super::stderr::Stderr;
 use super::{
     ExportReply, OutputReader, PipeRemainder, Pipes, Relay, RelayCmd, RelayLimits, RelayQueues,
@@ -11,8 +9,10 @@ use super::{
 use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
 use crate::core::stdin::{OfferResult, Stdin};
-use crate::link::{ConnectionHandle, Responder};
-use crate::session_logs::SessionLog;
+use crate::relay::buffer::{OutputBuffer, Spool, SpoolTarget};
+use crate::relay::session_logs::SessionLog;
+use crate::relay::snapshot::{AgentState, RelayState};
+use crate::server::connection::{ConnectionHandle, Responder};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Attached, LeaseState, Notice, OUTPUT_BYTES_MAX, Refusal, RefusalCode, Reply};
@@ -553,10 +553,10 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::config::Config;
-    use crate::link::ConnectionId;
     use crate::relay::budget::ByteBudget;
-    use crate::relay::spools::SpoolDir;
-    use crate::session_logs::SessionLogs;
+    use crate::relay::session_logs::SessionLogs;
+    use crate::relay::spool_dir::SpoolDir;
+    use crate::server::connection::ConnectionId;
     use acp_shared::ids::{GatewayInstanceId, SessionKey};
 
     #[tokio::test]

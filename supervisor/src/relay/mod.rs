@@ -2,21 +2,22 @@
 
 pub mod agent;
 pub mod budget;
-mod frozen;
-mod kept;
-pub mod spools;
+mod buffer;
+pub mod session_logs;
+mod snapshot;
+pub mod spool_dir;
 pub(crate) mod stderr;
 pub mod terminal;
 
-pub(crate) use self::frozen::RelayState;
+pub(crate) use self::snapshot::RelayState;
 
 use self::budget::ByteBudget;
-use self::spools::GatewaySpools;
+use self::spool_dir::GatewaySpools;
 use crate::config::{Config, size};
 use crate::core::lease::Lease;
-use crate::disk;
 use crate::handover::HandoverFd;
-use crate::link::{ConnectionHandle, Responder};
+use crate::server::connection::{ConnectionHandle, Responder};
+use crate::sys::blocking_io;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseInfo, LeaseState, RefusalCode};
@@ -202,7 +203,7 @@ impl Relay {
     pub async fn finish(&self) -> StreamTotals {
         let (totals, answer) = oneshot::channel();
         self.send(RelayCmd::TreeGone(totals));
-        match tokio::time::timeout(disk::WAIT, answer).await {
+        match tokio::time::timeout(blocking_io::WAIT, answer).await {
             Ok(Ok(totals)) => totals,
             Ok(Err(_)) | Err(_) => self.totals(),
         }
@@ -349,7 +350,8 @@ mod tests {
     #[tokio::test]
     async fn what_a_lease_says_waits_for_no_relay() {
         let (relay, mut queue) = Relay::new();
-        let (link, _outgoing) = crate::link::ConnectionHandle::new(crate::link::ConnectionId(1));
+        let (link, _outgoing) =
+            crate::server::connection::ConnectionHandle::new(crate::server::connection::ConnectionId(1));
         for id in 0..2 * QUEUED_MAX as u64 {
             let to = link.register_request(id, usize::MAX).unwrap();
             relay.request(RelayCmd::Ack { offset: 0, to });

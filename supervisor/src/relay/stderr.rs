@@ -1,10 +1,10 @@
 //! Standard error of an agent: line by line and redacted into the session log, and at a limited rate into the
 //! supervisor's own log. A gateway gets it only if it requests the log.
 
-use super::frozen::StderrState;
 use crate::core::redact::Redactor;
-use crate::core::tail::head;
-use crate::session_logs::{self, SessionLog};
+use crate::core::tail_buffer::head;
+use crate::relay::session_logs::{self, SessionLog};
+use crate::relay::snapshot::StderrState;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use tokio::time::{Duration, Instant};
@@ -184,7 +184,7 @@ impl Stderr {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::session_logs::SessionLogs;
+    use crate::relay::session_logs::SessionLogs;
     use acp_shared::ids::{GatewayInstanceId, SessionKey};
     use acp_shared::protocol::LogFrom;
 

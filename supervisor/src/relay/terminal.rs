@@ -1,11 +1,11 @@
 //! Relay of a terminal (H16): its output pipe is always drained, and the last bytes are kept.
 
-use super::frozen::{RelayState, TerminalState};
 use super::{
     ExportReply, PipeRemainder, Relay, RelayCmd, RelayQueues, StreamPositions, StreamTotals, handover_fd,
     reopen,
 };
-use crate::core::tail::TailBuffer;
+use crate::core::tail_buffer::TailBuffer;
+use crate::relay::snapshot::{RelayState, TerminalState};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{self, Notice, RefusalCode, Reply};

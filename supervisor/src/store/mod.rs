@@ -12,7 +12,7 @@ mod writer;
 
 pub use inspect::{StoreInspection, inspect};
 
-use crate::core::admit::Installation;
+use crate::core::admission::Installation;
 use crate::core::lease::Lease;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::path::{Path, PathBuf};

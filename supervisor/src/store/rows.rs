@@ -1,7 +1,7 @@
 //! Conversion between rows and values. All SQL of this package is here and in the migrations.
 
 use super::StoreError;
-use crate::core::admit::Installation;
+use crate::core::admission::Installation;
 use crate::core::lease::{BoundProcesses, Lease, NsInit, PidScope, ProcessRecord};
 use crate::core::marks::Progress;
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};

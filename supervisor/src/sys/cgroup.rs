@@ -1,10 +1,10 @@
 //! Control groups on Linux: discovery, creation of the subtree for leases, and a functional test. Decisions
-//! about groups are in [`crate::core::cgroup`] and [`crate::core::ladder`].
+//! about groups are in [`crate::core::cgroup`] and [`crate::core::containment`].
 
 use crate::core::cgroup::{
     CgroupKillPermit, CgroupMembers, CgroupMount, CgroupSubtree, LeaseCgroup, UnknownCgroup, of_process,
 };
-use crate::core::ladder::{CgroupLimits, CgroupSupport};
+use crate::core::containment::{CgroupLimits, CgroupSupport};
 use crate::core::limits::{CONTROLLERS_FILE, Controllers};
 use acp_shared::ids::LeaseId;
 use rustix::event::{PollFd, PollFlags, Timespec};

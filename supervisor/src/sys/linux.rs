@@ -7,7 +7,7 @@
 )]
 
 use crate::core::cgroup::{CgroupKillPermit, CgroupMembers, LeaseCgroup, UnknownCgroup};
-use crate::core::ladder::CgroupLimits;
+use crate::core::containment::CgroupLimits;
 use crate::core::lease::{NsInit, PidScope, ProcessRecord};
 use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::legacy::LegacyFacts;
@@ -16,7 +16,7 @@ use crate::sys::cgroup::CgroupTree;
 use crate::sys::handle::{self, legacy_facts_in, marker_in, may_hide};
 pub use crate::sys::handle::{ProcessHandle, pidfs_inode};
 use crate::sys::packet::{Packet, control_pair};
-use crate::sys::reads::{ProcessRead, ProcessReader};
+use crate::sys::proc_reader::{ProcessRead, ProcessReader};
 use crate::sys::{
     KernelFeatures, OpenError, OpenProcess, PacketSender, Signal, SignalError, Sys, UnreapedChild,
 };

@@ -1,17 +1,19 @@
 //! Port to the operating system's processes. Carries out the decisions of [`crate::core`]. Signals are sent
 //! only through a handle that was opened before its evidence was read.
 
+pub mod blocking_io;
 pub mod cgroup;
+pub mod child;
 mod handle;
+pub(crate) mod inherited_fd;
 pub mod linux;
 pub mod packet;
-pub mod people;
-mod reads;
-pub mod watch;
+mod proc_reader;
+pub mod users;
 
 use crate::core::cgroup::{CgroupKillPermit, CgroupMembers, LeaseCgroup, UnknownCgroup};
-use crate::core::ladder::CgroupLimits;
-pub use crate::core::ladder::KernelFeatures;
+use crate::core::containment::CgroupLimits;
+pub use crate::core::containment::KernelFeatures;
 use crate::core::lease::{PidScope, ProcessRecord};
 use crate::core::tree::Proc;
 use crate::core::verify::legacy::LegacyFacts;

@@ -4,8 +4,8 @@ use crate::kernel::{ME, OnTerm, State, environ};
 use crate::stage::{GRACES, REAP_TERM_MS, Stage};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
-use acp_supervisor::lease_task::LeaseCmd;
-use acp_supervisor::strays;
+use acp_supervisor::lease::orphans;
+use acp_supervisor::lease::task::LeaseCmd;
 use acp_supervisor::sys::Signal::{Cont, Kill, Term};
 
 #[tokio::test(start_paused = true)]
@@ -415,7 +415,7 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     let tree = s.grow(id);
-    let look = |s: &Stage| strays::reap_orphans(&s.context, s.sys.as_ref());
+    let look = |s: &Stage| orphans::reap_orphans(&s.context, s.sys.as_ref());
     look(&s);
     assert!(s.untouched(&tree), "a child that is held is no stray");
     // A daemon of a tree that has lost its wrapper, hidden behind nothing and nobody's marker.

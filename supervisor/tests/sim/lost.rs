@@ -3,7 +3,7 @@
 use crate::kernel::{EARLIER, ME};
 use crate::stage::{Stage, Tree, WALL_MS};
 use acp_shared::protocol::LeaseState::{Closed, Closing, Lost, Open, Reserved};
-use acp_supervisor::core::retain::{LostFinding, WALL_SETTLES_MS};
+use acp_supervisor::core::retention::{LostFinding, WALL_SETTLES_MS};
 use acp_supervisor::sys::Signal;
 
 const DAY_MS: u64 = 24 * 3_600 * 1_000;

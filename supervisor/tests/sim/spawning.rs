@@ -6,7 +6,7 @@ use crate::wrapper::{Hello, Wrapper};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::LeaseState::{Closed, Lost, Open};
 use acp_shared::protocol::RefusalCode;
-use acp_supervisor::strays;
+use acp_supervisor::lease::orphans;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -16,7 +16,7 @@ async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
     // What the supervisor no longer waits for is collected by its look for strays.
     for _ in 0..50 {
         s.pass(10).await;
-        strays::reap_orphans(&s.context, s.sys.as_ref());
+        orphans::reap_orphans(&s.context, s.sys.as_ref());
     }
     assert!(s.kernel().alive(id).is_empty());
     assert_eq!(s.kernel().execs, 0, "the adapter was never let go");
@@ -178,11 +178,11 @@ async fn the_dead_of_failed_starts_are_collected_without_the_part_of_a_subreaper
     assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
     for _ in 0..50 {
         s.pass(10).await;
-        strays::reap_orphans(&s.context, s.sys.as_ref());
+        orphans::reap_orphans(&s.context, s.sys.as_ref());
     }
     assert!(s.kernel().runs(other), "it is not ours");
     s.kernel().exit(other, acp_shared::launch::ExitStatus::Exited(0));
-    strays::reap_orphans(&s.context, s.sys.as_ref());
+    orphans::reap_orphans(&s.context, s.sys.as_ref());
     nothing_is_left(&mut s, id).await;
 }
 

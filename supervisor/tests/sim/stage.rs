@@ -8,21 +8,21 @@ use crate::kernel::{EARLIER, Kernel, ME, OnTerm, Sent, environ};
 use crate::sys::FakeSys;
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spawn};
+use acp_supervisor::app::context::Context;
 use acp_supervisor::config::Config;
-use acp_supervisor::context::Context;
 use acp_supervisor::core::cgroup::CgroupSubtree;
-use acp_supervisor::core::ladder::{CgroupLimits, Containment, select_level};
+use acp_supervisor::core::containment::{CgroupLimits, Containment, select_level};
 use acp_supervisor::core::lease::{BoundProcesses, Lease, ProcessRecord};
-use acp_supervisor::core::load::{self, SupervisorIdentity};
-use acp_supervisor::core::retain::{Clocks, EndTime, LostFinding, due_ms, may_be_removed};
-use acp_supervisor::launchdir::WrapperRoot;
-use acp_supervisor::lease_task::{self, LeaseCmd, PauseRequest};
+use acp_supervisor::core::quarantine::{self, SupervisorIdentity};
+use acp_supervisor::core::retention::{Clocks, EndTime, LostFinding, due_ms, may_be_removed};
+use acp_supervisor::lease::launch_dir::WrapperRoot;
+use acp_supervisor::lease::reaper::{self, ReaperContext};
+use acp_supervisor::lease::spawn::SpawnRequest;
+use acp_supervisor::lease::task::{self, LeaseCmd, PauseRequest};
 use acp_supervisor::owner::Event;
-use acp_supervisor::reaper::{self, ReaperContext};
 use acp_supervisor::relay::Relay;
-use acp_supervisor::relay::spools::SpoolDir;
-use acp_supervisor::session_logs::SessionLogs;
-use acp_supervisor::spawn::SpawnRequest;
+use acp_supervisor::relay::session_logs::SessionLogs;
+use acp_supervisor::relay::spool_dir::SpoolDir;
 use acp_supervisor::store::{STORE_FILE, Store};
 use acp_supervisor::sys::{OpenProcess, Signal, Sys};
 use std::collections::HashMap;
@@ -382,7 +382,7 @@ impl Stage {
     pub(crate) async fn try_reap(&mut self) -> std::io::Result<Vec<ReapLine>> {
         let own = SupervisorIdentity { scope: &self.context.scope, ancestry: &self.context.own_ancestry };
         let now = |pid| self.sys.open(pid).ok()?.record();
-        for lease in load::quarantine_invalid(&mut self.leases, own, 1, now) {
+        for lease in quarantine::quarantine_invalid(&mut self.leases, own, 1, now) {
             self.drive(self.context.store.save_lease(&lease)).await.unwrap();
         }
         let lines = self.look(|l| !l.state.is_ended()).await;
@@ -487,7 +487,7 @@ impl Stage {
         };
         let (commands, queue) = mpsc::channel(16);
         self.commands.insert(lease_id, commands);
-        tokio::spawn(lease_task::run(Arc::clone(&self.context), lease, SpawnRequest { spec, gid: 0 }, queue));
+        tokio::spawn(task::run(Arc::clone(&self.context), lease, SpawnRequest { spec, gid: 0 }, queue));
         lease_id
     }
 
@@ -523,7 +523,7 @@ impl Stage {
         let (commands, queue) = mpsc::channel(16);
         self.commands.insert(id, commands);
         let relay = self.relays.get(&id).unwrap().clone();
-        tokio::spawn(lease_task::resume(Arc::clone(&self.context), value, relay, queue));
+        tokio::spawn(task::resume(Arc::clone(&self.context), value, relay, queue));
     }
 
     /// Waits until a lease is in a state.

@@ -4,7 +4,7 @@ use crate::kernel::{OnTerm, environ};
 use crate::stage::Stage;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState::{Closed, Closing, Lost, Open, Reserved};
-use acp_supervisor::lease_task::LeaseCmd;
+use acp_supervisor::lease::task::LeaseCmd;
 use acp_supervisor::sys::Signal;
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use acp_shared::protocol::{
     Graces, Hello, Home, LeaseInfo, LeaseKind, Notice, Reply, Request, Role, Spawn, ToClient, ToSupervisor,
     VERSION_MIN,
 };
-use acp_supervisor::secret::SECRET_FILE;
+use acp_supervisor::server::secret::SECRET_FILE;
 use acp_tests::service::Service;
 use acp_tests::wait::SOON;
 use acp_tests::world::World;

@@ -2,10 +2,10 @@
 //! refused. The table is in docs/design/requirements.md.
 
 use crate::{CREATE, FINAL, PATIENT, Stage, meaning, new, sent, stage};
+use acp_discord::core::endpoint::{PAGE_MAX, Page};
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Callback, MessageBody};
-use acp_discord::core::route::{PAGE_MAX, Page};
 use acp_discord::rest::RestError;
 use acp_shared::redact::Secret;
 use acp_tests::fake_discord::core::settings::Rule;

@@ -165,7 +165,7 @@ fn the_rules_see_what_they_must() {
         ("gateway/src/store.rs", "use super::manager;", 1),
         ("gateway/src/store.rs", "mod tests { use super::super::manager; use super::tx; }", 1),
         ("gateway/src/store/mod.rs", "fn f() { call!(crate::app::run()) }", 1),
-        ("gateway/src/manager.rs", "use crate::store; use crate::app::App;", 1),
+        ("gateway/src/session/manager.rs", "use crate::store; use crate::app::App;", 1),
         ("gateway/src/app.rs", "use crate::store; use crate::cli;", 0),
         ("gateway/src/lib.rs", "pub mod app; use crate::cli;", 0),
         ("gateway/src/core/a.rs", "// crate::store\nconst S: &str = \"crate::store::x\";", 0),

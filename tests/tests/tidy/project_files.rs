@@ -72,19 +72,21 @@ fn the_rules_see_what_they_must() {
         Source { path: path.to_owned(), text: text.to_owned(), tokens, file }
     };
     for (path, text, violations) in [
-        ("gateway/src/agents.rs", "use std::fs;", 1),
-        ("gateway/src/agents.rs", "use acp_shared::probe;", 1),
-        ("gateway/src/agents.rs", "use rustix::fs::{Mode, open};", 2),
-        ("gateway/src/agents.rs", "fn f() { tokio::fs::read(p); p.is_dir(); p.canonicalize(); }", 3),
-        ("gateway/src/agents.rs", "fn f() { std::io::read(p); p.is_absolute(); }", 0),
-        ("gateway/src/agents.rs", "#[cfg(test)] mod tests { use std::fs; }", 0),
+        ("gateway/src/runtime/agents.rs", "use std::fs;", 1),
+        ("gateway/src/runtime/agents.rs", "use acp_shared::probe;", 1),
+        ("gateway/src/runtime/agents.rs", "use rustix::fs::{Mode, open};", 2),
+        ("gateway/src/runtime/agents.rs", "fn f() { tokio::fs::read(p); p.is_dir(); p.canonicalize(); }", 3),
+        ("gateway/src/runtime/agents.rs", "fn f() { std::io::read(p); p.is_absolute(); }", 0),
+        ("gateway/src/runtime/agents.rs", "#[cfg(test)] mod tests { use std::fs; }", 0),
         ("gateway/src/store/open.rs", "use std::fs;", 0),
     ] {
         assert_eq!(file_accesses(&source(path, text)).len(), violations, "{path}: {text}");
     }
-    for (path, violations) in
-        [("gateway/src/manager.rs", 1), ("gateway/src/cli/up.rs", 0), ("gateway/src/manager_tests.rs", 0)]
-    {
+    for (path, violations) in [
+        ("gateway/src/session/manager.rs", 1),
+        ("gateway/src/cli/up.rs", 0),
+        ("gateway/src/session/manager_tests.rs", 0),
+    ] {
         assert_eq!(local_lookups(&source(path, "use crate::local_probe;")).len(), violations, "{path}");
     }
 }

@@ -1,6 +1,6 @@
 //! Message components: buttons, menus and forms.
 
-use crate::core::units::{PayloadLimit, ValidationError};
+use crate::core::payload_limits::{PayloadLimit, ValidationError};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 //! Embeds: boxes with a coloured edge below a message.
 
-use crate::core::units::{PayloadLimit, ValidationError, utf16_len};
+use crate::core::payload_limits::{PayloadLimit, ValidationError, utf16_len};
 use serde::Serialize;
 
 /// Embed of a message.

@@ -4,8 +4,8 @@
 //! documentation). Consumers must therefore key their work by the ids in the events, and backfill after
 //! [`Event::Ready`] and [`Event::Gap`].
 
-use super::closes::FatalGatewayError;
 use super::ids::Snowflake;
+use crate::core::close_codes::FatalGatewayError;
 use acp_shared::redact::Secret;
 
 /// Gateway event.

@@ -4,7 +4,7 @@
 use crate::core::component::{self, ActionRow, Modal};
 use crate::core::embed::{self, Embed};
 use crate::core::ids::Snowflake;
-use crate::core::units::{PayloadLimit, ValidationError};
+use crate::core::payload_limits::{PayloadLimit, ValidationError};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::fmt;

@@ -7,11 +7,11 @@
 //! resumed wherever the documentation allows it, and a connection without READY or RESUMED is ended in bounded time.
 #![deny(clippy::indexing_slicing)]
 
-use super::base::BaseUrl;
-use super::closes::{self, CloseAction, FatalGatewayError};
 use super::event::Event;
-use super::pace::Backoff;
-use super::read::{self, DecodeError, DecodedEvent};
+use crate::core::base_url::BaseUrl;
+use crate::core::close_codes::{self, CloseAction, FatalGatewayError};
+use crate::core::connect_rate::Backoff;
+use crate::core::decode::{self, DecodeError, DecodedEvent};
 use serde_json::Value as Json;
 
 /// Maximum time from the start of a connection (name lookup, TCP, TLS, websocket) to HELLO.
@@ -288,8 +288,8 @@ impl Shard {
                 "Discord sent a message that is too large".to_owned()
             }
             Disconnect::Closed(code) => {
-                let close = closes::close_code(code);
-                if let Some(failure) = closes::fatal_error(code) {
+                let close = close_codes::close_code(code);
+                if let Some(failure) = close_codes::fatal_error(code) {
                     return Err(failure);
                 }
                 if close.action == CloseAction::Identify {
@@ -337,7 +337,7 @@ impl Shard {
     }
 
     fn dispatch(&mut self, seq: Option<u64>, kind: String, data: &Json) -> Vec<Output> {
-        let read = read::event(&kind, data);
+        let read = decode::event(&kind, data);
         let events: &[Event] = if let Ok(DecodedEvent::Events(events)) = &read { events } else { &[] };
         let mut outputs = Vec::new();
         if let (Some(seq), Some(last)) = (seq, self.seq)

@@ -2,10 +2,10 @@
 
 use super::model::{Application, GatewayInfo, UserObject, parse};
 use super::{Call, QueueOptions, RestClient, RestError};
+use crate::core::endpoint::{RetrySafety, Route};
 use crate::core::ids::Snowflake;
-use crate::core::route::{RetrySafety, Route};
-use crate::core::schedule::Priority;
-use crate::core::units;
+use crate::core::payload_limits;
+use crate::core::request_scheduler::Priority;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl RestClient {
     ///
     /// # Errors
     /// [`RestError`] if the request failed or
-    /// [`BaseUrl::check_gateway_url`](crate::core::base::BaseUrl::check_gateway_url) refuses the URL.
+    /// [`BaseUrl::check_gateway_url`](crate::core::base_url::BaseUrl::check_gateway_url) refuses the URL.
     pub async fn gateway(&self) -> Result<GatewayInfo, RestError> {
         let route = Route::gateway();
         let name = route.name;
@@ -64,7 +64,7 @@ impl RestClient {
         commands: &[Value],
     ) -> Result<(), RestError> {
         let route = Route::put_commands(application, guild);
-        units::commands(commands).map_err(|refused| RestError::invalid(route.name, &refused))?;
+        payload_limits::commands(commands).map_err(|refused| RestError::invalid(route.name, &refused))?;
         let options = QueueOptions::new(Priority::Notice, COMMANDS_MAX_WAIT);
         let call = Call::new(route, options).json(Value::Array(commands.to_vec()));
         self.call(call).await.map(|_| ())

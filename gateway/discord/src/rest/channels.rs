@@ -2,11 +2,11 @@
 
 use super::model::{self, ChannelObject, Guild, GuildMember, Role, StartedThread, ThreadList, parse};
 use super::{Call, QueueOptions, RestClient, RestError};
+use crate::core::endpoint::{RetrySafety, Route};
 use crate::core::errors::RejectionKind;
 use crate::core::event::Thread;
 use crate::core::ids::Snowflake;
-use crate::core::route::{RetrySafety, Route};
-use crate::core::units::{PayloadLimit, ValidationError};
+use crate::core::payload_limits::{PayloadLimit, ValidationError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Counters of the REST client, as plain numbers for export by the caller.
 
 use crate::core::headers::RateLimitScope;
-use crate::core::schedule::Priority;
+use crate::core::request_scheduler::Priority;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -3,11 +3,11 @@
 
 use super::messages::{SentMessage, ignore_gone};
 use super::{Call, QueueOptions, RestClient, RestError};
+use crate::core::endpoint::Route;
 use crate::core::errors::ResourceKind;
 use crate::core::ids::Snowflake;
 use crate::core::message::{Callback, MessageBody, Persona};
-use crate::core::route::Route;
-use crate::core::schedule::Priority;
+use crate::core::request_scheduler::Priority;
 use acp_shared::redact::Secret;
 use std::time::Duration;
 

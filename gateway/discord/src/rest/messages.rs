@@ -2,14 +2,14 @@
 
 use super::model::{self, parse};
 use super::{Call, QueueOptions, RestClient, RestError};
+use crate::core::decode;
+use crate::core::endpoint::{PAGE_MAX, Page, RetrySafety, Route};
 use crate::core::errors::{RejectionKind, ResourceKind};
 use crate::core::event::Message;
-use crate::core::gate::OLD_EDIT_AGE_MS;
 use crate::core::ids::Snowflake;
 use crate::core::message::{MessageBody, NewMessage};
-use crate::core::read;
-use crate::core::route::{PAGE_MAX, Page, RetrySafety, Route};
-use crate::core::schedule::{Priority, Sequence};
+use crate::core::rate_limiter::OLD_EDIT_AGE_MS;
+use crate::core::request_scheduler::{Priority, Sequence};
 use serde::Deserialize;
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -64,7 +64,7 @@ impl History {
         let (mut messages, mut unreadable, mut newest_id) = (Vec::new(), Vec::new(), after);
         let mut reasons = Vec::new();
         for one in answer {
-            let id = match read::message(one) {
+            let id = match decode::message(one) {
                 Ok(message) => {
                     let id = message.id;
                     messages.push(message);

@@ -7,44 +7,44 @@
 mod application;
 mod channels;
 mod counters;
-mod fault;
+mod error;
+mod find_sent_message;
+mod http;
 mod interactions;
-mod lookup;
 mod messages;
 pub mod model;
 mod queue;
 mod settings;
 mod webhooks;
-mod wire;
 
 pub use channels::{ARCHIVE_MINUTES, ChannelChanges};
 pub use counters::{RestCounts, WaitTimes};
-pub use fault::{Rejection, RestError};
-pub use lookup::{SentMessageLookup, SentMessageSearch};
+pub use error::{Rejection, RestError};
+pub use find_sent_message::{SentMessageLookup, SentMessageSearch};
+pub use http::ClientSetupError;
 pub use messages::{History, Proof, SentMessage};
 pub use settings::RestSettings;
 pub use webhooks::Webhook;
-pub use wire::ClientSetupError;
 
-use crate::core::base::BaseUrl;
-use crate::core::echo::SentNonces;
+use crate::core::base_url::BaseUrl;
+use crate::core::endpoint::{RetrySafety, Route};
 use crate::core::errors::{RejectionKind, RequestKind, classify_rejection};
-use crate::core::gate::{OLD_EDITS_CODE, RateLimitParams, RateLimiter, RequestOutcome};
 use crate::core::headers::{self, ResponseMeta};
 use crate::core::ids::Snowflake;
 use crate::core::message::RequestPayload;
-use crate::core::route::{RetrySafety, Route};
-use crate::core::schedule::{Priority, ScheduledRequest, Sequence};
+use crate::core::rate_limiter::{OLD_EDITS_CODE, RateLimitParams, RateLimiter, RequestOutcome};
+use crate::core::request_scheduler::{Priority, ScheduledRequest, Sequence};
+use crate::core::sent_nonces::SentNonces;
 use acp_shared::redact::Secret;
 use bytes::Bytes;
 use counters::Counters;
+use http::{HttpClient, HttpOutcome};
 use queue::{InFlightRequest, RequestQueue, Waiter};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
-use wire::{HttpClient, HttpOutcome};
 
 /// Maximum number of 429 responses to one request. Each retry waits for the rate limiter.
 const RATE_LIMIT_RESPONSES_MAX: u32 = 5;

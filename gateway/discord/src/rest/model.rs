@@ -1,10 +1,10 @@
 //! Models of Discord's responses, reduced to the fields in use.
 
 use super::{RestError, unreadable};
+use crate::core::decode;
+use crate::core::endpoint::RetrySafety;
 use crate::core::event::{Message, Thread};
 use crate::core::ids::Snowflake;
-use crate::core::read;
-use crate::core::route::RetrySafety;
 use acp_shared::redact::Secret;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -139,7 +139,7 @@ impl Application {
 /// Gateway of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct GatewayInfo {
-    /// Gateway URL. [`BaseUrl::check_gateway_url`](crate::core::base::BaseUrl::check_gateway_url) checks it.
+    /// Gateway URL. [`BaseUrl::check_gateway_url`](crate::core::base_url::BaseUrl::check_gateway_url) checks it.
     pub url: String,
     /// Recommended number of shards.
     pub shards: u64,
@@ -213,7 +213,7 @@ pub(super) fn message(
     retry_safety: RetrySafety,
     answer: &Value,
 ) -> Result<Message, RestError> {
-    read::message(answer).map_err(|error| unreadable(route, retry_safety, &error.0))
+    decode::message(answer).map_err(|error| unreadable(route, retry_safety, &error.0))
 }
 
 pub(super) fn thread(
@@ -221,5 +221,5 @@ pub(super) fn thread(
     retry_safety: RetrySafety,
     answer: &Value,
 ) -> Result<Thread, RestError> {
-    read::thread(answer).map_err(|error| unreadable(route, retry_safety, &error.0))
+    decode::thread(answer).map_err(|error| unreadable(route, retry_safety, &error.0))
 }

@@ -1,13 +1,13 @@
 //! Request queue: the schedule and the rate limiter behind one lock, with a timer task.
 
 use super::counters::{Counters, RestCounts};
-use super::fault::RestError;
 use crate::core::errors::RejectionKind;
-use crate::core::gate::{Admission, RateLimitParams, RateLimiter, RequestOutcome, RequestPermit};
 use crate::core::headers::ResponseMeta;
-use crate::core::schedule::{
+use crate::core::rate_limiter::{Admission, RateLimitParams, RateLimiter, RequestOutcome, RequestPermit};
+use crate::core::request_scheduler::{
     Priority, Schedule, ScheduleDecision, ScheduledRequest, StartDecision, Ticket, WAIT_UNKNOWN,
 };
+use crate::rest::error::RestError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;

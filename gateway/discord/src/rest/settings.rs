@@ -1,6 +1,6 @@
 //! Settings of the REST client.
 
-use crate::core::base::BaseUrl;
+use crate::core::base_url::BaseUrl;
 use acp_shared::redact::Secret;
 use std::time::Duration;
 

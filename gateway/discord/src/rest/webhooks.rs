@@ -4,11 +4,11 @@
 use super::messages::{SentMessage, ignore_gone};
 use super::model::{WebhookObject, parse};
 use super::{Call, QueueOptions, RestClient, RestError, is_dead};
+use crate::core::endpoint::{RetrySafety, Route};
 use crate::core::errors::{RejectionKind, RequestKind, ResourceKind};
 use crate::core::ids::Snowflake;
 use crate::core::message::{self, MessageBody, Persona};
-use crate::core::route::{RetrySafety, Route};
-use crate::core::schedule::Sequence;
+use crate::core::request_scheduler::Sequence;
 use acp_shared::redact::Secret;
 use serde_json::json;
 use std::collections::HashSet;

@@ -5,7 +5,7 @@ use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::headers::RateLimitScope;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::MessageBody;
-use acp_discord::core::schedule::Priority;
+use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestClient, RestError};
 use std::time::{Duration, Instant};
 

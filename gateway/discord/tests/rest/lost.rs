@@ -1,7 +1,7 @@
 //! Lost responses, and the outcome that is reported.
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, message, new_message};
-use acp_discord::core::base::BaseUrl;
+use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Callback, MessageBody};
@@ -131,7 +131,7 @@ async fn answers_beyond_all_measure_are_not_read() {
     let mut settings = server.settings();
     settings.max_response_bytes = 1000;
     let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
-    let page = acp_discord::core::route::Page::Newest;
+    let page = acp_discord::core::endpoint::Page::Newest;
     let fault = rest.messages(HERE, page, 100).await.err();
     assert!(fault.is_some_and(|fault| fault.to_string().contains("1000 bytes")));
 }

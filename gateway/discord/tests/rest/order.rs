@@ -4,7 +4,7 @@ use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{MessageBody, Persona};
-use acp_discord::core::schedule::Priority;
+use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestClient, RestError, Webhook};
 use acp_shared::redact::Secret;
 use std::time::Duration;

@@ -2,10 +2,10 @@
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
 use acp_discord::core::embed::Embed;
+use acp_discord::core::endpoint::Page;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Callback, EPHEMERAL, FileUpload, MessageBody, Persona};
-use acp_discord::core::route::Page;
 use acp_discord::rest::{ChannelChanges, RestError, Webhook};
 use acp_shared::redact::Secret;
 use bytes::Bytes;

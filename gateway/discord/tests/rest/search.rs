@@ -2,7 +2,7 @@
 
 use crate::server::{ReceivedRequest, Reply, Server, message};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::readback::SentMessageQuery;
+use acp_discord::core::message_match::SentMessageQuery;
 use acp_discord::rest::{SentMessageLookup, SentMessageSearch};
 use serde_json::{Value, json};
 use std::collections::HashSet;

@@ -1,7 +1,7 @@
 //! Tokens are in no output, and no token is sent to a route that does not need it.
 
 use crate::server::{CARD, FINAL, Reply, Server, TOKEN, new_message};
-use acp_discord::core::base::BaseUrl;
+use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Callback, MessageBody, Persona};
 use acp_discord::rest::{ClientSetupError, RestClient, RestSettings, Webhook};

@@ -1,8 +1,8 @@
 //! Scripted HTTP server that records its requests.
 
-use acp_discord::core::base::BaseUrl;
+use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::message::{MessageBody, NewMessage};
-use acp_discord::core::schedule::Priority;
+use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestClient, RestSettings};
 use acp_shared::redact::Secret;
 use bytes::Bytes;

@@ -1,10 +1,10 @@
 //! A session under test.
 
 use crate::script::Server;
-use acp_discord::core::base::BaseUrl;
-use acp_discord::core::closes::FatalGatewayError;
+use acp_discord::core::base_url::BaseUrl;
+use acp_discord::core::close_codes::FatalGatewayError;
 use acp_discord::core::event::Event;
-use acp_discord::session::{EventReceiver, SessionCounters, SessionSettings, event_channel, run};
+use acp_discord::websocket::{EventReceiver, SessionCounters, SessionSettings, event_channel, run};
 use acp_shared::redact::Secret;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,15 +2,15 @@
 //! messages, before anything else; and after messages received as events, to verify that none was missed.
 
 use super::Inner;
-use super::lanes::{BACKOFF, ConversationWorker};
-use super::owed::CheckKind;
-use super::reads::BackfillOutcome;
+use crate::channel::discord::backfill_schedule::BackfillOutcome;
+use crate::channel::discord::pending_checks::CheckKind;
+use crate::channel::discord::workers::{BACKOFF, ConversationWorker};
 use crate::channel::{BindingLookup, BoundConversation};
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::event::Message;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::intake::{MessageClass, classify_message};
-use acp_discord::core::schedule::Priority;
+use acp_discord::core::message_filter::{MessageClass, classify_message};
+use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{History, QueueOptions, RestError};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

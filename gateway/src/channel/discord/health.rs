@@ -1,17 +1,17 @@
 //! Health of an account in words and numbers: last state of the websocket, and results of the requests.
 
 use super::Inner;
-use super::known::OptionalFeature;
+use crate::channel::discord::state_cache::OptionalFeature;
 use crate::channel::{ChannelHealth, ChannelMetric};
-use crate::core::when::format_utc;
+use crate::core::time_format::format_utc;
 use crate::store::now_ms;
-use acp_discord::core::closes;
+use acp_discord::core::close_codes;
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::permissions::invite_url;
 use acp_discord::rest::RestCounts;
-use acp_discord::session::SessionCounts;
+use acp_discord::websocket::SessionCounts;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Close code of a websocket whose token Discord refuses.
@@ -58,7 +58,7 @@ impl ConnectionHealth {
             Event::Resumed => ConnectionState::Up,
             Event::Disconnected { why } => ConnectionState::Lost(why.clone()),
             Event::Failed(failure) => {
-                let by_token = failure.cause == closes::close_code(INVALID_TOKEN).cause;
+                let by_token = failure.cause == close_codes::close_code(INVALID_TOKEN).cause;
                 ConnectionState::Failed { why: failure.to_string(), by_token }
             }
             _ => return,
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn the_last_word_of_the_connection_is_what_is_said() {
         let lost = || Event::Disconnected { why: "the network is down".to_owned() };
-        let fatal = || Event::Failed(closes::fatal_error(4014).unwrap());
+        let fatal = || Event::Failed(close_codes::fatal_error(4014).unwrap());
         let last = "last session as helper in 2 servers since 2026-06-24T00:00:00Z";
         for (events, ok, wants) in [
             (vec![], false, vec!["not connected yet"]),
@@ -298,7 +298,7 @@ mod tests {
         counts.limited.insert(acp_discord::core::headers::RateLimitScope::Shared, 6);
         let waits =
             acp_discord::rest::WaitTimes { count: 2, total: Duration::from_millis(70), ..Default::default() };
-        counts.waits.insert(acp_discord::core::schedule::Priority::Final, waits);
+        counts.waits.insert(acp_discord::core::request_scheduler::Priority::Final, waits);
         let mut events = SessionCounts {
             identifies: 9,
             readies: 8,

@@ -1,5 +1,5 @@
 //! Slash commands and clicks: committed, acknowledged within Discord's limit of three seconds, processed like
-//! messages, and answered ([`super::answers`]). The interaction id serves as message id, so repeated
+//! messages, and answered ([`crate::channel::discord::interaction_response`]). The interaction id serves as message id, so repeated
 //! deliveries are processed once.
 //!
 //! No interaction is acknowledged before the commit. A committed interaction is processed, unless Discord
@@ -8,9 +8,9 @@
 //! the conversation.
 
 use super::Inner;
-use super::answers::{PendingResponse, ResendEffect};
 use super::render::{self, body};
-use super::slash::{focused_suggestion, specs};
+use crate::channel::discord::command_definitions::{focused_suggestion, specs};
+use crate::channel::discord::interaction_response::{PendingResponse, ResendEffect};
 use crate::channel::{
     CallerReply, Inbound, InboundPort, IntakeOutcome, PostedReply, ReplyRoute, ReserveOutcome,
 };
@@ -270,7 +270,7 @@ const fn acknowledgement_receipt(fault: &RestError, is_new: bool) -> Acknowledge
 /// Returns the beginning of a text, up to the maximum length of a reply.
 fn cut(text: &str) -> String {
     let limit = crate::channel::MessageLimit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
-    crate::core::split::split(text, limit).into_iter().next().unwrap_or_default()
+    crate::core::message_split::split(text, limit).into_iter().next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -5,29 +5,29 @@
 //! ([`interactions`]). Output of the gateway becomes requests ([`render`]). State that must survive a restart
 //! is in the gateway's database; the adapter holds only caches.
 
-mod again;
-mod amends;
-mod answers;
+mod allow_list;
+mod archive_state;
 mod backfill;
-mod bound;
-mod door;
+mod backfill_rounds;
+mod backfill_schedule;
+mod binding_cache;
+mod command_definitions;
+mod command_registration;
+mod connection;
+mod edits;
+mod event_loop;
 mod health;
+mod interaction_response;
 mod interactions;
-mod known;
-mod lanes;
-mod lately;
-mod line;
-mod listen;
-mod looks;
-mod mailbox;
-mod owed;
-mod personas;
-mod reads;
-mod registration;
+mod pending_checks;
+mod recent_events;
 mod render;
-mod rounds;
+mod retry;
 pub(crate) mod settings;
-mod slash;
+mod state_cache;
+mod webhooks;
+mod worker_queue;
+mod workers;
 
 use crate::channel::{
     BoxFuture, Capabilities, ChannelAdapter, ChannelHealth, ConversationRef, EditOutcome, InboundPort,
@@ -35,24 +35,24 @@ use crate::channel::{
     UnboundDestination, Unit,
 };
 use crate::store::now_ms;
-use acp_discord::core::base::BaseUrl;
+use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
-use acp_discord::core::readback::SentMessageQuery;
-use acp_discord::core::schedule::Priority;
+use acp_discord::core::message_match::SentMessageQuery;
+use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{
     self, ClientSetupError, QueueOptions, RestClient, RestError, SentMessage, SentMessageSearch,
 };
-use acp_discord::session;
-use known::{OptionalFeature, StateCache};
-use personas::Webhooks;
+use acp_discord::websocket;
 use render::AttachmentState;
 pub(crate) use settings::AccountSettings;
+use state_cache::{OptionalFeature, StateCache};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
+use webhooks::Webhooks;
 
 /// Channel name in conversations.
 pub(crate) const DISCORD: &str = "discord";
@@ -90,11 +90,11 @@ struct Inner {
     /// Address of Discord; fixed for the lifetime of the adapter.
     base: BaseUrl,
     rest: RestClient,
-    counts: Arc<session::SessionCounters>,
+    counts: Arc<websocket::SessionCounters>,
     cache: StateCache,
     webhooks: Webhooks,
     connection_health: health::ConnectionHealth,
-    registration: registration::CommandRegistration,
+    registration: command_registration::CommandRegistration,
     /// Permits for replies waiting for a retry.
     retry_permits: Semaphore,
 }
@@ -110,8 +110,8 @@ impl Discord {
         let (cache, connection_health) = (StateCache::default(), health::ConnectionHealth::default());
         let base = settings.base.clone();
         let settings = watch::Sender::new(Arc::new(settings));
-        let (counts, registration) = (Arc::default(), registration::CommandRegistration::default());
-        let retry_permits = Semaphore::new(answers::PENDING_RETRIES_MAX);
+        let (counts, registration) = (Arc::default(), command_registration::CommandRegistration::default());
+        let retry_permits = Semaphore::new(interaction_response::PENDING_RETRIES_MAX);
         let webhooks = Webhooks::default();
         let inner = Inner {
             account,
@@ -531,6 +531,6 @@ impl ChannelAdapter for Discord {
     }
 
     fn listen(&self, inbox: Arc<dyn InboundPort>) -> BoxFuture<'_, ()> {
-        Box::pin(listen::listen(Arc::clone(&self.inner), inbox))
+        Box::pin(event_loop::listen(Arc::clone(&self.inner), inbox))
     }
 }

@@ -8,8 +8,8 @@ use acp_discord::core::component::{ActionRow, Button, ButtonAction, ComponentSty
 use acp_discord::core::custom_id;
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::message::{FileUpload, MessageBody};
-use acp_discord::core::schedule::Priority;
-use acp_discord::core::units::PayloadLimit;
+use acp_discord::core::payload_limits::PayloadLimit;
+use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{Rejection, RestError, SentMessage};
 use unicode_segmentation::UnicodeSegmentation as _;
 
@@ -388,7 +388,7 @@ mod tests {
     /// A status card continues in another message before Discord limits edits of the old one (30046).
     #[test]
     fn cards_are_left_before_their_edits_are_rationed() {
-        use acp_discord::core::gate::OLD_EDIT_AGE_MS;
+        use acp_discord::core::rate_limiter::OLD_EDIT_AGE_MS;
         let until = super::super::EDIT_WINDOW_MS;
         assert!(until + 5 * 60_000 <= OLD_EDIT_AGE_MS, "{until}");
     }

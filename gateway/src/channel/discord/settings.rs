@@ -1,8 +1,8 @@
 //! Settings of a Discord account from the configuration.
 
-use super::door::{AccessRules, Principals};
-use crate::config::DiscordAccount;
-use acp_discord::core::base::BaseUrl;
+use crate::channel::discord::allow_list::{AccessRules, Principals};
+use crate::core::config::DiscordAccount;
+use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::ids::Snowflake;
 use acp_shared::redact::Secret;
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 use crate::cli::chat::input::Printer;
 use crate::cli::output::{CliResult, Out, name};
 use crate::core::permission::kind_note;
-use crate::core::project::tool_preview;
+use crate::core::render::tool_preview;
 use crate::core::sanitize;
 use serde_json::Value;
 

@@ -5,16 +5,16 @@
 //! again, except those with a pending question.
 
 use super::{Actor, ActorEffect, StepOutput};
-use crate::core::effect::Write;
+use crate::core::backend::{AgentRequest, AgentRequestKind, RpcError};
 use crate::core::event::EventKind;
 use crate::core::host::{
     DecisionReason, EffectContext, EffectDecision, Grant, HostEffect, HostQuestion, Inspection, command_line,
     decide_effect,
 };
 use crate::core::jsonrpc::REFUSED;
-use crate::core::link::{AgentRequest, AgentRequestKind, RpcError};
 use crate::core::rows::{AgentRequestRow, AutoResolution, PermissionRow, RequestState, ResolvedBy};
 use crate::core::session::SessionState;
+use crate::core::writes::Write;
 use acp_shared::ids::RunId;
 use serde_json::json;
 use sha2::{Digest, Sha256};

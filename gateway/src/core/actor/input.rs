@@ -1,16 +1,16 @@
 //! Inputs of an actor: events, commands, configuration and limits.
 
-use crate::config::{ClientFs, McpServer};
-use crate::core::effect::SessionLimits;
+use crate::core::backend::RpcError;
+use crate::core::config::{ClientFs, McpServer};
+use crate::core::failure::Failure;
 use crate::core::host::Inspection;
-use crate::core::link::RpcError;
 use crate::core::options::Setting;
 use crate::core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
 };
 use crate::core::rows::{NonInteractive, PermissionMode};
-use crate::core::ttl::Expiry;
-use crate::error::Failure;
+use crate::core::timeouts::Expiry;
+use crate::core::writes::SessionLimits;
 use acp_shared::ids::{IdempotencyKey, LeaseId, RunId};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Attached, Graces, RefusalCode, Spawn};

@@ -2,14 +2,14 @@
 
 use super::input::LeaseEvent;
 use super::{Actor, ActorEffect, Lease, LeaseEnd, StepOutput};
-use crate::core::effect::Write;
+use crate::core::backend::{InputKind, StartSessionParams};
 use crate::core::event::EventKind;
-use crate::core::lines::{LineError, LineSplitter};
-use crate::core::link::{InputKind, StartSessionParams};
+use crate::core::failure::Failure;
+use crate::core::line_splitter::{LineError, LineSplitter};
 use crate::core::mcp;
 use crate::core::rows::{LeaseRow, LeaseStatus, OutboxRow};
 use crate::core::session::SessionState;
-use crate::error::Failure;
+use crate::core::writes::Write;
 use acp_shared::codes::Code;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Attached, LeaseKind, RefusalCode, Spawn};

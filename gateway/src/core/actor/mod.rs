@@ -2,34 +2,34 @@
 //! effects to perform after the commit; it never waits and does no I/O. All state is in the database or
 //! derived from it, so an actor that is lost at any point can be restored from an [`ActorSnapshot`].
 
-mod agent;
-mod ask;
-mod batch;
+mod backend_events;
 mod close;
-mod end;
 mod host;
 mod input;
 mod lease;
-mod queued;
+mod lease_ended;
+mod output;
+mod permissions;
+mod queue_edit;
+mod recover;
 mod settings;
-mod start;
 mod turn;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use batch::{ActorEffect, StepOutput};
 pub(crate) use input::{
     ActorCommand, ActorInput, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord, LeaseEvent,
     StepContext, Ticket,
 };
+pub(crate) use output::{ActorEffect, StepOutput};
 
-use crate::core::effect::ActorSnapshot;
-use crate::core::lines::LineSplitter;
-use crate::core::link::BackendMachine;
+use crate::core::backend::BackendMachine;
+use crate::core::failure::Failure;
+use crate::core::line_splitter::LineSplitter;
 use crate::core::rows::{AgentRequestRow, LeaseStatus, OutboxRow, PermissionRow, RunRow, SessionRow};
 use crate::core::run::RunState;
-use crate::error::Failure;
+use crate::core::writes::ActorSnapshot;
 use acp_shared::ids::RunId;
 use acp_shared::launch::ExitStatus;
 use std::collections::{BTreeMap, VecDeque};

@@ -4,14 +4,14 @@
 
 use super::input::{CommandReply, IdempotencyRecord, Ticket};
 use super::{Actor, StepOutput};
+use crate::core::backend::{AskGuarantee, OptionChange};
 use crate::core::event::EventKind;
-use crate::core::link::{AskGuarantee, OptionChange};
+use crate::core::failure::Failure;
 use crate::core::options::Setting;
 use crate::core::request::{SessionStatus, SettingResult};
 use crate::core::rows::PermissionMode;
 use crate::core::session::SessionState;
-use crate::core::ttl::format_duration;
-use crate::error::Failure;
+use crate::core::timeouts::format_duration;
 use acp_shared::codes::Code;
 use serde_json::json;
 

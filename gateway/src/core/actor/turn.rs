@@ -1,18 +1,18 @@
 //! Commands, the queue of runs, and the lifecycle of a turn.
 
-use super::ask::MESSAGE_BYTES_MAX;
 use super::input::{ActorCommand, CommandReply, IdempotencyRecord, Ticket};
 use super::{Actor, StepOutput};
-use crate::core::effect::{SessionLimits, Write};
+use crate::core::actor::permissions::MESSAGE_BYTES_MAX;
+use crate::core::backend::SubmitParams;
 use crate::core::event::{self, EventKind};
+use crate::core::failure::Failure;
 use crate::core::files;
-use crate::core::link::SubmitParams;
-use crate::core::moves::Transition;
 use crate::core::request::{CancelResult, PromptAccepted, PromptRequest};
 use crate::core::rows::{AutoResolution, RunMode, RunRow};
 use crate::core::run::{RunEvent, RunState};
 use crate::core::session::{SessionEvent, SessionState};
-use crate::error::Failure;
+use crate::core::transition::Transition;
+use crate::core::writes::{SessionLimits, Write};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId};
 use serde_json::json;

@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::config::Separator;
-use crate::core::split::Unit;
+use crate::core::config::Separator;
+use crate::core::message_split::Unit;
 use acp_shared::ids::{RunId, SessionKey};
 use proptest::prelude::*;
 use serde_json::json;
@@ -20,7 +20,7 @@ fn style() -> Style {
         footer: false,
         files: None,
         verbosity: None,
-        shows: crate::core::project::ChannelFeatures::default(),
+        shows: crate::core::render::ChannelFeatures::default(),
     }
 }
 

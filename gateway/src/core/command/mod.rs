@@ -2,18 +2,18 @@
 //! `/unfocus`, `/agents`, `/session …`. Source: openclaw.md §2, seed 000 "Command and UX plan".
 //!
 //! A message that starts like a gateway command never reaches the agent: a malformed command is answered with
-//! its usage, an unknown one with the help. Each command is one row of [`verbs::COMMANDS`], which holds its
+//! its usage, an unknown one with the help. Each command is one row of [`table::COMMANDS`], which holds its
 //! grammar, its help line and its row in the manual. [`target`] resolves the session, [`gate`] checks
 //! authorization.
 
-pub(crate) mod gate;
-mod read;
-pub(crate) mod target;
+pub(crate) mod authorization;
+pub(crate) mod duration;
+mod parser;
+pub(crate) mod session_ref;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
-pub(crate) mod verbs;
-pub(crate) mod window;
-pub(crate) mod words;
+pub(crate) mod tokenizer;
 
 use crate::core::binding::BindingTimeout;
 use crate::core::options::Setting;
@@ -66,7 +66,7 @@ pub(crate) enum ChatCommand {
         /// Description of the mistake.
         why: String,
         /// Row of the command; `None` if the command is unknown.
-        usage: Option<&'static verbs::CommandSpec>,
+        usage: Option<&'static table::CommandSpec>,
     },
 }
 
@@ -209,7 +209,7 @@ impl ChatCommand {
 pub(crate) fn parse(text: &str) -> Option<ChatCommand> {
     let (head, rest) = cut(text);
     let head = head.to_ascii_lowercase();
-    let rows = verbs::COMMANDS.iter().filter(|row| row.head == head);
+    let rows = table::COMMANDS.iter().filter(|row| row.head == head);
     let mut rows = rows.peekable();
     rows.peek()?;
     let alone = rows.clone().find(|row| row.verb.is_empty());
@@ -217,12 +217,12 @@ pub(crate) fn parse(text: &str) -> Option<ChatCommand> {
         (row, rest)
     } else {
         let (verb, args) = cut(rest);
-        let verb = words::normalize_keyword(verb);
+        let verb = tokenizer::normalize_keyword(verb);
         let found = rows.find(|row| row.verb == verb || row.aliases.contains(&verb.as_str()));
         let Some(row) = found else {
             let why = match verb.as_str() {
                 "" => format!("{head} wants to know what."),
-                _ => format!("{head} has no command {}.", words::quote_word(&verb)),
+                _ => format!("{head} has no command {}.", tokenizer::quote_word(&verb)),
             };
             return Some(ChatCommand::Misused { why, usage: None });
         };

@@ -233,7 +233,7 @@ fn every_misuse_is_answered_with_the_usage_of_its_row() {
         };
         assert_eq!(why, want, "{text}");
         assert!(text.starts_with(format!("{} {}", row.head, row.verb).trim_end()), "{text}: {row:?}");
-        let said = verbs::misuse_text(&why, Some(row));
+        let said = table::misuse_text(&why, Some(row));
         assert_eq!(said, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
     }
 }
@@ -241,9 +241,9 @@ fn every_misuse_is_answered_with_the_usage_of_its_row() {
 /// Every row has a valid and an invalid form; help accepts anything.
 #[test]
 fn no_row_is_left_out() {
-    for row in &verbs::COMMANDS {
+    for row in &table::COMMANDS {
         let begins = |text: &str| {
-            let text = words::normalize_keyword(text.trim());
+            let text = tokenizer::normalize_keyword(text.trim());
             let name = format!("{} {}", row.head, row.verb);
             let rest = text.strip_prefix(name.trim_end());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
@@ -263,7 +263,7 @@ fn an_unknown_command_is_answered_with_help() {
         ("/session status", "/session has no command \"status\"."),
     ] {
         assert_eq!(parse(text), Some(ChatCommand::Misused { why: why.to_owned(), usage: None }), "{text}");
-        assert!(verbs::misuse_text(why, None).ends_with(&verbs::help_text()));
+        assert!(table::misuse_text(why, None).ends_with(&table::help_text()));
     }
 }
 
@@ -294,8 +294,8 @@ fn what_only_looks_like_a_command_is_the_agents() {
 fn rows_and_commands_agree_on_who_may() {
     for (text, command) in good() {
         let (head, rest) = cut(text);
-        let verb = words::normalize_keyword(cut(rest).0);
-        let rows = verbs::COMMANDS.iter().filter(|row| row.head == head.to_ascii_lowercase());
+        let verb = tokenizer::normalize_keyword(cut(rest).0);
+        let rows = table::COMMANDS.iter().filter(|row| row.head == head.to_ascii_lowercase());
         let row = rows
             .clone()
             .find(|row| row.verb.is_empty() || row.verb == verb || row.aliases.contains(&verb.as_str()))
@@ -306,7 +306,7 @@ fn rows_and_commands_agree_on_who_may() {
         );
         assert!(row.who == command.required_access() || shows, "{text}");
         let free = matches!(command, ChatCommand::Spawn(_)) || !changes(&command);
-        assert!(free || command.required_access() != gate::AccessRequirement::Anyone, "{text}");
+        assert!(free || command.required_access() != authorization::AccessRequirement::Anyone, "{text}");
     }
 }
 
@@ -316,7 +316,7 @@ fn the_manual_has_every_row() {
     let text = include_str!("../../../../docs/manual/commands.md");
     let (_, rest) = text.split_once("<!-- commands -->\n").unwrap();
     let (table, _) = rest.split_once("<!-- end -->").unwrap();
-    assert_eq!(table, verbs::manual(), "put this table into docs/manual/commands.md");
+    assert_eq!(table, table::manual(), "put this table into docs/manual/commands.md");
 }
 
 proptest! {
@@ -333,7 +333,7 @@ proptest! {
 
     #[test]
     fn no_arguments_make_the_grammar_panic(
-        row in 0..verbs::COMMANDS.len(),
+        row in 0..table::COMMANDS.len(),
         words in prop::collection::vec(
             prop_oneof![
                 "\\PC{0,12}",
@@ -345,7 +345,7 @@ proptest! {
             0..8,
         ),
     ) {
-        let row = &verbs::COMMANDS[row];
+        let row = &table::COMMANDS[row];
         let text = format!("{} {} {}", row.head, row.verb, words.join(" "));
         prop_assert!(parse(&text).is_some());
     }

@@ -3,8 +3,8 @@
 
 use super::question::command_line;
 use super::{HostEffect, Inspection};
-use crate::core::link::AgentRequestKind;
-use crate::core::project::shown_targets;
+use crate::core::backend::AgentRequestKind;
+use crate::core::render::shown_targets;
 use acp_shared::ids::RunId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

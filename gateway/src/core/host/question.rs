@@ -2,7 +2,7 @@
 //! answers them like questions of the agent.
 
 use super::{FileContent, Inspection};
-use crate::core::link::{AgentRequestKind, PermissionOption};
+use crate::core::backend::{AgentRequestKind, PermissionOption};
 use crate::core::sanitize;
 use serde_json::{Value, json};
 

@@ -4,17 +4,19 @@
 //!
 //! Range checks are in `config/check`. A value that is adjusted here has a note about it.
 
-mod gates;
+mod denials;
 mod resolve;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, SESSIONS_MAX, SPAWN_NOT_ALLOWED};
+pub(crate) use denials::{
+    ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, SESSIONS_MAX, SPAWN_NOT_ALLOWED,
+};
 pub(crate) use resolve::LIVE_COALESCE_MS_MIN;
 
-use crate::config::load::LoadedConfig;
-use crate::config::source::Source;
-use crate::config::{DeliveryMode, NonInteractive, PermissionMode, Separator};
+use crate::core::config::load::LoadedConfig;
+use crate::core::config::source::Source;
+use crate::core::config::{DeliveryMode, NonInteractive, PermissionMode, Separator};
 use crate::core::rows::ConversationRef;
 use acp_shared::ids::AgentName;
 use serde::Serialize;
@@ -266,7 +268,7 @@ pub(crate) fn list_settings(policy: &EffectivePolicy) -> Result<Vec<EffectiveSet
             let source: Source = serde_json::from_value(source.clone())?;
             let key = text(key).unwrap_or_default();
             let note = map.get("note").and_then(text);
-            let note = note.or_else(|| crate::config::unused::note(&key));
+            let note = note.or_else(|| crate::core::config::ignored_keys::note(&key));
             rows.push(EffectiveSetting {
                 setting: name,
                 value: value.clone(),

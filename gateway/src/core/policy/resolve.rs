@@ -4,10 +4,10 @@ use super::{
     AgentTimeouts, BindingPolicy, Effective, EffectivePolicy, FilePolicy, PermissionPolicy, PolicyScope,
     RecoveryPolicy, StreamPolicy, TimeoutPolicy, shortest_timeout,
 };
-use crate::config::channels::{FilesConfig as FileKeys, ThreadBindings};
-use crate::config::load::{LoadedConfig, nearest_source};
-use crate::config::source::{Source, join};
-use crate::config::{AgentConfig, Backend, DeliveryMode, Separator};
+use crate::core::config::channels::{FilesConfig as FileKeys, ThreadBindings};
+use crate::core::config::load::{LoadedConfig, nearest_source};
+use crate::core::config::source::{Source, join};
+use crate::core::config::{AgentConfig, Backend, DeliveryMode, Separator};
 use crate::core::preset::{DEFAULT, Preset, find};
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::config::load::{Inputs, load};
+use crate::core::config::load::{Inputs, load};
 use acp_shared::codes::Code;
 use proptest::prelude::*;
 use std::path::Path;
@@ -137,7 +137,7 @@ fn switches_name_their_key_and_where_it_was_set() {
         ),
     ] {
         let policy = effective_policy(&loaded(text), &PolicyScope::default());
-        let code = |result: Result<(), crate::error::Failure>| {
+        let code = |result: Result<(), crate::core::failure::Failure>| {
             let failure = result.err()?;
             assert!(failure.message.contains("enabled = false (/g.toml:2)"), "{}", failure.message);
             Some(failure.code)

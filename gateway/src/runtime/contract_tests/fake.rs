@@ -2,12 +2,12 @@
 //! asks for nothing that is ACP's.
 
 use super::Peer;
-use crate::core::event::{EventKind, NewEvent};
-use crate::core::link::{
+use crate::core::backend::{
     AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OptionChange,
     PermissionOption, RequestReply, StartSessionParams, SubmitParams,
 };
-use crate::error::Failure;
+use crate::core::event::{EventKind, NewEvent};
+use crate::core::failure::Failure;
 use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;

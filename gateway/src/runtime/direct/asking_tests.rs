@@ -4,7 +4,7 @@
 use super::open_tests::{begun, reply};
 use super::tests::{ensure, sent};
 use super::*;
-use crate::core::link::AskGuarantee;
+use crate::core::backend::AskGuarantee;
 use serde_json::{Value, json};
 
 /// The mode that was wanted, the asking mode, what the agent has and refuses, and how sure its questions are then.

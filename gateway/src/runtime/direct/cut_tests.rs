@@ -110,7 +110,7 @@ fn step(
             options: vec![("a".to_owned(), "b".to_owned())],
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),
-            client_fs: crate::config::ClientFs::Both,
+            client_fs: crate::core::config::ClientFs::Both,
             offer_terminal: *lease == 0,
         }),
         Happens::Submit { run, steer } => link.submit(&SubmitParams {
@@ -126,7 +126,7 @@ fn step(
             link.stream(at, format!(r#"{{"id":{id},"{kind}":{}}}"#, BODIES[*body]).as_bytes())
         }
         Happens::Answer { at, ok } => {
-            let error = crate::core::link::RpcError { code: -1, message: "no".to_owned() };
+            let error = crate::core::backend::RpcError { code: -1, message: "no".to_owned() };
             link.answer(&RequestReply {
                 at: *at,
                 outcome: if *ok { Ok("{}".to_owned()) } else { Err(error) },
@@ -135,7 +135,7 @@ fn step(
         }
         Happens::Cancel(run) => link.cancel(world.runs[*run]),
         Happens::Option => link.set_option(&OptionChange::Mode("default".to_owned())),
-        Happens::Close => link.close(crate::core::link::CloseMode::Discard),
+        Happens::Close => link.close(crate::core::backend::CloseMode::Discard),
         Happens::Probe => link.probe(),
     }
 }

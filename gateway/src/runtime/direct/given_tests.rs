@@ -6,7 +6,7 @@ use super::tests::{ensure, sent};
 use super::*;
 use serde_json::{Value, json};
 
-fn servers() -> Vec<crate::config::McpServer> {
+fn servers() -> Vec<crate::core::config::McpServer> {
     let list = json!([
         { "name": "files", "command": "/bin/mcp", "args": ["-v"], "env": { "TOKEN": "secret-of-files" } },
         { "name": "web", "type": "http", "url": "https://h/x", "headers": { "A": "b" } },
@@ -93,7 +93,7 @@ fn an_open_session_keeps_no_server_in_its_state() {
 
 #[test]
 fn file_requests_are_offered_one_by_one() {
-    use crate::config::ClientFs;
+    use crate::core::config::ClientFs;
     let requests = [
         ("fs/read_text_file", json!({ "path": "/a" })),
         ("fs/write_text_file", json!({ "path": "/a", "content": "x" })),

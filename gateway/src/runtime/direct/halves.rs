@@ -4,9 +4,9 @@
 
 use super::DirectMachine;
 use super::state::HeldSurrogate;
+use crate::core::backend::BackendStep;
 use crate::core::intake::{AgentLine, rejoin_surrogates};
 use crate::core::jsonrpc::ObjectMembers;
-use crate::core::link::BackendStep;
 use serde_json::json;
 
 /// Update with a piece of the answer.

@@ -2,8 +2,8 @@
 
 use super::DirectMachine;
 use super::tests::running;
+use crate::core::backend::{BackendMachine as _, BackendStep, LineFault, SubmitParams};
 use crate::core::event::EventKind;
-use crate::core::link::{BackendMachine as _, BackendStep, LineFault, SubmitParams};
 use acp_shared::ids::RunId;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ fn a_permission_with_a_cut_title_or_a_deep_input_is_asked() {
     let (mut link, _) = running();
     let steps = link.stream(9, line.as_bytes());
     let Some(BackendStep::Request(ask)) = steps.first() else { panic!("{steps:?}") };
-    let crate::core::link::AgentRequestKind::Permission { title, options, .. } = &ask.what else {
+    let crate::core::backend::AgentRequestKind::Permission { title, options, .. } = &ask.what else {
         panic!("{ask:?}")
     };
     assert_eq!((title.as_str(), options[0].name.as_str()), ("rm \u{fffd} 1. Yes", "Y\u{fffd} es"));

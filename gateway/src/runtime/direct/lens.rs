@@ -3,9 +3,9 @@
 
 use super::state::{AgentCapabilities, Modes};
 use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption};
+use crate::core::backend::{AgentRequestKind, PermissionOption};
 use crate::core::files::AcceptedContent;
 use crate::core::jsonrpc::{ObjectMembers, string};
-use crate::core::link::{AgentRequestKind, PermissionOption};
 use crate::core::sanitize;
 use serde_json::Value;
 use std::collections::BTreeSet;

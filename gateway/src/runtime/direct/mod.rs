@@ -41,13 +41,13 @@ mod requests_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::core::event::{EventKind, NewEvent};
-use crate::core::intake::AgentLine;
-use crate::core::jsonrpc::{self, RpcMessage};
-use crate::core::link::{
+use crate::core::backend::{
     BackendMachine, BackendStep, CloseMode, InputKind, LineFault, OptionChange, RequestReply,
     StartSessionParams, SubmitParams,
 };
+use crate::core::event::{EventKind, NewEvent};
+use crate::core::intake::AgentLine;
+use crate::core::jsonrpc::{self, RpcMessage};
 use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::ids::RunId;
 use state::{HandshakePhase, MachineState};

@@ -5,10 +5,10 @@
 use super::state::{HandshakePhase, MachineState, OptionFormat, WantedSession};
 use super::{DirectMachine, control, lens};
 use crate::core::agent_settings::{AgentSettings, SettingsReport};
+use crate::core::backend::{AskGuarantee, BackendStep, OptionChange, StartSessionParams};
+use crate::core::failure::Failure;
 use crate::core::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
-use crate::core::link::{AskGuarantee, BackendStep, OptionChange, StartSessionParams};
 use crate::core::{mcp, preset, sanitize};
-use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde_json::{Map, Value, json};
 

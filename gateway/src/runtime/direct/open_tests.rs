@@ -4,7 +4,7 @@
 use super::tests::{ensure, events, sent};
 use super::*;
 use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption, SettingsReport};
-use crate::core::link::AskGuarantee;
+use crate::core::backend::AskGuarantee;
 use acp_shared::codes::Code;
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub(super) fn begun(input: &StartSessionParams, initialize: Value) -> (DirectMac
     (link, steps)
 }
 
-pub(super) fn failure(steps: &[BackendStep]) -> &crate::error::Failure {
+pub(super) fn failure(steps: &[BackendStep]) -> &crate::core::failure::Failure {
     let found = steps.iter().find_map(|step| match step {
         BackendStep::Failed(failure) => Some(failure),
         _ => None,

@@ -3,10 +3,10 @@
 
 use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, PendingAgentRequest};
 use super::{DirectMachine, lens};
+use crate::core::backend::{AgentRequest, AgentRequestKind, BackendStep, InputKind, RequestReply};
 use crate::core::jsonrpc::{
     self, CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, METHOD_NOT_FOUND, ObjectMembers, string,
 };
-use crate::core::link::{AgentRequest, AgentRequestKind, BackendStep, InputKind, RequestReply};
 use crate::core::permission;
 
 impl DirectMachine {

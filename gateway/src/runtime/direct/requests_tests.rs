@@ -2,7 +2,7 @@
 
 use super::tests::running;
 use super::*;
-use crate::core::link::RequestReply;
+use crate::core::backend::RequestReply;
 use serde_json::json;
 
 #[test]

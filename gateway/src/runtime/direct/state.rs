@@ -2,10 +2,10 @@
 //! the conversation.
 
 use super::calls::OpenToolCalls;
-use crate::config::{ClientFs, McpServer};
 use crate::core::agent_settings::{AgentSettings, ConfigOption, MODEL_OPTION};
+use crate::core::backend::{CloseMode, OptionChange};
+use crate::core::config::{ClientFs, McpServer};
 use crate::core::files::AcceptedContent;
-use crate::core::link::{CloseMode, OptionChange};
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -50,7 +50,7 @@ pub(super) struct MachineState {
     pub(super) prompted: bool,
     /// Capabilities of the agent.
     pub(super) abilities: AgentCapabilities,
-    /// Agent information for [`crate::core::link::BackendStep::Ready`]; dropped when the session is open.
+    /// Agent information for [`crate::core::backend::BackendStep::Ready`]; dropped when the session is open.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) agent_info: String,
     /// The agent's own name.
@@ -161,7 +161,7 @@ pub(super) enum HandshakePhase {
     Failed,
 }
 
-/// Fields of [`crate::core::link::StartSessionParams`] that are needed after `initialize`.
+/// Fields of [`crate::core::backend::StartSessionParams`] that are needed after `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WantedSession {
     pub(super) cwd: String,

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::link::{AgentRequest, AgentRequestKind as Kind, PermissionOption};
+use crate::core::backend::{AgentRequest, AgentRequestKind as Kind, PermissionOption};
 use crate::core::permission;
 use crate::runtime::contract_tests::Peer;
 use acp_shared::codes::Code;
@@ -117,7 +117,7 @@ pub(super) fn ensure() -> StartSessionParams {
         options: Vec::new(),
         mcp_servers: Vec::new(),
         additional_directories: Vec::new(),
-        client_fs: crate::config::ClientFs::Both,
+        client_fs: crate::core::config::ClientFs::Both,
         offer_terminal: true,
     }
 }
@@ -342,7 +342,7 @@ fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
         let mut link = open_with(
             json!({}),
             &StartSessionParams {
-                client_fs: crate::config::ClientFs::None,
+                client_fs: crate::core::config::ClientFs::None,
                 offer_terminal: false,
                 ..ensure()
             },

@@ -3,11 +3,11 @@
 use super::state::{ActiveTurn, HandshakePhase, PENDING_MAX, booleans};
 use super::{DirectMachine, control, lens};
 use crate::core::agent_settings::{ConfigOption, MODEL_OPTION, SettingsReport};
+use crate::core::backend::{BackendStep, CloseMode, InputKind, OptionChange, SubmitParams};
+use crate::core::failure::Failure;
 use crate::core::jsonrpc::{self, CANCELLED, string};
-use crate::core::link::{BackendStep, CloseMode, InputKind, OptionChange, SubmitParams};
 use crate::core::sanitize;
 use crate::core::{agent_settings, files};
-use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde_json::json;

@@ -5,10 +5,10 @@ use super::halves::{MESSAGE, THOUGHT};
 use super::lens;
 use super::state::{HandshakePhase, booleans};
 use crate::core::agent_settings::SettingsReport;
+use crate::core::backend::BackendStep;
 use crate::core::event::EventKind;
 use crate::core::intake::AgentLine;
 use crate::core::jsonrpc::ObjectMembers;
-use crate::core::link::BackendStep;
 
 impl DirectMachine {
     pub(super) fn on_notification(

@@ -1,9 +1,9 @@
 //! Rows to test with.
 
 use crate::core::agent_settings::AgentSettings;
-use crate::core::effect::Write;
+use crate::core::backend::{AgentRequest, AgentRequestKind, InputKind};
 use crate::core::event::EventKind;
-use crate::core::link::{AgentRequest, AgentRequestKind, InputKind};
+use crate::core::failure::Failure;
 use crate::core::rows::{
     AgentRequestRow, BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive,
     OutboxRow, PermissionMode, PermissionRow, PermissionState, RequestState, RunMode, RunRow, SessionMode,
@@ -11,7 +11,7 @@ use crate::core::rows::{
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
-use crate::error::Failure;
+use crate::core::writes::Write;
 use crate::store::{Durability, GroupBounds, SpawnTx, Store, StoreError};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
@@ -61,7 +61,7 @@ pub(super) fn session(name: &str) -> SessionRow {
             config: vec![("effort".into(), "low".into())],
             grants: crate::core::host::Grants::default(),
             agent: AgentSettings::new(),
-            mcp_servers: vec![crate::config::McpServer { name: "files".into(), ..Default::default() }],
+            mcp_servers: vec![crate::core::config::McpServer { name: "files".into(), ..Default::default() }],
             additional_directories: vec!["/more".into()],
             asking: None,
         },
@@ -199,7 +199,7 @@ pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {
         run: None,
         events: Vec::new(),
         idempotency: None,
-        caps: crate::core::effect::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
+        caps: crate::core::writes::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
     }
 }
 

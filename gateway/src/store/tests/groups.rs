@@ -1,8 +1,8 @@
 //! Group commit, and what one failing transaction does to the others (H19).
 
 use super::fixtures::{count, event, key, open, spawned};
-use crate::core::effect::{ActorFence, Write};
 use crate::core::event::EventKind;
+use crate::core::writes::{ActorFence, Write};
 use crate::store::{Durability, GroupBounds, Store, StoreError, meta};
 use futures_util::future::join_all;
 use std::sync::mpsc::sync_channel;

@@ -4,13 +4,13 @@ use super::fixtures::{
     SESSIONS_MAX, binding, count, event, key, lease, open, outbox, permission, request, run, session,
     spawn_of, spawned,
 };
-use crate::core::effect::{ActorFence, SessionLimits, Write};
 use crate::core::event::EventKind;
 use crate::core::rows::{
     BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, RunRow, SessionRow,
 };
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
+use crate::core::writes::{ActorFence, SessionLimits, Write};
 use crate::store::{SpawnTx, Store, StoreError};
 use acp_shared::ids::IdempotencyKey;
 
@@ -434,7 +434,7 @@ async fn a_touch_survives_a_kill() {
 /// Only what some window concerns is looked at: its own, or a configured one.
 #[tokio::test]
 async fn sessions_with_windows_are_found() {
-    use crate::core::ttl::Timeouts;
+    use crate::core::timeouts::Timeouts;
     let (_dir, store) = open();
     for (name, idle_ms) in [("own", Some(5)), ("off", Some(0)), ("none", None)] {
         let row = SessionRow { state: SessionState::Idle, ..session(name) };

@@ -2,9 +2,9 @@
 //! nothing for the others.
 
 use super::fixtures::{event, key, run, spawned};
-use crate::core::effect::{ActorFence, Write};
 use crate::core::rows::RunRow;
 use crate::core::run::RunState;
+use crate::core::writes::{ActorFence, Write};
 use crate::store::{Durability, Store, StoreError, meta};
 use acp_shared::ids::SessionKey;
 use futures_util::FutureExt;

@@ -1,9 +1,9 @@
 //! Opening a state directory, and who may.
 
 use super::fixtures::{event, lease, open, run, session, spawn_of};
-use crate::core::effect::Write;
 use crate::core::rows::{LeaseStatus, SessionRow};
 use crate::core::run::RunState;
+use crate::core::writes::Write;
 use crate::store::identity::adopt;
 use crate::store::schema::DB_FILE;
 use crate::store::{Durability, Store, StoreError};

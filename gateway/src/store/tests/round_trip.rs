@@ -3,12 +3,12 @@
 use super::fixtures::{
     SESSIONS_MAX, binding, count, event, failure, lease, open, outbox, permission, request, run, session,
 };
-use crate::core::effect::{ActorSnapshot, Write};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::recovery::{RecoveryCandidate, RecoveryFacts};
 use crate::core::rows::{BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, RunRow};
 use crate::core::run::RunState;
 use crate::core::session::SessionState;
+use crate::core::writes::{ActorSnapshot, Write};
 use crate::store::{Durability, SpawnTx, Store, bindings};
 use acp_shared::ids::IdempotencyKey;
 
@@ -26,7 +26,7 @@ async fn claim_returns_exactly_what_was_committed() {
         run: Some(first.clone()),
         events: vec![(EventKind::Prompt, "{\"text\":\"hi\"}".into())],
         idempotency: Some(("spawn".into(), asked.clone(), answer.0.clone(), answer.1.clone())),
-        caps: crate::core::effect::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
+        caps: crate::core::writes::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
     };
     store.spawn_session(spawn).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();

@@ -68,7 +68,7 @@ async fn a_damaged_file_is_refused_with_the_way_out_and_left_as_it_is() {
             Err(error @ StoreError::Damaged { .. }) => {
                 let text = error.to_string();
                 assert!(text.contains("store check") && text.contains("store restore"), "{name}: {text}");
-                let failure = crate::error::Failure::from(error);
+                let failure = crate::core::failure::Failure::from(error);
                 assert_eq!(failure.detail_code.as_deref(), Some("STORE_DAMAGED"), "{name}");
             }
             other => panic!("{name}: {other:?}"),

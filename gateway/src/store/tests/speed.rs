@@ -1,9 +1,9 @@
 //! How fast the journal takes events, every one of them committed at full durability.
 
 use super::fixtures::{count, key, run, spawned};
-use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::run::RunState;
+use crate::core::writes::Write;
 use crate::store::{Durability, Store};
 use std::time::Instant;
 

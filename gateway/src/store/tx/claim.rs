@@ -1,8 +1,9 @@
 //! Claim of a session by an actor.
 
-use crate::core::effect::{ActorFence, ActorSnapshot};
+use crate::core::writes::{ActorFence, ActorSnapshot};
 use crate::store::error::StoreError;
-use crate::store::{Store, leases, outbox, permissions, requests, runs, sessions};
+use crate::store::stdin_outbox;
+use crate::store::{Store, leases, permissions, requests, runs, sessions};
 use acp_shared::ids::SessionKey;
 
 impl Store {
@@ -49,7 +50,7 @@ impl Store {
             if let Some(lease_id) = snapshot.session.lease_id {
                 snapshot.lease = leases::get(tx, lease_id, &key)?;
                 snapshot.tail = leases::tail(tx, lease_id)?;
-                snapshot.outbox = outbox::unwritten(tx, lease_id)?;
+                snapshot.outbox = stdin_outbox::unwritten(tx, lease_id)?;
                 snapshot.requests = requests::unanswered(tx, lease_id)?;
                 snapshot.permissions = permissions::pending_of_lease(tx, lease_id)?;
             }

@@ -1,12 +1,13 @@
 //! Commits the decisions of an actor.
 
-use crate::core::effect::{ActorFence, Write};
 use crate::core::event::EventKind;
 use crate::core::rows::{BindingStatus, LeaseStatus, PermissionRow, PermissionState, SessionRow};
 use crate::core::session::SessionState;
+use crate::core::writes::{ActorFence, Write};
 use crate::store::error::StoreError;
+use crate::store::stdin_outbox;
 use crate::store::{
-    Store, Tx, bindings, events, idempotency, leases, now_ms, outbox, permissions, requests, runs, sessions,
+    Store, Tx, bindings, events, idempotency, leases, now_ms, permissions, requests, runs, sessions,
 };
 use acp_shared::ids::{LeaseId, RunId, SessionKey};
 use std::collections::HashMap;
@@ -177,11 +178,11 @@ impl BatchWriter<'_> {
             }
             Write::Outbox(row) => {
                 self.lease(row.lease_id)?;
-                outbox::insert(tx, row, self.now_ms)
+                stdin_outbox::insert(tx, row, self.now_ms)
             }
             Write::Written { lease_id, through_seq } => {
                 self.lease(*lease_id)?;
-                outbox::written(tx, *lease_id, *through_seq)
+                stdin_outbox::written(tx, *lease_id, *through_seq)
             }
             Write::Request(row) => {
                 self.own(&row.session_key)?;

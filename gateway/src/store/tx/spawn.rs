@@ -1,8 +1,8 @@
 //! Creation of a session together with its binding, first run and first events.
 
-use crate::core::effect::{SessionLimits, Write};
 use crate::core::event::EventKind;
 use crate::core::rows::{BindingRow, RunRow, SessionRow};
+use crate::core::writes::{SessionLimits, Write};
 use crate::store::error::StoreError;
 use crate::store::tx::commit::{apply, check_session};
 use crate::store::{Store, bindings, idempotency, now_ms, runs, sessions};

@@ -3,7 +3,7 @@
 use super::Check;
 use crate::cli::{Address, CliError, client, leases, status, text};
 use crate::core::lease::UNENDED;
-use crate::core::retain::NOT_PROVED;
+use crate::core::retention::NOT_PROVED;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Status};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -83,7 +83,7 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
 }
 
 fn answered(status: &Status, mode: u32, uid: u32) -> Check {
-    let uptime = text::duration(crate::context::wall_ms().saturating_sub(status.started_at_ms));
+    let uptime = text::duration(crate::app::context::wall_ms().saturating_sub(status.started_at_ms));
     let found = format!(
         "pid {}, version {}, up {uptime}; socket mode {mode:03o}, uid {uid}",
         status.pid, status.version
@@ -141,7 +141,7 @@ pub(super) fn leases(seen: &LiveState) -> Vec<Check> {
             "look at the named processes; the lease closes when they are gone",
         ));
     }
-    checks.push(sweep(seen.status.swept_at_ms, crate::context::wall_ms()));
+    checks.push(sweep(seen.status.swept_at_ms, crate::app::context::wall_ms()));
     for warning in &seen.status.warnings {
         checks.push(Check::warn("warning", warning.clone(), "the supervisor says so itself", "see its log"));
     }

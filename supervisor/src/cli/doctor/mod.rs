@@ -1,9 +1,9 @@
 //! `doctor`: checks the installation, with or without a running supervisor. Reports for each check the
 //! finding, its meaning, and the next step.
 
+mod files;
 mod live;
 mod machine;
-mod place;
 mod rungs;
 
 use super::output::Output;
@@ -77,14 +77,14 @@ impl Check {
 pub(super) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Output) -> Result<(), CliError> {
     let state_dir = global.state_dir()?;
     let config = crate::config::Config::load(args.config.as_deref());
-    let mut checks = vec![place::configuration(args.config.as_deref(), &config)];
+    let mut checks = vec![files::configuration(args.config.as_deref(), &config)];
     let config = config.unwrap_or_default();
     let address = global.address()?;
     let (service, seen) = live::service(&address).await;
     checks.push(service);
-    checks.extend(place::files(&state_dir, seen.is_some()));
+    checks.extend(files::files(&state_dir, seen.is_some()));
     let wrapper = args.wrapper.clone().unwrap_or_else(crate::app::default_wrapper);
-    checks.extend(place::wrapper(&wrapper, &config, &state_dir));
+    checks.extend(files::wrapper(&wrapper, &config, &state_dir));
     let ladder = match &seen {
         Some(seen) => Ok(rungs::ContainmentLevels::from_status(&seen.status)),
         None => rungs::ContainmentLevels::probe(&config, &wrapper),

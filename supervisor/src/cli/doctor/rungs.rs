@@ -1,11 +1,11 @@
 //! Checks of the containment levels: which one is or would be in use, its coverage, and why better ones are
-//! missing. The texts and the choice come from [`crate::core::ladder`].
+//! missing. The texts and the choice come from [`crate::core::containment`].
 
 use super::Check;
+use crate::app::environment;
 use crate::config::{Config, ContainmentSetting};
-use crate::core::ladder::{ContainmentReport, report_from_status, report_levels, select_level};
-use crate::ground;
-use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
+use crate::core::containment::{ContainmentReport, report_from_status, report_levels, select_level};
+use crate::lease::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
 use acp_shared::protocol::Status;
 use std::path::Path;
 
@@ -49,12 +49,12 @@ impl ContainmentLevels {
     fn probe_in(dir: &Path, config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
         private_dir(dir).map_err(|source| LaunchDirError::Prepare { path: dir.to_owned(), source })?;
         let wrappers = WrapperRoot::prepare(dir, wrapper)?;
-        let (sys, abilities, subtree) = ground::probe(config, dir, &wrappers)?;
+        let (sys, abilities, subtree) = environment::probe(config, dir, &wrappers)?;
         if let Some(tree) = sys.groups() {
             tree.remove_subtree(&subtree);
         }
         let chosen = select_level(&abilities, config.rung);
-        let unlimited = |rung| ground::limits_without_effect(&sys, (rung, &subtree), &abilities, config);
+        let unlimited = |rung| environment::limits_without_effect(&sys, (rung, &subtree), &abilities, config);
         let mut named = abilities.named();
         // Becoming a subreaper is not probed here.
         named.retain(|(name, _)| name != "subreaper");
@@ -168,7 +168,7 @@ pub(super) fn not_tried(error: &LaunchDirError) -> Check {
 mod tests {
     use super::super::CheckStatus::{Fail, Ok, Warn};
     use super::*;
-    use crate::core::ladder::{CgroupSupport, ContainmentLevel, KernelFeatures, unavailable_levels};
+    use crate::core::containment::{CgroupSupport, ContainmentLevel, KernelFeatures, unavailable_levels};
 
     fn told(rung: &str, abilities: &KernelFeatures) -> ContainmentLevels {
         ContainmentLevels {

@@ -1,5 +1,5 @@
 use super::{BucketAvailability, BucketPermit, Buckets, MajorParam};
-use crate::core::budget::GlobalLimit;
+use crate::core::global_limits::GlobalLimit;
 use crate::core::headers::BucketState;
 use proptest::prelude::*;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 use super::{Callback, FileUpload, MessageBody, NewMessage, Persona, SILENT};
 use crate::core::embed::Embed;
 use crate::core::ids::Snowflake;
-use crate::core::units::{OutOfBounds, PayloadLimit, ValidationError};
+use crate::core::payload_limits::{OutOfBounds, PayloadLimit, ValidationError};
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::json;

@@ -244,7 +244,7 @@ fn the_end_of_a_connection_decides_what_follows() {
     }
     let lost = reconnect(None, "the session timed out (code 4009)", 0, false, true);
     assert_eq!(begun().connection_ended(1, Disconnect::Closed(4009)), Ok(lost));
-    assert_eq!(begun().connection_ended(1, Disconnect::Closed(4014)).err(), closes::fatal_error(4014));
+    assert_eq!(begun().connection_ended(1, Disconnect::Closed(4014)).err(), close_codes::fatal_error(4014));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::cases::{prompt, ready};
 use super::world::World;
 use super::*;
-use crate::core::link::AskGuarantee;
+use crate::core::backend::AskGuarantee;
 use crate::core::options::Setting;
 use crate::core::rows::PermissionMode;
 

@@ -4,8 +4,8 @@
 use super::cases::{approving, ask, code, lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
+use crate::core::backend::AgentRequestKind;
 use crate::core::event::EventKind as K;
-use crate::core::link::AgentRequestKind;
 use crate::core::request::{CloseRequest, PromptRequest};
 use crate::core::rows::{NonInteractive, RunMode, SessionMode};
 use crate::core::session::SessionState;

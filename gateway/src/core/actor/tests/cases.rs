@@ -3,10 +3,10 @@
 use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
+use crate::core::failure::Failure;
 use crate::core::request::CloseRequest;
 use crate::core::rows::RunMode;
 use crate::core::session::SessionState;
-use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 use acp_shared::protocol::RefusalCode;

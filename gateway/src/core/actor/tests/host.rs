@@ -4,9 +4,9 @@
 use super::cases::{ask, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
+use crate::core::backend::{AgentRequestKind, RpcError};
 use crate::core::event::EventKind as K;
 use crate::core::host::{FileContent, Inspection};
-use crate::core::link::{AgentRequestKind, RpcError};
 use crate::core::options::Setting;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{NonInteractive, PermissionMode, RequestState};

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::core::agent_settings::{AgentSettings, Choices, SettingsReport};
-use crate::core::event::{EventKind, NewEvent};
-use crate::core::link::{
+use crate::core::backend::{
     AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OptionChange,
     PermissionOption, RequestReply, StartSessionParams, SubmitParams,
 };
+use crate::core::event::{EventKind, NewEvent};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
 

@@ -3,8 +3,8 @@
 use super::cases::{code, prompt, ready, run_state};
 use super::world::{World, limits, profile, prompt_request};
 use super::*;
+use crate::core::failure::Failure;
 use crate::core::session::SessionState;
-use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 

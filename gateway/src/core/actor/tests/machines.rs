@@ -4,10 +4,10 @@
 use super::cases::{lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
-use crate::core::moves::Transition;
 use crate::core::request::CloseRequest;
 use crate::core::run::RunEvent;
 use crate::core::session::{SessionEvent, SessionState};
+use crate::core::transition::Transition;
 use acp_shared::ids::LeaseId;
 use std::collections::BTreeSet;
 

@@ -3,7 +3,7 @@
 use super::cases::{lease, ready};
 use super::*;
 use crate::core::actor::settings::ANSWER_MS;
-use crate::core::link::{BackendStep, OptionChange};
+use crate::core::backend::{BackendStep, OptionChange};
 use crate::core::options::Setting;
 use crate::core::request::SettingResult;
 use acp_shared::codes::Code;

@@ -2,17 +2,17 @@
 
 use super::letters::LetterLink;
 use super::*;
-use crate::core::effect::{ActorSnapshot, Write};
+use crate::core::backend::StartSessionParams;
 use crate::core::event::{EventKind, EventRow};
-use crate::core::link::StartSessionParams;
-use crate::core::moves::Transition;
+use crate::core::failure::Failure;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{
     LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode, SessionMode,
     SessionOptions,
 };
 use crate::core::session::SessionState;
-use crate::error::Failure;
+use crate::core::transition::Transition;
+use crate::core::writes::{ActorSnapshot, Write};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, SessionKey};
 use acp_shared::protocol::{Attached, Graces, LeaseState, RefusalCode};
@@ -121,7 +121,7 @@ pub(super) fn profile() -> AgentProfile {
         graces: Graces::default(),
         init_ms: 5_000,
         asks: true,
-        client_fs: crate::config::ClientFs::Both,
+        client_fs: crate::core::config::ClientFs::Both,
         offer_terminal: true,
         permission: PermissionMode::Ask,
         non_interactive: NonInteractive::Deny,

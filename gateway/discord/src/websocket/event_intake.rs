@@ -1,0 +1,144 @@
+//! Event intake: counts what the gateway sent and puts it into the queue.
+
+use crate::core::decode::{DecodeError, DecodedEvent};
+use crate::core::event::{Event, GapCause};
+use crate::core::event_queue::EnqueueResult;
+use crate::websocket::event_channel::EventSender;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Maximum number of kinds that are counted by name; further ones are counted together.
+const KINDS_MAX: usize = 64;
+
+/// Counters of the gateway connections of a bot, since the start of the program.
+#[derive(Debug, Default)]
+pub struct SessionCounters {
+    identifies: AtomicU64,
+    readies: AtomicU64,
+    resumes: AtomicU64,
+    gaps: AtomicU64,
+    dropped: AtomicU64,
+    /// Unknown and unreadable events by kind.
+    unrecognized: Mutex<BTreeMap<String, u64>>,
+}
+
+/// Values of [`SessionCounters`] at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionCounts {
+    /// IDENTIFYs.
+    pub identifies: u64,
+    /// READYs.
+    pub readies: u64,
+    /// RESUMEDs.
+    pub resumes: u64,
+    /// Reported gaps, without those that a new session implies.
+    pub gaps: u64,
+    /// Events dropped because the queue was full.
+    pub dropped: u64,
+    /// Unknown and unreadable events by kind.
+    pub unrecognized: BTreeMap<String, u64>,
+}
+
+impl SessionCounters {
+    /// Returns the current values.
+    #[must_use]
+    pub fn snapshot(&self) -> SessionCounts {
+        SessionCounts {
+            identifies: self.identifies.load(Relaxed),
+            readies: self.readies.load(Relaxed),
+            resumes: self.resumes.load(Relaxed),
+            gaps: self.gaps.load(Relaxed),
+            dropped: self.dropped.load(Relaxed),
+            unrecognized: self.unrecognized().clone(),
+        }
+    }
+
+    fn unrecognized(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.unrecognized.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts an unknown or unreadable event. Returns whether it is the first one of its kind.
+    fn record_unrecognized(&self, kind: &str) -> bool {
+        let mut unrecognized = self.unrecognized();
+        let known = unrecognized.contains_key(kind);
+        let name = if known || unrecognized.len() < KINDS_MAX { kind } else { "others" };
+        *unrecognized.entry(name.to_owned()).or_insert(0) += 1;
+        !known && name == kind
+    }
+}
+
+/// Event intake of all shards of a bot.
+#[derive(Debug)]
+pub(super) struct EventIntake {
+    sink: EventSender,
+    counts: Arc<SessionCounters>,
+}
+
+impl EventIntake {
+    pub(super) const fn new(sink: EventSender, counts: Arc<SessionCounters>) -> Self {
+        Self { sink, counts }
+    }
+
+    /// Passes on an event, and counts it. Unknown and unreadable ones are counted by kind.
+    pub(super) fn accept(&self, kind: &str, read: Result<DecodedEvent, DecodeError>) {
+        match read {
+            Ok(DecodedEvent::Events(events)) => events.into_iter().for_each(|event| self.count(event)),
+            Ok(DecodedEvent::Ignored) => {}
+            Ok(DecodedEvent::Unknown) => {
+                if self.counts.record_unrecognized(kind) {
+                    tracing::warn!(kind, "unknown gateway event; further ones of this kind are ignored");
+                    self.put(Event::Unknown { kind: kind.to_owned() });
+                }
+            }
+            Err(DecodeError(why)) => {
+                if self.counts.record_unrecognized(kind) {
+                    tracing::warn!(kind, why, "unreadable gateway event; its subject is read by requests");
+                }
+                self.gap(GapCause::Unreadable, 1);
+            }
+        }
+    }
+
+    fn count(&self, event: Event) {
+        let counter = match event {
+            Event::Ready(_) => Some(&self.counts.readies),
+            Event::Resumed => Some(&self.counts.resumes),
+            _ => None,
+        };
+        counter.into_iter().for_each(|counter| {
+            counter.fetch_add(1, Relaxed);
+        });
+        self.put(event);
+    }
+
+    /// Counts an IDENTIFY.
+    pub(super) fn record_identify(&self) {
+        self.counts.identifies.fetch_add(1, Relaxed);
+    }
+
+    /// Reports that many sessions were identified within an hour.
+    pub(super) fn alarm(&self, count: usize) {
+        let text = format!(
+            "{count} sessions were begun within an hour. Discord takes the token away from bots that go on like that \
+             for a day, so from here on there are pauses. Look for what breaks the connection: the network, a proxy, a \
+             second program with the same token."
+        );
+        tracing::error!("Discord: {text}");
+        self.put(Event::Alarm(text));
+    }
+
+    pub(super) fn gap(&self, why: GapCause, lost: u64) {
+        self.counts.gaps.fetch_add(1, Relaxed);
+        self.put(Event::Gap { why, lost });
+    }
+
+    pub(super) fn put(&self, event: Event) {
+        match self.sink.put(event) {
+            EnqueueResult::Queued | EnqueueResult::Stale => {}
+            EnqueueResult::Dropped => {
+                self.counts.dropped.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Gateway connections: one websocket for each shard, its session, and its events in order.
+//!
+//! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO,
+//! then RESUME or IDENTIFY, heartbeats, and a reconnect after each end. Every connection has
+//! [`READY_TIMEOUT`] to READY or RESUMED; otherwise it is ended, and a new session is identified. `ask`
+//! requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
+//! consumer cannot delay a heartbeat: the queue (`pipe`) is bounded and drops.
+//!
+//! Shards: as many as the service recommends, all in this process, each as a task; they identify one after
+//! the other ([`IdentifyPace`]). A bot in too many guilds for one process would need several gateways, each
+//! with a range of shards and its own bindings; this module does not split them.
+
+mod connection;
+mod event_channel;
+mod event_intake;
+mod gateway_info;
+mod payload;
+mod shard;
+
+pub use event_channel::{EventReceiver, EventSender, event_channel};
+pub use event_intake::{SessionCounters, SessionCounts};
+
+use crate::core::base_url::{BaseUrl, BaseUrlError};
+use crate::core::close_codes::FatalGatewayError;
+use crate::core::connect_rate::{Backoff, IdentifyPace};
+use crate::core::event::Event;
+use acp_shared::redact::Secret;
+use event_intake::EventIntake;
+use gateway_info::GatewayLookup;
+use shard::{Driver, SharedState};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Time from the start of a connection to READY or RESUMED.
+pub const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Settings of the connection of one bot.
+#[derive(Debug, Clone)]
+pub struct SessionSettings {
+    /// The bot's token.
+    pub token: Secret,
+    /// Address of Discord.
+    pub base: BaseUrl,
+    /// True if the intents include direct messages.
+    pub direct_messages: bool,
+    /// Number of shards; `None` asks the service.
+    pub shards: Option<u32>,
+    /// Time from the start of a connection to READY or RESUMED: [`READY_TIMEOUT`], or less in a test.
+    pub ready_timeout: Duration,
+    /// Counters of the connection.
+    pub counts: Arc<SessionCounters>,
+}
+
+/// Monotonic clock of the protocol, in milliseconds since its start.
+#[derive(Debug, Clone, Copy)]
+struct Clock(Instant);
+
+impl Clock {
+    fn now(self) -> u64 {
+        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    async fn sleep_until(self, at_ms: u64) {
+        tokio::time::sleep(Duration::from_millis(at_ms.saturating_sub(self.now()))).await;
+    }
+}
+
+/// Keeps the sessions of a bot until `stop`, until the other end of `sink` is dropped, or until a new
+/// connection would be of no use. Puts events into `sink` without waiting.
+///
+/// # Errors
+/// [`FatalGatewayError`], which is also sent as [`Event::Failed`].
+pub async fn run(
+    settings: SessionSettings,
+    stop: CancellationToken,
+    sink: EventSender,
+) -> Result<(), FatalGatewayError> {
+    let stop = stop.child_token();
+    let shards = serve(settings, stop.clone(), sink.clone());
+    tokio::pin!(shards);
+    let result = tokio::select! {
+        result = &mut shards => result,
+        () = sink.closed() => {
+            stop.cancel();
+            shards.await
+        }
+    };
+    if let Err(failure) = &result {
+        tracing::error!("{failure}");
+        sink.put(Event::Failed(failure.clone()));
+    }
+    result
+}
+
+/// Starts the shards and waits until all have ended. If one ends, the others are stopped.
+async fn serve(
+    settings: SessionSettings,
+    stop: CancellationToken,
+    sink: EventSender,
+) -> Result<(), FatalGatewayError> {
+    let client = gateway_info::client(&settings.base).map_err(base_url_failure)?;
+    let intake = Arc::new(EventIntake::new(sink, Arc::clone(&settings.counts)));
+    let first = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        first = ask_first(&client, &settings, &intake) => first,
+    };
+    let (url, shards) = first?;
+    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(shards)));
+    let clock = Clock(Instant::now());
+    let shared = SharedState { settings, client, stop: stop.clone(), intake, pace, clock };
+    let mut tasks = JoinSet::new();
+    for number in 0..shards {
+        tasks.spawn(Driver::new(shared.clone(), number, shards, url.clone()).run());
+    }
+    let mut result = Ok(());
+    while let Some(ended) = tasks.join_next().await {
+        let ended = ended.unwrap_or_else(|error| Err(task_failure(&error)));
+        stop.cancel();
+        result = result.and(ended);
+    }
+    result
+}
+
+/// Requests the gateway address and the number of shards until there is a response.
+async fn ask_first(
+    client: &reqwest::Client,
+    settings: &SessionSettings,
+    intake: &EventIntake,
+) -> Result<(String, u32), FatalGatewayError> {
+    let mut backoff = Backoff::default();
+    loop {
+        let (why, after) = match gateway_info::gateway(client, settings, None).await {
+            GatewayLookup::Available { url, shards } => return Ok((url, shards)),
+            GatewayLookup::Failed(failure) => return Err(failure),
+            GatewayLookup::RetryLater { why, after } => (why, after),
+        };
+        let pause = after.max(Duration::from_millis(backoff.record_failure()));
+        tracing::warn!(why, pause_ms = pause.as_millis(), "gateway address unknown");
+        intake.put(Event::Disconnected { why });
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn task_failure(error: &JoinError) -> FatalGatewayError {
+    let remedy = "Start again, and report it with the log.".to_owned();
+    FatalGatewayError { code: None, cause: format!("a task of the connection ended: {error}"), remedy }
+}
+
+/// Creates the failure for a refused address.
+fn base_url_failure(refused: BaseUrlError) -> FatalGatewayError {
+    let remedy =
+        "Correct the base URL, or leave it out to talk to Discord itself; then start again.".to_owned();
+    FatalGatewayError { code: None, cause: refused.to_string(), remedy }
+}

@@ -1,0 +1,207 @@
+//! Driver of one shard: performs the instructions of its state machine ([`crate::core::shard`]).
+
+use super::connection::{Connection, Received};
+use super::payload::{self, ShardIdentity};
+use super::{Clock, SessionSettings};
+use crate::core::close_codes::FatalGatewayError;
+use crate::core::connect_rate::IdentifyPace;
+use crate::core::event::{Event, GapCause};
+use crate::core::shard::{CLOSE_NORMAL, Disconnect, Frame, OutgoingPayload, Output, Reconnect, Shard};
+use crate::websocket::event_intake::EventIntake;
+use crate::websocket::gateway_info::{self, GatewayLookup};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio_util::sync::CancellationToken;
+
+/// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the
+/// other.
+type IdentifyPermit = Option<OwnedMutexGuard<IdentifyPace>>;
+
+/// State shared by all shards of a bot.
+#[derive(Clone)]
+pub(super) struct SharedState {
+    pub(super) settings: SessionSettings,
+    pub(super) client: reqwest::Client,
+    pub(super) stop: CancellationToken,
+    pub(super) intake: Arc<EventIntake>,
+    pub(super) pace: Arc<Mutex<IdentifyPace>>,
+    pub(super) clock: Clock,
+}
+
+/// Driver of one shard.
+pub(super) struct Driver {
+    shared: SharedState,
+    shard: Shard,
+    identity: ShardIdentity,
+    /// Gateway address; `None` if it must be requested.
+    url: Option<String>,
+}
+
+/// End of a connection.
+enum ConnectionEnd {
+    Stopped,
+    Failed(FatalGatewayError),
+    Lost(Reconnect),
+}
+
+impl Driver {
+    /// The driver of shard `number` of `shards`, with the address of the gateway.
+    pub(super) fn new(shared: SharedState, number: u32, shards: u32, url: String) -> Self {
+        let SessionSettings { token, base, direct_messages, ready_timeout, .. } = shared.settings.clone();
+        let ready_timeout_ms = u64::try_from(ready_timeout.as_millis()).unwrap_or(u64::MAX);
+        let identity = ShardIdentity { token, direct_messages, shard: number, shards };
+        Self { shard: Shard::new(number, base, ready_timeout_ms), identity, url: Some(url), shared }
+    }
+
+    /// Runs one connection after the other until the driver is stopped.
+    ///
+    /// # Errors
+    /// [`FatalGatewayError`] if a new connection would end in the same way.
+    pub(super) async fn run(mut self) -> Result<(), FatalGatewayError> {
+        let stop = self.shared.stop.clone();
+        let mut pause = Duration::ZERO;
+        loop {
+            let ready = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                ready = self.prepare(pause) => ready,
+            };
+            let (url, permit) = ready?;
+            let lost = match self.serve(&url, permit).await {
+                ConnectionEnd::Stopped => return Ok(()),
+                ConnectionEnd::Failed(failure) => return Err(failure),
+                ConnectionEnd::Lost(lost) => lost,
+            };
+            pause = Duration::from_millis(lost.after_ms);
+            if lost.needs_url {
+                self.url = None;
+            }
+            self.report(lost.why, pause, lost.resume);
+        }
+    }
+
+    fn report(&self, why: String, pause: Duration, resume: bool) {
+        let (shard, pause_ms) = (self.identity.shard, pause.as_millis());
+        if resume && pause.is_zero() {
+            tracing::info!(shard, why, "gateway connection lost; the next one resumes");
+        } else {
+            tracing::warn!(shard, why, pause_ms, resume, "gateway connection lost");
+        }
+        self.shared.intake.put(Event::Disconnected { why });
+    }
+
+    /// Waits for the pause, and gets the address and the permission for the next connection.
+    async fn prepare(&mut self, pause: Duration) -> Result<(String, IdentifyPermit), FatalGatewayError> {
+        tokio::time::sleep(pause).await;
+        while self.url.is_none() {
+            let sessions = u32::from(!self.shard.can_resume());
+            match gateway_info::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
+                GatewayLookup::Available { url, .. } => self.url = Some(url),
+                GatewayLookup::Failed(failure) => return Err(failure),
+                GatewayLookup::RetryLater { why, after } => {
+                    let pause = after.max(Duration::from_millis(self.shard.record_failure()));
+                    self.report(why, pause, self.shard.can_resume());
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+        let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
+        let permit = if self.shard.can_resume() { None } else { Some(self.acquire_permit().await) };
+        Ok((url.unwrap_or_default(), permit))
+    }
+
+    async fn acquire_permit(&self) -> OwnedMutexGuard<IdentifyPace> {
+        let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
+        let wait = pace.until_next(self.shared.clock.now());
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+        pace
+    }
+
+    /// Opens a connection and runs its protocol to the end.
+    async fn serve(&mut self, url: &str, mut permit: IdentifyPermit) -> ConnectionEnd {
+        let stop = self.shared.stop.clone();
+        self.shard.begin_connection(self.shared.clock.now());
+        let opened = tokio::select! {
+            () = stop.cancelled() => return ConnectionEnd::Stopped,
+            () = self.due() => Err("it took too long".to_owned()),
+            opened = Connection::open(url) => opened,
+        };
+        let mut connection = match opened {
+            Ok(connection) => connection,
+            Err(why) => return self.end_connection(Disconnect::NotConnected(why)),
+        };
+        loop {
+            let received = tokio::select! {
+                () = stop.cancelled() => {
+                    connection.close(CLOSE_NORMAL).await;
+                    return ConnectionEnd::Stopped;
+                }
+                () = self.due() => None,
+                received = connection.next() => Some(received),
+            };
+            let now = self.shared.clock.now();
+            let outputs = match received {
+                None => self.shard.tick(now),
+                Some(Received::Text(text)) => self.shard.frame(now, payload::decode(&text), chance()),
+                Some(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
+                Some(Received::End(end)) => return self.end_connection(end),
+            };
+            for output in outputs {
+                match output {
+                    Output::Event { kind, read } => self.shared.intake.accept(&kind, read),
+                    Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
+                    Output::Send(payload) => {
+                        if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
+                            return self.end_connection(end);
+                        }
+                    }
+                    Output::Reconnect(lost) => {
+                        if let Some(code) = lost.close {
+                            connection.close(code).await;
+                        }
+                        return ConnectionEnd::Lost(lost);
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_connection(&mut self, end: Disconnect) -> ConnectionEnd {
+        match self.shard.connection_ended(self.shared.clock.now(), end) {
+            Ok(lost) => ConnectionEnd::Lost(lost),
+            Err(failure) => ConnectionEnd::Failed(failure),
+        }
+    }
+
+    /// Waits for the deadline of the shard.
+    async fn due(&self) {
+        match self.shard.deadline() {
+            Some(at) => self.shared.clock.sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        payload: &OutgoingPayload,
+        permit: &mut IdentifyPermit,
+    ) -> Result<(), Disconnect> {
+        let sent = connection.send(self.identity.encode(payload)).await;
+        if *payload == OutgoingPayload::Identify {
+            // Counted whether or not it was received.
+            self.shared.intake.record_identify();
+            let count = permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
+            count.into_iter().for_each(|count| self.shared.intake.alarm(count));
+        }
+        sent
+    }
+}
+
+/// Returns a random number from 0 up to 1, from the random keys of the standard library's hash maps.
+fn chance() -> f64 {
+    let drawn = RandomState::new().build_hasher().finish();
+    let drawn = u32::try_from(drawn >> 32).unwrap_or_default();
+    f64::from(drawn) / (f64::from(u32::MAX) + 1.0)
+}

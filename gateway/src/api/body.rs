@@ -1,0 +1,75 @@
+//! Request and response bodies of the local API, and its error format. Event lines are rendered by
+//! [`crate::core::event_json`].
+#![deny(clippy::indexing_slicing)]
+
+mod gateway;
+mod requests;
+mod session;
+
+pub(crate) use gateway::{
+    AccountView, AgentView, BackendView, ConfigView, HealthView, StatusView, StoreView, SupervisorView,
+};
+pub(crate) use requests::{
+    AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, SpawnBody, UnbindBody,
+};
+pub(crate) use session::{BoundView, Opening, OptionView, PermissionView, RunView, SessionView, SpawnedView};
+
+use crate::core::failure::Failure;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// Name of the local API's socket in the state directory.
+pub(crate) const SOCKET: &str = "gateway.sock";
+/// Header with the idempotency key of a modifying request.
+pub(crate) const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+/// Name of the last SSE event: marks the end of the stream, as opposed to a lost connection.
+pub(crate) const STREAM_END: &str = "end";
+
+/// Response without data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// Always true; a refusal is an error response.
+    pub(crate) ok: bool,
+}
+
+/// `GET /v1/sessions/{key}/events`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EventsPage {
+    /// Event lines, oldest first.
+    pub(crate) events: Vec<Box<RawValue>>,
+    /// Value of `after` for the next page.
+    pub(crate) next_after: u64,
+    /// True if more events exist already.
+    pub(crate) more: bool,
+}
+
+/// `GET /v1/sessions/{key}/log`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogPage {
+    /// Complete lines of the log.
+    pub(crate) text: String,
+    /// Offset of the first byte of `text` in the log. Greater than the requested offset if the log begins
+    /// later.
+    pub(crate) offset: u64,
+    /// Value of `offset` for the next page.
+    pub(crate) next_offset: u64,
+    /// True if more lines exist already.
+    pub(crate) more: bool,
+}
+
+/// Error, as in API responses and in the `--json` output of the command line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ErrorBody {
+    /// Always `error`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// Error code, message and details.
+    #[serde(flatten)]
+    pub(crate) failure: Failure,
+}
+
+impl From<Failure> for ErrorBody {
+    fn from(failure: Failure) -> Self {
+        Self { kind: "error".to_owned(), failure }
+    }
+}

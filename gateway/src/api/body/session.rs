@@ -1,0 +1,343 @@
+//! Responses about sessions, with their runs, bindings and permission requests.
+
+use crate::api::body::requests::ConfigChoice;
+use crate::core::agent_settings::AgentSettings;
+use crate::core::backend::{AgentRequestKind, AskGuarantee, PermissionOption};
+use crate::core::failure::Failure;
+use crate::core::mcp::McpServerView;
+use crate::core::render::subject;
+use crate::core::request::SpawnResult;
+use crate::core::rows::{
+    BindingRow, BindingStatus, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
+    SessionRow,
+};
+use crate::core::run::RunState;
+use crate::core::session::{Ending, SessionState};
+use crate::core::timeouts::Expiry;
+use crate::store::gauges::SessionActivity;
+use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// Response to `POST /v1/sessions`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpawnedView {
+    /// The session and its first run.
+    #[serde(flatten)]
+    pub(crate) spawned: SpawnResult,
+    /// The state of the agent's start; absent without a wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) opening: Option<Opening>,
+    /// Reason of the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<Failure>,
+}
+
+/// State of an agent's start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Opening {
+    /// The agent has opened its session.
+    Open,
+    /// Still starting.
+    Pending,
+    /// The start or the opening of the agent's session failed.
+    Failed,
+}
+
+/// `GET /v1/sessions` and `GET /v1/sessions/{key}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SessionView {
+    /// Session key.
+    pub(crate) session_key: SessionKey,
+    /// Agent.
+    pub(crate) agent: AgentName,
+    /// Lifecycle state.
+    pub(crate) state: SessionState,
+    /// Manner of closing; absent while the session is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ending: Option<Ending>,
+    /// Owning session; the session itself if a person spawned it.
+    pub(crate) owner_session_key: SessionKey,
+    /// Session that spawned this one, if any.
+    pub(crate) spawned_by: Option<SessionKey>,
+    /// Parent session, if any.
+    pub(crate) parent_session_key: Option<SessionKey>,
+    /// Instance id of the gateway that created the session.
+    pub(crate) gateway_instance_id: String,
+    /// Label, if a person gave one.
+    pub(crate) label: Option<String>,
+    /// Absolute working directory.
+    pub(crate) cwd: String,
+    /// Lifetime of the session.
+    pub(crate) mode: SessionMode,
+    /// Runtime backend.
+    pub(crate) backend: String,
+    /// The agent's own id of the conversation, once known.
+    pub(crate) agent_session_id: Option<String>,
+    /// True if a new agent process can resume the conversation of a lost one.
+    pub(crate) resumable: bool,
+    /// Current agent lease; absent while no agent process is needed.
+    pub(crate) lease_id: Option<String>,
+    /// Permission mode.
+    pub(crate) permission: PermissionMode,
+    /// Outcome of unattended permission requests.
+    pub(crate) non_interactive_permissions: NonInteractive,
+    /// Certainty of the agent's questions: `ensured`, `unknown` or `never`; absent before the first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) asking: Option<AskGuarantee>,
+    /// ACP session mode that a person set.
+    pub(crate) mode_id: Option<String>,
+    /// Model that a person set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<String>,
+    /// Maximum duration of a turn in seconds, if a person set one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_s: Option<u64>,
+    /// ACP config options that a person set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) config: Vec<ConfigChoice>,
+    /// The agent's modes, models and config options as last reported: current and possible values.
+    #[serde(default)]
+    pub(crate) agent_settings: AgentSettings,
+    /// MCP servers given at the spawn, without their secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mcp_servers: Vec<McpServerView>,
+    /// Additional directories given at the spawn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) additional_directories: Vec<String>,
+    /// Number of the last journal row.
+    pub(crate) last_session_seq: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) created_at_ms: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) updated_at_ms: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) last_activity_at_ms: u64,
+    /// Reason of state `error`, or the latest failure.
+    pub(crate) last_error: Option<Failure>,
+    /// `agentInfo` and capabilities as last received.
+    pub(crate) agent_info: Option<Box<RawValue>>,
+    /// Timeout that ends first, and its kind; only in the response about one session, absent without a
+    /// timeout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expiry: Option<Expiry>,
+    /// Running turn.
+    #[serde(default)]
+    pub(crate) active_run: Option<RunId>,
+    /// Number of queued runs.
+    #[serde(default)]
+    pub(crate) queued_runs: u64,
+    /// Conversations bound to the session.
+    #[serde(default)]
+    pub(crate) bindings: Vec<BoundView>,
+    /// Newest runs, oldest first; only in the response about one session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) runs: Option<Vec<RunView>>,
+    /// Pending permission requests; only in the response about one session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) permissions: Option<Vec<PermissionView>>,
+}
+
+impl From<SessionRow> for SessionView {
+    fn from(row: SessionRow) -> Self {
+        Self {
+            session_key: row.session_key,
+            agent: row.agent,
+            state: row.state,
+            ending: row.ending,
+            owner_session_key: row.owner_session_key,
+            spawned_by: row.spawned_by,
+            parent_session_key: row.parent_session_key,
+            gateway_instance_id: row.gateway_instance_id.to_string(),
+            label: row.label,
+            cwd: row.cwd,
+            mode: row.mode,
+            backend: row.backend,
+            agent_session_id: row.agent_session_id,
+            resumable: row.resumable,
+            lease_id: row.lease_id.map(|id| id.to_string()),
+            permission: row.options.permission,
+            non_interactive_permissions: row.options.non_interactive,
+            asking: row.options.asking,
+            mode_id: row.options.mode_id,
+            model: row.options.model,
+            timeout_s: row.options.timeout_s,
+            config: row.options.config.into_iter().map(|(id, value)| ConfigChoice { id, value }).collect(),
+            agent_settings: row.options.agent,
+            mcp_servers: row.options.mcp_servers.iter().map(McpServerView::from).collect(),
+            additional_directories: row.options.additional_directories,
+            last_session_seq: row.last_session_seq,
+            created_at_ms: row.created_at_ms,
+            updated_at_ms: row.updated_at_ms,
+            last_activity_at_ms: row.last_activity_at_ms,
+            last_error: row.last_error,
+            agent_info: row.agent_info.and_then(|json| RawValue::from_string(json).ok()),
+            expiry: None,
+            active_run: None,
+            queued_runs: 0,
+            bindings: Vec::new(),
+            runs: None,
+            permissions: None,
+        }
+    }
+}
+
+impl SessionView {
+    /// Adds the running turn, the queue length and the bindings.
+    pub(crate) fn within(mut self, around: &mut SessionActivity) -> Self {
+        self.active_run = around.running.remove(&self.session_key);
+        self.queued_runs = around.queued.remove(&self.session_key).unwrap_or(0);
+        let bindings = around.bindings.remove(&self.session_key).unwrap_or_default();
+        self.bindings = bindings.into_iter().map(BoundView::from).collect();
+        self
+    }
+}
+
+/// Binding of a session to a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BoundView {
+    /// Binding id, for `sessions unbind --binding`.
+    pub(crate) binding_id: BindingId,
+    /// Channel.
+    pub(crate) channel: String,
+    /// Account of the channel.
+    pub(crate) account_id: String,
+    /// Conversation id.
+    pub(crate) conversation_id: String,
+    /// `pending`, `active`, `parked` or `ending`.
+    pub(crate) status: BindingStatus,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) last_activity_at_ms: u64,
+}
+
+impl From<BindingRow> for BoundView {
+    fn from(row: BindingRow) -> Self {
+        Self {
+            binding_id: row.binding_id,
+            channel: row.conversation.channel,
+            account_id: row.conversation.account_id,
+            conversation_id: row.conversation.conversation_id,
+            status: row.status,
+            last_activity_at_ms: row.last_activity_at_ms,
+        }
+    }
+}
+
+/// Run of a session.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RunView {
+    /// Run id.
+    pub(crate) run_id: RunId,
+    /// Turn or steer.
+    pub(crate) mode: RunMode,
+    /// Lifecycle state.
+    pub(crate) state: RunState,
+    /// Position in the queue, from 1; only while queued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) position: Option<u64>,
+    /// Text of the prompt.
+    pub(crate) text: String,
+    /// Author of the prompt.
+    pub(crate) author: String,
+    /// ACP's stop reason; only for a run that ended with an answer.
+    pub(crate) stop_reason: Option<String>,
+    /// Reason of the failure.
+    pub(crate) error: Option<Failure>,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) created_at_ms: u64,
+    /// Time of leaving the queue, milliseconds since the Unix epoch.
+    pub(crate) started_at_ms: Option<u64>,
+    /// Time of the end, milliseconds since the Unix epoch.
+    pub(crate) ended_at_ms: Option<u64>,
+}
+
+impl From<RunRow> for RunView {
+    fn from(row: RunRow) -> Self {
+        Self {
+            run_id: row.run_id,
+            mode: row.mode,
+            state: row.state,
+            position: None,
+            text: row.text,
+            author: row.author,
+            stop_reason: row.stop_reason,
+            error: row.error,
+            created_at_ms: row.created_at_ms,
+            started_at_ms: row.started_at_ms,
+            ended_at_ms: row.ended_at_ms,
+        }
+    }
+}
+
+/// Pending permission request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PermissionView {
+    /// Id for the answer.
+    pub(crate) permission_id: String,
+    /// Run that waits for the answer.
+    pub(crate) run_id: Option<RunId>,
+    /// Title of the tool call.
+    pub(crate) title: String,
+    /// Subject of the tool call in one line: command, changed files or input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) subject: Option<String>,
+    /// ACP's tool kind, when given.
+    pub(crate) kind: Option<String>,
+    /// Tool call as ACP's JSON, with its content, input and locations.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub(crate) tool_call: serde_json::Value,
+    /// The agent's options, in its order.
+    pub(crate) options: Vec<OptionView>,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) created_at_ms: u64,
+    /// Time at which the configured outcome applies, milliseconds since the Unix epoch; absent waits for
+    /// ever.
+    pub(crate) deadline_at_ms: Option<u64>,
+}
+
+/// Option of a permission request, named as in event lines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OptionView {
+    /// The agent's option id.
+    pub(crate) option_id: String,
+    /// Display name.
+    pub(crate) name: Option<String>,
+    /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or another value of the agent.
+    pub(crate) kind: Option<String>,
+}
+
+impl From<PermissionOption> for OptionView {
+    fn from(option: PermissionOption) -> Self {
+        Self { option_id: option.id, name: Some(option.name), kind: Some(option.kind) }
+    }
+}
+
+impl From<PermissionRow> for PermissionView {
+    fn from(row: PermissionRow) -> Self {
+        let permission_id = row.permission_id();
+        let tool_call = row.tool_call();
+        let (title, kind, options) = match row.request.what {
+            AgentRequestKind::Permission { title, tool_kind, options } => (title, tool_kind, options),
+            // No other request is kept as a permission; an empty list of options cannot be answered.
+            AgentRequestKind::FsRead { .. }
+            | AgentRequestKind::FsWrite { .. }
+            | AgentRequestKind::TerminalCreate { .. }
+            | AgentRequestKind::TerminalOutput { .. }
+            | AgentRequestKind::TerminalWait { .. }
+            | AgentRequestKind::TerminalKill { .. }
+            | AgentRequestKind::TerminalRelease { .. } => (row.request.method, None, Vec::new()),
+        };
+        Self {
+            permission_id,
+            run_id: row.request.run_id,
+            title,
+            subject: subject(&tool_call),
+            kind,
+            tool_call,
+            options: options.into_iter().map(OptionView::from).collect(),
+            created_at_ms: row.created_at_ms,
+            deadline_at_ms: row.deadline_at_ms,
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Client of the local API: HTTP/1.1 over the Unix socket. Survives restarts of the gateway: modifying
+//! requests are retried under the same idempotency key, and event streams resume after the last event
+//! received.
+
+use crate::api::body::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
+use crate::api::sse_parser::{SseEvent, SseParser};
+use crate::core::failure::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+
+/// Maximum size of a response that is not a stream, in bytes.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// First retry delay, in milliseconds; doubled each time.
+const PAUSE_MS: u64 = 50;
+/// Maximum retry delay, in milliseconds.
+const PAUSE_MS_MAX: u64 = 1_000;
+/// Maximum wait for a gateway that answered before and is gone, in milliseconds.
+const RESTART_WAIT_MS: u64 = 60_000;
+/// Maximum wait if the socket file exists and no process listens, in milliseconds: the gateway was killed and
+/// may be restarting.
+const DEAD_SOCKET_MS: u64 = 15_000;
+
+/// Client of the gateway of one state directory.
+#[derive(Debug, Clone)]
+pub(crate) struct GatewayClient {
+    socket: PathBuf,
+    deadline: Option<Instant>,
+}
+
+/// Reason why an attempt failed without a response.
+enum AttemptError {
+    /// The socket does not exist.
+    Absent,
+    /// The connection was refused, or broke before the response was complete.
+    Broken(String),
+}
+
+/// Retry delays with a time limit.
+struct RetryBudget {
+    until: Instant,
+    pause_ms: u64,
+    /// True if the gateway has answered this client before.
+    has_answered: bool,
+}
+
+impl RetryBudget {
+    fn new(has_answered: bool) -> Self {
+        let wait_ms = if has_answered { RESTART_WAIT_MS } else { DEAD_SOCKET_MS };
+        Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, has_answered }
+    }
+
+    /// Waits before the next attempt. Returns false if a retry is pointless or the time is up.
+    async fn wait(&mut self, lost: &AttemptError, deadline: Option<Instant>) -> bool {
+        if matches!(lost, AttemptError::Absent) && !self.has_answered {
+            return false;
+        }
+        let now = Instant::now();
+        let until = deadline.map_or(self.until, |deadline| deadline.min(self.until));
+        if now >= until {
+            return false;
+        }
+        let pause = Duration::from_millis(self.pause_ms).min(until - now);
+        tokio::time::sleep(pause).await;
+        self.pause_ms = (self.pause_ms * 2).min(PAUSE_MS_MAX);
+        true
+    }
+}
+
+impl GatewayClient {
+    /// Creates a client of the gateway that serves `state_dir`; does not connect yet.
+    pub(crate) fn new(state_dir: &Path) -> Self {
+        Self { socket: state_dir.join(SOCKET), deadline: None }
+    }
+
+    /// Sets a deadline, after which calls fail with `TIMEOUT`.
+    pub(crate) fn until(mut self, deadline: Option<Instant>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sends a GET request.
+    ///
+    /// # Errors
+    /// The failure returned by the gateway; `GATEWAY_UNAVAILABLE`; `TIMEOUT`.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.ask(Method::GET, path, Bytes::new(), None).await
+    }
+
+    /// Sends a POST request; retries after a lost response carry the same idempotency key.
+    ///
+    /// # Errors
+    /// As [`GatewayClient::get`].
+    pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        key: &IdempotencyKey,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
+        self.ask(Method::POST, path, Bytes::from(body), Some(key)).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<T, Failure> {
+        let mut retry = RetryBudget::new(false);
+        let asking = async {
+            loop {
+                let request = request(method.clone(), path, body.clone(), key, &[])?;
+                match self.once(request).await {
+                    Ok(bytes) => return read_answer(bytes),
+                    Err(lost) => {
+                        if !retry.wait(&lost, self.deadline).await {
+                            return Err(self.unavailable(&lost));
+                        }
+                    }
+                }
+            }
+        };
+        with_deadline(self.deadline, asking).await
+    }
+
+    /// Makes one attempt. Returns status and body.
+    async fn once(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), AttemptError> {
+        let response = self.send(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| AttemptError::Broken(error.to_string()))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, AttemptError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                AttemptError::Absent
+            } else {
+                AttemptError::Broken(error.to_string())
+            }
+        })?;
+        let broken = |error: hyper::Error| AttemptError::Broken(error.to_string());
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        // The task ends with the connection: when the response's body is read or dropped.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        sender.send_request(request).await.map_err(broken)
+    }
+
+    fn unavailable(&self, lost: &AttemptError) -> Failure {
+        let (socket, then) = (self.socket.display(), "Start one with `acp-gateway up`");
+        let failure = |text| Failure::new(Code::GatewayUnavailable, text).origin("client").retryable();
+        match lost {
+            AttemptError::Absent => failure(format!(
+                "No gateway answers: there is no {socket}. {then}, or say with --state-dir where it keeps its state."
+            )),
+            AttemptError::Broken(why) => {
+                failure(format!("No gateway answers at {socket} ({why}). {then}.")).detail("CONNECTION_LOST")
+            }
+        }
+    }
+
+    /// Returns the events of a session after `selection.after`.
+    pub(crate) fn events(&self, selection: EventSelection) -> EventStream {
+        EventStream {
+            client: self.clone(),
+            cursor: selection.after,
+            selection,
+            body: None,
+            parser: SseParser::default(),
+            retry: RetryBudget::new(false),
+            ended: false,
+        }
+    }
+}
+
+/// Selection of events.
+#[derive(Debug, Clone)]
+pub(crate) struct EventSelection {
+    /// Session of the events.
+    pub(crate) session: SessionKey,
+    /// Lower bound, exclusive, of `session_seq`.
+    pub(crate) after: u64,
+    /// Only events of this run, up to its `done` or `error`.
+    pub(crate) run: Option<RunId>,
+    /// Include events that the agent replayed from old conversations.
+    pub(crate) replay: bool,
+    /// Wait for new events; otherwise end after the existing ones.
+    pub(crate) follow: bool,
+}
+
+/// Event stream that reconnects automatically.
+pub(crate) struct EventStream {
+    client: GatewayClient,
+    selection: EventSelection,
+    cursor: u64,
+    body: Option<Incoming>,
+    parser: SseParser,
+    retry: RetryBudget,
+    ended: bool,
+}
+
+impl EventStream {
+    /// Returns the next event line; `None` when the stream has ended. Safe to cancel.
+    ///
+    /// # Errors
+    /// The failure returned by the gateway; `GATEWAY_UNAVAILABLE` if it does not come back; `TIMEOUT`.
+    pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
+        let deadline = self.client.deadline;
+        if let Some(ready) = self.ready() {
+            return ready;
+        }
+        with_deadline(deadline, self.more()).await
+    }
+
+    /// Returns the next event line that is already received; `None` if there is none.
+    pub(crate) fn ready(&mut self) -> Option<Result<Option<String>, Failure>> {
+        if self.ended {
+            return Some(Ok(None));
+        }
+        loop {
+            match self.parser.next() {
+                Err(error) => return Some(Err(invalid_response(&error.to_string()))),
+                Ok(None) => return None,
+                Ok(Some(event)) => {
+                    if let Some(ready) = self.take(event) {
+                        return Some(Ok(ready));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: SseEvent) -> Option<Option<String>> {
+        if event.name == STREAM_END {
+            self.ended = true;
+            self.body = None;
+            return Some(None);
+        }
+        let seq: u64 = event.id.as_deref().and_then(|id| id.parse().ok())?;
+        // An event repeated after a reconnect is dropped.
+        if seq <= self.cursor {
+            return None;
+        }
+        self.cursor = seq;
+        Some(Some(event.data))
+    }
+
+    async fn more(&mut self) -> Result<Option<String>, Failure> {
+        loop {
+            if let Some(ready) = self.ready() {
+                return ready;
+            }
+            let lost = match self.body.as_mut() {
+                None => match self.connect().await? {
+                    Ok(()) => continue,
+                    Err(lost) => lost,
+                },
+                Some(body) => match body.frame().await {
+                    Some(Ok(frame)) => {
+                        if let Some(bytes) = frame.data_ref() {
+                            self.parser.push(bytes).map_err(|error| invalid_response(&error.to_string()))?;
+                        }
+                        self.retry = RetryBudget::new(true);
+                        continue;
+                    }
+                    Some(Err(error)) => AttemptError::Broken(error.to_string()),
+                    None => AttemptError::Broken("the gateway ended the stream".to_owned()),
+                },
+            };
+            self.body = None;
+            self.parser = SseParser::default();
+            if !self.retry.wait(&lost, self.client.deadline).await {
+                return Err(self.client.unavailable(&lost));
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Result<(), AttemptError>, Failure> {
+        let mut path = format!(
+            "/v1/sessions/{}/events?follow={}&after={}",
+            encode(self.selection.session.as_str()),
+            self.selection.follow,
+            self.cursor
+        );
+        if let Some(run) = self.selection.run {
+            // Writing into a String cannot fail.
+            let _ = write!(path, "&run={run}&until_done=true");
+        }
+        if self.selection.replay {
+            path.push_str("&replay=true");
+        }
+        let accept = [(header::ACCEPT, "text/event-stream")];
+        let request = request(Method::GET, &path, Bytes::new(), None, &accept)?;
+        let response = match self.client.send(request).await {
+            Ok(response) => response,
+            Err(lost) => return Ok(Err(lost)),
+        };
+        if response.status() == StatusCode::OK {
+            self.body = Some(response.into_body());
+            return Ok(Ok(()));
+        }
+        let status = response.status();
+        match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
+            Err(error) => Ok(Err(AttemptError::Broken(error.to_string()))),
+            Ok(body) => Err(read_failure(status, &body.to_bytes())),
+        }
+    }
+}
+
+fn request(
+    method: Method,
+    path: &str,
+    body: Bytes,
+    key: Option<&IdempotencyKey>,
+    headers: &[(header::HeaderName, &str)],
+) -> Result<Request<Full<Bytes>>, Failure> {
+    let mut request = Request::builder().method(method).uri(path).header(header::HOST, "gateway");
+    if !body.is_empty() {
+        request = request.header(header::CONTENT_TYPE, "application/json");
+    }
+    if let Some(key) = key {
+        request = request.header(IDEMPOTENCY_HEADER, key.as_str());
+    }
+    for (name, value) in headers {
+        request = request.header(name, *value);
+    }
+    request.body(Full::new(body)).map_err(|error| invalid_response(&error.to_string()))
+}
+
+fn read_answer<T: DeserializeOwned>((status, body): (StatusCode, Bytes)) -> Result<T, Failure> {
+    if !status.is_success() {
+        return Err(read_failure(status, &body));
+    }
+    serde_json::from_slice(&body).map_err(|error| invalid_response(&error.to_string()))
+}
+
+fn read_failure(status: StatusCode, body: &[u8]) -> Failure {
+    match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => body.failure,
+        Err(_) => invalid_response(&format!("HTTP status {status}")),
+    }
+}
+
+async fn with_deadline<T>(
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match deadline {
+        None => work.await,
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), work)
+            .await
+            .unwrap_or_else(|_| Err(Failure::of(Code::Timeout).origin("client"))),
+    }
+}
+
+/// Builds the failure for an invalid response: the versions of gateway and client do not match.
+fn invalid_response(what: &str) -> Failure {
+    Failure::new(Code::Runtime, format!("the gateway's answer was not understood: {what}")).origin("client")
+}
+
+/// Percent-encodes a text as one segment of a path.
+pub(crate) fn encode(segment: &str) -> String {
+    let mut out = String::with_capacity(segment.len());
+    for byte in segment.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~:@".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing into a String cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}

@@ -1,0 +1,34 @@
+//! Row numbers from which clients continue to read.
+
+use crate::api::extract::ApiError;
+use axum::http::HeaderMap;
+use serde::Deserialize;
+
+/// Name of the header with the last number that a reconnecting client received.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Row number sent by a client. Limited to 63 bits, since the store uses signed 64-bit integers.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(try_from = "u64")]
+pub(super) struct Cursor(pub(super) u64);
+
+impl TryFrom<u64> for Cursor {
+    type Error = &'static str;
+
+    fn try_from(number: u64) -> Result<Self, Self::Error> {
+        i64::try_from(number).map(|_| Self(number)).map_err(|_| "the number must be below 2^63")
+    }
+}
+
+/// Returns the number after which a stream starts: `Last-Event-ID`, else `after`.
+///
+/// # Errors
+/// `USAGE` if the header is no such number.
+pub(super) fn resume(headers: &HeaderMap, after: Option<Cursor>) -> Result<u64, ApiError> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(after.unwrap_or_default().0) };
+    let number = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());
+    match number.map(Cursor::try_from) {
+        Some(Ok(cursor)) => Ok(cursor.0),
+        Some(Err(_)) | None => Err(ApiError::usage("Last-Event-ID must be a number below 2^63")),
+    }
+}

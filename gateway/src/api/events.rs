@@ -1,0 +1,254 @@
+//! Journal rows as pages and as a stream of server-sent events. A stream is a cursor over the journal:
+//! wake-ups are hints, rows are read in bounded batches, and no row is read before the socket can take it.
+
+use crate::api::Api;
+use crate::api::body::{EventsPage, STREAM_END};
+use crate::api::cursor::{self, Cursor};
+use crate::api::extract::{ApiError, Json, SessionKeyPath};
+use crate::core::event::{EventKind, EventRow};
+use crate::core::event_json::write_event;
+use crate::core::failure::Failure;
+use crate::core::session::SessionState;
+use acp_shared::ids::{RunId, SessionKey};
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Maximum number of rows in a batch.
+const BATCH_ROWS: u32 = 512;
+/// Approximate maximum payload of a batch, in bytes.
+const BATCH_BYTES: usize = 256 * 1024;
+/// Maximum number of rows in a page.
+const PAGE_ROWS_MAX: u32 = 1_000;
+/// Approximate maximum payload of a page, in bytes.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Query of `GET /v1/sessions/{key}/events`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EventsQuery {
+    /// Returns only rows after this number.
+    after: Option<Cursor>,
+    /// Maximum number of rows in a page.
+    limit: Option<u32>,
+    /// Returns only rows of this run.
+    run: Option<RunId>,
+    /// Includes history replayed by the agent while loading the conversation.
+    replay: bool,
+    /// Streams only: ends the stream after the run's `done` or `error`.
+    until_done: bool,
+    /// Streams only: `false` ends the stream after the current rows; default `true`.
+    follow: Option<bool>,
+}
+
+/// `GET /v1/sessions/{key}/events`: a page, or a stream if the client accepts `text/event-stream`.
+pub(crate) async fn events(
+    State(api): State<Api>,
+    SessionKeyPath(key): SessionKeyPath,
+    headers: HeaderMap,
+    query: Result<Query<EventsQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
+    api.service.session(&key).await?;
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !accept.contains("text/event-stream") {
+        return Ok(Json(page(&api, &key, &query).await?).into_response());
+    }
+    let cursor = cursor::resume(&headers, query.after)?;
+    let keep_alive = Duration::from_millis(api.limits.keep_alive_ms);
+    let reader = JournalReader {
+        wake: api.service.watch(&key),
+        filter: EventFilter { run: query.run, replay: query.replay },
+        until_done: query.until_done,
+        follow: query.follow.unwrap_or(true),
+        cursor,
+        keep_alive,
+        state: StreamPhase::Reading,
+        api,
+        key,
+    };
+    let batches = stream::unfold(reader, |mut reader| async move {
+        let batch = reader.next().await?;
+        Some((batch, reader))
+    });
+    let mut response = Response::new(Body::from_stream(batches));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct EventFilter {
+    run: Option<RunId>,
+    replay: bool,
+}
+
+impl EventFilter {
+    fn matches(&self, row: &EventRow) -> bool {
+        (self.replay || row.kind != EventKind::Replay) && (self.run.is_none() || row.run_id == self.run)
+    }
+}
+
+async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, ApiError> {
+    let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
+    let after = query.after.unwrap_or_default().0;
+    let filter = EventFilter { run: query.run, replay: query.replay };
+    let mut page = EventsPage { events: Vec::new(), next_after: after, more: true };
+    let mut bytes = 0;
+    let room = |page: &EventsPage| limit.saturating_sub(u32::try_from(page.events.len()).unwrap_or(u32::MAX));
+    while room(&page) > 0 && bytes < PAGE_BYTES {
+        let rows = api.service.events_after(key, page.next_after, room(&page), PAGE_BYTES).await?;
+        if rows.is_empty() {
+            page.more = false;
+            break;
+        }
+        for row in rows {
+            page.next_after = row.session_seq;
+            if filter.matches(&row) {
+                let mut line = String::with_capacity(row.payload.len() + 256);
+                write_event(&row, &mut line);
+                bytes += line.len();
+                let line = RawValue::from_string(line).map_err(|error| {
+                    tracing::error!(%error, session_key = %key, session_seq = row.session_seq, "not a line of JSON");
+                    Failure::of(acp_shared::codes::Code::Runtime).origin("gateway")
+                })?;
+                page.events.push(line);
+            }
+        }
+    }
+    Ok(page)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StreamPhase {
+    /// More rows may follow.
+    Reading,
+    /// The last batch was sent.
+    Ended,
+}
+
+/// Cursor over a session's journal.
+struct JournalReader {
+    api: Api,
+    key: SessionKey,
+    wake: watch::Receiver<u64>,
+    filter: EventFilter,
+    until_done: bool,
+    follow: bool,
+    cursor: u64,
+    keep_alive: Duration,
+    state: StreamPhase,
+}
+
+impl JournalReader {
+    /// Returns the next chunk of the stream; `None` at its end.
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        if self.state == StreamPhase::Ended {
+            return None;
+        }
+        match self.step().await {
+            Ok(batch) => batch.map(Ok),
+            Err(failure) => {
+                // Breaks the connection, so that the client reconnects instead of taking this for the end.
+                tracing::warn!(session_key = %self.key, %failure, "an event stream cannot be read on");
+                self.state = StreamPhase::Ended;
+                Some(Err(io::Error::other(failure)))
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Option<Bytes>, Failure> {
+        let mut last_look = false;
+        loop {
+            self.wake.borrow_and_update();
+            let rows = self.api.service.events_after(&self.key, self.cursor, BATCH_ROWS, BATCH_BYTES).await?;
+            let mut out = String::new();
+            let found = !rows.is_empty();
+            for row in rows {
+                self.take(&row, &mut out);
+                if self.state == StreamPhase::Ended {
+                    break;
+                }
+            }
+            if !out.is_empty() {
+                return Ok(Some(Bytes::from(out)));
+            }
+            if found {
+                continue;
+            }
+            if last_look {
+                self.end(&mut out);
+                return Ok(Some(Bytes::from(out)));
+            }
+            if self.is_exhausted().await? {
+                // Read rows that were committed between the read above and this check.
+                last_look = true;
+                continue;
+            }
+            match self.wait().await {
+                StreamWake::Rows => {}
+                StreamWake::Silence => return Ok(Some(Bytes::from_static(b":\n\n"))),
+                StreamWake::GatewayEnds => return Ok(None),
+            }
+        }
+    }
+
+    fn take(&mut self, row: &EventRow, out: &mut String) {
+        self.cursor = row.session_seq;
+        if self.filter.matches(row) {
+            // Writing into a String cannot fail.
+            let _ = write!(out, "id: {}\ndata: ", row.session_seq);
+            write_event(row, out);
+            out.push_str("\n\n");
+        }
+        let of_run = self.filter.run.is_some() && row.run_id == self.filter.run;
+        let run_ended = of_run && matches!(row.kind, EventKind::Done | EventKind::Error);
+        if (self.until_done && run_ended) || row.kind == EventKind::Closed {
+            self.end(out);
+        }
+    }
+
+    fn end(&mut self, out: &mut String) {
+        let _ = write!(out, "event: {STREAM_END}\ndata: {{}}\n\n");
+        self.state = StreamPhase::Ended;
+    }
+
+    async fn is_exhausted(&self) -> Result<bool, Failure> {
+        if !self.follow {
+            return Ok(true);
+        }
+        if self.until_done
+            && let Some(run) = self.filter.run
+        {
+            let run = self.api.service.run(&self.key, run).await?;
+            if run.is_none_or(|run| run.state.is_ended()) {
+                return Ok(true);
+            }
+        }
+        Ok(self.api.service.session(&self.key).await?.state == SessionState::Closed)
+    }
+
+    async fn wait(&mut self) -> StreamWake {
+        tokio::select! {
+            () = self.api.ending.cancelled() => StreamWake::GatewayEnds,
+            changed = self.wake.changed() => if changed.is_ok() { StreamWake::Rows } else { StreamWake::GatewayEnds },
+            () = tokio::time::sleep(self.keep_alive) => StreamWake::Silence,
+        }
+    }
+}
+
+enum StreamWake {
+    Rows,
+    Silence,
+    GatewayEnds,
+}

@@ -1,0 +1,197 @@
+//! Extractors for requests (bodies, ids, keys) and JSON responses, including errors.
+
+use crate::api::Api;
+use crate::api::body::{ErrorBody, IDEMPOTENCY_HEADER};
+use crate::api::socket::Peer;
+use crate::core::failure::Failure;
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_shared::redact::hide_value;
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Error response to a request.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    failure: Failure,
+    status: StatusCode,
+}
+
+impl ApiError {
+    /// Creates an error with this code and message.
+    pub(crate) fn of(code: Code, message: impl Into<String>) -> Self {
+        Self::from(Failure::new(code, message).origin("gateway"))
+    }
+
+    /// Creates an error for an invalid request.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::of(Code::Usage, message)
+    }
+
+    /// Replaces the HTTP status that follows from the code.
+    pub(crate) fn status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        Self { status: status_of(failure.code), failure }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        json(self.status, &ErrorBody::from(self.failure))
+    }
+}
+
+/// HTTP status of an error code.
+fn status_of(code: Code) -> StatusCode {
+    match code {
+        Code::Usage | Code::ConfigInvalid => StatusCode::BAD_REQUEST,
+        Code::NoSession => StatusCode::NOT_FOUND,
+        Code::AgentNotAllowed
+        | Code::CwdNotAllowed
+        | Code::PermissionDenied
+        | Code::PermissionPromptUnavailable
+        | Code::NotOwner
+        | Code::Disabled
+        | Code::DispatchDisabled => StatusCode::FORBIDDEN,
+        Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
+        Code::SessionClosed
+        | Code::IdempotencyConflict
+        | Code::StaleBinding
+        | Code::NotBound
+        | Code::ResumeUnavailable
+        | Code::Uncertain
+        | Code::AuthRequired => StatusCode::CONFLICT,
+        Code::StoreUnavailable
+        | Code::BackendUnavailable
+        | Code::BackendMissing
+        | Code::ChannelUnavailable
+        | Code::GatewayUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        Code::ProtocolError | Code::TurnFailed | Code::SessionInitFailed => StatusCode::BAD_GATEWAY,
+        Code::Runtime => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
+    let (status, body) = match serde_json::to_vec(value) {
+        Ok(body) => (status, body),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            (StatusCode::INTERNAL_SERVER_ERROR, Vec::new())
+        }
+    };
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// JSON response with status 200.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        json(StatusCode::OK, &self.0)
+    }
+}
+
+/// JSON request body, limited in size and time. An empty body counts as `{}`.
+#[derive(Debug)]
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Api> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, api: &Api) -> Result<Self, ApiError> {
+        let is_json = request.headers().get(header::CONTENT_TYPE).is_none_or(|kind| {
+            let kind = kind.to_str().unwrap_or_default();
+            kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+        });
+        if !is_json {
+            let refused = ApiError::usage("the body must be application/json");
+            return Err(refused.status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        }
+        let max = api.limits.body_bytes_max;
+        let reading = to_bytes(request.into_body(), max);
+        let bytes = match tokio::time::timeout(api.body_deadline(), reading).await {
+            Err(_) => {
+                let refused = ApiError::of(Code::Timeout, "the body did not arrive in time");
+                return Err(refused.status(StatusCode::REQUEST_TIMEOUT));
+            }
+            Ok(Err(error)) => return Err(body_error(&error, max)),
+            Ok(Ok(bytes)) => bytes,
+        };
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        let body = serde_json::from_slice(text).map(Self);
+        body.map_err(|error| ApiError::usage(format!("the body: {}", hide_value(&error.to_string()))))
+    }
+}
+
+fn body_error(error: &axum::Error, max: usize) -> ApiError {
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if inner.is::<http_body_util::LengthLimitError>() {
+            let refused = ApiError::of(Code::LimitReached, format!("the body is larger than {max} bytes"));
+            return refused.status(StatusCode::PAYLOAD_TOO_LARGE);
+        }
+        source = inner.source();
+    }
+    ApiError::usage("the body ended early")
+}
+
+/// Session key from the path.
+#[derive(Debug)]
+pub(crate) struct SessionKeyPath(pub(crate) SessionKey);
+
+impl FromRequestParts<Api> for SessionKeyPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        let params = Path::<std::collections::HashMap<String, String>>::from_request_parts(parts, api).await;
+        let params = params.map_err(|error| ApiError::usage(error.body_text()))?;
+        let text = params.get("key").map(String::as_str).unwrap_or_default();
+        SessionKey::parse(text).map(Self).map_err(|error| ApiError::of(Code::NoSession, error.to_string()))
+    }
+}
+
+/// Idempotency key of a modifying request; generated if the client sent none.
+#[derive(Debug)]
+pub(crate) struct IdempotencyKeyHeader(pub(crate) IdempotencyKey);
+
+impl FromRequestParts<Api> for IdempotencyKeyHeader {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
+        let mut values = parts.headers.get_all(IDEMPOTENCY_HEADER).iter();
+        let Some(value) = values.next() else { return Ok(Self(IdempotencyKey::mint())) };
+        if values.next().is_some() {
+            return Err(ApiError::usage("more than one Idempotency-Key"));
+        }
+        let text = value.to_str().unwrap_or("\u{fffd}");
+        IdempotencyKey::parse(text).map(Self).map_err(|error| ApiError::usage(error.to_string()))
+    }
+}
+
+/// Default author of a request: the user name of the peer, or an empty string.
+#[derive(Debug)]
+pub(crate) struct DefaultAuthor(pub(crate) String);
+
+impl FromRequestParts<Api> for DefaultAuthor {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
+        Ok(Self(parts.extensions.get::<Peer>().map_or_else(String::new, Peer::name)))
+    }
+}

@@ -1,0 +1,119 @@
+//! The local API: REST and server-sent events under `/v1`, on a Unix socket in the state directory.
+#![deny(clippy::indexing_slicing)]
+
+pub(crate) mod body;
+pub(crate) mod client;
+pub(crate) mod connection_slots;
+pub(crate) mod console;
+mod cursor;
+pub(crate) mod events;
+pub(crate) mod extract;
+pub(crate) mod peer_ancestry;
+pub(crate) mod session_log;
+pub(crate) mod sessions;
+pub(crate) mod socket;
+pub(crate) mod sse_parser;
+#[cfg(test)]
+mod tests;
+mod write_timeout;
+
+use crate::api::extract::ApiError;
+use crate::core::session::Ending;
+use crate::session::service::Service;
+use acp_shared::codes::Code;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Limits and timeouts of the API.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ApiLimits {
+    /// Maximum size of a request body, in bytes.
+    pub(crate) body_bytes_max: usize,
+    /// Time limit for receiving a request's body, in milliseconds.
+    pub(crate) body_ms: u64,
+    /// Time limit for receiving a request's head, including the idle time before it, in milliseconds.
+    pub(crate) head_ms: u64,
+    /// Interval of keep-alive comments on a silent event stream, in milliseconds.
+    pub(crate) keep_alive_ms: u64,
+    /// Time limit for a client that reads nothing of a response, in milliseconds.
+    pub(crate) stall_ms: u64,
+    /// Maximum number of concurrent connections; three quarters of them may be event streams.
+    pub(crate) connections_max: usize,
+}
+
+impl Default for ApiLimits {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 5 * 1024 * 1024,
+            body_ms: 10_000,
+            head_ms: 10_000,
+            keep_alive_ms: 15_000,
+            stall_ms: 60_000,
+            connections_max: 128,
+        }
+    }
+}
+
+/// State shared by all handlers.
+#[derive(Clone)]
+pub(crate) struct Api {
+    /// Gateway operations.
+    pub(crate) service: Arc<dyn Service>,
+    /// Limits and timeouts.
+    pub(crate) limits: ApiLimits,
+    /// Cancelled when the gateway stops; ends all event streams.
+    pub(crate) ending: CancellationToken,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Time limit for receiving a request's body.
+    fn body_deadline(&self) -> Duration {
+        Duration::from_millis(self.limits.body_ms)
+    }
+}
+
+/// Router of the API. Routers with a state of their own can be merged.
+pub(crate) fn router(api: Api) -> Router {
+    Router::new()
+        .route("/v1/health", get(sessions::health))
+        .route("/v1/status", get(sessions::status))
+        .route("/v1/agents", get(sessions::agents))
+        .route("/v1/sessions", get(sessions::list).post(sessions::spawn))
+        .route("/v1/sessions/{key}", get(sessions::show))
+        .route("/v1/sessions/{key}/prompt", post(sessions::prompt))
+        .route("/v1/sessions/{key}/cancel", post(sessions::cancel))
+        .route("/v1/sessions/{key}/close", sessions::ending(Ending::Closed))
+        .route("/v1/sessions/{key}/archive", sessions::ending(Ending::Archived))
+        .route("/v1/sessions/{key}/delete", sessions::ending(Ending::Deleted))
+        .route("/v1/sessions/{key}/reset", sessions::ending(Ending::Reset))
+        .route("/v1/sessions/{key}/unbind", post(sessions::unbind))
+        .route("/v1/sessions/{key}/new", post(sessions::new))
+        .route("/v1/sessions/{key}/options", post(sessions::options))
+        .route("/v1/sessions/{key}/permissions", get(sessions::permissions))
+        .route("/v1/sessions/{key}/permissions/{id}", post(sessions::answer))
+        .route("/v1/sessions/{key}/events", get(events::events))
+        .route("/v1/sessions/{key}/log", get(session_log::log))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(DefaultBodyLimit::disable())
+        .with_state(api)
+}
+
+async fn no_such_path(State(_): State<Api>) -> ApiError {
+    ApiError::usage("there is no such path").status(StatusCode::NOT_FOUND)
+}
+
+async fn no_such_method(State(_): State<Api>) -> ApiError {
+    ApiError::of(Code::Usage, "this path does not have that method").status(StatusCode::METHOD_NOT_ALLOWED)
+}

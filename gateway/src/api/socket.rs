@@ -1,0 +1,296 @@
+//! Socket of the local API: peer check, connection limit and timeouts.
+
+use crate::api::ApiLimits;
+use crate::api::connection_slots::{ConnectionSlot, ConnectionSlots};
+use crate::api::extract::ApiError;
+use crate::api::peer_ancestry;
+use crate::api::write_timeout::WriteTimeout;
+use crate::core::failure::Failure;
+use acp_shared::codes::Code;
+use acp_shared::log_limit::RefusalLog;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Length of the kernel's queue of connections that are not accepted yet.
+const BACKLOG: i32 = 128;
+/// Maximum size of a request's head, in bytes.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Pause after an error of `accept` (such as running out of file descriptors), in milliseconds.
+const ACCEPT_PAUSE_MS: u64 = 100;
+/// Maximum number of refused connections answered at the same time. Others are closed without a response.
+const REFUSED_MAX: usize = 64;
+/// Time limit for a refused connection to send its request and read the response, in milliseconds.
+const REFUSED_MS: u64 = 2_000;
+/// Time limit for open requests when the gateway stops, in milliseconds.
+const DRAIN_MS: u64 = 2_000;
+
+/// Peer of a connection, as reported by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// Effective user id.
+    pub(crate) uid: u32,
+    /// Process id at the time of the connection, for logs.
+    pub(crate) pid: Option<i32>,
+}
+
+impl Peer {
+    /// Returns the user's name, or the number if it has none.
+    pub(crate) fn name(&self) -> String {
+        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(self.uid));
+        user.ok().flatten().map_or_else(|| format!("uid {}", self.uid), |user| user.name)
+    }
+}
+
+/// Listening socket. Its file is removed when the gateway stops in order, while it holds the lock of the
+/// state directory.
+#[derive(Debug)]
+pub(crate) struct ApiListener {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl ApiListener {
+    /// Listens at `path`, with mode 0600 from the start. The caller holds the lock of the directory; a socket
+    /// left by an earlier process is replaced atomically, so that clients always find one.
+    ///
+    /// # Errors
+    /// The path is too long for a socket, a file that is no socket exists there, or the socket cannot be
+    /// created.
+    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::FileTypeExt;
+        if std::fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file in the way"));
+        }
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(".new");
+        let fresh = PathBuf::from(fresh);
+        match std::fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let address = SocketAddrUnix::new(&fresh).map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("the path of a socket may have 107 bytes, {} is longer", fresh.display()),
+            )
+        })?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // On Linux, the mode of the socket becomes the mode of the file that `bind` creates.
+        rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
+        rustix::net::bind(&socket, &address)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        std::fs::rename(&fresh, path)?;
+        let listener = UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// Serves until `ending` is cancelled; then lets open requests finish for a short time, and removes the
+    /// socket's file.
+    pub(crate) async fn serve(self, router: Router, limits: ApiLimits, ending: CancellationToken) {
+        let slots = ConnectionSlots::new(limits.connections_max);
+        let refused = Arc::new(Semaphore::new(REFUSED_MAX));
+        let log = RefusalLog::default();
+        let tasks = TaskTracker::new();
+        let own = peer_ancestry::own_ancestry(&peer_ancestry::ProcFs);
+        loop {
+            let accepted = tokio::select! {
+                () = ending.cancelled() => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
+                    continue;
+                }
+            };
+            let Some(peer) = admit(&stream, &log) else { continue };
+            if is_agent_peer(&stream, peer, &own) {
+                if log.may_log(peer.uid, "an agent") {
+                    tracing::warn!(uid = peer.uid, pid = peer.pid, reason = "an agent", "connection refused");
+                }
+                if let Ok(slot) = Arc::clone(&refused).try_acquire_owned() {
+                    let answering = refuse(stream, limits.body_bytes_max);
+                    tasks.spawn(async move {
+                        answering.await;
+                        drop(slot);
+                    });
+                }
+                continue;
+            }
+            let (slot, displaced) = slots.take();
+            if displaced && log.may_log(peer.uid, "too many connections") {
+                tracing::warn!(limits.connections_max, "too many connections; the least active one is ended");
+            }
+            tasks.spawn(connection(stream, peer, router.clone(), limits, (slot, ending.clone())));
+        }
+        log.flush();
+        tasks.close();
+        if tokio::time::timeout(Duration::from_millis(DRAIN_MS), tasks.wait()).await.is_err() {
+            tracing::warn!("some requests were still open when the gateway ended");
+        }
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(%error, "cannot remove the socket");
+        }
+    }
+}
+
+/// Admits the gateway's own user and root; other users get no response.
+fn admit(stream: &UnixStream, log: &RefusalLog) -> Option<Peer> {
+    let peer = match stream.peer_cred() {
+        Ok(cred) => Peer { uid: cred.uid(), pid: cred.pid() },
+        Err(error) => {
+            tracing::warn!(%error, "the kernel does not say who connects");
+            return None;
+        }
+    };
+    if peer.uid == rustix::process::geteuid().as_raw() || peer.uid == 0 {
+        return Some(peer);
+    }
+    const REASON: &str = "another user";
+    if log.may_log(peer.uid, REASON) {
+        tracing::warn!(uid = peer.uid, pid = peer.pid, reason = REASON, "connection refused");
+    }
+    None
+}
+
+/// True if the peer descends from an agent (H9). Checked when it connects; a later transfer of the connection
+/// to another process is not detected.
+fn is_agent_peer(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
+    let Some(pid) = peer.pid else { return false };
+    let process = peer_ancestry::pidfd(stream);
+    peer_ancestry::is_agent_process(&peer_ancestry::ProcFs, own, pid)
+        || process.as_ref().is_some_and(peer_ancestry::has_ended)
+}
+
+/// Response to every request of an agent's process.
+fn agent_refusal() -> Response {
+    let text = "The gateway does not take orders from the agents in its care. Ask from a shell of your own.";
+    ApiError::of(Code::PermissionDenied, text).into_response()
+}
+
+/// Reads one request to its end, refuses it, and closes. Closing with unread input would reset the connection
+/// before the client has read the response.
+pub(super) async fn refuse(stream: UnixStream, body_bytes_max: usize) {
+    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| async move {
+        let mut body = Limited::new(request.into_body(), body_bytes_max);
+        while let Some(Ok(_)) = body.frame().await {}
+        Ok::<_, Infallible>(agent_refusal())
+    });
+    let within = Duration::from_millis(REFUSED_MS);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(within)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(false)
+        .half_close(true);
+    let serving = http.serve_connection(TokioIo::new(stream), service);
+    // The time limit also ends clients that do not read the response.
+    drop(tokio::time::timeout(within, serving).await);
+}
+
+/// Duplicates the socket of a connection, to notice when the peer closes it.
+fn watch(stream: &UnixStream) -> io::Result<UnixStream> {
+    UnixStream::from_std(stream.as_fd().try_clone_to_owned()?.into())
+}
+
+/// Waits until the peer has closed both directions. A peer that has only finished writing still reads.
+async fn closed(socket: &UnixStream) {
+    while let Ok(ready) = socket.ready(Interest::WRITABLE).await {
+        if ready.is_write_closed() {
+            return;
+        }
+        // Clears the readiness, so that the loop waits for the next change.
+        let _ = socket.try_io(Interest::WRITABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+    }
+}
+
+/// True for a stream of events.
+fn is_stream(answer: &Response) -> bool {
+    let kind = answer.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
+}
+
+fn too_many_streams() -> Response {
+    let failure = Failure::new(
+        Code::LimitReached,
+        "too many event streams are open; end some, or raise \
+                                                    limits.connections_max",
+    );
+    ApiError::from(failure.origin("gateway").retryable()).into_response()
+}
+
+async fn connection(
+    stream: UnixStream,
+    peer: Peer,
+    router: Router,
+    limits: ApiLimits,
+    (slot, ending): (Arc<ConnectionSlot>, CancellationToken),
+) {
+    let at = Arc::clone(&slot);
+    let socket = match watch(&stream) {
+        Ok(socket) => socket,
+        Err(error) => {
+            tracing::warn!(%error, "cannot watch a connection");
+            return;
+        }
+    };
+    let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        let request: Request = request.map(axum::body::Body::new);
+        let (inner, at) = (TowerToHyperService::new(router.clone()), Arc::clone(&at));
+        at.begin_request();
+        async move {
+            let answer = hyper::service::Service::call(&inner, request).await?;
+            if !is_stream(&answer) {
+                at.end_request();
+            } else if !at.stream() {
+                at.end_request();
+                return Ok(too_many_streams());
+            }
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_millis(limits.head_ms))
+        .max_buf_size(HEAD_BYTES_MAX)
+        .half_close(true);
+    let stream = WriteTimeout::new(stream, Duration::from_millis(limits.stall_ms));
+    let serving = http.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(serving);
+    let served = tokio::select! {
+        served = serving.as_mut() => served,
+        () = slot.end().cancelled() => return,
+        () = closed(&socket) => return,
+        () = ending.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection broke");
+    }
+}

@@ -1,0 +1,515 @@
+//! The API over a real socket, with a fake service and misbehaving clients.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod connections;
+mod console;
+mod streams;
+
+use super::{Api, ApiLimits, router, socket::ApiListener};
+use crate::api::body::{
+    AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
+};
+use crate::api::client::{EventSelection, GatewayClient};
+use crate::core::config::load::{Inputs, load};
+use crate::core::event::{EventKind, EventRow};
+use crate::core::failure::Failure;
+use crate::core::options::Setting;
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
+use crate::core::request::CloseRequest;
+use crate::core::request::{
+    CancelResult, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus, SpawnRequest,
+    SpawnResult,
+};
+use crate::core::rows::{
+    BindingRow, ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
+    SessionOptions, SessionRow,
+};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use crate::core::timeouts::Expiry;
+use crate::session::service::{Service, ServiceFuture};
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::protocol::{LogFrom, LogPiece};
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Fake service with one session and a journal written by tests.
+struct Fake {
+    key: SessionKey,
+    run: RunId,
+    asked: Mutex<Vec<String>>,
+    rows: Mutex<Vec<EventRow>>,
+    state: Mutex<(SessionState, RunState)>,
+    wake: watch::Sender<u64>,
+}
+
+fn ready<'a, T: Send + 'a>(result: Result<T, Failure>) -> ServiceFuture<'a, T> {
+    Box::pin(std::future::ready(result))
+}
+
+impl Fake {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            key: SessionKey::parse("agent:demo:acp:a/b").unwrap(),
+            run: RunId::mint(),
+            asked: Mutex::new(Vec::new()),
+            rows: Mutex::new(Vec::new()),
+            state: Mutex::new((SessionState::Running, RunState::Running)),
+            wake: watch::channel(0).0,
+        })
+    }
+
+    fn note(&self, what: &str, key: &IdempotencyKey) {
+        self.asked.lock().unwrap().push(format!("{what} {key}"));
+    }
+
+    fn append(&self, kind: EventKind, payload: &str) {
+        let mut rows = self.rows.lock().unwrap();
+        let session_seq = rows.len() as u64 + 1;
+        rows.push(EventRow {
+            session_key: self.key.clone(),
+            session_seq,
+            run_id: Some(self.run),
+            seq: Some(session_seq),
+            kind,
+            payload: payload.to_owned(),
+            created_at_ms: 1,
+        });
+        drop(rows);
+        self.wake.send_replace(session_seq);
+    }
+
+    fn say(&self, text: &str) {
+        let payload = json!({"content": {"type": "text", "text": text}});
+        self.append(EventKind::AgentMessage, &payload.to_string());
+    }
+
+    fn row(&self) -> SessionRow {
+        SessionRow {
+            session_key: self.key.clone(),
+            backend: "direct".to_owned(),
+            agent: AgentName::parse("demo").unwrap(),
+            mode: SessionMode::Persistent,
+            cwd: "/".to_owned(),
+            label: None,
+            state: self.state.lock().unwrap().0,
+            ending: None,
+            last_error: None,
+            owner_session_key: self.key.clone(),
+            asked_by: String::new(),
+            spawned_by: None,
+            parent_session_key: None,
+            gateway_instance_id: GatewayInstanceId::mint(),
+            agent_session_id: None,
+            resumable: true,
+            agent_info: Some("{\"n\":1e3}".to_owned()),
+            lease_id: None,
+            options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
+            last_session_seq: self.rows.lock().unwrap().len() as u64,
+            created_at_ms: 1,
+            updated_at_ms: 2,
+            last_activity_at_ms: 3,
+        }
+    }
+
+    fn run_row(&self) -> RunRow {
+        RunRow {
+            run_id: self.run,
+            session_key: self.key.clone(),
+            mode: RunMode::Prompt,
+            state: self.state.lock().unwrap().1,
+            text: "hi".to_owned(),
+            files: None,
+            author: String::new(),
+            interactive: false,
+            requester_message_id: None,
+            idempotency_key: IdempotencyKey::mint(),
+            last_seq: 0,
+            stop_reason: None,
+            usage: None,
+            error: None,
+            created_at_ms: 1,
+            started_at_ms: None,
+            ended_at_ms: None,
+        }
+    }
+
+    fn now(&self) -> SessionStatus {
+        SessionStatus {
+            session_key: self.key.clone(),
+            state: SessionState::Idle,
+            discarded: None,
+            setting: None,
+        }
+    }
+}
+
+impl Service for Fake {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
+        self.note(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
+        ready(Ok(SpawnResult { session_key: self.key.clone(), run_id: None }))
+    }
+    fn prompt<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, PromptAccepted> {
+        if *session != self.key {
+            return ready(Err(Failure::of(Code::NoSession)));
+        }
+        self.note(&format!("prompt {}", request.text), &key);
+        ready(Ok(PromptAccepted { run_id: self.run, after_seq: 0, queued_behind: 0, steered: false }))
+    }
+    fn cancel<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        run: Option<RunId>,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, CancelResult> {
+        self.note("cancel", &key);
+        ready(Ok(CancelResult { run_id: run, state: None }))
+    }
+    fn queued<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: RunId,
+        _: QueueEdit,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, QueueEditResult> {
+        self.note("queued", &key);
+        ready(Ok(QueueEditResult::Done))
+    }
+    fn close<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        request: CloseRequest,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        let CloseRequest { reason, ending, discard } = request;
+        self.note(&format!("{} {reason} {discard}", ending.as_str()), &key);
+        ready(Ok(self.now()))
+    }
+    fn new_conversation<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        self.note("new", &key);
+        ready(Ok(self.now()))
+    }
+    fn set<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        setting: Setting,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        self.note(&format!("{setting:?}"), &key);
+        ready(Ok(self.now()))
+    }
+    fn answer_permission<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        id: &'a str,
+        option: &'a str,
+        by: &'a str,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()> {
+        self.note(&format!("answer {id} {option} {by}"), &key);
+        ready(Ok(()))
+    }
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
+        ready(Ok(None))
+    }
+    fn unbind<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        binding: Option<BindingId>,
+        reason: String,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, Vec<BindingRow>> {
+        self.note(&format!("unbind {} {reason}", binding.is_some()), &key);
+        ready(Ok(Vec::new()))
+    }
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
+        ready(if *session == self.key { Ok(self.row()) } else { Err(Failure::of(Code::NoSession)) })
+    }
+    fn sessions(&self, _: bool, _: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
+        ready(Ok(vec![self.row()]))
+    }
+    fn session_activity(&self) -> ServiceFuture<'_, crate::store::gauges::SessionActivity> {
+        let running = [(self.key.clone(), self.run)].into();
+        ready(Ok(crate::store::gauges::SessionActivity { running, ..Default::default() }))
+    }
+    fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
+        ready(Ok((run == self.run).then(|| self.run_row())))
+    }
+    fn runs<'a>(&'a self, _: &'a SessionKey, _: u32) -> ServiceFuture<'a, Vec<RunRow>> {
+        ready(Ok(vec![self.run_row()]))
+    }
+    fn pending_permissions<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
+        ready(Ok(Vec::new()))
+    }
+    fn events_after<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
+        let rows = self.rows.lock().unwrap();
+        let mut bytes = 0;
+        let mut found = Vec::new();
+        for row in rows.iter().skip(usize::try_from(after).unwrap()).take(limit as usize) {
+            if bytes >= bytes_max {
+                break;
+            }
+            bytes += row.payload.len();
+            found.push(row.clone());
+        }
+        ready(Ok(found))
+    }
+    fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
+        // Pieces of at most two lines, of a log whose first line was dropped.
+        let log = b"two\nthree\nfour\nfive\n";
+        let (base, end) = (4, 4 + log.len() as u64);
+        let offset = match from {
+            LogFrom::Offset(offset) => offset.clamp(base, end),
+            LogFrom::End(_) => base,
+        };
+        let rest = &log[usize::try_from(offset - base).unwrap()..];
+        let lines = rest.split_inclusive(|byte| *byte == b'\n').take(2);
+        ready(Ok(LogPiece { offset, bytes: lines.flatten().copied().collect(), end }))
+    }
+    fn watch(&self, _: &SessionKey) -> watch::Receiver<u64> {
+        self.wake.subscribe()
+    }
+    fn may_focus(&self, _: &ConversationRef) -> Result<BindingTimeouts, Failure> {
+        Ok(BindingTimeouts::default())
+    }
+
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+        let loaded = load(Inputs::default()).unwrap();
+        effective_policy(&loaded, &PolicyScope::of(Some(at)))
+    }
+
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
+        ready(Err(Failure::of(Code::BackendUnavailable)))
+    }
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
+        ready(Ok(Vec::new()))
+    }
+}
+
+struct Server {
+    ending: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Server {
+    fn start(dir: &Path, fake: &Arc<Fake>, limits: ApiLimits) -> Self {
+        let ending = CancellationToken::new();
+        let api = Api { service: Arc::clone(fake) as Arc<dyn Service>, limits, ending: ending.clone() };
+        let bound = ApiListener::bind(&dir.join(SOCKET)).unwrap();
+        let serving = tokio::spawn(bound.serve(router(api), limits, ending.clone()));
+        Self { ending, serving }
+    }
+
+    async fn end(self) {
+        self.ending.cancel();
+        tokio::time::timeout(DEADLINE, self.serving).await.unwrap().unwrap();
+    }
+}
+
+/// Short limits, so that slow clients are detected quickly.
+const LIMITS: ApiLimits = ApiLimits {
+    body_bytes_max: 4_096,
+    body_ms: 300,
+    head_ms: 300,
+    keep_alive_ms: 50,
+    stall_ms: 60_000,
+    connections_max: 32,
+};
+
+async fn raw(dir: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    // A server that closes with unread input resets the connection: data received before that counts.
+    let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+#[tokio::test]
+async fn odd_requests_get_typed_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let key = "/v1/sessions/agent:demo:acp:a%2Fb";
+    let json = "content-type: application/json\r\n";
+    let long = format!("{{\"text\":\"{}\"}}", "x".repeat(5_000));
+    let prompt = format!("{key}/prompt");
+    let close = "connection: close\r\nhost: x\r\n\r\n";
+    for (request, status, code) in [
+        (post(&prompt, json, "{\"text\":\"a\"}"), "200", ""),
+        (post(&prompt, "", "{\"text\":\"a\"}"), "200", ""),
+        (post(&prompt, json, "{broken"), "400", "USAGE"),
+        (post(&prompt, json, "[]"), "400", "USAGE"),
+        (post(&prompt, json, "{\"text\":\"\"}"), "400", "USAGE"),
+        (post(&prompt, json, "{\"text\":\"a\",\"txet\":1}"), "400", "USAGE"),
+        (post(&prompt, json, &long), "413", "ACP_LIMIT_REACHED"),
+        (post(&prompt, "content-type: text/plain\r\n", "{\"text\":\"a\"}"), "415", "USAGE"),
+        (post(&prompt, "idempotency-key: a b\r\n", "{\"text\":\"a\"}"), "400", "USAGE"),
+        (post(&prompt, "idempotency-key: a\r\nidempotency-key: b\r\n", "{\"text\":\"a\"}"), "400", "USAGE"),
+        (post("/v1/sessions/none/prompt", json, "{\"text\":\"a\"}"), "404", "NO_SESSION"),
+        (post("/v1/sessions/bad%20key/prompt", json, "{\"text\":\"a\"}"), "404", "NO_SESSION"),
+        (post(&format!("{key}/options"), json, "{}"), "400", "USAGE"),
+        (post("/v1/nothing", json, "{}"), "404", "USAGE"),
+        (post("/v1/health", json, "{}"), "405", "USAGE"),
+        (format!("GET /v1/status HTTP/1.1\r\n{close}").into_bytes(), "503", "ACP_BACKEND_UNAVAILABLE"),
+        (format!("GET {key}/events?after=x HTTP/1.1\r\n{close}").into_bytes(), "400", "USAGE"),
+        (format!("GET {key}/events?after={} HTTP/1.1\r\n{close}", i64::MAX).into_bytes(), "200", ""),
+        (
+            format!("GET {key}/events?after=9223372036854775808 HTTP/1.1\r\n{close}").into_bytes(),
+            "400",
+            "USAGE",
+        ),
+        (
+            format!("GET {key}/events HTTP/1.1\r\naccept: text/event-stream\r\nlast-event-id: 9223372036854775808\r\n{close}")
+                .into_bytes(),
+            "400",
+            "USAGE",
+        ),
+        (format!("GET {key}/events?aftr=1 HTTP/1.1\r\n{close}").into_bytes(), "400", "USAGE"),
+        (
+            format!("GET {key}/events HTTP/1.1\r\naccept: text/event-stream\r\nlast-event-id: x\r\n{close}")
+                .into_bytes(),
+            "400",
+            "USAGE",
+        ),
+        (b"not http at all\r\n\r\n".to_vec(), "400", ""),
+    ] {
+        let answer = raw(dir.path(), &request).await;
+        let asked = String::from_utf8_lossy(&request).chars().take(120).collect::<String>();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{asked:?}: {answer}");
+        if !code.is_empty() {
+            let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+            assert_eq!((&body["type"], &body["code"]), (&json!("error"), &json!(code)), "{asked:?}");
+        }
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn the_socket_is_private_and_goes_with_the_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join(SOCKET);
+    // A socket left by an earlier gateway is replaced; a file that is no socket is kept.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let server = Server::start(dir.path(), &Fake::new(), LIMITS);
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    server.end().await;
+    assert!(!socket.exists());
+    std::fs::write(&socket, "precious").unwrap();
+    assert_eq!(ApiListener::bind(&socket).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+    let long = dir.path().join("x".repeat(120));
+    assert_eq!(ApiListener::bind(&long).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn verbs_reach_the_service_with_their_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let client = GatewayClient::new(dir.path());
+    let key = IdempotencyKey::parse("k").unwrap();
+    let path = |rest: &str| format!("/v1/sessions/agent:demo:acp:a%2Fb{rest}");
+    let _: SpawnResult = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();
+    let body = PromptBody {
+        text: "hi".into(),
+        mode: None,
+        author: None,
+        interactive: false,
+        new_conversation: false,
+    };
+    let accepted: PromptAccepted = client.post(&path("/prompt"), &body, &key).await.unwrap();
+    assert_eq!(accepted.run_id, fake.run);
+    let _: CancelResult = client.post(&path("/cancel"), &json!({}), &key).await.unwrap();
+    let _: SessionStatus = client.post(&path("/close"), &json!({"reason": "done"}), &key).await.unwrap();
+    let discard = json!({"reason": "done", "discard": true});
+    for verb in ["/reset", "/archive", "/delete"] {
+        let _: SessionStatus = client.post(&path(verb), &discard, &key).await.unwrap();
+    }
+    for body in [json!({"reason": "done"}), json!({"reason": "done", "binding_id": BindingId::mint()})] {
+        let _: Vec<Value> = client.post(&path("/unbind"), &body, &key).await.unwrap();
+    }
+    let _: SessionStatus = client.post(&path("/new"), &json!({}), &key).await.unwrap();
+    for option in [
+        json!({"mode": "ask"}),
+        json!({"model": "big"}),
+        json!({"cwd": "/w"}),
+        json!({"permission": "deny-all"}),
+        json!({"non_interactive_permissions": "fail"}),
+        json!({"timeout_s": 60}),
+        json!({"config": {"id": "effort", "value": "low"}}),
+        json!({"defaults": true}),
+    ] {
+        let _: SessionStatus = client.post(&path("/options"), &option, &key).await.unwrap();
+    }
+    for none_or_two in [json!({}), json!({"mode": "ask", "model": "big"}), json!({"defaults": false})] {
+        let refused =
+            client.post::<_, SessionStatus>(&path("/options"), &none_or_two, &key).await.unwrap_err();
+        assert_eq!(refused.code, Code::Usage, "{none_or_two}");
+    }
+    let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
+    let _: Done = client.post(&path("/permissions/l:5"), &answer, &key).await.unwrap();
+    assert_eq!(
+        *fake.asked.lock().unwrap(),
+        [
+            "spawn Some(\"/w\") false k",
+            "prompt hi k",
+            "cancel k",
+            "closed done false k",
+            "reset done true k",
+            "archived done true k",
+            "deleted done true k",
+            "unbind false done k",
+            "unbind true done k",
+            "new k",
+            "Mode(\"ask\") k",
+            "Model(\"big\") k",
+            "Cwd(\"/w\") k",
+            "Permission(DenyAll) k",
+            "NonInteractive(Fail) k",
+            "TimeoutS(60) k",
+            "Config { id: \"effort\", value: \"low\" } k",
+            "Defaults k",
+            "answer l:5 yes me k",
+        ]
+    );
+    let view: SessionView = client.get(&path("")).await.unwrap();
+    assert_eq!(view.agent_info.unwrap().get(), "{\"n\":1e3}");
+    assert_eq!(view.runs.unwrap().len(), 1);
+    let gone = client.get::<SessionView>("/v1/sessions/none").await.unwrap_err();
+    assert_eq!(gone.code, Code::NoSession);
+    server.end().await;
+    let absent = client.get::<Value>("/v1/health").await.unwrap_err();
+    assert_eq!(absent.code, Code::GatewayUnavailable);
+}

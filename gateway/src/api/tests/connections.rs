@@ -1,0 +1,207 @@
+//! Connections of the local interface: slow, idle, half-closed and refused ones.
+
+use super::*;
+
+#[tokio::test]
+async fn slow_and_vanishing_clients_cost_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    // An unfinished head and an unfinished body: the server ends both connections.
+    assert_eq!(raw(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await, "");
+    let started = b"POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
+    assert!(raw(dir.path(), started).await.starts_with("HTTP/1.1 408 "));
+    // More disconnecting clients than there are places.
+    for _ in 0..20 {
+        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
+        stream.write_all(started).await.unwrap();
+    }
+    let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
+    eventually(|| async { client.get::<Value>("/v1/health").await.is_ok() }).await;
+    assert!(fake.asked.lock().unwrap().is_empty());
+    server.end().await;
+}
+
+async fn eventually<F: Future<Output = bool>>(mut check: impl FnMut() -> F) {
+    let end = Instant::now() + DEADLINE;
+    while !check().await {
+        assert!(Instant::now() < end, "not within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn idle_connections_make_room_for_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, ApiLimits { head_ms: 60_000, ..LIMITS });
+    let mut held = Vec::new();
+    for _ in 0..LIMITS.connections_max {
+        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
+        stream.write_all(b"GET /v1/health HTTP/1.1\r\nhost:").await.unwrap();
+        held.push(stream);
+    }
+    for _ in 0..2 * LIMITS.connections_max {
+        let answer =
+            raw(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    // The oldest connection was closed.
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(DEADLINE, held[0].read_to_end(&mut rest)).await.unwrap();
+    server.end().await;
+}
+
+/// With the maximum of streams open and unread, the rest of the API responds.
+#[tokio::test]
+async fn streams_leave_places_for_other_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, LIMITS);
+    let key = "/v1/sessions/agent:demo:acp:a%2Fb";
+    let ask = format!("GET {key}/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
+    let (mut held, mut refused) = (Vec::new(), 0);
+    for _ in 0..LIMITS.connections_max {
+        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
+        stream.write_all(ask.as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        tokio::time::timeout(DEADLINE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        match &head {
+            b"HTTP/1.1 200" => held.push(stream),
+            b"HTTP/1.1 429" => refused += 1,
+            other => panic!("{}", String::from_utf8_lossy(other)),
+        }
+    }
+    assert_eq!((held.len(), refused), (24, 8));
+    let client = GatewayClient::new(dir.path());
+    let key_of = IdempotencyKey::parse("k").unwrap();
+    for _ in 0..LIMITS.connections_max {
+        assert!(client.get::<Value>("/v1/health").await.is_ok());
+        let _: CancelResult = client.post(&format!("{key}/cancel"), &json!({}), &key_of).await.unwrap();
+        let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
+        let _: Done = client.post(&format!("{key}/permissions/l:5"), &answer, &key_of).await.unwrap();
+    }
+    drop(held);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_half_closed_client_is_answered_and_a_closed_one_leaves_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    // Without keep-alive comments, only the closed connection shows that the client is gone.
+    let limits = ApiLimits { keep_alive_ms: 3_600_000, connections_max: 4, ..LIMITS };
+    let server = Server::start(dir.path(), &fake, limits);
+    let request = b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n";
+    for _ in 0..20 {
+        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = String::new();
+        tokio::time::timeout(DEADLINE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    let stream_of = b"GET /v1/sessions/agent:demo:acp:a%2Fb/events?after=0 HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n";
+    fake.say("one");
+    for _ in 0..limits.connections_max {
+        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
+        stream.write_all(stream_of).await.unwrap();
+        let mut first = [0; 16];
+        stream.read_exact(&mut first).await.unwrap();
+    }
+    let client = GatewayClient::new(dir.path());
+    eventually(|| async { client.get::<Value>("/v1/health").await.is_ok() }).await;
+    server.end().await;
+}
+
+#[tokio::test]
+async fn the_log_of_a_session_is_read_from_its_end_or_from_an_offset() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &Fake::new(), LIMITS);
+    let client = GatewayClient::new(dir.path());
+    for (query, want) in [
+        ("", ("two\nthree\nfour\nfive\n", 4, 24, false)),
+        ("?lines=3", ("three\nfour\nfive\n", 8, 24, false)),
+        ("?lines=0", ("", 24, 24, false)),
+        ("?offset=0", ("two\nthree\n", 4, 14, true)),
+        ("?offset=14", ("four\nfive\n", 14, 24, false)),
+        ("?offset=24", ("", 24, 24, false)),
+    ] {
+        let path = format!("/v1/sessions/agent:demo:acp:a%2Fb/log{query}");
+        let page: LogPage = client.get(&path).await.unwrap();
+        assert_eq!((page.text.as_str(), page.offset, page.next_offset, page.more), want, "{query}");
+    }
+    for (path, code) in [
+        ("/v1/sessions/agent:demo:acp:a%2Fb/log?lines=1&offset=1", Code::Usage),
+        ("/v1/sessions/agent:demo:acp:a%2Fb/log?offset=-1", Code::Usage),
+        ("/v1/sessions/none/log", Code::NoSession),
+    ] {
+        assert_eq!(client.get::<LogPage>(path).await.unwrap_err().code, code, "{path}");
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn refusals_are_logged_a_few_times_and_then_counted() {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            std::io::Write::write(&mut *self.0.lock().unwrap(), bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let sink = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || sink.clone()).finish();
+    // The runtime of a test has one thread.
+    let logging = tracing::subscriber::set_default(subscriber);
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &Fake::new(), ApiLimits { head_ms: 60_000, ..LIMITS });
+    // Each connection beyond the limit closes another one, which is logged.
+    let beyond = 100;
+    let mut held = Vec::new();
+    for _ in 0..LIMITS.connections_max + beyond {
+        held.push(UnixStream::connect(dir.path().join(SOCKET)).await.unwrap());
+    }
+    let ended = async |stream: &mut UnixStream| {
+        let mut rest = Vec::new();
+        let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await.unwrap();
+    };
+    for stream in held.iter_mut().take(beyond) {
+        ended(stream).await;
+    }
+    server.end().await;
+    drop(logging);
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let written = text.lines().filter(|line| line.contains("too many connections; ")).count();
+    assert_eq!(written as u64, acp_shared::log_limit::LINES_MAX, "{text}");
+    assert!(text.contains(&format!("left_out={}", beyond - written)), "{text}");
+}
+
+#[tokio::test]
+async fn a_refused_request_is_read_before_it_is_answered() {
+    let long = format!("{{\"text\":\"{}\"}}", "x".repeat(500_000));
+    for request in
+        [post("/v1/sessions/none/prompt", "", &long), b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec()]
+    {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let refusing = tokio::spawn(crate::api::socket::refuse(server, 1 << 20));
+        let (head, rest) = request.split_at(20);
+        client.write_all(head).await.unwrap();
+        let mut early = [0; 1];
+        let early = tokio::time::timeout(Duration::from_millis(200), client.read(&mut early)).await;
+        assert!(early.is_err(), "an answer to half a request: {early:?}");
+        client.write_all(rest).await.unwrap();
+        let mut answer = String::new();
+        tokio::time::timeout(DEADLINE, client.read_to_string(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("PERMISSION_DENIED"), "{answer}");
+        refusing.await.unwrap();
+    }
+    // A silent peer is disconnected soon.
+    let (client, server) = UnixStream::pair().unwrap();
+    tokio::time::timeout(DEADLINE, crate::api::socket::refuse(server, 1 << 20)).await.unwrap();
+    drop(client);
+}

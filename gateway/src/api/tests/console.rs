@@ -1,0 +1,398 @@
+//! Console conversations over a real socket, with the real store, inbox and viewers.
+
+use super::*;
+use crate::api::console::router as console_router;
+use crate::api::console::{
+    ConsoleApi, ConsoleMessageBody, ConsoleMessageResponse, ConversationView, MessagesPage,
+};
+use crate::channel::console::Console;
+use crate::channel::{ChannelAdapter, Channels, EditOutcome, Outgoing, SendOutcome};
+use crate::conversation::inbound::InboundService;
+use crate::core::render::PartKind;
+use crate::store::Store;
+use crate::store::console::{NewConsoleMessage, insert};
+use crate::store::inbox::Outcome;
+use crate::tests::{binding_row, conversation, open, session_row, spawn};
+use tempfile::TempDir;
+
+/// Server with a console whose conversation `bound` belongs to the fake service's session.
+struct ConsoleFixture {
+    dir: TempDir,
+    store: Store,
+    fake: Arc<Fake>,
+    server: Server,
+}
+
+impl ConsoleFixture {
+    async fn new() -> Self {
+        let (dir, store) = open();
+        let fake = Fake::new();
+        let binding = binding_row(&fake.key, &conversation("bound"));
+        spawn(&store, session_row(&fake.key), Some(binding)).await;
+        let server = Self::serve(dir.path(), &fake, &store);
+        Self { dir, store, fake, server }
+    }
+
+    fn serve(dir: &Path, fake: &Arc<Fake>, store: &Store) -> Server {
+        let ending = CancellationToken::new();
+        let service = Arc::clone(fake) as Arc<dyn Service>;
+        let api = Api { service: Arc::clone(&service), limits: LIMITS, ending: ending.clone() };
+        let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
+        let console = ConsoleApi {
+            inlet: InboundService::new(
+                store.clone(),
+                channels,
+                service,
+                crate::ops::metrics::Metrics::default(),
+            ),
+            store: store.clone(),
+        };
+        let routes = router(api.clone()).merge(console_router(api, console));
+        let bound = ApiListener::bind(&dir.join(SOCKET)).unwrap();
+        let serving = tokio::spawn(bound.serve(routes, LIMITS, ending.clone()));
+        Server { ending, serving }
+    }
+
+    fn client(&self) -> GatewayClient {
+        GatewayClient::new(self.dir.path())
+    }
+
+    /// Sends a message, each time with a new idempotency key.
+    async fn say(&self, to: &str, text: &str, id: &str) -> Result<ConsoleMessageResponse, Failure> {
+        let body =
+            ConsoleMessageBody { text: text.to_owned(), message_id: Some(id.to_owned()), author: None };
+        self.client().post(&messages_of(to), &body, &IdempotencyKey::mint()).await
+    }
+
+    async fn page(&self, of: &str, query: &str) -> MessagesPage {
+        self.client().get(&format!("{}{query}", messages_of(of))).await.unwrap()
+    }
+
+    async fn shown(&self, of: &str) -> Vec<(String, String)> {
+        self.page(of, "").await.messages.into_iter().map(|message| (message.kind, message.text)).collect()
+    }
+
+    /// Adds a message to a conversation, as delivery does.
+    async fn put(&self, into: &str, text: &str) {
+        let row = NewConsoleMessage {
+            conversation_id: into.to_owned(),
+            author: String::new(),
+            text: text.to_owned(),
+            nonce: format!("{into} {text}"),
+            kind: "notice",
+            session_key: None,
+            run_id: None,
+        };
+        self.store.write("put", move |tx| insert(tx, &row)).await.unwrap();
+    }
+
+    async fn end(self) {
+        self.server.end().await;
+        self.store.close().await;
+    }
+}
+
+fn messages_of(conversation: &str) -> String {
+    format!("/v1/console/conversations/{conversation}/messages")
+}
+
+/// Viewer that reads an event stream event by event.
+struct View {
+    stream: UnixStream,
+    seen: String,
+}
+
+impl View {
+    async fn open(dir: &Path, of: &str, query: &str, headers: &str) -> Self {
+        let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
+        let path = format!("{}{query}", messages_of(of));
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        Self { stream, seen: String::new() }
+    }
+
+    /// Reads more data; false at the end of the stream.
+    async fn more(&mut self) -> bool {
+        let mut piece = [0; 4_096];
+        let read = tokio::time::timeout(DEADLINE, self.stream.read(&mut piece)).await.unwrap().unwrap();
+        self.seen.push_str(&String::from_utf8_lossy(&piece[..read]));
+        read > 0
+    }
+
+    /// Returns the texts of all complete events, each with its id.
+    fn events(&self) -> Vec<(u64, String)> {
+        let whole = self.seen.rfind("\n\n").map_or("", |end| &self.seen[..end]);
+        let mut id = 0;
+        let mut found = Vec::new();
+        for line in whole.lines() {
+            if let Some(number) = line.strip_prefix("id: ") {
+                id = number.parse().unwrap();
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                let message: Value = serde_json::from_str(data).unwrap();
+                assert_eq!(message["revision"], id, "the cursor is the message's own revision");
+                found.push((id, message["text"].as_str().unwrap().to_owned()));
+            }
+        }
+        found
+    }
+
+    async fn until(&mut self, count: usize) -> Vec<(u64, String)> {
+        while self.events().len() < count {
+            assert!(self.more().await, "ended early: {}", self.seen);
+        }
+        self.events()
+    }
+}
+
+fn texts(events: &[(u64, String)]) -> Vec<&str> {
+    events.iter().map(|(_, text)| text.as_str()).collect()
+}
+
+#[tokio::test]
+async fn what_is_said_under_one_message_id_is_said_once() {
+    let house = ConsoleFixture::new().await;
+    let said = house.say("bound", "hello", "m1").await.unwrap();
+    assert_eq!(said.message_id, "m1");
+    let Outcome::Prompted { session_key, run_id, .. } = &said.outcome else { panic!("{said:?}") };
+    assert_eq!((session_key, run_id), (&house.fake.key, &house.fake.run));
+    assert_eq!(house.say("bound", "hello", "m1").await.unwrap(), said);
+    let other = house.say("bound", "something else", "m1").await.unwrap_err();
+    assert_eq!(other.code, Code::IdempotencyConflict);
+    assert_eq!(house.fake.asked.lock().unwrap().len(), 1, "{:?}", house.fake.asked);
+    assert_eq!(house.shown("bound").await, [("person".to_owned(), "hello".to_owned())]);
+    // Without a message id, the idempotency key is used.
+    let key = IdempotencyKey::parse("k1").unwrap();
+    let body = json!({"text": "again", "author": "ann"});
+    let first: ConsoleMessageResponse =
+        house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
+    let second: ConsoleMessageResponse =
+        house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
+    assert_eq!((first.message_id.as_str(), &first), ("k1", &second));
+    assert_eq!(house.fake.asked.lock().unwrap().len(), 2);
+    // The same id in another conversation is another message.
+    house.say("elsewhere", "hello", "m1").await.unwrap();
+    let messages = house.page("bound", "").await.messages;
+    let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().map(|user| user.name);
+    assert_eq!(messages.len(), 2);
+    assert!(me.is_none_or(|me| me == messages[0].author), "the kernel says who speaks: {messages:?}");
+    assert_eq!(messages[1].author, "ann");
+    house.end().await;
+}
+
+#[tokio::test]
+async fn many_at_once_under_one_message_id_are_one() {
+    let house = ConsoleFixture::new().await;
+    let said = futures_util::future::join_all((0..4).map(|_| house.say("bound", "hello", "m"))).await;
+    // All accepted requests got the same response.
+    let answers: Vec<ConsoleMessageResponse> = said.into_iter().filter_map(Result::ok).collect();
+    assert!(!answers.is_empty() && answers.iter().all(|said| *said == answers[0]), "{answers:?}");
+    assert_eq!(house.fake.asked.lock().unwrap().len(), 1);
+    assert_eq!(house.shown("bound").await.len(), 1);
+    house.end().await;
+}
+
+#[tokio::test]
+async fn a_conversation_says_where_its_messages_go() {
+    let house = ConsoleFixture::new().await;
+    let view = async |name: &str| {
+        let path = format!("/v1/console/conversations/{name}");
+        house.client().get::<ConversationView>(&path).await.unwrap()
+    };
+    let bound = view("bound").await;
+    assert_eq!(bound.session_key.as_ref(), Some(&house.fake.key), "{bound:?}");
+    let unbound = view("never%20seen").await;
+    assert_eq!(unbound.session_key, None);
+    assert!(!unbound.reason.is_empty() && unbound.reason != bound.reason, "{unbound:?} {bound:?}");
+    // A message to it is refused visibly and reaches no session.
+    let said = house.say("nowhere", "hello", "m1").await.unwrap();
+    let Outcome::Refused { failure, reason } = &said.outcome else { panic!("{said:?}") };
+    assert_eq!((failure.code, reason), (Code::NotBound, &unbound.reason));
+    let shown = house.shown("nowhere").await;
+    assert_eq!(shown[0], ("person".to_owned(), "hello".to_owned()));
+    assert_eq!((shown[1].0.as_str(), shown.len()), ("error", 2), "{shown:?}");
+    assert_eq!(house.say("nowhere", "hello", "m1").await.unwrap(), said);
+    assert_eq!(house.shown("nowhere").await, shown, "nothing is said twice");
+    // Commands work in an unbound conversation.
+    let help = house.say("nowhere", "/acp help", "m2").await.unwrap();
+    assert!(help.outcome.text().contains("/acp spawn"), "{help:?}");
+    assert_eq!(*house.fake.asked.lock().unwrap(), [] as [String; 0]);
+    house.end().await;
+}
+
+#[tokio::test]
+async fn pages_go_on_by_their_cursor() {
+    let house = ConsoleFixture::new().await;
+    for n in 0..7 {
+        house.put("c", &n.to_string()).await;
+        house.put("other", &n.to_string()).await;
+    }
+    for (limit, size) in [("limit=3", 3), ("limit=0", 1), ("limit=1000000", 7), ("limit=7", 7)] {
+        let (mut after, mut seen) = (0, Vec::new());
+        loop {
+            let page = house.page("c", &format!("?{limit}&after={after}")).await;
+            assert!(page.messages.len() <= size, "{limit}");
+            assert!(page.messages.iter().all(|message| message.conversation_id == "c"));
+            if page.messages.is_empty() {
+                assert_eq!(page.next_after, after, "an empty page does not move the cursor");
+                break;
+            }
+            after = page.next_after;
+            seen.extend(page.messages.into_iter().map(|message| message.text));
+        }
+        assert_eq!(seen, ["0", "1", "2", "3", "4", "5", "6"], "{limit}");
+    }
+    assert_eq!(house.page("none", "").await, MessagesPage { messages: Vec::new(), next_after: 0 });
+    house.end().await;
+}
+
+#[tokio::test]
+async fn a_viewer_goes_on_where_it_was() {
+    let house = ConsoleFixture::new().await;
+    house.put("c", "one").await;
+    house.put("c", "two").await;
+    let mut view = View::open(house.dir.path(), "c", "", "").await;
+    assert_eq!(texts(&view.until(2).await), ["one", "two"]);
+    house.put("other", "not for us").await;
+    house.put("c", "three").await;
+    let seen = view.until(3).await;
+    assert_eq!(texts(&seen), ["one", "two", "three"]);
+    assert!(
+        view.seen.starts_with("HTTP/1.1 200 ") && view.seen.contains("text/event-stream"),
+        "{}",
+        view.seen
+    );
+    // The viewer disconnects, misses a message, and returns with the last number received.
+    let last = seen[1].0;
+    drop(view);
+    house.put("c", "four").await;
+    let mut view = View::open(house.dir.path(), "c", "", &format!("last-event-id: {last}\r\n")).await;
+    assert_eq!(texts(&view.until(2).await), ["three", "four"]);
+    // The header takes precedence, since a reconnecting client repeats its original query.
+    let header = format!("last-event-id: {}\r\n", seen[2].0);
+    let mut both = View::open(house.dir.path(), "c", "?after=0", &header).await;
+    assert_eq!(texts(&both.until(1).await), ["four"]);
+    let mut after = View::open(house.dir.path(), "c", &format!("?after={}", seen[0].0), "").await;
+    assert_eq!(texts(&after.until(3).await), ["two", "three", "four"]);
+    // Keep-alive comments fill the silence, and new messages still follow.
+    while view.seen.matches(":\n\n").count() < 2 {
+        assert!(view.more().await);
+    }
+    house.put("c", "five").await;
+    assert_eq!(texts(&view.until(3).await), ["three", "four", "five"]);
+    // All viewers end when the gateway stops, before the time limit for open requests.
+    let ConsoleFixture { server, store, .. } = house;
+    let start = Instant::now();
+    server.end().await;
+    assert!(start.elapsed() < Duration::from_millis(1_500), "{:?}", start.elapsed());
+    for mut view in [view, both, after] {
+        while view.more().await {}
+        assert!(view.seen.ends_with("0\r\n\r\n"), "ended in order: {}", view.seen);
+    }
+    store.close().await;
+}
+
+/// An edited card is sent to open viewers again under its number; new viewers get the last text.
+#[tokio::test]
+async fn a_viewer_sees_a_card_being_replaced() {
+    let house = ConsoleFixture::new().await;
+    let console = Console::new(house.store.clone());
+    let at = conversation("c");
+    assert!(console.can_edit());
+    let card = |text: &str| Outgoing {
+        kind: PartKind::Card,
+        text: text.to_owned(),
+        nonce: "card".to_owned(),
+        session_key: None,
+        run_id: None,
+        actions: Vec::new(),
+        not_before_ms: None,
+        others: Vec::new(),
+        tag: None,
+        persona: None,
+        files: Vec::new(),
+    };
+    let SendOutcome::Sent { message_id } = console.send(&at, &card("Working")).await else { panic!() };
+    house.put("c", "a question").await;
+    let mut view = View::open(house.dir.path(), "c", "", "").await;
+    assert_eq!(texts(&view.until(2).await), ["Working", "a question"]);
+    let edited = console.edit(&at, &message_id, &card("Working: 1 tool call")).await;
+    assert_eq!(edited, EditOutcome::Edited);
+    assert_eq!(texts(&view.until(3).await), ["Working", "a question", "Working: 1 tool call"]);
+    let page = house.page("c", "").await.messages;
+    let seen: Vec<(String, String)> = page.iter().map(|it| (it.id.to_string(), it.text.clone())).collect();
+    assert_eq!(seen[1], (message_id.clone(), "Working: 1 tool call".to_owned()));
+    assert_eq!((page[1].kind.as_str(), seen.len()), ("card", 2), "one message, not two");
+    assert!(page[0].id > page[1].id && page[0].revision < page[1].revision, "{page:?}");
+    // Missing, malformed, or an id of another conversation.
+    for (at, id) in [(&at, "999"), (&at, "x"), (&conversation("other"), message_id.as_str())] {
+        assert!(matches!(console.edit(at, id, &card("y")).await, EditOutcome::Gone { .. }), "{id}");
+    }
+    house.end().await;
+}
+
+#[tokio::test]
+async fn a_long_conversation_is_streamed_whole_and_in_order() {
+    let house = ConsoleFixture::new().await;
+    let filler = "x".repeat(2_000);
+    for n in 0..1_200 {
+        house.put("c", &format!("{n} {filler}")).await;
+    }
+    let mut view = View::open(house.dir.path(), "c", "", "").await;
+    let seen = view.until(1_200).await;
+    assert!(seen.iter().enumerate().all(|(n, (_, text))| text.starts_with(&format!("{n} "))));
+    assert!(seen.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    house.end().await;
+}
+
+#[tokio::test]
+async fn odd_requests_get_typed_errors_and_leave_nothing() {
+    let house = ConsoleFixture::new().await;
+    let dir = house.dir.path();
+    let to = messages_of("bound");
+    let say = |body: &str| post(&to, "content-type: application/json\r\n", body);
+    let get = |path: &str, headers: &str| {
+        format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n").into_bytes()
+    };
+    let long_id = format!("{{\"text\":\"a\",\"message_id\":\"{}\"}}", "m".repeat(201));
+    let long_name = messages_of(&"c".repeat(201));
+    for (request, status, code) in [
+        (say("{broken"), "400", "USAGE"),
+        (say("{}"), "400", "USAGE"),
+        (say("{\"text\":1}"), "400", "USAGE"),
+        (say("{\"text\":\"\"}"), "400", "USAGE"),
+        (say("{\"text\":\" \\n\"}"), "400", "USAGE"),
+        (say("{\"text\":\"a\",\"txet\":1}"), "400", "USAGE"),
+        (say("{\"text\":\"a\",\"message_id\":\"\"}"), "400", "USAGE"),
+        (say(&long_id), "400", "USAGE"),
+        (say(&format!("{{\"text\":\"{}\"}}", "x".repeat(5_000))), "413", "ACP_LIMIT_REACHED"),
+        (post(&to, "content-type: text/plain\r\n", "{\"text\":\"a\"}"), "415", "USAGE"),
+        (post(&to, "idempotency-key: a b\r\n", "{\"text\":\"a\"}"), "400", "USAGE"),
+        (post(&long_name, "", "{\"text\":\"a\"}"), "400", "USAGE"),
+        (post(&messages_of("a%0Ab"), "", "{\"text\":\"a\"}"), "400", "USAGE"),
+        (post(&messages_of("a%FFb"), "", "{\"text\":\"a\"}"), "400", "USAGE"),
+        (get(&long_name, ""), "400", "USAGE"),
+        (get(&format!("/v1/console/conversations/{}", "c".repeat(201)), ""), "400", "USAGE"),
+        (get(&format!("{to}?after=x"), ""), "400", "USAGE"),
+        (get(&format!("{to}?after=-1"), ""), "400", "USAGE"),
+        (get(&format!("{to}?after={}", 1_u64 << 63), ""), "400", "USAGE"),
+        (get(&format!("{to}?aftr=1"), ""), "400", "USAGE"),
+        (get(&to, "accept: text/event-stream\r\nlast-event-id: x\r\n"), "400", "USAGE"),
+        (get(&to, "accept: text/event-stream\r\nlast-event-id: \u{e9}\r\n"), "400", "USAGE"),
+        (
+            get(&to, &format!("accept: text/event-stream\r\nlast-event-id: {}\r\n", 1_u64 << 63)),
+            "400",
+            "USAGE",
+        ),
+        (post("/v1/console/conversations/bound", "", "{}"), "405", "USAGE"),
+        (get("/v1/console", ""), "404", "USAGE"),
+    ] {
+        let answer = raw(dir, &request).await;
+        let asked = String::from_utf8_lossy(&request).chars().take(160).collect::<String>();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{asked:?}: {answer}");
+        let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        assert_eq!((&body["type"], &body["code"]), (&json!("error"), &json!(code)), "{asked:?}: {answer}");
+    }
+    assert_eq!(house.shown("bound").await, []);
+    assert_eq!(*house.fake.asked.lock().unwrap(), [] as [String; 0]);
+    house.end().await;
+}

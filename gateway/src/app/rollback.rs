@@ -1,0 +1,159 @@
+//! Refusal of service by a gateway whose database was rolled back, until the operator decides. The API
+//! answers each request with the reason; channels are not connected, and messages missed there are backfilled
+//! later.
+
+use crate::api::extract::ApiError;
+use crate::api::socket::ApiListener;
+use crate::api::{Api, sessions};
+use crate::core::failure::Failure;
+use crate::core::time_format::format_utc;
+use crate::store::Store;
+use crate::store::rollback::{self, RollbackRecord};
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use acp_shared::codes::Code;
+use acp_shared::protocol::Rollback;
+use axum::Router;
+use axum::routing::get;
+use std::path::Path;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Maximum wait of a start for the supervisor's first response; then the gateway serves without it.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
+/// Detail code of the failure.
+pub(crate) const ROLLED_BACK: &str = "ROLLED_BACK";
+
+/// Waits until the supervisor refuses this gateway as rolled back, and returns the refusal.
+pub(crate) async fn wait_for_refusal(supervisor: &SupervisorClient) -> Rollback {
+    let mut status = supervisor.status();
+    loop {
+        if let SupervisorStatus::RolledBack(rollback) = &*status.borrow_and_update() {
+            return (**rollback).clone();
+        }
+        if status.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Returns the error for users if the start of a gateway is refused because its database was rolled back.
+/// While the supervisor does not answer, an earlier refusal of this database still applies.
+pub(crate) async fn startup_refusal(store: &Store, supervisor: &SupervisorClient) -> Option<Failure> {
+    if let Some(rollback) = first_refusal(supervisor).await {
+        return Some(note(store, &rollback).await);
+    }
+    if matches!(*supervisor.status().borrow(), SupervisorStatus::Up { .. }) {
+        return None;
+    }
+    let dir = store.dir().to_owned();
+    let known = tokio::task::spawn_blocking(move || rollback::read(&dir)).await.ok().flatten()?;
+    let reason = "the supervisor refused this database before, and does not answer now";
+    (known.epoch == store.identity().epoch).then(|| failure(refusal_message(&known, reason)))
+}
+
+/// Waits for the supervisor's first answer, bounded, and returns it if it is a refusal as rolled back.
+async fn first_refusal(supervisor: &SupervisorClient) -> Option<Rollback> {
+    let mut status = supervisor.status();
+    let answered =
+        status.wait_for(|status| !matches!(status, SupervisorStatus::Connecting | SupervisorStatus::Busy(_)));
+    match tokio::time::timeout(FIRST_ANSWER, answered).await {
+        Ok(Ok(status)) => match &*status {
+            SupervisorStatus::RolledBack(rollback) => Some((**rollback).clone()),
+            _ => None,
+        },
+        Ok(Err(_)) | Err(_) => None,
+    }
+}
+
+/// Writes the refusal to the state directory and the log, and returns it as an error for people.
+pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
+    let epoch = store.identity().epoch;
+    let event_id = store.marks().await.map_or(0, |marks| marks.event_id);
+    let note = RollbackRecord {
+        epoch,
+        event_id,
+        known_epoch: rollback.epoch,
+        known_event_id: rollback.event_id,
+        agents: rollback.agents,
+        kept_until_ms: rollback.kept_until_ms,
+    };
+    let dir = store.dir().to_owned();
+    let (kept, text) =
+        (note.clone(), refusal_message(&note, &format!("the supervisor says: {}", rollback.refusal.message)));
+    let written = tokio::task::spawn_blocking(move || rollback::write(&dir, &kept)).await;
+    if !matches!(written, Ok(Ok(()))) {
+        tracing::warn!(?written, "refusal not noted in the state directory");
+    }
+    tracing::error!(
+        epoch,
+        event_id,
+        known_epoch = note.known_epoch,
+        known_event_id = note.known_event_id,
+        agents = note.agents,
+        kept_until = %format_utc(note.kept_until_ms),
+        "gateway refuses to serve: database went back in time"
+    );
+    failure(text)
+}
+
+fn failure(text: String) -> Failure {
+    Failure::new(Code::StoreUnavailable, text).detail(ROLLED_BACK).origin("gateway")
+}
+
+fn refusal_message(note: &RollbackRecord, reason: &str) -> String {
+    format!(
+        "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, on \
+         record are epoch {} and event {}. {} living agents are kept until {}; nothing is done meanwhile.",
+        note.epoch,
+        note.event_id,
+        note.known_epoch,
+        note.known_event_id,
+        note.agents,
+        format_utc(note.kept_until_ms)
+    )
+}
+
+/// Answers each API request with `failure` until the supervisor admits this gateway or the gateway stops.
+///
+/// # Errors
+/// The socket cannot be bound.
+pub(crate) async fn answer(
+    api: Api,
+    supervisor: &SupervisorClient,
+    failure: Failure,
+    socket: &Path,
+) -> std::io::Result<()> {
+    let (ending, limits) = (api.ending.child_token(), api.limits);
+    let routes = Router::new()
+        .route("/v1/status", get(sessions::status))
+        .fallback(move || std::future::ready(ApiError::from(failure.clone())))
+        .with_state(api);
+    let serving = tokio::spawn(ApiListener::bind(socket)?.serve(routes, limits, ending.clone()));
+    let mut status = supervisor.status();
+    tokio::select! {
+        _ = status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })) => {}
+        () = ending.cancelled() => {}
+    }
+    ending.cancel();
+    drop(serving.await);
+    Ok(())
+}
+
+/// Clears the note and the accepted loss once the supervisor admits this gateway.
+pub(crate) async fn clear_when_admitted(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
+    let mut status = supervisor.status();
+    loop {
+        let is_up = matches!(*status.borrow_and_update(), SupervisorStatus::Up { .. });
+        if is_up {
+            match store.settle_loss().await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(%error, "accepted loss not settled"),
+            }
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            changed = status.changed() => if changed.is_err() { return },
+        }
+    }
+}

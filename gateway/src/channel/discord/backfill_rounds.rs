@@ -1,0 +1,192 @@
+//! Bindings and backfills in the event loop: keeps the cache of bound conversations current, and starts
+//! backfills of conversations that may have missed events. A background task reads the database so that
+//! events never wait; unclassified messages wait in the conversation queue.
+
+use super::DISCORD;
+use crate::channel::BoundConversation;
+use crate::channel::discord::backfill_schedule::{BackfillActions, BackfillScope, BackfillTarget};
+use crate::channel::discord::binding_cache::BindingCache;
+use crate::channel::discord::event_loop::EventLoop;
+use crate::channel::discord::workers::ConversationJob;
+use acp_discord::core::ids::Snowflake;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// First and longest pause between attempts to read the bindings.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
+/// Maximum number of inaccessible conversations that are retried at once: each retry counts towards Discord's
+/// limit of refusals, and Discord does not report every restored permission.
+const RETRIED_MAX: usize = 4;
+
+/// Binding counter before the query, and the bound conversations.
+pub(super) type BindingSnapshot = (u64, Vec<BoundConversation>);
+
+/// Removed channel or server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RemovedScope {
+    /// A channel with its threads.
+    Channel(Snowflake),
+    /// A server from which the bot was removed.
+    Guild(Snowflake),
+}
+
+impl EventLoop {
+    /// Returns the time base of the backfill schedule.
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Returns the time of the next round. `None` while the bindings are unknown: reading them starts a
+    /// round.
+    pub(super) fn next_round_at(&self) -> Option<Instant> {
+        let due = self.schedule.due().filter(|_| self.bindings.is_known());
+        due.map(|due| self.started + due)
+    }
+
+    /// Schedules a backfill of a scope that may have missed events.
+    pub(super) fn request_backfill(&mut self, scope: BackfillScope) {
+        self.schedule.request_backfill(scope, self.now());
+        if !self.bindings.is_known() {
+            self.read_bindings();
+        }
+    }
+
+    /// True if a conversation needs a backfill before the new message is processed.
+    pub(super) fn needs_backfill_first(&mut self, at: Snowflake) -> bool {
+        let target = self.backfill_target(at, None);
+        self.schedule.on_message(&target)
+    }
+
+    /// Returns whether a conversation is bound; `None` if unknown at the moment.
+    pub(super) fn is_bound(&mut self, channel: Snowflake) -> Option<bool> {
+        if self.inner.has_static_binding(channel) == Some(true) {
+            return Some(true);
+        }
+        let bound = self.bindings.has(channel, *self.binding_changes.borrow());
+        if bound.is_none() {
+            self.read_bindings();
+        }
+        bound
+    }
+
+    /// Reads the bindings in a background task, with retries. Only one task runs at a time; a change
+    /// meanwhile starts another one afterwards.
+    pub(super) fn read_bindings(&mut self) {
+        if !self.binding_reads.is_empty() {
+            return;
+        }
+        let as_of = *self.binding_changes.borrow_and_update();
+        let (inbox, account) = (Arc::clone(&self.inbox), self.inner.account.clone());
+        self.binding_reads.spawn(async move {
+            let mut pause = BACKOFF.0;
+            loop {
+                if let Some(places) = inbox.bound_conversations(DISCORD.to_owned(), account.clone()).await {
+                    return (as_of, places);
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(BACKOFF.1);
+            }
+        });
+    }
+
+    /// Applies the bindings that were read. A newly bound conversation is read once from the beginning of the
+    /// binding: messages that arrived meanwhile may have been dropped as unbound.
+    pub(super) fn on_bindings_read(&mut self, (as_of, places): BindingSnapshot) {
+        let before = std::mem::replace(&mut self.bindings, BindingCache::new(as_of, &places));
+        // Before the first session nothing can be processed, and the session start schedules a full backfill.
+        if self.inner.cache.identity().is_some() {
+            for id in self.bindings.since(&before) {
+                self.workers.request_backfill(&mut self.tasks, id);
+            }
+        }
+        self.remove_bindings();
+        self.start_due_backfills();
+    }
+
+    /// Ends the bindings in a removed channel or server, once the current bindings are known.
+    pub(super) fn remove_scope(&mut self, ended: RemovedScope) {
+        self.removed_scopes.push(ended);
+        self.remove_bindings();
+    }
+
+    fn remove_bindings(&mut self) {
+        if !self.bindings.is_fresh(*self.binding_changes.borrow()) {
+            return self.read_bindings();
+        }
+        for ended in std::mem::take(&mut self.removed_scopes) {
+            let all: Vec<(Snowflake, Option<Snowflake>)> = self.bindings.all().collect();
+            for (id, parent) in all {
+                let target = self.backfill_target(id, parent);
+                let why = match ended {
+                    RemovedScope::Channel(channel) if id == channel => "the channel was deleted",
+                    RemovedScope::Channel(channel) if target.parent == Some(channel) => {
+                        "its channel was deleted"
+                    }
+                    RemovedScope::Guild(guild) if target.guild == Some(guild) => {
+                        "the bot was taken out of the server"
+                    }
+                    RemovedScope::Channel(_) | RemovedScope::Guild(_) => continue,
+                };
+                self.enqueue(id, ConversationJob::Gone(why.to_owned()));
+            }
+        }
+    }
+
+    fn backfill_target(&self, id: Snowflake, parent: Option<Snowflake>) -> BackfillTarget {
+        let is_inaccessible = self.inner.cache.is_inaccessible(id);
+        match self.inner.cache.location(id) {
+            Some(known) => BackfillTarget { id, parent: known.parent, guild: known.guild, is_inaccessible },
+            None => BackfillTarget { id, parent, guild: None, is_inaccessible },
+        }
+    }
+
+    /// Starts the backfills that are due.
+    pub(super) fn start_due_backfills(&mut self) {
+        if !self.bindings.is_known() {
+            return;
+        }
+        let targets: Vec<BackfillTarget> =
+            self.bindings.all().map(|(id, parent)| self.backfill_target(id, parent)).collect();
+        let actions = self.schedule.due_actions(self.now(), &targets);
+        self.start_backfills(actions);
+    }
+
+    pub(super) fn start_backfills(&mut self, actions: BackfillActions) {
+        if !actions.inaccessible.is_empty() {
+            tracing::warn!(
+                conversations = actions.inaccessible.len(),
+                "the bot was refused in conversations of the same channel: these are looked at again now and then"
+            );
+        }
+        for id in actions.inaccessible {
+            self.inner.cache.assume_inaccessible(id);
+        }
+        for id in actions.read {
+            self.workers.request_backfill(&mut self.tasks, id);
+        }
+    }
+
+    /// Starts backfills of some inaccessible conversations, to find restored permissions.
+    pub(super) fn retry_inaccessible(&mut self) {
+        let inaccessible = self.inner.cache.inaccessible();
+        if self.bindings.is_fresh(*self.binding_changes.borrow()) {
+            for id in inaccessible
+                .iter()
+                .filter(|id| self.bindings.has(**id, *self.binding_changes.borrow()) == Some(false))
+            {
+                self.inner.cache.set_inaccessible(*id, false);
+            }
+        } else {
+            self.read_bindings();
+        }
+        let after = inaccessible.range((Excluded(self.last_retried), Unbounded));
+        let next: Vec<Snowflake> =
+            after.chain(inaccessible.range(..=self.last_retried)).copied().take(RETRIED_MAX).collect();
+        self.last_retried = next.last().copied().unwrap_or(Snowflake(0));
+        for id in next {
+            self.workers.request_backfill(&mut self.tasks, id);
+        }
+    }
+}

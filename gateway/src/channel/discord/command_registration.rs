@@ -1,0 +1,282 @@
+//! Registration of the slash commands in the configured places, and removal everywhere else.
+//!
+//! Discord stores registrations, so commands of an earlier configuration remain until removed. This process
+//! knows its own registrations. Those that an earlier process may have left elsewhere are removed once, from
+//! a bounded number of servers. A single task does all of this: it runs after every possible change and
+//! retries refused requests a few times.
+
+use super::Inner;
+use crate::channel::discord::command_definitions::specs;
+use acp_discord::core::commands::registration;
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
+use acp_discord::core::ids::Snowflake;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Maximum number of attempts in a row, and the first pause between attempts, which doubles: two minutes in
+/// all. The next websocket session or reload starts over.
+const ATTEMPTS: (u32, Duration) = (8, Duration::from_secs(1));
+/// Maximum number of servers from which registrations by an earlier process are removed.
+const CLEANED_UP_MAX: usize = 100;
+/// Maximum number of problems that are listed.
+const NAMED_MAX: usize = 3;
+
+/// Place of a registration: one server, or (`None`) global.
+type CommandScope = Option<Snowflake>;
+
+/// Known state of the registrations.
+#[derive(Debug, Default)]
+pub(super) struct CommandRegistration {
+    facts: Mutex<RegistrationState>,
+    look: Notify,
+}
+
+#[derive(Debug, Default)]
+struct RegistrationState {
+    /// Application that the other fields refer to.
+    application: Option<Snowflake>,
+    /// Places in which this process registered the commands.
+    there: BTreeSet<CommandScope>,
+    /// Places with possible leftovers of earlier registrations.
+    stood: BTreeSet<CommandScope>,
+    /// Places that certainly have no commands.
+    none: BTreeSet<CommandScope>,
+    /// Failed steps, with the reason.
+    problems: BTreeMap<CommandScope, String>,
+}
+
+/// Step that remains to be done in one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum RegistrationStep {
+    Put(CommandScope),
+    TakeAway(CommandScope),
+}
+
+impl RegistrationState {
+    /// Returns the steps after which commands are registered in `wanted` and nowhere else, for a bot that is
+    /// a member of the servers `joined`. Missing registrations come before removals.
+    fn steps(&self, wanted: &BTreeSet<CommandScope>, joined: &BTreeSet<Snowflake>) -> Vec<RegistrationStep> {
+        let before = joined.iter().copied().map(Some).take(CLEANED_UP_MAX);
+        let known = self.there.iter().chain(&self.stood).copied();
+        let may_stand: BTreeSet<CommandScope> = known.chain([None]).chain(before).collect();
+        let missing = wanted.difference(&self.there).copied().map(RegistrationStep::Put);
+        let extra =
+            may_stand.into_iter().filter(|place| !wanted.contains(place) && !self.none.contains(place));
+        missing.chain(extra.map(RegistrationStep::TakeAway)).collect()
+    }
+
+    /// Records the result of a step. Returns true if the step needs a retry.
+    fn record_result(
+        &mut self,
+        step: RegistrationStep,
+        done: Result<(), (Option<RejectionKind>, String)>,
+    ) -> bool {
+        let (RegistrationStep::Put(place) | RegistrationStep::TakeAway(place)) = step;
+        match (step, done) {
+            (RegistrationStep::Put(_), Ok(())) => {
+                self.there.insert(place);
+                self.none.remove(&place);
+            }
+            (RegistrationStep::TakeAway(_), Ok(())) => self.mark_removed(place),
+            // The bot has no commands in a server without access.
+            (
+                RegistrationStep::TakeAway(Some(_)),
+                Err((
+                    Some(
+                        RejectionKind::LostAccess
+                        | RejectionKind::Forbidden
+                        | RejectionKind::Gone(ResourceKind::Guild),
+                    ),
+                    _,
+                )),
+            ) => self.mark_removed(place),
+            (_, Err((_, why))) => {
+                self.problems.insert(place, why);
+                return true;
+            }
+        }
+        self.problems.remove(&place);
+        false
+    }
+
+    fn mark_removed(&mut self, place: CommandScope) {
+        self.there.remove(&place);
+        self.stood.remove(&place);
+        self.none.insert(place);
+    }
+}
+
+impl CommandRegistration {
+    fn facts(&self) -> MutexGuard<'_, RegistrationState> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Requests a run, since something may have changed.
+    pub(super) fn notify(&self) {
+        self.look.notify_one();
+    }
+
+    /// Schedules the registration of all places, since the cause of an earlier problem may have been fixed.
+    pub(super) fn reset(&self) {
+        let mut facts = self.facts();
+        let there = std::mem::take(&mut facts.there);
+        facts.stood.extend(there);
+        facts.none.clear();
+        facts.problems.clear();
+    }
+
+    /// Returns the problems as a text for people.
+    pub(super) fn problems(&self) -> Option<String> {
+        let facts = self.facts();
+        let of = |(place, why): (&CommandScope, &String)| match place {
+            None => format!("everywhere: {why}"),
+            Some(guild) => format!("in server {guild}: {why}"),
+        };
+        let named: Vec<String> = facts.problems.iter().map(of).take(NAMED_MAX).collect();
+        (!named.is_empty()).then(|| {
+            format!(
+                "slash commands are not as configured in {} places ({}); text commands work all the same, and a reload \
+                 tries again",
+                facts.problems.len(),
+                named.join("; ")
+            )
+        })
+    }
+}
+
+/// Keeps the registrations as configured until the task is dropped.
+pub(super) async fn run(inner: Arc<Inner>) {
+    let commands = match registration(&specs()) {
+        Ok(Value::Array(commands)) => commands,
+        Ok(_) => return,
+        Err(broken) => {
+            tracing::error!(?broken, "the slash commands cannot be registered");
+            return;
+        }
+    };
+    let mut tries = 0;
+    loop {
+        let look = inner.registration.look.notified();
+        if tries == 0 {
+            look.await;
+        } else {
+            let pause = ATTEMPTS.1 * 2_u32.saturating_pow(tries - 1);
+            // A change ends the pause early.
+            if tokio::time::timeout(pause, look).await.is_ok() {
+                tries = 0;
+            }
+        }
+        let is_left = apply_steps(&inner, &commands).await;
+        tries = if is_left && tries + 1 < ATTEMPTS.0 { tries + 1 } else { 0 };
+    }
+}
+
+/// Runs all remaining steps once. Returns true if any of the steps needs a retry.
+async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
+    let Some(application) = inner.cache.identity().map(|known| known.application) else { return false };
+    let steps = {
+        let named = inner.settings().access.guilds.clone();
+        let wanted: BTreeSet<CommandScope> = match named.is_empty() {
+            true => [None].into(),
+            false => named.into_iter().map(Some).collect(),
+        };
+        let mut facts = inner.registration.facts();
+        if facts.application != Some(application) {
+            *facts = RegistrationState { application: Some(application), ..RegistrationState::default() };
+        }
+        facts.problems.clear();
+        facts.steps(&wanted, &inner.cache.guilds())
+    };
+    let mut is_left = false;
+    for step in steps {
+        let (place, list) = match step {
+            RegistrationStep::Put(place) => (place, commands),
+            RegistrationStep::TakeAway(place) => (place, &[][..]),
+        };
+        let done = inner.rest.put_commands(application, place, list).await;
+        if let Err(fault) = &done {
+            tracing::warn!(%fault, ?step, "slash commands could not be set; text commands work all the same");
+        }
+        let done = done.map_err(|fault| (fault.rejection_kind(), fault.to_string()));
+        is_left |= inner.registration.facts().record_result(step, done);
+    }
+    is_left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set<T: Ord>(all: impl IntoIterator<Item = T>) -> BTreeSet<T> {
+        all.into_iter().collect()
+    }
+
+    #[test]
+    fn commands_stand_where_they_are_wanted_and_nowhere_else() {
+        let [one, two, three] = [1, 2, 3].map(|id| Some(Snowflake(id)));
+        let joined = set([Snowflake(1), Snowflake(3)]);
+        let mut facts = RegistrationState::default();
+        let first = facts.steps(&set([one, two]), &joined);
+        let want = [
+            RegistrationStep::Put(one),
+            RegistrationStep::Put(two),
+            RegistrationStep::TakeAway(None),
+            RegistrationStep::TakeAway(three),
+        ];
+        assert_eq!(first, want, "also what a process before this one may have put");
+        let left: Vec<bool> = first.into_iter().map(|step| facts.record_result(step, Ok(()))).collect();
+        assert_eq!(left, [false; 4]);
+        assert_eq!(facts.steps(&set([one, two]), &joined), []);
+        // A changed list removes the omitted servers, including one that the bot has left.
+        assert_eq!(
+            facts.steps(&set([three]), &joined),
+            [RegistrationStep::Put(three), RegistrationStep::TakeAway(one), RegistrationStep::TakeAway(two)]
+        );
+        assert_eq!(
+            facts.steps(&set([None]), &joined),
+            [RegistrationStep::Put(None), RegistrationStep::TakeAway(one), RegistrationStep::TakeAway(two)]
+        );
+    }
+
+    #[test]
+    fn what_was_refused_is_to_be_tried_again_unless_the_bot_has_left() {
+        let place = Some(Snowflake(1));
+        for (step, kind, again) in [
+            (RegistrationStep::Put(place), RejectionKind::LostAccess, true),
+            (RegistrationStep::Put(place), RejectionKind::Temporary, true),
+            (RegistrationStep::TakeAway(place), RejectionKind::Temporary, true),
+            (RegistrationStep::TakeAway(place), RejectionKind::LostAccess, false),
+            (RegistrationStep::TakeAway(place), RejectionKind::Gone(ResourceKind::Guild), false),
+            (RegistrationStep::TakeAway(None), RejectionKind::LostAccess, true),
+        ] {
+            let mut facts = RegistrationState { there: set([place, None]), ..RegistrationState::default() };
+            assert_eq!(
+                facts.record_result(step, Err((Some(kind), "no".to_owned()))),
+                again,
+                "{step:?} {kind:?}"
+            );
+            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {kind:?}");
+        }
+        let mut facts = RegistrationState {
+            there: set([place]),
+            application: Some(Snowflake(9)),
+            ..RegistrationState::default()
+        };
+        facts.record_result(RegistrationStep::Put(place), Err((None, "lost".to_owned())));
+        let registered = CommandRegistration { facts: Mutex::new(facts), ..CommandRegistration::default() };
+        assert!(registered.problems().is_some_and(|text| text.contains("in server 1: lost")));
+        registered.reset();
+        assert_eq!(registered.problems(), None);
+        let steps = registered.facts().steps(&set([None]), &set([]));
+        assert_eq!(
+            steps,
+            [RegistrationStep::Put(None), RegistrationStep::TakeAway(place)],
+            "where they stood is not forgotten"
+        );
+        let many = set((0..1_000).map(Snowflake));
+        assert_eq!(RegistrationState::default().steps(&set([None]), &many).len(), 1 + CLEANED_UP_MAX);
+    }
+}

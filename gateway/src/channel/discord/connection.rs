@@ -1,0 +1,83 @@
+//! Websocket connection that delivers events.
+
+use super::Inner;
+use acp_discord::core::event::Event;
+use acp_discord::websocket::{self, EventReceiver};
+use acp_shared::redact::Secret;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Maximum number of waiting events; a further event causes a gap and thus a backfill.
+const EVENTS_MAX: usize = 4_096;
+/// Maximum wait for each remaining event of a connection that is being closed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Connection; closed on drop.
+pub(super) struct EventConnection {
+    events: EventReceiver,
+    /// True if more events may arrive.
+    is_open: bool,
+    token: Secret,
+    end: Option<DropGuard>,
+}
+
+impl EventConnection {
+    /// Opens a connection with the live settings.
+    pub(super) fn connect(inner: &Inner) -> Self {
+        let now = inner.settings();
+        if now.access.allowed.is_empty() && now.access.approvers.is_empty() {
+            tracing::warn!(
+                account = inner.account,
+                "nobody may speak to agents here: name users or roles in channels.discord.accounts.{}.allowed_users",
+                inner.account
+            );
+        }
+        let stop = CancellationToken::new();
+        let (sink, events) = websocket::event_channel(EVENTS_MAX);
+        let settings = websocket::SessionSettings {
+            token: now.token.clone(),
+            base: inner.base.clone(),
+            direct_messages: false,
+            shards: None,
+            ready_timeout: websocket::READY_TIMEOUT,
+            counts: Arc::clone(&inner.counts),
+        };
+        tokio::spawn(websocket::run(settings, stop.clone(), sink));
+        Self { events, is_open: true, token: now.token.clone(), end: Some(stop.drop_guard()) }
+    }
+
+    /// Returns the next event. Waits forever after a permanent failure, which is itself reported as an event.
+    pub(super) async fn next(&mut self) -> Event {
+        if self.is_open {
+            match self.events.next().await {
+                Some(event) => return event,
+                None => self.is_open = false,
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// True if the connection has failed for good, or was opened with a token other than `token`.
+    pub(super) fn is_unusable_with(&self, token: &Secret) -> bool {
+        !self.is_open || self.token != *token
+    }
+
+    /// Closes the connection. Events received before are still available through [`EventConnection::drain`].
+    pub(super) fn close(&mut self) {
+        self.end = None;
+    }
+
+    /// Returns the next remaining event of a closed connection; `None` after the last one or the time limit.
+    pub(super) async fn drain(&mut self) -> Option<Event> {
+        tokio::time::timeout(DRAIN_TIMEOUT, self.events.next()).await.ok().flatten()
+    }
+}
+
+#[cfg(test)]
+impl EventConnection {
+    /// Creates a connection with this token and these events.
+    pub(super) fn of(token: Secret, events: EventReceiver) -> Self {
+        Self { events, is_open: true, token, end: None }
+    }
+}

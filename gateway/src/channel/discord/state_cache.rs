@@ -1,0 +1,566 @@
+//! Cache of facts about Discord: identity of the bot, location of conversations, last activity. Missing facts
+//! are requested from Discord.
+
+use crate::channel::discord::backfill_schedule::BackfillOutcome;
+use acp_discord::core::event::Event;
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message_filter::BotIdentity;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Maximum number of cached conversations; at the limit the cache is cleared.
+const CONVERSATIONS_MAX: usize = 20_000;
+const MINUTE_MS: u64 = 60_000;
+/// Period in which an optional feature is not attempted again after a refusal for a missing permission: each
+/// refusal counts, and too many of them block all requests of the bot.
+const REFUSED_MS: u64 = 10 * MINUTE_MS;
+
+/// Number of conversations without write permission from which on the whole channel counts as denied.
+const DENIED_MIN: usize = 3;
+/// First and longest interval between write attempts in such a channel, in milliseconds.
+const DENIED_MS: (u64, u64) = (2_000, 60_000);
+
+/// Channel with conversations that the bot may not write to.
+#[derive(Debug)]
+struct DeniedChannel {
+    /// The first [`DENIED_MIN`] of these conversations; more add no information.
+    conversations: BTreeSet<Snowflake>,
+    /// Time of the next attempt in any of these conversations, in milliseconds since the Unix epoch.
+    next_ms: u64,
+    pause_ms: u64,
+}
+
+/// Optional feature of messages with a separate Discord permission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum OptionalFeature {
+    /// Reactions.
+    Reaction,
+    /// Typing indicator.
+    Typing,
+    /// File attachments.
+    Files,
+    /// Names of agents, which need a webhook.
+    Persona,
+}
+
+/// Shared cache.
+#[derive(Debug, Default)]
+pub(super) struct StateCache {
+    state: Mutex<CacheState>,
+    /// Notified when `CacheState::events` changes.
+    changed: Notify,
+}
+
+/// Findings about conversations that the event loop has not processed yet.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct CacheEvents {
+    /// Deleted conversations.
+    pub(super) deleted: Vec<Snowflake>,
+    /// Results of backfills.
+    pub(super) backfills: Vec<(Snowflake, BackfillOutcome)>,
+}
+
+/// Location of a conversation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ConversationLocation {
+    /// Parent channel of a thread; `None` for a channel.
+    pub(super) parent: Option<Snowflake>,
+    /// Server, if known.
+    pub(super) guild: Option<Snowflake>,
+}
+
+/// Scope of a permission change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PermissionScope {
+    /// A channel with its threads.
+    Channel(Snowflake),
+    /// A whole server.
+    Guild(Snowflake),
+}
+
+#[derive(Debug, Default)]
+struct CacheState {
+    me: Option<Snowflake>,
+    application: Option<Snowflake>,
+    /// Webhooks for messages under agents' names.
+    webhooks: BTreeSet<Snowflake>,
+    /// Servers of which the bot is a member.
+    guilds: BTreeSet<Snowflake>,
+    locations: HashMap<Snowflake, ConversationLocation>,
+    /// Bound conversations marked as inaccessible.
+    inaccessible: BTreeSet<Snowflake>,
+    /// Members of `inaccessible` that were marked without a request.
+    assumed: BTreeSet<Snowflake>,
+    /// Last message of each conversation, by any author.
+    last_messages: HashMap<Snowflake, Snowflake>,
+    /// End of the period without an optional feature in a channel and its threads, after a refusal.
+    denied_features: HashMap<(Snowflake, OptionalFeature), u64>,
+    /// Channels that the bot currently may not write to.
+    denied_channels: HashMap<Snowflake, DeniedChannel>,
+    /// Conversations with an archive state checked since the last loss of events.
+    archive_checked: HashSet<Snowflake>,
+    events: CacheEvents,
+    /// Number of starts and interruptions of the event stream.
+    stream_epoch: u64,
+    /// True if the event stream is connected.
+    is_connected: bool,
+}
+
+impl StateCache {
+    fn state(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn me(&self) -> Option<Snowflake> {
+        self.state().me
+    }
+
+    /// Records the identity of the bot.
+    pub(super) fn set_identity(&self, me: Snowflake, application: Snowflake) {
+        let mut state = self.state();
+        (state.me, state.application) = (Some(me), Some(application));
+    }
+
+    /// Returns the identity of the bot, once known.
+    pub(super) fn identity(&self) -> Option<BotIdentity> {
+        let state = self.state();
+        let (me, application) = (state.me?, state.application?);
+        Some(BotIdentity { me, application, webhooks: state.webhooks.clone(), accepts_bots: false })
+    }
+
+    /// Records a webhook as ours: messages through the webhook come back as echoes.
+    pub(super) fn add_own_webhook(&self, webhook: Snowflake) {
+        self.state().webhooks.insert(webhook);
+    }
+
+    /// Records the servers that a shard reported (shard number, number of shards). Replaces earlier servers
+    /// of the shard.
+    pub(super) fn set_guilds(&self, guilds: &[Snowflake], (shard, count): (u64, u64)) {
+        let is_its = |guild: &Snowflake| (guild.0 >> 22) % count.max(1) == shard;
+        let mut state = self.state();
+        state.guilds.retain(|guild| !is_its(guild));
+        state.guilds.extend(guilds);
+    }
+
+    /// Records that the bot is a member of a server or has left.
+    pub(super) fn set_membership(&self, guild: Snowflake, is_there: bool) {
+        let mut state = self.state();
+        if is_there {
+            state.guilds.insert(guild);
+        } else {
+            state.guilds.remove(&guild);
+        }
+    }
+
+    /// Returns the servers of the bot, as far as reported.
+    pub(super) fn guilds(&self) -> BTreeSet<Snowflake> {
+        self.state().guilds.clone()
+    }
+
+    /// Drops all cached data of a deleted conversation.
+    pub(super) fn remove_conversation(&self, at: Snowflake) {
+        let mut state = self.state();
+        let channel = state.locations.remove(&at).and_then(|spot| spot.parent).unwrap_or(at);
+        if let Some(denied) = state.denied_channels.get_mut(&channel) {
+            denied.conversations.remove(&at);
+            if denied.conversations.is_empty() {
+                state.denied_channels.remove(&channel);
+            }
+        }
+        state.inaccessible.remove(&at);
+        state.assumed.remove(&at);
+        state.last_messages.remove(&at);
+        state.archive_checked.remove(&at);
+    }
+
+    /// Records the location of a conversation. `None` as server keeps the server known before.
+    pub(super) fn set_location(&self, id: Snowflake, parent: Option<Snowflake>, guild: Option<Snowflake>) {
+        let mut state = self.state();
+        if state.locations.len() >= CONVERSATIONS_MAX {
+            state.locations.clear();
+        }
+        let before = state.locations.get(&id).and_then(|spot| spot.guild);
+        state.locations.insert(id, ConversationLocation { parent, guild: guild.or(before) });
+    }
+
+    /// Returns the location of a conversation, if known.
+    pub(super) fn location(&self, id: Snowflake) -> Option<ConversationLocation> {
+        self.state().locations.get(&id).copied()
+    }
+
+    /// Returns the parent channel of a thread.
+    pub(super) fn parent(&self, id: Snowflake) -> Option<Snowflake> {
+        self.location(id)?.parent
+    }
+
+    /// Records whether the bot was refused access to a bound conversation. Returns true on a change.
+    pub(super) fn set_inaccessible(&self, id: Snowflake, is_inaccessible: bool) -> bool {
+        let mut state = self.state();
+        state.assumed.remove(&id);
+        if is_inaccessible { state.inaccessible.insert(id) } else { state.inaccessible.remove(&id) }
+    }
+
+    /// Marks a bound conversation as inaccessible because its siblings in the channel were refused; not
+    /// verified by a request.
+    pub(super) fn assume_inaccessible(&self, id: Snowflake) {
+        let mut state = self.state();
+        if state.inaccessible.insert(id) {
+            state.assumed.insert(id);
+        }
+    }
+
+    /// True if a request for this very conversation was refused.
+    pub(super) fn was_access_refused(&self, id: Snowflake) -> bool {
+        let state = self.state();
+        state.inaccessible.contains(&id) && !state.assumed.contains(&id)
+    }
+
+    /// Returns the bound conversations marked as inaccessible.
+    pub(super) fn inaccessible(&self) -> BTreeSet<Snowflake> {
+        self.state().inaccessible.clone()
+    }
+
+    /// True if the conversation is marked as inaccessible.
+    pub(super) fn is_inaccessible(&self, id: Snowflake) -> bool {
+        self.state().inaccessible.contains(&id)
+    }
+
+    /// Records a message of a conversation.
+    pub(super) fn record_message(&self, channel: Snowflake, message: Snowflake) {
+        let mut state = self.state();
+        if state.last_messages.len() >= CONVERSATIONS_MAX {
+            state.last_messages.clear();
+        }
+        let last = state.last_messages.entry(channel).or_insert(message);
+        *last = (*last).max(message);
+    }
+
+    /// True if a write to a conversation may be attempted. In a denied channel a single conversation is tried
+    /// now and then: each refusal counts towards a ban of the IP address.
+    pub(super) fn should_attempt_write(&self, at: Snowflake, now_ms: u64) -> bool {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut state = self.state();
+        let Some(denied) = state.denied_channels.get_mut(&channel) else { return true };
+        if denied.conversations.len() < DENIED_MIN {
+            return true;
+        }
+        if now_ms < denied.next_ms {
+            return false;
+        }
+        denied.next_ms = now_ms.saturating_add(denied.pause_ms);
+        denied.pause_ms = (denied.pause_ms * 2).min(DENIED_MS.1);
+        true
+    }
+
+    /// Records the result of a write to a conversation.
+    pub(super) fn record_write_result(&self, at: Snowflake, is_denied: bool) {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut state = self.state();
+        if is_denied {
+            if state.denied_channels.len() >= CONVERSATIONS_MAX {
+                state.denied_channels.clear();
+            }
+            let new = || DeniedChannel { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
+            let denied = state.denied_channels.entry(channel).or_insert_with(new);
+            if denied.conversations.len() < DENIED_MIN {
+                denied.conversations.insert(at);
+            }
+        } else {
+            state.denied_channels.remove(&channel);
+        }
+    }
+
+    /// Records that a response reported the conversation as deleted: a deletion event may never arrive.
+    pub(super) fn report_deleted(&self, at: Snowflake) {
+        self.state().events.deleted.push(at);
+        self.changed.notify_one();
+    }
+
+    /// Records the result of a backfill.
+    pub(super) fn record_backfill(&self, at: Snowflake, outcome: BackfillOutcome) {
+        self.state().events.backfills.push((at, outcome));
+        self.changed.notify_one();
+    }
+
+    /// Waits for findings and returns them.
+    pub(super) async fn next_events(&self) -> CacheEvents {
+        loop {
+            let events = std::mem::take(&mut self.state().events);
+            if events != CacheEvents::default() {
+                return events;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// Updates the state of the event stream. Each change invalidates all archive checks: changes of threads
+    /// during an interruption have no event, and after a resume the checks made meanwhile may be outdated.
+    pub(super) fn on_event(&self, event: &Event) {
+        match event {
+            Event::Ready(_) | Event::Resumed => self.set_connected(Some(true)),
+            Event::Disconnected { .. } | Event::Failed(_) => self.set_connected(Some(false)),
+            Event::Gap { .. } => self.set_connected(None),
+            _ => {}
+        }
+    }
+
+    /// Records that the event stream begins, ends, or (`None`) has a gap.
+    pub(super) fn set_connected(&self, is_connected: Option<bool>) {
+        let mut state = self.state();
+        state.archive_checked.clear();
+        state.stream_epoch += 1;
+        state.is_connected = is_connected.unwrap_or(state.is_connected);
+    }
+
+    /// Returns the number of the current uninterrupted period of events; `None` while disconnected. Call
+    /// before an archive check.
+    pub(super) fn stream_epoch(&self) -> Option<u64> {
+        let state = self.state();
+        state.is_connected.then_some(state.stream_epoch)
+    }
+
+    /// True if the archive state of a conversation is known: checked, with uninterrupted events ever since.
+    pub(super) fn has_archive_state(&self, at: Snowflake) -> bool {
+        self.state().archive_checked.contains(&at)
+    }
+
+    /// Records a successful archive check. Ignored if events were interrupted since `epoch` was read.
+    pub(super) fn record_archive_check(&self, at: Snowflake, epoch: Option<u64>) {
+        if epoch.is_none() || epoch != self.stream_epoch() {
+            return;
+        }
+        let mut state = self.state();
+        if state.archive_checked.len() >= CONVERSATIONS_MAX {
+            state.archive_checked.clear();
+        }
+        state.archive_checked.insert(at);
+    }
+
+    /// Invalidates the archive check of a conversation.
+    pub(super) fn invalidate_archive_state(&self, at: Snowflake) {
+        self.state().archive_checked.remove(&at);
+    }
+
+    /// True if an optional feature may be attempted in a conversation; `now_ms` is in Unix milliseconds.
+    pub(super) fn is_allowed(&self, feature: OptionalFeature, at: Snowflake, now_ms: u64) -> bool {
+        let channel = self.parent(at).unwrap_or(at);
+        self.state().denied_features.get(&(channel, feature)).is_none_or(|until| *until <= now_ms)
+    }
+
+    /// Records that an optional feature was refused for a missing permission. Threads have the permissions of
+    /// their channel.
+    pub(super) fn deny(&self, feature: OptionalFeature, at: Snowflake, now_ms: u64) {
+        let channel = self.parent(at).unwrap_or(at);
+        let mut state = self.state();
+        state.denied_features.retain(|_, until| *until > now_ms);
+        state.denied_features.insert((channel, feature), now_ms.saturating_add(REFUSED_MS));
+    }
+
+    /// Returns the number of channels in which an optional feature is not attempted.
+    pub(super) fn denied_count(&self, feature: OptionalFeature, now_ms: u64) -> usize {
+        let state = self.state();
+        state.denied_features.iter().filter(|((_, of), until)| *of == feature && **until > now_ms).count()
+    }
+
+    /// Records a change of permissions: refused actions in this scope may be attempted at once.
+    pub(super) fn on_permissions_changed(&self, at: PermissionScope) {
+        let mut state = self.state();
+        let CacheState { locations, denied_features, denied_channels, .. } = &mut *state;
+        let is_meant = |channel: Snowflake| match at {
+            PermissionScope::Channel(id) => channel == id,
+            PermissionScope::Guild(guild) => locations.iter().any(|(id, spot)| {
+                spot.guild == Some(guild) && (*id == channel || spot.parent == Some(channel))
+            }),
+        };
+        denied_features.retain(|(channel, _), _| !is_meant(*channel));
+        denied_channels.retain(|channel, _| !is_meant(*channel));
+    }
+
+    /// Returns the time of the last activity in a conversation, in milliseconds since the Unix epoch.
+    pub(super) fn last_message_ms(&self, channel: Snowflake) -> Option<u64> {
+        self.state().last_messages.get(&channel).map(|id| id.created_at_ms())
+    }
+}
+
+/// True if a person archived a thread, and not Discord after inactivity: Discord never archives earlier.
+/// `last_ms` is the last activity (message or unarchiving) and `archived_ms` the time of archiving, both in
+/// milliseconds since the Unix epoch by Discord's clock, so the delay of the event does not matter.
+pub(super) const fn is_archived_by_person(last_ms: u64, archived_ms: u64, auto_archive_minutes: u64) -> bool {
+    archived_ms.saturating_sub(last_ms) < auto_archive_minutes.saturating_mul(MINUTE_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_discord::core::event::{GapCause, ReadyEvent, User};
+
+    #[test]
+    fn a_thread_that_was_silent_long_enough_was_put_away_by_nobody() {
+        let hour = 60 * MINUTE_MS;
+        for (silent_ms, minutes, want) in
+            [(hour - 1, 60, true), (hour, 60, false), (0, 60, true), (24 * hour, 1_440, false), (0, 0, false)]
+        {
+            assert_eq!(
+                is_archived_by_person(1_000, 1_000 + silent_ms, minutes),
+                want,
+                "{silent_ms} {minutes}"
+            );
+        }
+        assert!(is_archived_by_person(1_000, 999, 60), "a word that crossed it");
+    }
+
+    #[test]
+    fn a_look_counts_as_long_as_events_come_in() {
+        let ready = || {
+            let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
+            let session = "s".to_owned();
+            Event::Ready(ReadyEvent {
+                me,
+                application: Snowflake(2),
+                session,
+                shard: (0, 1),
+                guilds: Vec::new(),
+            })
+        };
+        let lost = || Event::Disconnected { why: "the connection broke".to_owned() };
+        let hole = || Event::Gap { why: GapCause::Skipped, lost: 1 };
+        let at = Snowflake(7);
+        for (before, during, want) in [
+            (vec![], vec![], false),
+            (vec![ready()], vec![], true),
+            (vec![ready()], vec![Event::Unknown { kind: "X".to_owned() }], true),
+            (vec![ready()], vec![lost()], false),
+            (vec![ready()], vec![lost(), Event::Resumed], false),
+            (vec![ready()], vec![hole()], false),
+            (vec![ready(), lost()], vec![], false),
+            (vec![ready(), lost()], vec![Event::Resumed], false),
+            (vec![ready(), lost(), Event::Resumed], vec![], true),
+            (vec![ready(), hole()], vec![], true),
+            (vec![lost(), hole()], vec![], false),
+        ] {
+            let known = StateCache::default();
+            before.iter().for_each(|event| known.on_event(event));
+            let epoch = known.stream_epoch();
+            during.iter().for_each(|event| known.on_event(event));
+            known.record_archive_check(at, epoch);
+            assert_eq!(known.has_archive_state(at), want, "{before:?} {during:?}");
+            known.on_event(&lost());
+            assert!(!known.has_archive_state(at));
+        }
+    }
+
+    #[test]
+    fn a_sign_that_is_not_allowed_is_tried_again_after_a_while() {
+        let known = StateCache::default();
+        let [channel, thread, other] = [1, 2, 3].map(Snowflake);
+        known.set_location(thread, Some(channel), None);
+        known.deny(OptionalFeature::Reaction, thread, 1_000);
+        let shown = |now_ms| {
+            [channel, thread, other].map(|at| {
+                (
+                    known.is_allowed(OptionalFeature::Reaction, at, now_ms),
+                    known.is_allowed(OptionalFeature::Typing, at, now_ms),
+                )
+            })
+        };
+        assert_eq!(shown(1_000), [(false, true), (false, true), (true, true)]);
+        assert_eq!(shown(1_000 + REFUSED_MS), [(true, true); 3]);
+    }
+
+    #[test]
+    fn where_rights_changed_what_was_refused_may_be_tried() {
+        let [guild, channel, thread, other] = [9, 1, 2, 3].map(Snowflake);
+        for (at, here, there) in [
+            (PermissionScope::Channel(channel), true, false),
+            (PermissionScope::Channel(other), false, true),
+            (PermissionScope::Guild(guild), true, false),
+            (PermissionScope::Guild(Snowflake(8)), false, false),
+        ] {
+            let known = StateCache::default();
+            known.set_location(thread, Some(channel), Some(guild));
+            [thread, other].into_iter().for_each(|at| known.deny(OptionalFeature::Files, at, 1_000));
+            known.on_permissions_changed(at);
+            let may = [thread, other].map(|at| known.is_allowed(OptionalFeature::Files, at, 1_000));
+            assert_eq!(may, [here, there], "{at:?}");
+        }
+    }
+
+    #[test]
+    fn in_a_channel_that_is_denied_one_tries_for_all() {
+        let known = StateCache::default();
+        let threads = [11, 12, 13, 14].map(Snowflake);
+        threads.iter().for_each(|thread| known.set_location(*thread, Some(Snowflake(1)), None));
+        let tries =
+            |now_ms| threads.iter().filter(|thread| known.should_attempt_write(**thread, now_ms)).count();
+        for thread in threads.iter().take(DENIED_MIN) {
+            assert_eq!(tries(0), 4, "it may be the thread alone");
+            known.record_write_result(*thread, true);
+        }
+        let all: Vec<usize> = (0..15).map(|second| tries(second * 1_000)).collect();
+        assert_eq!(all, [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert!(known.should_attempt_write(Snowflake(2), 15_000), "another channel");
+        known.record_write_result(threads[3], false);
+        assert_eq!(tries(15_000), 4);
+    }
+
+    /// The data on denied conversations is bounded and removed with the conversations.
+    #[test]
+    fn what_is_denied_is_bounded_and_goes_with_its_conversation() {
+        let known = StateCache::default();
+        let channel = Snowflake(1);
+        let threads: Vec<Snowflake> = (10..60).map(Snowflake).collect();
+        for thread in &threads {
+            known.set_location(*thread, Some(channel), None);
+            known.record_write_result(*thread, true);
+        }
+        let kept = |known: &StateCache| {
+            known.state().denied_channels.get(&channel).map(|denied| denied.conversations.len())
+        };
+        assert_eq!(kept(&known), Some(DENIED_MIN));
+        threads.iter().for_each(|thread| known.remove_conversation(*thread));
+        assert_eq!((kept(&known), known.location(threads[0])), (None, None));
+        for id in 0..=u64::try_from(CONVERSATIONS_MAX).unwrap_or_default() {
+            known.record_write_result(Snowflake(1_000 + id), true);
+        }
+        assert!(known.state().denied_channels.len() <= CONVERSATIONS_MAX);
+    }
+
+    #[test]
+    fn the_servers_of_a_bot_are_those_that_its_shards_named_last() {
+        let known = StateCache::default();
+        let [even, odd, more] = [2_u64 << 22, 3 << 22, 4 << 22].map(Snowflake);
+        known.set_guilds(&[even], (0, 2));
+        known.set_guilds(&[odd], (1, 2));
+        known.set_membership(more, true);
+        assert_eq!(known.guilds(), BTreeSet::from([even, odd, more]));
+        known.set_guilds(&[more], (0, 2));
+        known.set_membership(odd, false);
+        assert_eq!(known.guilds(), BTreeSet::from([more]), "left while it did not listen");
+    }
+
+    #[test]
+    fn the_last_word_only_goes_forward() {
+        let known = StateCache::default();
+        assert_eq!(known.last_message_ms(Snowflake(1)), None);
+        let (early, late) = (Snowflake::from_ms(1_500_000_000_000), Snowflake::from_ms(1_600_000_000_000));
+        known.record_message(Snowflake(1), late);
+        known.record_message(Snowflake(1), early);
+        assert_eq!(known.last_message_ms(Snowflake(1)), Some(1_600_000_000_000));
+    }
+
+    #[test]
+    fn where_something_is_stays_known() {
+        let known = StateCache::default();
+        let some = |id| Some(Snowflake(id));
+        known.set_location(Snowflake(1), some(9), some(7));
+        known.set_location(Snowflake(1), some(9), None);
+        known.set_location(Snowflake(2), None, None);
+        let spot = |parent, guild| Some(ConversationLocation { parent, guild });
+        let seen = [1, 2, 3].map(|id| known.location(Snowflake(id)));
+        assert_eq!(seen, [spot(some(9), some(7)), spot(None, None), None]);
+        let told = [(1, true), (1, true), (1, false), (1, false)]
+            .map(|(id, shut)| known.set_inaccessible(Snowflake(id), shut));
+        assert_eq!((told, known.inaccessible()), ([true, false, true, false], BTreeSet::new()));
+    }
+}

@@ -1,0 +1,390 @@
+//! Agents under their own names: answers are sent through a webhook of the channel. The bot creates the
+//! webhook and finds it again by a request, so that tokens stay in memory.
+//!
+//! Webhook messages have no nonce: the sender must search for a message before sending again. Names are
+//! optional: if a webhook certainly did not send a message, the bot sends it under the bot's own name.
+
+use super::render;
+use super::{Inner, id};
+use crate::channel::discord::state_cache::OptionalFeature;
+use crate::channel::{ConversationRef, Outgoing, SendOutcome};
+use crate::store::now_ms;
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
+use acp_discord::core::ids::Snowflake;
+use acp_discord::core::message::{Persona, webhook_name};
+use acp_discord::core::payload_limits::PayloadLimit;
+use acp_discord::core::request_scheduler::Priority;
+use acp_discord::rest::{QueueOptions, RestError, Webhook, model::WebhookObject};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// Name of our webhooks.
+const NAME: &str = "acp-host";
+/// Maximum wait for the rate limiter of webhooks: a channel has a small budget for all webhooks, and the bot
+/// a separate one.
+const RATE_LIMIT_WAIT: Duration = Duration::from_secs(5);
+/// Period in which a webhook request may start: delivery calculates the latest arrival from the start of the
+/// send.
+const START_DEADLINE: Duration = Duration::from_secs(15);
+/// Maximum number of webhook lookups per message: the cached webhook may be deleted or have another token.
+const WEBHOOKS_MAX: u32 = 2;
+/// Period without webhook requests for a channel after a temporary failure, so that answers do not wait.
+const COOLDOWN: Duration = Duration::from_secs(30);
+
+/// Webhook of a channel, once known.
+type WebhookSlot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
+
+/// Known webhooks.
+#[derive(Debug, Default)]
+pub(super) struct Webhooks {
+    slots: Mutex<HashMap<Snowflake, WebhookSlot>>,
+    /// Channels with a recent failure, and the time until which no request is made.
+    resting: Mutex<HashMap<Snowflake, Instant>>,
+}
+
+impl Webhooks {
+    /// Returns the slot of a channel. Only the holder of the lock creates a webhook.
+    fn slot(&self, channel: Snowflake) -> WebhookSlot {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(slots.entry(channel).or_default())
+    }
+
+    /// Records a temporary failure to get the webhook of a channel.
+    fn start_cooldown(&self, channel: Snowflake, now: Instant) {
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.retain(|_, until| *until > now);
+        resting.insert(channel, now + COOLDOWN);
+    }
+
+    fn is_cooling_down(&self, channel: Snowflake, now: Instant) -> bool {
+        let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.get(&channel).is_some_and(|until| *until > now)
+    }
+}
+
+/// Reason for a channel without a usable webhook.
+#[derive(Debug)]
+enum WebhookError {
+    /// Failed request.
+    Fault(RestError),
+    /// Discord lists a webhook of ours that cannot be used. No second one is created: repeated attempts would
+    /// use up the webhooks of the channel.
+    Unusable(Option<Webhook>),
+}
+
+impl From<RestError> for WebhookError {
+    fn from(fault: RestError) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Inner {
+    /// True if answers of agents in a conversation currently appear under the agents' names.
+    pub(super) fn has_personas(&self, at: &ConversationRef) -> bool {
+        let may = |id| {
+            let home = self.cache.location(id).and_then(|spot| spot.parent).unwrap_or(id);
+            self.cache.is_allowed(OptionalFeature::Persona, id, now_ms())
+                && !self.webhooks.is_cooling_down(home, Instant::now())
+        };
+        self.settings().personas && id(&at.conversation_id).is_ok_and(may)
+    }
+
+    /// Sends a message under a name; `None` if certainly not sent, so that the bot must send the message.
+    /// `since` is the start of the send.
+    pub(super) async fn send_via_webhook(
+        &self,
+        at: Snowflake,
+        message: &Outgoing,
+        name: &str,
+        since: Instant,
+    ) -> Option<SendOutcome> {
+        let begun_by = since + START_DEADLINE;
+        let home = timeout_at(begun_by, self.parent_channel(at)).await.ok()?.ok()?;
+        let thread = (home != at).then_some(at);
+        let (body, persona) =
+            (render::message_body(message), Persona { name: webhook_display_name(name), avatar_url: None });
+        let turn = QueueOptions::new(render::priority(message), RATE_LIMIT_WAIT);
+        for _ in 0..WEBHOOKS_MAX {
+            // A webhook created just as this times out is found by the next lookup.
+            let webhook = match timeout_at(begun_by, self.webhook(home)).await {
+                // A cached webhook may be too late as well.
+                Ok(Ok(webhook)) if Instant::now() <= begun_by => webhook,
+                Ok(Err(missing)) => {
+                    self.record_webhook_error(home, &missing);
+                    return None;
+                }
+                Ok(Ok(_)) | Err(_) => {
+                    self.webhooks.start_cooldown(home, Instant::now());
+                    tracing::info!(thread_id = %at, "the bot says it: its webhook took too long to be found");
+                    return None;
+                }
+            };
+            let sent = self.rest.execute_webhook(&webhook, thread, home, &body, &persona, turn).await;
+            match sent {
+                Ok(posted) => {
+                    // The success of a webhook proves nothing about the bot's own permissions.
+                    self.cache.record_message(at, posted.id);
+                    return Some(SendOutcome::Sent { message_id: posted.id.to_string() });
+                }
+                Err(RestError::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
+                Err(fault) if fault.rejection_kind() == Some(RejectionKind::Gone(ResourceKind::Webhook)) => {
+                    tracing::warn!(channel = %home, %fault, "a webhook of ours is gone or has another token: it is looked up");
+                    self.invalidate_webhook(home, &webhook).await;
+                }
+                Err(fault) => {
+                    if matches!(
+                        fault.rejection_kind(),
+                        Some(RejectionKind::Forbidden | RejectionKind::LostAccess)
+                    ) {
+                        self.cache.deny(OptionalFeature::Persona, home, now_ms());
+                    }
+                    tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns the channel whose webhooks serve a conversation: for a thread the parent channel.
+    async fn parent_channel(&self, at: Snowflake) -> Result<Snowflake, RestError> {
+        let parent = match self.cache.location(at) {
+            Some(spot) => spot.parent,
+            None => self.fetch_location(at).await?.parent,
+        };
+        Ok(parent.unwrap_or(at))
+    }
+
+    /// Returns the webhook of a channel: the cached one, else one listed by Discord as ours, else a new one.
+    async fn webhook(&self, channel: Snowflake) -> Result<Webhook, WebhookError> {
+        let slot = self.webhooks.slot(channel);
+        let mut slot = slot.lock().await;
+        if let Some(webhook) = slot.as_ref() {
+            return Ok(webhook.clone());
+        }
+        let application = self.application().await?;
+        let listed = self.rest.webhooks(channel).await?;
+        let found = select_webhook(listed, application, |webhook| self.rest.is_dead(webhook));
+        let webhook = match found {
+            OwnWebhooks::Usable(webhook) => webhook,
+            OwnWebhooks::Unusable(webhook) => return Err(WebhookError::Unusable(webhook)),
+            OwnWebhooks::None => {
+                let made = self
+                    .rest
+                    .create_webhook(channel, NAME, QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT))
+                    .await?;
+                tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
+                let why = || "Discord made a webhook and did not say its token".to_owned();
+                let token = made.token.ok_or_else(|| RestError::Uncertain { why: why() })?;
+                Webhook { id: made.id, token }
+            }
+        };
+        self.cache.add_own_webhook(webhook.id);
+        *slot = Some(webhook.clone());
+        Ok(webhook)
+    }
+
+    /// Returns the application id of the bot: as reported by the websocket, or else from a request.
+    pub(super) async fn application(&self) -> Result<Snowflake, RestError> {
+        match self.cache.identity() {
+            Some(identity) => Ok(identity.application),
+            None => Ok(self.rest.application().await?.id),
+        }
+    }
+
+    async fn invalidate_webhook(&self, channel: Snowflake, webhook: &Webhook) {
+        let slot = self.webhooks.slot(channel);
+        let mut slot = slot.lock().await;
+        // Another task may have cached a different webhook meanwhile.
+        if slot.as_ref() == Some(webhook) {
+            *slot = None;
+        }
+    }
+
+    /// Records that a channel has no usable webhook. Problems that only a person can fix suspend requests for
+    /// longer than temporary ones.
+    fn record_webhook_error(&self, channel: Snowflake, missing: &WebhookError) {
+        match missing {
+            WebhookError::Fault(fault) if fault.rejection_kind().is_some_and(is_permanent) => {
+                self.cache.deny(OptionalFeature::Persona, channel, now_ms());
+                tracing::warn!(
+                    %channel,
+                    %fault,
+                    "agents speak as the bot in this channel: give it Manage Webhooks there, or delete one of its webhooks \
+                     if there are fifteen"
+                );
+            }
+            WebhookError::Fault(fault) => {
+                self.webhooks.start_cooldown(channel, Instant::now());
+                tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
+            }
+            WebhookError::Unusable(webhook) => {
+                // The refusal may have come from an intermediary: Discord lists the webhook.
+                if let Some(webhook) = webhook {
+                    self.rest.mark_webhook_alive(webhook);
+                }
+                self.cache.deny(OptionalFeature::Persona, channel, now_ms());
+                tracing::warn!(
+                    %channel,
+                    "agents speak as the bot in this channel: its own webhook there is listed and cannot be used. It is \
+                     tried again in ten minutes; if it stays so, delete it (Server Settings, Integrations), and another \
+                     one is made"
+                );
+            }
+        }
+    }
+}
+
+/// True if the problem lasts until a person fixes the cause.
+const fn is_permanent(kind: RejectionKind) -> bool {
+    matches!(
+        kind,
+        RejectionKind::Forbidden
+            | RejectionKind::LostAccess
+            | RejectionKind::Full
+            | RejectionKind::Invalid
+            | RejectionKind::Gone(_)
+    )
+}
+
+/// Our webhooks in a channel.
+#[derive(Debug, PartialEq, Eq)]
+enum OwnWebhooks {
+    /// A usable webhook.
+    Usable(Webhook),
+    /// Only unusable ones: known to be deleted although listed, or listed without a token.
+    Unusable(Option<Webhook>),
+    /// No webhook.
+    None,
+}
+
+/// Selects the webhook to use: created by our application, listed with a token, and not known to be deleted.
+/// The choice among several is stable.
+fn select_webhook(
+    listed: Vec<WebhookObject>,
+    application: Snowflake,
+    is_dead: impl Fn(&Webhook) -> bool,
+) -> OwnWebhooks {
+    let mut ours: Vec<WebhookObject> =
+        listed.into_iter().filter(|listed| listed.application_id == Some(application)).collect();
+    if ours.is_empty() {
+        return OwnWebhooks::None;
+    }
+    ours.sort_by_key(|listed| (listed.name.as_deref() != Some(NAME), listed.id));
+    let with_token = |listed: WebhookObject| Some(Webhook { id: listed.id, token: listed.token? });
+    let (dead, alive): (Vec<_>, Vec<_>) = ours.into_iter().filter_map(with_token).partition(is_dead);
+    match alive.into_iter().next() {
+        Some(webhook) => OwnWebhooks::Usable(webhook),
+        None => OwnWebhooks::Unusable(dead.into_iter().next()),
+    }
+}
+
+/// Returns a name that Discord accepts; `None` if nothing remains, and then the webhook's own name is shown.
+fn webhook_display_name(name: &str) -> Option<String> {
+    // Characters of mentions, tags and code cannot be part of a name.
+    let plain = |c: char| if c.is_control() || matches!(c, '@' | '#' | ':' | '`') { ' ' } else { c };
+    let mut name: String = name.chars().map(plain).collect();
+    for word in ["discord", "clyde"] {
+        while let Some(at) = name.to_ascii_lowercase().find(word) {
+            name.replace_range(at..at + word.len(), " ");
+        }
+    }
+    let words: Vec<&str> = name.split_whitespace().collect();
+    let name = render::fit(&words.join(" "), PayloadLimit::WebhookName.bounds().1);
+    webhook_name(&name).is_ok().then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_shared::redact::Secret;
+
+    const OURS: Option<Snowflake> = Some(Snowflake(5));
+
+    fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> WebhookObject {
+        WebhookObject {
+            id: Snowflake(id),
+            token: token.map(|token| Secret::new(token.to_owned())),
+            channel_id: None,
+            application_id,
+            name: Some(name.to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_webhook_that_is_used_is_one_that_we_made() {
+        let other = Some(Snowflake(6));
+        let usable = |id| (Some(id), true);
+        let unusable = |id| (id, false);
+        for (webhooks, want) in [
+            (vec![], None),
+            (vec![listed(1, other, NAME, Some("t")), listed(2, None, NAME, Some("t"))], None),
+            (vec![listed(9, OURS, NAME, Some("t")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
+            // A renamed webhook is used, but one with the original name is preferred.
+            (vec![listed(3, OURS, "renamed", Some("t"))], Some(usable(3))),
+            (vec![listed(3, OURS, "renamed", Some("t")), listed(4, OURS, NAME, Some("t"))], Some(usable(4))),
+            // A deleted webhook is not used, though listed, and causes no creation of another one.
+            (vec![listed(1, OURS, NAME, Some("dead")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
+            (vec![listed(1, OURS, NAME, Some("dead"))], Some(unusable(Some(1)))),
+            (vec![listed(1, OURS, NAME, None)], Some(unusable(None))),
+        ] {
+            let found = match select_webhook(webhooks.clone(), Snowflake(5), |webhook| {
+                webhook.token.expose() == "dead"
+            }) {
+                OwnWebhooks::Usable(webhook) => Some((Some(webhook.id.0), true)),
+                OwnWebhooks::Unusable(webhook) => Some((webhook.map(|webhook| webhook.id.0), false)),
+                OwnWebhooks::None => None,
+            };
+            assert_eq!(found, want, "{webhooks:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_channel_whose_webhook_cannot_be_had_is_left_alone_for_a_while() {
+        let webhooks = Webhooks::default();
+        let [channel, other] = [1, 2].map(Snowflake);
+        let rests = || [channel, other].map(|channel| webhooks.is_cooling_down(channel, Instant::now()));
+        assert_eq!(rests(), [false, false]);
+        webhooks.start_cooldown(channel, Instant::now());
+        assert_eq!(rests(), [true, false]);
+        tokio::time::advance(COOLDOWN).await;
+        assert_eq!(rests(), [false, false]);
+    }
+
+    #[test]
+    fn names_are_such_that_discord_takes_them() {
+        for (name, want) in [
+            ("codex", Some("codex")),
+            ("  fix: the #1 @bug `now`\n", Some("fix the 1 bug now")),
+            ("Discord bot of Clyde", Some("bot of")),
+            ("disDiscordcord", Some("dis cord")),
+            ("DISCORD", None),
+            ("", None),
+            (" @ ", None),
+        ] {
+            assert_eq!(webhook_display_name(name).as_deref(), want, "{name:?}");
+        }
+        for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
+            let name = webhook_display_name(&text.repeat(200));
+            assert!(name.as_deref().is_some_and(|name| webhook_name(name).is_ok()), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_mends_in_a_moment_is_not_asked_for_again_soon() {
+        for (kind, want) in [
+            (RejectionKind::Forbidden, true),
+            (RejectionKind::LostAccess, true),
+            (RejectionKind::Full, true),
+            (RejectionKind::Invalid, true),
+            (RejectionKind::Temporary, false),
+            (RejectionKind::NotSent, false),
+            (RejectionKind::Unauthorized, false),
+            (RejectionKind::Slow, false),
+        ] {
+            assert_eq!(is_permanent(kind), want, "{kind:?}");
+        }
+    }
+}

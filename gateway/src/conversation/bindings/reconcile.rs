@@ -1,0 +1,198 @@
+//! Reconciles bindings after a start: removes stale ones, and finishes those whose conversation was not
+//! created yet (D10, H13). A binding that cannot be read is kept, and only a few channel requests run at
+//! once.
+
+use super::{BindingError, SessionBinding, SessionBindingService};
+use crate::channel::{OpenChildOutcome, Outgoing};
+use crate::core::binding::{StartupAction, binding_notice, startup_action};
+use crate::core::render::{PartKind, nonce_of};
+use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
+use crate::store::{StoreError, Tx, bindings, now_ms, sessions};
+use acp_shared::ids::BindingId;
+use futures_util::StreamExt as _;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Maximum number of conversations processed concurrently.
+const CONCURRENT_MAX: usize = 8;
+/// Retry interval for conversations that are not created yet, in milliseconds.
+const RETRY_MS: u64 = 30_000;
+
+/// Counts of one reconciliation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ReconcileCounts {
+    /// Bindings kept.
+    pub(crate) kept: usize,
+    /// Stale bindings removed.
+    pub(crate) removed: usize,
+    /// Bindings whose conversation exists now.
+    pub(crate) finished: usize,
+    /// Bindings whose conversation is not created yet, or cannot be.
+    pub(crate) unfinished: usize,
+}
+
+impl SessionBindingService {
+    /// Applies the decision of `core/binding.rs` to every binding that has not ended.
+    ///
+    /// # Errors
+    /// [`BindingError::Store`] if the bindings cannot be listed; all of them are kept.
+    pub(crate) async fn reconcile(&self) -> Result<ReconcileCounts, BindingError> {
+        let live = self.store.read("bindings_live", bindings::open_bindings).await?;
+        let done = futures_util::stream::iter(live).map(|one| self.reconcile_one(one));
+        let done: Vec<ReconcileOutcome> = done.buffer_unordered(CONCURRENT_MAX).collect().await;
+        let count = |what| done.iter().filter(|one| **one == what).count();
+        Ok(ReconcileCounts {
+            kept: count(ReconcileOutcome::Kept),
+            removed: count(ReconcileOutcome::Removed),
+            finished: count(ReconcileOutcome::Finished),
+            unfinished: count(ReconcileOutcome::Unfinished),
+        })
+    }
+
+    async fn reconcile_one(&self, live: bindings::OpenBinding) -> ReconcileOutcome {
+        let (binding, target, runs_due) = match live.found {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(binding_id = live.key, %error, "a binding cannot be read: it stays as it is");
+                return ReconcileOutcome::Kept;
+            }
+        };
+        match startup_action(binding.status, Some(target), runs_due) {
+            StartupAction::Keep => ReconcileOutcome::Kept,
+            StartupAction::End(_) => match self.remove_stale(&binding, |_, _| Ok(())).await {
+                Ok(Some(_)) => {
+                    self.metrics.stale_removed(&binding.conversation.channel, "start");
+                    ReconcileOutcome::Removed
+                }
+                Ok(None) => ReconcileOutcome::Kept,
+                Err(error) => {
+                    tracing::warn!(session_key = %binding.session_key, %error, "a stale binding stays");
+                    ReconcileOutcome::Kept
+                }
+            },
+            StartupAction::Finish => match self.create_conversation(binding.binding_id).await {
+                Ok(_) => ReconcileOutcome::Finished,
+                Err(error) => {
+                    tracing::warn!(session_key = %binding.session_key, %error, "a conversation is not made");
+                    ReconcileOutcome::Unfinished
+                }
+            },
+        }
+    }
+
+    /// Periodically finishes pending bindings until `stop`.
+    pub(crate) async fn run_retries(self, stop: CancellationToken) {
+        let mut every = tokio::time::interval(Duration::from_millis(RETRY_MS));
+        every.tick().await;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                _ = every.tick() => {}
+            }
+            let pending = self.store.read("bindings_pending", bindings::pending).await;
+            let pending = pending.unwrap_or_else(|error| {
+                tracing::warn!(%error, "pending bindings cannot be looked for");
+                Vec::new()
+            });
+            let tried = futures_util::stream::iter(pending).map(|id| self.create_conversation(id));
+            tried.for_each_concurrent(CONCURRENT_MAX, |done| async { drop(done.await) }).await;
+        }
+    }
+
+    /// Creates the conversation of a pending binding and activates the binding; an active one is returned
+    /// unchanged. Every step can be repeated: the nonce of the first message is derived from the binding
+    /// (H13).
+    ///
+    /// # Errors
+    /// As [`SessionBindingService::bind`].
+    pub(crate) async fn create_conversation(
+        &self,
+        binding_id: BindingId,
+    ) -> Result<SessionBinding, BindingError> {
+        let (binding, session) = self.pending_binding(binding_id).await?;
+        if binding.status.is_live() {
+            return Ok(SessionBinding { binding, session, is_new: false });
+        }
+        let at = parent_of(&binding);
+        let starter = Outgoing {
+            kind: PartKind::Notice,
+            text: binding_notice(&session, &binding),
+            nonce: nonce_of(&["starter", &binding_id.to_string()]),
+            session_key: Some(session.session_key.clone()),
+            run_id: None,
+            actions: Vec::new(),
+            not_before_ms: Some(binding.bound_at_ms),
+            others: Vec::new(),
+            tag: None,
+            persona: None,
+            files: Vec::new(),
+        };
+        let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
+            OpenChildOutcome::Made { conversation_id } => conversation_id,
+            OpenChildOutcome::Rejected { why, again: false } => {
+                self.abandon(&binding, &why).await?;
+                return Err(BindingError::NotMade { why });
+            }
+            OpenChildOutcome::Rejected { why, again: true } | OpenChildOutcome::Uncertain { why } => {
+                return Err(BindingError::NotMadeYet { why });
+            }
+        };
+        let made = conversation_id.clone();
+        let activate = move |tx: &Tx<'_>| bindings::activate(tx, binding_id, &made, now_ms());
+        match self.store.write("binding_activate", activate).await {
+            Ok(()) => {
+                let conversation = ConversationRef { conversation_id, ..binding.conversation };
+                let binding = BindingRow { conversation, status: BindingStatus::Active, ..binding };
+                Ok(SessionBinding { binding, session, is_new: true })
+            }
+            Err(StoreError::ConversationBound) => {
+                let why = "the conversation is bound to another session already".to_owned();
+                self.abandon(&binding, &why).await?;
+                Err(BindingError::NotMade { why })
+            }
+            Err(StoreError::UsedMeanwhile) => {
+                Err(BindingError::NotMade { why: "it was unbound meanwhile".to_owned() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn pending_binding(&self, binding_id: BindingId) -> Result<(BindingRow, SessionRow), BindingError> {
+        let read = self.store.read("binding_pending", move |db| {
+            let Some(binding) = bindings::get(db, binding_id)? else { return Ok(None) };
+            let session = sessions::get(db, &binding.session_key)?;
+            Ok(session.map(|session| (binding, session)))
+        });
+        let found = read
+            .await?
+            .filter(|(binding, _)| binding.status == BindingStatus::Pending || binding.status.is_live());
+        found.ok_or(BindingError::NotBound)
+    }
+
+    async fn abandon(&self, binding: &BindingRow, why: &str) -> Result<(), BindingError> {
+        let (id, reason) = (binding.binding_id, format!("spawn-failed: {why}"));
+        tracing::warn!(session_key = %binding.session_key, why, "a conversation could not be made");
+        Ok(self.store.write("binding_failed", move |tx| bindings::end(tx, id, &reason)).await?)
+    }
+}
+
+/// Result for one binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReconcileOutcome {
+    Kept,
+    Removed,
+    Finished,
+    Unfinished,
+}
+
+/// Returns the conversation below which a pending binding's own is created.
+fn parent_of(binding: &BindingRow) -> ConversationRef {
+    let at = &binding.conversation;
+    ConversationRef {
+        channel: at.channel.clone(),
+        account_id: at.account_id.clone(),
+        conversation_id: at.parent_conversation_id.clone().unwrap_or_default(),
+        parent_conversation_id: None,
+    }
+}

@@ -1,0 +1,355 @@
+//! Commands that report sessions, agents and health. Replies contain no secrets and no internals: those are
+//! in the log and in `acp-gateway doctor`.
+
+use super::{CommandContext, Commands, options, permissions};
+use crate::api::body::{AgentView, StatusView};
+use crate::core::command::authorization::RequesterRole;
+use crate::core::failure::Failure;
+use crate::core::paths::hide_paths;
+use crate::core::policy::EffectivePolicy;
+use crate::core::render::escape_name;
+use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
+use crate::core::run::RunState;
+use crate::core::time_format::format_utc;
+use crate::core::timeouts::Expiry;
+use crate::store::codec::SqlEnum as _;
+use crate::store::command_queries;
+use crate::store::gauges::SessionActivity;
+use acp_shared::ids::SessionKey;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Maximum number of sessions in a list.
+const LIST_MAX: usize = 20;
+/// Maximum number of sessions searched for those of one person.
+const SEARCHED_MAX: u32 = 1_000;
+/// Maximum number of runs counted in a session's status.
+const RUNS_MAX: u32 = 100;
+/// Maximum length of a text from an agent or an error, in characters.
+const TEXT_CHARS_MAX: usize = 300;
+/// Maximum number of agent capabilities in a status.
+const CAPABILITIES_MAX: usize = 16;
+
+impl Commands {
+    /// Returns the open sessions that the person may see, last used first.
+    async fn visible_sessions(&self, context: CommandContext<'_>) -> Result<Vec<SessionRow>, Failure> {
+        if context.by.role == RequesterRole::Operator {
+            return self.service.sessions(false, u32::try_from(LIST_MAX).unwrap_or(u32::MAX)).await;
+        }
+        let mut own = Vec::new();
+        for row in self.service.sessions(false, SEARCHED_MAX).await? {
+            let key = row.session_key.clone();
+            let owners =
+                self.store.read("session_owners", move |db| command_queries::owners(db, &key)).await?;
+            if context.by.owns(&owners) {
+                own.push(row);
+            }
+            if own.len() == LIST_MAX {
+                break;
+            }
+        }
+        Ok(own)
+    }
+
+    /// `/acp sessions`
+    pub(super) async fn sessions(&self, context: CommandContext<'_>) -> Result<String, Failure> {
+        let current = self.bound_session(context.inbound).await?;
+        let rows = self.visible_sessions(context).await?;
+        if rows.is_empty() {
+            return Ok("There are no sessions. /acp spawn starts one.".to_owned());
+        }
+        let around = self.service.session_activity().await?;
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
+        let mut text = String::from("Sessions, the one used last first (* is this conversation's):");
+        for row in &rows {
+            let mark = if current.as_ref() == Some(&row.session_key) { '*' } else { '-' };
+            text.push_str(&format!("\n{mark} {}", session_line(row, &around, is_markdown)));
+        }
+        Ok(text)
+    }
+
+    /// `/acp status`
+    pub(super) async fn status(&self, at: &ConversationRef, session: &SessionKey) -> Result<String, Failure> {
+        let row = self.service.session(session).await?;
+        let runs = self.service.runs(session, RUNS_MAX).await?;
+        let expiry = self.service.expiry(session).await?;
+        let key = session.clone();
+        let bindings = self.store.read("status", move |db| crate::store::bindings::of_session(db, &key));
+        let is_markdown = self.router.renders_markdown(at);
+        let mut text = status_text(&row, &bindings.await?, expiry.as_ref(), is_markdown);
+        let waiting = runs.iter().filter(|run| run.state == RunState::Queued).count();
+        let running = runs.iter().find(|run| run.state == RunState::Running);
+        let turn = running.map_or_else(|| "none".to_owned(), |run| run.run_id.to_string());
+        let _ = write!(text, "\nrunning turn: {turn}; {waiting} wait");
+        let pending = self.service.pending_permissions(session).await?;
+        if !pending.is_empty() {
+            text.push('\n');
+            text.push_str(&permissions::pending_text(&pending, is_markdown));
+        }
+        Ok(text)
+    }
+
+    /// `/agents`
+    pub(super) async fn agents(&self, context: CommandContext<'_>) -> Result<String, Failure> {
+        let rows = self.visible_sessions(context).await?;
+        let around = self.service.session_activity().await?;
+        let views = self.service.agents().await?;
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
+        Ok(agents_text(&rows, &around, &views, is_markdown))
+    }
+
+    /// `/acp doctor`
+    pub(super) async fn doctor(&self, context: CommandContext<'_>) -> Result<String, Failure> {
+        let status = self.service.status().await?;
+        let around = self.service.session_activity().await?;
+        let policy = self.service.policy(&context.inbound.conversation);
+        Ok(doctor_text(&status, &around, &policy))
+    }
+
+    /// `/acp install`
+    pub(super) async fn install(&self, context: CommandContext<'_>) -> Result<String, Failure> {
+        let status = self.service.status().await?;
+        let views = self.service.agents().await?;
+        let policy = self.service.policy(&context.inbound.conversation);
+        Ok(install_text(&status, &views, &policy))
+    }
+}
+
+/// Shortens a text to one line of limited length.
+fn one_line(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut out: String = plain.take(TEXT_CHARS_MAX).collect();
+    if text.chars().count() > TEXT_CHARS_MAX {
+        out.push('…');
+    }
+    out.trim().to_owned()
+}
+
+fn binding_text(binding: &BindingRow) -> String {
+    let at = &binding.conversation;
+    let status = if binding.status == BindingStatus::Active { "" } else { binding.status.word() };
+    format!("{}/{} {status}", at.channel, at.conversation_id).trim_end().to_owned()
+}
+
+fn bindings_text(bindings: &[BindingRow]) -> String {
+    let all: Vec<String> = bindings.iter().map(binding_text).collect();
+    if all.is_empty() { "unbound".to_owned() } else { format!("bound to {}", all.join(", ")) }
+}
+
+fn session_name(row: &SessionRow, is_markdown: bool) -> String {
+    row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| escape_name(label, is_markdown))
+}
+
+fn session_line(row: &SessionRow, around: &SessionActivity, is_markdown: bool) -> String {
+    let mut text = format!(
+        "{} ({}, {}, {}, {}) {}",
+        session_name(row, is_markdown),
+        row.mode.word(),
+        row.state,
+        row.backend,
+        bindings_text(around.bindings.get(&row.session_key).map_or(&[], Vec::as_slice)),
+        row.session_key
+    );
+    if let Some(run_id) = around.running.get(&row.session_key) {
+        let _ = write!(text, "; turn {run_id} runs");
+    }
+    if let Some(count) = around.queued.get(&row.session_key) {
+        let _ = write!(text, "; {count} wait");
+    }
+    if let Some(failure) = &row.last_error {
+        let _ = write!(text, "; last error {}", failure.code);
+    }
+    text
+}
+
+fn status_text(
+    row: &SessionRow,
+    bindings: &[BindingRow],
+    expiry: Option<&Expiry>,
+    is_markdown: bool,
+) -> String {
+    let mut text = format!("{} ({}) in {}", row.session_key, row.agent, row.cwd);
+    if let Some(label) = &row.label {
+        let _ = write!(text, ", called {}", escape_name(label, is_markdown));
+    }
+    let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
+    let _ = write!(text, "\n{}", bindings_text(bindings));
+    let agent_session = row.agent_session_id.as_deref().unwrap_or("pending until its first answer");
+    let resumable = if row.agent_session_id.is_none() || row.resumable { "" } else { " (cannot be resumed)" };
+    let _ = write!(text, "\nagent's conversation: {agent_session}{resumable}");
+    if let Some(agent) = row.agent_info.as_deref().and_then(agent_text) {
+        let _ = write!(text, "\nagent: {agent}");
+    }
+    let _ = write!(text, "\nsettings: {}", options::settings_text(row));
+    for (name, values) in row.options.agent.lines() {
+        let _ = write!(text, "\nagent's {}: {}", one_line(&name), one_line(&values));
+    }
+    let _ = write!(text, "\nlast used: {}", format_utc(row.last_activity_at_ms));
+    if let Some(expiry) = expiry {
+        let _ = write!(text, "\nends: {} if it is not used ({})", format_utc(expiry.at_ms), expiry.reason());
+    }
+    if let Some(failure) = &row.last_error {
+        let _ = write!(text, "\nlast error: {} ({})", one_line(&hide_paths(&failure.message)), failure.code);
+    }
+    text
+}
+
+/// Describes an agent by its own `initialize` response: name, version, capabilities.
+fn agent_text(info: &str) -> Option<String> {
+    let info: Value = serde_json::from_str(info).ok()?;
+    let words =
+        ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(one_line).unwrap_or_default());
+    let mut abilities = Vec::new();
+    collect_capabilities("", &info["agentCapabilities"], &mut abilities);
+    abilities.truncate(CAPABILITIES_MAX);
+    let named = words.join(" ");
+    let can = if abilities.is_empty() { String::new() } else { format!("can {}", abilities.join(", ")) };
+    let parts: Vec<&str> = [named.trim(), can.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Collects the paths of enabled capabilities: `true`, or an object without members.
+fn collect_capabilities(path: &str, value: &Value, found: &mut Vec<String>) {
+    let is_on = value.as_bool() == Some(true) || value.as_object().is_some_and(serde_json::Map::is_empty);
+    if is_on && !path.is_empty() {
+        found.push(one_line(path));
+        return;
+    }
+    for (key, value) in value.as_object().into_iter().flatten().filter(|(key, _)| *key != "_meta") {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        collect_capabilities(&path, value, found);
+    }
+}
+
+fn agents_text(
+    rows: &[SessionRow],
+    around: &SessionActivity,
+    views: &[AgentView],
+    is_markdown: bool,
+) -> String {
+    let (busy, rest): (Vec<_>, Vec<_>) = rows.iter().partition(|row| {
+        around.running.contains_key(&row.session_key) || around.queued.contains_key(&row.session_key)
+    });
+    let bound = rest.into_iter().filter(|row| around.bindings.contains_key(&row.session_key));
+    let mut text = String::from(if busy.is_empty() { "No agent works." } else { "At work:" });
+    for row in busy {
+        text.push_str(&format!("\n- {}", session_line(row, around, is_markdown)));
+    }
+    let bound: Vec<String> =
+        bound.map(|row| format!("\n- {}", session_line(row, around, is_markdown))).collect();
+    if !bound.is_empty() {
+        let _ = write!(text, "\nBound and at rest:{}", bound.concat());
+    }
+    let startable = views.iter().filter(|view| view.installed && view.allowed);
+    let names: Vec<String> = startable
+        .map(|view| format!("{}{}", view.name, if view.default { " (the default)" } else { "" }))
+        .collect();
+    match names.is_empty() {
+        true => text.push_str("\nNo agent can be started here. /acp install says what is missing."),
+        false => {
+            let _ = write!(text, "\nCan be started with /acp spawn: {}.", names.join(", "));
+        }
+    }
+    text
+}
+
+fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &EffectivePolicy) -> String {
+    let mut checks: Vec<(bool, String)> = Vec::new();
+    let mut next: Vec<&str> = Vec::new();
+    let mut check = |ok: bool, text: String, step: &'static str| {
+        checks.push((ok, text));
+        if !ok {
+            next.push(step);
+        }
+    };
+    let gate = policy
+        .may_prompt()
+        .map_or_else(|failure| hide_paths(&failure.message), |()| "prompts reach agents".to_owned());
+    check(
+        policy.may_prompt().is_ok(),
+        format!("policy: {gate}"),
+        "ask whoever runs this gateway to change that key",
+    );
+    let wanted = &policy.backend.value;
+    let backend = status.backends.iter().find(|backend| backend.id == *wanted);
+    let how = match backend {
+        Some(backend) if backend.ok => "works",
+        Some(_) => "does not work",
+        None => "is not there",
+    };
+    let step = match backend {
+        Some(_) => "ask whoever runs this gateway to look at `acp-gateway doctor`",
+        None => "/acp install says how it is set up",
+    };
+    check(backend.is_some_and(|it| it.ok), format!("backend {wanted} {how}"), step);
+    let connected = status.supervisor.connected;
+    let link = if connected { "answers" } else { "does not answer" };
+    check(connected, format!("supervisor {link}"), "ask whoever runs this gateway to start the supervisor");
+    match &status.store {
+        None => check(false, "store cannot be read".to_owned(), "ask for a look at `acp-gateway doctor`"),
+        Some(store) => {
+            let well = store.health == "well";
+            let text = format!("store is {}, {} sessions open", store.health, store.sessions_open);
+            check(
+                well,
+                text,
+                "ask whoever runs this gateway to look at the disk and at `acp-gateway store check`",
+            );
+            let stale = store.stale_bindings;
+            let text =
+                if stale == 0 { "no binding leads".to_owned() } else { format!("{stale} bindings lead") };
+            check(stale == 0, text + " nowhere", "/unfocus in those conversations");
+            let stuck = store.actors_stuck;
+            let text = if stuck == 0 { "no session is".to_owned() } else { format!("{stuck} sessions are") };
+            check(stuck == 0, text + " stuck", "ask for a look at the log, which names them");
+            let still = store.still.len();
+            if still > 0 {
+                let text = format!("{still} sessions or conversations cannot be read");
+                check(false, text, "ask for a look at `acp-gateway doctor`, which names them");
+            }
+        }
+    }
+    let healthy = if checks.iter().all(|(ok, _)| *ok) { "healthy" } else { "not healthy" };
+    let mut text = format!("acp-gateway {} is {healthy}.", status.version);
+    for (ok, what) in &checks {
+        let _ = write!(text, "\n- {} {what}", if *ok { "ok:" } else { "WRONG:" });
+    }
+    let queued: u64 = around.queued.values().sum();
+    let _ = write!(text, "\n- {} turns run, {queued} wait", around.running.len());
+    for step in next {
+        let _ = write!(text, "\nNext: {step}.");
+    }
+    text
+}
+
+fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePolicy) -> String {
+    let wanted = &policy.backend.value;
+    let is_there = status.backends.iter().any(|backend| backend.id == *wanted);
+    let mut steps = Vec::new();
+    match (is_there, &policy.install_command.value) {
+        (true, _) => {
+            steps.push(format!("The backend {wanted} is part of this gateway: there is nothing to install."))
+        }
+        (false, Some(command)) => steps.push(format!("On the gateway's machine run: {}", one_line(command))),
+        (false, None) => {
+            steps.push(format!(
+                "The backend {wanted} is not there: set {} to `direct`, which is.",
+                policy.backend.key
+            ));
+        }
+    }
+    let missing = views.iter().filter(|view| !view.installed && view.allowed);
+    let notes: Vec<String> = missing
+        .map(|view| {
+            format!("\n   - {}: {}", view.name, view.note.as_deref().map(one_line).unwrap_or_default())
+        })
+        .collect();
+    if notes.is_empty() {
+        steps.push("Every agent that is known and allowed is installed.".to_owned());
+    } else {
+        steps.push(format!("Agents that are not installed, if you want them:{}", notes.concat()));
+    }
+    steps.push("/acp doctor says whether all is well, /agents what can be started.".to_owned());
+    let lines: Vec<String> = (1..).zip(&steps).map(|(number, step)| format!("{number}. {step}")).collect();
+    lines.join("\n")
+}

@@ -1,0 +1,86 @@
+//! Commands that change settings of a session.
+
+use super::{CommandContext, Commands};
+use crate::conversation::inbound::message_idempotency_key;
+use crate::core::failure::Failure;
+use crate::core::options::Setting;
+use crate::core::request::SettingResult;
+use crate::core::rows::{NonInteractive, PermissionMode, SessionRow};
+use crate::core::timeouts::format_duration;
+use acp_shared::ids::SessionKey;
+
+impl Commands {
+    /// `/acp set-mode`, `set`, `cwd`, `permissions`, `timeout`, `model`, `reset-options`
+    pub(super) async fn set(
+        &self,
+        context: CommandContext<'_>,
+        session: &SessionKey,
+        setting: Setting,
+    ) -> Result<String, Failure> {
+        let done = setting_text(&setting);
+        let now = self.service.set(session, setting, message_idempotency_key(context.inbound)?).await?;
+        let done = now.setting.map_or(done, |result| confirmation(&result));
+        let row = self.service.session(session).await?;
+        Ok(format!("{done}\nSettings of {session}: {}.", settings_text(&row)))
+    }
+}
+
+/// Reports the agent's answer to a change of its own settings.
+fn confirmation(result: &SettingResult) -> String {
+    let kept = if result.is_applied { " Later starts of the agent ask for it too." } else { "" };
+    format!("{}{kept}", result.text)
+}
+
+/// Builds the confirmation of a change.
+fn setting_text(setting: &Setting) -> String {
+    const KEPT: &str = "also after a restart of the agent";
+    match setting {
+        Setting::Mode(mode) => format!("The mode is {mode}, {KEPT}."),
+        Setting::Model(model) => format!("The model is {model}, {KEPT}."),
+        Setting::Cwd(_) => "The agent goes on in another directory with the next message.".to_owned(),
+        Setting::Permission(mode) => format!("From now on: {}.", mode_text(*mode)),
+        Setting::NonInteractive(policy) => format!("From now on: {}.", unattended_text(*policy)),
+        Setting::TimeoutS(0) => {
+            "A turn may take as long as the gateway lets it, from the next one on.".to_owned()
+        }
+        Setting::TimeoutS(seconds) => {
+            format!(
+                "A turn may take {}, from the next one on.",
+                format_duration(seconds.saturating_mul(1_000))
+            )
+        }
+        Setting::Config { id, value } => format!("{id} is {value}, {KEPT}."),
+        Setting::Defaults => "All settings are what configuration says.".to_owned(),
+    }
+}
+
+const fn mode_text(mode: PermissionMode) -> &'static str {
+    match mode {
+        PermissionMode::ApproveAll => "the agent may do everything (approve-all)",
+        PermissionMode::ApproveReads => "the agent may read, and asks for the rest (approve-reads)",
+        PermissionMode::DenyAll => "the agent may do nothing that it asks for (deny-all)",
+        PermissionMode::Ask => "the agent asks (ask)",
+    }
+}
+
+const fn unattended_text(policy: NonInteractive) -> &'static str {
+    match policy {
+        NonInteractive::Deny => "what nobody can be asked about is refused",
+        NonInteractive::Fail => "what nobody can be asked about ends the run",
+    }
+}
+
+/// Formats the effective settings of a session.
+pub(super) fn settings_text(row: &SessionRow) -> String {
+    let options = &row.options;
+    let mut out = vec![format!("directory {}", row.cwd)];
+    out.extend(options.mode_id.iter().map(|mode| format!("mode {mode}")));
+    out.extend(options.model.iter().map(|model| format!("model {model}")));
+    out.push(mode_text(options.permission).to_owned());
+    out.push(unattended_text(options.non_interactive).to_owned());
+    out.extend(
+        options.timeout_s.map(|s| format!("a turn may take {}", format_duration(s.saturating_mul(1_000)))),
+    );
+    out.extend(options.config.iter().map(|(id, value)| format!("{id} = {value}")));
+    out.join("; ")
+}

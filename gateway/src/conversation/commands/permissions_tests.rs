@@ -1,0 +1,135 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::core::backend::AgentRequest;
+use crate::core::rows::PermissionState;
+use acp_shared::ids::LeaseId;
+
+fn option(id: &str, kind: &str) -> PermissionOption {
+    PermissionOption { id: id.to_owned(), name: format!("Name of {id}"), kind: kind.to_owned() }
+}
+
+fn pending(at: u64) -> PermissionRow {
+    let options = vec![option("y", "allow_once"), option("n", "reject_once")];
+    PermissionRow {
+        lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
+        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
+        request: AgentRequest {
+            at,
+            run_id: None,
+            method: "session/request_permission".to_owned(),
+            params: "{}".to_owned(),
+            what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
+        },
+        state: PermissionState::Pending,
+        option_id: None,
+        resolved_by: None,
+        created_at_ms: 0,
+        deadline_at_ms: None,
+    }
+}
+
+#[test]
+fn options_are_picked_by_kind_number_or_id() {
+    let both = [
+        option("a", "allow_always"),
+        option("y", "allow_once"),
+        option("n", "reject_once"),
+        option("1", "odd"),
+    ];
+    let always = [option("a", "allow_always"), option("r", "reject_always")];
+    let shifted = [option("2", "allow_always"), option("1", "reject_once"), option("7", "allow_once")];
+    let by = |text: &str| PermissionChoice::Option(text.to_owned());
+    for (what, options, verdict, want) in [
+        ("once before always", &both[..], PermissionChoice::Allow, Some("y")),
+        ("always when there is no once", &always[..], PermissionChoice::Allow, Some("a")),
+        ("deny", &both[..], PermissionChoice::Deny, Some("n")),
+        ("deny for ever", &always[..], PermissionChoice::Deny, Some("r")),
+        ("nothing that refuses", &both[..2], PermissionChoice::Deny, None),
+        ("number", &both[..], by("2"), Some("y")),
+        ("a position before an id that is a number", &both[..], by("1"), Some("a")),
+        ("numbers as ids, shifted", &shifted[..], by("2"), Some("1")),
+        ("numbers as ids, shifted", &shifted[..], by("1"), Some("2")),
+        ("an id that is no position", &shifted[..], by("7"), Some("7")),
+        ("id", &both[..], by("n"), Some("n")),
+        ("number zero", &both[..], by("0"), None),
+        ("number too high", &both[..], by("5"), None),
+        ("nothing", &both[..0], PermissionChoice::Allow, None),
+    ] {
+        assert_eq!(
+            pick_option(options, &verdict, true).ok().map(|option| option.id.as_str()),
+            want,
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn permissions_are_picked_by_id_or_because_there_is_one() {
+    let rows = [pending(1), pending(12)];
+    let id = |at: u64| format!("01890a5d-ac96-774b-bcce-b302099a8057:{at}");
+    let pick = |rows: &[PermissionRow], wanted: Option<&str>| {
+        pick_permission(rows, wanted).map(|row| row.request.at)
+    };
+    assert_eq!(pick(&rows[..1], None), Ok(1));
+    assert_eq!(pick(&rows, Some(&id(1))), Ok(1));
+    assert_eq!(pick(&rows, Some(&id(12))), Ok(12));
+    assert_eq!(pick(&rows[1..], Some("01890a5d")), Ok(12));
+    // By what people read of it, which is another one for each.
+    assert_eq!(pick(&rows, Some(&short_id(&id(12)))), Ok(12));
+    assert!(pick(&rows[..1], Some(&short_id(&id(12)))).unwrap_err().starts_with("No pending"), "H4");
+    assert_eq!(pick(&[], None), Err("The agent waits for nothing.".to_owned()));
+    assert!(pick(&rows, None).unwrap_err().starts_with("Several permissions fit."));
+    assert!(pick(&rows, Some("x")).unwrap_err().starts_with("No pending permission has that id."));
+}
+
+/// H4: the name of a settled permission may be the start of the name of one that waits.
+#[test]
+fn a_whole_id_never_means_another_permission() {
+    let id = |at: u64| format!("01890a5d-ac96-774b-bcce-b302099a8057:{at}");
+    let picked = pick_permission(&[pending(12)], Some(&id(1))).map(|row| row.request.at);
+    assert!(picked.unwrap_err().starts_with("No pending permission has that id."));
+    let lease = "01890a5d-ac96-774b-bcce-b302099a8057:";
+    assert_eq!(pick_permission(&[pending(12)], Some(lease)).map(|row| row.request.at), Ok(12));
+}
+
+#[test]
+fn lists_say_the_numbers_to_answer_with() {
+    let id = short_id("01890a5d-ac96-774b-bcce-b302099a8057:1");
+    let want = format!(
+        "The agent waits for:\n- Write (id {id})\n  1. Name of y (allow once)\n  2. Name of n (reject once)"
+    );
+    assert_eq!(pending_text(&[pending(1)], true), want);
+    assert_eq!(pending_text(&[], true), "The agent waits for nothing.");
+    // A bare title is followed by what the call would do.
+    let mut bare = pending(1);
+    bare.request.params =
+        r#"{"toolCall":{"title":"Write","rawInput":{"command":"rm -rf build"}}}"#.to_owned();
+    let said = pending_text(&[bare], true);
+    assert!(
+        said.starts_with(&format!("The agent waits for:\n- Write (id {id})\n  rm -rf build\n  1. ")),
+        "{said}"
+    );
+    // What an agent calls things changes nothing of the list.
+    let mut hostile = pending(1);
+    let options = vec![PermissionOption {
+        id: "y".to_owned(),
+        name: "**x** @everyone\n  2. <https://a.b>".to_owned(),
+        kind: "allow_once".to_owned(),
+    }];
+    let told = pick_option(&options, &PermissionChoice::Option("7".to_owned()), true);
+    hostile.request.what = AgentRequestKind::Permission {
+        title: "`Write`\n- Read".to_owned(),
+        tool_kind: None,
+        options: options.clone(),
+    };
+    for (is_markdown, title, name) in [
+        (true, "\\`Write\\` - Read", "\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>"),
+        (false, "`Write` - Read", "**x** @everyone   2. <https://a.b>"),
+    ] {
+        let want = format!("The agent waits for:\n- {title} (id {id})\n  1. {name} (allow once)");
+        assert_eq!(pending_text(&[hostile.clone()], is_markdown), want);
+    }
+    let name = "“\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>”";
+    let want = format!("The agent offers no such option. Use /acp answer with one of: 1. {name}.");
+    assert_eq!(told.unwrap_err(), want);
+}

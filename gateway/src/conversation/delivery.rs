@@ -1,0 +1,245 @@
+//! Delivery: sends journal rows to the conversations that are bound to their sessions, in order, exactly
+//! once.
+//!
+//! One task finds bindings with undelivered rows; one task per such binding does the work, and stays as long
+//! as a status card is live ([`cards`]). Wake-ups are only hints: everything is read from the journal and the
+//! outbox, so that delivery resumes after a crash at any point.
+
+mod attachments;
+mod attempt;
+mod retry;
+mod side_effects;
+mod status_card;
+mod worker;
+
+use crate::channel::Channels;
+use crate::config::LiveConfig;
+use crate::core::rows::{BindingStatus, Verbosity};
+use crate::ops::metrics::Metrics;
+use crate::store::delivery::{self as rows, DueBinding};
+use crate::store::interactive_messages;
+use crate::store::{Store, cards as card_rows, now_ms};
+use acp_shared::ids::BindingId;
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+use worker::DeliveryWorker;
+
+/// Minimum delay between a commit and the next scan of the journals, in milliseconds.
+const SCAN_MS_MIN: u64 = 20;
+/// Delay before the next scan, as a multiple of the duration of the last one: each scan reads every active
+/// binding, and with thousands of them this bounds the processor share of scans …
+const SCAN_INTERVAL_FACTOR: u32 = 4;
+/// … up to this maximum, in milliseconds.
+const SCAN_MS_MAX: u64 = 500;
+/// Interval of the search for ended bindings with pending rows, in milliseconds.
+const SWEEP_MS: u64 = 60_000;
+/// Interval of retries for cards that could not be finalized, in milliseconds.
+const EDIT_RETRY_MS: u64 = 2_000;
+/// Retries for messages with obsolete buttons happen at every n-th of these intervals.
+const BUTTON_RETRY_EVERY: u32 = 5;
+/// First retry delay after a failed attempt, in milliseconds; doubled each time.
+const RETRY_FIRST_MS: u64 = 250;
+/// Delay before a binding whose task panicked is retried, in milliseconds.
+const PANIC_RETRY_MS: u64 = 1_000;
+
+/// Result of a binding's task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WorkerExit {
+    /// Everything up to this row number was processed.
+    At(u64),
+    /// The binding has ended and has nothing pending.
+    Over,
+    /// The task was stopped or failed: check the binding again.
+    Unknown,
+}
+
+/// State of a binding between its tasks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct BindingCursor {
+    cursor: Option<u64>,
+    busy: bool,
+    /// Verbosity when the last task was started.
+    verbosity: Option<Verbosity>,
+}
+
+type BindingCursors = BTreeMap<BindingId, BindingCursor>;
+
+/// Delivers until `stop`.
+pub(crate) async fn run(
+    store: Store,
+    channels: Channels,
+    live: LiveConfig,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
+    let mut committed = store.committed();
+    let mut tasks = Tasks::default();
+    let mut cursors = BindingCursors::new();
+    let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
+    let mut edit_retry = tokio::time::interval(Duration::from_millis(EDIT_RETRY_MS));
+    edit_retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut edit_ticks = 0;
+    let mut scan_pause = Duration::from_millis(SCAN_MS_MIN);
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            _ = sweep.tick() => add_ended_bindings(&store, &mut cursors).await,
+            _ = edit_retry.tick() => if !mark_pending_edits(&store, &mut cursors, &mut edit_ticks).await { continue },
+            changed = committed.changed() => if changed.is_err() { break },
+            Some(done) = tasks.set.join_next_with_id() => tasks.record_exit(done, &mut cursors, &stop),
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            () = tokio::time::sleep(scan_pause) => {}
+        }
+        while let Some(done) = tasks.set.try_join_next_with_id() {
+            tasks.record_exit(done, &mut cursors, &stop);
+        }
+        committed.mark_unchanged();
+        let began = Instant::now();
+        let found = load_due_bindings(&store, &cursors).await;
+        scan_pause = scan_interval(began.elapsed());
+        for due in found {
+            let state = cursors.entry(due.binding.binding_id).or_default();
+            let is_behind = state.cursor.is_none_or(|cursor| cursor < due.end);
+            // A new verbosity applies to later rows, so it must be recorded before more rows are journaled.
+            let is_other = state.verbosity != due.binding.verbosity;
+            let is_over = due.binding.status == BindingStatus::Ended;
+            let is_parked = due.binding.status == BindingStatus::Parked;
+            if state.busy || is_parked || !(is_behind || is_over || is_other) {
+                continue;
+            }
+            *state = BindingCursor { busy: true, verbosity: due.binding.verbosity, ..*state };
+            let worker = DeliveryWorker {
+                store: store.clone(),
+                channels: channels.clone(),
+                live: live.clone(),
+                metrics: metrics.clone(),
+                stop: stop.clone(),
+                retry_first_ms: RETRY_FIRST_MS,
+            };
+            let (id, cursor) = (due.binding.binding_id, state.cursor);
+            let around = tracing::info_span!(
+                "delivery",
+                session_key = %due.binding.session_key,
+                channel = due.binding.conversation.channel,
+                thread_id = due.binding.conversation.conversation_id,
+            );
+            tasks.spawn(id, async move { worker.run(due, cursor).await }.instrument(around));
+        }
+    }
+    while tasks.set.join_next().await.is_some() {}
+}
+
+/// Returns the delay before the next scan, given the duration of the last one.
+fn scan_interval(took: Duration) -> Duration {
+    took.saturating_mul(SCAN_INTERVAL_FACTOR)
+        .clamp(Duration::from_millis(SCAN_MS_MIN), Duration::from_millis(SCAN_MS_MAX))
+}
+
+async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) {
+    match store.read("delivery_owing", rows::ended_with_pending).await {
+        Ok(found) => {
+            for due in found {
+                cursors.entry(due.binding.binding_id).or_default();
+            }
+        }
+        Err(error) => tracing::warn!(%error, "delivery cannot look for ended bindings"),
+    }
+}
+
+/// Marks bindings for a retry whose card could not be finalized or whose messages could not be edited, even
+/// if their journal is idle. Cards on every call, messages on every `BUTTON_RETRY_EVERY`th, since a retry may
+/// depend on a person. Returns true if any was found.
+async fn mark_pending_edits(store: &Store, cursors: &mut BindingCursors, times: &mut u32) -> bool {
+    let is_more = times.is_multiple_of(BUTTON_RETRY_EVERY);
+    *times = times.wrapping_add(1);
+    let read = move |db: &_| {
+        let mut found = card_rows::due_folds(db, now_ms())?;
+        if is_more {
+            found.extend(interactive_messages::bindings(db, now_ms())?);
+        }
+        Ok(found)
+    };
+    let found = store.read("delivery_open", read).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "delivery cannot look for open cards and messages with buttons");
+        Vec::new()
+    });
+    let is_any = !found.is_empty();
+    for id in found {
+        let state = cursors.entry(id).or_default();
+        if !state.busy {
+            state.cursor = None;
+        }
+    }
+    is_any
+}
+
+async fn load_due_bindings(store: &Store, cursors: &BindingCursors) -> Vec<DueBinding> {
+    let known: Vec<BindingId> = cursors.keys().copied().collect();
+    store.read("delivery_look", move |db| rows::delivering_bindings(db, &known)).await.unwrap_or_else(
+        |error| {
+            tracing::warn!(%error, "delivery cannot read the bindings");
+            Vec::new()
+        },
+    )
+}
+
+/// Tasks of bindings, with the binding of each, to find it after a panic too.
+#[derive(Default)]
+struct Tasks {
+    set: JoinSet<WorkerExit>,
+    of: HashMap<tokio::task::Id, BindingId>,
+}
+
+impl Tasks {
+    fn spawn(&mut self, binding_id: BindingId, work: impl Future<Output = WorkerExit> + Send + 'static) {
+        let id = self.set.spawn(work).id();
+        self.of.insert(id, binding_id);
+    }
+
+    fn record_exit(
+        &mut self,
+        done: Result<(tokio::task::Id, WorkerExit), tokio::task::JoinError>,
+        cursors: &mut BindingCursors,
+        stop: &CancellationToken,
+    ) {
+        let task = done.as_ref().map_or_else(tokio::task::JoinError::id, |(task, _)| *task);
+        let Some(id) = self.of.remove(&task) else { return };
+        match done {
+            Ok((_, WorkerExit::Over)) => {
+                cursors.remove(&id);
+            }
+            Ok((_, WorkerExit::At(cursor))) => {
+                let verbosity = cursors.get(&id).and_then(|state| state.verbosity);
+                cursors.insert(id, BindingCursor { cursor: Some(cursor), busy: false, verbosity });
+            }
+            Ok((_, WorkerExit::Unknown)) => {
+                cursors.insert(id, BindingCursor::default());
+            }
+            // Other bindings are not affected; nothing is lost, the outbox holds all for the retry.
+            Err(error) => {
+                tracing::error!(binding_id = %id, %error, "a delivery task ended out of order");
+                let stop = stop.clone();
+                self.spawn(id, async move {
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => {}
+                        () = tokio::time::sleep(Duration::from_millis(PANIC_RETRY_MS)) => {}
+                    }
+                    WorkerExit::Unknown
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

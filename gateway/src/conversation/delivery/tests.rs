@@ -1,0 +1,602 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::channel::console::Console;
+use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
+use crate::core::config::load::{Inputs, LoadedConfig, load};
+use crate::core::event::EventKind;
+use crate::core::message_split::{MessageLimit, Unit};
+use crate::core::route::UnboundDestination;
+use crate::core::rows::{ConversationRef, RunMode};
+use crate::store::{bindings, console};
+use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_row, spawn};
+use acp_shared::ids::SessionKey;
+use serde_json::json;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use tokio::task::JoinHandle;
+
+mod beside;
+mod files;
+mod live;
+mod personas;
+mod rest;
+mod styles;
+
+/// Parts of these tests' conversations are this long.
+const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
+/// The parts that [`two_turns`] come to where nothing can be changed: a question, its answer, six for a long turn, one for a short one.
+const PARTS: usize = 9;
+
+fn loaded(text: &str) -> LoadedConfig {
+    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
+}
+
+fn configured(text: &str) -> LiveConfig {
+    LiveConfig::new(loaded(text))
+}
+
+/// The driver over these channels.
+fn driven(
+    store: &Store,
+    channel: Arc<dyn ChannelAdapter>,
+    live: &LiveConfig,
+    stop: &CancellationToken,
+) -> JoinHandle<()> {
+    let channels = Channels::new([channel]);
+    tokio::spawn(run(store.clone(), channels, live.clone(), Metrics::default(), stop.clone()))
+}
+
+fn on_console(store: &Store, stop: &CancellationToken) -> JoinHandle<()> {
+    driven(store, Arc::new(Console::new(store.clone())), &configured(LONG), stop)
+}
+
+fn key() -> SessionKey {
+    SessionKey::parse("agent:demo:acp:1").unwrap()
+}
+
+async fn shown(store: &Store, id: &str) -> Vec<String> {
+    let id = id.to_owned();
+    let rows = store.read("shown", move |db| console::after(db, &id, 0, 1_000)).await.unwrap();
+    rows.into_iter().map(|row| row.text).collect()
+}
+
+/// What each part of the outbox came to.
+async fn states(store: &Store) -> Vec<String> {
+    const SQL: &str = "SELECT state FROM acp_delivery_part ORDER BY session_seq, part_no";
+    let read = |db: &_| crate::store::codec::all(db, SQL, [], |row| Ok(row.get("state")?));
+    store.read("states", read).await.unwrap()
+}
+
+async fn caught_up(store: &Store, id: &str, count: usize) -> Vec<String> {
+    eventually("delivery", || async {
+        let texts = shown(store, id).await;
+        (texts.len() >= count).then_some(texts)
+    })
+    .await
+}
+
+/// A turn with a long answer and a permission, and another turn.
+async fn two_turns(scribe: &mut Scribe) {
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("Hello ").await;
+    let asked = json!({"permission_id": "p", "params": {"toolCall": {"title": "Write"}, "options": []}});
+    scribe.event(EventKind::Permission, asked).await;
+    scribe
+        .event(EventKind::PermissionSettled, json!({"permission_id": "p", "option_id": "y", "by": "ann"}))
+        .await;
+    scribe.event(EventKind::Replay, json!({"content": {"type": "text", "text": "old"}})).await;
+    scribe.say(&"long line\n".repeat(2_000)).await;
+    scribe.done().await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("Again").await;
+    scribe.done().await;
+}
+
+#[tokio::test]
+async fn a_bound_conversation_is_told_everything_once_and_in_order() {
+    let (_dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    let stop = CancellationToken::new();
+    let task = on_console(&store, &stop);
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    two_turns(&mut scribe).await;
+    let is_no_question = |text: &String| !text.starts_with("The agent asks for a permission: Write");
+    let texts = caught_up(&store, "c", PARTS - 1).await;
+    let texts: Vec<_> = texts.into_iter().filter(is_no_question).collect();
+    assert_eq!(texts[..6].concat(), format!("Hello {}", "long line\n".repeat(2_000)).trim_end());
+    assert_eq!(texts[6], "Again");
+    scribe.close().await;
+    let farewell = caught_up(&store, "c", PARTS).await.pop();
+    assert_eq!(farewell.unwrap(), "The session is closed (enough). Start a new one with /acp spawn.");
+    eventually("the ended binding to be settled", || async {
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    stop.cancel();
+    task.await.unwrap();
+    // Nothing more comes from another run of the driver, which has looked at everything once it has told this.
+    let other = SessionKey::parse("agent:demo:acp:2").unwrap();
+    spawn(&store, session_row(&other), Some(binding_row(&other, &conversation("other")))).await;
+    let stop = CancellationToken::new();
+    let task = on_console(&store, &stop);
+    let mut scribe = Scribe::claim(&store, &other).await;
+    for count in 1..=2 {
+        scribe.start(RunMode::Prompt).await;
+        scribe.say("x").await;
+        scribe.done().await;
+        caught_up(&store, "other", count).await;
+    }
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(shown(&store, "c").await.len(), PARTS);
+    assert_eq!(states(&store).await.len(), PARTS + 2, "nothing was planned again");
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch() {
+    let (_dir, store) = open();
+    spawn(&store, session_row(&key()), None).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("before").await;
+    scribe.done().await;
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    store.write("bind", move |tx| bindings::bind(tx, &binding)).await.unwrap();
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("between").await;
+    scribe.done().await;
+    store.write("end", move |tx| bindings::end(tx, id, "unbound")).await.unwrap();
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("after").await;
+    scribe.done().await;
+    // The binding was over before anybody looked: it is still told what it is owed.
+    let stop = CancellationToken::new();
+    let task = on_console(&store, &stop);
+    eventually("the binding to be settled", || async {
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(shown(&store, "c").await, vec!["between".to_owned()]);
+}
+
+/// What goes wrong with one call of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The adapter has a bug.
+    Panic,
+    None,
+    /// Not taken now.
+    Reject,
+    /// Not taken for a moment, because of a rate limit.
+    Limit,
+    /// Not taken ever.
+    Refuse,
+    /// The request is lost.
+    LostBefore,
+    /// The answer is lost.
+    LostAfter,
+    /// The gateway dies before the request, or after it and before the answer.
+    HangBefore,
+    HangAfter,
+}
+
+/// A channel that keeps what it took, and fails as it is told.
+#[derive(Default)]
+struct Faulty {
+    taken: Mutex<Vec<(String, String)>>,
+    faults: Mutex<VecDeque<Fault>>,
+    blind: bool,
+    hanging: tokio::sync::Notify,
+    account: &'static str,
+}
+
+impl Faulty {
+    fn take(&self, message: &Outgoing) -> String {
+        let mut taken = self.taken.lock().unwrap();
+        taken.push((message.nonce.clone(), message.text.clone()));
+        taken.len().to_string()
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.taken.lock().unwrap().iter().map(|(_, text)| text.clone()).collect()
+    }
+
+    async fn hang(&self) {
+        self.hanging.notify_one();
+        std::future::pending::<()>().await;
+    }
+}
+
+impl ChannelAdapter for Faulty {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn account_id(&self) -> &str {
+        if self.account.is_empty() { "default" } else { self.account }
+    }
+
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
+    }
+
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
+    }
+
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
+        Box::pin(async move {
+            let fault = self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None);
+            let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
+            match fault {
+                Fault::Reject => return SendOutcome::Rejected { why: "busy".to_owned(), again: true },
+                Fault::Limit => return SendOutcome::Limited { retry_after_ms: 5 },
+                Fault::Refuse => return SendOutcome::Rejected { why: "never".to_owned(), again: false },
+                Fault::LostBefore => return lost(),
+                Fault::HangBefore => self.hang().await,
+                Fault::Panic => panic!("as the test wants it"),
+                Fault::None | Fault::LostAfter | Fault::HangAfter => {}
+            }
+            let message_id = self.take(message);
+            match fault {
+                Fault::LostAfter => return lost(),
+                Fault::HangAfter => self.hang().await,
+                _ => {}
+            }
+            SendOutcome::Sent { message_id }
+        })
+    }
+
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
+        Box::pin(async move {
+            if self.blind {
+                return LookupOutcome::Unknown { why: "no permission to read".to_owned() };
+            }
+            let taken = self.taken.lock().unwrap();
+            match taken.iter().position(|(nonce, _)| *nonce == message.nonce) {
+                Some(at) => LookupOutcome::Found { message_id: at.to_string() },
+                None => LookupOutcome::Absent,
+            }
+        })
+    }
+}
+
+/// A session with two turns whose delivery is still to be done.
+async fn written() -> (tempfile::TempDir, Store) {
+    let (dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    two_turns(&mut scribe).await;
+    (dir, store)
+}
+
+fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> JoinHandle<()> {
+    driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(LONG), stop)
+}
+
+async fn settled(store: &Store, count: usize) {
+    eventually("every part to be settled", || async {
+        let states = states(store).await;
+        let is_open = |state: &String| matches!(state.as_str(), "planned" | "sending");
+        (states.len() == count && !states.iter().any(is_open)).then_some(())
+    })
+    .await;
+}
+
+async fn undisturbed() -> Vec<String> {
+    let (_dir, store) = written().await;
+    let channel = Arc::new(Faulty::default());
+    let stop = CancellationToken::new();
+    let task = start(&store, &channel, &stop);
+    settled(&store, PARTS).await;
+    stop.cancel();
+    task.await.unwrap();
+    channel.texts()
+}
+
+#[tokio::test]
+async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
+    let want = undisturbed().await;
+    assert_eq!(want.len(), PARTS);
+    for fault in [Fault::HangBefore, Fault::HangAfter] {
+        for at in 0..want.len() {
+            let (_dir, store) = written().await;
+            let channel = Arc::new(Faulty::default());
+            channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::None, at));
+            channel.faults.lock().unwrap().push_back(fault);
+            let task = start(&store, &channel, &CancellationToken::new());
+            channel.hanging.notified().await;
+            task.abort();
+            assert!(task.await.unwrap_err().is_cancelled());
+            let stop = CancellationToken::new();
+            let task = start(&store, &channel, &stop);
+            settled(&store, want.len()).await;
+            stop.cancel();
+            task.await.unwrap();
+            assert_eq!(channel.texts(), want, "{fault:?} in call {at}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
+    let want = undisturbed().await;
+    // The style, the plan, and two for each part.
+    for commits in 1..=20 {
+        let (_dir, store) = written().await;
+        let channel = Arc::new(Faulty::default());
+        let before = store.counts().groups;
+        let task = start(&store, &channel, &CancellationToken::new());
+        eventually("the commits", || async { (store.counts().groups >= before + commits).then_some(()) })
+            .await;
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+        let stop = CancellationToken::new();
+        let task = start(&store, &channel, &stop);
+        settled(&store, want.len()).await;
+        stop.cancel();
+        task.await.unwrap();
+        assert_eq!(channel.texts(), want, "after {commits} commits");
+    }
+}
+
+#[tokio::test]
+async fn faults_of_the_channel_lose_and_repeat_nothing() {
+    let want = undisturbed().await;
+    for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
+        let (_dir, store) = written().await;
+        let channel = Arc::new(Faulty::default());
+        channel.faults.lock().unwrap().extend([fault, Fault::None, fault, fault]);
+        let stop = CancellationToken::new();
+        let task = start(&store, &channel, &stop);
+        settled(&store, want.len()).await;
+        stop.cancel();
+        task.await.unwrap();
+        assert_eq!(channel.texts(), want, "{fault:?}");
+        assert!(states(&store).await.iter().all(|state| state == "sent"));
+    }
+}
+
+#[tokio::test]
+async fn what_a_channel_never_takes_is_passed_over_and_that_is_said() {
+    let want = undisturbed().await;
+    let (_dir, store) = written().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().push_back(Fault::Refuse);
+    let stop = CancellationToken::new();
+    let task = start(&store, &channel, &stop);
+    settled(&store, want.len() + 1).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert!(channel.texts()[0].contains("will not have it: a question of the agent (part 1)."));
+    assert_eq!((&channel.texts()[1..], &*states(&store).await[0]), (&want[1..], "rejected"));
+}
+
+/// A turn with a short answer, delivered by a channel that cannot be asked and has these faults.
+async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty { blind: true, ..Faulty::default() });
+    channel.faults.lock().unwrap().extend(faults);
+    let pass = DeliveryWorker {
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
+        live: configured(""),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    let due = DueBinding { binding: binding.clone(), end: 3 };
+    assert_eq!(pass.run(due.clone(), None).await, WorkerExit::At(3));
+    // Whoever looks again finds nothing more to send.
+    assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
+    let saved = store.read("saved", move |db| rows::checkpoint(db, binding.binding_id)).await.unwrap();
+    assert_eq!(saved, 3);
+    (channel.texts(), states(&store).await)
+}
+
+/// H12: it stays uncertain, is not sent again, and that is said.
+#[tokio::test]
+async fn a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
+    for (fault, shown) in [(Fault::LostAfter, &["x"][..]), (Fault::LostBefore, &[])] {
+        let (texts, states) = blindly(&[fault]).await;
+        assert_eq!(states, ["uncertain", "sent"]);
+        let (notice, before) = texts.split_last().unwrap();
+        assert_eq!(before, shown);
+        assert!(
+            notice.starts_with("It is not known whether a message arrived here: the agent's answer (part 1)")
+        );
+    }
+}
+
+/// A request is under way though nobody waits for it any more, the next one is refused, and the gateway dies: what
+/// arrives in the meantime is found by the next process.
+#[tokio::test]
+async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restart() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::LostBefore, Fault::Reject]);
+    let stop = CancellationToken::new();
+    let pass = |stop: &CancellationToken, retry_first_ms| DeliveryWorker {
+        live: configured(LONG),
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
+        stop: stop.clone(),
+        retry_first_ms,
+    };
+    let due = DueBinding { binding: binding.clone(), end: 3 };
+    // It is stopped in the pause after the refusal.
+    let first = pass(&stop, 500);
+    let first = tokio::spawn(async move { first.run(due, None).await });
+    eventually("the refusal", || async { channel.faults.lock().unwrap().is_empty().then_some(()) }).await;
+    stop.cancel();
+    assert_eq!(first.await.unwrap(), WorkerExit::Unknown);
+    let id = binding.binding_id;
+    let part = store.read("part", move |db| rows::pending_parts(db, id)).await.unwrap().remove(0).part;
+    channel.taken.lock().unwrap().push((part.nonce, part.text));
+    let next = pass(&CancellationToken::new(), 1);
+    assert_eq!(next.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    assert_eq!(states(&store).await, ["sent"]);
+}
+
+/// A part that had to wait long for the channel is not given up at the first answer that is lost.
+#[tokio::test]
+async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::Limit; 9].into_iter().chain([Fault::LostAfter]));
+    let pass = DeliveryWorker {
+        live: configured(LONG),
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    assert_eq!(states(&store).await, ["sent"]);
+}
+
+/// A notice that is lost as well is not followed by notices about notices.
+#[tokio::test]
+async fn an_uncertain_notice_is_the_end_of_it() {
+    let (texts, states) = blindly(&[Fault::LostBefore, Fault::LostBefore]).await;
+    assert_eq!(states, ["uncertain", "uncertain"]);
+    assert_eq!(texts, [] as [String; 0]);
+}
+
+/// A panic in one binding's task neither stops the others nor leaves that binding undelivered.
+#[tokio::test]
+async fn a_task_that_panics_is_followed_by_another_one() {
+    let want = undisturbed().await;
+    let (_dir, store) = written().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::None, Fault::Panic]);
+    let stop = CancellationToken::new();
+    let task = start(&store, &channel, &stop);
+    settled(&store, want.len()).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(channel.texts(), want);
+}
+
+#[tokio::test]
+async fn attempts_retries_and_rate_limits_are_counted() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend([Fault::Limit, Fault::Reject, Fault::LostBefore, Fault::None]);
+    let metrics = Metrics::default();
+    let pass = DeliveryWorker {
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
+        live: configured(""),
+        metrics: metrics.clone(),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
+    assert_eq!(channel.texts(), ["x"]);
+    let text = metrics.render();
+    for series in [
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"limited\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"again\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"uncertain\"} 1",
+        "acp_delivery_attempts_total{channel=\"console\",outcome=\"sent\"} 1",
+        "acp_delivery_retries_total{channel=\"console\"} 3",
+        "acp_delivery_rate_limits_total{channel=\"console\"} 1",
+        "acp_delivery_projection_seconds_count{channel=\"console\"} 1",
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
+}
+
+/// A turn of a session is shown where the session is bound and nowhere else: not above that conversation, where its
+/// owner is bound, and not where it was asked for. A prompt from the command line makes no difference.
+#[tokio::test]
+async fn only_the_bound_conversation_is_told() {
+    let (_dir, store) = open();
+    let parent = SessionKey::parse("agent:demo:acp:parent").unwrap();
+    spawn(&store, session_row(&parent), Some(binding_row(&parent, &conversation("c")))).await;
+    let thread = ConversationRef { parent_conversation_id: Some("c".to_owned()), ..conversation("c/thread") };
+    let child = crate::core::rows::SessionRow {
+        owner_session_key: parent.clone(),
+        spawned_by: Some(parent.clone()),
+        parent_session_key: Some(parent),
+        ..session_row(&key())
+    };
+    spawn(&store, child, Some(binding_row(&key(), &thread))).await;
+    let stop = CancellationToken::new();
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
+    let task = tokio::spawn(run(store.clone(), channels, configured(LONG), Metrics::default(), stop.clone()));
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    for text in ["asked for in the thread", "asked for at the command line"] {
+        scribe.start(RunMode::Prompt).await;
+        scribe.say(text).await;
+        scribe.done().await;
+    }
+    let want = ["asked for in the thread", "asked for at the command line"];
+    assert_eq!(caught_up(&store, "c/thread", 2).await, want);
+    settled(&store, 2).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(shown(&store, "c/thread").await, want);
+    assert_eq!(shown(&store, "c").await, [] as [&str; 0]);
+}
+
+/// Without an adapter nothing is lost and nothing goes elsewhere: it waits until the account is served.
+#[tokio::test]
+async fn what_nobody_serves_waits_for_its_adapter() {
+    let (_dir, store) = written().await;
+    let (stop, channels, metrics) = (CancellationToken::new(), Channels::default(), Metrics::default());
+    let served = channels.clone();
+    let task = tokio::spawn(run(store.clone(), served, configured(LONG), metrics.clone(), stop.clone()));
+    let waits =
+        "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
+    eventually("it waits", || async { metrics.render().contains(waits).then_some(()) }).await;
+    let second = Arc::new(Faulty { account: "second", ..Faulty::default() });
+    channels.register(Arc::clone(&second) as Arc<dyn ChannelAdapter>).unwrap();
+    let channel = Arc::new(Faulty::default());
+    channels.register(Arc::clone(&channel) as Arc<dyn ChannelAdapter>).unwrap();
+    settled(&store, PARTS).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(channel.texts(), undisturbed().await);
+    assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
+    // What was sent is known as the gateway's own from then on (C13).
+    let at = conversation("c");
+    let own = store
+        .read("said", move |db| crate::store::sent_messages::is_own_message(db, &at, "9"))
+        .await
+        .unwrap();
+    assert!(own);
+}

@@ -1,0 +1,539 @@
+//! What stands beside the messages that are owed: buttons, signals, and conversations that were put away.
+
+use super::live::{Board, LIVE, begun, card, drive, last};
+use super::*;
+use crate::channel::{Inbound, Signal};
+use crate::core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
+use crate::core::render::PartKind;
+use crate::core::render::buttons::ButtonSubject;
+use crate::core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
+use crate::store::interactive_messages::{self, ButtonMessage};
+use crate::store::{codec, inbox};
+use acp_shared::ids::{LeaseId, RunId};
+use std::sync::atomic::Ordering;
+
+const LEASE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+async fn sql(store: &Store, text: &str, values: impl rusqlite::Params + Send + 'static) {
+    let text = text.to_owned();
+    store.write("sql", move |tx| codec::run(tx, &text, values).map(drop)).await.unwrap();
+}
+
+fn person(name: &str) -> Option<ResolvedBy> {
+    Some(ResolvedBy::Person(name.to_owned()))
+}
+
+/// What an agent asks, as its row says it now.
+fn asked(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>) -> PermissionRow {
+    let options = vec![PermissionOption { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }];
+    let what = AgentRequestKind::Permission { title: "Write".into(), tool_kind: None, options };
+    PermissionRow {
+        lease_id: LeaseId::parse(LEASE).unwrap(),
+        session_key: key(),
+        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        state,
+        option_id: option_id.map(str::to_owned),
+        resolved_by: by,
+        created_at_ms: 1,
+        deadline_at_ms: None,
+    }
+}
+
+async fn put(store: &Store, row: PermissionRow) {
+    store.write("permission", move |tx| crate::store::permissions::put(tx, &row)).await.unwrap();
+}
+
+async fn lease(store: &Store) {
+    const SQL: &str = "INSERT INTO acp_leases (lease_id, session_key, kind, spawn_json, usage, stdout_offset, \
+        next_stdin_seq, link_state) VALUES (?1, ?2, 'agent', '{}', 'ready', 0, 1, '')";
+    sql(store, SQL, (LEASE, key().to_string())).await;
+}
+
+/// The buttons are the agent's own options; once it is settled, by whomever, they are gone and the message says so.
+/// Also when the process that sent it is not there any more.
+#[tokio::test]
+async fn a_question_loses_its_buttons_when_it_is_settled() {
+    let rows = [
+        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Yes” (by “ann”)."),
+        (
+            asked(PermissionState::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline))),
+            "Nobody answered in time: refused.",
+        ),
+    ];
+    for (settled, want) in rows {
+        for is_restarted in [false, true] {
+            let (_dir, store, mut scribe) = begun().await;
+            lease(&store).await;
+            let board = Board::new(true);
+            let (mut task, mut stop) = drive(&store, &board, "");
+            put(&store, asked(PermissionState::Pending, None, None)).await;
+            let id = format!("{LEASE}:7");
+            let params = json!({"toolCall": {"title": "Write"},
+                "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]});
+            scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
+            board.until("the question", |shown| shown.len() == 1).await;
+            assert_eq!(board.buttons(), [[format!("/acp answer {id} 1")]]);
+            if is_restarted {
+                stop.cancel();
+                task.await.unwrap();
+                (task, stop) = drive(&store, &board, "");
+            }
+            put(&store, settled.clone()).await;
+            let payload = json!({"permission_id": id, "option_id": settled.option_id});
+            scribe.event(EventKind::PermissionSettled, payload).await;
+            let text = format!("The agent asks for a permission: Write\n{want}");
+            board
+                .until("the question to say it", |shown| shown[0] == (PartKind::Permission, text.clone()))
+                .await;
+            assert_eq!(board.buttons()[0], Vec::<String>::new(), "{want} {is_restarted}");
+            eventually("nothing to be kept of it", || async {
+                let (at, key) = (conversation("c"), key());
+                let read = store.read("over", move |db| {
+                    crate::store::interactive_messages::settled_messages(db, &at, &key, false)
+                });
+                read.await.unwrap().is_empty().then_some(())
+            })
+            .await;
+            stop.cancel();
+            task.await.unwrap();
+        }
+    }
+}
+
+/// What is said to a message that waits loses its buttons soon after its turn began, though nothing is said then, and
+/// though the change of it fails at first.
+#[tokio::test]
+async fn what_waits_loses_its_buttons_when_its_turn_begins() {
+    let (_dir, store, mut scribe) = begun().await;
+    let run_id = running(&store).await;
+    let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
+    let (task, stop) = drive(&store, &board, "");
+    scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
+    board.until("the notice", |shown| shown.len() == 1).await;
+    board.failures.store(1, Ordering::SeqCst);
+    let about = ButtonSubject::Queued(run_id);
+    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
+    store.write("keep", keep).await.unwrap();
+    board.until("the end of it", |shown| shown[0].1 == "Queued.\nIt has started.").await;
+    assert_eq!(board.edits.load(Ordering::SeqCst), 2);
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// Where nothing is journaled any more, messages that could not be amended are found by their conversations: also when
+/// the binding ended, and not while it is parked.
+#[tokio::test]
+async fn messages_that_could_not_be_amended_are_found_again() {
+    let (_dir, store, _scribe) = begun().await;
+    let found = || async {
+        store
+            .read("found", |db| interactive_messages::bindings(db, crate::store::now_ms()))
+            .await
+            .unwrap()
+            .len()
+    };
+    assert_eq!(found().await, 0);
+    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
+    let about = ButtonSubject::Permission("p".to_owned());
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
+    store.write("keep", keep).await.unwrap();
+    for (status, want) in [("active", 1), ("parked", 0), ("ended", 1)] {
+        sql(&store, "UPDATE acp_bindings SET status = ?1", [status]).await;
+        assert_eq!(found().await, want, "{status}");
+    }
+}
+
+/// What could not be changed is tried again, later each time: for days, and not at once after a restart either.
+#[tokio::test]
+async fn a_message_that_cannot_be_changed_is_tried_for_days() {
+    let (_dir, store, _scribe) = begun().await;
+    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
+    let about = ButtonSubject::Permission("p".to_owned());
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
+    store.write("keep", keep).await.unwrap();
+    let due = || async {
+        let at = conversation("c");
+        let over = store
+            .read("over", move |db| interactive_messages::settled_messages(db, &at, &key(), false))
+            .await
+            .unwrap()
+            .len();
+        let read = |db: &_| interactive_messages::bindings(db, crate::store::now_ms());
+        (over, store.read("found", read).await.unwrap().len())
+    };
+    // How many tries a day of failures takes, each as soon as it is due.
+    let (mut waited_ms, mut tries) = (0_u64, 0_u32);
+    while waited_ms < 24 * 60 * 60_000 {
+        assert_eq!(due().await, (1, 1), "after {tries} tries and {waited_ms} ms");
+        let tried = |tx: &crate::store::Tx<'_>| {
+            interactive_messages::record_attempt(tx, &conversation("c"), "0", false)
+        };
+        store.write("tried", tried).await.unwrap();
+        tries += 1;
+        assert_eq!(due().await, (0, 0), "it is not tried again at once");
+        let pause_ms = if tries > 8 { 300_000 } else { 1_000 << tries };
+        sql(&store, "UPDATE acp_button_message SET tried_at = tried_at - ?1", [pause_ms]).await;
+        waited_ms += u64::try_from(pause_ms).unwrap();
+    }
+    assert!(tries < 400, "{tries}");
+    sql(&store, "UPDATE acp_button_message SET tried_at = tried_at + 864000000", []).await;
+    assert_eq!(due().await, (1, 1), "a clock that was ahead holds nothing up");
+    sql(&store, "UPDATE acp_button_message SET tries = 1999", []).await;
+    let last =
+        |tx: &crate::store::Tx<'_>| interactive_messages::record_attempt(tx, &conversation("c"), "0", false);
+    store.write("tried", last).await.unwrap();
+    sql(&store, "UPDATE acp_button_message SET tried_at = 0", []).await;
+    assert_eq!(due().await, (0, 0), "not for ever");
+}
+
+/// However many wait that are not over: one that is, is found among them.
+#[tokio::test]
+async fn a_message_that_is_over_is_found_among_many_that_are_not() {
+    let (_dir, store, _scribe) = begun().await;
+    lease(&store).await;
+    put(&store, asked(PermissionState::Pending, None, None)).await;
+    let keep = |tx: &crate::store::Tx<'_>| {
+        for number in 0..=200 {
+            let message = ButtonMessage { message_id: format!("{number:03}"), ..queued() };
+            let id = if number == 200 { "gone".to_owned() } else { format!("{LEASE}:7") };
+            interactive_messages::insert_message(
+                tx,
+                &conversation("c"),
+                &key(),
+                &message,
+                &ButtonSubject::Permission(id),
+            )?;
+        }
+        Ok(())
+    };
+    store.write("keep", keep).await.unwrap();
+    let over = |db: &_| interactive_messages::settled_messages(db, &conversation("c"), &key(), false);
+    let over = store.read("over", over).await.unwrap();
+    assert_eq!(over.iter().map(|it| it.message_id.as_str()).collect::<Vec<_>>(), ["200"]);
+}
+
+/// Where the question itself can never be changed, the conversation is told once what became of it.
+#[tokio::test]
+async fn what_became_of_a_question_that_cannot_be_changed_is_said_beside_it() {
+    let (_dir, store, mut scribe) = begun().await;
+    lease(&store).await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, "");
+    put(&store, asked(PermissionState::Pending, None, None)).await;
+    let id = format!("{LEASE}:7");
+    let params = json!({"toolCall": {"title": "Write"},
+        "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]});
+    scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
+    board.until("the question", |shown| shown.len() == 1).await;
+    board.is_fixed.store(true, Ordering::SeqCst);
+    put(&store, asked(PermissionState::Answered, Some("y"), person("ann"))).await;
+    scribe.event(EventKind::PermissionSettled, json!({"permission_id": id, "option_id": "y"})).await;
+    let text = "A message here could not be changed, and its buttons mean nothing any more. Answered: “Yes” (by “ann”).";
+    let said = (PartKind::Notice, text.to_owned());
+    board.until("what became of it", |shown| shown.get(1) == Some(&said)).await;
+    stop.cancel();
+    task.await.unwrap();
+    let (task, stop) = drive(&store, &board, "");
+    scribe.say("One.").await;
+    scribe.done().await;
+    board.until("the answer", |shown| shown.last() == Some(&last("One."))).await;
+    assert_eq!(board.shown().iter().filter(|shown| **shown == said).count(), 1);
+    assert_eq!(board.edits.load(Ordering::SeqCst), 1, "it is not tried again");
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// Two notices, of which the first one has buttons and can never be changed, beside a turn that goes on. Then what
+/// comes of `keep` is on its way.
+async fn fixed(board: &Arc<Board>) -> (tempfile::TempDir, Store, Scribe, (PartKind, String)) {
+    let (dir, store, mut scribe) = begun().await;
+    for text in ["Queued.", "More."] {
+        scribe.event(EventKind::Status, json!({"status": "x", "text": text})).await;
+    }
+    board.is_fixed.store(true, Ordering::SeqCst);
+    let text = "A message here could not be changed, and its buttons mean nothing any more. It has started.";
+    (dir, store, scribe, (PartKind::Notice, text.to_owned()))
+}
+
+fn queued() -> ButtonMessage {
+    ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() }
+}
+
+/// As long as a turn goes on that says nothing: it is not for its end to say.
+#[tokio::test]
+async fn what_became_of_a_message_that_cannot_be_changed_is_said_while_a_turn_runs() {
+    let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
+    let (_dir, store, _scribe, said) = fixed(&board).await;
+    let run_id = running(&store).await;
+    let (task, stop) = drive(&store, &board, "");
+    let given = || board.signals.as_ref().unwrap().lock().unwrap().len();
+    eventually("the turn to be followed", || async { (given() > 0).then_some(()) }).await;
+    assert_eq!(board.shown().len(), 2);
+    let about = ButtonSubject::Queued(run_id);
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
+    };
+    store.write("keep", keep).await.unwrap();
+    board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// What is said beside an old message is on its way behind the checkpoint: no rule is broken by it, and it is not
+/// forgotten where the binding ends and the gateway is killed before it is said.
+#[tokio::test]
+async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_its_binding() {
+    let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
+    let (_dir, store, _scribe, said) = fixed(&board).await;
+    let (task, stop) = drive(&store, &board, "");
+    board.until("both notices", |shown| shown.len() == 2).await;
+    settled(&store, 2).await;
+    stop.cancel();
+    task.await.unwrap();
+    let read = |db: &_| bindings::of_conversation(db, &conversation("c"));
+    let binding = store.read("binding", read).await.unwrap().unwrap();
+    let id = binding.binding_id;
+    let message = ButtonMessage { text: "Queued.\nIt has started.".into(), ..queued() };
+    let refused =
+        move |tx: &crate::store::Tx<'_>| interactive_messages::plan_result_notice(tx, &binding, &message);
+    assert!(store.write("refused", refused).await.unwrap());
+    assert_eq!(states(&store).await, ["sent", "planned", "sent"]);
+    let broken = || async {
+        let rules = store.read("rules", crate::store::check::rules).await.unwrap();
+        rules.into_iter().filter(|rule| !rule.broken.is_empty()).collect::<Vec<_>>()
+    };
+    assert_eq!(broken().await, []);
+    store.write("end", move |tx| bindings::end(tx, id, "unbound")).await.unwrap();
+    let (task, stop) = drive(&store, &board, "");
+    board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
+    eventually("nothing to be owed", || async {
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(broken().await, []);
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// A long question has little room left: what became of it is said all the same, and its buttons go.
+#[tokio::test]
+async fn a_long_question_says_what_became_of_it() {
+    let (_dir, store, mut scribe) = begun().await;
+    lease(&store).await;
+    let board = Arc::new(Board { can_edit: true, buttons: 10, ..Board::default() });
+    let (task, stop) = drive(&store, &board, LONG);
+    put(&store, asked(PermissionState::Pending, None, None)).await;
+    let id = format!("{LEASE}:7");
+    let options: Vec<_> =
+        (0..13).map(|_| json!({"optionId": "y", "name": "n".repeat(272), "kind": "allow_once"})).collect();
+    let params = json!({"toolCall": {"title": "t".repeat(40)}, "options": options});
+    scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
+    board.until("the question", |shown| shown.len() == 1).await;
+    assert!(!board.limit().fits(&format!("{}{}", board.shown()[0].1, "x".repeat(250))), "it is long");
+    let by = "a".repeat(300);
+    put(&store, asked(PermissionState::Answered, Some("y"), person(&by))).await;
+    let payload = json!({"permission_id": id, "option_id": "y", "by": by});
+    scribe.event(EventKind::PermissionSettled, payload).await;
+    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: “Yes” (by “aaa");
+    board.until("the question to say it", says_so).await;
+    assert_eq!(board.buttons()[0], Vec::<String>::new());
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// A card stops its own turn and no other one, and only while that runs.
+#[tokio::test]
+async fn a_card_has_a_button_that_stops_its_own_turn() {
+    let (_dir, store, mut scribe) = begun().await;
+    let run_id = running(&store).await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    assert_eq!(board.buttons(), [[format!("/acp cancel --run {run_id}")]]);
+    scribe.done().await;
+    board.until("the answer", |shown| shown == [card("Done"), last("One.")]).await;
+    assert_eq!(board.buttons(), [Vec::<String>::new(), Vec::new()]);
+    stop.cancel();
+    task.await.unwrap();
+}
+
+async fn running(store: &Store) -> RunId {
+    store.runs(key(), 1).await.unwrap().remove(0).run_id
+}
+
+/// Where messages can be changed for some time only, the card of a longer turn goes on in another one; the old one
+/// says that.
+#[tokio::test]
+async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Arc::new(Board { can_edit: true, edit_window_ms: Some(3_000_000), ..Board::default() });
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    stop.cancel();
+    task.await.unwrap();
+    sql(&store, "UPDATE acp_delivery_card SET posted_at = posted_at - 3000001", []).await;
+    let (task, stop) = drive(&store, &board, LIVE);
+    scribe.say("Two. ").await;
+    let want = [card("This goes on below"), card("Working\n\nOne. Two.")];
+    board.until("the next one", |shown| shown == want).await;
+    assert_eq!(board.buttons()[0], Vec::<String>::new());
+    scribe.done().await;
+    let want = [card("This goes on below"), card("Done"), last("One. Two.")];
+    board.until("the answer", |shown| shown == want).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// The person's own message shows what became of it; the agent works, and that is seen while it waits for nobody.
+#[tokio::test]
+async fn what_becomes_of_a_message_is_shown_at_it() {
+    for (text, fails) in [("", false), (LIVE, false), ("", true)] {
+        let (_dir, store, mut scribe) = begun().await;
+        let said = Inbound::new(conversation("c"), "m1".into(), "ann".into(), "hi".into());
+        store.write("inbox", move |tx| inbox::insert(tx, &said).map(drop)).await.unwrap();
+        let message = "UPDATE acp_runs SET requester_message_id = 'm1'";
+        sql(&store, message, []).await;
+        let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
+        let given = || board.signals.as_ref().unwrap().lock().unwrap().clone();
+        let (task, stop) = drive(&store, &board, text);
+        eventually("work to be seen", || async { (given() == [Signal::Working]).then_some(()) }).await;
+        scribe.say("One.").await;
+        let message_id = "m1".to_owned();
+        let end = if fails { Signal::Failed { message_id } } else { Signal::Done { message_id } };
+        if fails {
+            scribe.fail().await;
+        } else {
+            scribe.done().await;
+        }
+        eventually("its end to be seen", || async { (given().last() == Some(&end)).then_some(()) }).await;
+        stop.cancel();
+        task.await.unwrap();
+    }
+}
+
+/// Nothing is said in a conversation that a person put away, also not after a restart; what waited comes once it is
+/// taken out again. One that ends while it is put away is told nothing any more.
+#[tokio::test]
+async fn nothing_brings_back_what_a_person_put_away() {
+    for ends in [false, true] {
+        let (_dir, store, mut scribe) = begun().await;
+        let board = Board::new(true);
+        let (task, stop) = drive(&store, &board, LIVE);
+        scribe.say("One. ").await;
+        board.until("the card", |shown| shown.len() == 1).await;
+        let at = conversation("c");
+        let park = move |parked| {
+            let at = at.clone();
+            move |tx: &crate::store::Tx<'_>| bindings::park(tx, &at, parked)
+        };
+        assert!(store.write("park", park(true)).await.unwrap());
+        assert!(!store.write("park", park(true)).await.unwrap(), "it is already");
+        scribe.say("Two. ").await;
+        scribe.done().await;
+        // Somebody else is told meanwhile: the driver has looked at everything.
+        let other = SessionKey::parse("agent:demo:acp:2").unwrap();
+        let told = binding_row(&other, &conversation("other"));
+        spawn(&store, session_row(&other), Some(told)).await;
+        let mut elsewhere = Scribe::claim(&store, &other).await;
+        elsewhere.start(RunMode::Prompt).await;
+        elsewhere.say("Elsewhere.").await;
+        elsewhere.done().await;
+        let is_told = |shown: &[(PartKind, String)]| shown.contains(&last("Elsewhere."));
+        board.until("the other one", is_told).await;
+        stop.cancel();
+        task.await.unwrap();
+        let (task, stop) = drive(&store, &board, LIVE);
+        let mut elsewhere = Scribe::claim(&store, &other).await;
+        elsewhere.start(RunMode::Prompt).await;
+        elsewhere.say("Again.").await;
+        elsewhere.done().await;
+        board.until("the other one again", |shown| shown.contains(&last("Again."))).await;
+        assert!(!board.shown().contains(&last("One. Two.")), "{:?}", board.shown());
+        if ends {
+            scribe.close().await;
+            assert!(!store.write("park", park(false)).await.unwrap(), "it has ended");
+            eventually("nothing to be owed", || async {
+                store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
+            })
+            .await;
+            assert!(!board.shown().contains(&last("One. Two.")), "{:?}", board.shown());
+        } else {
+            assert!(store.write("park", park(false)).await.unwrap());
+            board.until("what waited", |shown| shown.contains(&last("One. Two."))).await;
+        }
+        stop.cancel();
+        task.await.unwrap();
+    }
+}
+
+/// What is tried again and again is not tried any more once a person puts its conversation away: that would bring it
+/// back. It comes when the conversation is taken out.
+#[tokio::test]
+async fn what_is_tried_again_rests_with_its_conversation() {
+    tried_again(false).await;
+}
+
+/// And never again when the binding ends meanwhile: what was settled with it stays so.
+#[tokio::test]
+async fn what_is_tried_again_ends_with_its_binding() {
+    tried_again(true).await;
+}
+
+async fn tried_again(ends: bool) {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    scribe.say("x").await;
+    scribe.done().await;
+    let channel = Arc::new(Faulty::default());
+    channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::Limit, 2_000));
+    let pass = DeliveryWorker {
+        metrics: Metrics::default(),
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
+        live: configured(""),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+    };
+    let due = DueBinding { binding, end: 3 };
+    let park = |is_parked| {
+        let at = conversation("c");
+        store.write("park", move |tx| bindings::park(tx, &at, is_parked))
+    };
+    let put_away = async {
+        eventually("a first attempt", || async {
+            (channel.faults.lock().unwrap().len() < 2_000).then_some(())
+        })
+        .await;
+        assert!(park(true).await.unwrap());
+        if ends {
+            store.write("end", |tx| bindings::end_all(tx, &key(), "over")).await.unwrap();
+        }
+    };
+    let (left, ()) = tokio::join!(pass.run(due.clone(), None), put_away);
+    channel.faults.lock().unwrap().clear();
+    if ends {
+        assert!(["rejected", "uncertain"].contains(&states(&store).await[0].as_str()));
+        let id = due.binding.binding_id;
+        let binding = store.read("ended", move |db| bindings::get(db, id)).await.unwrap().unwrap();
+        pass.run(DueBinding { binding, end: 3 }, None).await;
+        assert_eq!(channel.texts(), Vec::<String>::new());
+        return;
+    }
+    assert_eq!((left, channel.texts()), (WorkerExit::Unknown, vec![]));
+    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (WorkerExit::Unknown, vec![]));
+    assert!(park(false).await.unwrap());
+    assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
+    assert_eq!((channel.texts(), states(&store).await), (vec!["x".to_owned()], vec!["sent".to_owned()]));
+}

@@ -1,0 +1,150 @@
+//! What is told follows from the journal and from the styles that are recorded, not from today's configuration.
+
+use super::*;
+use crate::core::render::MessagePart;
+use crate::core::rows::Verbosity;
+use crate::store::render_settings;
+use acp_shared::ids::BindingId;
+
+/// Nonce and text of everything that is in the outbox.
+pub(super) async fn outbox(store: &Store) -> Vec<(String, String)> {
+    store
+        .read("outbox", |db| {
+            const SQL: &str = "SELECT nonce, text FROM acp_delivery_part ORDER BY session_seq, part_no";
+            crate::store::codec::all(db, SQL, [], |row| Ok((row.get("nonce")?, row.get("text")?)))
+        })
+        .await
+        .unwrap()
+}
+
+/// The same, worked out from the journal by somebody else.
+pub(super) async fn worked_out(store: &Store, binding_id: BindingId) -> Vec<(String, String)> {
+    let parts = store.read("worked_out", move |db| {
+        let styles = render_settings::of(db, binding_id)?;
+        let Some(due) = rows::due_of_binding(db, binding_id)? else { return Ok(Vec::new()) };
+        let (mut cursor, mut parts) = (0, Vec::<MessagePart>::new());
+        while cursor < due.end {
+            let batch = rows::batch(db, &due.binding, &styles, cursor, due.end)?;
+            parts.extend(worker::parts_of(&due.binding, &styles, &batch, u64::MAX));
+            cursor = batch.through;
+        }
+        Ok(parts)
+    });
+    parts.await.unwrap().into_iter().map(|part| (part.nonce, part.text)).collect()
+}
+
+async fn turn(scribe: &mut Scribe, text: &str) {
+    scribe.start(RunMode::Prompt).await;
+    scribe.say(text).await;
+    scribe.done().await;
+}
+
+#[tokio::test]
+async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    spawn(&store, session_row(&key()), Some(binding)).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    let live = configured("[acp.stream]\nmax_output_chars = 10\n");
+    let stop = CancellationToken::new();
+    let task = driven(&store, Arc::new(Console::new(store.clone())), &live, &stop);
+    let text = "0123456789 and more";
+    turn(&mut scribe, text).await;
+    let told = caught_up(&store, "c", 1).await;
+    assert!(told[0].starts_with("0123456789\n\n(The output goes on"), "{told:?}");
+    // Read anew while it runs: what comes from now on is told in the other way.
+    live.replace(loaded("[acp.stream]\nmax_chunk_chars = 50\n")).unwrap();
+    // A look that was under way goes on as it began; the next one takes the change on.
+    let is_new = |styles: crate::core::render::StyleHistory| {
+        styles.last().is_some_and(|style| style.output_chars_max != 10)
+    };
+    let mut messages = 1;
+    while !is_new(store.read("styles", move |db| render_settings::of(db, id)).await.unwrap()) {
+        turn(&mut scribe, "in between").await;
+        messages += 1;
+        caught_up(&store, "c", messages).await;
+    }
+    turn(&mut scribe, &"word ".repeat(20)).await;
+    let told = caught_up(&store, "c", messages + 2).await;
+    assert_eq!(told[messages..].concat(), "word ".repeat(20).trim_end());
+    stop.cancel();
+    task.await.unwrap();
+    // Journaled while nobody delivers, and delivered by a gateway that was started with other settings: it is told
+    // in the way that held when it was journaled, as far as anybody had said.
+    turn(&mut scribe, &"more ".repeat(20)).await;
+    let stop = CancellationToken::new();
+    let hidden = "[acp.stream]\ntag_visibility = { agent_message_chunk = false }\n";
+    let task = driven(&store, Arc::new(Console::new(store.clone())), &configured(hidden), &stop);
+    let told = caught_up(&store, "c", messages + 4).await;
+    assert_eq!(told[messages + 2..].concat(), "more ".repeat(20).trim_end());
+    turn(&mut scribe, "unseen").await;
+    let told = caught_up(&store, "c", messages + 5).await;
+    assert_eq!(told[messages + 4], "(Text is not shown here; `acp-gateway sessions history` shows it.)");
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(outbox(&store).await, worked_out(&store, id).await);
+    let styles = store.read("styles", move |db| render_settings::of(db, id)).await.unwrap();
+    assert_eq!(styles.last().unwrap().limit, Console::new(store.clone()).limit().within_chars(1_800));
+}
+
+/// Somebody chooses how much is told while a message waits for its channel: what is journaled from then on is told so.
+#[tokio::test]
+async fn what_somebody_chooses_holds_at_once_also_where_delivery_is_busy() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    let call = || json!({"toolCallId": "1", "title": "Looks", "kind": "read", "status": "completed"});
+    let shelf = Arc::new(super::files::Shelf::default());
+    shelf.hangs_before.store(true, std::sync::atomic::Ordering::SeqCst);
+    let stop = CancellationToken::new();
+    let task = super::files::start(&store, &shelf, &stop);
+    scribe.event(EventKind::ToolCall, call()).await;
+    turn(&mut scribe, "Before").await;
+    shelf.hanging.notified().await;
+    let to = Some(Verbosity::Full);
+    store.write("choose", move |tx| bindings::set_verbosity(tx, &binding, to)).await.unwrap();
+    scribe.start(RunMode::Prompt).await;
+    scribe.event(EventKind::ToolCall, call()).await;
+    scribe.say("After").await;
+    scribe.done().await;
+    shelf.freed.notify_one();
+    let parts = eventually("both", || async {
+        let parts = outbox(&store).await;
+        (parts.len() == 2).then_some(parts)
+    })
+    .await;
+    stop.cancel();
+    task.await.unwrap();
+    assert!(parts[0].1.starts_with("Before") && !parts[0].1.contains("Looks"), "{parts:?}");
+    assert!(parts[1].1.contains("Looks"), "{parts:?}");
+    assert_eq!(parts, worked_out(&store, id).await);
+}
+
+#[tokio::test]
+async fn two_changes_without_a_row_between_them_leave_one_record() {
+    let (_dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    let id = binding.binding_id;
+    spawn(&store, session_row(&key()), Some(binding)).await;
+    let channel = Console::new(store.clone());
+    let style = |text: &str| {
+        let stream = configured(text).stream(&crate::core::policy::PolicyScope::default());
+        crate::core::render::Style::new(channel.limit(), &stream)
+    };
+    let of = |n: u64| style(&format!("[acp.stream]\nmax_output_chars = {n}\n"));
+    let record = async |style: crate::core::render::Style| {
+        store.write("record", move |tx| render_settings::record(tx, id, &key(), &style)).await.unwrap()
+    };
+    record(of(1)).await;
+    record(of(2)).await;
+    let styles = record(of(3)).await;
+    assert_eq!((styles.at(0), styles.at(1), styles.at(9)), (Some(&of(1)), Some(&of(3)), Some(&of(3))));
+    assert_eq!(record(of(3)).await, styles);
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    turn(&mut scribe, "x").await;
+    let styles = record(of(4)).await;
+    assert_eq!((styles.at(3), styles.at(4)), (Some(&of(3)), Some(&of(4))));
+}

@@ -1,0 +1,337 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::api::body::{AgentView, StatusView};
+use crate::channel::console::Console;
+use crate::channel::{ChannelAdapter, LookupOutcome, MessageLimit, Outgoing, SendOutcome, Unit};
+use crate::core::config::load::{Inputs, LoadedConfig, load};
+use crate::core::error_messages::error_message;
+use crate::core::event::EventRow;
+use crate::core::options::Setting;
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
+use crate::core::request::{CloseRequest, QueueEdit, QueueEditResult};
+use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
+use crate::core::session::SessionState;
+use crate::core::timeouts::Expiry;
+use crate::session::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
+use crate::session::service::ServiceFuture;
+use crate::store::gauges::SessionActivity;
+use crate::store::sessions::SessionFilter;
+use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
+use acp_shared::ids::RunId;
+use std::collections::BTreeMap;
+use std::sync::Mutex as StdMutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+mod bindings;
+mod changes;
+mod commands;
+mod configured;
+mod diagnostics;
+mod fake;
+mod keep;
+mod several;
+mod untold;
+
+use fake::Fake;
+
+fn inlet(store: &Store, fake: &Arc<Fake>) -> InboundService {
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
+    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+}
+
+fn message(id: &str, text: &str) -> Inbound {
+    Inbound::new(conversation("c"), id.to_owned(), "ann".to_owned(), text.to_owned())
+}
+
+async fn shown(store: &Store) -> Vec<(String, String)> {
+    let rows = store.read("shown", |db| console::after(db, "c", 0, 100)).await.unwrap();
+    rows.into_iter().map(|row| (row.kind, row.text)).collect()
+}
+
+fn line(kind: &str, text: &str) -> (String, String) {
+    (kind.to_owned(), text.to_owned())
+}
+
+fn key() -> SessionKey {
+    SessionKey::parse("agent:demo:acp:1").unwrap()
+}
+
+async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
+    let (dir, store) = open();
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    (dir, store, fake, inlet)
+}
+
+#[tokio::test]
+async fn a_message_is_one_prompt_however_often_it_comes() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let first = inlet.accept(message("m1", "hello")).await.unwrap();
+    let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
+    assert_eq!((session_key, text.as_str()), (&key(), ""));
+    let (one, two) = tokio::join!(inlet.accept(message("m1", "hello")), inlet.accept(message("m1", "hello")));
+    assert_eq!((one.unwrap(), two.unwrap()), (first.clone(), first));
+    let other = inlet.accept(message("m1", "something else")).await.unwrap_err();
+    assert_eq!(other.code, Code::IdempotencyConflict);
+    let second = inlet.accept(message("m2", "more")).await.unwrap();
+    assert_eq!(second.text(), "The agent is busy: queued behind 1.");
+    assert_eq!(fake.said().len(), 2);
+    let want = [line("person", "hello"), line("person", "more"), line("notice", &second.text())];
+    assert_eq!(shown(&store).await, want);
+}
+
+#[tokio::test]
+async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
+    let whole = [
+        line("person", "hello"),
+        line("person", "queued"),
+        line("notice", "The agent is busy: queued behind 1."),
+    ];
+    for crash in ["committed", "prompted", "recorded", "told"] {
+        let (_dir, store, fake, inlet) = bound_ground().await;
+        inlet.accept(message("m1", "hello")).await.unwrap();
+        // What the process before did of the second message, up to its crash.
+        let inner = &inlet.inner;
+        let said = message("m2", "queued");
+        inner.commit(&said).await.unwrap();
+        if crash != "committed" {
+            let outcome = inner.execute(&said, Vec::new()).await.unwrap();
+            if crash != "prompted" {
+                let (kept, recorded) = (said.clone(), outcome.clone());
+                store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
+            }
+            if crash == "told" {
+                inner
+                    .send_reply(&said, &outcome, 0, crate::conversation::inbound::reply::PriorReply::NotSent)
+                    .await
+                    .unwrap();
+            }
+        }
+        let again = super::tests::inlet(&store, &fake);
+        assert_eq!(again.resume().await.unwrap(), 1, "{crash}");
+        assert_eq!(again.resume().await.unwrap(), 0, "{crash}");
+        assert_eq!(shown(&store).await, whole, "{crash}");
+        assert_eq!(fake.said().len(), 2, "{crash}");
+    }
+}
+
+#[tokio::test]
+async fn what_goes_nowhere_is_said() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    let refused = inlet.accept(message("m1", "hello")).await.unwrap();
+    assert_eq!(
+        refused,
+        Outcome::Refused { failure: Failure::of(Code::NotBound), reason: "no-binding".to_owned() }
+    );
+    // A binding whose session is closed cannot be written; one whose session cannot be read as it should, can.
+    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    store
+        .write("break", |tx| {
+            crate::store::codec::run(tx, "UPDATE acp_sessions SET state = 'closed'", []).map(drop)
+        })
+        .await
+        .unwrap();
+    let refused = inlet.accept(message("m2", "hello")).await.unwrap();
+    let Outcome::Refused { failure, reason } = &refused else { panic!("{refused:?}") };
+    assert_eq!((failure.code, reason.as_str()), (Code::StaleBinding, "session-closed"));
+    assert!(failure.message.contains("ACP_STALE_BINDING"), "{failure}");
+    assert_eq!(fake.said(), Vec::<String>::new());
+    let errors: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
+    assert_eq!(
+        errors,
+        [line("error", &error_message(&Failure::of(Code::NotBound))), line("error", &refused.text())]
+    );
+}
+
+#[tokio::test]
+async fn a_claim_that_failed_is_released_and_taken_up_again() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
+    let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();
+    assert_eq!(failure.code, Code::StoreUnavailable);
+    assert_eq!(inlet.resume().await.unwrap(), 1);
+    assert_eq!(fake.said(), vec!["hello".to_owned()]);
+    // Any other refusal is an outcome, and stays one.
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::LimitReached));
+    let refused = inlet.accept(message("m2", "more")).await.unwrap();
+    assert_eq!(inlet.accept(message("m2", "more")).await.unwrap(), refused);
+    assert_eq!(fake.said().len(), 1);
+    assert_eq!(
+        shown(&store).await.last().unwrap(),
+        &line("error", &error_message(&Failure::of(Code::LimitReached)))
+    );
+}
+
+#[tokio::test]
+async fn odd_messages_are_not_taken() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let long = "x".repeat(TEXT_BYTES_MAX + 1);
+    for (inbound, code) in [
+        (message("", "x"), Code::Usage),
+        (message(&"m".repeat(201), "x"), Code::Usage),
+        (message("m", " \n"), Code::Usage),
+        (message("m", &long), Code::LimitReached),
+    ] {
+        assert_eq!(inlet.accept(inbound).await.unwrap_err().code, code);
+    }
+    assert_eq!(shown(&store).await, []);
+}
+
+/// A full disk lets a message into the inbox and no further: it is taken up again by itself when there is room.
+#[tokio::test]
+async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restart() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let stop = CancellationToken::new();
+    let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
+    let refused = inlet.accept(message("m1", "hello")).await.unwrap_err();
+    assert_eq!(refused.code, Code::StoreUnavailable);
+    assert_eq!(fake.said().len(), 0);
+    crate::tests::eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) })
+        .await;
+    crate::tests::eventually("nothing is left in the inbox", || async {
+        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
+        left.is_empty().then_some(())
+    })
+    .await;
+    stop.cancel();
+    keeping.await.unwrap();
+    assert_eq!(fake.said(), ["hello"], "once");
+}
+
+#[tokio::test]
+async fn stale_bindings_and_full_queues_are_counted() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    // What no transaction of ours would leave behind.
+    let close = "UPDATE acp_sessions SET state = 'closed'";
+    store.write("close", move |tx| Ok(tx.execute_batch(close)?)).await.unwrap();
+    for id in ["1", "2"] {
+        let outcome = inlet.accept(message(id, "hello")).await.unwrap();
+        assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
+    }
+    let places = inlet.inner.permits.acquire_many(u32::try_from(IN_PROGRESS_MAX).unwrap()).await.unwrap();
+    assert_eq!(inlet.accept(message("3", "hello")).await.unwrap_err().code, Code::LimitReached);
+    drop(places);
+    let text = inlet.inner.metrics.render();
+    for series in [
+        "acp_stale_binding_detections_total{channel=\"console\"} 2",
+        "acp_mailbox_rejections_total{lane=\"inbox\"} 1",
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
+    let levels = store.read("levels", crate::store::gauges::read_gauges).await.unwrap();
+    assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
+}
+
+/// A channel that takes everything it is sent, again and again; it answers to no send before the last of `unanswered`,
+/// and to no look before the last of `blind`.
+#[derive(Default)]
+struct Foggy {
+    taken: StdMutex<Vec<String>>,
+    /// From when on it was looked for something.
+    since: StdMutex<Vec<Option<u64>>>,
+    unanswered: StdMutex<u32>,
+    blind: StdMutex<u32>,
+}
+
+impl Foggy {
+    fn taken(&self) -> usize {
+        self.taken.lock().unwrap().len()
+    }
+
+    fn one_less(count: &StdMutex<u32>) -> bool {
+        let mut count = count.lock().unwrap();
+        let had = *count > 0;
+        *count = count.saturating_sub(1);
+        had
+    }
+}
+
+impl ChannelAdapter for Foggy {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 1_000)
+    }
+
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
+    }
+
+    fn send<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
+        self.taken.lock().unwrap().push(message.nonce.clone());
+        let outcome = if Self::one_less(&self.unanswered) {
+            SendOutcome::Uncertain { why: "the answer was lost".to_owned() }
+        } else {
+            SendOutcome::Sent { message_id: "1".to_owned() }
+        };
+        Box::pin(std::future::ready(outcome))
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+        self.since.lock().unwrap().push(message.not_before_ms);
+        let is_there = self.taken.lock().unwrap().contains(&message.nonce);
+        let found = match (Self::one_less(&self.blind), is_there) {
+            (true, _) => LookupOutcome::Unknown { why: "the history cannot be read".to_owned() },
+            (false, true) => LookupOutcome::Found { message_id: "1".to_owned() },
+            (false, false) => LookupOutcome::Absent,
+        };
+        Box::pin(std::future::ready(found))
+    }
+}
+
+fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, InboundService) {
+    let foggy = Arc::new(Foggy {
+        unanswered: StdMutex::new(unanswered),
+        blind: StdMutex::new(blind),
+        ..Foggy::default()
+    });
+    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn ChannelAdapter>]);
+    let service = Fake::new(store) as Arc<dyn Service>;
+    (foggy, InboundService::new(store.clone(), channels, service, Metrics::default()))
+}
+
+#[tokio::test]
+async fn a_reply_whose_fate_is_unknown_is_not_sent_again_before_it_was_looked_for() {
+    let (_dir, store) = open();
+    let (channel, inlet) = foggy(&store, 1, 8);
+    let refused = inlet.accept(message("m1", "is anybody there?")).await.unwrap();
+    assert!(matches!(refused, Outcome::Refused { .. }), "{refused:?}");
+    assert_eq!(channel.taken(), 1);
+    // Also by the next process, which does not know what this one sent.
+    assert_eq!(inlet.resume().await.unwrap(), 0);
+    assert_eq!(channel.taken(), 1);
+    *channel.blind.lock().unwrap() = 0;
+    assert_eq!(inlet.resume().await.unwrap(), 1);
+    assert_eq!(channel.taken(), 1);
+    // H12: from the message on that it replies to, and no further back.
+    let received =
+        store.read("received", |db| crate::store::inbox::get(db, &conversation("c"), "m1")).await.unwrap();
+    let received = received.unwrap().received_at_ms;
+    assert!(received > 0);
+    let since = channel.since.lock().unwrap().clone();
+    assert!(!since.is_empty() && since.iter().all(|since| *since == Some(received)), "{since:?} {received}");
+}
+
+#[tokio::test]
+async fn a_reply_that_was_never_sent_needs_no_look() {
+    let (_dir, store) = open();
+    let (channel, inlet) = foggy(&store, 0, u32::MAX);
+    let refused = inlet.accept(message("m1", "is anybody there?")).await.unwrap();
+    assert!(matches!(refused, Outcome::Refused { .. }), "{refused:?}");
+    assert_eq!(channel.taken(), 1);
+}

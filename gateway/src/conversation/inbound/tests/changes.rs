@@ -1,0 +1,423 @@
+//! What channels bring in besides new messages: edits, deletes, clicks, files, and what happens to conversations.
+
+use super::*;
+use crate::channel::{
+    ApprovalScope, Attachment, AttachmentContent, BindingLookup, BoundConversation, CallerReply,
+    ConversationEvent, ConversationEventOutcome, InboundPort, IntakeOutcome, MessageChangeOutcome,
+    PostedReply, SuggestionKind,
+};
+use crate::conversation::inbound::port::NOT_YET_PROCESSED;
+use crate::core::files;
+use crate::core::render::buttons::queued_buttons;
+use crate::core::rows::BindingStatus;
+use crate::store::interactive_messages;
+use crate::store::{bindings, codec};
+use std::time::Duration;
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) fn by_caller(id: &str, text: &str) -> Inbound {
+    Inbound { answer: inbox::ReplyRoute::ByCaller, ..message(id, text) }
+}
+
+async fn status(store: &Store) -> String {
+    let read = store.read("status", |db| {
+        codec::first(db, "SELECT status FROM acp_bindings", [], |row| Ok(row.get::<_, String>("status")?))
+    });
+    read.await.unwrap().unwrap()
+}
+
+async fn amended(inlet: &InboundService, id: &str, text: Option<&str>) -> MessageChangeOutcome {
+    match text {
+        Some(text) => inlet.on_message_edited(conversation("c"), id.to_owned(), text.to_owned()).await,
+        None => inlet.on_message_deleted(conversation("c"), id.to_owned()).await,
+    }
+}
+
+/// What a person changes about their own message changes what waits, as long as it waits.
+#[tokio::test]
+async fn an_edit_or_a_delete_reaches_the_run_of_its_message() {
+    let (_dir, _store, fake, inlet) = bound_ground().await;
+    inlet.accept(message("m1", "hello")).await.unwrap();
+    let second = inlet.accept(message("m2", "more")).await.unwrap();
+    let Outcome::Prompted { run_id, .. } = &second else { panic!("{second:?}") };
+    inlet.accept(message("m3", "/acp cancel")).await.unwrap();
+    assert_eq!(amended(&inlet, "m2", Some("less")).await, MessageChangeOutcome::Done);
+    assert_eq!(amended(&inlet, "m2", None).await, MessageChangeOutcome::Done);
+    assert_eq!(
+        fake.effects()[1..],
+        [
+            format!("queued {} {run_id} Reword(\"less\") Done", key()),
+            format!("queued {} {run_id} Drop Done", key())
+        ]
+    );
+    *fake.queued_now.lock().unwrap() = QueueEditResult::TooLate;
+    assert_eq!(amended(&inlet, "m1", Some("less")).await, MessageChangeOutcome::TooLate);
+    *fake.fails.lock().unwrap() = Some(Failure::of(Code::NoSession));
+    assert_eq!(
+        amended(&inlet, "m1", Some("less")).await,
+        MessageChangeOutcome::TooLate,
+        "it will not come back"
+    );
+    let busy = Failure::of(Code::StoreUnavailable);
+    *fake.fails.lock().unwrap() = Some(busy.clone());
+    assert_eq!(
+        amended(&inlet, "m1", Some("less")).await,
+        MessageChangeOutcome::Later { why: busy.to_string() }
+    );
+    *fake.fails.lock().unwrap() = None;
+    assert_eq!(
+        amended(&inlet, "m3", Some("/acp close")).await,
+        MessageChangeOutcome::NotOurs,
+        "a command is done"
+    );
+    assert_eq!(amended(&inlet, "never", None).await, MessageChangeOutcome::NotOurs);
+    *fake.queued_now.lock().unwrap() = QueueEditResult::Done;
+    inlet.accept(message("m4", "/acp steer look")).await.unwrap();
+    let words = amended(&inlet, "m4", Some("/acp steer look here")).await;
+    assert_eq!(words, MessageChangeOutcome::NotOurs, "no prompt says the command itself");
+    assert_eq!(amended(&inlet, "m4", None).await, MessageChangeOutcome::Done);
+}
+
+/// What was kept before a kill and could not be done yet is no stranger: what is changed about it waits until it is done.
+#[tokio::test]
+async fn what_is_taken_back_before_it_was_done_is_taken_back_after() {
+    let (_dir, _store, fake, inlet) = bound_ground().await;
+    let later = || MessageChangeOutcome::Later { why: NOT_YET_PROCESSED.to_owned() };
+    for said in [message("m1", "hello"), message("m2", "/acp steer look"), by_caller("i1", "/acp steer look")]
+    {
+        inlet.inner.commit(&said).await.unwrap();
+    }
+    for (id, text, want) in [
+        ("m1", None, later()),
+        ("m1", Some("less"), later()),
+        ("m2", None, later()),
+        ("m2", Some("/acp steer here"), MessageChangeOutcome::NotOurs),
+        // It has no message that could be changed.
+        ("i1", None, MessageChangeOutcome::NotOurs),
+    ] {
+        assert_eq!(amended(&inlet, id, text).await, want, "{id} {text:?}");
+    }
+    assert_eq!(fake.effects(), Vec::<String>::new());
+    inlet.resume().await.unwrap();
+    for id in ["m1", "m2"] {
+        assert_eq!(amended(&inlet, id, None).await, MessageChangeOutcome::Done, "{id}");
+    }
+    let dropped = fake.effects().iter().filter(|it| it.ends_with("Drop Done")).count();
+    assert_eq!(dropped, 2);
+}
+
+/// Told in the conversation a message that waits has buttons, which are kept until they mean nothing.
+#[tokio::test]
+async fn a_message_that_waits_has_buttons_for_its_own_run() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap().asks(), None);
+    let second = inlet.accept(message("m2", "more")).await.unwrap();
+    let Outcome::Prompted { run_id, asks, .. } = &second else { panic!("{second:?}") };
+    assert_eq!(*asks, Some(queued_buttons(*run_id, true)));
+    let over = store
+        .read("over", |db| interactive_messages::settled_messages(db, &conversation("c"), &key(), false))
+        .await
+        .unwrap();
+    // The fake keeps no rows of runs: what is not there is over.
+    let texts: Vec<&str> = over.iter().map(|message| message.text.as_str()).collect();
+    assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt is over."]);
+    let steer = inlet.accept(message("m3", "/acp steer now")).await.unwrap();
+    let Outcome::Prompted { run_id, asks, .. } = &steer else { panic!("{steer:?}") };
+    assert_eq!(
+        *asks,
+        Some(queued_buttons(*run_id, false)),
+        "it was meant for the running turn, and could not go there"
+    );
+}
+
+/// A click or a slash command is done once, and answered by who brought it: the gateway says nothing of its own.
+#[tokio::test]
+async fn what_its_caller_answers_is_said_by_nobody_else() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let said = |text: &str, private: bool| {
+        IntakeOutcome::Accepted(CallerReply { text: text.to_owned(), private, ..CallerReply::default() })
+    };
+    let brought = async |message: Inbound| {
+        let _claim = inlet.reserve(message.clone(), PATIENCE).await;
+        inlet.offer(message).await
+    };
+    let nothing = format!("Nothing runs and nothing waits in {}.", key());
+    for _ in 0..2 {
+        assert_eq!(brought(by_caller("i1", "/acp cancel")).await, said(&nothing, true));
+    }
+    assert_eq!(fake.effects().len(), 1, "once");
+    let IntakeOutcome::Accepted(public) = brought(by_caller("i2", "/acp model big")).await else { panic!() };
+    assert!(!public.private && public.text.starts_with("The model is big"), "{public:?}");
+    let IntakeOutcome::Accepted(misused) = brought(by_caller("i3", "/acp drop x")).await else { panic!() };
+    assert!(misused.private && misused.text.contains("is no run"), "{misused:?}");
+    assert_eq!(brought(by_caller("i4", "hello")).await, said("", false));
+    let IntakeOutcome::Accepted(queued) = brought(by_caller("i5", "more")).await else { panic!() };
+    assert_eq!((queued.text.as_str(), queued.actions.len()), ("The agent is busy: queued behind 1.", 2));
+    // The message that says it to them is known from then on: its buttons go once they mean nothing.
+    for id in ["i5", "i4", "i1", "never"] {
+        let shown = PostedReply { message_id: format!("answer to {id}"), text: queued.text.clone() };
+        assert!(inlet.mark_replied(by_caller(id, "more"), Some(shown)).await);
+    }
+    let over = store
+        .read("over", |db| interactive_messages::settled_messages(db, &conversation("c"), &key(), false))
+        .await
+        .unwrap();
+    let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();
+    assert_eq!(over, [("answer to i5", "The agent is busy: queued behind 1.\nIt is over.")]);
+    let nowhere = Inbound { conversation: conversation("nowhere"), ..by_caller("i6", "hello") };
+    let IntakeOutcome::Accepted(refused) = brought(nowhere).await else { panic!() };
+    assert!(refused.private && !refused.text.is_empty(), "{refused:?}");
+    assert!(shown(&store).await.iter().all(|(kind, _)| kind == "person"));
+}
+
+/// Things belong to who somebody is, and not to what they are called now.
+#[tokio::test]
+async fn a_name_that_somebody_took_gives_nothing() {
+    let (_dir, store, fake, inlet) = {
+        let (dir, store) = open();
+        let own =
+            crate::core::rows::BindingRow { bound_by: "17".to_owned(), ..binding_row(&key(), &at_party()) };
+        spawn(&store, session_row(&key()), Some(own)).await;
+        let fake = Fake::new(&store);
+        let inlet = super::fake::inlet_of(&store, &fake, Arc::new(super::fake::Party::default()));
+        (dir, store, fake, inlet)
+    };
+    drop(store);
+    let says = |id: &str, who: &str, text: &str| Inbound {
+        conversation: at_party(),
+        author_id: who.to_owned(),
+        ..by_caller(id, text)
+    };
+    let text = async |said: Inbound| match inlet.offer(said).await {
+        IntakeOutcome::Accepted(said) => said.text,
+        other => panic!("{other:?}"),
+    };
+    assert!(text(says("1", "17", "/acp cancel")).await.starts_with("Nothing runs"));
+    assert!(!text(says("2", "18", "/acp cancel")).await.starts_with("Nothing runs"));
+    // Who may answer what agents ask is the channel's to say, where it says anything.
+    let none = "The agent waits for nothing.";
+    for (id, who, approves, may) in [
+        ("3", "17", ApprovalScope::Own, true),
+        ("4", "18", ApprovalScope::Own, false),
+        ("5", "18", ApprovalScope::All, true),
+        ("6", "17", ApprovalScope::Nothing, false),
+    ] {
+        let said = text(Inbound { approves, ..says(id, who, "/acp allow") }).await;
+        assert_eq!(said.contains(none), may, "{who} {approves:?}: {said}");
+    }
+    assert_eq!(fake.effects().len(), 1);
+}
+
+fn at_party() -> ConversationRef {
+    ConversationRef { channel: "party".to_owned(), ..conversation("c") }
+}
+
+#[tokio::test]
+async fn the_files_of_a_message_go_with_its_prompt_once() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let file =
+        |name: &str, content| Attachment { name: name.to_owned(), mime: "image/png".to_owned(), content };
+    let attachments = vec![
+        file("a.png", AttachmentContent::Bytes(vec![0x89, 0])),
+        file("b.png", AttachmentContent::LeftOut { bytes: 9, why: "it is not there any more".to_owned() }),
+    ];
+    let said = Inbound { attachments: attachments.clone(), ..message("m1", "") };
+    // What was committed before a crash has its files.
+    inlet.inner.commit(&said).await.unwrap();
+    assert_eq!(super::inlet(&store, &fake).resume().await.unwrap(), 1);
+    inlet.accept(said).await.unwrap();
+    let kept: Vec<_> = {
+        let prompts = fake.prompts.lock().unwrap();
+        prompts.values().map(|(request, _)| request.files.clone()).collect()
+    };
+    assert_eq!(kept, [files::from_attachments(&attachments)]);
+    let left =
+        store.read("files", |db| {
+            codec::first(db, "SELECT count(files_json) AS n FROM acp_inbox", [], |row| {
+                Ok(row.get::<_, i64>("n")?)
+            })
+        });
+    assert_eq!(left.await.unwrap(), Some(0), "they are with the run now");
+    assert_eq!(inlet.accept(message("m2", " ")).await.unwrap_err().code, Code::Usage);
+}
+
+/// Putting a conversation away parks its binding, speaking there or taking it out ends that; gone is gone.
+#[tokio::test]
+async fn a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let at = || conversation("c");
+    let by_itself = ConversationEvent::Archived { by_person: false };
+    assert_eq!(inlet.on_conversation_event(at(), by_itself).await, ConversationEventOutcome::Nothing);
+    assert_eq!(
+        inlet.on_conversation_event(at(), ConversationEvent::Unarchived).await,
+        ConversationEventOutcome::Nothing
+    );
+    assert_eq!(
+        inlet.on_conversation_event(at(), ConversationEvent::Renamed).await,
+        ConversationEventOutcome::Nothing
+    );
+    let away = || ConversationEvent::Archived { by_person: true };
+    assert_eq!(inlet.on_conversation_event(at(), away()).await, ConversationEventOutcome::Parked);
+    assert_eq!(status(&store).await, "parked");
+    assert_eq!(inlet.on_conversation_event(at(), away()).await, ConversationEventOutcome::Nothing);
+    assert_eq!(
+        inlet.on_conversation_event(at(), ConversationEvent::Unarchived).await,
+        ConversationEventOutcome::Resumed
+    );
+    assert_eq!(status(&store).await, "active");
+    inlet.on_conversation_event(at(), away()).await;
+    inlet.accept(message("m1", "hello")).await.unwrap();
+    assert_eq!((status(&store).await.as_str(), fake.said()), ("active", vec!["hello".to_owned()]));
+    inlet.on_conversation_event(at(), away()).await;
+    let busy = Failure::of(Code::StoreUnavailable);
+    for (failure, want) in [
+        (busy.clone(), ConversationEventOutcome::Later { why: busy.to_string() }),
+        (Failure::of(Code::NoSession), ConversationEventOutcome::Nothing),
+    ] {
+        *fake.fails.lock().unwrap() = Some(failure);
+        assert_eq!(
+            inlet.on_conversation_event(at(), ConversationEvent::Gone { why: "away".to_owned() }).await,
+            want
+        );
+        assert_eq!(status(&store).await, "parked");
+    }
+    *fake.fails.lock().unwrap() = None;
+    let gone = || ConversationEvent::Gone { why: "the thread was deleted".to_owned() };
+    assert_eq!(inlet.on_conversation_event(at(), gone()).await, ConversationEventOutcome::Ended);
+    assert_eq!(status(&store).await, "ended");
+    assert_eq!(fake.effects(), [format!("closed {} false", key())]);
+    assert_eq!(inlet.on_conversation_event(at(), gone()).await, ConversationEventOutcome::Nothing);
+    assert_eq!(
+        inlet.on_conversation_event(conversation("never"), gone()).await,
+        ConversationEventOutcome::Nothing
+    );
+}
+
+/// What was still to be told when a binding ends: told if it was active, settled if its conversation was put away.
+#[tokio::test]
+async fn what_is_left_of_a_conversation_that_was_put_away_is_settled_with_its_end() {
+    let states = async |is_away: bool| {
+        let (_dir, store, _fake, inlet) = bound_ground().await;
+        let part = |part_no, state: &str| {
+            format!(
+                "INSERT INTO acp_delivery_part (binding_key, session_key, session_seq, part_no, kind, text, print, nonce, \
+                 state, created_at, updated_at) SELECT binding_key, session_key, 1, {part_no}, 'final', 'text', '', \
+                 'nonce-{part_no}', '{state}', 1, 1 FROM acp_bindings"
+            )
+        };
+        let rows = ["sent", "sending", "planned"].iter().zip(0..).map(|(state, no)| part(no, state));
+        let rows: Vec<String> = rows.collect();
+        store.write("parts", move |tx| Ok(tx.execute_batch(&rows.join(";"))?)).await.unwrap();
+        if is_away {
+            inlet
+                .on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true })
+                .await;
+        }
+        store.write("end", |tx| bindings::end_all(tx, &key(), "over")).await.unwrap();
+        let states = "SELECT state FROM acp_delivery_part ORDER BY part_no";
+        let read = move |db: &_| codec::all(db, states, [], |row| Ok(row.get::<_, String>("state")?));
+        store.read("states", read).await.unwrap()
+    };
+    assert_eq!(states(false).await, ["sent", "sending", "planned"]);
+    assert_eq!(states(true).await, ["sent", "uncertain", "rejected"]);
+}
+
+/// A session that is bound elsewhere too goes on there.
+#[tokio::test]
+async fn one_conversation_of_two_that_is_gone_leaves_the_session() {
+    let (_dir, store, fake, inlet) = bound_ground().await;
+    let second = binding_row(&key(), &conversation("d"));
+    store.write("bind", move |tx| bindings::bind(tx, &second)).await.unwrap();
+    let gone = ConversationEvent::Gone { why: "nobody may see it".to_owned() };
+    assert_eq!(inlet.on_conversation_event(conversation("c"), gone).await, ConversationEventOutcome::Ended);
+    assert_eq!(fake.effects(), Vec::<String>::new());
+    let left = store.read("left", |db| bindings::of_session(db, &key())).await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].conversation.conversation_id, "d");
+}
+
+/// H8: the mark is where everything before was read, and messages alone do not move it.
+#[tokio::test]
+async fn how_far_a_conversation_was_read_moves_forward_only() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let places =
+        async || inlet.bound_conversations("console".to_owned(), "default".to_owned()).await.unwrap();
+    let place = |through: Option<&str>| BoundConversation {
+        conversation: conversation("c"),
+        bound_at_ms: 1,
+        backfilled_through: through.map(str::to_owned),
+    };
+    assert_eq!(places().await, [place(None)]);
+    inlet.accept(message("99", "hello")).await.unwrap();
+    inlet.accept(message("100", "more")).await.unwrap();
+    assert_eq!(places().await, [place(None)]);
+    for (through, want) in [("98", "98"), ("100", "100"), ("99", "100"), ("101", "101")] {
+        assert!(inlet.set_backfill_mark(conversation("c"), through.to_owned()).await);
+        assert_eq!(places().await, [place(Some(want))]);
+    }
+    inlet.on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
+    assert_eq!(places().await.len(), 1, "one that is put away can be spoken in");
+    assert_eq!(inlet.bound_conversations("console".to_owned(), "other".to_owned()).await, Some(Vec::new()));
+    store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
+    assert_eq!(places().await, []);
+}
+
+/// Whoever remembers what is bound is told of each change before whoever made it goes on, and of nothing else.
+#[tokio::test]
+async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let mut changes = inlet.binding_change_counter();
+    let mut told = || {
+        let is_told = changes.has_changed().unwrap();
+        changes.mark_unchanged();
+        is_told
+    };
+    assert!(!told(), "nothing changed");
+    inlet.accept(message("99", "hello")).await.unwrap();
+    inlet.on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
+    assert!(inlet.set_backfill_mark(conversation("c"), "99".to_owned()).await);
+    assert!(!told(), "one that is put away, spoken in or read is bound as before");
+    let other = binding_row(&key(), &conversation("d"));
+    let again = other.clone();
+    store.write("bind", move |tx| bindings::bind(tx, &other)).await.unwrap();
+    assert!(told() && matches!(inlet.lookup_binding(conversation("d")).await, BindingLookup::Bound(_)));
+    store.write("bind", move |tx| bindings::bind(tx, &again)).await.unwrap_err();
+    assert!(!told(), "it was not bound again");
+    let mut pending = binding_row(&key(), &conversation("e"));
+    pending.status = BindingStatus::Pending;
+    let id = pending.binding_id;
+    store.write("bind", move |tx| bindings::bind(tx, &pending)).await.unwrap();
+    assert!(told() && inlet.lookup_binding(conversation("e")).await == BindingLookup::Unbound);
+    store.write("activate", move |tx| bindings::activate(tx, id, "f", 5)).await.unwrap();
+    assert!(told() && matches!(inlet.lookup_binding(conversation("f")).await, BindingLookup::Bound(_)));
+    store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
+    assert!(told() && inlet.lookup_binding(conversation("f")).await == BindingLookup::Unbound);
+}
+
+#[tokio::test]
+async fn what_fits_best_is_suggested_first() {
+    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let mut other = session_row(&SessionKey::parse("agent:demo:acp:2").unwrap());
+    other.label = Some("my own".to_owned());
+    spawn(&store, other, None).await;
+    let suggested = async |what, prefix: &str| {
+        let found = inlet.suggest(what, conversation("c"), "ann".to_owned(), prefix.to_owned()).await;
+        found.into_iter().map(|it| it.value).collect::<Vec<_>>()
+    };
+    assert_eq!(suggested(SuggestionKind::Sessions, "").await.len(), 2);
+    assert_eq!(suggested(SuggestionKind::Sessions, "OWN").await, ["agent:demo:acp:2"]);
+    assert_eq!(suggested(SuggestionKind::Sessions, "acp:1").await, ["agent:demo:acp:1"]);
+    assert_eq!(suggested(SuggestionKind::Options, "").await, ["model", "cwd"]);
+    assert_eq!(suggested(SuggestionKind::Agents, "dem").await, ["demo"]);
+    let mut scribe = Scribe::claim(&store, &key()).await;
+    scribe.start(RunMode::Prompt).await;
+    let options = serde_json::json!({"sessionUpdate": "config_option_update",
+        "configOptions": [{"id": "effort", "name": "Effort"}, {"id": "model", "name": "Model"}]});
+    scribe.event(crate::core::event::EventKind::Update, options).await;
+    assert_eq!(
+        suggested(SuggestionKind::Options, "e").await,
+        ["effort", "model", "cwd"],
+        "its id first, then what has it in its name"
+    );
+}

@@ -1,0 +1,595 @@
+//! Commands through the inlet: what they do, what they answer, who may, and that each is done once.
+use super::several::{Square, at};
+use super::*;
+use crate::channel::{BoxFuture, LookupOutcome};
+use crate::core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
+use crate::core::message_split::{MessageLimit, Unit};
+use crate::core::render::PartKind;
+use crate::core::render::buttons::ButtonSubject;
+use crate::core::rows::{BindingRow, PermissionState};
+use crate::store::bindings;
+use crate::store::interactive_messages::{self, ButtonMessage};
+use acp_shared::ids::LeaseId;
+
+pub(super) fn keyed(id: u32) -> SessionKey {
+    SessionKey::parse(&format!("agent:demo:acp:{id}")).unwrap()
+}
+
+pub(super) fn sessions(id: u32, label: &str) -> SessionRow {
+    let label = (!label.is_empty()).then(|| label.to_owned());
+    SessionRow { label, ..session_row(&keyed(id)) }
+}
+
+fn question(id: u32) -> PermissionRow {
+    let option = |id: &str, kind: &str| PermissionOption {
+        id: id.to_owned(),
+        name: format!("Option {id}"),
+        kind: kind.to_owned(),
+    };
+    let options = vec![option("y", "allow_once"), option("n", "reject_once")];
+    PermissionRow {
+        lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
+        session_key: keyed(id),
+        request: AgentRequest {
+            at: 7,
+            run_id: None,
+            method: "session/request_permission".to_owned(),
+            params: "{}".to_owned(),
+            what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
+        },
+        state: PermissionState::Pending,
+        option_id: None,
+        resolved_by: None,
+        created_at_ms: 0,
+        deadline_at_ms: None,
+    }
+}
+
+/// Session 1 is bound to the conversation `c`, session 2 is called `other` and bound to nothing.
+async fn two_sessions() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
+    let (dir, store) = open();
+    spawn(&store, sessions(1, ""), Some(binding_row(&keyed(1), &conversation("c")))).await;
+    spawn(&store, sessions(2, "other"), None).await;
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    (dir, store, fake, inlet)
+}
+
+async fn say(inlet: &InboundService, text: &str) -> Outcome {
+    inlet.accept(message(RunId::mint().to_string().as_str(), text)).await.unwrap()
+}
+
+pub(super) async fn answer(inlet: &InboundService, text: &str) -> String {
+    say(inlet, text).await.text().into_owned()
+}
+
+/// A typed answer is told once: by the question where that stands in the same conversation, by a reply elsewhere. Who
+/// brought it as a click or a slash command hears it in any case.
+#[tokio::test]
+async fn a_typed_answer_is_told_once() {
+    for is_here in [true, false] {
+        let (_dir, store, fake, inlet) = two_sessions().await;
+        fake.pending.lock().unwrap().push(question(1));
+        if is_here {
+            let message =
+                ButtonMessage { message_id: "9".into(), kind: PartKind::Permission, text: "?".into() };
+            let about = ButtonSubject::Permission(question(1).permission_id());
+            let at = conversation("c");
+            let keep = move |tx: &crate::store::Tx<'_>| {
+                interactive_messages::insert_message(tx, &at, &keyed(1), &message, &about)
+            };
+            store.write("keep", keep).await.unwrap();
+        }
+        let told = || async {
+            shown(&store).await.into_iter().filter(|(kind, _)| kind != "person").collect::<Vec<_>>()
+        };
+        let outcome = say(&inlet, "/acp allow").await;
+        assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: “Option y”.", is_here));
+        assert_eq!(told().await.len(), usize::from(!is_here));
+    }
+}
+
+/// Where messages cannot be changed a notice tells what became of a question of this conversation, also of one that has not
+/// arrived there when it is answered. A question of another conversation is told here by a reply.
+#[tokio::test]
+async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
+    for is_here in [true, false] {
+        let (_dir, store) = open();
+        let (square, bound) = (Square::new("one"), if is_here { at("one") } else { conversation("c") });
+        spawn(&store, sessions(1, "first"), Some(binding_row(&keyed(1), &bound))).await;
+        let fake = Fake::new(&store);
+        let channels = Channels::new([Arc::clone(&square) as Arc<dyn ChannelAdapter>]);
+        let service = Arc::clone(&fake) as Arc<dyn Service>;
+        let inlet = InboundService::new(store.clone(), channels, service, Metrics::default());
+        fake.pending.lock().unwrap().push(question(1));
+        let said = Inbound {
+            standing: Some(RequesterRole::Operator),
+            ..message("m1", "/acp allow --session first")
+        };
+        let outcome = inlet.accept(Inbound { conversation: at("one"), ..said }).await.unwrap();
+        assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: “Option y”.", is_here));
+        assert_eq!(square.texts().len(), usize::from(!is_here));
+    }
+}
+
+/// Every command that is about a session, on the one of the conversation and on one that is named.
+#[tokio::test]
+async fn commands_do_what_they_say() {
+    let settings = "directory /tmp; the agent asks (ask); what nobody can be asked about is refused";
+    for (typed, target, effect, want) in [
+        ("cancel", "", "cancel KEY", "Nothing runs and nothing waits in KEY."),
+        ("cancel other", "2", "cancel KEY", "Nothing runs and nothing waits in KEY."),
+        (
+            "new",
+            "",
+            "new KEY",
+            "The next message begins a new conversation in KEY; the session and its history stay.",
+        ),
+        (
+            "new --session other",
+            "2",
+            "new KEY",
+            "The next message begins a new conversation in KEY; the session and its history stay.",
+        ),
+        (
+            "close",
+            "",
+            "closed KEY false",
+            "KEY is being closed, and no conversation is bound to it any more.",
+        ),
+        (
+            "archive other",
+            "2",
+            "archived KEY false",
+            "KEY is being closed, and no conversation is bound to it any more.",
+        ),
+        (
+            "delete other --discard",
+            "2",
+            "deleted KEY true",
+            "KEY is being closed, and no conversation is bound to it any more. Its agent cannot be asked to forget it: it does not run, or has no way to.",
+        ),
+        ("reset", "", "reset KEY false", "KEY is being closed, and no conversation is bound to it any more."),
+        (
+            "set-mode plan",
+            "",
+            "set KEY Mode(\"plan\")",
+            "The mode is plan, also after a restart of the agent.\nSettings of KEY: SET.",
+        ),
+        (
+            "model big other",
+            "2",
+            "set KEY Model(\"big\")",
+            "The model is big, also after a restart of the agent.\nSettings of KEY: SET.",
+        ),
+        (
+            "cwd /srv",
+            "",
+            "set KEY Cwd(\"/srv\")",
+            "The agent goes on in another directory with the next message.\nSettings of KEY: SET.",
+        ),
+        (
+            "permissions deny-all",
+            "",
+            "set KEY Permission(DenyAll)",
+            "From now on: the agent may do nothing that it asks for (deny-all).\nSettings of KEY: SET.",
+        ),
+        (
+            "timeout 90 other",
+            "2",
+            "set KEY TimeoutS(90)",
+            "A turn may take 1m30s, from the next one on.\nSettings of KEY: SET.",
+        ),
+        (
+            "timeout 0",
+            "",
+            "set KEY TimeoutS(0)",
+            "A turn may take as long as the gateway lets it, from the next one on.\nSettings of KEY: SET.",
+        ),
+        (
+            "set effort high",
+            "",
+            "set KEY Config { id: \"effort\", value: \"high\" }",
+            "effort is high, also after a restart of the agent.\nSettings of KEY: SET.",
+        ),
+        (
+            "reset-options",
+            "",
+            "set KEY Defaults",
+            "All settings are what configuration says.\nSettings of KEY: SET.",
+        ),
+        ("allow", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 y ann", "Answered: “Option y”."),
+        (
+            "deny 01890a5d",
+            "",
+            "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann",
+            "Answered: “Option n”.",
+        ),
+        ("answer 2", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann", "Answered: “Option n”."),
+        (
+            "permissions",
+            "",
+            "",
+            "The agent waits for:\n- Write (id qo2l)\n  1. Option y (allow once)\n  2. Option n (reject once)",
+        ),
+        ("permissions --session other", "2", "", "The agent waits for nothing."),
+    ] {
+        let (_dir, _store, fake, inlet) = two_sessions().await;
+        fake.pending.lock().unwrap().push(question(1));
+        let key = if target == "2" { keyed(2) } else { keyed(1) };
+        let fill = |text: &str| text.replace("KEY", key.as_str()).replace("SET", settings);
+        assert_eq!(answer(&inlet, &format!("/acp {typed}")).await, fill(want), "{typed}");
+        let effects: Vec<String> =
+            Some(fill(effect)).filter(|effect| !effect.is_empty()).into_iter().collect();
+        assert_eq!(fake.effects(), effects, "{typed}");
+        assert_eq!(fake.said(), Vec::<String>::new(), "{typed}");
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_is_spawned_into_bound_and_unbound() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    assert_eq!(answer(&inlet, "/acp sessions").await, "There are no sessions. /acp spawn starts one.");
+    assert_eq!(say(&inlet, "/acp status").await.text(), error_message(&Failure::of(Code::NotBound)));
+    let spawned = say(&inlet, "/acp spawn demo").await;
+    let Outcome::Command { session_key: Some(first), .. } = spawned.clone() else { panic!("{spawned:?}") };
+    let want = format!(
+        "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+    );
+    assert_eq!(spawned.text(), want);
+    let taken = answer(&inlet, "/acp spawn demo").await;
+    let want = format!(
+        "This conversation is bound to {first}. (USAGE)\nNext: /acp close ends that session; /unfocus leaves it running and frees the conversation."
+    );
+    assert_eq!(taken, want);
+    // Bound to nothing: what is typed still goes to the first one.
+    let off = say(&inlet, "/acp spawn demo --thread off").await;
+    let Outcome::Command { session_key: Some(here), text, .. } = off else { panic!("{off:?}") };
+    assert_eq!(here, first);
+    assert!(text.contains("It is bound to nothing; /focus agent:demo:acp:"), "{text}");
+    let unbound = format!("Unbound. The session goes on; /focus {first} binds it again.");
+    assert_eq!(answer(&inlet, "/unfocus").await, unbound);
+    let nothing =
+        "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one.";
+    assert_eq!(answer(&inlet, "/unfocus").await, nothing);
+    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
+    let intro = format!(
+        "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+    );
+    assert_eq!(answer(&inlet, &format!("/focus {first}")).await, intro);
+    assert_eq!(
+        answer(&inlet, &format!("/focus {first}")).await,
+        format!("This conversation was bound already to {first}.")
+    );
+    assert!(matches!(say(&inlet, "hello").await, Outcome::Prompted { .. }));
+    let closed = say(&inlet, "/acp close").await;
+    assert!(matches!(closed, Outcome::Command { session_key: None, .. }), "{closed:?}");
+    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
+    assert_eq!(
+        say(&inlet, &format!("/focus {first}")).await.text(),
+        error_message(&Failure::of(Code::SessionClosed))
+    );
+    assert_eq!(fake.said(), ["hello"]);
+}
+
+#[tokio::test]
+async fn an_unknown_command_is_swallowed_with_help() {
+    let (_dir, store, fake, inlet) = two_sessions().await;
+    for text in ["/acp list", "/acp cancle", "/ACP\u{a0}list", "/session list", "/acp \u{2014}x"] {
+        let said = answer(&inlet, text).await;
+        assert!(said.contains(" has no command ") && said.contains("\n/acp spawn [AGENT]"), "{text}: {said}");
+    }
+    let used = answer(&inlet, "/acp timeout soon").await;
+    assert_eq!(
+        used,
+        "\"soon\" is no number of seconds.\nUsage: /acp timeout SECONDS [SESSION]\n/acp help lists all commands."
+    );
+    assert_eq!((fake.said(), fake.effects()), (Vec::new(), Vec::new()));
+    // What is not ours goes to the agent.
+    assert!(matches!(say(&inlet, "/acpfoo").await, Outcome::Prompted { .. }));
+    assert_eq!(fake.said(), ["/acpfoo"]);
+    let kinds: Vec<String> = shown(&store).await.into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds.iter().filter(|kind| *kind == "notice").count(), 6, "{kinds:?}");
+}
+
+/// What a name means is looked up in the control plane: a key, an id, a label, the beginning of an id.
+#[tokio::test]
+async fn the_named_session_is_meant_and_nothing_is_guessed() {
+    let (_dir, store) = open();
+    for (key, label) in [
+        ("agent:demo:acp:01a1b2c3-one", "mine"),
+        ("agent:demo:acp:01a1b2c3-two", "yours"),
+        ("agent:demo:acp:01a1ffff-gone", "closed one"),
+    ] {
+        let key = SessionKey::parse(key).unwrap();
+        spawn(&store, SessionRow { label: Some(label.to_owned()), ..session_row(&key) }, None).await;
+    }
+    let gone = SessionKey::parse("agent:demo:acp:01a1ffff-gone").unwrap();
+    Scribe::claim(&store, &gone).await.close().await;
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    for (name, want) in [
+        ("agent:demo:acp:01a1b2c3-one", Ok("01a1b2c3-one")),
+        ("AGENT:DEMO:ACP:01A1B2C3-ONE", Ok("01a1b2c3-one")),
+        ("01a1b2c3-two", Ok("01a1b2c3-two")),
+        ("yours", Ok("01a1b2c3-two")),
+        ("01a1b2c3-t", Ok("01a1b2c3-two")),
+        ("agent:demo:acp:01a1ffff-gone", Ok("01a1ffff-gone")),
+        (
+            "01a1",
+            Err(
+                "\"01a1\" fits several sessions: agent:demo:acp:01a1b2c3-one, agent:demo:acp:01a1b2c3-two. Use the key.",
+            ),
+        ),
+        ("closed one", Err("No session has the key, id or label \"closed one\".")),
+        ("01a1ffff-gone", Err("No session has the key, id or label \"01a1ffff-gone\".")),
+        ("%", Err("No session has the key, id or label \"%\".")),
+    ] {
+        let before = fake.effects().len();
+        let said = answer(&inlet, &format!("/acp cancel {name}")).await;
+        match want {
+            Ok(id) => {
+                assert_eq!(fake.effects().last(), Some(&format!("cancel agent:demo:acp:{id}")), "{name}")
+            }
+            Err(text) => {
+                assert_eq!(said, format!("{text} (NO_SESSION)\nNext: /acp sessions lists them."), "{name}");
+                assert_eq!(fake.effects().len(), before, "{name}");
+            }
+        }
+    }
+    // Without a name it is the binding, and without a binding nothing.
+    assert_eq!(say(&inlet, "/acp cancel").await.text(), error_message(&Failure::of(Code::NotBound)));
+}
+
+/// A steer of another session is answered here and goes on there.
+#[tokio::test]
+async fn another_session_can_be_steered_from_here() {
+    let (_dir, _store, fake, inlet) = two_sessions().await;
+    let steered = say(&inlet, "/acp steer --session other look at it").await;
+    let Outcome::Command { session_key, run_id: Some(_), text, .. } = steered else { panic!("{steered:?}") };
+    assert_eq!(session_key, Some(keyed(1)));
+    let want = "No turn can be steered: it starts as a prompt of its own. The answer goes to the conversations of agent:demo:acp:2.";
+    assert_eq!((text.as_str(), fake.said()), (want, vec!["look at it".to_owned()]));
+    assert!(
+        matches!(say(&inlet, "/acp steer now").await, Outcome::Prompted { session_key, .. } if session_key == keyed(1))
+    );
+}
+
+async fn bindings_of(store: &Store, at: &str) -> Option<BindingRow> {
+    let at = conversation(at);
+    store.read("binding", move |db| bindings::of_conversation(db, &at)).await.unwrap()
+}
+
+#[tokio::test]
+async fn windows_are_shown_set_and_taken_away() {
+    let (_dir, store, _fake, inlet) = two_sessions().await;
+    spawn(&store, sessions(3, "twice"), Some(binding_row(&keyed(3), &conversation("d")))).await;
+    assert_eq!(
+        answer(&inlet, "/session idle").await,
+        "/session idle is off: the binding does not end for that reason."
+    );
+    let before = now_ms();
+    let set = answer(&inlet, "/session idle 1h30m").await;
+    assert!(
+        set.starts_with(
+            "/session idle is 1h30m: the binding ends after that time without a word; as it is, at 20"
+        ),
+        "{set}"
+    );
+    let row = bindings_of(&store, "c").await.unwrap();
+    assert_eq!((row.idle_ms, row.max_age_ms, row.bound_at_ms), (Some(5_400_000), None, 1));
+    assert!(row.last_activity_at_ms >= before, "it counts as a word");
+    let set = answer(&inlet, "/session max-age 2").await;
+    assert!(
+        set.starts_with(
+            "/session max-age is 2h: the binding ends after that time, whatever is said; as it is, at 20"
+        ),
+        "{set}"
+    );
+    let row = bindings_of(&store, "c").await.unwrap();
+    assert_eq!((row.idle_ms, row.max_age_ms), (Some(5_400_000), Some(7_200_000)));
+    assert!(row.bound_at_ms >= before, "the age begins now");
+    assert_eq!(
+        answer(&inlet, "/session idle off").await,
+        "/session idle is off: the binding does not end for that reason."
+    );
+    assert_eq!(bindings_of(&store, "c").await.unwrap().idle_ms, None);
+    // Another session's, by its name: all of its conversations of this account.
+    spawn_binding(&store, 3, "e").await;
+    let set = answer(&inlet, "/session idle 1d twice").await;
+    assert!(set.ends_with(" This holds for its 2 conversations here."), "{set}");
+    for at in ["d", "e"] {
+        assert_eq!(bindings_of(&store, at).await.unwrap().idle_ms, Some(86_400_000));
+    }
+    let unbound = answer(&inlet, "/session idle 1d other").await;
+    assert!(unbound.starts_with("No conversation here is bound to agent:demo:acp:2"), "{unbound}");
+}
+
+async fn spawn_binding(store: &Store, id: u32, at: &str) {
+    let row = binding_row(&keyed(id), &conversation(at));
+    store.write("bind", move |tx| bindings::bind(tx, &row)).await.unwrap();
+}
+
+/// The gateway dies between any two steps of a command, and before it is started again the world has changed: the
+/// conversation is bound elsewhere and the question is answered. The command is not done again, and its answer is the first.
+#[tokio::test]
+async fn a_command_is_done_once_whatever_is_repeated() {
+    let verbs = [
+        "hello",
+        "/acp spawn demo --thread off",
+        "/acp cancel",
+        "/acp cancel other",
+        "/acp steer look",
+        "/acp steer --session other look",
+        "/acp close",
+        "/acp close other",
+        "/acp archive",
+        "/acp delete --discard",
+        "/acp reset",
+        "/acp new",
+        "/acp set-mode plan",
+        "/acp set effort high",
+        "/acp cwd /srv",
+        "/acp permissions deny-all",
+        "/acp timeout 60",
+        "/acp model big",
+        "/acp reset-options",
+        "/acp allow",
+        "/acp deny",
+        "/acp answer 1",
+        "/focus other",
+        "/unfocus",
+        "/session idle 2h",
+        "/session max-age 2h",
+        "/acp verbosity none",
+    ];
+    for verb in verbs {
+        // After the outcome is kept, all commands are one.
+        let crashes: &[&str] = if verb == "/acp cancel" { &["done", "recorded", "told"] } else { &["done"] };
+        for &crash in crashes {
+            let (_dir, store, fake, inlet) = two_sessions().await;
+            spawn(&store, sessions(3, "third"), None).await;
+            fake.pending.lock().unwrap().push(question(1));
+            let said = message("m1", verb);
+            inlet.inner.commit(&said).await.unwrap();
+            let first = inlet.inner.execute(&said, Vec::new()).await.unwrap();
+            assert!(!matches!(first, Outcome::Refused { .. }), "{verb}: {first:?}");
+            if crash != "done" {
+                let (kept, recorded) = (said.clone(), first.clone());
+                store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
+            }
+            if crash == "told" {
+                inlet
+                    .inner
+                    .send_reply(&said, &first, 0, crate::conversation::inbound::reply::PriorReply::NotSent)
+                    .await
+                    .unwrap();
+            }
+            // In the meantime, by another message.
+            store
+                .write("rebind", |tx| {
+                    if let Some(binding) = bindings::of_conversation(tx, &conversation("c"))? {
+                        bindings::end(tx, binding.binding_id, "bound to another session")?;
+                    }
+                    bindings::bind(tx, &binding_row(&keyed(3), &conversation("c")))
+                })
+                .await
+                .unwrap();
+            let mut other = question(3);
+            other.request.at = 9;
+            fake.pending.lock().unwrap().push(other);
+            let state = state_of(&store, &fake).await;
+            let again = super::inlet(&store, &fake);
+            assert_eq!(again.resume().await.unwrap(), 1, "{verb} {crash}");
+            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: it was done twice");
+            let told = again.accept(said.clone()).await.unwrap();
+            assert_eq!(told.text(), first.text(), "{verb} {crash}");
+            let is_prompt = matches!(first, Outcome::Prompted { .. });
+            assert!(!is_prompt || told == first, "{verb} {crash}: {told:?}");
+            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: it was done a third time");
+        }
+    }
+}
+
+/// Everything that commands change: what the manager did, what was said, the sessions and all bindings.
+async fn state_of(
+    store: &Store,
+    fake: &Fake,
+) -> (Vec<String>, Vec<String>, Vec<SessionRow>, Vec<BindingRow>) {
+    let filter = SessionFilter { agent: None, closed_too: true, spawned_by: None, rows_max: 100 };
+    let rows = store.sessions(filter).await.unwrap();
+    let sql = format!("SELECT {} FROM acp_bindings ORDER BY rowid", bindings::COLUMNS);
+    let bound = store.read("all", move |db| crate::store::codec::all(db, &sql, [], bindings::from_row));
+    (fake.effects(), fake.said(), rows, bound.await.unwrap())
+}
+
+/// A channel whose people are only people.
+struct Thread;
+
+impl ChannelAdapter for Thread {
+    fn id(&self) -> &'static str {
+        "thread"
+    }
+
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
+    }
+
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
+    }
+
+    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
+        Box::pin(async { SendOutcome::Sent { message_id: message.nonce.clone() } })
+    }
+
+    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
+        Box::pin(async { LookupOutcome::Absent })
+    }
+}
+
+#[tokio::test]
+async fn others_may_neither_look_nor_touch() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    let channels = Channels::new([Arc::new(Thread) as Arc<dyn ChannelAdapter>]);
+    let service = Arc::clone(&fake) as Arc<dyn Service>;
+    let inlet = InboundService::new(store.clone(), channels, service, Metrics::default());
+    let at = |id: &str| ConversationRef { channel: "thread".to_owned(), ..conversation(id) };
+    let own = BindingRow { bound_by: "ann".to_owned(), ..binding_row(&keyed(1), &at("c")) };
+    spawn(&store, sessions(1, "anns"), Some(own)).await;
+    spawn(&store, sessions(2, "nobodys"), None).await;
+    let says = async |author: &str, place: &str, text: &str| {
+        let id = RunId::mint().to_string();
+        let inbound = Inbound::new(at(place), id, author.to_owned(), text.to_owned());
+        let outcome = inlet.accept(inbound).await.unwrap();
+        match &outcome {
+            Outcome::Refused { failure, .. } => {
+                failure.detail_code.clone().unwrap_or_else(|| failure.code.to_string())
+            }
+            other => other.text().lines().next().unwrap_or_default().to_owned(),
+        }
+    };
+    for text in [
+        "/acp cancel",
+        "/acp close anns",
+        "/acp status",
+        "/acp permissions",
+        "/acp steer stop",
+        "/acp model x",
+        "/acp allow",
+        "/acp new",
+        "/focus anns",
+        "/focus nobodys",
+    ] {
+        assert_eq!(says("bob", "c", text).await, "ACP_NOT_OWNER", "{text}");
+        assert_eq!(says("", "c", text).await, "ACP_NOT_OWNER", "{text}");
+    }
+    for text in ["/unfocus", "/session idle 1h", "/session max-age off anns", "/acp verbosity none"] {
+        assert_eq!(says("bob", "c", text).await, "BOUND_BY_OTHER", "{text}");
+    }
+    assert_eq!((fake.effects(), fake.said()), (Vec::new(), Vec::new()));
+    assert_eq!(says("bob", "c", "/acp sessions").await, "There are no sessions. /acp spawn starts one.");
+    assert_eq!(
+        says("bob", "c", "/session idle").await,
+        "/session idle is off: the binding does not end for that reason."
+    );
+    // The same in the owner's hands.
+    assert_eq!(says("ann", "c", "/acp cancel").await, "Nothing runs and nothing waits in agent:demo:acp:1.");
+    assert_eq!(
+        says("ann", "c", "/acp sessions").await,
+        "Sessions, the one used last first (* is this conversation's):"
+    );
+    assert!(says("ann", "c", "/session idle 1h").await.starts_with("/session idle is 1h"));
+    assert_eq!(
+        says("ann", "d", "/focus anns").await,
+        "anns is bound here, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+    );
+    assert_eq!(says("ann", "c", "/acp status nobodys").await, "ACP_NOT_OWNER");
+    // Bob has one of his own; Ann cannot take his conversation away, nor he hers.
+    assert!(says("bob", "e", "/acp spawn demo").await.starts_with("demo is bound here, in /tmp: session "));
+    assert_eq!(says("ann", "e", "/focus anns").await, "BOUND_BY_OTHER");
+    assert!(says("bob", "e", "/acp close").await.contains(" is being closed"));
+}

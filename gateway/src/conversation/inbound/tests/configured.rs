@@ -1,0 +1,234 @@
+//! Conversations that the configuration binds: made with the first message, mended when the configuration changes, and
+//! once whatever is repeated.
+
+use super::fake::{Party, inlet_of, party};
+use super::*;
+use crate::channel::{BindingLookup, InboundPort};
+use crate::core::static_binding::StaticSessionSpec;
+use std::path::Path;
+
+const ROOM: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
+const HALL: &str = "[[bindings]]\nchannel = \"party\"\nconversation = \"hall\"\nagent = \"demo\"\n";
+
+impl Fake {
+    fn configure(&self, text: &str) {
+        let file = Some((Path::new("/g.toml"), text));
+        *self.config.lock().unwrap() = Arc::new(load(Inputs { file, ..Inputs::default() }).unwrap());
+    }
+}
+
+fn session_of(outcome: &Outcome) -> &str {
+    let Outcome::Prompted { session_key, .. } = outcome else { panic!("{outcome:?}") };
+    session_key.as_str()
+}
+
+/// Every binding: its conversation, its session, how it stands, and whether the configuration made it.
+async fn bound(store: &Store) -> Vec<(String, String, String, bool)> {
+    let rows = store.read("bound", |db| {
+        let sql = "SELECT thread_id, session_key, status, metadata_json FROM acp_bindings ORDER BY rowid";
+        crate::store::codec::all(db, sql, [], |row| {
+            let made = StaticSessionSpec::from_metadata(&row.get::<_, String>("metadata_json")?);
+            Ok((row.get("thread_id")?, row.get("session_key")?, row.get("status")?, made.is_some()))
+        })
+    });
+    rows.await.unwrap()
+}
+
+async fn finish(store: &Store, session: &str) {
+    let sql = format!("UPDATE acp_runs SET state = 'completed' WHERE session_key = '{session}'");
+    store.write("finish", move |tx| Ok(tx.execute_batch(&sql)?)).await.unwrap();
+}
+
+/// The first message makes the session, says who works there, and is its first prompt; later ones find it.
+#[tokio::test]
+async fn the_first_message_begins_the_session_and_a_restart_finds_it() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    fake.configure(ROOM);
+    let inlet = super::inlet(&store, &fake);
+    let elsewhere = Inbound { conversation: conversation("d"), ..message("m0", "hello") };
+    assert_eq!(inlet.accept(elsewhere).await.unwrap().text(), error_message(&Failure::of(Code::NotBound)));
+    let first = inlet.accept(message("m1", "hello")).await.unwrap();
+    let key = session_of(&first).to_owned();
+    assert!(key.starts_with("agent:demo:acp:binding:console:default:"), "{key}");
+    let want = format!("demo is bound here, in /tmp: session {key}");
+    assert!(first.text().starts_with(&want), "{first:?}");
+    assert!(first.text().ends_with("The binding does not end by itself."), "{first:?}");
+    assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap(), first, "told again, it is the same");
+    let after = super::inlet(&store, &fake);
+    let second = after.accept(message("m2", "more")).await.unwrap();
+    assert_eq!(
+        (session_of(&second), second.text().as_ref()),
+        (key.as_str(), "The agent is busy: queued behind 1.")
+    );
+    assert_eq!(bound(&store).await, [("c".to_owned(), key, "active".to_owned(), true)]);
+    assert_eq!(fake.said(), ["hello", "more"]);
+}
+
+/// A crash after what was decided is committed, or after it was done: done once, and said in the same words.
+#[tokio::test]
+async fn a_crash_while_it_is_bound_binds_it_once() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    fake.configure(ROOM);
+    let inlet = super::inlet(&store, &fake);
+    let said = message("m1", "hello");
+    inlet.inner.commit(&said).await.unwrap();
+    let acted = inlet.inner.execute(&said, Vec::new()).await.unwrap();
+    // What was done is not recorded, as after a crash; and the configuration is another one by then.
+    fake.configure("");
+    let again = super::inlet(&store, &fake);
+    assert_eq!(again.resume().await.unwrap(), 1);
+    assert_eq!(again.accept(said).await.unwrap(), acted);
+    assert!(acted.text().starts_with("demo is bound here"), "{acted:?}");
+    assert_eq!(bound(&store).await.len(), 1);
+    assert_eq!(fake.said(), ["hello"]);
+}
+
+/// What was said right behind the first message is read from that one on, if the gateway is killed before it has it: that
+/// is in the transaction that binds. What a person binds begins when they do.
+#[tokio::test]
+async fn what_the_configuration_binds_was_read_up_to_the_message_that_had_it_made() {
+    let (_dir, store) = open();
+    spawn(&store, session_row(&key()), None).await;
+    let fake = Fake::new(&store);
+    fake.configure(ROOM);
+    let inlet = super::inlet(&store, &fake);
+    let mark = async || match inlet.lookup_binding(conversation("c")).await {
+        BindingLookup::Bound(place) => place.backfilled_through,
+        other => panic!("{other:?}"),
+    };
+    // A kill between the transaction that makes the session and what follows.
+    let loaded = fake.config();
+    let entry = loaded.config.bindings[0].clone();
+    let made = StaticSessionSpec::of(&entry).unwrap();
+    let session = SessionKey::parse("agent:demo:acp:early").unwrap();
+    let early = (session.clone(), made.metadata(Some("1")));
+    let request = crate::conversation::bindings::static_bindings::request(&conversation("c"), entry, early);
+    fake.spawn(request, IdempotencyKey::mint()).await.unwrap();
+    assert_eq!(mark().await.as_deref(), Some("1"));
+    Scribe::claim(&store, &session).await.close().await;
+    inlet.accept(message("5", "hello")).await.unwrap();
+    assert_eq!(mark().await.as_deref(), Some("5"), "with a new session");
+    inlet.accept(message("6", &format!("/focus {}", key()))).await.unwrap();
+    assert_eq!(mark().await, None, "what was said before is not theirs");
+    inlet.accept(message("7", "/unfocus")).await.unwrap();
+    inlet.accept(message("8", "hello")).await.unwrap();
+    assert_eq!(mark().await.as_deref(), Some("8"), "with a session that is there");
+    inlet.accept(message("9", "more")).await.unwrap();
+    assert_eq!(mark().await.as_deref(), Some("8"), "messages alone do not move it");
+}
+
+/// Another directory in the configuration: the old session is closed, the next takes its place, and both are said.
+#[tokio::test]
+async fn what_changed_takes_hold_with_the_next_message() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    fake.configure(ROOM);
+    let inlet = super::inlet(&store, &fake);
+    let first = session_of(&inlet.accept(message("m1", "hello")).await.unwrap()).to_owned();
+    // Labels and permissions are for new sessions.
+    fake.configure(&format!("{ROOM}account = \"default\"\nlabel = \"front\"\npermission = \"ask\"\n"));
+    assert_eq!(session_of(&inlet.accept(message("m2", "hello")).await.unwrap()), first);
+    fake.configure(&format!("{ROOM}cwd = \"/srv\"\nmode = \"oneshot\"\n"));
+    let next = inlet.accept(message("m3", "hello")).await.unwrap();
+    assert_eq!(session_of(&next), format!("{first}:2"));
+    let want = format!(
+        "{first} is over: the configuration of this conversation has another mode and another cwd. demo is bound here"
+    );
+    assert!(next.text().starts_with(&want), "{next:?}");
+    assert_eq!(fake.effects(), [format!("closed {first} false")]);
+    // The entry goes: so does the session, and the person hears that nothing is bound.
+    fake.configure("");
+    let gone = inlet.accept(message("m4", "hello")).await.unwrap();
+    assert_eq!(gone.text(), error_message(&Failure::of(Code::NotBound)));
+    assert_eq!(fake.effects().last().unwrap(), &format!("closed {first}:2 false"));
+    fake.configure(ROOM);
+    assert_eq!(session_of(&inlet.accept(message("m5", "hello")).await.unwrap()), format!("{first}:3"));
+}
+
+/// A turn is not lost to a reload: the change waits for its end.
+#[tokio::test]
+async fn a_change_waits_for_the_turn_that_runs() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    fake.configure(ROOM);
+    let inlet = super::inlet(&store, &fake);
+    let first = session_of(&inlet.accept(message("m1", "hello")).await.unwrap()).to_owned();
+    Scribe::claim(&store, &SessionKey::parse(&first).unwrap()).await.start(RunMode::Prompt).await;
+    for text in [format!("{ROOM}cwd = \"/srv\"\n"), String::new()] {
+        fake.configure(&text);
+        let said = inlet.accept(message(&format!("m {text}"), "hello")).await.unwrap();
+        assert_eq!(session_of(&said), first, "{text}");
+    }
+    finish(&store, &first).await;
+    fake.configure(&format!("{ROOM}cwd = \"/srv\"\n"));
+    assert_eq!(session_of(&inlet.accept(message("m9", "hello")).await.unwrap()), format!("{first}:2"));
+}
+
+/// What a person binds goes before the configuration, until it is unbound or leads nowhere.
+#[tokio::test]
+async fn a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbound() {
+    let (_dir, store) = open();
+    spawn(&store, session_row(&key()), None).await;
+    let fake = Fake::new(&store);
+    fake.configure(&format!("\n{ROOM}"));
+    let inlet = super::inlet(&store, &fake);
+    let first = session_of(&inlet.accept(message("m1", "hello")).await.unwrap()).to_owned();
+    let refused = inlet.accept(message("m2", "/unfocus")).await.unwrap();
+    assert!(refused.text().contains("The configuration binds this conversation (/g.toml:2)"), "{refused:?}");
+    inlet.accept(message("m3", &format!("/focus {}", key()))).await.unwrap();
+    assert_eq!(session_of(&inlet.accept(message("m4", "hello")).await.unwrap()), key().as_str());
+    let unbound = inlet.accept(message("m5", "/unfocus")).await.unwrap();
+    assert!(unbound.text().starts_with("Unbound."), "{unbound:?}");
+    let back = inlet.accept(message("m6", "hello")).await.unwrap();
+    assert_eq!(session_of(&back), first, "the configured session is there still");
+    assert!(back.text().starts_with("demo is bound here"), "{back:?}");
+    let closed = inlet.accept(message("m7", "/acp close")).await.unwrap();
+    assert!(closed.text().contains("the next message begins a new session"), "{closed:?}");
+    assert_eq!(session_of(&inlet.accept(message("m8", "hello")).await.unwrap()), format!("{first}:2"));
+}
+
+/// A thread joins the session of its channel, each account has its own, and an entry of the thread's own goes first.
+#[tokio::test]
+async fn a_thread_joins_its_channel_and_accounts_stay_apart() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    fake.configure(HALL);
+    let inlet = inlet_of(&store, &fake, Arc::new(Party::default()));
+    let said = |id: &str, conversation: &str, parent: Option<&str>| {
+        let message = party(id, "hello");
+        let conversation = ConversationRef {
+            conversation_id: conversation.to_owned(),
+            parent_conversation_id: parent.map(str::to_owned),
+            ..message.conversation
+        };
+        Inbound { conversation, ..message }
+    };
+    let (one, two) = tokio::join!(
+        inlet.accept(said("m1", "hall", None)),
+        inlet.accept(said("m2", "thread", Some("hall")))
+    );
+    let (one, two) = (one.unwrap(), two.unwrap());
+    let key = session_of(&one).to_owned();
+    assert_eq!(session_of(&two), key, "at once, they still share one");
+    assert!(two.text().contains("demo is bound here"), "each is told: {two:?}");
+    assert_eq!(bound(&store).await.len(), 2);
+    let ignored = inlet.accept(said("m3", "thread", Some("lobby"))).await.unwrap();
+    assert_eq!(session_of(&ignored), key, "bound is bound, whatever the channel says of its parent");
+    let own = HALL.replace("hall", "thread");
+    fake.configure(&format!("{HALL}{own}"));
+    let apart = inlet.accept(said("m4", "thread", Some("hall"))).await.unwrap();
+    assert_ne!(session_of(&apart), key);
+    assert_eq!(
+        session_of(&inlet.accept(said("m5", "hall", None)).await.unwrap()),
+        key,
+        "the channel's stays"
+    );
+    assert_eq!(fake.effects(), Vec::<String>::new(), "nothing was closed");
+    let apart = session_of(&apart).to_owned();
+    fake.configure(HALL);
+    let back = inlet.accept(said("m6", "thread", Some("hall"))).await.unwrap();
+    assert_eq!(session_of(&back), key);
+    assert_eq!(fake.effects(), [format!("closed {apart} false")]);
+}

@@ -1,0 +1,151 @@
+//! What the gateway says of itself in a conversation.
+use super::commands::{answer, keyed, sessions};
+use super::*;
+use crate::api::body::{BackendView, StoreView, SupervisorView};
+use crate::core::agent_settings::Choices;
+use acp_shared::ids::AgentName;
+
+fn status() -> StatusView {
+    let secret = "hunter2".to_owned();
+    StatusView {
+        pid: 1,
+        version: "0.1.0".to_owned(),
+        gateway_instance_id: secret.clone(),
+        state_dir: secret.clone(),
+        started_at_ms: 0,
+        supervisor: SupervisorView {
+            socket: secret.clone(),
+            connected: true,
+            pid: Some(2),
+            detail: secret.clone(),
+        },
+        dispatch_enabled: true,
+        durability: "full".to_owned(),
+        config: None,
+        backends: vec![BackendView { id: "direct".to_owned(), ok: true, details: secret }],
+        accounts: Vec::new(),
+        store: Some(StoreView {
+            health: "well".to_owned(),
+            bytes: 1,
+            log_bytes: 1,
+            sessions_open: 2,
+            runs_queued: 0,
+            inbox_waiting: 0,
+            stale_bindings: 0,
+            stale: Vec::new(),
+            actors_stuck: 0,
+            still: Vec::new(),
+        }),
+    }
+}
+
+fn agent(name: &str, installed: bool, default: bool) -> AgentView {
+    AgentView {
+        name: AgentName::parse(name).unwrap(),
+        title: name.to_owned(),
+        origin: "built-in".to_owned(),
+        command: vec!["hunter2".to_owned()],
+        path: None,
+        installed,
+        allowed: true,
+        default,
+        note: (!installed).then(|| "npm install -g it".to_owned()),
+    }
+}
+
+/// The answers that people and scripts read, whole: stable, and without what must not be shown.
+#[tokio::test]
+async fn diagnostics_are_stable_and_hold_no_secrets() {
+    let (_dir, store) = open();
+    let info = r#"{"protocolVersion":1,"agentInfo":{"name":"Demo","version":"1.2"},"agentCapabilities":{"loadSession":true,
+        "promptCapabilities":{"image":false,"audio":true},"sessionCapabilities":{"close":{},"_meta":{"key":"hunter2"}}},
+        "authMethods":[{"id":"k","name":"hunter2"}]}"#;
+    let mut row = sessions(1, "first");
+    row.last_activity_at_ms = 1_782_259_200_000;
+    row.agent_session_id = Some("their-1".to_owned());
+    row.agent_info = Some(info.to_owned());
+    row.options.model = Some("big".to_owned());
+    let values = vec!["ask".to_owned(), "pl\nan".to_owned()];
+    row.options.agent.modes = Some(Choices { current: Some("ask".to_owned()), values });
+    row.options.timeout_s = Some(90);
+    row.last_error = Some(Failure::new(Code::TurnFailed, "It\nfailed\u{7}."));
+    spawn(&store, row, Some(binding_row(&keyed(1), &conversation("c")))).await;
+    spawn(&store, sessions(2, ""), None).await;
+    let mut fake = Fake::new(&store);
+    let inner = Arc::get_mut(&mut fake).unwrap();
+    inner.agents = vec![agent("demo", true, true), agent("codex", false, false)];
+    *inner.status.lock().unwrap() = Some(status());
+    let inlet = inlet(&store, &fake);
+    let mut said = String::new();
+    for text in ["/acp sessions", "/acp status", "/agents", "/acp doctor", "/acp install"] {
+        said.push_str(&format!("> {text}\n{}\n", answer(&inlet, text).await));
+    }
+    insta::assert_snapshot!(said, @r#"
+    > /acp sessions
+    Sessions, the one used last first (* is this conversation's):
+    * first (persistent, idle, direct, bound to console/c) agent:demo:acp:1; last error ACP_TURN_FAILED
+    - demo (persistent, idle, direct, unbound) agent:demo:acp:2
+    > /acp status
+    agent:demo:acp:1 (demo) in /tmp, called first
+    state: idle, persistent, backend direct
+    bound to console/c
+    agent's conversation: their-1
+    agent: Demo 1.2; can loadSession, promptCapabilities.audio, sessionCapabilities.close
+    settings: directory /tmp; model big; the agent asks (ask); what nobody can be asked about is refused; a turn may take 1m30s
+    agent's mode: ask (of ask, pl an)
+    last used: 2026-06-24T00:00:00Z
+    last error: It failed . (ACP_TURN_FAILED)
+    running turn: none; 0 wait
+    > /agents
+    No agent works.
+    Bound and at rest:
+    - first (persistent, idle, direct, bound to console/c) agent:demo:acp:1; last error ACP_TURN_FAILED
+    Can be started with /acp spawn: demo (the default).
+    > /acp doctor
+    acp-gateway 0.1.0 is healthy.
+    - ok: policy: prompts reach agents
+    - ok: backend direct works
+    - ok: supervisor answers
+    - ok: store is well, 2 sessions open
+    - ok: no binding leads nowhere
+    - ok: no session is stuck
+    - 0 turns run, 0 wait
+    > /acp install
+    1. The backend direct is part of this gateway: there is nothing to install.
+    2. Agents that are not installed, if you want them:
+       - codex: npm install -g it
+    3. /acp doctor says whether all is well, /agents what can be started.
+    "#);
+    let mut down = status();
+    down.supervisor.connected = false;
+    down.backends.clear();
+    down.store.as_mut().unwrap().health = "full".to_owned();
+    down.store.as_mut().unwrap().stale_bindings = 3;
+    down.store.as_mut().unwrap().still = vec!["session k: hunter2".to_owned()];
+    *fake.status.lock().unwrap() = Some(down);
+    let doctor = answer(&inlet, "/acp doctor").await;
+    insta::assert_snapshot!(doctor, @r#"
+    acp-gateway 0.1.0 is not healthy.
+    - ok: policy: prompts reach agents
+    - WRONG: backend direct is not there
+    - WRONG: supervisor does not answer
+    - WRONG: store is full, 2 sessions open
+    - WRONG: 3 bindings lead nowhere
+    - ok: no session is stuck
+    - WRONG: 1 sessions or conversations cannot be read
+    - 0 turns run, 0 wait
+    Next: /acp install says how it is set up.
+    Next: ask whoever runs this gateway to start the supervisor.
+    Next: ask whoever runs this gateway to look at the disk and at `acp-gateway store check`.
+    Next: /unfocus in those conversations.
+    Next: ask for a look at `acp-gateway doctor`, which names them.
+    "#);
+    let mut unwell = status();
+    unwell.backends[0].ok = false;
+    *fake.status.lock().unwrap() = Some(unwell);
+    let sick = answer(&inlet, "/acp doctor").await;
+    assert!(sick.contains("- WRONG: backend direct does not work\n"), "{sick}");
+    let step = "\nNext: ask whoever runs this gateway to look at `acp-gateway doctor`.";
+    assert!(sick.ends_with(step) && !sick.contains("/acp install"), "{sick}");
+    assert!(!format!("{said}{doctor}{sick}").contains("hunter2"), "{said}{doctor}{sick}");
+}

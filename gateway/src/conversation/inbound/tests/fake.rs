@@ -1,0 +1,349 @@
+//! The gateway behind the inlet, as far as it is asked.
+use super::*;
+
+/// Acts as the manager does towards its callers: durable spawns, and one answer per key.
+pub(super) struct Fake {
+    pub(super) store: Store,
+    /// What was done besides prompts, each once per key.
+    pub(super) done: StdMutex<Vec<(String, String)>>,
+    /// What the agent waits for.
+    pub(super) pending: StdMutex<Vec<PermissionRow>>,
+    pub(super) status: StdMutex<Option<StatusView>>,
+    pub(super) agents: Vec<AgentView>,
+    pub(super) prompts: StdMutex<BTreeMap<String, (PromptRequest, PromptAccepted)>>,
+    pub(super) cancels: StdMutex<Vec<SessionKey>>,
+    pub(super) unbinds_stale: std::sync::atomic::AtomicBool,
+    pub(super) fails: StdMutex<Option<Failure>>,
+    /// What becomes of changes to what waits.
+    pub(super) queued_now: StdMutex<QueueEditResult>,
+    pub(super) config: StdMutex<Arc<LoadedConfig>>,
+}
+
+impl Fake {
+    pub(super) fn new(store: &Store) -> Arc<Self> {
+        Arc::new(Self {
+            store: store.clone(),
+            done: StdMutex::default(),
+            pending: StdMutex::default(),
+            status: StdMutex::default(),
+            agents: Vec::new(),
+            prompts: StdMutex::default(),
+            cancels: StdMutex::default(),
+            unbinds_stale: std::sync::atomic::AtomicBool::default(),
+            fails: StdMutex::default(),
+            queued_now: StdMutex::new(QueueEditResult::Done),
+            config: StdMutex::default(),
+        })
+    }
+
+    /// Notes something that is done once per key; whether it is the first time.
+    pub(super) fn once(&self, what: &str, key: &IdempotencyKey) -> bool {
+        let mut done = self.done.lock().unwrap();
+        if let Some((_, before)) = done.iter().find(|(before, _)| before == key.as_str()) {
+            assert_eq!(before, what, "a key is used for one thing");
+            return false;
+        }
+        done.push((key.as_str().to_owned(), what.to_owned()));
+        true
+    }
+
+    /// What was done besides prompts.
+    pub(super) fn effects(&self) -> Vec<String> {
+        self.done.lock().unwrap().iter().map(|(_, what)| what.clone()).collect()
+    }
+
+    pub(super) fn said(&self) -> Vec<String> {
+        self.prompts.lock().unwrap().values().map(|(request, _)| request.text.clone()).collect()
+    }
+}
+
+fn unused<'a, T: 'a>() -> ServiceFuture<'a, T> {
+    Box::pin(async { Err(Failure::new(Code::Runtime, "not asked for in these tests")) })
+}
+
+fn now<'a>(session: &SessionKey) -> ServiceFuture<'a, SessionStatus> {
+    let now = SessionStatus {
+        session_key: session.clone(),
+        state: SessionState::Idle,
+        discarded: None,
+        setting: None,
+    };
+    Box::pin(async { Ok(now) })
+}
+
+impl Service for Fake {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
+        Box::pin(async move {
+            let session_key = match &request.configured {
+                Some(configured) => configured.session_key.clone(),
+                None => SessionKey::parse(&format!("agent:demo:acp:{}", key.as_str())).unwrap(),
+            };
+            let metadata = request.configured.as_ref().map_or("{}".to_owned(), |it| it.metadata.clone());
+            if self.store.session(session_key.clone()).await?.is_none() {
+                let bound_by = request.author.clone();
+                let bind = |at| crate::core::rows::BindingRow {
+                    bound_by,
+                    metadata,
+                    ..binding_row(&session_key, at)
+                };
+                let binding = request.bind.as_ref().map(bind);
+                let spawn = crate::store::SpawnTx {
+                    session: SessionRow { mode: request.mode, ..session_row(&session_key) },
+                    binding,
+                    run: None,
+                    events: Vec::new(),
+                    idempotency: None,
+                    caps: crate::core::writes::SessionLimits { sessions_max: 100, account: None },
+                };
+                self.store.spawn_session(spawn).await?;
+            }
+            Ok(SpawnResult { session_key, run_id: None })
+        })
+    }
+
+    fn prompt<'a>(
+        &'a self,
+        _session: &'a SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, PromptAccepted> {
+        Box::pin(async move {
+            if let Some(failure) = self.fails.lock().unwrap().take() {
+                return Err(failure);
+            }
+            let mut prompts = self.prompts.lock().unwrap();
+            let queued_behind = u64::try_from(prompts.len()).unwrap();
+            let fresh = PromptAccepted { run_id: RunId::mint(), after_seq: 0, queued_behind, steered: false };
+            Ok(prompts.entry(key.as_str().to_owned()).or_insert((request, fresh)).1.clone())
+        })
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        _: Option<RunId>,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, CancelResult> {
+        Box::pin(async move {
+            self.once(&format!("cancel {session}"), &key);
+            self.cancels.lock().unwrap().push(session.clone());
+            Ok(CancelResult { run_id: None, state: None })
+        })
+    }
+
+    fn queued<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: RunId,
+        change: QueueEdit,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, QueueEditResult> {
+        let now = *self.queued_now.lock().unwrap();
+        let done = match self.fails.lock().unwrap().clone() {
+            Some(failure) => Err(failure),
+            None => Ok(now),
+        };
+        if done.is_ok() {
+            self.once(&format!("queued {session} {run} {change:?} {now:?}"), &key);
+        }
+        Box::pin(async move { done })
+    }
+
+    fn close<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: CloseRequest,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        Box::pin(async move {
+            if let Some(failure) = self.fails.lock().unwrap().clone() {
+                return Err(failure);
+            }
+            if self.once(&format!("{} {session} {}", request.ending.as_str(), request.discard), &key) {
+                Scribe::claim(&self.store, session).await.close().await;
+            }
+            let discarded = request.discard.then_some(false);
+            Ok(SessionStatus {
+                session_key: session.clone(),
+                state: SessionState::Closed,
+                discarded,
+                setting: None,
+            })
+        })
+    }
+
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        self.once(&format!("new {session}"), &key);
+        now(session)
+    }
+
+    fn set<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        setting: Setting,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        self.once(&format!("set {session} {setting:?}"), &key);
+        now(session)
+    }
+
+    fn answer_permission<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        permission: &'a str,
+        option: &'a str,
+        by: &'a str,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()> {
+        self.once(&format!("answer {session} {permission} {option} {by}"), &key);
+        self.pending.lock().unwrap().retain(|row| row.permission_id() != permission);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn unbind<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: Option<acp_shared::ids::BindingId>,
+        _: String,
+        _: IdempotencyKey,
+    ) -> ServiceFuture<'a, Vec<crate::core::rows::BindingRow>> {
+        unused()
+    }
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
+        Box::pin(async move {
+            self.store.session(session.clone()).await?.ok_or_else(|| Failure::of(Code::NoSession))
+        })
+    }
+
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
+        Box::pin(async {
+            Ok(self.store.read("circumstances", crate::store::gauges::session_activity).await?)
+        })
+    }
+
+    fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
+        let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: limit.into() };
+        Box::pin(async move { Ok(self.store.sessions(filter).await?) })
+    }
+
+    fn run<'a>(&'a self, _: &'a SessionKey, _: RunId) -> ServiceFuture<'a, Option<RunRow>> {
+        unused()
+    }
+
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>> {
+        Box::pin(async move { Ok(self.store.runs(session.clone(), limit.into()).await?) })
+    }
+
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
+        let pending = self.pending.lock().unwrap().clone();
+        Box::pin(async move { Ok(pending.into_iter().filter(|row| row.session_key == *session).collect()) })
+    }
+
+    fn events_after<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: u64,
+        _: u32,
+        _: usize,
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
+        unused()
+    }
+
+    fn session_log<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: acp_shared::protocol::LogFrom,
+    ) -> ServiceFuture<'a, acp_shared::protocol::LogPiece> {
+        unused()
+    }
+
+    fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
+        self.store.watch(session)
+    }
+
+    fn may_focus(&self, _: &ConversationRef) -> Result<BindingTimeouts, Failure> {
+        Ok(BindingTimeouts::default())
+    }
+
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+        effective_policy(&load(Inputs::default()).unwrap(), &PolicyScope::of(Some(at)))
+    }
+
+    fn may_unbind_stale(&self, _: &ConversationRef) -> bool {
+        self.unbinds_stale.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn config(&self) -> Arc<LoadedConfig> {
+        Arc::clone(&self.config.lock().unwrap())
+    }
+
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
+        match self.status.lock().unwrap().clone() {
+            Some(status) => Box::pin(async { Ok(status) }),
+            None => unused(),
+        }
+    }
+
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
+        let agents = self.agents.clone();
+        Box::pin(async { Ok(agents) })
+    }
+}
+
+/// A channel where people talk about other things too, and that hears what it says itself.
+#[derive(Default)]
+pub(super) struct Party {
+    pub(super) said: StdMutex<Vec<String>>,
+}
+
+impl ChannelAdapter for Party {
+    fn id(&self) -> &'static str {
+        "party"
+    }
+
+    fn limit(&self) -> crate::core::message_split::MessageLimit {
+        crate::core::message_split::MessageLimit::new(crate::core::message_split::Unit::Bytes, 4_096)
+    }
+
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
+    }
+
+    fn send<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
+        Box::pin(async {
+            let mut said = self.said.lock().unwrap();
+            said.push(message.text.clone());
+            SendOutcome::Sent { message_id: format!("party-{}", said.len()) }
+        })
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        _: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+        Box::pin(async { LookupOutcome::Absent })
+    }
+}
+
+pub(super) fn party(id: &str, text: &str) -> Inbound {
+    let conversation = ConversationRef { channel: "party".to_owned(), ..conversation("c") };
+    Inbound { conversation, ..message(id, text) }
+}
+
+pub(super) fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn ChannelAdapter>) -> InboundService {
+    let channels = Channels::new([channel]);
+    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+}

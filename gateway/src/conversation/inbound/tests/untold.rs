@@ -1,0 +1,213 @@
+//! What was done about a message and cannot be told: it waits by itself, and holds up nothing that people say or take back.
+
+use super::fake::inlet_of;
+use super::*;
+use crate::channel::{InboundPort, IntakeOutcome, MessageChangeOutcome};
+use crate::tests::eventually;
+use std::time::Duration;
+
+const BUSY: [&str; 2] = ["The agent is busy: queued behind 1.", "The agent is busy: queued behind 2."];
+const IDLE: &str = "Nothing runs and nothing waits in agent:demo:acp:1.";
+
+/// What a channel does with what is said in the conversation `c`; everything else is said at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Takes,
+    Refuses,
+    Stalls,
+}
+
+/// A channel with a mood, which shows what it has.
+struct Moody {
+    mood: watch::Sender<Mood>,
+    said: StdMutex<Vec<(String, String)>>,
+    looked: StdMutex<u32>,
+}
+
+impl Moody {
+    fn new(mood: Mood) -> Arc<Self> {
+        Arc::new(Self {
+            mood: watch::Sender::new(mood),
+            said: StdMutex::default(),
+            looked: StdMutex::default(),
+        })
+    }
+
+    fn said_in(&self, at: &str) -> Vec<String> {
+        let said = self.said.lock().unwrap();
+        said.iter().filter(|(there, _)| there == at).map(|(_, text)| text.clone()).collect()
+    }
+}
+
+impl ChannelAdapter for Moody {
+    fn id(&self) -> &'static str {
+        "console"
+    }
+
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
+    }
+
+    fn unbound_destination(&self) -> UnboundDestination {
+        UnboundDestination::Hint
+    }
+
+    fn send<'a>(
+        &'a self,
+        at: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
+        Box::pin(async move {
+            let mut mood = self.mood.subscribe();
+            if at.conversation_id == "c" {
+                let now = *mood.wait_for(|mood| *mood != Mood::Stalls).await.unwrap();
+                if now == Mood::Refuses {
+                    return SendOutcome::Rejected { why: "status 503".to_owned(), again: true };
+                }
+            }
+            let mut said = self.said.lock().unwrap();
+            said.push((at.conversation_id.clone(), message.text.clone()));
+            SendOutcome::Sent { message_id: said.len().to_string() }
+        })
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        at: &'a ConversationRef,
+        message: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+        Box::pin(async move {
+            *self.looked.lock().unwrap() += 1;
+            let said = self.said.lock().unwrap();
+            let it = (at.conversation_id.clone(), message.text.clone());
+            let number = said.iter().position(|said| *said == it);
+            number.map_or(LookupOutcome::Absent, |number| LookupOutcome::Found {
+                message_id: (number + 1).to_string(),
+            })
+        })
+    }
+}
+
+async fn ground(mood: Mood) -> (tempfile::TempDir, Store, Arc<Fake>, Arc<Moody>, InboundService) {
+    let (dir, store, fake, _) = bound_ground().await;
+    let channel = Moody::new(mood);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
+    (dir, store, fake, channel, inlet)
+}
+
+async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(Duration::from_secs(60), it).await;
+    done.unwrap_or_else(|_| panic!("{what} is held up"))
+}
+
+async fn nothing_is_left(store: &Store) {
+    crate::tests::eventually("everything is told", || async {
+        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
+        left.is_empty().then_some(())
+    })
+    .await;
+}
+
+/// Whatever is done with a reply: messages, commands and what is taken back go on, and later each reply comes once, in
+/// the order of the messages.
+#[tokio::test]
+async fn a_reply_that_cannot_be_given_holds_up_nothing() {
+    for mood in [Mood::Stalls, Mood::Refuses] {
+        let (_dir, store, fake, channel, inlet) = ground(mood).await;
+        let taken = IntakeOutcome::Accepted(crate::channel::CallerReply::default());
+        for (id, text) in [("m1", "hello"), ("m2", "more"), ("m3", "less"), ("m4", "/acp cancel")] {
+            let offered = soon(text, inlet.offer(message(id, text))).await;
+            assert_eq!(offered, taken, "{mood:?} {text}");
+        }
+        assert_eq!((fake.said().len(), fake.cancels.lock().unwrap().len()), (3, 1), "{mood:?}");
+        let deleted = soon("a deletion", inlet.on_message_deleted(conversation("c"), "m2".to_owned())).await;
+        assert_eq!(deleted, MessageChangeOutcome::Done, "{mood:?}");
+        assert_eq!(soon("it again", inlet.offer(message("m2", "more"))).await, taken, "{mood:?}");
+        assert_eq!(channel.said_in("c"), Vec::<String>::new(), "{mood:?}");
+        let stop = CancellationToken::new();
+        let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
+        channel.mood.send_replace(Mood::Takes);
+        nothing_is_left(&store).await;
+        assert_eq!(channel.said_in("c"), [BUSY[0], BUSY[1], IDLE], "{mood:?}");
+        stop.cancel();
+        keeping.await.unwrap();
+    }
+}
+
+/// What cannot be told in one conversation keeps no other one from being told what was left there.
+#[tokio::test]
+async fn what_cannot_be_told_in_one_conversation_holds_up_no_other() {
+    let (_dir, store, _fake, channel, inlet) = ground(Mood::Stalls).await;
+    for (id, at) in [("m1", "c"), ("m2", "d"), ("m3", "c"), ("m4", "e")] {
+        let said = Inbound { conversation: conversation(at), ..message(id, "/acp cancel") };
+        inlet.inner.commit(&said).await.unwrap();
+        let outcome =
+            Outcome::Command { session_key: None, run_id: None, text: format!("told {id}"), is_shown: false };
+        store.write("record", move |tx| inbox::record(tx, &said, &outcome, false)).await.unwrap();
+    }
+    let resumed = inlet.clone();
+    let resuming = tokio::spawn(async move { resumed.resume().await.unwrap() });
+    crate::tests::eventually("the others are told", || async {
+        let told = [channel.said_in("d"), channel.said_in("e")];
+        (told == [["told m2"], ["told m4"]]).then_some(())
+    })
+    .await;
+    assert_eq!(channel.said_in("c"), Vec::<String>::new());
+    channel.mood.send_replace(Mood::Takes);
+    assert_eq!(soon("the rest", resuming).await.unwrap(), 4);
+    assert_eq!(channel.said_in("c"), ["told m1", "told m3"]);
+    assert_eq!(*channel.looked.lock().unwrap(), 4, "an earlier process may have told each of them");
+    nothing_is_left(&store).await;
+}
+
+/// Whoever is at telling finds what was done meanwhile; that it is new is known, and it is not looked for.
+#[tokio::test]
+async fn what_is_done_while_something_is_told_is_told_by_the_same_hand() {
+    let (_dir, store, _fake, channel, inlet) = ground(Mood::Stalls).await;
+    for (id, text) in [("m1", "hello"), ("m2", "more"), ("m3", "/acp cancel")] {
+        soon(text, inlet.offer(message(id, text))).await;
+    }
+    // Nobody keeps what is left: whoever tells the first one is all there is.
+    channel.mood.send_replace(Mood::Takes);
+    nothing_is_left(&store).await;
+    assert_eq!(channel.said_in("c"), [BUSY[0], IDLE]);
+    assert_eq!(*channel.looked.lock().unwrap(), 0);
+}
+
+/// The gateway ends in order while a message is on its way: nothing was done, and that is no answer. The next one does it.
+#[tokio::test]
+async fn what_the_end_of_the_gateway_keeps_from_being_done_is_done_by_the_next() {
+    let (_dir, store, fake, before) = bound_ground().await;
+    let ending = Failure::of(Code::BackendUnavailable).detail(crate::session::manager::ENDING).retryable();
+    *fake.fails.lock().unwrap() = Some(ending.clone());
+    assert_eq!(before.accept(message("m1", "hello")).await.unwrap_err(), ending);
+    drop(before);
+    assert_eq!(inlet(&store, &fake).resume().await.unwrap(), 1);
+    assert_eq!((fake.said(), shown(&store).await), (vec!["hello".to_owned()], vec![line("person", "hello")]));
+}
+
+/// An adapter is taken away while something is to be done and told there: both wait for it, and it is done and told once.
+#[tokio::test]
+async fn what_nobody_serves_is_done_and_told_once_it_is_served() {
+    let (_dir, store, fake, _) = bound_ground().await;
+    let channel = Moody::new(Mood::Refuses);
+    let adapter = Arc::clone(&channel) as Arc<dyn ChannelAdapter>;
+    let channels = Channels::new([Arc::clone(&adapter)]);
+    let service = Arc::clone(&fake) as Arc<dyn Service>;
+    let inlet = InboundService::new(store.clone(), channels.clone(), service, Metrics::default());
+    let keeping = CancellationToken::new();
+    let kept = tokio::spawn(inlet.clone().run_retries(keeping.clone()));
+    assert!(matches!(inlet.offer(message("m1", "/acp cancel")).await, IntakeOutcome::Accepted(_)));
+    assert!(channels.unregister(&adapter));
+    assert!(matches!(inlet.offer(message("m2", "hello")).await, IntakeOutcome::Later { .. }));
+    assert_eq!(inlet.resume().await.unwrap(), 0);
+    assert_eq!((channel.said_in("c"), fake.said()), (vec![], vec![]));
+
+    // Only now: somebody may be telling it there still.
+    channel.mood.send_replace(Mood::Takes);
+    channels.register(adapter).unwrap();
+    eventually("it is told", || async { (channel.said_in("c") == [IDLE]).then_some(()) }).await;
+    eventually("it is done", || async { (fake.said() == ["hello"]).then_some(()) }).await;
+    keeping.cancel();
+    kept.await.unwrap();
+}

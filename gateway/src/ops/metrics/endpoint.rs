@@ -1,0 +1,267 @@
+//! `GET /metrics`: counters, and gauges read from the database and the supervisor connection at scrape time.
+
+use crate::channel::Channels;
+use crate::ops::metrics::{CONTENT_TYPE, Metrics, set_total};
+use crate::store::gauges;
+use crate::store::{Store, StoreError, StoreHealth};
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use prometheus_client::metrics::gauge::Gauge;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// Interval of the watchdog for stuck actors, in milliseconds.
+const WATCH_MS: u64 = 5_000;
+/// Delay after an error of `accept` (no file descriptors left), in milliseconds.
+const ACCEPT_PAUSE_MS: u64 = 100;
+/// Maximum size of a request head, in bytes.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Time that one operation of an actor may take before the actor counts as stuck.
+pub(crate) const STUCK: Duration = Duration::from_secs(30);
+
+/// Answers scrapes. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct MetricsEndpoint {
+    /// Counters and gauges.
+    pub(crate) metrics: Metrics,
+    /// Source of the database gauges.
+    pub(crate) store: Store,
+    /// Source of the connection gauge.
+    pub(crate) supervisor: SupervisorClient,
+    /// Source of the channels' metrics.
+    pub(crate) channels: Channels,
+}
+
+impl MetricsEndpoint {
+    /// Returns the route, to be merged into the local API or served on a separate listener.
+    pub(crate) fn router(self) -> Router {
+        Router::new().route("/metrics", get(answer)).with_state(self)
+    }
+
+    /// Renders all metrics. If the database cannot be read, its gauges keep their last values.
+    pub(crate) async fn render(&self) -> String {
+        let now = self.metrics.gauges();
+        if let Err(error) = self.read_store().await {
+            tracing::warn!(%error, "a scrape could not read the control plane");
+        }
+        let well = *self.store.health().borrow() == StoreHealth::Well;
+        now.writable.set(i64::from(well));
+        let counts = self.store.counts();
+        set_total(&now.commits, counts.groups);
+        set_total(&now.transactions, counts.transactions);
+        set_total(&now.rollbacks, counts.rolled_back);
+        set_total(&now.groups_lost, counts.groups_lost);
+        set_total(&now.checkpoints, counts.checkpoints);
+        let connected = match &*self.supervisor.status().borrow() {
+            SupervisorStatus::Up { generation, .. } => {
+                set_total(&now.connections, *generation);
+                true
+            }
+            SupervisorStatus::Connecting
+            | SupervisorStatus::Busy(_)
+            | SupervisorStatus::Down(_)
+            | SupervisorStatus::RolledBack(_) => false,
+        };
+        now.connected.set(i64::from(connected));
+        for ((channel, account), health) in self.channels.health() {
+            for (figure, value) in &health.figures {
+                self.metrics.channel(&channel, &account, figure, *value);
+            }
+        }
+        set(&now.actors, self.metrics.actors().count());
+        set(&now.stuck, self.metrics.actors().stuck(STUCK));
+        self.metrics.render()
+    }
+
+    async fn read_store(&self) -> Result<(), StoreError> {
+        let found = self.store.read("scrape", gauges::read_gauges).await?;
+        let now = self.metrics.gauges();
+        for (state, count) in found.sessions {
+            set(&now.sessions.get_or_create_owned(&vec![("state", state.to_owned())]), count);
+        }
+        set(&now.queued, found.runs_queued);
+        set(&now.inbox, found.inbox_waiting);
+        set(&now.parts, found.parts_waiting);
+        set(&now.stale, found.stale_bindings);
+        let (database, log) = gauges::sizes(self.store.dir());
+        set(&now.database_bytes, database);
+        set(&now.log_bytes, log);
+        Ok(())
+    }
+}
+
+fn set(gauge: &Gauge, value: impl TryInto<i64>) {
+    gauge.set(value.try_into().unwrap_or(i64::MAX));
+}
+
+async fn answer(State(scrape): State<MetricsEndpoint>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], scrape.render().await)
+}
+
+/// Opens the listener for a collector that cannot reach the local API.
+///
+/// # Errors
+/// The address cannot be bound.
+pub(crate) async fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(at).await?;
+    tracing::info!(at = %listener.local_addr()?, "metrics can be scraped");
+    Ok(listener)
+}
+
+/// Resource limits of the listener, since any host with access to the address may connect.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ScrapeLimits {
+    /// Maximum number of connections; more are closed without a response.
+    pub(crate) connections_max: usize,
+    /// Maximum duration of a connection in milliseconds, slow readers included.
+    pub(crate) whole_ms: u64,
+}
+
+impl Default for ScrapeLimits {
+    fn default() -> Self {
+        Self { connections_max: 16, whole_ms: 10_000 }
+    }
+}
+
+/// Serves only these routes until `ending` is cancelled, with one request per connection.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    bounds: ScrapeLimits,
+    ending: CancellationToken,
+) {
+    let places = Arc::new(Semaphore::new(bounds.connections_max));
+    loop {
+        let accepted = tokio::select! {
+            () = ending.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection for metrics");
+                tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            tracing::debug!(bounds.connections_max, "too many connections for metrics");
+            continue;
+        };
+        let service = TowerToHyperService::new(routes.clone());
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .keep_alive(false)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let ending = ending.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = tokio::time::timeout(Duration::from_millis(bounds.whole_ms), serving) => {}
+                () = ending.cancelled() => {}
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Logs each stuck actor, once.
+pub(crate) async fn watch(metrics: Metrics, ending: CancellationToken) {
+    let mut every = tokio::time::interval(Duration::from_millis(WATCH_MS));
+    loop {
+        tokio::select! {
+            () = ending.cancelled() => return,
+            _ = every.tick() => {}
+        }
+        for (session_key, busy) in metrics.actors().newly_stuck(STUCK) {
+            let seconds = busy.as_secs();
+            tracing::error!(session_key, seconds, "an actor is stuck: it has been at one thing for too long");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    async fn served(bounds: ScrapeLimits, ending: &CancellationToken) -> SocketAddr {
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let routes = Router::new().route("/metrics", get(|| async { "numbers" }));
+        tokio::spawn(serve(listener, routes, bounds, ending.clone()));
+        at
+    }
+
+    async fn asked(at: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        rest(&mut stream).await
+    }
+
+    /// Reads until the other end closes; a reset counts as a close.
+    async fn rest(stream: &mut TcpStream) -> String {
+        let mut bytes = Vec::new();
+        let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[tokio::test]
+    async fn silent_connections_are_few_and_do_not_stay() {
+        let ending = CancellationToken::new();
+        let at = served(ScrapeLimits { connections_max: 2, whole_ms: 300 }, &ending).await;
+        // Each of them has its place before the next one comes: a part of a head is read first.
+        let mut silent = Vec::new();
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+            silent.push(stream);
+        }
+        for stream in &mut silent {
+            assert_eq!(rest(stream).await, "", "cut off after its time, with nothing said");
+        }
+        let answer = asked(at).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("numbers"), "{answer}");
+        ending.cancel();
+    }
+
+    #[tokio::test]
+    async fn one_connection_more_is_closed_unanswered() {
+        let ending = CancellationToken::new();
+        let at = served(ScrapeLimits { connections_max: 1, whole_ms: 600_000 }, &ending).await;
+        let mut first = TcpStream::connect(at).await.unwrap();
+        first.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+        // Connections are accepted in their order.
+        let mut second = TcpStream::connect(at).await.unwrap();
+        assert_eq!(rest(&mut second).await, "");
+        first.write_all(b"host: a\r\n\r\n").await.unwrap();
+        let answer = rest(&mut first).await;
+        assert!(answer.contains("connection: close"), "one request each: {answer}");
+        let answer = loop {
+            // The place is free a moment after the answer.
+            let answer = asked(at).await;
+            if !answer.is_empty() {
+                break answer;
+            }
+        };
+        assert!(answer.ends_with("numbers"), "{answer}");
+        let mut waits = TcpStream::connect(at).await.unwrap();
+        ending.cancel();
+        assert_eq!(rest(&mut waits).await, "", "nothing outlives the gateway");
+    }
+}

@@ -1,0 +1,167 @@
+//! Retention: deletes stored responses to commands, and records of the gateway's own messages in channels
+//! that echo them.
+
+use crate::config::LiveConfig;
+use crate::core::policy::PolicyScope;
+use crate::store::{Store, StoreError, now_ms};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Interval of the deletion of stored responses, in milliseconds.
+const RESULTS_INTERVAL_MS: u64 = 10 * 60_000;
+/// Interval of the deletion of records of own messages, in milliseconds. The first run is one interval after
+/// the start, so that channels have backfilled missed events before, however long the gateway was down.
+const SENT_MESSAGES_INTERVAL_MS: u64 = 24 * 3_600_000;
+/// Retention of records of own messages, in milliseconds: 30 days. While the gateway runs, its own message is
+/// echoed within minutes, as the event or after a reconnect; a backfill reaches back only to the last message
+/// that the channel delivered.
+const SENT_MESSAGES_RETENTION_MS: u64 = 30 * SENT_MESSAGES_INTERVAL_MS;
+/// Maximum number of rows deleted in one transaction, so that no other write waits for long.
+const ROWS_AT_ONCE: u64 = 1_000;
+
+/// Deletes expired responses until `stop`.
+pub(crate) async fn expire_results(store: Store, live: LiveConfig, stop: CancellationToken) {
+    let mut every = tokio::time::interval(Duration::from_millis(RESULTS_INTERVAL_MS));
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            _ = every.tick() => {}
+        }
+        match store.expire_answers(results_expire_before(&live, now_ms()), ROWS_AT_ONCE).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(rows, "old answers forgotten"),
+            Err(error) => tracing::warn!(%error, "old answers cannot be forgotten"),
+        }
+    }
+}
+
+/// Returns the time before which stored responses are expired.
+pub(crate) fn results_expire_before(live: &LiveConfig, now_ms: u64) -> u64 {
+    now_ms.saturating_sub(live.policy(&PolicyScope::default()).idempotency_ttl_ms.value)
+}
+
+/// Deletes records of own messages until `stop`.
+pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) {
+    let mut before_ms = now_ms();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_millis(SENT_MESSAGES_INTERVAL_MS)) => {}
+        }
+        let now_ms = now_ms();
+        let looked = match is_clock_plausible(before_ms, now_ms) {
+            true => delete_sent_messages(&store, now_ms, ROWS_AT_ONCE).await,
+            false => {
+                tracing::warn!("the clock was set: what was said is kept for a day more");
+                Ok(0)
+            }
+        };
+        before_ms = now_ms;
+        match looked {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(rows, "old messages of the gateway's own forgotten"),
+            Err(error) => tracing::warn!(%error, "old messages of the gateway's own cannot be forgotten"),
+        }
+    }
+}
+
+/// True if the wall clock advanced about one interval since the last run. After a clock change, a recent
+/// record could look a year old.
+const fn is_clock_plausible(before_ms: u64, now_ms: u64) -> bool {
+    now_ms >= before_ms && now_ms - before_ms <= 2 * SENT_MESSAGES_INTERVAL_MS
+}
+
+/// Deletes all expired records, `rows` per transaction. Returns their number.
+async fn delete_sent_messages(store: &Store, now_ms: u64, rows: u64) -> Result<usize, StoreError> {
+    let mut forgotten = 0;
+    loop {
+        let gone =
+            store.delete_sent_messages(now_ms.saturating_sub(SENT_MESSAGES_RETENTION_MS), rows).await?;
+        forgotten += gone;
+        if (gone as u64) < rows {
+            return Ok(forgotten);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::store::sent_messages;
+    use crate::tests::{conversation, open};
+
+    const DAY_MS: u64 = 24 * 3_600_000;
+
+    /// All records of that age are deleted, and only those; messages with a remaining record are still
+    /// recognized as echoes.
+    #[tokio::test]
+    async fn only_what_no_channel_brings_any_more_is_forgotten() {
+        let (_dir, store) = open();
+        let now_ms = now_ms();
+        // One a day, the newest today.
+        let remember = move |tx: &crate::store::Tx<'_>| {
+            for age in 0..60_u64 {
+                sent_messages::record_sent_message(tx, &conversation("c"), &format!("m{age}"))?;
+                let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
+                let date = format!("UPDATE acp_said SET said_at = {at} WHERE message_id = 'm{age}'");
+                tx.execute_batch(&date)?;
+            }
+            Ok(())
+        };
+        store.write("remember", remember).await.unwrap();
+        // And one reply a day.
+        let reply = move |tx: &crate::store::Tx<'_>| {
+            for age in 0..60_u64 {
+                crate::store::command_replies::begin(
+                    tx,
+                    &conversation("c"),
+                    (&format!("r{age}"), "Done."),
+                    0,
+                )?;
+                let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
+                tx.execute_batch(&format!("UPDATE acp_reply SET said_at = {at} WHERE nonce = 'r{age}'"))?;
+            }
+            Ok(())
+        };
+        store.write("reply", reply).await.unwrap();
+        assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 29);
+        let left = "SELECT count(*) AS n FROM acp_reply";
+        let left = store.read("left", move |db| {
+            crate::store::codec::first(db, left, [], |row| Ok(row.get::<_, i64>("n")?))
+        });
+        assert_eq!(left.await.unwrap(), Some(31));
+        let own = store.read("own", |db| {
+            (0..60)
+                .map(|age| sent_messages::is_own_message(db, &conversation("c"), &format!("m{age}")))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let own = own.await.unwrap();
+        assert!(own[..31].iter().all(|own| *own) && own[31..].iter().all(|own| !own), "{own:?}");
+        assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 0);
+    }
+
+    /// The rows that go are found by their index, and not by a look through all of them.
+    #[tokio::test]
+    async fn the_old_ones_are_found_by_index() {
+        let (_dir, store) = open();
+        let plan = store.read("plan", |db| {
+            let sql = "EXPLAIN QUERY PLAN SELECT message_id FROM acp_said WHERE said_at < 1 ORDER BY said_at LIMIT 9";
+            crate::store::codec::all(db, sql, [], |row| Ok(row.get::<_, String>("detail")?))
+        });
+        let plan = plan.await.unwrap().join("; ");
+        assert!(plan.contains("acp_said_old") && !plan.contains("TEMP B-TREE"), "{plan}");
+    }
+
+    /// By a clock that was set nothing is judged old.
+    #[test]
+    fn a_clock_that_was_set_forgets_nothing() {
+        for (moved_ms, plausible) in [(0, true), (DAY_MS, true), (2 * DAY_MS, true), (2 * DAY_MS + 1, false)]
+        {
+            assert_eq!(is_clock_plausible(DAY_MS, DAY_MS + moved_ms), plausible, "{moved_ms}");
+        }
+        assert!(!is_clock_plausible(DAY_MS, DAY_MS - 1), "set back");
+    }
+}

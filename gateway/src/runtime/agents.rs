@@ -1,0 +1,411 @@
+//! Known agents and how to start them: configuration over the built-in presets over defaults. The environment
+//! is an argument, so that the variables an agent receives are decided in one place and testable. No I/O
+//! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`LookupResults`].
+
+use crate::api::body::AgentView;
+use crate::config::LiveConfig;
+use crate::core::actor::{ActorLimits, AgentProfile};
+use crate::core::config::check::RESERVED_ENV;
+use crate::core::config::{AgentConfig, Config};
+use crate::core::failure::Failure;
+use crate::core::mcp;
+use crate::core::policy::{EffectivePolicy, PolicyScope};
+use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
+use crate::runtime::lookup::{LookupRequest, LookupResults};
+use acp_shared::codes::Code;
+use acp_shared::files::FilesError;
+use acp_shared::ids::AgentName;
+use acp_shared::protocol::Graces;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Name of the built-in demo agent.
+pub(crate) const DEMO: &str = "demo";
+/// Variables of the gateway that every agent receives; `NAME*` is a prefix match. Secrets of the gateway are
+/// not in the list; they pass only through the `env_allow` of `acp`, of the backend or of the agent.
+const ENV_ALLOWED: [&str; 11] =
+    ["HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "XDG_*"];
+/// Programs that download an agent before they start it.
+const FETCHERS: [&str; 2] = ["npx", "uvx"];
+
+/// Agents of this gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Agents {
+    live: LiveConfig,
+    env: Vec<(String, String)>,
+    demo: Vec<String>,
+}
+
+/// Resolved command line of an agent on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ResolvedArgv {
+    argv: Vec<String>,
+    /// True if the program is a fetcher that downloads the agent.
+    fetched: bool,
+}
+
+impl Agents {
+    /// Creates the agents of a configuration. `env` is the environment of the gateway, `exe` the path of this
+    /// program, `state_dir` the gateway's state directory.
+    pub(crate) fn new(live: LiveConfig, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let demo = vec![text(exe), "demo-agent".to_owned(), "--state-dir".to_owned(), text(state_dir)];
+        Self { live, env, demo }
+    }
+
+    /// Returns the programs and directories to look up before an agent is started in these directories.
+    /// Without a `cwd`, the default working directory is included.
+    pub(crate) fn lookup(
+        &self,
+        name: &AgentName,
+        cwd: Option<&str>,
+        directories: &[String],
+    ) -> LookupRequest {
+        let policy = self.policy(name);
+        let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
+        let cwd = self.requested_cwd(&policy, cwd);
+        let paths =
+            roots.chain(&cwd).filter_map(|path| path.to_str()).chain(directories.iter().map(String::as_str));
+        let directories = paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
+        LookupRequest { directories, ..self.lookup_programs([name]) }
+    }
+
+    /// Returns the programs to look up for [`Agents::list`].
+    pub(crate) fn lookup_all(&self) -> LookupRequest {
+        self.lookup_programs(&self.names())
+    }
+
+    fn lookup_programs<'a>(&self, names: impl IntoIterator<Item = &'a AgentName>) -> LookupRequest {
+        let commands = names.into_iter().flat_map(|name| self.commands(name));
+        LookupRequest {
+            programs: commands.filter_map(|command| command.into_iter().next()).collect(),
+            search: self.var("PATH").unwrap_or_default().to_owned(),
+            ..LookupRequest::default()
+        }
+    }
+
+    /// Returns the profile to start an agent with.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the allow-list, or not installed; the message says which.
+    pub(crate) fn profile(&self, name: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
+        let profile = self.configured(name)?;
+        let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
+        let Some(command) = self.find(name, found) else {
+            let (agent, preset) = self.settings(name);
+            let program = self.command(name).first().cloned().unwrap_or_default();
+            if agent.command.is_some() {
+                return refuse(format!(
+                    "{program} (agents.{name}.command) is not there, or is not executable by the user that agents \
+                     run as."
+                ));
+            }
+            let how = if preset.install.is_empty() { "" } else { " Install it: " };
+            return refuse(format!("{program} is not installed here.{how}{}", preset.install));
+        };
+        Ok(AgentProfile { argv: command.argv, is_looked_up: true, ..profile })
+    }
+
+    /// Returns the profile from the configuration alone. Its program is not looked up yet, so it cannot start
+    /// an agent.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the allow-list.
+    pub(crate) fn configured(&self, name: &AgentName) -> Result<AgentProfile, Failure> {
+        if !self.is_known(name) {
+            let how = "`acp-gateway agents --all` lists those that are known; others go into the configuration as \
+                       [agents.NAME].";
+            let why = format!("There is no agent {name}.{} {how}", self.nearest(name));
+            return Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
+        }
+        let policy = self.policy(name);
+        policy.may_use(name)?;
+        let loaded = self.live.now();
+        let (agent, preset) = self.settings(name);
+        let graces = Graces {
+            eof_ms: policy.agent.eof_ms.value,
+            term_ms: policy.agent.term_ms.value,
+            kill_ms: policy.agent.kill_ms.value,
+        };
+        let mut options: BTreeMap<String, String> =
+            preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
+        options.extend(agent.config.clone());
+        Ok(AgentProfile {
+            argv: self.command(name),
+            is_looked_up: false,
+            env: self.environment(&agent, &preset, &policy.env_allow.value),
+            graces,
+            init_ms: policy.agent.init_ms.value,
+            mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
+            asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
+            options: options.into_iter().collect(),
+            mcp_servers: mcp::merge_servers([
+                loaded.config.mcp_servers.as_slice(),
+                agent.mcp_servers.as_slice(),
+            ]),
+            additional_directories: configured_directories(&loaded.config, &agent),
+            client_fs: agent.client_fs.unwrap_or(preset.client_fs),
+            offer_terminal: true,
+            permission: policy.permission.mode.value,
+            non_interactive: policy.permission.non_interactive.value,
+            refused: None,
+        })
+    }
+
+    /// Returns the default agent, for requests that name none.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED` if no default is configured.
+    pub(crate) fn default_agent(&self) -> Result<AgentName, Failure> {
+        self.live.now().config.acp.default_agent.clone().ok_or_else(|| {
+            let why = "No agent was named, and acp.default_agent is not set: name one with --agent (`acp-gateway \
+                       agents` lists them).";
+            Failure::new(Code::AgentNotAllowed, why).origin("gateway")
+        })
+    }
+
+    /// Returns the canonical working directory for an agent; `None` selects the configured default, or else
+    /// the home directory.
+    ///
+    /// # Errors
+    /// `ACP_CWD_NOT_ALLOWED` if the directory does not exist, is not an absolute path, or lies outside of the
+    /// roots of the gateway or of the agent.
+    pub(crate) fn cwd(
+        &self,
+        agent: &AgentName,
+        asked: Option<&str>,
+        found: &LookupResults,
+    ) -> Result<String, Failure> {
+        let policy = self.policy(agent);
+        let Some(asked) = self.requested_cwd(&policy, asked) else {
+            let text = "No working directory was named.";
+            return Err(Failure::new(Code::CwdNotAllowed, text).origin("gateway"));
+        };
+        allowed_directory(&policy, "working directory", &asked, found)
+    }
+
+    fn requested_cwd(&self, policy: &EffectivePolicy, asked: Option<&str>) -> Option<PathBuf> {
+        let configured = || policy.default_cwd.value.clone();
+        let home = || self.var("HOME").map(PathBuf::from);
+        asked.map(PathBuf::from).or_else(configured).or_else(home)
+    }
+
+    /// Returns the canonical path of an additional directory of a session.
+    ///
+    /// # Errors
+    /// As [`Agents::cwd`].
+    pub(crate) fn directory(
+        &self,
+        agent: &AgentName,
+        asked: &str,
+        found: &LookupResults,
+    ) -> Result<String, Failure> {
+        allowed_directory(&self.policy(agent), "additional directory", Path::new(asked), found)
+    }
+
+    fn policy(&self, agent: &AgentName) -> EffectivePolicy {
+        self.live.policy(&PolicyScope::default().with_agent(agent))
+    }
+
+    /// Returns every agent, configured ones and the demo first.
+    pub(crate) fn list(&self, found: &LookupResults) -> Vec<AgentView> {
+        self.names().iter().map(|name| self.view(name, found)).collect()
+    }
+
+    fn names(&self) -> Vec<AgentName> {
+        names(&self.live.now().config)
+    }
+
+    fn view(&self, name: &AgentName, found: &LookupResults) -> AgentView {
+        let (_, preset) = self.settings(name);
+        let found = self.find(name, found);
+        let fetched = found.as_ref().is_some_and(|found| found.fetched);
+        let installed = found.is_some() && !fetched;
+        let note = match &found {
+            None if preset.install.is_empty() => Some("not installed here".to_owned()),
+            None => Some(format!("install: {}", preset.install)),
+            Some(_) if fetched => Some("not installed; fetched when it is first used".to_owned()),
+            Some(_) if name.as_str() == DEMO => Some("needs no credentials; say help to it".to_owned()),
+            Some(_) => (!preset.resume_note.is_empty()).then(|| preset.resume_note.to_owned()),
+        };
+        let loaded = self.live.now();
+        let configured = loaded.config.agents.contains_key(name);
+        let title = match find(name.as_str()) {
+            Some(preset) => preset.title.to_owned(),
+            None if name.as_str() == DEMO => "Demo agent".to_owned(),
+            None => name.to_string(),
+        };
+        AgentView {
+            title,
+            name: name.clone(),
+            origin: if configured { "configured" } else { "built-in" }.to_owned(),
+            command: found.as_ref().map_or_else(|| self.command(name), |found| found.argv.clone()),
+            path: found.and_then(|found| found.argv.into_iter().next()),
+            installed,
+            allowed: self.policy(name).may_use(name).is_ok(),
+            default: loaded.config.acp.default_agent.as_ref() == Some(name),
+            note,
+        }
+    }
+
+    fn settings(&self, name: &AgentName) -> (AgentConfig, Preset) {
+        let agent = self.live.now().config.agents.get(name).cloned().unwrap_or_default();
+        (agent, find(name.as_str()).copied().unwrap_or(DEFAULT))
+    }
+
+    fn is_known(&self, name: &AgentName) -> bool {
+        let loaded = self.live.now();
+        let configured = loaded.config.agents.get(name).is_some_and(|agent| agent.command.is_some());
+        configured || name.as_str() == DEMO || find(name.as_str()).is_some()
+    }
+
+    fn nearest(&self, name: &AgentName) -> String {
+        let names = self.names();
+        let nearest = names
+            .iter()
+            .map(|other| (strsim::jaro_winkler(name.as_str(), other.as_str()), other))
+            .filter(|(score, _)| *score > 0.7)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        nearest.map_or_else(String::new, |(_, name)| format!(" Did you mean {name}?"))
+    }
+
+    /// Returns the command lines that can start an agent, best first.
+    fn commands(&self, name: &AgentName) -> Vec<Vec<String>> {
+        let loaded = self.live.now();
+        if let Some(command) = loaded.config.agents.get(name).and_then(|agent| agent.command.clone()) {
+            return vec![command];
+        }
+        if name.as_str() == DEMO {
+            return vec![self.demo.clone()];
+        }
+        let owned = |words: &&[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        find(name.as_str()).map(|preset| preset.commands.iter().map(owned).collect()).unwrap_or_default()
+    }
+
+    /// Returns the best command line of an agent, installed or not.
+    fn command(&self, name: &AgentName) -> Vec<String> {
+        self.commands(name).into_iter().next().unwrap_or_default()
+    }
+
+    /// Returns the first command line whose program exists, with the program as an absolute path.
+    fn find(&self, name: &AgentName, found: &LookupResults) -> Option<ResolvedArgv> {
+        let commands = self.commands(name);
+        let several = commands.len() > 1;
+        commands.into_iter().find_map(|mut argv| {
+            let program = argv.first_mut()?;
+            let fetched = several && FETCHERS.contains(&program.as_str());
+            program.clone_from(found.programs.get(program)?);
+            Some(ResolvedArgv { argv, fetched })
+        })
+    }
+
+    fn var(&self, name: &str) -> Option<&str> {
+        self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    fn environment(&self, agent: &AgentConfig, preset: &Preset, allow: &[String]) -> Vec<(String, String)> {
+        let patterns: Vec<&str> = ENV_ALLOWED.into_iter().chain(allow.iter().map(String::as_str)).collect();
+        let allowed = |name: &str| {
+            patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(head) => name.starts_with(head),
+                None => name == *pattern,
+            })
+        };
+        let mut env: BTreeMap<String, String> =
+            self.env.iter().filter(|(name, _)| allowed(name)).cloned().collect();
+        env.extend(preset.env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
+        env.extend(agent.env.clone());
+        env.retain(|name, _| !RESERVED_ENV.contains(&name.as_str()));
+        env.into_iter().collect()
+    }
+}
+
+/// Returns the names of all agents of a configuration, configured ones and the demo first.
+pub(crate) fn names(config: &Config) -> Vec<AgentName> {
+    let built_in = [DEMO].into_iter().chain(PRESETS.iter().map(|preset| preset.name));
+    let mut names: Vec<AgentName> = config.agents.keys().cloned().collect();
+    for name in built_in.filter_map(|name| AgentName::parse(name).ok()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Returns the canonical path of a directory that lies within the roots of the gateway and of the agent.
+fn allowed_directory(
+    policy: &EffectivePolicy,
+    what: &str,
+    asked: &Path,
+    found: &LookupResults,
+) -> Result<String, Failure> {
+    let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
+    let shown = asked.display();
+    if !asked.is_absolute() {
+        return Err(refuse(format!("The {what} {shown} is not an absolute path.")));
+    }
+    let real = |path: &Path| found.directories.get(path.to_str()?).cloned();
+    let canonical = real(asked).unwrap_or(Err(FilesError::NotFound)).map_err(|error| match error {
+        FilesError::NotFound => refuse(format!("The {what} {shown} cannot be used: it does not exist.")),
+        FilesError::NotDirectory => refuse(format!("The {what} {shown} is not a directory.")),
+        FilesError::BadPath => refuse(format!("The {what} {shown} is not UTF-8.")),
+        error => refuse(format!("The {what} {shown} cannot be used: {error}.")),
+    })?;
+    // A missing root matches no path; a list of missing roots is not treated as an empty list.
+    let beneath = |root: &PathBuf| {
+        real(root).is_some_and(|root| root.is_ok_and(|root| Path::new(&canonical).starts_with(root)))
+    };
+    for roots in [&policy.workspace_roots, &policy.cwd_roots] {
+        if !roots.value.is_empty() && !roots.value.iter().any(beneath) {
+            let list: Vec<String> = roots.value.iter().map(|root| root.display().to_string()).collect();
+            return Err(refuse(format!(
+                "The {what} {shown} lies outside of {} ({}; set by {}). Choose one beneath it.",
+                roots.key,
+                list.join(", "),
+                roots.source
+            )));
+        }
+    }
+    Ok(canonical)
+}
+
+/// Returns the additional directories that the configuration gives every session of an agent, without
+/// non-UTF-8 ones.
+fn configured_directories(config: &Config, agent: &AgentConfig) -> Vec<String> {
+    let all = config.acp.additional_directories.iter().chain(&agent.additional_directories);
+    all.filter_map(|path| path.to_str().map(str::to_owned)).collect()
+}
+
+impl crate::session::task::Profiles for Agents {
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
+        Self::lookup(self, agent, cwd, directories)
+    }
+
+    fn configured(&self, agent: &AgentName) -> Result<AgentProfile, Failure> {
+        Self::configured(self, agent)
+    }
+
+    fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
+        Self::profile(self, agent, found)
+    }
+
+    fn default_agent(&self) -> Result<AgentName, Failure> {
+        Self::default_agent(self)
+    }
+
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure> {
+        Self::cwd(self, agent, asked, found)
+    }
+
+    fn directory(&self, agent: &AgentName, asked: &str, found: &LookupResults) -> Result<String, Failure> {
+        Self::directory(self, agent, asked, found)
+    }
+
+    fn limits(&self, agent: &AgentName) -> ActorLimits {
+        self.live.limits(agent)
+    }
+}
+
+#[cfg(test)]
+#[path = "agents_tests.rs"]
+mod tests;

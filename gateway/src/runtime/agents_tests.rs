@@ -1,0 +1,226 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::core::config::PermissionMode;
+use crate::core::config::load::{Inputs, load};
+use crate::runtime::local_lookup;
+use std::os::unix::fs::PermissionsExt;
+
+fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
+    let inputs = Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() };
+    let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Agents::new(LiveConfig::new(load(inputs).unwrap()), env, Path::new("/bin/sh"), dir)
+}
+
+/// An agent's profile with what this machine has.
+fn profile(agents: &Agents, agent: &str) -> Result<AgentProfile, Failure> {
+    let name = name(agent);
+    agents.profile(&name, &local_lookup::look_up(&agents.lookup(&name, None, &[])))
+}
+
+fn cwd(agents: &Agents, agent: &str, asked: Option<&str>) -> Result<String, Failure> {
+    let name = name(agent);
+    agents.cwd(&name, asked, &local_lookup::look_up(&agents.lookup(&name, asked, &[])))
+}
+
+fn program(dir: &Path, name: &str, mode: u32) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn name(text: &str) -> AgentName {
+    AgentName::parse(text).unwrap()
+}
+
+#[test]
+fn an_agent_sees_the_allow_list_the_preset_and_its_own_settings_and_no_secret() {
+    let dir = tempfile::tempdir().unwrap();
+    let qwen = program(dir.path(), "qwen", 0o755);
+    let path = dir.path().to_str().unwrap();
+    let text = r#"
+        [agents.qwen]
+        env = { TOKEN = "t", LANG = "C" }
+        env_allow = ["QWEN_*", "EXACT"]
+        permission = "approve-all"
+        config = { model = "m" }
+        term_ms = 7
+    "#;
+    let env = [
+        ("PATH", path),
+        ("HOME", "/h"),
+        ("LC_ALL", "x"),
+        ("LANG", "de"),
+        ("XDG_STATE_HOME", "/s"),
+        ("DISCORD_TOKEN", "secret"),
+        ("ACP_HOST_X__Y", "secret"),
+        ("OPENCLAW_ACPX_LEASE_ID", "other"),
+        ("QWEN_MODEL", "q"),
+        ("EXACT", "e"),
+        ("EXACTLY", "secret"),
+    ];
+    let profile = profile(&agents(text, &env, dir.path()), "qwen").unwrap();
+    let seen: Vec<(&str, &str)> = profile.env.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    assert_eq!(
+        seen,
+        [
+            ("EXACT", "e"),
+            ("HOME", "/h"),
+            ("LANG", "C"),
+            ("LC_ALL", "x"),
+            ("PATH", path),
+            ("QWEN_CODE_NO_RELAUNCH", "true"),
+            ("QWEN_MODEL", "q"),
+            ("TOKEN", "t"),
+            ("XDG_STATE_HOME", "/s"),
+        ]
+    );
+    assert_eq!(profile.argv, [qwen, "--acp".to_owned()]);
+    assert_eq!(profile.graces, Graces { eof_ms: 5_000, term_ms: 7, kill_ms: 5_000 });
+    assert_eq!((profile.mode.as_deref(), profile.permission), (Some("default"), PermissionMode::ApproveAll));
+    assert_eq!(profile.options, [("model".to_owned(), "m".to_owned())]);
+}
+
+#[test]
+fn refusals_say_why() {
+    let dir = tempfile::tempdir().unwrap();
+    program(dir.path(), "goose", 0o644);
+    let path = dir.path().to_str().unwrap();
+    let text =
+        "[acp]\nallowed_agents = [\"demo\", \"goose\", \"gosse\", \"bare\"]\n[agents.bare]\nmode = \"x\"\n";
+    let agents = agents(text, &[("PATH", path)], dir.path());
+    for (agent, want) in [
+        ("qwen", "not in acp.allowed_agents"),
+        ("goose", "goose is not installed here. Install it: npm install"),
+        ("gosse", "Did you mean goose?"),
+        ("bare", "There is no agent bare"),
+    ] {
+        let failure = profile(&agents, agent).unwrap_err();
+        assert_eq!(failure.code, Code::AgentNotAllowed);
+        assert!(failure.message.contains(want), "{want:?} is not in {:?}", failure.message);
+    }
+    assert_eq!(agents.default_agent().unwrap_err().code, Code::AgentNotAllowed);
+    assert!(profile(&agents, "demo").unwrap().argv.contains(&"demo-agent".to_owned()));
+}
+
+#[test]
+fn what_a_fetcher_stands_for_is_not_installed() {
+    let dir = tempfile::tempdir().unwrap();
+    let npx = program(dir.path(), "npx", 0o755);
+    let path = format!("relative:{}", dir.path().display());
+    let agents = agents("", &[("PATH", &path)], dir.path());
+    let views = agents.list(&local_lookup::look_up(&agents.lookup_all()));
+    let view = |agent: &str| views.iter().find(|view| view.name.as_str() == agent).unwrap().clone();
+    assert_eq!((view("qwen").installed, view("qwen").path), (false, Some(npx)));
+    assert_eq!((view("goose").installed, view("goose").path), (false, None));
+    assert!(view("demo").installed && view("demo").allowed);
+}
+
+#[test]
+fn working_directories_stay_beneath_the_roots() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = std::fs::canonicalize(dir.path()).unwrap();
+    let at = |rest: &str| real.join(rest).to_str().unwrap().to_owned();
+    for sub in ["root/in", "root2", "out"] {
+        std::fs::create_dir_all(real.join(sub)).unwrap();
+    }
+    std::fs::write(real.join("root/file"), "").unwrap();
+    std::os::unix::fs::symlink(real.join("out"), real.join("root/link")).unwrap();
+    let text = format!("[agents.demo]\ncwd_roots = [\"{}\"]\n", at("root"));
+    let agents = agents(&text, &[("HOME", &at("root"))], dir.path());
+    for (asked, want) in [
+        (Some(at("root/in")), Some(at("root/in"))),
+        (Some(at("root/in/..")), Some(at("root"))),
+        (None, Some(at("root"))),
+        (Some(at("root2")), None),
+        (Some(at("out")), None),
+        (Some(at("root/link")), None),
+        (Some(at("root/../out")), None),
+        (Some(at("root/file")), None),
+        (Some(at("root/none")), None),
+        (Some("root".to_owned()), None),
+        (Some(String::new()), None),
+    ] {
+        let got = cwd(&agents, "demo", asked.as_deref());
+        assert_eq!(got.as_ref().ok(), want.as_ref(), "{asked:?}: {got:?}");
+        assert!(got.is_ok() || got.is_err_and(|failure| failure.code == Code::CwdNotAllowed));
+    }
+    assert_eq!(cwd(&agents, "other", Some(&at("out"))).unwrap(), at("out"));
+}
+
+/// The gateway's roots and the agent's must both hold: neither widens the other. Roots that cannot be resolved let
+/// nothing through.
+#[test]
+fn the_gateways_roots_hold_beside_the_agents() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = std::fs::canonicalize(dir.path()).unwrap();
+    let at = |rest: &str| real.join(rest).to_str().unwrap().to_owned();
+    for sub in ["work/mine/deep", "work/other", "out"] {
+        std::fs::create_dir_all(real.join(sub)).unwrap();
+    }
+    std::os::unix::fs::symlink(real.join("out"), real.join("work/link")).unwrap();
+    std::os::unix::fs::symlink(real.join("work"), real.join("alias")).unwrap();
+    let acp = |roots: &str| format!("[acp]\nworkspace_roots = [\"{roots}\"]\n");
+    let demo = |roots: &str| format!("[agents.demo]\ncwd_roots = [\"{roots}\"]\n");
+    for (text, asked, want) in [
+        (acp(&at("work")), at("work/other"), Ok(at("work/other"))),
+        (acp(&at("alias")), at("work/other"), Ok(at("work/other"))),
+        (acp(&at("work")), at("alias/other"), Ok(at("work/other"))),
+        (acp(&at("work")), at("out"), Err("acp.workspace_roots")),
+        (acp(&at("work")), at("work/link"), Err("acp.workspace_roots")),
+        (acp(&at("gone")), at("work/other"), Err("acp.workspace_roots")),
+        ([acp(&at("work")), demo(&at("work/mine"))].concat(), at("work/mine/deep"), Ok(at("work/mine/deep"))),
+        ([acp(&at("work")), demo(&at("work/mine"))].concat(), at("work/other"), Err("agents.demo.cwd_roots")),
+        ([acp(&at("work")), demo(&at("out"))].concat(), at("out"), Err("acp.workspace_roots")),
+        ([acp(&at("work")), demo(&at("gone"))].concat(), at("work/other"), Err("agents.demo.cwd_roots")),
+    ] {
+        let got = cwd(&agents(&text, &[], dir.path()), "demo", Some(&asked));
+        match want {
+            Ok(want) => assert_eq!(got.unwrap(), want, "{text}"),
+            Err(key) => {
+                let failure = got.unwrap_err();
+                assert_eq!(failure.code, Code::CwdNotAllowed);
+                let said = format!("outside of {key}");
+                assert!(failure.message.contains(&said), "{said:?} is not in {:?}", failure.message);
+                assert!(failure.message.contains("set by /x.toml:"), "{}", failure.message);
+            }
+        }
+    }
+    // The default directory is asked about in the same way.
+    let text = format!("[acp]\ndefault_cwd = \"{}\"\nworkspace_roots = [\"{}\"]\n", at("out"), at("work"));
+    assert!(cwd(&agents(&text, &[], dir.path()), "demo", None).is_err());
+}
+
+#[test]
+fn a_reload_is_seen_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let agents = agents("", &[("SECRET", "s")], dir.path());
+    assert!(profile(&agents, "demo").unwrap().env.is_empty());
+    let read =
+        |text: &str| load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap();
+    agents.live.replace(read("[acp]\nenv_allow = [\"SEC*\"]\n")).unwrap();
+    assert_eq!(profile(&agents, "demo").unwrap().env, [("SECRET".to_owned(), "s".to_owned())]);
+    agents.live.replace(read("[acp]\nallowed_agents = [\"goose\"]\n")).unwrap();
+    let failure = profile(&agents, "demo").unwrap_err();
+    assert!(failure.message.contains("not in acp.allowed_agents (goose; set by /x.toml:2)"), "{failure}");
+}
+
+#[test]
+fn gemini_is_offered_writes_alone_unless_the_configuration_says_otherwise() {
+    use crate::core::config::ClientFs;
+    let dir = tempfile::tempdir().unwrap();
+    for program_name in ["gemini", "qwen"] {
+        program(dir.path(), program_name, 0o755);
+    }
+    let env = [("PATH", dir.path().to_str().unwrap())];
+    for (text, agent, want) in [
+        ("", "gemini", ClientFs::Write),
+        ("[agents.gemini]\nclient_fs = \"none\"\n", "gemini", ClientFs::None),
+        ("", "qwen", ClientFs::Both),
+        ("[agents.qwen]\nclient_fs = \"read\"\n", "qwen", ClientFs::Read),
+    ] {
+        let profile = profile(&agents(text, &env, dir.path()), agent).unwrap();
+        assert_eq!(profile.client_fs, want, "{agent} {text}");
+    }
+}

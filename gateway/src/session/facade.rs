@@ -1,0 +1,357 @@
+//! Implementation of the local API: commands go to the manager, queries to the store.
+
+use crate::api::body::{
+    AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView,
+};
+use crate::channel::{ChannelHealth, Channels};
+use crate::config::LiveConfig;
+use crate::conversation::bindings::static_bindings::may_unbind;
+use crate::conversation::bindings::{SessionBindingService, UnbindTarget};
+use crate::core::config::load::LoadedConfig;
+use crate::core::event::EventRow;
+use crate::core::failure::Failure;
+use crate::core::options::Setting;
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
+use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
+use crate::core::timeouts::Expiry;
+use crate::ops::metrics::Metrics;
+use crate::ops::metrics::endpoint::STUCK;
+use crate::runtime::Registry;
+use crate::runtime::agents::Agents;
+use crate::runtime::lookup::look_up_with_timeout;
+use crate::session::manager::{
+    CancelResult, CloseRequest, Manager, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult,
+    SessionStatus, SpawnRequest, SpawnResult,
+};
+use crate::session::service::{Service, ServiceFuture};
+use crate::store::Store;
+use crate::store::gauges::{self, SessionActivity};
+use crate::store::sessions::SessionFilter;
+use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
+use acp_shared::codes::Code;
+use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Dependencies of the local API.
+pub(crate) struct GatewayService {
+    /// Executes commands.
+    pub(crate) manager: Arc<Manager>,
+    /// Counters and gauges.
+    pub(crate) metrics: Metrics,
+    /// Answers queries.
+    pub(crate) store: Store,
+    /// Known agents.
+    pub(crate) agents: Arc<Agents>,
+    /// Client of the supervisor.
+    pub(crate) supervisor: SupervisorClient,
+    /// Runtime backends.
+    pub(crate) registry: Arc<Registry>,
+    /// Socket of the supervisor.
+    pub(crate) supervisor_socket: PathBuf,
+    /// Served channels.
+    pub(crate) channels: Channels,
+    /// Durability of commits: `full` or `normal`.
+    pub(crate) durability: &'static str,
+    /// Live configuration.
+    pub(crate) live: LiveConfig,
+    /// Start time of the gateway, in milliseconds since the Unix epoch.
+    pub(crate) started_at_ms: u64,
+}
+
+impl Service for GatewayService {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
+        Box::pin(self.manager.spawn(request, key))
+    }
+
+    fn prompt<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, PromptAccepted> {
+        Box::pin(self.manager.prompt(session, request, key))
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: Option<RunId>,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, CancelResult> {
+        Box::pin(self.manager.cancel(session, run, key))
+    }
+
+    fn queued<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: RunId,
+        change: QueueEdit,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, QueueEditResult> {
+        Box::pin(self.manager.queued(session, run, change, key))
+    }
+
+    fn close<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: CloseRequest,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        Box::pin(self.manager.close(session, request, key))
+    }
+
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        Box::pin(self.manager.new_conversation(session, key))
+    }
+
+    fn set<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        setting: Setting,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        Box::pin(self.manager.set(session, setting, key))
+    }
+
+    fn answer_permission<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        permission_id: &'a str,
+        option_id: &'a str,
+        by: &'a str,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()> {
+        Box::pin(self.manager.answer_permission(session, permission_id, option_id, by, key))
+    }
+
+    fn unbind<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        binding: Option<BindingId>,
+        reason: String,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, Vec<BindingRow>> {
+        Box::pin(async move {
+            self.session(session).await?;
+            let bindings =
+                SessionBindingService::new(self.store.clone(), self.channels.clone(), self.metrics.clone());
+            let loaded = self.live.now();
+            let found = bindings.list_by_session(session).await?;
+            for row in found.iter().filter(|row| binding.is_none_or(|id| id == row.binding_id)) {
+                may_unbind(&loaded, &row.conversation, &row.metadata)?;
+            }
+            let which = match binding {
+                Some(id) => UnbindTarget::Binding(session.clone(), id),
+                None => UnbindTarget::Session(session.clone()),
+            };
+            let ended = bindings.unbind(which, &reason, key).await?;
+            if ended.is_empty() {
+                let text = match binding {
+                    Some(id) => format!("{session} has no binding {id}. `sessions show` lists its bindings."),
+                    None => format!("{session} is bound to no conversation."),
+                };
+                return Err(Failure::new(Code::NotBound, text).origin("gateway"));
+            }
+            Ok(ended)
+        })
+    }
+
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
+        Box::pin(async move {
+            let found = self.store.session(session.clone()).await?;
+            found.ok_or_else(|| Failure::of(Code::NoSession))
+        })
+    }
+
+    fn expiry<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
+        Box::pin(async move {
+            let subject = self.store.expiry_subject(session.clone()).await?;
+            Ok(subject.and_then(|subject| self.live.windows().effective(&subject)))
+        })
+    }
+
+    fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
+        let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: u64::from(limit) };
+        Box::pin(async move { Ok(self.store.sessions(filter).await?) })
+    }
+
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
+        Box::pin(async move { Ok(self.store.read("circumstances", gauges::session_activity).await?) })
+    }
+
+    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
+        Box::pin(async move {
+            let found = self.store.run(run).await?;
+            Ok(found.filter(|row| row.session_key == *session))
+        })
+    }
+
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>> {
+        Box::pin(async move {
+            let mut rows = self.store.runs(session.clone(), u64::from(limit)).await?;
+            rows.reverse();
+            Ok(rows)
+        })
+    }
+
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
+        Box::pin(async move { Ok(self.store.pending_permissions(session.clone()).await?) })
+    }
+
+    fn events_after<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
+        Box::pin(async move {
+            Ok(self.store.events_after(session.clone(), after, u64::from(limit), bytes_max).await?)
+        })
+    }
+
+    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
+        let (session_key, bytes_max) = (session.clone(), OUTPUT_BYTES_MAX as u64);
+        Box::pin(async move {
+            let unavailable =
+                |why: String| Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable();
+            match self.supervisor.call(Request::SessionLog { session_key, from, bytes_max }).await {
+                Ok(protocol::Reply::SessionLog(piece)) => Ok(piece),
+                Ok(_) => Err(Failure::of(Code::ProtocolError).origin("supervisor")),
+                Err(CallError::Refused(refusal)) => Err(unavailable(refusal.message)),
+                Err(CallError::Disconnected) => {
+                    Err(unavailable("The supervisor, which keeps the log, does not answer.".to_owned()))
+                }
+            }
+        })
+    }
+
+    fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
+        self.store.watch(session)
+    }
+
+    fn may_focus(&self, at: &ConversationRef) -> Result<BindingTimeouts, Failure> {
+        self.manager.may_focus(at)
+    }
+
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+        self.live.policy(&PolicyScope::of(Some(at)))
+    }
+
+    fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
+        self.live.policy(&PolicyScope::of(Some(at))).may_unbind_stale()
+    }
+
+    fn config(&self) -> Arc<LoadedConfig> {
+        self.live.now()
+    }
+
+    fn is_ready(&self) -> bool {
+        let backends = self.backends();
+        !backends.is_empty() && backends.iter().all(|backend| backend.ok)
+    }
+
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
+        Box::pin(async move {
+            let mut status = self.status_now();
+            match self.store_now().await {
+                Ok(store) => status.store = Some(store),
+                Err(failure) => tracing::error!(%failure, "the control plane cannot be read"),
+            }
+            Ok(status)
+        })
+    }
+
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
+        Box::pin(async move {
+            let found = look_up_with_timeout(&self.supervisor, &self.agents.lookup_all()).await?;
+            Ok(self.agents.list(&found))
+        })
+    }
+}
+
+impl GatewayService {
+    fn backends(&self) -> Vec<BackendView> {
+        let view = |id: &str| {
+            let health = self.registry.get(id)?.health();
+            Some(BackendView { id: id.to_owned(), ok: health.ok, details: health.details })
+        };
+        self.registry.ids().into_iter().filter_map(view).collect()
+    }
+
+    fn config_view(&self) -> ConfigView {
+        let loaded = self.live.now();
+        let file = loaded.file.as_ref();
+        ConfigView {
+            file: file.map(|file| file.path.display().to_string()),
+            sha256: file.map(|file| file.sha256.clone()),
+        }
+    }
+
+    fn accounts(&self) -> Vec<AccountView> {
+        let view = |((channel, account), ChannelHealth { ok, details, .. })| AccountView {
+            channel,
+            account,
+            ok,
+            details,
+        };
+        self.channels.health().into_iter().map(view).collect()
+    }
+
+    async fn store_now(&self) -> Result<StoreView, Failure> {
+        let read = self.store.read("status", |db| {
+            let levels = gauges::read_gauges(db)?;
+            let stale = if levels.stale_bindings > 0 { gauges::stale(db)? } else { Vec::new() };
+            Ok((levels, stale))
+        });
+        let (levels, stale) = read.await?;
+        let (bytes, log_bytes) = gauges::sizes(self.store.dir());
+        Ok(StoreView {
+            health: self.store.health().borrow().as_str().to_owned(),
+            bytes,
+            log_bytes,
+            sessions_open: levels.sessions.iter().map(|(_, count)| count).sum(),
+            runs_queued: levels.runs_queued,
+            inbox_waiting: levels.inbox_waiting,
+            stale_bindings: levels.stale_bindings,
+            stale,
+            actors_stuck: self.metrics.actors().stuck(STUCK) as u64,
+            still: self.metrics.blocked_items().listed(),
+        })
+    }
+
+    fn status_now(&self) -> StatusView {
+        let (connected, pid, detail) = match &*self.supervisor.status().borrow() {
+            SupervisorStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
+            SupervisorStatus::Connecting => (false, None, "not connected yet".to_owned()),
+            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => (false, None, why.clone()),
+            SupervisorStatus::RolledBack(rollback) => (false, None, rollback.refusal.message.clone()),
+        };
+        StatusView {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            gateway_instance_id: self.store.identity().instance_id.to_string(),
+            state_dir: self.store.dir().display().to_string(),
+            started_at_ms: self.started_at_ms,
+            supervisor: SupervisorView {
+                socket: self.supervisor_socket.display().to_string(),
+                connected,
+                pid,
+                detail,
+            },
+            dispatch_enabled: self.manager.dispatch_enabled(),
+            durability: self.durability.to_owned(),
+            config: Some(self.config_view()),
+            backends: self.backends(),
+            accounts: self.accounts(),
+            store: None,
+        }
+    }
+}

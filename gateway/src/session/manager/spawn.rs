@@ -1,0 +1,286 @@
+//! Creation of a session: the checks, and the single transaction.
+
+use super::{Manager, caps_of, fingerprint, over_cap};
+use crate::conversation::bindings::{into_pending, new_binding};
+use crate::core::actor::IdempotencyRecord;
+use crate::core::binding::Placement;
+use crate::core::config::load::nearest_source;
+use crate::core::event::{EventKind, prompt_payload};
+use crate::core::failure::Failure;
+use crate::core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
+use crate::core::request::{SpawnRequest, SpawnResult};
+use crate::core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
+use crate::core::run::RunState;
+use crate::core::session::SessionState;
+use crate::core::{mcp, options};
+use crate::ops::metrics::transitions;
+use crate::runtime::Runtime;
+use crate::runtime::lookup::{LookupResults, look_up_with_timeout};
+use crate::store::{SpawnTx, StoreError};
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum wait of a spawn for an unavailable backend.
+const BACKEND_WAIT: Duration = Duration::from_secs(5);
+
+impl Manager {
+    /// Creates a session (with binding and first run, all or nothing) and starts its agent.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`,
+    /// `ACP_DISPATCH_DISABLED`, `USAGE` (label), `NO_SESSION` (of the spawner), `ACP_STORE_UNAVAILABLE`,
+    /// `ACP_IDEMPOTENCY_CONFLICT`: nothing was created.
+    pub(crate) async fn spawn(
+        &self,
+        request: SpawnRequest,
+        key: IdempotencyKey,
+    ) -> Result<SpawnResult, Failure> {
+        let mut policy = self.deps.live.policy(&PolicyScope::of(request.bind.as_ref()));
+        if let Some(backend) = request.configured.as_ref().and_then(|it| it.backend.clone()) {
+            let key = "backend of [[bindings]]".to_owned();
+            let source = nearest_source(&["bindings".to_owned()], &self.deps.live.now().sources);
+            policy.backend = Effective { value: backend, key, source, note: None };
+        }
+        let spawned = self.spawn_once(request, key, &policy).await;
+        if let Err(failure) = &spawned {
+            self.deps.metrics.spawn(&policy.backend.value, failure.code.as_str());
+        }
+        spawned
+    }
+
+    async fn spawn_once(
+        &self,
+        request: SpawnRequest,
+        key: IdempotencyKey,
+        policy: &EffectivePolicy,
+    ) -> Result<SpawnResult, Failure> {
+        let keyed = IdempotencyRecord {
+            scope: "spawn".to_owned(),
+            key: key.clone(),
+            fingerprint: fingerprint(&request),
+        };
+        if let Some(spawned) = self.stored_spawn(&keyed).await? {
+            return Ok(spawned);
+        }
+        policy.may_spawn(request.prompt.is_some())?;
+        let windows = match (&request.bind, &request.configured) {
+            (None, _) => BindingTimeouts::default(),
+            (Some(_), None) => policy.may_bind(BindOrigin::Spawn)?,
+            // A static binding is the operator's: only the switches apply, and no timeouts.
+            (Some(_), Some(_)) => policy.may_bind(BindOrigin::Focus).map(|_| BindingTimeouts::default())?,
+        };
+        if let Some(label) = &request.label {
+            options::check_label(label)?;
+        }
+        let backend = self.deps.registry.require(&policy.backend.value);
+        self.await_health(backend.map_err(|failure| policy.explain_missing_backend(failure))?, policy)
+            .await?;
+        let agent = match &request.agent {
+            Some(agent) => agent.clone(),
+            None => self.deps.profiles.default_agent()?,
+        };
+        self.check_spawner(request.spawned_by.as_ref()).await?;
+        self.deps.profiles.configured(&agent)?;
+        mcp::check_directories(&request.additional_directories)?;
+        let directories = &request.additional_directories;
+        let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
+        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
+        let tx = self.spawn_tx((agent, request, windows), (key, keyed.clone()), policy, &found)?;
+        let spawned = SpawnResult {
+            session_key: tx.session.session_key.clone(),
+            run_id: tx.run.as_ref().map(|run| run.run_id),
+        };
+        let (session, run) = (tx.session.clone(), tx.run.clone());
+        match self.deps.store.spawn_session(tx).await {
+            Ok(()) => transitions::spawned(&session, run.as_ref()),
+            // Another connection used the same key just now: return its response.
+            Err(StoreError::KeyTaken { .. }) => {
+                let before = self.stored_spawn(&keyed).await?;
+                return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
+            }
+            Err(error) => return Err(over_cap(error, policy)),
+        }
+        self.actor(&spawned.session_key);
+        Ok(spawned)
+    }
+
+    /// Waits for a backend whose supervisor is being restarted.
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_UNAVAILABLE` when that takes too long.
+    async fn await_health(&self, backend: Arc<dyn Runtime>, policy: &EffectivePolicy) -> Result<(), Failure> {
+        let mut status = self.deps.supervisor.status();
+        let is_well = async {
+            while !backend.health().ok {
+                if status.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        if tokio::time::timeout(BACKEND_WAIT, is_well).await.is_ok() {
+            return Ok(());
+        }
+        let details = backend.health().details;
+        tracing::warn!(backend = policy.backend.value, details, "session refused: backend unavailable");
+        let text = format!(
+            "{} The supervisor, which starts agents, does not answer.",
+            Code::BackendUnavailable.text()
+        );
+        let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR").origin("gateway");
+        Err(policy.explain_missing_backend(failure.retryable()))
+    }
+
+    /// Fails unless the spawning session is open.
+    async fn check_spawner(&self, spawner: Option<&SessionKey>) -> Result<(), Failure> {
+        let Some(spawner) = spawner else { return Ok(()) };
+        let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
+        if row.is_none_or(|row| row.state == SessionState::Closed) {
+            let text =
+                format!("The session {spawner} cannot spawn another one: it is closed, or there is none.");
+            return Err(Failure::new(Code::NoSession, text).detail("NO_SPAWNER"));
+        }
+        Ok(())
+    }
+
+    async fn stored_spawn(&self, keyed: &IdempotencyRecord) -> Result<Option<SpawnResult>, Failure> {
+        let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
+        let metrics = &self.deps.metrics;
+        match found.map_err(Failure::from)? {
+            None => {
+                metrics.idempotency("spawn", "fresh");
+                Ok(None)
+            }
+            Some((fingerprint, _)) if fingerprint != keyed.fingerprint => {
+                metrics.idempotency("spawn", "conflict");
+                Err(Failure::of(Code::IdempotencyConflict).origin("client"))
+            }
+            Some((_, result)) => {
+                metrics.idempotency("spawn", "replay");
+                let spawned = serde_json::from_str(&result).map_err(|_| Failure::of(Code::Runtime))?;
+                Ok(Some(spawned))
+            }
+        }
+    }
+
+    fn spawn_tx(
+        &self,
+        (agent, request, windows): (AgentName, SpawnRequest, BindingTimeouts),
+        (key, keyed): (IdempotencyKey, IdempotencyRecord),
+        policy: &EffectivePolicy,
+        found: &LookupResults,
+    ) -> Result<SpawnTx, Failure> {
+        let profile = self.deps.profiles.profile(&agent, found)?;
+        let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref(), found)?;
+        let now_ms = self.deps.clock.now_ms();
+        let directory = |asked: &String| self.deps.profiles.directory(&agent, asked, found);
+        let directories: Vec<String> =
+            request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
+        let options = SessionOptions {
+            mcp_servers: request.mcp_servers.clone(),
+            additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
+            ..SessionOptions::new(
+                request.permission.unwrap_or(profile.permission),
+                request.non_interactive.unwrap_or(profile.non_interactive),
+            )
+        };
+        let backend = policy.backend.value.clone();
+        let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
+        let session_key = session.session_key.clone();
+        let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
+        let binding = request.bind.map(|to| {
+            let new = new_binding(to, &session_key, &request.author, windows, now_ms);
+            let metadata = match &request.configured {
+                Some(configured) => configured.metadata.clone(),
+                None => new.metadata.clone(),
+            };
+            let new = BindingRow { target_kind: kind, metadata, ..new };
+            match request.placement {
+                Placement::Here => new,
+                Placement::Child => into_pending(new),
+            }
+        });
+        let caps = caps_of(policy, binding.as_ref().map(|binding| &binding.conversation));
+        let run = request.prompt.map(|text| {
+            let told = (text, request.author, request.interactive);
+            first_run(told, &session_key, key, now_ms)
+        });
+        let events = run.iter().map(first_event).collect();
+        let spawned = SpawnResult { session_key, run_id: run.as_ref().map(|run| run.run_id) };
+        let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
+        let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
+        Ok(SpawnTx { session, binding, run, events, idempotency, caps })
+    }
+
+    fn new_session(
+        &self,
+        (agent, backend): (AgentName, String),
+        cwd: String,
+        request: &SpawnRequest,
+        options: SessionOptions,
+        now_ms: u64,
+    ) -> SessionRow {
+        let session_key = match &request.configured {
+            Some(configured) => configured.session_key.clone(),
+            None => SessionKey::mint(&agent),
+        };
+        SessionRow {
+            session_key: session_key.clone(),
+            backend,
+            agent,
+            mode: request.mode,
+            cwd,
+            label: request.label.clone(),
+            state: SessionState::Creating,
+            ending: None,
+            last_error: None,
+            owner_session_key: request.spawned_by.clone().unwrap_or(session_key),
+            asked_by: request.author.clone(),
+            spawned_by: request.spawned_by.clone(),
+            parent_session_key: request.spawned_by.clone(),
+            gateway_instance_id: self.instance_id,
+            agent_session_id: None,
+            resumable: false,
+            agent_info: None,
+            lease_id: None,
+            options,
+            last_session_seq: 0,
+            created_at_ms: now_ms,
+            updated_at_ms: now_ms,
+            last_activity_at_ms: now_ms,
+        }
+    }
+}
+
+/// Builds the first run of a session from text, author and interactivity.
+fn first_run(
+    (text, author, interactive): (String, String, bool),
+    session: &SessionKey,
+    key: IdempotencyKey,
+    now_ms: u64,
+) -> RunRow {
+    RunRow {
+        run_id: RunId::mint(),
+        session_key: session.clone(),
+        mode: RunMode::Prompt,
+        state: RunState::Queued,
+        text,
+        files: None,
+        author,
+        interactive,
+        requester_message_id: None,
+        idempotency_key: key,
+        last_seq: 0,
+        stop_reason: None,
+        usage: None,
+        error: None,
+        created_at_ms: now_ms,
+        started_at_ms: None,
+        ended_at_ms: None,
+    }
+}
+
+fn first_event(run: &RunRow) -> (EventKind, String) {
+    (EventKind::Prompt, prompt_payload(&run.text, run.mode, &run.author, None))
+}

@@ -1,0 +1,545 @@
+//! What policy refuses and bounds, asked of a manager over a real store. There is no supervisor: agents wait.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::config::LiveConfig;
+use crate::core::config::load::{Inputs, LoadedConfig, load};
+use crate::core::request::StaticSessionParams;
+use crate::core::rows::SessionRow;
+use crate::core::session::SessionState;
+use crate::ops::metrics::Metrics;
+use crate::runtime::Registry;
+use crate::runtime::agents::Agents;
+use crate::runtime::direct::DirectRuntime;
+use crate::store::{Durability, Store, bindings};
+use crate::supervisor::simulated::local_lookup_supervisor;
+use crate::tests::{binding_row, conversation, eventually, said, session_row, spawn, wanted};
+use crate::util::clock::Clock;
+use acp_shared::ids::AgentName;
+use futures_util::future::join_all;
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+struct World {
+    dir: TempDir,
+    store: Store,
+    live: LiveConfig,
+    registry: Arc<Registry>,
+    manager: Manager,
+    stop: CancellationToken,
+}
+
+fn read(text: &str) -> LoadedConfig {
+    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
+}
+
+fn world(text: &str) -> World {
+    over(tempfile::tempdir().unwrap(), text)
+}
+
+fn over(dir: TempDir, text: &str) -> World {
+    let store = Store::open(dir.path(), Durability::Normal).unwrap();
+    let stop = CancellationToken::new();
+    let instance_id = GatewayInstanceId::mint();
+    let supervisor = local_lookup_supervisor();
+    let registry = Arc::new(Registry::default());
+    registry.register(Arc::new(DirectRuntime::default()));
+    let live = LiveConfig::new(read(text));
+    let env = vec![("HOME".to_owned(), "/".to_owned())];
+    let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
+    let deps = Deps {
+        store: store.clone(),
+        supervisor,
+        registry: Arc::clone(&registry),
+        clock: Clock::start(),
+        profiles: Arc::new(agents),
+        live: live.clone(),
+        metrics: Metrics::default(),
+        stop: stop.clone(),
+    };
+    World { dir, store, live, registry, manager: Manager::new(deps, instance_id), stop }
+}
+
+fn at(account: &str, id: &str) -> ConversationRef {
+    ConversationRef { account_id: account.to_owned(), ..conversation(id) }
+}
+
+impl World {
+    async fn spawn(&self, bind: Option<ConversationRef>) -> Result<SpawnResult, Failure> {
+        self.manager.spawn(wanted(bind, None), IdempotencyKey::mint()).await
+    }
+
+    async fn prompt(&self, key: &SessionKey) -> Result<PromptAccepted, Failure> {
+        self.manager.prompt(key, said("hello"), IdempotencyKey::mint()).await
+    }
+
+    /// A session that was there before, as a row says it.
+    async fn had(&self, name: &str, state: SessionState) -> SessionKey {
+        let key = SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap();
+        let cwd = std::fs::canonicalize(self.dir.path()).unwrap().to_str().unwrap().to_owned();
+        spawn(&self.store, SessionRow { state, cwd, ..session_row(&key) }, None).await;
+        key
+    }
+
+    async fn close(&self, key: &SessionKey) {
+        self.manager.close(key, CloseRequest::new("enough"), IdempotencyKey::mint()).await.unwrap();
+    }
+
+    fn reload(&self, text: &str) {
+        self.live.replace(read(text)).unwrap();
+    }
+
+    async fn end(self) -> TempDir {
+        self.stop.cancel();
+        self.manager.stopped().await;
+        self.store.close().await;
+        self.dir
+    }
+}
+
+/// The refusal, which must say all of this.
+fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, wants: &[&str]) {
+    let failure = result.unwrap_err();
+    assert_eq!(failure.code, code, "{failure}");
+    for want in wants {
+        assert!(failure.message.contains(want), "{want:?} is not in {:?}", failure.message);
+    }
+}
+
+const FIVE: &str = "[acp]\nmax_concurrent_sessions = 5\n";
+
+#[tokio::test]
+async fn the_cap_holds_for_spawns_at_once_and_after_a_restart() {
+    let world = world(FIVE);
+    let done = join_all((0..20).map(|_| world.spawn(None))).await;
+    let (made, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+    assert_eq!((made.len(), not.len()), (5, 15));
+    for result in not {
+        assert_eq!(result.as_ref().unwrap_err().detail_code.as_deref(), Some("SESSIONS_MAX"));
+        refused(
+            result,
+            Code::LimitReached,
+            &["5 sessions are in use", "acp.max_concurrent_sessions = 5 (/g.toml:2)", "Close one"],
+        );
+    }
+    let world = over(world.end().await, FIVE);
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    world.close(&made[0].as_ref().unwrap().session_key).await;
+    world.spawn(None).await.unwrap();
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    world.reload("[acp]\nmax_concurrent_sessions = 6\n");
+    world.spawn(None).await.unwrap();
+    drop(world.end().await);
+}
+
+const TWO_EACH: &str = "[acp]\nmax_concurrent_sessions_per_account = 2\n[channels.console.accounts.vip]\nmax_concurrent_sessions = 3\n";
+
+#[tokio::test]
+async fn an_account_has_a_cap_of_its_own() {
+    let world = world(TWO_EACH);
+    let rooms = (0..8).map(|n| world.spawn(Some(at("a", &format!("room{n}")))));
+    let done = join_all(rooms).await;
+    let made: Vec<SessionKey> =
+        done.iter().filter_map(|result| Some(result.as_ref().ok()?.session_key.clone())).collect();
+    assert_eq!(made.len(), 2, "{done:?}");
+    let again = world.spawn(Some(at("a", "again"))).await;
+    assert_eq!(again.as_ref().unwrap_err().detail_code.as_deref(), Some("ACCOUNT_SESSIONS_MAX"));
+    refused(again, Code::LimitReached, &["acp.max_concurrent_sessions_per_account = 2 (/g.toml:2)"]);
+    // Others, and sessions of no account, have their own.
+    for room in 0..3 {
+        world.spawn(Some(at("vip", &format!("room{room}")))).await.unwrap();
+        world.spawn(None).await.unwrap();
+    }
+    let key = "channels.console.accounts.vip.max_concurrent_sessions = 3 (/g.toml:4)";
+    refused(world.spawn(Some(at("vip", "room"))).await, Code::LimitReached, &[key]);
+    // A session stays its account's own when it is unbound, or bound elsewhere.
+    let first = made[0].clone();
+    let moved = move |tx: &crate::store::Tx<'_>| {
+        bindings::end_all(tx, &first, "moved")?;
+        bindings::bind(tx, &binding_row(&first, &at("b", "elsewhere")))
+    };
+    world.store.write("move", moved).await.unwrap();
+    refused(world.spawn(Some(at("a", "again"))).await, Code::LimitReached, &["2 sessions of this account"]);
+    world.close(&made[0]).await;
+    world.spawn(Some(at("a", "again"))).await.unwrap();
+    let world = over(world.end().await, TWO_EACH);
+    refused(world.spawn(Some(at("a", "more"))).await, Code::LimitReached, &["2 sessions of this account"]);
+    drop(world.end().await);
+}
+
+#[tokio::test]
+async fn the_switches_are_followed_at_once() {
+    let world = world("");
+    let spawned = world.spawn(None).await.unwrap().session_key;
+    world.prompt(&spawned).await.unwrap();
+    world.reload("[acp.dispatch]\nenabled = false\n");
+    let said = ["ACP dispatch is disabled by policy: acp.dispatch.enabled = false (/g.toml:2)"];
+    refused(world.prompt(&spawned).await, Code::DispatchDisabled, &said);
+    let with_prompt = world.manager.spawn(wanted(None, Some("hi")), IdempotencyKey::mint()).await;
+    refused(with_prompt, Code::DispatchDisabled, &said);
+    // Sessions can be made and bound.
+    world.spawn(Some(at("a", "room"))).await.unwrap();
+    world.manager.may_focus(&at("a", "room")).unwrap();
+    assert!(!world.manager.dispatch_enabled());
+
+    world.reload("[acp]\nenabled = false\n");
+    let said = ["ACP is disabled by policy: acp.enabled = false (/g.toml:2)"];
+    refused(world.prompt(&spawned).await, Code::Disabled, &said);
+    refused(world.spawn(None).await, Code::Disabled, &said);
+    refused(world.manager.may_focus(&at("a", "room")), Code::Disabled, &said);
+    // What runs can be stopped.
+    world.manager.cancel(&spawned, None, IdempotencyKey::mint()).await.unwrap();
+    world.close(&spawned).await;
+    world.reload("");
+    world.spawn(None).await.unwrap();
+    drop(world.end().await);
+}
+
+#[tokio::test]
+async fn who_may_spawn_from_a_conversation_is_asked_before_anything_is_made() {
+    let text = "[channels.console.accounts.guests.thread_bindings]\nspawn_acp_sessions = false\n";
+    let world = world(text);
+    let key = "channels.console.accounts.guests.thread_bindings.spawn_acp_sessions = false (/g.toml:2)";
+    refused(world.spawn(Some(at("guests", "room"))).await, Code::Disabled, &[key]);
+    world.manager.may_focus(&at("guests", "room")).unwrap();
+    world.spawn(Some(at("a", "room"))).await.unwrap();
+    world.reload("[acp]\nallowed_agents = [\"goose\"]\n");
+    let said = ["demo is not in acp.allowed_agents (goose; set by /g.toml:2)"];
+    refused(world.spawn(None).await, Code::AgentNotAllowed, &said);
+    world.reload("[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n");
+    let said = ["acp.backend = acpx (/g.toml:2)", "Install it: npm i acpx"];
+    refused(world.spawn(None).await, Code::BackendMissing, &said);
+    drop(world.end().await);
+}
+
+#[tokio::test]
+async fn bindings_get_the_windows_of_their_account() {
+    let text = "[session.thread_bindings]\nidle_hours = 3\nmax_age_hours = 0\n[channels.console.accounts.a.thread_bindings]\nmax_age_hours = 2\n";
+    let world = world(text);
+    for (account, want) in
+        [("a", (Some(3 * 3_600_000), Some(2 * 3_600_000))), ("b", (Some(3 * 3_600_000), None))]
+    {
+        let to = at(account, "room");
+        world.spawn(Some(to.clone())).await.unwrap();
+        let asked = to.clone();
+        let row = world.store.read("binding", move |db| bindings::of_conversation(db, &asked)).await;
+        let row = row.unwrap().unwrap();
+        assert_eq!((row.idle_ms, row.max_age_ms), want, "{account}");
+        let windows = world.manager.may_focus(&to).unwrap();
+        assert_eq!((windows.idle_ms, windows.max_age_ms), want, "{account}");
+    }
+    drop(world.end().await);
+}
+
+/// An actor that is there takes on new bounds, and learns that its agent or its directory is no longer allowed.
+#[tokio::test]
+async fn as_many_resting_sessions_are_taken_up_at_start_as_is_said() {
+    for (eager, made) in [("eager_actors = 0", 0), ("eager_actors = 2", 2), ("", 3)] {
+        let world = world(&format!("[acp.control_plane.recovery]\n{eager}\n"));
+        for _ in 0..3 {
+            let row = session_row(&SessionKey::mint(&AgentName::parse("demo").unwrap()));
+            spawn(&world.store, SessionRow { state: SessionState::Idle, ..row }, None).await;
+        }
+        assert_eq!(world.manager.resume().await.unwrap(), 0, "none has anything to do");
+        assert_eq!(world.manager.actors.lock().unwrap().len(), made, "{eager}");
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_takes_on_what_was_read_anew() {
+    let world = world("[limits]\nqueue_runs_max = 2\n");
+    let key = world.spawn(None).await.unwrap().session_key;
+    world.prompt(&key).await.unwrap();
+    world.prompt(&key).await.unwrap();
+    refused(world.prompt(&key).await, Code::LimitReached, &[]);
+    world.reload("[agents.demo]\nqueue_runs_max = 3\n");
+    eventually("a longer queue", async || world.prompt(&key).await.ok()).await;
+    refused(world.prompt(&key).await, Code::LimitReached, &[]);
+    drop(world.end().await);
+}
+
+/// A session that rests is asked about again before its agent is started: directories move, and so do roots.
+#[tokio::test]
+async fn an_agent_is_not_started_where_it_may_no_longer_work() {
+    let world = world("");
+    let real = std::fs::canonicalize(world.dir.path()).unwrap();
+    let (work, other) = (real.join("work"), real.join("other"));
+    std::fs::create_dir(&work).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    let resting = async |name: &str| {
+        let key = SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap();
+        let cwd = work.to_str().unwrap().to_owned();
+        spawn(&world.store, SessionRow { cwd, ..session_row(&key) }, None).await;
+        key
+    };
+    let first = resting("first").await;
+    world.reload(&format!("[acp]\nworkspace_roots = [\"{}\"]\n", other.display()));
+    refused(world.prompt(&first).await, Code::CwdNotAllowed, &["outside of acp.workspace_roots"]);
+    world.reload("");
+    eventually("a prompt that is taken", async || world.prompt(&first).await.ok()).await;
+
+    let second = resting("second").await;
+    std::fs::remove_dir(&work).unwrap();
+    std::os::unix::fs::symlink(&other, &work).unwrap();
+    refused(world.prompt(&second).await, Code::CwdNotAllowed, &["leads to", "other by now"]);
+    drop(world.end().await);
+}
+
+/// B9: what is closed, dead or at rest leaves room; what would wake is held to the cap again.
+#[tokio::test]
+async fn what_rests_is_dead_or_closed_is_not_in_use() {
+    let world = world(FIVE);
+    let resting = world.had("resting", SessionState::Idle).await;
+    for number in 0..4 {
+        world.had(&format!("idle-{number}"), SessionState::Idle).await;
+        world.had(&format!("dead-{number}"), SessionState::Error).await;
+        let closed = world.had(&format!("closed-{number}"), SessionState::Idle).await;
+        world.close(&closed).await;
+    }
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        made.push(world.spawn(None).await.unwrap().session_key);
+    }
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    refused(
+        world.prompt(&resting).await,
+        Code::LimitReached,
+        &["5 sessions are in use", "wait until one rests"],
+    );
+    world.prompt(&made[1]).await.unwrap();
+    world.close(&made[0]).await;
+    eventually("room", async || world.prompt(&resting).await.ok()).await;
+    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    world.prompt(&resting).await.unwrap();
+    drop(world.end().await);
+}
+
+/// B16: each way in which no agent can be had has its code, the key that decides, and what to do; and makes nothing.
+#[tokio::test]
+async fn backend_missing_unwell_off_or_agent_denied() {
+    let world = world("");
+    let table: [(&str, Code, &[&str]); 6] = [
+        (
+            "[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n",
+            Code::BackendMissing,
+            &["not configured", "acp.backend = acpx (/g.toml:2)", "Install it: npm i acpx"],
+        ),
+        ("", Code::BackendUnavailable, &["currently unavailable", "Try again in a moment", "acp.backend"]),
+        ("[acp]\nenabled = false\n", Code::Disabled, &["acp.enabled = false (/g.toml:2)", "reload"]),
+        (
+            "[acp.dispatch]\nenabled = false\n",
+            Code::DispatchDisabled,
+            &["acp.dispatch.enabled = false (/g.toml:2)"],
+        ),
+        (
+            "[acp]\nallowed_agents = [\"goose\"]\n",
+            Code::AgentNotAllowed,
+            &["demo is not in acp.allowed_agents"],
+        ),
+        ("[acp]\nworkspace_roots = [\"/nowhere\"]\n", Code::CwdNotAllowed, &["acp.workspace_roots"]),
+    ];
+    for (text, code, wants) in table {
+        world.reload(text);
+        let outage = (code == Code::BackendUnavailable).then(|| "/secret/path is gone".to_owned());
+        world.registry.register(Arc::new(DirectRuntime::new(move || outage.clone())));
+        let spawned = world.manager.spawn(wanted(None, Some("hi")), IdempotencyKey::mint()).await;
+        assert!(!format!("{spawned:?}").contains("/secret"), "detail belongs into the log");
+        refused(spawned, code, wants);
+    }
+    world.reload("");
+    assert_eq!(world.manager.resume().await.unwrap(), 0, "nothing was made");
+    world.spawn(None).await.unwrap();
+    drop(world.end().await);
+}
+
+/// B16: a session whose backend is gone takes no prompt and says why; it can still be cancelled and closed.
+#[tokio::test]
+async fn a_session_whose_backend_is_gone_can_be_closed() {
+    let world = world("");
+    let key = world.had("one", SessionState::Idle).await;
+    world.registry.unregister("direct");
+    refused(world.prompt(&key).await, Code::BackendMissing, &["not configured"]);
+    world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
+    world.close(&key).await;
+    let kept = world.had("two", SessionState::Idle).await;
+    refused(world.prompt(&kept).await, Code::BackendMissing, &[]);
+    world.registry.register(Arc::new(DirectRuntime::default()));
+    eventually("a prompt that is taken", async || world.prompt(&kept).await.ok()).await;
+    drop(world.end().await);
+}
+
+/// B17: a session keeps the backend that it was made with, whatever is configured later: there is no fallback.
+#[tokio::test]
+async fn a_session_keeps_its_backend() {
+    let world = world("");
+    let key = world.spawn(None).await.unwrap().session_key;
+    world.reload("[acp]\nbackend = \"acpx\"\n");
+    refused(world.spawn(None).await, Code::BackendMissing, &[]);
+    world.prompt(&key).await.unwrap();
+    assert_eq!(world.store.session(key).await.unwrap().unwrap().backend, "direct");
+    drop(world.end().await);
+}
+
+/// B7: what was answered once is answered so again, also when it would be refused today.
+#[tokio::test]
+async fn a_repeated_command_is_answered_as_before_whatever_holds_now() {
+    let world = world("");
+    let session = world.spawn(None).await.unwrap().session_key;
+    let dir = std::fs::canonicalize(world.dir.path()).unwrap().join("work");
+    std::fs::create_dir(&dir).unwrap();
+    let cwd = || Setting::Cwd(dir.to_str().unwrap().to_owned());
+    let keys: Vec<IdempotencyKey> = (0..2).map(|_| IdempotencyKey::mint()).collect();
+    let set = world.manager.set(&session, cwd(), keys[0].clone()).await.unwrap();
+    let accepted = world.manager.prompt(&session, said("hello"), keys[1].clone()).await.unwrap();
+    std::fs::remove_dir(&dir).unwrap();
+    world.reload("[acp.dispatch]\nenabled = false\n");
+    assert_eq!(world.manager.set(&session, cwd(), keys[0].clone()).await.unwrap(), set);
+    refused(world.manager.set(&session, cwd(), IdempotencyKey::mint()).await, Code::CwdNotAllowed, &[]);
+    assert_eq!(world.manager.prompt(&session, said("hello"), keys[1].clone()).await.unwrap(), accepted);
+    let other = world.manager.prompt(&session, said("other"), keys[1].clone()).await;
+    refused(other, Code::IdempotencyConflict, &[]);
+    refused(world.prompt(&session).await, Code::DispatchDisabled, &[]);
+    drop(world.end().await);
+}
+
+/// B7: the same key at once, from several connections, is one session and one run.
+#[tokio::test]
+async fn the_same_key_at_once_has_one_effect() {
+    let world = world("");
+    let key = IdempotencyKey::mint();
+    let spawns = (0..8).map(|_| world.manager.spawn(wanted(None, None), key.clone()));
+    let spawned: Vec<SpawnResult> = join_all(spawns).await.into_iter().map(Result::unwrap).collect();
+    assert!(spawned.iter().all(|one| *one == spawned[0]), "{spawned:?}");
+    let session = &spawned[0].session_key;
+    let prompts = (0..8).map(|_| world.manager.prompt(session, said("hello"), key.clone()));
+    let accepted: Vec<PromptAccepted> = join_all(prompts).await.into_iter().map(Result::unwrap).collect();
+    assert!(accepted.iter().all(|one| *one == accepted[0]), "{accepted:?}");
+    let count =
+        "SELECT (SELECT count(*) FROM acp_sessions) AS sessions, (SELECT count(*) FROM acp_runs) AS runs";
+    let counted = world.store.write("count", move |tx| {
+        Ok(tx.query_row(count, [], |row| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?)))?)
+    });
+    assert_eq!(counted.await.unwrap(), (1, 1));
+    drop(world.end().await);
+}
+
+/// D2: a window runs out in the very moment in which somebody says something: either the prompt was taken and the session
+/// goes on, or the session is closed and the prompt was refused.
+#[tokio::test]
+async fn a_window_and_a_prompt_at_the_same_moment() {
+    let world = world("");
+    for round in 0..20 {
+        let key = world.had(&format!("round-{round}"), SessionState::Idle).await;
+        let seen_ms = world.store.session(key.clone()).await.unwrap().unwrap().last_activity_at_ms;
+        let expiry = Expiry {
+            at_ms: seen_ms,
+            source: crate::core::timeouts::TimeoutKind::Session,
+            window_ms: 1,
+            binding_id: None,
+        };
+        let expire = world.manager.expire(&key, expiry, seen_ms, true);
+        let (prompted, expired) = if round % 2 == 0 {
+            let (prompted, expired) = tokio::join!(world.prompt(&key), expire);
+            (prompted, expired)
+        } else {
+            let (expired, prompted) = tokio::join!(expire, world.prompt(&key));
+            (prompted, expired)
+        };
+        expired.unwrap();
+        let closed = world.store.session(key).await.unwrap().unwrap().state == SessionState::Closed;
+        match prompted {
+            Ok(_) => assert!(!closed, "a prompt that was taken is not closed away"),
+            Err(failure) => assert_eq!((failure.code, closed), (Code::SessionClosed, true)),
+        }
+    }
+    drop(world.end().await);
+}
+
+fn configured(at: ConversationRef, key: &str, backend: Option<&str>) -> SpawnRequest {
+    let made = "{\"configured\":{\"home\":\"c\",\"agent\":\"demo\",\"mode\":\"persistent\",\"backend\":null,\"cwd\":null}}";
+    let session_key = SessionKey::parse(key).unwrap();
+    let backend = backend.map(str::to_owned);
+    let configured = Some(StaticSessionParams { session_key, metadata: made.to_owned(), backend });
+    SpawnRequest { configured, ..wanted(Some(at), None) }
+}
+
+#[tokio::test]
+async fn a_configured_session_asks_for_its_own_backend() {
+    let world = world("[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n");
+    let request = configured(at("a", "c"), "agent:demo:acp:binding:1", Some("acpx"));
+    let refusal = world.manager.spawn(request, IdempotencyKey::mint()).await;
+    refused(refusal, Code::BackendMissing, &["backend of [[bindings]] = acpx (/g.toml:1)"]);
+    drop(world.end().await);
+}
+
+/// Its key is the configuration's, no window ends it, and who may not spawn has one all the same; a reset keeps both
+/// session and binding, a close does not.
+#[tokio::test]
+async fn a_reset_of_a_configured_session_is_done_in_place() {
+    let world = world("[channels.console.thread_bindings]\nspawn_acp_sessions = false\nidle_hours = 1\n");
+    let request = configured(at("a", "c"), "agent:demo:acp:binding:1", None);
+    let key = world.manager.spawn(request, IdempotencyKey::mint()).await.unwrap().session_key;
+    assert_eq!(key.as_str(), "agent:demo:acp:binding:1");
+    let binding = async || {
+        let of = key.clone();
+        world.store.read("bindings", move |db| bindings::of_session(db, &of)).await.unwrap().pop()
+    };
+    let bound = binding().await.unwrap();
+    assert_eq!((bound.idle_ms, bound.max_age_ms), (None, None));
+    let close = |ending| CloseRequest { ending, ..CloseRequest::new("enough") };
+    let once = IdempotencyKey::mint();
+    for _ in 0..2 {
+        let now = world.manager.close(&key, close(Ending::Reset), once.clone()).await.unwrap();
+        assert_ne!(now.state, SessionState::Closed);
+    }
+    assert_eq!(binding().await.unwrap().binding_id, bound.binding_id);
+    let of = key.clone();
+    let told = world.store.read("told", move |db| {
+        let sql = "SELECT count(*) AS count FROM acp_events WHERE session_key = ?1 AND payload_json LIKE '%new_conversation%'";
+        crate::store::codec::first(db, sql, [of.as_str()], |row| Ok(row.get::<_, i64>("count")?))
+    });
+    assert_eq!(told.await.unwrap(), Some(1), "once under its key");
+    let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();
+    assert_eq!((now.state, binding().await), (SessionState::Closed, None));
+    drop(world.end().await);
+}
+
+/// Woken at once, sessions that rest are held to the cap together: what is asked before is asked again in the commit.
+#[tokio::test]
+async fn what_is_woken_at_once_does_not_pass_the_cap() {
+    const THREE: &str =
+        "[acp]\nmax_concurrent_sessions = 3\n[channels.console.accounts.a]\nmax_concurrent_sessions = 2\n";
+    for account in [None, Some("a")] {
+        let world = world(THREE);
+        let mut resting = Vec::new();
+        for number in 0..8 {
+            let key = world.had(&format!("rest-{number}"), SessionState::Idle).await;
+            if let Some(account) = account {
+                let binding = binding_row(&key, &at(account, &format!("room{number}")));
+                world.store.write("bind", move |tx| bindings::bind(tx, &binding)).await.unwrap();
+            }
+            resting.push(key);
+        }
+        let done = join_all(resting.iter().map(|key| world.prompt(key))).await;
+        let (woken, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+        let (max, detail) = if account.is_some() { (2, "ACCOUNT_SESSIONS_MAX") } else { (3, "SESSIONS_MAX") };
+        assert_eq!(woken.len(), max, "{account:?}");
+        for result in not {
+            assert_eq!(result.as_ref().unwrap_err().detail_code.as_deref(), Some(detail));
+            refused(result, Code::LimitReached, &["as many as may be", "(/g.toml:"]);
+        }
+        // Who was refused is as well as before: nothing was made, and there is room when another one goes.
+        let awake = async |key: &SessionKey| {
+            world.store.session(key.clone()).await.unwrap().unwrap().last_session_seq > 0
+        };
+        let mut asleep = Vec::new();
+        for key in resting {
+            if awake(&key).await { world.close(&key).await } else { asleep.push(key) }
+        }
+        world.prompt(&asleep[0]).await.unwrap();
+        drop(world.end().await);
+    }
+}

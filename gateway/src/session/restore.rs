@@ -1,0 +1,103 @@
+//! Restores a session's actor from the database, with the current configuration of its agent.
+
+use crate::core::actor::{Actor, AgentProfile};
+use crate::core::backend::BackendMachine;
+use crate::core::failure::Failure;
+use crate::core::rows::SessionRow;
+use crate::core::writes::{ActorFence, ActorSnapshot};
+use crate::runtime::lookup::{LookupRequest, LookupResults};
+use crate::runtime::missing::UnavailableMachine;
+use crate::session::task::Deps;
+use acp_shared::codes::Code;
+use acp_shared::ids::SessionKey;
+
+/// Restores the actor from the database. Earlier actors of this session can no longer write.
+///
+/// # Errors
+/// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `RUNTIME`.
+pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, ActorFence), Failure> {
+    let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
+    Ok((make(deps, snapshot)?, fence))
+}
+
+/// Restores the actor from a snapshot.
+///
+/// # Errors
+/// `RUNTIME`.
+pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failure> {
+    let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
+    let unreadable = |error| {
+        tracing::error!(session_key = %snapshot.session.session_key, %error, "the saved link state cannot be read");
+        Failure::of(Code::Runtime).origin("gateway")
+    };
+    let limits = deps.profiles.limits(&snapshot.session.agent);
+    // Without the backend state the output cannot be parsed: the agent is ended, and replaced by a new one.
+    let (link, backend_state_lost): (Box<dyn BackendMachine>, bool) =
+        match deps.registry.get(&snapshot.session.backend) {
+            Some(backend) => match backend.machine(saved).map_err(unreadable) {
+                Ok(link) => (link, false),
+                Err(_) => (backend.machine(None).map_err(unreadable)?, true),
+            },
+            // The session can still be closed; its profile refuses a start.
+            None => (Box::new(UnavailableMachine::new(saved)), true),
+        };
+    // An agent that may no longer be started can still be read, cancelled and closed.
+    let profile = match configured(deps, &snapshot.session) {
+        Ok(profile) => profile,
+        Err(failure) => {
+            AgentProfile::of_running_lease(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure)
+        }
+    };
+    let mut actor = Actor::restore(snapshot, link, profile, limits);
+    if backend_state_lost {
+        actor.mark_backend_state_lost();
+    }
+    Ok(actor)
+}
+
+/// Returns the profile of the session's agent from the configuration alone.
+///
+/// # Errors
+/// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`.
+pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<AgentProfile, Failure> {
+    deps.registry.require(&session.backend).map_err(|failure| {
+        let message =
+            format!("{} The session was made with the backend {}.", failure.message, session.backend);
+        Failure { message, ..failure.detail("SESSION_BACKEND") }
+    })?;
+    deps.profiles.configured(&session.agent)
+}
+
+/// Returns the programs and directories to look up before the session's agent is started.
+pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> LookupRequest {
+    let directories = &session.options.additional_directories;
+    deps.profiles.lookup(&session.agent, Some(&session.cwd), directories)
+}
+
+/// Returns the profile to start the session's agent now, in exactly the directory it was spawned in, which
+/// may have been moved, replaced by a link or removed from the roots since.
+///
+/// # Errors
+/// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
+pub(crate) fn profile(
+    deps: &Deps,
+    session: &SessionRow,
+    found: &LookupResults,
+) -> Result<AgentProfile, Failure> {
+    configured(deps, session)?;
+    let profile = deps.profiles.profile(&session.agent, found)?;
+    let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd), found)?;
+    if cwd != session.cwd {
+        let why =
+            format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
+        return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
+    }
+    for directory in &session.options.additional_directories {
+        if deps.profiles.directory(&session.agent, directory, found)? != *directory {
+            let why =
+                format!("The additional directory {directory} leads elsewhere by now. Start a new session.");
+            return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
+        }
+    }
+    Ok(profile)
+}

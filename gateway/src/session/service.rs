@@ -1,0 +1,152 @@
+//! Interface between the local API and the gateway: commands go to the manager, queries to the store. A
+//! trait, so that the API can be tested over a real socket without both.
+
+use crate::api::body::{AgentView, StatusView};
+use crate::core::config::load::LoadedConfig;
+use crate::core::event::EventRow;
+use crate::core::failure::Failure;
+use crate::core::options::Setting;
+use crate::core::policy::{BindingTimeouts, EffectivePolicy};
+use crate::core::request::{
+    CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
+    SpawnRequest, SpawnResult,
+};
+use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
+use crate::core::timeouts::Expiry;
+use crate::store::gauges::SessionActivity;
+use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::protocol::{LogFrom, LogPiece};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Future of an operation's result.
+pub(crate) type ServiceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+
+/// Operations of the gateway that the API uses. The modifying methods are the manager's own.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// See [`crate::session::manager::Manager::spawn`].
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult>;
+    /// See [`crate::session::manager::Manager::prompt`].
+    fn prompt<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, PromptAccepted>;
+    /// See [`crate::session::manager::Manager::cancel`].
+    fn cancel<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: Option<RunId>,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, CancelResult>;
+    /// See [`crate::session::manager::Manager::queued`].
+    fn queued<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        run: RunId,
+        change: QueueEdit,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, QueueEditResult>;
+    /// See [`crate::session::manager::Manager::close`].
+    fn close<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        request: CloseRequest,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus>;
+    /// See [`crate::session::manager::Manager::new_conversation`].
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus>;
+    /// See [`crate::session::manager::Manager::set`].
+    fn set<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        setting: Setting,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus>;
+    /// See [`crate::session::manager::Manager::answer_permission`].
+    fn answer_permission<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        permission_id: &'a str,
+        option_id: &'a str,
+        by: &'a str,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()>;
+
+    /// Ends one binding or all bindings of a session, and returns the ended ones.
+    ///
+    /// # Errors
+    /// `NO_SESSION`; `ACP_NOT_BOUND` without a binding; `USAGE` for a static binding.
+    fn unbind<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        binding: Option<BindingId>,
+        reason: String,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, Vec<BindingRow>>;
+
+    /// Returns the session, or `NO_SESSION`.
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow>;
+    /// Returns the next timeout of the session, if any applies.
+    fn expiry<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>>;
+    /// Returns all sessions or only the open ones, newest first, at most `limit`.
+    fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>>;
+    /// Returns runs and bindings of the open sessions.
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity>;
+    /// Returns a run of the session, if it exists.
+    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>>;
+    /// Returns the newest runs of the session, oldest first, at most `limit`.
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>>;
+    /// Returns pending permission requests of the session, oldest first.
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>>;
+    /// Returns journal rows after number `after`, in order: at most `limit` rows and about `bytes_max` bytes
+    /// of payload, but at least one row if there is one.
+    fn events_after<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> ServiceFuture<'a, Vec<EventRow>>;
+    /// Returns a piece of the standard error of the session's agents.
+    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece>;
+    /// Notifies about committed rows of the session. A hint; closed when the gateway stops.
+    fn watch(&self, session: &SessionKey) -> watch::Receiver<u64>;
+
+    /// Checks that a person may bind a conversation to an existing session, and returns the timeouts of the
+    /// binding.
+    ///
+    /// # Errors
+    /// `ACP_DISABLED` if this is disabled.
+    fn may_focus(&self, at: &ConversationRef) -> Result<BindingTimeouts, Failure>;
+
+    /// Returns the settings in effect for a conversation.
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy;
+
+    /// True if a stale binding of the conversation may be removed automatically.
+    fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
+        let _ = at;
+        false
+    }
+
+    /// Returns the live configuration.
+    fn config(&self) -> Arc<LoadedConfig> {
+        Arc::default()
+    }
+
+    /// True if every backend is healthy. Does not contact other services.
+    fn is_ready(&self) -> bool {
+        true
+    }
+    /// Returns the status of the gateway.
+    fn status(&self) -> ServiceFuture<'_, StatusView>;
+    /// Returns all agents, built-in and configured.
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>>;
+}

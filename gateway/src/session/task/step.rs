@@ -1,0 +1,313 @@
+//! One step: the actor decides, the store commits, and only then are the effects executed. Also the recovery
+//! from a failed commit.
+
+use super::{ActorRequest, SessionTask, TaskEnded, record_blocked_session, refuse_waiting, trouble};
+use crate::core::actor::{
+    ActorCommand, ActorEffect, ActorInput, CommandReply, IdempotencyRecord, LeaseEvent, StepContext,
+    StepOutput, Ticket,
+};
+use crate::core::failure::Failure;
+use crate::core::rows::LeaseStatus;
+use crate::core::writes::Write;
+use crate::ops::metrics::transitions;
+use crate::runtime::agent_host::executor::AgentRequestExecutor;
+use crate::session::lease_events::{acked, attached, closing, spawned, written};
+use crate::session::restore::make;
+use crate::store::StoreError;
+use crate::supervisor::CallError;
+use acp_shared::codes::Code;
+use acp_shared::ids::LeaseId;
+use acp_shared::protocol::{Reply, Request};
+use futures_util::stream::FuturesUnordered;
+use std::time::Duration;
+
+/// Delay before an actor is rebuilt after a database failure, in milliseconds.
+const REBUILD_MS: u64 = 250;
+
+/// True if a command must act on the process even if nothing can be committed (H19).
+pub(super) const fn is_stop_command(command: &ActorCommand) -> bool {
+    matches!(command, ActorCommand::Cancel(_) | ActorCommand::Close(_))
+}
+
+/// Requests the end of a process, regardless of the database.
+pub(super) async fn close_lease_now(deps: &super::Deps, lease_id: LeaseId) {
+    let reason = "stopped while the control plane cannot be written".to_owned();
+    drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
+}
+
+impl SessionTask {
+    /// Handles a command: repeats the stored response if its key was used, else runs one step.
+    pub(super) async fn on_command(&mut self, request: ActorRequest) -> TaskEnded {
+        let ActorRequest { command, keyed, reply } = request;
+        if let Some(keyed) = &keyed {
+            match self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await {
+                Ok(None) => self.deps.metrics.idempotency(verb(&keyed.scope), "fresh"),
+                Ok(Some((fingerprint, result))) => {
+                    let same = fingerprint == keyed.fingerprint;
+                    let result_is = if same { "replay" } else { "conflict" };
+                    self.deps.metrics.idempotency(verb(&keyed.scope), result_is);
+                    drop(reply.send(replay(&command, keyed, &fingerprint, &result)));
+                    return TaskEnded::No;
+                }
+                Err(error) => {
+                    if is_stop_command(&command) {
+                        self.stop_process().await;
+                    }
+                    drop(reply.send(Err(Failure::from(error))));
+                    return TaskEnded::No;
+                }
+            }
+        }
+        if matches!(command, ActorCommand::Prompt { .. }) {
+            self.look_up_before_prompt().await;
+        }
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        self.waiting.insert(ticket, reply);
+        let stop = is_stop_command(&command);
+        self.step_stopping(ActorInput::Command { ticket, command, keyed }, stop).await
+    }
+
+    /// Runs one step that needs no action if the commit fails.
+    pub(super) async fn step(&mut self, input: ActorInput) -> TaskEnded {
+        self.step_stopping(input, false).await
+    }
+
+    /// Runs one step: decide, commit, act. `stops` is true if the process must be ended even if nothing can
+    /// be committed (H19).
+    async fn step_stopping(&mut self, input: ActorInput, stops: bool) -> TaskEnded {
+        let ctx = StepContext { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
+        let StepOutput { writes, effects, transitions, .. } = self.actor.step(&ctx, input);
+        if !writes.is_empty() {
+            let fence = self.fence.clone();
+            let opens = writes
+                .iter()
+                .any(|write| matches!(write, Write::LeaseStatus { usage: LeaseStatus::Ready, .. }));
+            if let Err(error) = self.deps.store.commit(fence, writes).await {
+                let stops = stops || (opens && self.open_commit_timed_out(ctx.now_ms));
+                return self.on_commit_failed(&error, effects, stops).await;
+            }
+        }
+        transitions::committed(&self.deps.metrics, self.actor.session(), &transitions);
+        self.follow_lease();
+        self.perform_effects(effects).await;
+        TaskEnded::No
+    }
+
+    /// Handles a failed commit of an opened session. The rebuilt actor reads the opening again from the
+    /// process, for at most the time that an agent may take to open a session. Returns true if the process is
+    /// to be ended.
+    fn open_commit_timed_out(&mut self, now_ms: u64) -> bool {
+        let Some(lease_id) = self.actor.session().lease_id else { return false };
+        let since_ms = match self.unopened {
+            Some((of, since_ms)) if of == lease_id => since_ms,
+            _ => now_ms,
+        };
+        self.unopened = Some((lease_id, since_ms));
+        let in_vain = now_ms.saturating_sub(since_ms) >= self.actor.init_ms();
+        if in_vain {
+            tracing::error!(session_key = %self.key, "the agent's session cannot be committed; its process is ended");
+        }
+        in_vain
+    }
+
+    /// Reports a failed commit to all callers, and rebuilds the actor from the last commit.
+    async fn on_commit_failed(
+        &mut self,
+        error: &StoreError,
+        effects: Vec<ActorEffect>,
+        stop: bool,
+    ) -> TaskEnded {
+        let failure = Failure::from(error.clone());
+        for act in effects {
+            if let ActorEffect::Reply { ticket, .. } = act {
+                self.reply(ticket, Err(failure.clone()));
+            }
+        }
+        // The actor held the other pending replies in memory only.
+        for (_, reply) in self.waiting.drain() {
+            drop(reply.send(Err(failure.clone())));
+        }
+        if matches!(error, StoreError::Superseded { .. }) {
+            return self.superseded();
+        }
+        if matches!(error, StoreError::LimitReached { .. }) {
+            // Not an error: another session was woken meanwhile.
+            tracing::info!(session_key = %self.key, %error, "there is no room to wake the session");
+            return self.rebuild().await;
+        }
+        tracing::error!(session_key = %self.key, %error, "commit failed; the actor is made again");
+        let reason = failure.detail_code.as_deref().unwrap_or("COMMIT_FAILED").to_ascii_lowercase();
+        self.deps.metrics.actor_restarted(&reason);
+        if stop {
+            self.stop_process().await;
+        }
+        self.rebuild().await
+    }
+
+    fn superseded(&self) -> TaskEnded {
+        tracing::warn!(session_key = %self.key, "superseded by another actor");
+        self.deps.metrics.actor_restarted("superseded");
+        TaskEnded::Yes
+    }
+
+    /// Ends the process of the last committed lease, although nothing can be committed now (H19).
+    async fn stop_process(&mut self) {
+        if let Some((lease_id, _)) = &self.feed {
+            close_lease_now(&self.deps, *lease_id).await;
+        }
+    }
+
+    /// Rebuilds the actor from the database once possible, unless another actor owns the session by then.
+    pub(super) async fn rebuild(&mut self) -> TaskEnded {
+        let mut lease_id = self.feed.as_ref().map(|(lease_id, _)| *lease_id);
+        loop {
+            tokio::select! {
+                () = self.deps.stop.cancelled() => return TaskEnded::Yes,
+                () = tokio::time::sleep(Duration::from_millis(REBUILD_MS)) => {}
+            }
+            let made = match self.deps.store.reclaim(self.fence.clone()).await {
+                Ok((snapshot, fence)) => {
+                    self.fence = fence;
+                    make(&self.deps, snapshot)
+                }
+                Err(StoreError::Superseded { .. }) => return self.superseded(),
+                Err(error) => Err(Failure::from(error)),
+            };
+            match made {
+                Ok(actor) => {
+                    self.deps.metrics.blocked_items().clear(&trouble(&self.key));
+                    self.actor = actor;
+                    self.calls = FuturesUnordered::new();
+                    self.lookup = None;
+                    self.executor = AgentRequestExecutor::new(self.deps.supervisor.clone());
+                    self.feed = None;
+                    self.fresh = true;
+                    return TaskEnded::No;
+                }
+                Err(failure) => {
+                    if refuse_waiting(&mut self.queues, &failure)
+                        && let Some(lease_id) = lease_id.take()
+                    {
+                        close_lease_now(&self.deps, lease_id).await;
+                    }
+                    if failure.needs_repair() {
+                        tracing::error!(session_key = %self.key, %failure, "the actor cannot be made again");
+                        record_blocked_session(&self.deps, &self.key, &failure);
+                        return TaskEnded::Yes;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Subscribes to the lease in use, before any request about it is sent.
+    pub(super) fn follow_lease(&mut self) {
+        let wanted = self.actor.session().lease_id;
+        if self.feed.as_ref().map(|(lease_id, _)| *lease_id) != wanted {
+            self.feed = wanted.map(|lease_id| (lease_id, self.deps.supervisor.feed(lease_id)));
+        }
+    }
+
+    fn reply(&mut self, ticket: Ticket, result: Result<CommandReply, Failure>) {
+        if let Some(reply) = self.waiting.remove(&ticket) {
+            drop(reply.send(result));
+        }
+    }
+
+    async fn perform_effects(&mut self, effects: Vec<ActorEffect>) {
+        for act in effects {
+            match act {
+                ActorEffect::Spawn(_) | ActorEffect::Attach { .. } | ActorEffect::Input { .. }
+                    if self.has_connection_changed() => {}
+                ActorEffect::Spawn(spawn) => {
+                    let lease_id = spawn.lease_id;
+                    // Sent again if the supervisor may not have received an earlier request.
+                    if self.starting.replace(lease_id) != Some(lease_id) {
+                        transitions::starting(self.actor.session(), &spawn);
+                    }
+                    self.call(lease_id, Request::Spawn(*spawn), spawned).await;
+                }
+                ActorEffect::Attach { lease_id, from_offset } => {
+                    self.call(lease_id, Request::Attach { lease_id, from_offset }, attached).await;
+                }
+                ActorEffect::Input { lease_id, seq, bytes } => {
+                    let request = Request::Input { lease_id, seq, bytes };
+                    self.call(lease_id, request, move |answer| written(seq, answer)).await;
+                }
+                ActorEffect::Ack { lease_id, offset } => {
+                    // The events of this output and all earlier ones are committed by now.
+                    let event_id = self.deps.store.counters().last_event_id();
+                    self.call(lease_id, Request::AckSynced { lease_id, offset, event_id }, acked).await;
+                }
+                ActorEffect::CloseLease { lease_id, reason } => {
+                    self.call(lease_id, Request::CloseLease { lease_id, reason }, closing).await;
+                }
+                ActorEffect::Release { lease_id } => {
+                    self.call(lease_id, Request::Release { lease_id }, |_| None).await;
+                }
+                ActorEffect::Perform { row, again } => {
+                    let (env, roots) = (self.actor.agent_env(), self.actor.agent_roots());
+                    self.executor.perform(*row, again, roots, env);
+                }
+                ActorEffect::Inspect { row } => self.executor.inspect(*row, self.actor.agent_roots()),
+                ActorEffect::Recall { at } => self.executor.recall(at),
+                ActorEffect::DropRequest { at } => self.executor.forget(at),
+                ActorEffect::Reply { ticket, result } => self.reply(ticket, result),
+                ActorEffect::Log(note) => tracing::info!(session_key = %self.key, note),
+                ActorEffect::LineFault(what) => {
+                    self.deps.metrics.line_fault(&self.actor.session().backend, what.as_str());
+                }
+            }
+        }
+    }
+
+    /// True if the connection has changed since the actor was last notified, e.g. during a commit. Requests
+    /// decided for the previous connection are not sent: the actor is notified next and then requests
+    /// everything again. If sent twice, a start could be refused first and then succeed, and its process
+    /// would be orphaned.
+    fn has_connection_changed(&self) -> bool {
+        self.link.has_changed().unwrap_or(false)
+    }
+
+    async fn call(
+        &mut self,
+        lease_id: LeaseId,
+        request: Request,
+        read: impl FnOnce(Result<Reply, CallError>) -> Option<LeaseEvent> + Send + 'static,
+    ) {
+        let answer = self.deps.supervisor.send(request).await;
+        self.calls.push(Box::pin(async move {
+            let answer = answer.await.unwrap_or(Err(CallError::Disconnected));
+            read(answer).map(|news| (lease_id, news))
+        }));
+    }
+}
+
+/// Returns the verb of an idempotency scope.
+fn verb(scope: &str) -> &str {
+    scope.split(':').next().unwrap_or(scope)
+}
+
+/// Returns the stored response of a repeated command (I5).
+pub(crate) fn replay(
+    command: &ActorCommand,
+    keyed: &IdempotencyRecord,
+    fingerprint: &str,
+    result: &str,
+) -> Result<CommandReply, Failure> {
+    if keyed.fingerprint != fingerprint {
+        return Err(Failure::of(Code::IdempotencyConflict).origin("client"));
+    }
+    let parsed = match command {
+        ActorCommand::Prompt { .. } => serde_json::from_str(result).map(CommandReply::Prompt),
+        ActorCommand::Cancel(_) => serde_json::from_str(result).map(CommandReply::Cancel),
+        ActorCommand::Queued { .. } => serde_json::from_str(result).map(CommandReply::Queued),
+        ActorCommand::Close(_)
+        | ActorCommand::Expire { .. }
+        | ActorCommand::NewConversation
+        | ActorCommand::Set(_) => serde_json::from_str(result).map(CommandReply::Session),
+        ActorCommand::AnswerPermission { .. } => Ok(CommandReply::Done),
+    };
+    parsed.map_err(|_| Failure::of(Code::Runtime).origin("gateway"))
+}

@@ -1,0 +1,421 @@
+//! A session whose control plane cannot be written: nobody is told a lie, and cancel and close still act on the
+//! process (H19).
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::config::LiveConfig;
+use crate::core::actor::{ActorLimits, AgentProfile};
+use crate::core::request::PromptRequest;
+use crate::core::rows::{LeaseStatus, RunMode};
+use crate::core::writes::Write;
+use crate::ops::metrics::Metrics;
+use crate::runtime::Registry;
+use crate::runtime::direct::DirectRuntime;
+use crate::runtime::lookup::LookupRequest;
+use crate::session::manager::{CloseRequest, Manager};
+use crate::store::Store;
+use crate::supervisor::simulated::no_marks;
+use crate::supervisor::{SupervisorClient, hello};
+use crate::tests::{lease_row, open, session_row, spawn};
+use crate::util::clock::Clock;
+use acp_shared::conn::{Conn, Listener};
+use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
+use acp_shared::protocol::{
+    Home, LeaseState, Refusal, RefusalCode, Reply, Request, Role, ToClient, ToSupervisor, VERSION_MAX,
+    Welcome,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub(super) struct NoAgents;
+
+impl Profiles for NoAgents {
+    fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> LookupRequest {
+        LookupRequest::default()
+    }
+    fn configured(&self, _: &AgentName) -> Result<AgentProfile, Failure> {
+        Err(Failure::of(Code::AgentNotAllowed))
+    }
+    fn profile(&self, _: &AgentName, _: &LookupResults) -> Result<AgentProfile, Failure> {
+        Err(Failure::of(Code::AgentNotAllowed))
+    }
+    fn default_agent(&self) -> Result<AgentName, Failure> {
+        Err(Failure::of(Code::AgentNotAllowed))
+    }
+    fn cwd(&self, _: &AgentName, _: Option<&str>, _: &LookupResults) -> Result<String, Failure> {
+        Err(Failure::of(Code::CwdNotAllowed))
+    }
+    fn directory(&self, _: &AgentName, _: &str, _: &LookupResults) -> Result<String, Failure> {
+        Err(Failure::of(Code::CwdNotAllowed))
+    }
+    fn limits(&self, _: &AgentName) -> ActorLimits {
+        ActorLimits {
+            queue_runs_max: 4,
+            prompt_bytes_max: 1_000,
+            line_bytes_max: 1_000,
+            cancel_ms: 60_000,
+            close_wait_ms: 60_000,
+            turn_ms: 0,
+            reconcile_ms: 60_000,
+            runtime_idle_ms: 0,
+            silent_ms: 60_000,
+            permission_ms: 0,
+            probe_ms: 0,
+            alive_ms: 60_000,
+        }
+    }
+}
+
+/// A supervisor that tells which leases it was asked to end, and is too busy for everything else.
+async fn supervisor(listener: Listener, closed: mpsc::Sender<LeaseId>) {
+    let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
+    while let Some(message) = conn.receiver.recv().await.unwrap() {
+        let answer = match message {
+            ToSupervisor::Hello(_) => ToClient::Welcome(Welcome {
+                version: VERSION_MAX,
+                features: Vec::new(),
+                pid: 1,
+                supervisor_id: "s".to_owned(),
+                credit_bytes: 1 << 20,
+            }),
+            ToSupervisor::Marks(_) => continue,
+            ToSupervisor::Act { id, body: Request::CloseLease { lease_id, .. }, .. } => {
+                closed.send(lease_id).await.unwrap();
+                ToClient::Reply { id, result: Ok(Reply::Closing { state: LeaseState::Closing }) }
+            }
+            ToSupervisor::Request { id, .. } | ToSupervisor::Act { id, .. } => {
+                ToClient::Reply { id, result: Err(Refusal::new(RefusalCode::Busy, "busy")) }
+            }
+        };
+        conn.sender.send(&answer).await.unwrap();
+    }
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    store: Store,
+    manager: Manager,
+    registry: Arc<Registry>,
+    key: SessionKey,
+    lease_id: LeaseId,
+    closed: mpsc::Receiver<LeaseId>,
+    metrics: Metrics,
+    stop: CancellationToken,
+}
+
+/// A session with a lease that lives.
+async fn world() -> World {
+    let (dir, store) = open();
+    let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
+    spawn(&store, session_row(&key), None).await;
+    let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
+    let row = lease_row(&key, LeaseStatus::Ready);
+    let lease_id = row.lease_id;
+    let session = crate::core::rows::SessionRow { lease_id: Some(lease_id), ..snapshot.session };
+    let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
+    store.commit(fence, writes).await.unwrap();
+
+    let path = dir.path().join("s.sock");
+    let (tell, closed) = mpsc::channel(8);
+    tokio::spawn(supervisor(Listener::bind(&path, 0o600).unwrap(), tell));
+    let stop = CancellationToken::new();
+    let role = Role::Gateway {
+        instance_id: GatewayInstanceId::mint(),
+        epoch: 1,
+        home: Home { machine_id: String::new(), dev: 0, ino: 0 },
+    };
+    let supervisor = SupervisorClient::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
+    let mut status = supervisor.status();
+    status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
+    let registry = Arc::new(Registry::default());
+    registry.register(Arc::new(DirectRuntime::default()));
+    let metrics = Metrics::default();
+    let deps = Deps {
+        metrics: metrics.clone(),
+        store: store.clone(),
+        supervisor,
+        registry: Arc::clone(&registry),
+        clock: Clock::start(),
+        profiles: Arc::new(NoAgents),
+        live: LiveConfig::new(LoadedConfig::default()),
+        stop: stop.clone(),
+    };
+    let manager = Manager::new(deps, GatewayInstanceId::mint());
+    World { dir, store, manager, registry, key, lease_id, closed, metrics, stop }
+}
+
+impl World {
+    /// From now on nothing of a session can be written.
+    async fn break_store(&self) {
+        const SQL: &str =
+            "CREATE TRIGGER broken BEFORE UPDATE ON acp_sessions BEGIN SELECT RAISE(FAIL, 'no'); END";
+        self.store.write("break", |tx| Ok(tx.execute_batch(SQL)?)).await.unwrap();
+    }
+
+    async fn mend_store(&self) {
+        self.store.write("mend", |tx| Ok(tx.execute_batch("DROP TRIGGER broken")?)).await.unwrap();
+    }
+
+    async fn prompt(&self) -> Result<crate::session::manager::PromptAccepted, Failure> {
+        let request = PromptRequest {
+            text: "hello".to_owned(),
+            mode: RunMode::Prompt,
+            author: String::new(),
+            interactive: false,
+            files: Vec::new(),
+            requester_message_id: None,
+            asked_in: None,
+            new_conversation: false,
+        };
+        self.manager.prompt(&self.key, request, IdempotencyKey::mint()).await
+    }
+
+    async fn close(&self) -> Result<crate::session::manager::SessionStatus, Failure> {
+        self.manager.close(&self.key, CloseRequest::new("enough"), IdempotencyKey::mint()).await
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.manager.stopped().await;
+        self.store.close().await;
+        drop(self.dir);
+    }
+}
+
+#[tokio::test]
+async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not_called_done() {
+    let mut world = world().await;
+    let answer = |option: &'static str| {
+        world.manager.answer_permission(&world.key, "none", option, "me", IdempotencyKey::mint())
+    };
+    assert_eq!(answer("yes").await.unwrap_err().code, Code::Usage, "the actor is there");
+    world.break_store().await;
+    assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
+    assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
+    assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    let text = world.metrics.render();
+    assert!(text.contains("acp_actor_restarts_total{reason=\"commit_failed\"} 1"), "{text}");
+    world.mend_store().await;
+    crate::tests::eventually("a close that is done", async || world.close().await.ok()).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_close_whose_actor_cannot_be_made_ends_the_process() {
+    let mut world = world().await;
+    world.break_store().await;
+    assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
+    assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    world.end().await;
+}
+
+/// What was in the middle of something is taken up as soon as the database lets it, without anybody asking.
+#[tokio::test]
+async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
+    let world = world().await;
+    let epoch = async || {
+        let key = world.key.clone();
+        world.store.read("epoch", move |db| crate::store::sessions::marks(db, &key)).await.unwrap().0
+    };
+    let before = epoch().await;
+    world.break_store().await;
+    assert_eq!(world.manager.resume().await.unwrap(), 1);
+    let refused = crate::tests::eventually("a command is refused, not held", async || {
+        world.prompt().await.err().filter(|failure| failure.code == Code::StoreUnavailable)
+    });
+    refused.await;
+    assert_eq!(epoch().await, before);
+    world.mend_store().await;
+    crate::tests::eventually("the actor is made", async || (epoch().await > before).then_some(())).await;
+    world.end().await;
+}
+
+/// B15: a newer actor has the session. The older one neither writes nor ends the process that is not its own any more.
+#[tokio::test]
+async fn a_superseded_actor_acts_on_nothing() {
+    let mut world = world().await;
+    let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
+    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
+    world.store.claim(world.key.clone()).await.unwrap();
+    assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
+    assert!(world.closed.try_recv().is_err(), "its process is the successor's");
+    let state = world.store.session(world.key.clone()).await.unwrap().unwrap().state;
+    assert_eq!(state, crate::core::session::SessionState::Idle);
+    let closed = crate::tests::eventually("a newer actor closes", async || world.close().await.ok()).await;
+    assert_eq!(closed.state, crate::core::session::SessionState::Closed);
+    world.end().await;
+}
+
+/// B15: one whose commit failed is made again only if nobody took its session over in the meantime.
+#[tokio::test]
+async fn a_superseded_actor_is_not_made_again() {
+    let world = world().await;
+    let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
+    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
+    world.break_store().await;
+    assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
+    let key = world.key.clone();
+    let newer = world.store.write("mend and claim", move |tx| {
+        tx.execute_batch("DROP TRIGGER broken")?;
+        crate::store::sessions::next_epoch(tx, &key)
+    });
+    let newer = newer.await.unwrap();
+    crate::tests::eventually("the older one is gone", async || {
+        world.metrics.render().contains("acp_actor_restarts_total{reason=\"superseded\"} 1").then_some(())
+    })
+    .await;
+    let key = world.key.clone();
+    let marks = world.store.read("epoch", move |db| crate::store::sessions::marks(db, &key)).await.unwrap();
+    assert_eq!(marks.0, newer, "the newer one still has the session");
+    world.end().await;
+}
+
+/// A mailbox that is full refuses with a reason, and holds up neither cancel nor close.
+#[tokio::test]
+async fn a_full_mailbox_refuses_and_lets_a_cancel_through() {
+    let world = world().await;
+    let prompts = futures_util::future::join_all((0..100).map(|_| world.prompt()));
+    let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
+    let (answers, cancelled) = tokio::join!(prompts, cancel);
+    let full = |failure: &Failure| failure.detail_code.as_deref() == Some("MAILBOX_FULL");
+    let refused =
+        answers.iter().filter_map(|answer| answer.as_ref().err()).filter(|failure| full(failure)).count();
+    assert!(refused > 0 && refused < 100, "{refused} of 100 found the mailbox full");
+    cancelled.unwrap();
+    world.end().await;
+}
+
+/// What was kept of the talk with the agent is damaged: the process is ended rather than left without anybody.
+#[tokio::test]
+async fn a_link_state_that_cannot_be_read_ends_the_agent_and_not_the_session() {
+    let mut world = world().await;
+    let damage = "UPDATE acp_leases SET link_state = '{\"no\": \"link\"'";
+    world.store.write("damage", move |tx| Ok(tx.execute_batch(damage)?)).await.unwrap();
+    assert_eq!(world.manager.resume().await.unwrap(), 1);
+    assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    let events = world.store.events_after(world.key.clone(), 0, 10, usize::MAX).await.unwrap();
+    assert!(events.iter().any(|event| event.kind == crate::core::event::EventKind::Gap), "{events:?}");
+    world.end().await;
+}
+
+/// A runtime whose machine panics once it is asked for something.
+struct Broken;
+struct BrokenLink;
+
+impl crate::runtime::Runtime for Broken {
+    fn id(&self) -> &'static str {
+        "broken"
+    }
+    fn machine(
+        &self,
+        _: Option<&str>,
+    ) -> Result<Box<dyn crate::core::backend::BackendMachine>, crate::runtime::MachineStateError> {
+        Ok(Box::new(BrokenLink))
+    }
+    fn health(&self) -> crate::runtime::BackendHealth {
+        DirectRuntime::default().health()
+    }
+}
+
+impl crate::core::backend::BackendMachine for BrokenLink {
+    fn start_session(
+        &mut self,
+        _: &crate::core::backend::StartSessionParams,
+    ) -> Vec<crate::core::backend::BackendStep> {
+        Vec::new()
+    }
+    fn submit(&mut self, _: &crate::core::backend::SubmitParams) -> Vec<crate::core::backend::BackendStep> {
+        Vec::new()
+    }
+    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<crate::core::backend::BackendStep> {
+        Vec::new()
+    }
+    fn answer(&mut self, _: &crate::core::backend::RequestReply) -> Vec<crate::core::backend::BackendStep> {
+        Vec::new()
+    }
+    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<crate::core::backend::BackendStep> {
+        Vec::new()
+    }
+    fn set_option(
+        &mut self,
+        _: &crate::core::backend::OptionChange,
+    ) -> Vec<crate::core::backend::BackendStep> {
+        panic!("as the test wants it")
+    }
+    fn close(&mut self, _: crate::core::backend::CloseMode) -> Vec<crate::core::backend::BackendStep> {
+        vec![crate::core::backend::BackendStep::CloseAnswered]
+    }
+    fn can_discard(&self) -> bool {
+        false
+    }
+    fn probe(&mut self) -> Vec<crate::core::backend::BackendStep> {
+        Vec::new()
+    }
+    fn can_steer(&self) -> bool {
+        false
+    }
+    fn save(&self) -> String {
+        "{}".to_owned()
+    }
+}
+
+/// A panic in the middle of a command is that command's failure: the session goes on with what is committed.
+#[tokio::test]
+async fn an_actor_that_panics_is_made_again() {
+    let mut world = world().await;
+    world.registry.register(Arc::new(Broken));
+    let sql = "UPDATE acp_sessions SET backend = 'broken'";
+    world.store.write("break", move |tx| Ok(tx.execute_batch(sql)?)).await.unwrap();
+    let mode = crate::core::options::Setting::Mode("plan".to_owned());
+    let failed = world.manager.set(&world.key, mode, IdempotencyKey::mint()).await.unwrap_err();
+    assert_eq!(failed.code, Code::Runtime);
+    let row = world.store.session(world.key.clone()).await.unwrap().unwrap();
+    assert_eq!(row.options.mode_id, None, "nothing of it is committed");
+    let closed = world.close().await.unwrap();
+    assert_eq!(closed.state, crate::core::session::SessionState::Closed);
+    assert_eq!(world.closed.recv().await, Some(world.lease_id));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_quiet_actor_that_is_dropped_is_counted() {
+    let world = world().await;
+    let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
+    let idle = crate::core::rows::SessionRow {
+        state: crate::core::session::SessionState::Idle,
+        ..session_row(&key)
+    };
+    spawn(&world.store, idle, None).await;
+    world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
+    crate::tests::eventually("the actor rests", async || {
+        world.metrics.render().contains("acp_actor_evictions_total 1").then_some(())
+    })
+    .await;
+    world.end().await;
+}
+
+/// What cannot be read does not get better by trying: whoever asks is told so, the session is named, and nobody goes on
+/// trying until somebody asks again.
+#[tokio::test]
+async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
+    let world = world().await;
+    let set = async |text: &'static str| {
+        let sql = "UPDATE acp_leases SET spawn_json = CASE ?1 WHEN '' THEN substr(spawn_json, 2) ELSE ?1 || spawn_json END";
+        world.store.write("set", move |tx| Ok(tx.execute(sql, [text]).map(drop)?)).await.unwrap();
+    };
+    // Its JSON begins with one letter too many.
+    set("x").await;
+    let failure = world.prompt().await.unwrap_err();
+    assert_eq!(failure.detail_code.as_deref(), Some("STORE_UNREADABLE"), "{failure:?}");
+    crate::tests::eventually("nobody tries on", || async {
+        (world.metrics.actors().count() == 0).then_some(())
+    })
+    .await;
+    let named = world.metrics.blocked_items().listed();
+    assert!(named[0].starts_with(&format!("session {}: ", world.key)), "{named:?}");
+    set("").await;
+    let asked = world.prompt().await;
+    assert!(asked.as_ref().err().is_none_or(|it| it.code != Code::StoreUnavailable), "{asked:?}");
+    assert_eq!(world.metrics.blocked_items().listed(), Vec::<String>::new());
+    world.end().await;
+}

@@ -1,0 +1,431 @@
+//! Invariants: I1 to I5 and the rules of the supervisor and the chat service after each step, over the
+//! database and at the interfaces; I6 to I8 once the simulation is at rest.
+
+use crate::core::failure::Failure;
+use crate::sim::expected_output;
+use crate::sim::log_capture;
+use crate::sim::scheduler::{SimScheduler, Violation};
+use crate::sim::supervisor::SimLease;
+use crate::sim::users::{self, SubmittedRequest, UserRequest};
+use crate::store::check;
+use crate::store::simulated::SimWriter;
+use acp_shared::codes::Code;
+use acp_shared::ids::{LeaseId, SessionKey};
+use acp_shared::protocol::Request;
+use rusqlite::{Connection, params};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+/// Rules over the rows that hold only in the simulation, since all its prompts differ.
+const RULES: [(&str, &str); 3] = [
+    (
+        "I5: a wish makes one run",
+        "SELECT prompt || ': ' || count(*) FROM acp_runs GROUP BY prompt HAVING count(*) > 1",
+    ),
+    (
+        "I5: a message makes one run",
+        "SELECT requester_message_id || ': ' || count(*) FROM acp_runs WHERE requester_message_id IS NOT NULL \
+         GROUP BY requester_message_id HAVING count(*) > 1",
+    ),
+    (
+        "no fallback: a message goes where its conversation is bound",
+        "SELECT r.requester_message_id || ' went to ' || r.session_key FROM acp_runs r \
+         JOIN acp_inbox i ON i.message_id = r.requester_message_id WHERE NOT EXISTS (SELECT 1 FROM acp_bindings b \
+         WHERE b.session_key = r.session_key AND b.thread_id = i.conversation_id)",
+    ),
+];
+
+/// Log errors that the simulation causes itself.
+const OWN_FAULTS: [&str; 7] = [
+    "a part was rejected",
+    "a part stays uncertain",
+    "a reply was rejected",
+    "a group of transactions was not committed",
+    "the control plane cannot be written",
+    "commit failed; the actor is made again",
+    "the actor cannot be made",
+];
+/// Log texts that are never allowed, even within those errors.
+const NEVER: [&str; 3] = ["number", "panicked", "refused"];
+
+/// Rule over the rows, and the tables it depends on: without a change of these it need not be checked again.
+struct InvariantQuery {
+    name: String,
+    sql: &'static str,
+    tables: BTreeSet<&'static str>,
+}
+
+static ROWS: LazyLock<Vec<InvariantQuery>> = LazyLock::new(|| {
+    let known = check::invariants().map(|rule| (format!("{}: {}", rule.name, rule.rule), rule.sql));
+    let own = RULES.iter().map(|(name, sql)| ((*name).to_owned(), *sql));
+    known.chain(own).map(|(name, sql)| InvariantQuery { name, sql, tables: tables(sql).collect() }).collect()
+});
+
+fn tables(sql: &'static str) -> impl Iterator<Item = &'static str> {
+    let words = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("acp_"))
+}
+
+pub(super) fn broken(law: &str, rows: &[String]) -> Result<(), Violation> {
+    if rows.is_empty() { Ok(()) } else { Err(Violation(format!("{law}: {}", rows.join("; ")))) }
+}
+
+pub(super) fn texts(db: &Connection, sql: &str) -> Vec<String> {
+    let mut statement = db.prepare_cached(sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
+    let rows = statement.query_map([], |row| row.get(0)).unwrap_or_else(|error| panic!("{error}: {sql}"));
+    rows.map(|row| row.unwrap_or_else(|error| panic!("{error}: {sql}"))).collect()
+}
+
+/// Returns the sessions in the order of their creation.
+pub(super) fn sessions(db: &Connection, open: bool) -> Vec<SessionKey> {
+    let sql = if open {
+        "SELECT session_key FROM acp_sessions WHERE state <> 'closed' ORDER BY rowid"
+    } else {
+        "SELECT session_key FROM acp_sessions ORDER BY rowid"
+    };
+    texts(db, sql).iter().filter_map(|key| SessionKey::parse(key).ok()).collect()
+}
+
+/// Returns a pending permission request.
+pub(super) fn pending_permission(db: &Connection) -> Option<(SessionKey, String)> {
+    let sql = "SELECT session_key || ' ' || lease_id || '-' || stdout_offset FROM acp_permission \
+               WHERE state = 'pending' ORDER BY rowid DESC LIMIT 1";
+    let found = texts(db, sql).pop()?;
+    let (session, permission) = found.split_once(' ')?;
+    Some((SessionKey::parse(session).ok()?, permission.to_owned()))
+}
+
+/// Returns a queued run.
+pub(super) fn queued_run(db: &Connection) -> Option<String> {
+    texts(db, "SELECT run_id FROM acp_runs WHERE state = 'queued' ORDER BY rowid DESC LIMIT 1").pop()
+}
+
+/// Checks a request before the supervisor receives it: its reason must be committed.
+pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Violation> {
+    let committed = |sql: &str, id: &LeaseId, number: u64| {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        let found = db.prepare_cached(sql).and_then(|mut it| it.exists(params![id.to_string(), number]));
+        found.unwrap_or_else(|error| panic!("{error}: {sql}"))
+    };
+    let known = match request {
+        Request::Spawn(spawn) if spawn.kind == acp_shared::protocol::LeaseKind::Agent => {
+            committed("SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND ?2 = 0", &spawn.lease_id, 0)
+        }
+        Request::Input { lease_id, seq, .. } => {
+            committed("SELECT 1 FROM acp_stdin_outbox WHERE lease_id = ?1 AND seq = ?2", lease_id, *seq)
+        }
+        Request::AckSynced { lease_id, offset, event_id } => {
+            let events =
+                "SELECT 1 WHERE ?2 <= (SELECT coalesce(max(event_id), 0) FROM acp_events) AND ?1 <> ''";
+            committed(
+                "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND stdout_offset >= ?2",
+                lease_id,
+                *offset,
+            ) && committed(events, lease_id, *event_id)
+        }
+        _ => true,
+    };
+    if known {
+        Ok(())
+    } else {
+        Err(Violation(format!("commit, then act: {request:?} is explained by no row")))
+    }
+}
+
+/// Checks that an answered message is stored, since its sender does not repeat it.
+pub(super) fn of_answer(no: usize, wish: &SubmittedRequest, db: &Connection) -> Result<(), Violation> {
+    const SQL: &str = "SELECT 1 FROM acp_inbox WHERE message_id = ?1";
+    let UserRequest::Say { text, .. } = &wish.want else { return Ok(()) };
+    let found = db.prepare_cached(SQL).and_then(|mut it| it.exists([users::message_id(no)]));
+    if found.unwrap_or_else(|error| panic!("{error}: {SQL}")) {
+        return Ok(());
+    }
+    Err(Violation(format!("what is answered is on record: {text:?} is not")))
+}
+
+/// Checks that a request may be refused with this failure.
+pub(super) fn of_refusal(wish: &mut SubmittedRequest, failure: &Failure) -> Result<(), Violation> {
+    let again =
+        matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable | Code::LimitReached);
+    if wish.answer.is_some() && !again {
+        return Err(Violation(format!(
+            "I5: {:?} was answered {:?}, and then refused: {failure}",
+            wish.want, wish.answer
+        )));
+    }
+    if failure.code == Code::Runtime {
+        return Err(Violation(format!("{:?} failed: {failure}", wish.want)));
+    }
+    wish.refused |= wish.answer.is_none()
+        && failure.code != Code::StoreUnavailable
+        && failure.code != Code::BackendUnavailable;
+    Ok(())
+}
+
+/// Runs the checks that hold after each step.
+pub(super) fn after(
+    stage: &mut SimScheduler<'_>,
+    committed: bool,
+    pump: &SimWriter,
+) -> Result<(), Violation> {
+    broken("the supervisor complains", &stage.host.complaints.0)?;
+    let twice = stage.host.minds.heard.iter().filter(|(_, count)| **count > 1);
+    broken("an agent reads what it is told once", &twice.map(|(run, _)| run.clone()).collect::<Vec<_>>())?;
+    for line in log_capture::errors() {
+        let own = OWN_FAULTS.iter().any(|known| line.starts_with(known));
+        if !own || NEVER.iter().any(|never| line.contains(never)) {
+            return Err(Violation(format!("the gateway finds a fault in itself: {line}")));
+        }
+    }
+    of_room(stage)?;
+    if committed {
+        let db = pump.db();
+        let touched = texts(db, "DELETE FROM temp.touched RETURNING name");
+        if touched.iter().any(|table| table == "acp_events") {
+            of_journal(stage, db)?;
+        }
+        of_rows(db, |rule| touched.iter().any(|table| rule.tables.contains(table.as_str())))?;
+    }
+    Ok(())
+}
+
+/// Checks I1 to I6 as far as the rows show them.
+fn of_rows(db: &Connection, concerned: impl Fn(&InvariantQuery) -> bool) -> Result<(), Violation> {
+    ROWS.iter().filter(|rule| concerned(rule)).try_for_each(|rule| broken(&rule.name, &texts(db, rule.sql)))
+}
+
+/// Checks that each message is shown once.
+fn of_room(stage: &mut SimScheduler<'_>) -> Result<(), Violation> {
+    let room = stage.room.lock();
+    let Some((last, before)) = room.shown.split_last() else { return Ok(()) };
+    let same = before
+        .iter()
+        .rev()
+        .take(8)
+        .find(|it| it.conversation == last.conversation && it.message.nonce == last.message.nonce);
+    match same {
+        Some(_) => {
+            Err(Violation(format!("I7: shown twice in {}: {:?}", last.conversation, last.message.text)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Words of each process found in the journal, and the last row read.
+#[derive(Debug, Default)]
+pub(super) struct JournalProgress {
+    event_id: i64,
+    /// Number of words by number of the lease.
+    words: BTreeMap<usize, usize>,
+}
+
+/// Checks that the journal contains every word of the agents once, in order, in the right session.
+fn of_journal(stage: &mut SimScheduler<'_>, db: &Connection) -> Result<(), Violation> {
+    const SQL: &str = "SELECT event_id, session_key, kind, payload_json FROM acp_events WHERE event_id > ?1 \
+        AND kind IN ('agent_message','gap') ORDER BY event_id";
+    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
+    let rows = statement.query_map([stage.read.event_id], |row| {
+        Ok((
+            row.get::<_, i64>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, String>(2)?,
+            row.get::<_, String>(3)?,
+        ))
+    });
+    let rows: Vec<_> = rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
+    for (event_id, session, kind, payload) in rows {
+        stage.read.event_id = event_id;
+        if kind == "gap" {
+            return Err(Violation(format!("nothing is lost: {session} says {payload}")));
+        }
+        let Some((lease, word)) = word_of(&payload) else { continue };
+        let has = stage.read.words.entry(lease).or_default();
+        if word != *has + 1 {
+            return Err(Violation(format!(
+                "nothing lost, nothing twice: word {word} of process {lease} after {has}"
+            )));
+        }
+        *has = word;
+        let found = stage.host.leases.values().find(|it| it.no == lease);
+        if found.is_none_or(|it| it.spawn.session_key.as_str() != session) {
+            return Err(Violation(format!("{session} says what process {lease} of another session said")));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn word_of(payload: &str) -> Option<(usize, usize)> {
+    let (_, rest) = payload.split_once("\"text\":\"w")?;
+    let (lease, rest) = rest.split_once('.')?;
+    let (word, _) = rest.split_once(' ')?;
+    Some((lease.parse().ok()?, word.parse().ok()?))
+}
+
+/// Runs the checks that hold at rest.
+pub(super) fn at_rest(stage: &mut SimScheduler<'_>) -> Result<(), Violation> {
+    let db = stage.hand.db();
+    of_rows(db, |_| true)?;
+    for (law, sql) in AT_REST {
+        broken(law, &texts(db, sql))?;
+    }
+    stage.tally.sessions = sessions(db, false).len();
+    let closed: BTreeSet<String> =
+        texts(db, "SELECT session_key FROM acp_sessions WHERE state = 'closed'").into_iter().collect();
+    for lease in stage.host.leases.values() {
+        heard_out(stage, lease, &closed)?;
+    }
+    processes(stage, db)?;
+    expected_output::rooms(stage, db)?;
+    expected_output::as_chosen(db)?;
+    let open = stage.wishes.iter().filter(|wish| wish.answer.is_none() && !wish.refused);
+    broken("every wish is answered", &open.map(|wish| format!("{:?}", wish.want)).collect::<Vec<_>>())
+}
+
+const AT_REST: [(&str, &str); 7] = [
+    (
+        "I8: the process of a closed session ends",
+        "SELECT l.lease_id || ' ' || l.usage FROM acp_leases l JOIN acp_sessions s USING (session_key) \
+         WHERE s.state = 'closed' AND l.usage <> 'ended'",
+    ),
+    (
+        "every run ends",
+        "SELECT r.run_id || ' ' || r.state || ' in ' || s.state FROM acp_runs r JOIN acp_sessions s USING (session_key) \
+         WHERE r.state IN ('queued','running')",
+    ),
+    ("every message is settled", "SELECT message_id || ' ' || text FROM acp_inbox WHERE state = 'received'"),
+    (
+        "I7: everything planned is sent",
+        "SELECT nonce || ' ' || state || ' ' || text FROM acp_delivery_part WHERE state IN ('planned','sending')",
+    ),
+    (
+        "I6: a finished turn of a bound session has its final, once",
+        "SELECT r.run_id || ' ' || r.state || ' in ' || b.binding_key FROM acp_runs r \
+         JOIN acp_events e ON e.run_id = r.run_id AND e.kind IN ('done','error') \
+         JOIN acp_bindings b ON b.session_key = r.session_key \
+         JOIN temp.bound t ON t.binding_key = b.binding_key \
+         WHERE r.mode = 'prompt' AND r.started_at IS NOT NULL AND e.session_seq > t.from_seq \
+         AND e.session_seq <= coalesce(json_extract(b.metadata_json, '$.end_session_seq'), e.session_seq) \
+         AND NOT EXISTS (SELECT 1 FROM acp_delivery_part p WHERE p.binding_key = b.binding_key \
+         AND p.run_id = r.run_id AND p.kind = 'final' AND p.session_seq = e.session_seq AND p.part_no = 0)",
+    ),
+    (
+        "I6: one row of a run has a final",
+        "SELECT run_id FROM acp_delivery_part WHERE kind = 'final' GROUP BY binding_key, run_id \
+         HAVING count(DISTINCT session_seq) > 1",
+    ),
+    (
+        "H4: no question outlives its process",
+        "SELECT p.lease_id || ' ' || p.stdout_offset FROM acp_permission p JOIN acp_leases l USING (lease_id) \
+         WHERE p.state = 'pending' AND l.usage = 'ended'",
+    ),
+];
+
+/// Checks H1: all output of a process is journaled, however the process ended; except if its session was
+/// closed, or the supervisor that held the output died.
+fn heard_out(stage: &SimScheduler<'_>, lease: &SimLease, closed: &BTreeSet<String>) -> Result<(), Violation> {
+    let Some(agent) = &lease.agent else { return Ok(()) };
+    let said = agent.words.iter().filter(|(end, _)| *end <= lease.said_up_to()).count();
+    let has = stage.read.words.get(&lease.no).copied().unwrap_or(0);
+    let excused = lease.is_lost() || agent.broke || closed.contains(lease.spawn.session_key.as_str());
+    if has > said || (has < said && !excused) {
+        return Err(Violation(format!("H1: process {} said {said} words, the journal has {has}", lease.no)));
+    }
+    Ok(())
+}
+
+/// Checks I8: no process lives whose lease has ended, and no lease is open without a process.
+fn processes(stage: &SimScheduler<'_>, db: &Connection) -> Result<(), Violation> {
+    let open: BTreeSet<String> =
+        texts(db, "SELECT lease_id FROM acp_leases WHERE usage <> 'ended'").into_iter().collect();
+    let living: BTreeSet<String> = stage
+        .host
+        .leases
+        .iter()
+        .filter(|(_, lease)| lease.lives() && lease.agent.is_some())
+        .map(|(id, _)| id.to_string())
+        .collect();
+    broken(
+        "I8: a process lives whose lease is over",
+        &living.difference(&open).cloned().collect::<Vec<_>>(),
+    )?;
+    broken("I8: a lease is open without a process", &open.difference(&living).cloned().collect::<Vec<_>>())
+}
+
+/// Installs triggers that record, besides the rows, the starts of bindings, chosen verbosities with their
+/// first row, transitions, and changed tables. Called before the first gateway run.
+pub(super) fn watch(db: &Connection) {
+    // No `OR IGNORE` in the triggers: an upsert that fires them would override its conflict policy.
+    const SQL: &str = "
+        CREATE TABLE IF NOT EXISTS temp.bound (binding_key TEXT PRIMARY KEY, from_seq INTEGER NOT NULL);
+        CREATE TABLE IF NOT EXISTS temp.chosen (binding_key TEXT NOT NULL, verbosity TEXT, from_seq INTEGER NOT NULL);
+        CREATE TABLE IF NOT EXISTS temp.moved (what TEXT PRIMARY KEY);
+        CREATE TABLE IF NOT EXISTS temp.touched (name TEXT PRIMARY KEY);
+        DELETE FROM temp.bound;
+        DELETE FROM temp.chosen;
+        DELETE FROM temp.moved;
+        CREATE TEMP TRIGGER IF NOT EXISTS bound_from AFTER INSERT ON main.acp_bindings BEGIN
+          INSERT INTO bound SELECT NEW.binding_key, last_session_seq FROM main.acp_sessions WHERE session_key = NEW.session_key;
+          INSERT INTO moved SELECT 'binding > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding > ' || NEW.status);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS chosen_first AFTER INSERT ON main.acp_binding_style
+          WHEN (SELECT count(*) FROM main.acp_binding_style WHERE binding_key = NEW.binding_key) = 1 BEGIN
+          INSERT INTO chosen SELECT binding_key, verbosity, -1 FROM main.acp_bindings WHERE binding_key = NEW.binding_key;
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS chosen_later AFTER UPDATE OF verbosity ON main.acp_bindings
+          WHEN EXISTS (SELECT 1 FROM main.acp_binding_style WHERE binding_key = NEW.binding_key) BEGIN
+          INSERT INTO chosen SELECT NEW.binding_key, NEW.verbosity, last_session_seq FROM main.acp_sessions
+            WHERE session_key = NEW.session_key;
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS binding_moved AFTER UPDATE OF status ON main.acp_bindings WHEN OLD.status <> NEW.status BEGIN
+          INSERT INTO moved SELECT 'binding ' || OLD.status || ' > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding ' || OLD.status || ' > ' || NEW.status);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS part_made AFTER INSERT ON main.acp_delivery_part BEGIN
+          INSERT INTO moved SELECT 'part > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'part > ' || NEW.state);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS part_moved AFTER UPDATE OF state ON main.acp_delivery_part WHEN OLD.state <> NEW.state BEGIN
+          INSERT INTO moved SELECT 'part ' || OLD.state || ' > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'part ' || OLD.state || ' > ' || NEW.state);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS lease_made AFTER INSERT ON main.acp_leases BEGIN
+          INSERT INTO moved SELECT 'lease > ' || NEW.usage WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'lease > ' || NEW.usage);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS lease_moved AFTER UPDATE OF usage ON main.acp_leases WHEN OLD.usage <> NEW.usage BEGIN
+          INSERT INTO moved SELECT 'lease ' || OLD.usage || ' > ' || NEW.usage WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'lease ' || OLD.usage || ' > ' || NEW.usage);
+        END;
+        CREATE TEMP TRIGGER IF NOT EXISTS permission_moved AFTER UPDATE OF state ON main.acp_permission WHEN OLD.state <> NEW.state BEGIN
+          INSERT INTO moved SELECT 'permission ' || OLD.state || ' > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'permission ' || OLD.state || ' > ' || NEW.state);
+        END;";
+    db.execute_batch(SQL).unwrap_or_else(|error| panic!("{error}"));
+    let watched: BTreeSet<&str> = ROWS.iter().flat_map(|rule| rule.tables.iter().copied()).collect();
+    for table in watched {
+        for change in ["INSERT", "UPDATE", "DELETE"] {
+            let sql = format!(
+                "CREATE TEMP TRIGGER IF NOT EXISTS touched_{change}_{table} AFTER {change} ON main.{table} BEGIN \
+                 INSERT INTO touched SELECT '{table}' WHERE NOT EXISTS (SELECT 1 FROM touched WHERE name = '{table}'); \
+                 END"
+            );
+            db.execute_batch(&sql).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+}
+
+/// Returns the transitions since [`watch`].
+pub(super) fn moved(db: &Connection) -> Vec<String> {
+    texts(db, "SELECT what FROM temp.moved")
+}
+
+/// Dumps the database, to debug a failed seed.
+pub(super) fn rows(db: &Connection) -> String {
+    const ALL: [&str; 6] = [
+        "SELECT 'session ' || session_key || ' ' || state || ' epoch ' || epoch || ' lease ' || coalesce(lease_id, '-') \
+         FROM acp_sessions",
+        "SELECT 'binding ' || binding_key || ' ' || status || ' of ' || session_key || ' in ' || thread_id FROM acp_bindings",
+        "SELECT 'part ' || nonce || ' ' || state || ' of ' || binding_key || ' ' || session_seq || '.' || part_no FROM \
+         acp_delivery_part",
+        "SELECT 'lease ' || lease_id || ' ' || usage || ' of ' || session_key FROM acp_leases",
+        "SELECT 'run ' || run_id || ' ' || state || ' of ' || session_key FROM acp_runs",
+        "SELECT 'event ' || session_key || ' ' || session_seq || ' ' || kind || ' ' || coalesce(run_id, '-') || ' at ' \
+         || created_at || ' ' || substr(payload_json, 1, 200) FROM (SELECT * FROM acp_events ORDER BY event_id DESC \
+         LIMIT 200) ORDER BY event_id",
+    ];
+    ALL.iter().flat_map(|sql| texts(db, sql)).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,115 @@
+//! Seeded bugs, to test that the simulation finds them. Each wraps the product at one of its interfaces: it
+//! changes the data that crosses the interface, and nothing in the product itself.
+
+use crate::sim::rng::SeededRng;
+use crate::sim::supervisor::SupervisorBug;
+use rusqlite::Connection;
+
+/// A seeded bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SeededBug {
+    /// Output is acknowledged before it is committed.
+    AckBeforeCommit,
+    /// The checkpoint advances before the message is sent.
+    CheckpointBeforeSend,
+    /// A command with a used key is executed again.
+    ReplayedKeyActs,
+    /// A message without a route goes to some session.
+    Fallback,
+    /// The number of an input message is used for another one.
+    SeqAgain,
+    /// A prompt is sent twice.
+    InputTwice,
+    /// A message is sent again although the channel has it.
+    NonceIgnored,
+    /// A row of the outbox is lost.
+    OutboxRowLost,
+    /// The end of a run is written twice.
+    CompletedTwice,
+    /// A superseded actor continues to write.
+    SupersededWrites,
+    /// The last output of an ended process is not awaited.
+    DeadLeaseNotDrained,
+    /// A process is never ended.
+    LeaseNotClosed,
+    /// An accepted message is lost.
+    InboxRowLost,
+    /// Files are not sent with their message.
+    FilesLost,
+    /// A chosen verbosity is lost.
+    ChoiceForgotten,
+}
+
+impl SeededBug {
+    pub(super) const ALL: [Self; 15] = [
+        Self::AckBeforeCommit,
+        Self::CheckpointBeforeSend,
+        Self::ReplayedKeyActs,
+        Self::Fallback,
+        Self::SeqAgain,
+        Self::InputTwice,
+        Self::NonceIgnored,
+        Self::OutboxRowLost,
+        Self::CompletedTwice,
+        Self::SupersededWrites,
+        Self::DeadLeaseNotDrained,
+        Self::LeaseNotClosed,
+        Self::InboxRowLost,
+        Self::FilesLost,
+        Self::ChoiceForgotten,
+    ];
+
+    /// Returns the flaw for bugs between gateway and supervisor.
+    pub(super) const fn at_the_host(self) -> Option<SupervisorBug> {
+        match self {
+            Self::AckBeforeCommit => Some(SupervisorBug::AckEarly),
+            Self::SeqAgain => Some(SupervisorBug::SeqAgain),
+            Self::InputTwice => Some(SupervisorBug::InputTwice),
+            Self::DeadLeaseNotDrained => Some(SupervisorBug::NotDrained),
+            Self::LeaseNotClosed => Some(SupervisorBug::NotClosed),
+            _ => None,
+        }
+    }
+
+    /// Applies a bug before a transaction: every actor gets the same epoch.
+    pub(super) fn before_commit(self, db: &Connection, name: &str) {
+        if self == Self::SupersededWrites && name == "claim" {
+            drop(db.execute("UPDATE acp_sessions SET epoch = 0", []));
+        }
+    }
+
+    /// Applies bugs between gateway and database: changes the rows that these transactions wrote.
+    pub(super) fn after_commit(self, db: &Connection, names: &[&str], chance: &mut SeededRng) {
+        let did = |name: &str| names.contains(&name);
+        let sql = match self {
+            Self::CheckpointBeforeSend if did("delivery_begin") => {
+                "UPDATE acp_delivery_part SET state = 'sent' WHERE state = 'sending'"
+            }
+            Self::ReplayedKeyActs => "DELETE FROM acp_idempotency",
+            Self::OutboxRowLost if did("delivery_plan") && chance.one_in(3) => {
+                "DELETE FROM acp_delivery_part WHERE part_id = \
+                 (SELECT max(part_id) FROM acp_delivery_part WHERE state = 'planned')"
+            }
+            Self::CompletedTwice if did("commit") && chance.one_in(3) => {
+                "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at) \
+                 SELECT session_key, session_seq + 1, run_id, seq + 1, kind, payload_json, created_at \
+                 FROM acp_events AS e WHERE kind = 'done' AND session_seq = \
+                 (SELECT max(session_seq) FROM acp_events AS o WHERE o.session_key = e.session_key) LIMIT 1; \
+                 UPDATE acp_sessions AS s SET last_session_seq = (SELECT coalesce(max(session_seq), 0) \
+                 FROM acp_events AS e WHERE e.session_key = s.session_key); \
+                 UPDATE acp_runs AS r SET last_seq = (SELECT coalesce(max(seq), 0) FROM acp_events AS e \
+                 WHERE e.run_id = r.run_id)"
+            }
+            Self::SupersededWrites => "UPDATE acp_sessions SET epoch = 1 WHERE epoch = 0",
+            Self::ChoiceForgotten if did("verbosity_set") || did("delivery_style") => {
+                "UPDATE acp_binding_style SET style_json = json_remove(style_json, '$.verbosity')"
+            }
+            Self::InboxRowLost if did("inbox_insert") && chance.one_in(3) => {
+                "DELETE FROM acp_inbox WHERE state = 'received'"
+            }
+            _ => return,
+        };
+        // An error means that the bug does not apply here; it applies elsewhere.
+        drop(db.execute_batch(sql));
+    }
+}

@@ -1,0 +1,286 @@
+//! Plans for the leases of earlier supervisors. Plans start from lease records, never from processes that
+//! merely look like agents.
+
+use crate::core::lease::{Lease, LeaseEvent, PidScope, ScopeRelation, ending_event};
+use crate::core::retention::LostFinding;
+use crate::core::verify::SpawnerState;
+
+/// Evidence about one lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Findings {
+    /// Scope of this supervisor; `None` if unreadable.
+    pub here: Option<PidScope>,
+    /// Life state of the lease's supervisor.
+    pub holder: SpawnerState,
+    /// Verified processes of the tree to signal, children first.
+    pub owned: Vec<i32>,
+    /// Reason why the verdict on some process of the tree is unknown, if any.
+    pub unknown: Option<&'static str>,
+    /// Reason why a recorded process is neither proved dead nor proved to belong to the lease, if any.
+    pub doubt: Option<&'static str>,
+}
+
+/// Stage of ending an orphaned tree, in order. The effects of each stage are recorded before the next one
+/// begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReapStage {
+    /// Opens and verifies its processes.
+    Examine,
+    /// Stores the lease as closing, before anything is signalled.
+    Record,
+    /// Sends SIGTERM and SIGCONT to each verified process.
+    Term,
+    /// Sends SIGKILL to each process left after the grace.
+    Kill,
+    /// No process is left: stores the end of the lease.
+    Settle,
+}
+
+impl ReapStage {
+    /// All stages, in order.
+    pub const ALL: [Self; 5] = [Self::Examine, Self::Record, Self::Term, Self::Kill, Self::Settle];
+}
+
+/// Plan for one lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReapPlan {
+    /// End these verified processes.
+    Signal(Vec<i32>),
+    /// No process is left: apply this event.
+    Mark(LeaseEvent, &'static str),
+    /// The lease is lost and remains so: record the latest finding about its tree (H23).
+    StayLost(LostFinding),
+    /// Leave the lease unchanged.
+    Leave(&'static str),
+}
+
+impl ReapPlan {
+    /// Returns the name used in reports.
+    #[must_use]
+    pub const fn action(&self) -> &'static str {
+        match self {
+            Self::Signal(_) => "signal",
+            Self::Mark(LeaseEvent::Gone, _) => "mark_closed",
+            Self::Mark(_, _) => "mark_lost",
+            Self::StayLost(_) | Self::Leave(_) => "leave",
+        }
+    }
+
+    /// Returns the reason, as text.
+    #[must_use]
+    pub const fn why(&self) -> &'static str {
+        match self {
+            Self::Signal(_) => "its supervisor is dead and these processes are verified to be its tree",
+            Self::Mark(_, why)
+            | Self::Leave(why)
+            | Self::StayLost(LostFinding::Gone(why) | LostFinding::Unproved(why)) => why,
+        }
+    }
+}
+
+/// Reason why nothing can be proved about a quarantined lease.
+const UNTRUSTED: &str = "its record is not believed";
+
+/// Plans for a lost lease. Only verified processes are signalled, and the end of the tree must be proved.
+fn plan_lost(lease: &Lease, found: &Findings) -> ReapPlan {
+    let unproved = |why| ReapPlan::StayLost(LostFinding::Unproved(why));
+    let Some(here) = &found.here else { return unproved("boot id or pid namespace cannot be read") };
+    if let Some(why) = lease.scope.is_over(here) {
+        return ReapPlan::StayLost(LostFinding::Gone(why));
+    }
+    match lease.scope.relation_to(here) {
+        ScopeRelation::Here if lease.is_quarantined() => return unproved(UNTRUSTED),
+        ScopeRelation::Here => {}
+        ScopeRelation::EarlierBoot => return unproved(UNTRUSTED),
+        ScopeRelation::Elsewhere(why) => return unproved(why),
+    }
+    match found.holder {
+        SpawnerState::Alive => return unproved("the supervisor that spawned it lives"),
+        SpawnerState::Unknown => {
+            return unproved("it cannot be told whether the supervisor that spawned it lives");
+        }
+        SpawnerState::Dead => {}
+    }
+    match (found.owned.is_empty(), found.unknown.or(found.doubt)) {
+        (false, _) => ReapPlan::Signal(found.owned.clone()),
+        (true, Some(why)) => unproved(why),
+        (true, None) => ReapPlan::StayLost(LostFinding::Gone("nothing is left of its tree")),
+    }
+}
+
+/// Plans for one lease. A closed lease is left unchanged; a lost one is examined again.
+#[must_use]
+pub fn plan(lease: &Lease, found: &Findings) -> ReapPlan {
+    use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
+    match lease.state {
+        Closed => return ReapPlan::Leave("it has ended"),
+        Lost => return plan_lost(lease, found),
+        Reserved | Bound | Open | Closing => {}
+    }
+    let Some(here) = &found.here else { return ReapPlan::Leave("boot id or pid namespace cannot be read") };
+    match lease.scope.relation_to(here) {
+        ScopeRelation::Here => {}
+        ScopeRelation::EarlierBoot => {
+            return ReapPlan::Mark(LeaseEvent::Lose, "the machine was started anew since");
+        }
+        ScopeRelation::Elsewhere(why) => return ReapPlan::Mark(LeaseEvent::Lose, why),
+    }
+    match found.holder {
+        SpawnerState::Alive => return ReapPlan::Leave("the supervisor that spawned it lives"),
+        SpawnerState::Unknown => {
+            return ReapPlan::Leave("it cannot be told whether the supervisor that spawned it lives");
+        }
+        SpawnerState::Dead => {}
+    }
+    if !found.owned.is_empty() {
+        return ReapPlan::Signal(found.owned.clone());
+    }
+    if let Some(why) = found.unknown {
+        return ReapPlan::Leave(why);
+    }
+    let event = ending_event(lease.state, false, found.doubt.is_some());
+    let why = match (event, found.doubt) {
+        (LeaseEvent::Gone, _) => "its tree is gone",
+        (_, Some(why)) => why,
+        (_, None) => "its supervisor died and nothing is left of its tree",
+    };
+    ReapPlan::Mark(event, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::lease::{NsInit, fixture};
+    use acp_shared::protocol::LeaseState;
+
+    /// Where a lease of the tests was made, and a look from there that finds nothing of it.
+    fn nothing_found() -> (PidScope, Findings) {
+        let scope = PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
+        let here = Some(scope.clone());
+        let found = Findings { here, holder: SpawnerState::Dead, owned: vec![], unknown: None, doubt: None };
+        (scope, found)
+    }
+
+    #[test]
+    fn plans() {
+        let (scope, base) = nothing_found();
+        let other_boot = Some(PidScope { boot_id: "other".into(), ..scope.clone() });
+        let other_ns = Some(PidScope { pidns: 8, ..scope.clone() });
+        let f = |change: &dyn Fn(&mut Findings)| {
+            let mut found = base.clone();
+            change(&mut found);
+            found
+        };
+        for (name, state, found, want) in [
+            ("37: a tree is left", LeaseState::Open, f(&|f| f.owned = vec![9, 8]), "signal"),
+            ("65: closing, a tree is left", LeaseState::Closing, f(&|f| f.owned = vec![9]), "signal"),
+            ("63: nothing is left", LeaseState::Open, f(&|_| {}), "mark_lost"),
+            ("reserved, nothing is left", LeaseState::Reserved, f(&|_| {}), "mark_lost"),
+            ("closing, nothing is left", LeaseState::Closing, f(&|_| {}), "mark_closed"),
+            (
+                "10: other boot",
+                LeaseState::Open,
+                f(&|f| {
+                    f.here = other_boot.clone();
+                    f.owned = vec![9];
+                }),
+                "mark_lost",
+            ),
+            (
+                "11: other namespace",
+                LeaseState::Open,
+                f(&|f| {
+                    f.here = other_ns.clone();
+                    f.owned = vec![9];
+                }),
+                "mark_lost",
+            ),
+            (
+                "17: the supervisor lives",
+                LeaseState::Open,
+                f(&|f| {
+                    f.holder = SpawnerState::Alive;
+                    f.owned = vec![9];
+                }),
+                "leave",
+            ),
+            (
+                "it cannot be told",
+                LeaseState::Open,
+                f(&|f| {
+                    f.holder = SpawnerState::Unknown;
+                    f.owned = vec![9];
+                }),
+                "leave",
+            ),
+            ("19: a process cannot be read", LeaseState::Open, f(&|f| f.unknown = Some("?")), "leave"),
+            ("the scope cannot be read", LeaseState::Open, f(&|f| f.here = None), "leave"),
+            ("ended", LeaseState::Closed, f(&|f| f.owned = vec![9]), "leave"),
+            ("closing, in doubt", LeaseState::Closing, f(&|f| f.doubt = Some("?")), "mark_lost"),
+            ("lost, its tree is there", LeaseState::Lost, f(&|f| f.owned = vec![9]), "signal"),
+            ("lost, and gone", LeaseState::Lost, f(&|_| {}), "leave"),
+        ] {
+            let mut lease = fixture::lease();
+            lease.state = state;
+            assert_eq!(plan(&lease, &found).action(), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_lost_lease_is_gone_only_by_proof() {
+        let (scope, base) = nothing_found();
+        let at = |change: &dyn Fn(&mut PidScope)| {
+            let mut here = scope.clone();
+            change(&mut here);
+            Some(here)
+        };
+        let gone = |why| ReapPlan::StayLost(LostFinding::Gone(why));
+        let unproved = |why| ReapPlan::StayLost(LostFinding::Unproved(why));
+        let other_boot = at(&|here| here.boot_id = "other".into());
+        for (name, found, sound, quarantined) in [
+            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(UNTRUSTED)),
+            (
+                "its tree is there",
+                Findings { owned: vec![9], ..base.clone() },
+                ReapPlan::Signal(vec![9]),
+                unproved(UNTRUSTED),
+            ),
+            ("in doubt", Findings { doubt: Some("?"), ..base.clone() }, unproved("?"), unproved(UNTRUSTED)),
+            ("not told", Findings { unknown: Some("!"), ..base.clone() }, unproved("!"), unproved(UNTRUSTED)),
+            (
+                "another boot",
+                Findings { here: other_boot, owned: vec![9], ..base.clone() },
+                gone("the machine was started anew since"),
+                gone("the machine was started anew since"),
+            ),
+            (
+                "another namespace",
+                Findings { here: at(&|here| here.pidns = 8), owned: vec![9], ..base.clone() },
+                unproved("it was recorded in another pid namespace"),
+                unproved("it was recorded in another pid namespace"),
+            ),
+            (
+                "somebody else's",
+                Findings { holder: SpawnerState::Alive, owned: vec![9], ..base.clone() },
+                unproved("the supervisor that spawned it lives"),
+                unproved(UNTRUSTED),
+            ),
+            (
+                "it cannot be told where this is",
+                Findings { here: None, owned: vec![9], ..base.clone() },
+                unproved("boot id or pid namespace cannot be read"),
+                unproved("boot id or pid namespace cannot be read"),
+            ),
+        ] {
+            let mut lease = Lease { state: LeaseState::Lost, ..fixture::lease() };
+            assert_eq!(plan(&lease, &found), sound, "{name}");
+            lease.quarantine("it makes no sense", 1);
+            assert_eq!(plan(&lease, &found), quarantined, "{name}, quarantined");
+            lease.scope.boot_id.clear();
+            assert!(
+                matches!(plan(&lease, &found), ReapPlan::StayLost(LostFinding::Unproved(_))),
+                "{name}, no boot id"
+            );
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! User and restrictions of a tenant's processes: [`crate::core::tenant`] decides, this module supplies its
+//! inputs.
+
+use crate::app::context::Context;
+use crate::core::tenant::{self, Account, AdapterStart, SpawnDirectories, SpawnOrigin, Tenant};
+use crate::lease::spawn::SpawnError;
+use crate::sys::Sys;
+use crate::sys::users;
+use acp_shared::ids::GatewayInstanceId;
+use std::io;
+use std::sync::Arc;
+
+/// Gateway requesting a process, with its peer identity from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Requester {
+    /// Installation of the gateway.
+    pub(crate) gateway: GatewayInstanceId,
+    /// User of the gateway.
+    pub(crate) uid: u32,
+    /// Group of the gateway's process, for agents of a user without a passwd entry.
+    pub(crate) gid: u32,
+}
+
+/// Inputs of a confinement.
+#[derive(Debug, Clone)]
+pub(crate) struct ConfinementInput {
+    /// Environment of the request.
+    pub(crate) env: Vec<(String, String)>,
+    /// Directories of the request.
+    pub(crate) directories: SpawnDirectories,
+}
+
+/// Looks up the gateway's user, whose groups may have changed since the supervisor started, and decides.
+/// Directories are not resolved here: links could change until they are used, and their file system may hang.
+/// The wrapper and the file helper open them without following links.
+///
+/// [`SpawnError::Refused`], and errors of the look-up.
+pub(crate) async fn confine<S: Sys>(
+    context: &Arc<Context<S>>,
+    requester: Requester,
+    start: ConfinementInput,
+) -> Result<AdapterStart, SpawnError> {
+    let own_uid = rustix::process::geteuid().as_raw();
+    let at = Arc::clone(context);
+    if own_uid != 0 || requester.uid == 0 {
+        return decide(&at.tenants, own_uid, requester, Ok(None), &start);
+    }
+    let decided = context.blocking(move |_| {
+        Ok(decide(&at.tenants, own_uid, requester, users::account(requester.uid), &start))
+    });
+    decided.await.unwrap_or_else(|source| Err(SpawnError::Io { what: "decide as whom it runs", source }))
+}
+
+fn decide(
+    tenants: &[Tenant],
+    own_uid: u32,
+    requester: Requester,
+    known: io::Result<Option<Account>>,
+    start: &ConfinementInput,
+) -> Result<AdapterStart, SpawnError> {
+    let Requester { gateway, uid, gid } = requester;
+    let known = known.map_err(|source| SpawnError::Io { what: "look up the gateway's user", source })?;
+    // Without a passwd entry only the group of the gateway's process is known, as reported by the kernel.
+    let account = known.unwrap_or(Account { uid, gid, groups: Vec::new(), entry: None });
+    let origin = SpawnOrigin { own_uid, account, gateway };
+    tenant::confine(tenants, &origin, &start.env, &start.directories).map_err(SpawnError::Refused)
+}

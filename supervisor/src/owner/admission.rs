@@ -1,0 +1,205 @@
+//! Admission of clients: the owner's part of the handshake. The decision itself is made in
+//! [`crate::core::admission`].
+
+use crate::app::context::wall_ms;
+use crate::config::size;
+use crate::core::admission::{Admitted, ClaimedProgress, LiveConnection, admit, other_user};
+use crate::core::tenant::tenant_of;
+use crate::owner::{ClientKind, ConnectedClient, LAST_MESSAGES_WAIT, Owner};
+use crate::server::connection::ConnectionHandle;
+use crate::sys::Sys;
+use acp_shared::conn::Peer;
+use acp_shared::ids::GatewayInstanceId;
+use acp_shared::protocol::{Hello, Home, Marks, Refusal, RefusalCode, Role, Rollback, ToClient, Welcome};
+use std::pin::Pin;
+
+/// Maximum number of admin connections; they are counted separately from gateways.
+const ADMINS_MAX: usize = 64;
+/// Retry delay for a client that found the connection limit reached, in milliseconds.
+const CONNECTION_RETRY_MS: u64 = 1_000;
+/// Maximum length of a machine id, in bytes; systemd's have 33.
+const MACHINE_ID_BYTES_MAX: usize = 256;
+
+/// Reason why a client is not admitted.
+#[derive(Debug)]
+pub enum Denial {
+    /// Refusal that every protocol version supports.
+    Refused(Refusal),
+    /// The gateway's database is older than the record of it.
+    RolledBack(Box<Rollback>),
+}
+
+impl From<Refusal> for Denial {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Denial {
+    /// Returns code and text of the denial.
+    pub(crate) const fn refusal(&self) -> &Refusal {
+        match self {
+            Self::Refused(refusal) => refusal,
+            Self::RolledBack(rollback) => &rollback.refusal,
+        }
+    }
+
+    /// Returns the last message of the connection.
+    pub(crate) fn message(self) -> ToClient {
+        match self {
+            Self::Refused(refusal) => ToClient::Refused(refusal),
+            Self::RolledBack(rollback) => ToClient::RolledBack(*rollback),
+        }
+    }
+}
+
+/// Future that completes when the gateway's record is on disk, or when waiting for the disk times out.
+pub(crate) type RecordedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn too_many(why: String) -> Refusal {
+    Refusal::new(RefusalCode::QuotaExceeded, why).retry_after(CONNECTION_RETRY_MS)
+}
+
+impl Owner {
+    /// Admits a client or denies it. Send the welcome only after the returned future completes: then the
+    /// gateway's record is durable, and a copy of the gateway is detected even after a crash of the
+    /// supervisor (H15).
+    pub(crate) fn hello(
+        &mut self,
+        hello: &Hello,
+        (version, marks): (u16, Option<Marks>),
+        peer: Peer,
+        link: ConnectionHandle,
+    ) -> Result<(Welcome, Option<RecordedFuture>), Denial> {
+        if self.stopping || self.leaving {
+            return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending").into());
+        }
+        match &hello.role {
+            Role::Admin => self.policy.authorize_admin(peer.uid, peer.gid)?,
+            Role::Gateway { .. } => self.policy.authorize_gateway(peer.uid, peer.gid)?,
+        }
+        let (who, epoch, on_record) = match &hello.role {
+            Role::Admin => {
+                self.policy.check_admin_secret(peer.uid, peer.gid, hello.secret.as_ref())?;
+                let admins = self.links.values().filter(|c| c.who == ClientKind::Admin).count();
+                if admins >= ADMINS_MAX {
+                    return Err(too_many(format!("{admins} admin connections are open")).into());
+                }
+                (ClientKind::Admin, 0, None)
+            }
+            Role::Gateway { instance_id, epoch, home } => {
+                let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
+                self.policy.check_gateway_secret(peer.uid, tenant, hello.secret.as_ref())?;
+                if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
+                    let why = "the machine id is no machine id";
+                    return Err(Refusal::new(RefusalCode::BadRequest, why).into());
+                }
+                let on_record = self.admit_gateway(*instance_id, (*epoch, marks.as_ref()), home, peer)?;
+                (ClientKind::Gateway(*instance_id), *epoch, Some(on_record))
+            }
+        };
+        tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
+        // The pid may have been reused since the peer connected; in that case the connection has ended.
+        let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
+        self.links.insert(link.id(), ConnectedClient { link, who, peer, epoch, version, process });
+        let welcome = Welcome {
+            version,
+            features: Vec::new(),
+            pid: self.context.me.pid,
+            supervisor_id: self.supervisor_id.clone(),
+            credit_bytes: self.context.config.credit_bytes,
+        };
+        Ok((welcome, on_record))
+    }
+
+    /// Refuses a gateway without a record if too many are connected. Gateways with a record need no check:
+    /// each has one connection, and `gateways_per_user_max` bounds the records.
+    fn has_room_for_new(&self, uid: u32) -> Result<(), Refusal> {
+        let gateways = || self.links.values().filter(|c| c.who != ClientKind::Admin);
+        let config = &self.context.config;
+        let of_user = gateways().filter(|c| c.peer.uid == uid).count();
+        if of_user >= size(config.connections_per_user_max) {
+            return Err(too_many(format!(
+                "{of_user} gateways of user {uid} are connected, which is the limit (connections_per_user_max)"
+            )));
+        }
+        let all = gateways().count();
+        if all >= size(config.connections_max) {
+            return Err(too_many(format!(
+                "{all} gateways are connected, which is the limit (connections_max)"
+            )));
+        }
+        Ok(())
+    }
+
+    fn admit_gateway(
+        &mut self,
+        gateway: GatewayInstanceId,
+        (epoch, marks): (u64, Option<&Marks>),
+        home: &Home,
+        peer: Peer,
+    ) -> Result<RecordedFuture, Denial> {
+        let uid = peer.uid;
+        let client = ClientKind::Gateway(gateway);
+        let living = self.links.values().find(|c| c.who == client);
+        let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
+            let other = c.process.as_ref().filter(|(pid, _)| Some(*pid) != peer.pid);
+            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.is_unreaped(process));
+            LiveConnection { epoch: c.epoch, elsewhere }
+        });
+        let known = self.installations.get(&gateway);
+        let acked = if marks.is_some() { self.acked_outputs(gateway) } else { Vec::new() };
+        let claimed = marks.map(|marks| ClaimedProgress { marks, acked: &acked, now_ms: wall_ms() });
+        let admitted = admit(known, living, (gateway, uid), home, epoch, claimed);
+        let Admitted { installation, supersedes } = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                if self.context.may_log(uid, "a gateway is not admitted") {
+                    tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused");
+                }
+                if refusal.code == RefusalCode::RolledBack {
+                    return Err(Denial::RolledBack(Box::new(self.hold_agents(gateway, refusal))));
+                }
+                return Err(refusal.into());
+            }
+        };
+        if marks.is_some_and(|marks| marks.accepts_loss) {
+            tracing::warn!(%gateway, epoch, event_id = installation.progress.event_id, "loss accepted");
+        }
+        if known.is_none() {
+            // The record of the gateway may not have been written although its leases were.
+            if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
+                if self.context.may_log(uid, "leases of another user") {
+                    tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
+                }
+                return Err(other_user(gateway).into());
+            }
+            self.has_room_for_new(uid)?;
+            self.make_room_for_gateway(uid)?;
+        }
+        // Also written for a known gateway: the last write may have failed.
+        let on_record: RecordedFuture = Box::pin(self.context.store.record_installation(&installation));
+        self.installations.insert(gateway, installation);
+        self.detached_at_ms.remove(&gateway);
+        self.pending.kept_until_ms.remove(&gateway);
+        let old: Vec<_> = self.links.iter().filter(|(_, c)| c.who == client).map(|(id, _)| *id).collect();
+        for id in old {
+            // Frames still unread on the old connection are ignored: the link is no longer known (H5).
+            if let Some(connected) = self.links.remove(&id)
+                && supersedes
+            {
+                connected.link.refuse(Refusal::new(
+                    RefusalCode::EpochStale,
+                    "a newer connection of this gateway took over",
+                ));
+                // An unread last message must not delay the end of the old connection any further.
+                let end = connected.link.end().clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(LAST_MESSAGES_WAIT).await;
+                    end.cancel();
+                });
+            }
+        }
+        Ok(on_record)
+    }
+}
