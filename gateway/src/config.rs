@@ -1,13 +1,13 @@
 //! Live configuration, replaceable while the gateway runs: values are looked up when needed, except for the
 //! keys that are read once at start ([`reload`]).
 
-use crate::core::actor::ActorLimits;
-use crate::core::config::load::LoadedConfig;
-use crate::core::config::reload::ReloadChanges;
-use crate::core::config::{Config, reload};
-use crate::core::line_splitter::LINE_BYTES_MAX;
-use crate::core::policy::{self, EffectivePolicy, PolicyScope, effective_policy};
-use crate::core::timeouts::Timeouts;
+use acp_core::actor::ActorLimits;
+use acp_core::config::load::LoadedConfig;
+use acp_core::config::reload::ReloadChanges;
+use acp_core::config::{Config, reload};
+use acp_core::line_splitter::LINE_BYTES_MAX;
+use acp_core::policy::{self, EffectivePolicy, PolicyScope, effective_policy};
+use acp_core::timeouts::Timeouts;
 use acp_shared::ids::AgentName;
 use std::sync::Arc;
 use tokio::sync::watch;

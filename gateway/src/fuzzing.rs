@@ -7,13 +7,13 @@
 #![expect(clippy::expect_used, reason = "a panic is the result of a fuzz target")]
 
 use crate::api::body::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, SpawnBody};
-use crate::core::backend::{AgentRequestKind, BackendMachine, BackendStep, StartSessionParams, SubmitParams};
-use crate::core::event::{EventKind, EventRow, NewEvent};
-use crate::core::line_splitter::{LINE_BYTES_MAX, LineSplitter};
-use crate::core::message_split::{MessageLimit, Unit};
-use crate::core::render::{ChannelFeatures, RenderData, RunDigest, Style, render_row};
-use crate::core::rows::RunMode;
-use crate::runtime::direct::DirectMachine;
+use acp_core::backend::{AgentRequestKind, BackendMachine, BackendStep, StartSessionParams, SubmitParams};
+use acp_core::event::{EventKind, EventRow, NewEvent};
+use acp_core::line_splitter::{LINE_BYTES_MAX, LineSplitter};
+use acp_core::message_split::{MessageLimit, Unit};
+use acp_core::render::{ChannelFeatures, RenderData, RunDigest, Style, render_row};
+use acp_core::rows::RunMode;
+use acp_core::runtime::direct::DirectMachine;
 use acp_shared::ids::{BindingId, LeaseId, RunId, SessionKey};
 use serde_json::{Value, json};
 
@@ -112,7 +112,7 @@ fn running() -> DirectMachine {
         options: Vec::new(),
         mcp_servers: Vec::new(),
         additional_directories: Vec::new(),
-        client_fs: crate::core::config::ClientFs::Both,
+        client_fs: acp_core::config::ClientFs::Both,
         offer_terminal: true,
     });
     for (id, result) in [("init", json!({ "protocolVersion": 1 })), ("new", json!({ "sessionId": "s" }))] {
@@ -159,7 +159,7 @@ fn styles() -> [Style; 2] {
         limit: MessageLimit::new(Unit::Bytes, 200),
         output_chars_max: 24_000,
         line_chars_max: 320,
-        separator: crate::core::config::Separator::Paragraph,
+        separator: acp_core::config::Separator::Paragraph,
         repeat_suppression: true,
         tags: std::collections::BTreeMap::new(),
         footer: true,

@@ -1,19 +1,19 @@
 //! What tests of the drivers stand on: a real store with a session in it, written as the actor writes.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::core::binding::Placement;
-use crate::core::event::EventKind;
-use crate::core::request::{PromptRequest, SpawnRequest};
-use crate::core::rows::{
+use acp_core::binding::Placement;
+use acp_core::event::EventKind;
+use acp_core::request::{PromptRequest, SpawnRequest};
+use acp_core::rows::{
     BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive, PermissionMode,
     RunMode, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
 };
-use crate::core::run::RunState;
-use crate::core::session::SessionState;
-use crate::core::writes::{ActorFence, Write};
-use crate::store::{Durability, SpawnTx, Store};
+use acp_core::run::RunState;
+use acp_core::session::SessionState;
+use acp_core::writes::{ActorFence, Write};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
+use acp_store::{Durability, SpawnTx, Store};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<Bi
         run: None,
         events: Vec::new(),
         idempotency: None,
-        caps: crate::core::writes::SessionLimits { sessions_max: 1_000, account: None },
+        caps: acp_core::writes::SessionLimits { sessions_max: 1_000, account: None },
     };
     store.spawn_session(spawn).await.unwrap();
 }

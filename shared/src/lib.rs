@@ -2,8 +2,10 @@
 //! contract between supervisor and wrapper.
 //!
 //! This is the lowest crate of the workspace: it does not depend on gateway, database or agent code.
-#![deny(clippy::indexing_slicing)]
+#![deny(clippy::indexing_slicing, missing_docs)]
 
+#[cfg(feature = "net")]
+pub mod blocking;
 pub mod codes;
 pub mod files;
 pub mod ids;

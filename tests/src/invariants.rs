@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 /// The one list, which is the gateway's own.
-const INVARIANTS: &str = include_str!("../../gateway/src/store/invariants.sql");
+const INVARIANTS: &str = include_str!("../../gateway/store/src/invariants.sql");
 
 /// Checks everything that the database alone can show.
 ///

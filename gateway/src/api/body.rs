@@ -1,5 +1,5 @@
 //! Request and response bodies of the local API, and its error format. Event lines are rendered by
-//! [`crate::core::event_json`].
+//! [`acp_core::event_json`].
 #![deny(clippy::indexing_slicing)]
 
 mod gateway;
@@ -14,7 +14,7 @@ pub(crate) use requests::{
 };
 pub(crate) use session::{BoundView, Opening, OptionView, PermissionView, RunView, SessionView, SpawnedView};
 
-use crate::core::failure::Failure;
+use acp_core::failure::Failure;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 

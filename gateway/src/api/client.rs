@@ -4,7 +4,7 @@
 
 use crate::api::body::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
 use crate::api::sse_parser::{SseEvent, SseParser};
-use crate::core::failure::Failure;
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use bytes::Bytes;

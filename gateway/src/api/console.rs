@@ -5,11 +5,11 @@ use crate::api::extract::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, J
 use crate::api::{Api, no_such_method};
 use crate::channel::console::conversation;
 use crate::conversation::inbound::InboundService;
-use crate::core::route::Route;
-use crate::store::Store;
-use crate::store::console::{self, ConsoleMessage};
-use crate::store::inbox::{Inbound, Outcome};
+use acp_core::route::Route;
 use acp_shared::ids::SessionKey;
+use acp_store::Store;
+use acp_store::console::{self, ConsoleMessage};
+use acp_store::inbox::{Inbound, Outcome};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -117,7 +117,7 @@ async fn show(
 ) -> Result<Json<ConversationView>, ApiError> {
     let at = conversation(&name(path)?);
     let route =
-        console.inlet.router().peek_inbound(&at).await.map_err(crate::core::failure::Failure::from)?.route;
+        console.inlet.router().peek_inbound(&at).await.map_err(acp_core::failure::Failure::from)?.route;
     let reason = route.reason().to_owned();
     let session_key = match route {
         Route::Bound { session_key, .. } => Some(session_key),
@@ -155,7 +155,7 @@ async fn messages(
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !accept.contains("text/event-stream") {
         let messages =
-            read(&console.store, &id, after, limit).await.map_err(crate::core::failure::Failure::from)?;
+            read(&console.store, &id, after, limit).await.map_err(acp_core::failure::Failure::from)?;
         let next_after = messages.last().map_or(after, |message| message.revision);
         return Ok(Json(MessagesPage { messages, next_after }).into_response());
     }
@@ -184,7 +184,7 @@ async fn read(
     id: &str,
     after: u64,
     limit: u64,
-) -> Result<Vec<ConsoleMessage>, crate::store::StoreError> {
+) -> Result<Vec<ConsoleMessage>, acp_store::StoreError> {
     let id = id.to_owned();
     store.read("console_messages", move |db| console::after(db, &id, after, limit)).await
 }

@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::api::body::{ErrorBody, IDEMPOTENCY_HEADER};
 use crate::api::socket::Peer;
-use crate::core::failure::Failure;
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use acp_shared::redact::hide_value;

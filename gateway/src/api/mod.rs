@@ -18,8 +18,8 @@ mod tests;
 mod write_timeout;
 
 use crate::api::extract::ApiError;
-use crate::core::session::Ending;
 use crate::session::service::Service;
+use acp_core::session::Ending;
 use acp_shared::codes::Code;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};

@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::api::body::LogPage;
 use crate::api::extract::{ApiError, Json, SessionKeyPath};
-use crate::core::mcp;
+use acp_core::mcp;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{LogFrom, LogPiece};
 use axum::extract::rejection::QueryRejection;

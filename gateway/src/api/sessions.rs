@@ -6,15 +6,15 @@ use crate::api::body::{
     PermissionView, PromptBody, RunView, SessionView, SpawnBody, SpawnedView, StatusView, UnbindBody,
 };
 use crate::api::extract::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath};
-use crate::core::binding::Placement;
-use crate::core::failure::Failure;
-use crate::core::mcp;
-use crate::core::request::{
+use acp_core::binding::Placement;
+use acp_core::failure::Failure;
+use acp_core::mcp;
+use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, SessionStatus, SpawnRequest,
 };
-use crate::core::rows::{RunMode, SessionMode};
-use crate::core::run::RunState;
-use crate::core::session::{Ending, SessionState};
+use acp_core::rows::{RunMode, SessionMode};
+use acp_core::run::RunState;
+use acp_core::session::{Ending, SessionState};
 use acp_shared::ids::SessionKey;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};

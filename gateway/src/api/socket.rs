@@ -5,7 +5,7 @@ use crate::api::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::api::extract::ApiError;
 use crate::api::peer_ancestry;
 use crate::api::write_timeout::WriteTimeout;
-use crate::core::failure::Failure;
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::log_limit::RefusalLog;
 use axum::Router;

@@ -10,24 +10,24 @@ use crate::api::body::{
     AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
 };
 use crate::api::client::{EventSelection, GatewayClient};
-use crate::core::config::load::{Inputs, load};
-use crate::core::event::{EventKind, EventRow};
-use crate::core::failure::Failure;
-use crate::core::options::Setting;
-use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
-use crate::core::request::CloseRequest;
-use crate::core::request::{
+use crate::session::service::{Service, ServiceFuture};
+use acp_core::config::load::{Inputs, load};
+use acp_core::event::{EventKind, EventRow};
+use acp_core::failure::Failure;
+use acp_core::options::Setting;
+use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
+use acp_core::request::CloseRequest;
+use acp_core::request::{
     CancelResult, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus, SpawnRequest,
     SpawnResult,
 };
-use crate::core::rows::{
+use acp_core::rows::{
     BindingRow, ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
     SessionOptions, SessionRow,
 };
-use crate::core::run::RunState;
-use crate::core::session::SessionState;
-use crate::core::timeouts::Expiry;
-use crate::session::service::{Service, ServiceFuture};
+use acp_core::run::RunState;
+use acp_core::session::SessionState;
+use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
@@ -248,9 +248,9 @@ impl Service for Fake {
     fn sessions(&self, _: bool, _: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         ready(Ok(vec![self.row()]))
     }
-    fn session_activity(&self) -> ServiceFuture<'_, crate::store::gauges::SessionActivity> {
+    fn session_activity(&self) -> ServiceFuture<'_, acp_store::gauges::SessionActivity> {
         let running = [(self.key.clone(), self.run)].into();
-        ready(Ok(crate::store::gauges::SessionActivity { running, ..Default::default() }))
+        ready(Ok(acp_store::gauges::SessionActivity { running, ..Default::default() }))
     }
     fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
         ready(Ok((run == self.run).then(|| self.run_row())))

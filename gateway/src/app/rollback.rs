@@ -5,13 +5,13 @@
 use crate::api::extract::ApiError;
 use crate::api::socket::ApiListener;
 use crate::api::{Api, sessions};
-use crate::core::failure::Failure;
-use crate::core::time_format::format_utc;
-use crate::store::Store;
-use crate::store::rollback::{self, RollbackRecord};
 use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use acp_core::failure::Failure;
+use acp_core::time_format::format_utc;
 use acp_shared::codes::Code;
 use acp_shared::protocol::Rollback;
+use acp_store::Store;
+use acp_store::rollback::{self, RollbackRecord};
 use axum::Router;
 use axum::routing::get;
 use std::path::Path;

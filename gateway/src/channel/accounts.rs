@@ -5,8 +5,8 @@
 use crate::channel::discord::{AccountSettings, DISCORD, Discord};
 use crate::channel::{ChannelAdapter, Channels, InboundPort};
 use crate::config::LiveConfig;
-use crate::core::config::load::LoadedConfig;
-use crate::core::config::{self, Config};
+use acp_core::config::load::LoadedConfig;
+use acp_core::config::{self, Config};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -136,8 +136,8 @@ fn desired_accounts(config: &Config) -> DesiredAccounts {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::core::config::load::{Inputs, load};
-    use crate::core::rows::ConversationRef;
+    use acp_core::config::load::{Inputs, load};
+    use acp_core::rows::ConversationRef;
     use std::path::Path;
 
     fn loaded(text: &str) -> LoadedConfig {

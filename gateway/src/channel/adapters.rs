@@ -1,11 +1,11 @@
 //! Registry of channel adapters by channel and account.
 
 use super::{ChannelAdapter, ChannelHealth};
-use crate::core::failure::Failure;
-use crate::core::route;
-use crate::core::rows::ConversationRef;
-use crate::store::inbox::Outcome;
+use acp_core::failure::Failure;
+use acp_core::route;
+use acp_core::rows::ConversationRef;
 use acp_shared::codes::Code;
+use acp_store::inbox::Outcome;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -217,7 +217,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::channel::console::{Console, conversation};
-    use crate::store::{Durability, Store};
+    use acp_store::{Durability, Store};
 
     /// The first registered adapter serves the account; removing another one changes nothing.
     #[tokio::test]

@@ -6,14 +6,14 @@
 use crate::channel::{
     BoxFuture, ChannelAdapter, EditOutcome, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome,
 };
-use crate::core::binding::Capabilities;
-use crate::core::command::authorization::RequesterRole;
-use crate::core::message_split::{MessageLimit, Unit};
-use crate::core::render::{PartKind, nonce_of};
-use crate::core::route::UnboundDestination;
-use crate::core::rows::ConversationRef;
-use crate::store::Store;
-use crate::store::console::{self, NewConsoleMessage};
+use acp_core::binding::Capabilities;
+use acp_core::command::authorization::RequesterRole;
+use acp_core::message_split::{MessageLimit, Unit};
+use acp_core::render::{PartKind, nonce_of};
+use acp_core::route::UnboundDestination;
+use acp_core::rows::ConversationRef;
+use acp_store::Store;
+use acp_store::console::{self, NewConsoleMessage};
 
 /// Channel name in conversations.
 pub(crate) const CONSOLE: &str = "console";
@@ -109,7 +109,7 @@ impl ChannelAdapter for Console {
         let told = Outgoing { kind: PartKind::Notice, text, nonce, ..starter.clone() };
         let told = row(&parent.conversation_id, &told);
         Box::pin(async move {
-            let both = move |tx: &crate::store::Tx<'_>| {
+            let both = move |tx: &acp_store::Tx<'_>| {
                 console::insert(tx, &begins)?;
                 console::insert(tx, &told).map(drop)
             };
@@ -135,7 +135,7 @@ impl ChannelAdapter for Console {
             let Ok(id) = message_id.parse() else {
                 return EditOutcome::Gone { why: "no number of a message".to_owned() };
             };
-            let edit = move |tx: &crate::store::Tx<'_>| console::edit(tx, &conversation_id, id, &text);
+            let edit = move |tx: &acp_store::Tx<'_>| console::edit(tx, &conversation_id, id, &text);
             match self.store.write("console_edit", edit).await {
                 Ok(true) => EditOutcome::Edited,
                 Ok(false) => EditOutcome::Gone { why: "no such message".to_owned() },

@@ -17,18 +17,18 @@ mod inbox;
 
 pub(crate) use adapters::{Channels, NoAdapterError, SiblingAccount};
 
-pub use crate::core::binding::Capabilities;
-pub use crate::core::command::authorization::{ApprovalScope, RequesterRole};
-pub use crate::core::files::{Attachment, AttachmentContent};
-pub use crate::core::message_split::MessageLimit;
-pub use crate::core::message_split::Unit;
-pub use crate::core::render::PartKind;
-pub use crate::core::render::buttons::{ButtonStyle, MessageButton};
-pub use crate::core::route::UnboundDestination;
-pub use crate::core::rows::ConversationRef;
-pub use crate::store::bindings::BoundConversation;
-pub use crate::store::inbox::Inbound;
-pub use crate::store::inbox::ReplyRoute;
+pub use acp_core::binding::Capabilities;
+pub use acp_core::command::authorization::{ApprovalScope, RequesterRole};
+pub use acp_core::files::{Attachment, AttachmentContent};
+pub use acp_core::message_split::MessageLimit;
+pub use acp_core::message_split::Unit;
+pub use acp_core::render::PartKind;
+pub use acp_core::render::buttons::{ButtonStyle, MessageButton};
+pub use acp_core::route::UnboundDestination;
+pub use acp_core::rows::ConversationRef;
+pub use acp_store::bindings::BoundConversation;
+pub use acp_store::inbox::Inbound;
+pub use acp_store::inbox::ReplyRoute;
 pub use health::ChannelHealth;
 pub use health::ChannelMetric;
 pub use inbox::{
@@ -37,7 +37,7 @@ pub use inbox::{
     SuggestionKind,
 };
 
-use crate::core::render::disambiguation_tag::with_tag;
+use acp_core::render::disambiguation_tag::with_tag;
 use acp_shared::ids::{RunId, SessionKey};
 use bytes::Bytes;
 use std::fmt;

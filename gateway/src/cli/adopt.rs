@@ -2,7 +2,7 @@
 
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};
-use crate::store::identity;
+use acp_store::identity;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -16,7 +16,7 @@ pub(crate) fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
     if !dir.is_dir() {
         return Err(super::usage(format!("{} is no directory", dir.display())).into());
     }
-    let id = identity::adopt(&dir).map_err(crate::core::failure::Failure::from)?;
+    let id = identity::adopt(&dir).map_err(acp_core::failure::Failure::from)?;
     out.show(&AdoptOutput { gateway_instance_id: id.to_string() }, |adopted| {
         format!(
             "{} is a gateway of its own now, {}. Its sessions are kept; turns that ran in the original end as uncertain.",

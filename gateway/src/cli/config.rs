@@ -2,15 +2,15 @@
 
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::{GlobalArgs, inside, usage};
-use crate::core::config::Channels;
-use crate::core::config::ignored_keys;
-use crate::core::config::load::{Inputs, LoadedConfig, load, nearest_source};
-use crate::core::config::source::shown;
-use crate::core::failure::Failure;
-use crate::core::policy::{self, PolicyScope, effective_policy};
-use crate::store::schema::DB_FILE;
+use acp_core::config::Channels;
+use acp_core::config::ignored_keys;
+use acp_core::config::load::{Inputs, LoadedConfig, load, nearest_source};
+use acp_core::config::source::shown;
+use acp_core::failure::Failure;
+use acp_core::policy::{self, PolicyScope, effective_policy};
 use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
+use acp_store::schema::DB_FILE;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::io;

@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::{Row, Seen, agents, mine};
-use crate::core::config::load::LoadedConfig;
-use crate::core::mcp;
+use acp_core::config::load::LoadedConfig;
+use acp_core::mcp;
 use serde_json::json;
 
 /// MCP servers that the agent is given.

@@ -7,22 +7,22 @@ use crate::app;
 use crate::cli::serve::supervisor_of;
 use crate::config::LiveConfig;
 use crate::conversation::bindings;
-use crate::core::card::{Card, CardUpdateResult, UpdateRate};
-use crate::core::config::ignored_keys::{UNUSED, note};
-use crate::core::config::load::{Inputs, LoadedConfig, load};
-use crate::core::config::source::{Shape, schema};
-use crate::core::event::{EventKind, EventRow};
-use crate::core::failure::Failure;
-use crate::core::message_split::{MessageLimit, Unit};
-use crate::core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective_policy};
-use crate::core::render::{RenderData, RunDigest, Style, render_row};
-use crate::core::rows::{ConversationRef, RunMode};
-use crate::core::static_binding::{StaticSessionSpec, find_entry, first_key};
 use crate::ops::retention;
-use crate::runtime::Registry;
 use crate::runtime::agents::Agents;
-use crate::runtime::direct::DirectRuntime;
 use crate::runtime::local_lookup;
+use acp_core::card::{Card, CardUpdateResult, UpdateRate};
+use acp_core::config::ignored_keys::{UNUSED, note};
+use acp_core::config::load::{Inputs, LoadedConfig, load};
+use acp_core::config::source::{Shape, schema};
+use acp_core::event::{EventKind, EventRow};
+use acp_core::failure::Failure;
+use acp_core::message_split::{MessageLimit, Unit};
+use acp_core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective_policy};
+use acp_core::render::{RenderData, RunDigest, Style, render_row};
+use acp_core::rows::{ConversationRef, RunMode};
+use acp_core::runtime::Registry;
+use acp_core::runtime::direct::DirectRuntime;
+use acp_core::static_binding::{StaticSessionSpec, find_entry, first_key};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde_json::json;
@@ -54,8 +54,8 @@ const BOUND: &str =
     "[[bindings]]\nchannel = \"console\"\naccount = \"main\"\nconversation = \"c\"\nagent = \"mine\"\n";
 const MANAGER: &str = "gateway/src/session/manager_tests.rs";
 const CARDS: &str = "gateway/src/conversation/delivery/tests/live.rs";
-const CASES: &str = "gateway/src/core/render/tests/cases.rs";
-const FILES: &str = "gateway/src/core/render/tests/files.rs";
+const CASES: &str = "gateway/core/src/render/tests/cases.rs";
+const FILES: &str = "gateway/core/src/render/tests/files.rs";
 const BOTS: &str = "gateway/src/channel/discord/settings.rs";
 const LIVES: &str = "tests/tests/lives.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
@@ -303,7 +303,7 @@ const ROWS: &[Row] = &[
     (
         "acp.control_plane.store",
         "\"sqlite\"",
-        Test("gateway/src/core/config/tests.rs", "mistakes_name_their_place_and_the_nearest_key"),
+        Test("gateway/core/src/config/tests.rs", "mistakes_name_their_place_and_the_nearest_key"),
     ),
     (
         "acp.control_plane.store_path",
@@ -317,7 +317,7 @@ const ROWS: &[Row] = &[
     (
         "acp.control_plane.durability",
         "\"normal\"",
-        Test("gateway/src/store/tests/opening.rs", "durability_is_the_databases_own"),
+        Test("gateway/store/src/tests/opening.rs", "durability_is_the_databases_own"),
     ),
     (
         "acp.control_plane.recovery.eager_actors",
@@ -334,13 +334,13 @@ const ROWS: &[Row] = &[
     (
         "acp.control_plane.checkpoint.flush_every_events",
         "1",
-        Test("gateway/src/store/tests/groups.rs", "events_of_a_journal_are_counted"),
+        Test("gateway/store/src/tests/groups.rs", "events_of_a_journal_are_counted"),
     ),
     ("acp.control_plane.checkpoint.flush_every_ms", "1", Seen(commits)),
     (
         "acp.control_plane.checkpoint.flush_every_ms",
         "1",
-        Test("gateway/src/store/tests/groups.rs", "a_commit_takes_no_more_once_it_was_open_for_its_time"),
+        Test("gateway/store/src/tests/groups.rs", "a_commit_takes_no_more_once_it_was_open_for_its_time"),
     ),
     ("acp.idempotency.ttl_hours", "1", Seen(answers)),
     ("session.ttl_minutes", "1", Seen(windows)),

@@ -2,8 +2,8 @@
 
 use crate::api::client::EventStream;
 use crate::cli::output::{CliResult, Out, TextStyle, name};
-use crate::core::failure::Failure;
-use crate::core::render::subject;
+use acp_core::failure::Failure;
+use acp_core::render::subject;
 use acp_shared::codes::Code;
 use serde::Deserialize;
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! `--mcp-config FILE` and `--add-dir DIR`: MCP servers and additional directories of a new session.
 
 use crate::cli::usage;
-use crate::core::failure::Failure;
-use crate::core::mcp::McpServers;
+use acp_core::failure::Failure;
+use acp_core::mcp::McpServers;
 use acp_shared::redact::hide_value;
 use clap::Args;
 use serde::Deserialize;

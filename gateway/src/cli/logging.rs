@@ -3,8 +3,8 @@
 //! One JSON line holds `timestamp`, `level`, `target`, `message` and, on the same level, the fields of the
 //! event and of the spans around it, so that all lines of a session are found by `session_key`.
 
-use crate::core::config::{Log, LogFormat};
-use crate::core::failure::Failure;
+use acp_core::config::{Log, LogFormat};
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use serde_json::{Map, Value};
 use std::fmt;

@@ -4,7 +4,7 @@ use crate::api::body::LogPage;
 use crate::api::client::{GatewayClient, encode};
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};
-use crate::core::failure::Failure;
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use clap::Args;

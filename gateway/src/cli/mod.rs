@@ -20,7 +20,7 @@ pub(crate) mod up;
 
 use crate::api::client::GatewayClient;
 use crate::channel::ChannelAdapter;
-use crate::core::failure::Failure;
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -128,7 +128,7 @@ pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     };
     let global = cli.global;
     match cli.verb {
-        CliCommand::DemoAgent => crate::demo_agent::main(global.state_dir.as_deref()),
+        CliCommand::DemoAgent => acp_demo_agent::main(global.state_dir.as_deref()),
         CliCommand::Detached { command } => up::detached(&command),
         verb => {
             let mut out = Out::new(global.json);

@@ -2,8 +2,8 @@
 //! head`) ends the command without an error.
 
 use crate::api::body::ErrorBody;
-use crate::core::failure::Failure;
-use crate::core::sanitize;
+use acp_core::failure::Failure;
+use acp_core::sanitize;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};

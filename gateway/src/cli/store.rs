@@ -3,11 +3,11 @@
 
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
-use crate::core::failure::Failure;
-use crate::store::check::{self, CheckReport};
-use crate::store::salvage::{self, Salvage};
-use crate::store::{StoreError, backup, restore, rollback};
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
+use acp_store::check::{self, CheckReport};
+use acp_store::salvage::{self, Salvage};
+use acp_store::{StoreError, backup, restore, rollback};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -14,12 +14,12 @@ mod worker;
 
 use crate::channel::Channels;
 use crate::config::LiveConfig;
-use crate::core::rows::{BindingStatus, Verbosity};
 use crate::ops::metrics::Metrics;
-use crate::store::delivery::{self as rows, DueBinding};
-use crate::store::interactive_messages;
-use crate::store::{Store, cards as card_rows, now_ms};
+use acp_core::rows::{BindingStatus, Verbosity};
 use acp_shared::ids::BindingId;
+use acp_store::delivery::{self as rows, DueBinding};
+use acp_store::interactive_messages;
+use acp_store::{Store, cards as card_rows, now_ms};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::time::Duration;

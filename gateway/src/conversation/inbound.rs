@@ -14,24 +14,24 @@ use crate::channel::{Channels, SiblingAccount};
 use crate::conversation::bindings::router::InboundRoute;
 use crate::conversation::bindings::{BoundDeliveryRouter, SessionBindingService, StaticBindings};
 use crate::conversation::commands::Commands;
-use crate::core::binding::StaleReason;
-use crate::core::command;
-use crate::core::command::authorization::RequesterRole;
-use crate::core::failure::Failure;
-use crate::core::files::PromptFile;
-use crate::core::render::buttons::queued_buttons;
-use crate::core::render::nonce_of;
-use crate::core::route::{Route, UnboundDestination};
-use crate::core::rows::{BindingRow, ConversationRef, RunMode};
 use crate::ops::metrics::Metrics;
 use crate::session::manager::{self, PromptRequest};
 use crate::session::service::Service;
-use crate::store::command_queries;
-use crate::store::inbox::{self, Inbound, InboxRow, MessageOwner, Outcome, ReplyRoute};
-use crate::store::sent_messages;
-use crate::store::{Store, console, now_ms};
+use acp_core::binding::StaleReason;
+use acp_core::command;
+use acp_core::command::authorization::RequesterRole;
+use acp_core::failure::Failure;
+use acp_core::files::PromptFile;
+use acp_core::render::buttons::queued_buttons;
+use acp_core::render::nonce_of;
+use acp_core::route::{Route, UnboundDestination};
+use acp_core::rows::{BindingRow, ConversationRef, RunMode};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_store::command_queries;
+use acp_store::inbox::{self, Inbound, InboxRow, MessageOwner, Outcome, ReplyRoute};
+use acp_store::sent_messages;
+use acp_store::{Store, console, now_ms};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use tokio::sync::Mutex;
@@ -257,7 +257,7 @@ impl Inner {
         // From here on the message is accepted; its row stays until the reply is sent or cannot be sent.
         let caller_tells = self.is_reply_by_caller(&inbound);
         let (said, kept) = (row.inbound.clone(), outcome.clone());
-        let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
+        let record = move |tx: &acp_store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
         // Registered before the commit, so that the reply task finds the entry.
         self.reply_queue.mark_fresh(&row.inbound, !caller_tells);
         if let Err(error) = self.store.write("inbox_record", record).await {
@@ -305,7 +305,7 @@ impl Inner {
             }
         });
         let rivals = self.competing_accounts(inbound);
-        let insert = move |tx: &crate::store::Tx<'_>| {
+        let insert = move |tx: &acp_store::Tx<'_>| {
             let accounts: Vec<&str> = rivals.iter().map(|other| other.account_id.as_str()).collect();
             let other = match inbox::message_owner(tx, &said, &accounts)? {
                 MessageOwner::Own => None,
@@ -385,7 +385,7 @@ impl Inner {
                 }
                 // The destination stays fixed even if the conversation is bound elsewhere before that.
                 let to = session_key.clone();
-                let keep = move |tx: &crate::store::Tx<'_>| {
+                let keep = move |tx: &acp_store::Tx<'_>| {
                     command_queries::run_once(tx, ROUTE_SCOPE, &key, || Ok(to)).map(drop)
                 };
                 self.bindings.touch(binding_id, now_ms(), keep).await?;
@@ -418,7 +418,7 @@ impl Inner {
             reason: stale.as_str().to_owned(),
         };
         let (said, outcome) = (inbound.clone(), told.clone());
-        let record = move |tx: &crate::store::Tx<'_>, stale| inbox::record(tx, &said, &outcome(stale), false);
+        let record = move |tx: &acp_store::Tx<'_>, stale| inbox::record(tx, &said, &outcome(stale), false);
         let removed = self.bindings.remove_stale(&binding, record).await?;
         if removed.is_some() {
             self.metrics.stale_removed(&inbound.conversation.channel, "inbound");

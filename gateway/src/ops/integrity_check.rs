@@ -1,10 +1,10 @@
 //! Checks the database's pages while the gateway serves, to find damage before a page is needed.
 
 use crate::ops::metrics::Metrics;
-use crate::store::gauges;
-use crate::store::schema::{self, CHECKED_FIRST_BYTES};
-use crate::store::{Store, StoreError, check};
-use crate::util::blocking;
+use acp_shared::blocking;
+use acp_store::gauges;
+use acp_store::schema::{self, CHECKED_FIRST_BYTES};
+use acp_store::{Store, StoreError, check};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -59,8 +59,8 @@ async fn check_once(store: &Store, metrics: &Metrics) {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::store::Durability;
-    use crate::store::schema::DB_FILE;
+    use acp_store::Durability;
+    use acp_store::schema::DB_FILE;
     use std::os::unix::fs::FileExt as _;
 
     #[tokio::test]

@@ -6,9 +6,9 @@
 //! A lease whose row has ended was given up by the gateway before the supervisor ended it, and no other code
 //! requests its end.
 
-use crate::store::{Store, leases};
 use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use acp_shared::protocol::{LeaseKind, Reply, Request};
+use acp_store::{Store, leases};
 use tokio_util::sync::CancellationToken;
 
 const REASON: &str =

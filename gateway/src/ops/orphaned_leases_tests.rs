@@ -2,9 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::rows::LeaseStatus;
 use crate::supervisor::simulated::SimSupervisorConnection;
 use crate::tests::{lease_info, lease_row, open, session_row, spawn};
+use acp_core::rows::LeaseStatus;
 use acp_shared::ids::{AgentName, SessionKey};
 use acp_shared::protocol::{LeaseInfo, LeaseState};
 

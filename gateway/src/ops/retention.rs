@@ -2,8 +2,8 @@
 //! that echo them.
 
 use crate::config::LiveConfig;
-use crate::core::policy::PolicyScope;
-use crate::store::{Store, StoreError, now_ms};
+use acp_core::policy::PolicyScope;
+use acp_store::{Store, StoreError, now_ms};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -90,8 +90,8 @@ async fn delete_sent_messages(store: &Store, now_ms: u64, rows: u64) -> Result<u
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::store::sent_messages;
     use crate::tests::{conversation, open};
+    use acp_store::sent_messages;
 
     const DAY_MS: u64 = 24 * 3_600_000;
 
@@ -102,7 +102,7 @@ mod tests {
         let (_dir, store) = open();
         let now_ms = now_ms();
         // One a day, the newest today.
-        let remember = move |tx: &crate::store::Tx<'_>| {
+        let remember = move |tx: &acp_store::Tx<'_>| {
             for age in 0..60_u64 {
                 sent_messages::record_sent_message(tx, &conversation("c"), &format!("m{age}"))?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
@@ -113,14 +113,9 @@ mod tests {
         };
         store.write("remember", remember).await.unwrap();
         // And one reply a day.
-        let reply = move |tx: &crate::store::Tx<'_>| {
+        let reply = move |tx: &acp_store::Tx<'_>| {
             for age in 0..60_u64 {
-                crate::store::command_replies::begin(
-                    tx,
-                    &conversation("c"),
-                    (&format!("r{age}"), "Done."),
-                    0,
-                )?;
+                acp_store::command_replies::begin(tx, &conversation("c"), (&format!("r{age}"), "Done."), 0)?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
                 tx.execute_batch(&format!("UPDATE acp_reply SET said_at = {at} WHERE nonce = 'r{age}'"))?;
             }
@@ -129,9 +124,8 @@ mod tests {
         store.write("reply", reply).await.unwrap();
         assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 29);
         let left = "SELECT count(*) AS n FROM acp_reply";
-        let left = store.read("left", move |db| {
-            crate::store::codec::first(db, left, [], |row| Ok(row.get::<_, i64>("n")?))
-        });
+        let left = store
+            .read("left", move |db| acp_store::codec::first(db, left, [], |row| Ok(row.get::<_, i64>("n")?)));
         assert_eq!(left.await.unwrap(), Some(31));
         let own = store.read("own", |db| {
             (0..60)
@@ -149,7 +143,7 @@ mod tests {
         let (_dir, store) = open();
         let plan = store.read("plan", |db| {
             let sql = "EXPLAIN QUERY PLAN SELECT message_id FROM acp_said WHERE said_at < 1 ORDER BY said_at LIMIT 9";
-            crate::store::codec::all(db, sql, [], |row| Ok(row.get::<_, String>("detail")?))
+            acp_store::codec::all(db, sql, [], |row| Ok(row.get::<_, String>("detail")?))
         });
         let plan = plan.await.unwrap().join("; ");
         assert!(plan.contains("acp_said_old") && !plan.contains("TEMP B-TREE"), "{plan}");

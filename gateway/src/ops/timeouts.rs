@@ -2,11 +2,11 @@
 //! to their actor, which decides. The timer drives this, not traffic; a commit only triggers a new check,
 //! since it may have added a binding or changed a timeout.
 
-use crate::core::timeouts::{Expiry, TimeoutInput, TimeoutKind, Timeouts};
 use crate::session::manager::Manager;
-use crate::store::Store;
-use crate::store::sessions::ExpiringSession;
 use crate::util::clock::Clock;
+use acp_core::timeouts::{Expiry, TimeoutInput, TimeoutKind, Timeouts};
+use acp_store::Store;
+use acp_store::sessions::ExpiringSession;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 

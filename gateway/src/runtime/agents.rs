@@ -4,14 +4,14 @@
 
 use crate::api::body::AgentView;
 use crate::config::LiveConfig;
-use crate::core::actor::{ActorLimits, AgentProfile};
-use crate::core::config::check::RESERVED_ENV;
-use crate::core::config::{AgentConfig, Config};
-use crate::core::failure::Failure;
-use crate::core::mcp;
-use crate::core::policy::{EffectivePolicy, PolicyScope};
-use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
 use crate::runtime::lookup::{LookupRequest, LookupResults};
+use acp_core::actor::{ActorLimits, AgentProfile};
+use acp_core::config::check::RESERVED_ENV;
+use acp_core::config::{AgentConfig, Config};
+use acp_core::failure::Failure;
+use acp_core::mcp;
+use acp_core::policy::{EffectivePolicy, PolicyScope};
+use acp_core::preset::{DEFAULT, PRESETS, Preset, find};
 use acp_shared::codes::Code;
 use acp_shared::files::FilesError;
 use acp_shared::ids::AgentName;

@@ -1,9 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::config::PermissionMode;
-use crate::core::config::load::{Inputs, load};
 use crate::runtime::local_lookup;
+use acp_core::config::PermissionMode;
+use acp_core::config::load::{Inputs, load};
 use std::os::unix::fs::PermissionsExt;
 
 fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
@@ -208,7 +208,7 @@ fn a_reload_is_seen_at_once() {
 
 #[test]
 fn gemini_is_offered_writes_alone_unless_the_configuration_says_otherwise() {
-    use crate::core::config::ClientFs;
+    use acp_core::config::ClientFs;
     let dir = tempfile::tempdir().unwrap();
     for program_name in ["gemini", "qwen"] {
         program(dir.path(), program_name, 0o755);

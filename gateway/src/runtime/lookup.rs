@@ -3,8 +3,8 @@
 //! [`LookupRequest`] lists the names a decision depends on, [`LookupResults`] holds the results; the decisions themselves
 //! are in `agents`. The gateway itself opens no file of a project.
 
-use crate::core::failure::Failure;
 use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, NAMES_MAX};
 use acp_shared::protocol::{RefusalCode, Reply, Request};

@@ -1,7 +1,7 @@
 //! Converts responses and notices of the supervisor to the actor's input.
 
-use crate::core::actor::LeaseEvent;
 use crate::supervisor::{CallError, FeedItem};
+use acp_core::actor::LeaseEvent;
 use acp_shared::protocol::{RefusalCode, Reply};
 use std::collections::VecDeque;
 

@@ -5,27 +5,27 @@
 mod handle;
 mod spawn;
 
-use crate::core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
-use crate::core::failure::Failure;
-use crate::core::options::Setting;
-use crate::core::policy::{
+use crate::runtime::lookup::look_up_with_timeout;
+use crate::session::task::{Deps, LoadRetry, replay};
+use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
+use acp_core::failure::Failure;
+use acp_core::options::Setting;
+use acp_core::policy::{
     ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, EffectivePolicy, PolicyScope, SESSIONS_MAX,
 };
-use crate::core::recovery;
-pub(crate) use crate::core::request::{
+use acp_core::recovery;
+pub(crate) use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
     SpawnRequest, SpawnResult,
 };
-use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
-use crate::core::session::Ending;
-use crate::core::static_binding::StaticSessionSpec;
-use crate::core::timeouts::Expiry;
-use crate::core::writes::{AccountLimit, SessionLimits};
-use crate::runtime::lookup::look_up_with_timeout;
-use crate::session::task::{Deps, LoadRetry, replay};
-use crate::store::{StoreError, bindings, sessions};
+use acp_core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
+use acp_core::session::Ending;
+use acp_core::static_binding::StaticSessionSpec;
+use acp_core::timeouts::Expiry;
+use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use acp_store::{StoreError, bindings, sessions};
 use handle::ActorHandle;
 pub(crate) use handle::ENDING;
 use serde::Serialize;

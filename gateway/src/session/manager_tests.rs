@@ -3,19 +3,19 @@
 
 use super::*;
 use crate::config::LiveConfig;
-use crate::core::config::load::{Inputs, LoadedConfig, load};
-use crate::core::request::StaticSessionParams;
-use crate::core::rows::SessionRow;
-use crate::core::session::SessionState;
 use crate::ops::metrics::Metrics;
-use crate::runtime::Registry;
 use crate::runtime::agents::Agents;
-use crate::runtime::direct::DirectRuntime;
-use crate::store::{Durability, Store, bindings};
 use crate::supervisor::simulated::local_lookup_supervisor;
 use crate::tests::{binding_row, conversation, eventually, said, session_row, spawn, wanted};
 use crate::util::clock::Clock;
+use acp_core::config::load::{Inputs, LoadedConfig, load};
+use acp_core::request::StaticSessionParams;
+use acp_core::rows::SessionRow;
+use acp_core::runtime::Registry;
+use acp_core::runtime::direct::DirectRuntime;
+use acp_core::session::SessionState;
 use acp_shared::ids::AgentName;
+use acp_store::{Durability, Store, bindings};
 use futures_util::future::join_all;
 use std::path::Path;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ async fn an_account_has_a_cap_of_its_own() {
     refused(world.spawn(Some(at("vip", "room"))).await, Code::LimitReached, &[key]);
     // A session stays its account's own when it is unbound, or bound elsewhere.
     let first = made[0].clone();
-    let moved = move |tx: &crate::store::Tx<'_>| {
+    let moved = move |tx: &acp_store::Tx<'_>| {
         bindings::end_all(tx, &first, "moved")?;
         bindings::bind(tx, &binding_row(&first, &at("b", "elsewhere")))
     };
@@ -436,7 +436,7 @@ async fn a_window_and_a_prompt_at_the_same_moment() {
         let seen_ms = world.store.session(key.clone()).await.unwrap().unwrap().last_activity_at_ms;
         let expiry = Expiry {
             at_ms: seen_ms,
-            source: crate::core::timeouts::TimeoutKind::Session,
+            source: acp_core::timeouts::TimeoutKind::Session,
             window_ms: 1,
             binding_id: None,
         };
@@ -499,7 +499,7 @@ async fn a_reset_of_a_configured_session_is_done_in_place() {
     let of = key.clone();
     let told = world.store.read("told", move |db| {
         let sql = "SELECT count(*) AS count FROM acp_events WHERE session_key = ?1 AND payload_json LIKE '%new_conversation%'";
-        crate::store::codec::first(db, sql, [of.as_str()], |row| Ok(row.get::<_, i64>("count")?))
+        acp_store::codec::first(db, sql, [of.as_str()], |row| Ok(row.get::<_, i64>("count")?))
     });
     assert_eq!(told.await.unwrap(), Some(1), "once under its key");
     let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();

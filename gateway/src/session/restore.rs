@@ -1,13 +1,13 @@
 //! Restores a session's actor from the database, with the current configuration of its agent.
 
-use crate::core::actor::{Actor, AgentProfile};
-use crate::core::backend::BackendMachine;
-use crate::core::failure::Failure;
-use crate::core::rows::SessionRow;
-use crate::core::writes::{ActorFence, ActorSnapshot};
 use crate::runtime::lookup::{LookupRequest, LookupResults};
-use crate::runtime::missing::UnavailableMachine;
 use crate::session::task::Deps;
+use acp_core::actor::{Actor, AgentProfile};
+use acp_core::backend::BackendMachine;
+use acp_core::failure::Failure;
+use acp_core::rows::SessionRow;
+use acp_core::runtime::unavailable::UnavailableMachine;
+use acp_core::writes::{ActorFence, ActorSnapshot};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 

@@ -2,20 +2,20 @@
 //! trait, so that the API can be tested over a real socket without both.
 
 use crate::api::body::{AgentView, StatusView};
-use crate::core::config::load::LoadedConfig;
-use crate::core::event::EventRow;
-use crate::core::failure::Failure;
-use crate::core::options::Setting;
-use crate::core::policy::{BindingTimeouts, EffectivePolicy};
-use crate::core::request::{
+use acp_core::config::load::LoadedConfig;
+use acp_core::event::EventRow;
+use acp_core::failure::Failure;
+use acp_core::options::Setting;
+use acp_core::policy::{BindingTimeouts, EffectivePolicy};
+use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
     SpawnRequest, SpawnResult,
 };
-use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
-use crate::core::timeouts::Expiry;
-use crate::store::gauges::SessionActivity;
+use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
+use acp_core::timeouts::Expiry;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
+use acp_store::gauges::SessionActivity;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -8,10 +8,6 @@ mod step;
 
 pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles};
 
-use crate::core::actor::{Actor, ActorInput, AgentProfile, CommandReply, LeaseEvent, Ticket};
-use crate::core::config::load::LoadedConfig;
-use crate::core::failure::Failure;
-use crate::core::writes::ActorFence;
 use crate::ops::metrics::ActorHeartbeat;
 use crate::ops::metrics::transitions;
 use crate::runtime::agent_host::executor::{AgentRequestDone, AgentRequestExecutor};
@@ -19,6 +15,10 @@ use crate::runtime::lookup::{LookupError, LookupRequest, LookupResults, look_up,
 use crate::session::lease_events::merge;
 use crate::session::restore::{configured, load, lookup, profile};
 use crate::supervisor::{FeedItem, LeaseFeed, SupervisorStatus};
+use acp_core::actor::{Actor, ActorInput, AgentProfile, CommandReply, LeaseEvent, Ticket};
+use acp_core::config::load::LoadedConfig;
+use acp_core::failure::Failure;
+use acp_core::writes::ActorFence;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, SessionKey};
 use futures_util::FutureExt as _;

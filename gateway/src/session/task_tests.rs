@@ -4,26 +4,26 @@
 
 use super::*;
 use crate::config::LiveConfig;
-use crate::core::actor::{ActorLimits, AgentProfile};
-use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseStatus, RunMode};
-use crate::core::writes::Write;
 use crate::ops::metrics::Metrics;
-use crate::runtime::Registry;
-use crate::runtime::direct::DirectRuntime;
 use crate::runtime::lookup::LookupRequest;
 use crate::session::manager::{CloseRequest, Manager};
-use crate::store::Store;
 use crate::supervisor::simulated::no_marks;
 use crate::supervisor::{SupervisorClient, hello};
 use crate::tests::{lease_row, open, session_row, spawn};
 use crate::util::clock::Clock;
+use acp_core::actor::{ActorLimits, AgentProfile};
+use acp_core::request::PromptRequest;
+use acp_core::rows::{LeaseStatus, RunMode};
+use acp_core::runtime::Registry;
+use acp_core::runtime::direct::DirectRuntime;
+use acp_core::writes::Write;
 use acp_shared::conn::{Conn, Listener};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
 use acp_shared::protocol::{
     Home, LeaseState, Refusal, RefusalCode, Reply, Request, Role, ToClient, ToSupervisor, VERSION_MAX,
     Welcome,
 };
+use acp_store::Store;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -111,7 +111,7 @@ async fn world() -> World {
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
     let row = lease_row(&key, LeaseStatus::Ready);
     let lease_id = row.lease_id;
-    let session = crate::core::rows::SessionRow { lease_id: Some(lease_id), ..snapshot.session };
+    let session = acp_core::rows::SessionRow { lease_id: Some(lease_id), ..snapshot.session };
     let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
     store.commit(fence, writes).await.unwrap();
 
@@ -215,7 +215,7 @@ async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
     let world = world().await;
     let epoch = async || {
         let key = world.key.clone();
-        world.store.read("epoch", move |db| crate::store::sessions::marks(db, &key)).await.unwrap().0
+        world.store.read("epoch", move |db| acp_store::sessions::marks(db, &key)).await.unwrap().0
     };
     let before = epoch().await;
     world.break_store().await;
@@ -240,9 +240,9 @@ async fn a_superseded_actor_acts_on_nothing() {
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
     assert!(world.closed.try_recv().is_err(), "its process is the successor's");
     let state = world.store.session(world.key.clone()).await.unwrap().unwrap().state;
-    assert_eq!(state, crate::core::session::SessionState::Idle);
+    assert_eq!(state, acp_core::session::SessionState::Idle);
     let closed = crate::tests::eventually("a newer actor closes", async || world.close().await.ok()).await;
-    assert_eq!(closed.state, crate::core::session::SessionState::Closed);
+    assert_eq!(closed.state, acp_core::session::SessionState::Closed);
     world.end().await;
 }
 
@@ -257,7 +257,7 @@ async fn a_superseded_actor_is_not_made_again() {
     let key = world.key.clone();
     let newer = world.store.write("mend and claim", move |tx| {
         tx.execute_batch("DROP TRIGGER broken")?;
-        crate::store::sessions::next_epoch(tx, &key)
+        acp_store::sessions::next_epoch(tx, &key)
     });
     let newer = newer.await.unwrap();
     crate::tests::eventually("the older one is gone", async || {
@@ -265,7 +265,7 @@ async fn a_superseded_actor_is_not_made_again() {
     })
     .await;
     let key = world.key.clone();
-    let marks = world.store.read("epoch", move |db| crate::store::sessions::marks(db, &key)).await.unwrap();
+    let marks = world.store.read("epoch", move |db| acp_store::sessions::marks(db, &key)).await.unwrap();
     assert_eq!(marks.0, newer, "the newer one still has the session");
     world.end().await;
 }
@@ -294,7 +294,7 @@ async fn a_link_state_that_cannot_be_read_ends_the_agent_and_not_the_session() {
     assert_eq!(world.manager.resume().await.unwrap(), 1);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
     let events = world.store.events_after(world.key.clone(), 0, 10, usize::MAX).await.unwrap();
-    assert!(events.iter().any(|event| event.kind == crate::core::event::EventKind::Gap), "{events:?}");
+    assert!(events.iter().any(|event| event.kind == acp_core::event::EventKind::Gap), "{events:?}");
     world.end().await;
 }
 
@@ -302,53 +302,50 @@ async fn a_link_state_that_cannot_be_read_ends_the_agent_and_not_the_session() {
 struct Broken;
 struct BrokenLink;
 
-impl crate::runtime::Runtime for Broken {
+impl acp_core::runtime::Runtime for Broken {
     fn id(&self) -> &'static str {
         "broken"
     }
     fn machine(
         &self,
         _: Option<&str>,
-    ) -> Result<Box<dyn crate::core::backend::BackendMachine>, crate::runtime::MachineStateError> {
+    ) -> Result<Box<dyn acp_core::backend::BackendMachine>, acp_core::runtime::MachineStateError> {
         Ok(Box::new(BrokenLink))
     }
-    fn health(&self) -> crate::runtime::BackendHealth {
+    fn health(&self) -> acp_core::runtime::BackendHealth {
         DirectRuntime::default().health()
     }
 }
 
-impl crate::core::backend::BackendMachine for BrokenLink {
+impl acp_core::backend::BackendMachine for BrokenLink {
     fn start_session(
         &mut self,
-        _: &crate::core::backend::StartSessionParams,
-    ) -> Vec<crate::core::backend::BackendStep> {
+        _: &acp_core::backend::StartSessionParams,
+    ) -> Vec<acp_core::backend::BackendStep> {
         Vec::new()
     }
-    fn submit(&mut self, _: &crate::core::backend::SubmitParams) -> Vec<crate::core::backend::BackendStep> {
+    fn submit(&mut self, _: &acp_core::backend::SubmitParams) -> Vec<acp_core::backend::BackendStep> {
         Vec::new()
     }
-    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<crate::core::backend::BackendStep> {
+    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<acp_core::backend::BackendStep> {
         Vec::new()
     }
-    fn answer(&mut self, _: &crate::core::backend::RequestReply) -> Vec<crate::core::backend::BackendStep> {
+    fn answer(&mut self, _: &acp_core::backend::RequestReply) -> Vec<acp_core::backend::BackendStep> {
         Vec::new()
     }
-    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<crate::core::backend::BackendStep> {
+    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<acp_core::backend::BackendStep> {
         Vec::new()
     }
-    fn set_option(
-        &mut self,
-        _: &crate::core::backend::OptionChange,
-    ) -> Vec<crate::core::backend::BackendStep> {
+    fn set_option(&mut self, _: &acp_core::backend::OptionChange) -> Vec<acp_core::backend::BackendStep> {
         panic!("as the test wants it")
     }
-    fn close(&mut self, _: crate::core::backend::CloseMode) -> Vec<crate::core::backend::BackendStep> {
-        vec![crate::core::backend::BackendStep::CloseAnswered]
+    fn close(&mut self, _: acp_core::backend::CloseMode) -> Vec<acp_core::backend::BackendStep> {
+        vec![acp_core::backend::BackendStep::CloseAnswered]
     }
     fn can_discard(&self) -> bool {
         false
     }
-    fn probe(&mut self) -> Vec<crate::core::backend::BackendStep> {
+    fn probe(&mut self) -> Vec<acp_core::backend::BackendStep> {
         Vec::new()
     }
     fn can_steer(&self) -> bool {
@@ -366,13 +363,13 @@ async fn an_actor_that_panics_is_made_again() {
     world.registry.register(Arc::new(Broken));
     let sql = "UPDATE acp_sessions SET backend = 'broken'";
     world.store.write("break", move |tx| Ok(tx.execute_batch(sql)?)).await.unwrap();
-    let mode = crate::core::options::Setting::Mode("plan".to_owned());
+    let mode = acp_core::options::Setting::Mode("plan".to_owned());
     let failed = world.manager.set(&world.key, mode, IdempotencyKey::mint()).await.unwrap_err();
     assert_eq!(failed.code, Code::Runtime);
     let row = world.store.session(world.key.clone()).await.unwrap().unwrap();
     assert_eq!(row.options.mode_id, None, "nothing of it is committed");
     let closed = world.close().await.unwrap();
-    assert_eq!(closed.state, crate::core::session::SessionState::Closed);
+    assert_eq!(closed.state, acp_core::session::SessionState::Closed);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
     world.end().await;
 }
@@ -381,10 +378,8 @@ async fn an_actor_that_panics_is_made_again() {
 async fn a_quiet_actor_that_is_dropped_is_counted() {
     let world = world().await;
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-    let idle = crate::core::rows::SessionRow {
-        state: crate::core::session::SessionState::Idle,
-        ..session_row(&key)
-    };
+    let idle =
+        acp_core::rows::SessionRow { state: acp_core::session::SessionState::Idle, ..session_row(&key) };
     spawn(&world.store, idle, None).await;
     world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
     crate::tests::eventually("the actor rests", async || {

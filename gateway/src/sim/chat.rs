@@ -2,10 +2,10 @@
 //! not know which messages it has, all by chance. Its messages are what users see.
 
 use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
-use crate::core::message_split::{MessageLimit, Unit};
-use crate::core::route::UnboundDestination;
-use crate::core::rows::ConversationRef;
 use crate::sim::rng::SeededRng;
+use acp_core::message_split::{MessageLimit, Unit};
+use acp_core::route::UnboundDestination;
+use acp_core::rows::ConversationRef;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 

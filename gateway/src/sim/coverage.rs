@@ -1,8 +1,8 @@
 //! Coverage that all seeds together must reach: every transition of every machine, and a crash just before
 //! and just after each kind of effect.
 
-use crate::core::run::{RunEvent, RunState};
-use crate::core::session::{SessionEvent, SessionState};
+use acp_core::run::{RunEvent, RunState};
+use acp_core::session::{SessionEvent, SessionState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Covered items, with the number of seeds that reached each.

@@ -2,10 +2,10 @@
 //! messages and their files, at the verbosity chosen in the conversation.
 
 use crate::channel::Outgoing;
-use crate::core::render::{ALWAYS_SHOWN_STATUSES, HIDDEN_STATUSES, PartKind};
 use crate::sim::chat::ShownMessage;
 use crate::sim::invariants::{broken, texts, word_of};
 use crate::sim::scheduler::{SimScheduler, Violation};
+use acp_core::render::{ALWAYS_SHOWN_STATUSES, HIDDEN_STATUSES, PartKind};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,26 +4,26 @@ use crate::app;
 use crate::channel::{ChannelAdapter, Channels};
 use crate::config::LiveConfig;
 use crate::conversation::inbound::InboundService;
-use crate::core::actor::{ActorLimits, AgentProfile};
-use crate::core::config::load::{Inputs, LoadedConfig, load};
-use crate::core::failure::Failure;
-use crate::core::recovery;
 use crate::ops::metrics::Metrics;
-use crate::runtime::Registry;
 use crate::runtime::agents::Agents;
-use crate::runtime::direct::DirectRuntime;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
 use crate::session::facade::GatewayService;
 use crate::session::manager::Manager;
 use crate::session::task::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles, run};
 use crate::sim::chat::SimChannel;
 use crate::sim::users::{PendingResponses, UserPort};
-use crate::store::Store;
-use crate::store::simulated::SimWriter;
 use crate::supervisor::SupervisorClient;
 use crate::supervisor::simulated::SimSupervisorConnection;
 use crate::util::clock::Clock;
+use acp_core::actor::{ActorLimits, AgentProfile};
+use acp_core::config::load::{Inputs, LoadedConfig, load};
+use acp_core::failure::Failure;
+use acp_core::recovery;
+use acp_core::runtime::Registry;
+use acp_core::runtime::direct::DirectRuntime;
 use acp_shared::ids::AgentName;
+use acp_store::Store;
+use acp_store::simulated::SimWriter;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -219,7 +219,7 @@ pub(super) async fn leave_behind(
     let Ok(found) = store.found_sessions().await else { return Vec::new() };
     let (supervisor, _) = SimSupervisorConnection::new();
     let clock = Clock::at(now_ms);
-    crate::store::simulated::set_clock(move || clock.now_ms());
+    acp_store::simulated::set_clock(move || clock.now_ms());
     let (deps, _) = deps(store, &supervisor, config, dir, clock);
     let start = |(key, _)| {
         let (mailbox, mailbox_receiver) = channel(1);
@@ -244,7 +244,7 @@ pub(super) fn start(
     (dir, now_ms): (&Path, u64),
 ) -> SimGateway {
     let clock = Clock::at(now_ms);
-    crate::store::simulated::set_clock(move || clock.now_ms());
+    acp_store::simulated::set_clock(move || clock.now_ms());
     let (deps, agents) = deps(store, supervisor, config, dir, clock);
     let Deps { registry, live, metrics, stop, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));

@@ -1,17 +1,17 @@
 //! Invariants: I1 to I5 and the rules of the supervisor and the chat service after each step, over the
 //! database and at the interfaces; I6 to I8 once the simulation is at rest.
 
-use crate::core::failure::Failure;
 use crate::sim::expected_output;
 use crate::sim::log_capture;
 use crate::sim::scheduler::{SimScheduler, Violation};
 use crate::sim::supervisor::SimLease;
 use crate::sim::users::{self, SubmittedRequest, UserRequest};
-use crate::store::check;
-use crate::store::simulated::SimWriter;
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::Request;
+use acp_store::check;
+use acp_store::simulated::SimWriter;
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;

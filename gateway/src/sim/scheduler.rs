@@ -3,7 +3,6 @@
 //! of time, a crash. All durable state is checked after each event (see `laws`).
 
 use super::names;
-use crate::core::config::load::LoadedConfig;
 use crate::session::task::ActorRequest;
 use crate::sim::chat::{ChannelCall, SimChannel};
 use crate::sim::coverage::{self, SeedResult};
@@ -15,11 +14,12 @@ use crate::sim::rng::SeededRng;
 use crate::sim::seeded_bugs::SeededBug;
 use crate::sim::supervisor::{SimSupervisor, SupervisorMessage};
 use crate::sim::users::SubmittedRequest;
-use crate::store::simulated::{SimStore, SimWriter};
 use crate::supervisor::simulated::SimSupervisorConnection;
+use acp_core::config::load::LoadedConfig;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
+use acp_store::simulated::{SimStore, SimWriter};
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 

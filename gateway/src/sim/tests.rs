@@ -5,7 +5,6 @@
     reason = "a failed unwrap is a failed test, and it says why"
 )]
 
-use crate::core::config::load::LoadedConfig;
 use crate::sim::chat::SimChannel;
 use crate::sim::coverage::{self, SeedResult};
 use crate::sim::gateway::{self, SimPorts, lock};
@@ -15,11 +14,12 @@ use crate::sim::scheduler::{EFFECTS_MIN, SimScheduler, Violation};
 use crate::sim::seeded_bugs::SeededBug;
 use crate::sim::supervisor::files;
 use crate::sim::users::UserRequest;
-use crate::store::simulated::SimStore;
 use crate::supervisor::simulated::SimSupervisorConnection;
-use crate::util::blocking;
+use acp_core::config::load::LoadedConfig;
+use acp_shared::blocking;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Reply, Request};
+use acp_store::simulated::SimStore;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -37,14 +37,16 @@ const LINES: usize = 20_000;
 
 /// State shared by all seeds.
 struct SeedRunner {
+    _dir: tempfile::TempDir,
     hand: SimStore,
     config: LoadedConfig,
 }
 
 impl SeedRunner {
     fn new() -> Self {
-        blocking::by_hand::run_inline();
-        Self { hand: SimStore::new(), config: gateway::config() }
+        blocking::run_inline_on_this_thread();
+        let dir = tempfile::tempdir().unwrap();
+        Self { hand: SimStore::new(dir.path().to_owned()), _dir: dir, config: gateway::config() }
     }
 
     fn play(

@@ -1,13 +1,13 @@
 //! The next requests of users, their repetitions, and the responses.
 
 use crate::channel::ConversationEvent;
-use crate::core::session::Ending;
 use crate::sim::gateway::{SimGateway, SimPorts, lock};
 use crate::sim::invariants;
 use crate::sim::log_capture;
 use crate::sim::scheduler::{ROOMS, SimScheduler, Violation};
 use crate::sim::users;
 use crate::sim::users::{SubmittedRequest, UserRequest};
+use acp_core::session::Ending;
 
 /// Verbosities that users choose.
 const VERBOSITY: [&str; 6] = ["none", "none", "full", "full", "compact", "default"];

@@ -3,18 +3,18 @@
 
 use crate::channel::{ConversationEvent, ConversationEventOutcome, InboundPort, MessageChangeOutcome};
 use crate::conversation::inbound::InboundService;
-use crate::core::actor::ActorCommand;
-use crate::core::binding::Placement;
-use crate::core::failure::Failure;
-use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
-use crate::core::rows::{ConversationRef, RunMode, SessionMode};
-use crate::core::session::Ending;
 use crate::session::manager::Manager;
 use crate::session::task::ActorRequest;
 use crate::sim::chat::{ACCOUNT, ROOM};
-use crate::store::inbox::{Inbound, Outcome};
+use acp_core::actor::ActorCommand;
+use acp_core::binding::Placement;
+use acp_core::failure::Failure;
+use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest};
+use acp_core::rows::{ConversationRef, RunMode, SessionMode};
+use acp_core::session::Ending;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use acp_store::inbox::{Inbound, Outcome};
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;

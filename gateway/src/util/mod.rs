@@ -1,5 +1,4 @@
-//! Clock, blocking tasks and allocator settings: helpers without knowledge of the gateway.
+//! Clock and allocator settings: helpers without knowledge of the gateway.
 
 pub(crate) mod allocator;
-pub(crate) mod blocking;
 pub(crate) mod clock;

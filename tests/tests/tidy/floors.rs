@@ -159,16 +159,16 @@ fn the_rules_see_what_they_must() {
         upward_imports(&source)
     };
     for (path, text, violations) in [
-        ("gateway/src/core/route.rs", "use crate::store::Row;", 1),
-        ("gateway/src/core/route.rs", "use crate::ids::Id; use super::run;", 0),
-        ("gateway/src/store/tx.rs", "use crate::{core::run, cli::{a, b}, manager};", 3),
+        ("gateway/core/src/route.rs", "use crate::store::Row;", 1),
+        ("gateway/core/src/route.rs", "use crate::ids::Id; use super::run;", 0),
+        ("gateway/store/src/tx.rs", "use crate::{core::run, cli::{a, b}, manager};", 3),
         ("gateway/src/store.rs", "use super::manager;", 1),
         ("gateway/src/store.rs", "mod tests { use super::super::manager; use super::tx; }", 1),
-        ("gateway/src/store/mod.rs", "fn f() { call!(crate::app::run()) }", 1),
+        ("gateway/store/src/lib.rs", "fn f() { call!(crate::app::run()) }", 1),
         ("gateway/src/session/manager.rs", "use crate::store; use crate::app::App;", 1),
         ("gateway/src/app.rs", "use crate::store; use crate::cli;", 0),
         ("gateway/src/lib.rs", "pub mod app; use crate::cli;", 0),
-        ("gateway/src/core/a.rs", "// crate::store\nconst S: &str = \"crate::store::x\";", 0),
+        ("gateway/core/src/a.rs", "// crate::store\nconst S: &str = \"crate::store::x\";", 0),
     ] {
         assert_eq!(seen(path, text).len(), violations, "{path}: {text}: {:?}", seen(path, text));
     }

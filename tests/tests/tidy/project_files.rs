@@ -72,13 +72,17 @@ fn the_rules_see_what_they_must() {
         Source { path: path.to_owned(), text: text.to_owned(), tokens, file }
     };
     for (path, text, violations) in [
-        ("gateway/src/runtime/agents.rs", "use std::fs;", 1),
-        ("gateway/src/runtime/agents.rs", "use acp_shared::probe;", 1),
-        ("gateway/src/runtime/agents.rs", "use rustix::fs::{Mode, open};", 2),
-        ("gateway/src/runtime/agents.rs", "fn f() { tokio::fs::read(p); p.is_dir(); p.canonicalize(); }", 3),
-        ("gateway/src/runtime/agents.rs", "fn f() { std::io::read(p); p.is_absolute(); }", 0),
-        ("gateway/src/runtime/agents.rs", "#[cfg(test)] mod tests { use std::fs; }", 0),
-        ("gateway/src/store/open.rs", "use std::fs;", 0),
+        ("gateway/core/src/runtime/agents.rs", "use std::fs;", 1),
+        ("gateway/core/src/runtime/agents.rs", "use acp_shared::probe;", 1),
+        ("gateway/core/src/runtime/agents.rs", "use rustix::fs::{Mode, open};", 2),
+        (
+            "gateway/core/src/runtime/agents.rs",
+            "fn f() { tokio::fs::read(p); p.is_dir(); p.canonicalize(); }",
+            3,
+        ),
+        ("gateway/core/src/runtime/agents.rs", "fn f() { std::io::read(p); p.is_absolute(); }", 0),
+        ("gateway/core/src/runtime/agents.rs", "#[cfg(test)] mod tests { use std::fs; }", 0),
+        ("gateway/store/src/open.rs", "use std::fs;", 0),
     ] {
         assert_eq!(file_accesses(&source(path, text)).len(), violations, "{path}: {text}");
     }

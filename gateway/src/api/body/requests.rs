@@ -1,8 +1,8 @@
 //! Bodies of modifying requests.
 
-use crate::core::mcp::McpServers;
-use crate::core::options::Setting;
-use crate::core::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
+use acp_core::mcp::McpServers;
+use acp_core::options::Setting;
+use acp_core::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 

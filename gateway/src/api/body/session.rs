@@ -1,21 +1,21 @@
 //! Responses about sessions, with their runs, bindings and permission requests.
 
 use crate::api::body::requests::ConfigChoice;
-use crate::core::agent_settings::AgentSettings;
-use crate::core::backend::{AgentRequestKind, AskGuarantee, PermissionOption};
-use crate::core::failure::Failure;
-use crate::core::mcp::McpServerView;
-use crate::core::render::subject;
-use crate::core::request::SpawnResult;
-use crate::core::rows::{
+use acp_core::agent_settings::AgentSettings;
+use acp_core::backend::{AgentRequestKind, AskGuarantee, PermissionOption};
+use acp_core::failure::Failure;
+use acp_core::mcp::McpServerView;
+use acp_core::render::subject;
+use acp_core::request::SpawnResult;
+use acp_core::rows::{
     BindingRow, BindingStatus, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
     SessionRow,
 };
-use crate::core::run::RunState;
-use crate::core::session::{Ending, SessionState};
-use crate::core::timeouts::Expiry;
-use crate::store::gauges::SessionActivity;
+use acp_core::run::RunState;
+use acp_core::session::{Ending, SessionState};
+use acp_core::timeouts::Expiry;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
+use acp_store::gauges::SessionActivity;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 

@@ -8,11 +8,11 @@ use crate::api::console::{
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, Channels, EditOutcome, Outgoing, SendOutcome};
 use crate::conversation::inbound::InboundService;
-use crate::core::render::PartKind;
-use crate::store::Store;
-use crate::store::console::{NewConsoleMessage, insert};
-use crate::store::inbox::Outcome;
 use crate::tests::{binding_row, conversation, open, session_row, spawn};
+use acp_core::render::PartKind;
+use acp_store::Store;
+use acp_store::console::{NewConsoleMessage, insert};
+use acp_store::inbox::Outcome;
 use tempfile::TempDir;
 
 /// Server with a console whose conversation `bound` belongs to the fake service's session.

@@ -8,10 +8,10 @@ use crate::channel::ConversationEvent;
 use crate::channel::discord::pending_checks::{CheckKind, CheckOutcome};
 use crate::channel::discord::state_cache::is_archived_by_person;
 use crate::channel::discord::workers::ConversationWorker;
-use crate::store::now_ms;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::{RestError, model};
+use acp_store::now_ms;
 use tokio::time::Instant;
 
 /// Archive state of a thread.

@@ -201,7 +201,7 @@ fn focused_option(options: &[GivenOption]) -> Option<&GivenOption> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::core::command::{ChatCommand, parse};
+    use acp_core::command::{ChatCommand, parse};
     use acp_discord::core::commands::{line, registration};
     use acp_discord::core::event::{Interaction, Member, User};
     use acp_discord::core::ids::Snowflake;

@@ -13,10 +13,10 @@ use crate::channel::discord::connection::EventConnection;
 use crate::channel::discord::state_cache;
 use crate::channel::discord::state_cache::CacheEvents;
 use crate::channel::discord::workers::{ConversationJob, ConversationWorkers};
-use crate::store::now_ms;
 use acp_discord::core::event::{Click, Event, Message, ReadyEvent, SlashCommand};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::{MessageClass, classify_message};
+use acp_store::now_ms;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -276,7 +276,7 @@ impl EventLoop {
         if bound != Some(false) && self.needs_backfill_first(channel) {
             self.workers.request_backfill(&mut self.tasks, channel);
         }
-        let is_command = crate::core::command::parse(&message.text).is_some();
+        let is_command = acp_core::command::parse(&message.text).is_some();
         if is_command || bound == Some(true) {
             self.enqueue(channel, ConversationJob::Message(message));
         } else if bound.is_none() || self.inner.has_static_binding(channel).is_none() {

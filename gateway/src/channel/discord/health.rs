@@ -3,8 +3,7 @@
 use super::Inner;
 use crate::channel::discord::state_cache::OptionalFeature;
 use crate::channel::{ChannelHealth, ChannelMetric};
-use crate::core::time_format::format_utc;
-use crate::store::now_ms;
+use acp_core::time_format::format_utc;
 use acp_discord::core::close_codes;
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Event;
@@ -12,6 +11,7 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::core::permissions::invite_url;
 use acp_discord::rest::RestCounts;
 use acp_discord::websocket::SessionCounts;
+use acp_store::now_ms;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Close code of a websocket whose token Discord refuses.

@@ -151,7 +151,7 @@ async fn respond_with_retry<T, F: Future<Output = Result<T, RestError>>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::rows::ConversationRef;
+    use acp_core::rows::ConversationRef;
     use acp_discord::rest::Rejection;
     use std::cell::{Cell, RefCell};
     use std::sync::Arc;

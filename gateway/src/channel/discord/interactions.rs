@@ -14,7 +14,7 @@ use crate::channel::discord::interaction_response::{PendingResponse, ResendEffec
 use crate::channel::{
     CallerReply, Inbound, InboundPort, IntakeOutcome, PostedReply, ReplyRoute, ReserveOutcome,
 };
-use crate::core::command;
+use acp_core::command;
 use acp_discord::core::commands::line;
 use acp_discord::core::custom_id::{DecodedCustomId, decode};
 use acp_discord::core::errors::RejectionKind;
@@ -270,7 +270,7 @@ const fn acknowledgement_receipt(fault: &RestError, is_new: bool) -> Acknowledge
 /// Returns the beginning of a text, up to the maximum length of a reply.
 fn cut(text: &str) -> String {
     let limit = crate::channel::MessageLimit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
-    crate::core::message_split::split(text, limit).into_iter().next().unwrap_or_default()
+    acp_core::message_split::split(text, limit).into_iter().next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -34,7 +34,6 @@ use crate::channel::{
     LookupOutcome, MessageLimit, OpenChildOutcome, Outgoing, RequesterRole, SendOutcome, Signal,
     UnboundDestination, Unit,
 };
-use crate::store::now_ms;
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
@@ -45,6 +44,7 @@ use acp_discord::rest::{
     self, ClientSetupError, QueueOptions, RestClient, RestError, SentMessage, SentMessageSearch,
 };
 use acp_discord::websocket;
+use acp_store::now_ms;
 use render::AttachmentState;
 pub(crate) use settings::AccountSettings;
 use state_cache::{OptionalFeature, StateCache};

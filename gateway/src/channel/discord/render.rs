@@ -3,7 +3,7 @@
 use crate::channel::{
     ButtonStyle, EditOutcome, MessageButton, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
 };
-use crate::core::sanitize;
+use acp_core::sanitize;
 use acp_discord::core::component::{ActionRow, Button, ButtonAction, ComponentStyle};
 use acp_discord::core::custom_id;
 use acp_discord::core::errors::RejectionKind;

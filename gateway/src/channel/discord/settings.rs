@@ -1,7 +1,7 @@
 //! Settings of a Discord account from the configuration.
 
 use crate::channel::discord::allow_list::{AccessRules, Principals};
-use crate::core::config::DiscordAccount;
+use acp_core::config::DiscordAccount;
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::ids::Snowflake;
 use acp_shared::redact::Secret;

@@ -17,7 +17,7 @@ use crate::channel::discord::worker_queue::{ConversationQueue, EnqueueOutcome, Q
 use crate::channel::{
     Attachment, AttachmentContent, BindingLookup, ConversationRef, Inbound, InboundPort, IntakeOutcome,
 };
-use crate::core::command;
+use acp_core::command;
 use acp_discord::core::event::{Attachment as File, Message, MessageEdit};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::{MessageClass, classify_message};
@@ -339,7 +339,7 @@ impl ConversationWorker {
     /// Downloads files, only from Discord's own hosts or from the configured host.
     async fn files(&self, files: &[File]) -> Vec<Attachment> {
         let mut out = Vec::new();
-        for file in files.iter().take(crate::core::files::FILES_MAX + 1) {
+        for file in files.iter().take(acp_core::files::FILES_MAX + 1) {
             let content = match self.fetch(file).await {
                 Ok(bytes) => AttachmentContent::Bytes(bytes),
                 Err(why) => AttachmentContent::LeftOut { bytes: file.size, why },

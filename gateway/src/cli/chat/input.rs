@@ -2,7 +2,7 @@
 //! request.
 
 use crate::cli::inside;
-use crate::core::failure::Failure;
+use acp_core::failure::Failure;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config, Editor, ExternalPrinter};

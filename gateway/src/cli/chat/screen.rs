@@ -2,9 +2,9 @@
 
 use crate::cli::chat::input::Printer;
 use crate::cli::output::{CliResult, Out, name};
-use crate::core::permission::kind_note;
-use crate::core::render::tool_preview;
-use crate::core::sanitize;
+use acp_core::permission::kind_note;
+use acp_core::render::tool_preview;
+use acp_core::sanitize;
 use serde_json::Value;
 
 /// Maximum length of an output line, in characters; longer text is cut after a word.

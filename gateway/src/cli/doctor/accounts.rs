@@ -3,9 +3,9 @@
 
 use super::{Check, CheckStatus, check};
 use crate::api::body::AccountView;
-use crate::core::config::Config;
-use crate::core::config::load::LoadedConfig;
-use crate::core::policy::{BindOrigin, PolicyScope, SPAWN_NOT_ALLOWED, effective_policy};
+use acp_core::config::Config;
+use acp_core::config::load::LoadedConfig;
+use acp_core::policy::{BindOrigin, PolicyScope, SPAWN_NOT_ALLOWED, effective_policy};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -64,7 +64,7 @@ fn running(view: &AccountView) -> Check {
 #[cfg(feature = "discord")]
 fn readable(
     id: &str,
-    account: &crate::core::config::DiscordAccount,
+    account: &acp_core::config::DiscordAccount,
     env: &BTreeMap<String, String>,
 ) -> Result<String, String> {
     let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned())?;
@@ -78,7 +78,7 @@ fn readable(
 #[cfg(feature = "discord")]
 fn account_issues(
     id: &str,
-    account: &crate::core::config::DiscordAccount,
+    account: &acp_core::config::DiscordAccount,
     env: &BTreeMap<String, String>,
 ) -> Vec<(CheckStatus, String)> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -133,7 +133,7 @@ fn is_token(text: &str) -> bool {
 #[cfg(not(feature = "discord"))]
 fn account_issues(
     _id: &str,
-    _account: &crate::core::config::DiscordAccount,
+    _account: &acp_core::config::DiscordAccount,
     _env: &BTreeMap<String, String>,
 ) -> Vec<(CheckStatus, String)> {
     Vec::new()
@@ -142,7 +142,7 @@ fn account_issues(
 #[cfg(not(feature = "discord"))]
 fn readable(
     _id: &str,
-    _account: &crate::core::config::DiscordAccount,
+    _account: &acp_core::config::DiscordAccount,
     _env: &BTreeMap<String, String>,
 ) -> Result<String, String> {
     Err("this program was built without Discord: install one that was built with it".to_owned())
@@ -151,7 +151,7 @@ fn readable(
 #[cfg(all(test, feature = "discord"))]
 mod tests {
     use super::*;
-    use crate::core::config::DiscordAccount;
+    use acp_core::config::DiscordAccount;
 
     fn config(account: DiscordAccount) -> Config {
         let mut config = Config::default();
@@ -162,7 +162,7 @@ mod tests {
     /// The reason why `/acp spawn` is refused names the key, and the file to set it in.
     #[test]
     fn where_nobody_may_spawn_the_key_and_the_file_are_named() {
-        use crate::core::config::load::{Inputs, load};
+        use acp_core::config::load::{Inputs, load};
         let account = "[channels.discord.accounts.main]\ntoken_env = \"T\"\n";
         let on = "[channels.discord.thread_bindings]\nspawn_acp_sessions = true\n";
         let of = |text: String| {

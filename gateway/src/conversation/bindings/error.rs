@@ -1,11 +1,11 @@
 //! Errors of making, changing and finding bindings.
 
 use crate::channel::NoAdapterError;
-use crate::core::binding::Capabilities;
-use crate::core::failure::Failure;
-use crate::store::StoreError;
+use acp_core::binding::Capabilities;
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
+use acp_store::StoreError;
 
 /// Failure of an operation on bindings.
 #[derive(Debug, Clone, thiserror::Error)]

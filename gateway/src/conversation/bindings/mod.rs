@@ -14,15 +14,15 @@ pub(crate) use router::BoundDeliveryRouter;
 pub(crate) use static_bindings::StaticBindings;
 
 use crate::channel::Channels;
-use crate::core::binding::{Placement, StaleReason, carry_over_settings, placeholder_conversation};
-use crate::core::policy::BindingTimeouts;
-use crate::core::route::BoundSession;
-use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
-use crate::core::session::SessionState;
 use crate::ops::metrics::Metrics;
-use crate::store::command_queries;
-use crate::store::{Store, StoreError, Tx, bindings, now_ms, sessions};
+use acp_core::binding::{Placement, StaleReason, carry_over_settings, placeholder_conversation};
+use acp_core::policy::BindingTimeouts;
+use acp_core::route::BoundSession;
+use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
+use acp_core::session::SessionState;
 use acp_shared::ids::{BindingId, IdempotencyKey, SessionKey};
+use acp_store::command_queries;
+use acp_store::{Store, StoreError, Tx, bindings, now_ms, sessions};
 
 /// Scope under which results of bind and unbind requests are stored.
 pub(crate) const BINDING_SCOPE: &str = "binding";
@@ -41,7 +41,7 @@ pub(crate) struct BindRequest {
     /// Timeouts of the binding; overridden by those of a replaced binding, if any (D5).
     pub(crate) windows: BindingTimeouts,
     /// Metadata of a static binding
-    /// ([`StaticSessionSpec::metadata`](crate::core::static_binding::StaticSessionSpec::metadata)), `None` for a
+    /// ([`StaticSessionSpec::metadata`](acp_core::static_binding::StaticSessionSpec::metadata)), `None` for a
     /// user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
     pub(crate) made: Option<String>,
     /// Idempotency key of the request.

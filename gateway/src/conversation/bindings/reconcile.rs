@@ -4,11 +4,11 @@
 
 use super::{BindingError, SessionBinding, SessionBindingService};
 use crate::channel::{OpenChildOutcome, Outgoing};
-use crate::core::binding::{StartupAction, binding_notice, startup_action};
-use crate::core::render::{PartKind, nonce_of};
-use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
-use crate::store::{StoreError, Tx, bindings, now_ms, sessions};
+use acp_core::binding::{StartupAction, binding_notice, startup_action};
+use acp_core::render::{PartKind, nonce_of};
+use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use acp_shared::ids::BindingId;
+use acp_store::{StoreError, Tx, bindings, now_ms, sessions};
 use futures_util::StreamExt as _;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

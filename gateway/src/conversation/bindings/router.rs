@@ -4,11 +4,11 @@
 //! Source: seed 003 "one core delivery router", seed 000 "Duplicate delivery arbitration".
 
 use crate::channel::Channels;
-use crate::core::route::{self, BoundSession, OutboundContext, Route};
-use crate::core::rows::{BindingRow, ConversationRef};
 use crate::ops::metrics::Metrics;
-use crate::store::{Store, StoreError, bindings, now_ms};
+use acp_core::route::{self, BoundSession, OutboundContext, Route};
+use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::SessionKey;
+use acp_store::{Store, StoreError, bindings, now_ms};
 
 /// Direction from a conversation to a session.
 const INBOUND: &str = "inbound";

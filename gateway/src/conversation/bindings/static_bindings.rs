@@ -4,24 +4,24 @@
 //! continued.
 
 use super::{BindRequest, SessionBindingService};
-use crate::core::binding::{Placement, binding_notice};
-use crate::core::command::authorization::SYSTEM;
-use crate::core::config::Binding;
-use crate::core::config::load::{LoadedConfig, nearest_source};
-use crate::core::failure::Failure;
-use crate::core::policy::BindingTimeouts;
-use crate::core::request::{CloseRequest, SpawnRequest, StaticSessionParams};
-use crate::core::rows::ConversationRef;
-use crate::core::static_binding::{
+use crate::session::service::Service;
+use acp_core::binding::{Placement, binding_notice};
+use acp_core::command::authorization::SYSTEM;
+use acp_core::config::Binding;
+use acp_core::config::load::{LoadedConfig, nearest_source};
+use acp_core::failure::Failure;
+use acp_core::policy::BindingTimeouts;
+use acp_core::request::{CloseRequest, SpawnRequest, StaticSessionParams};
+use acp_core::rows::ConversationRef;
+use acp_core::static_binding::{
     BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, find_entry, static_binding_action,
 };
-use crate::session::service::Service;
-use crate::store::command_queries;
-use crate::store::inbox::{Inbound, ReplyRoute};
-use crate::store::static_bindings;
-use crate::store::{Store, bindings};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_store::command_queries;
+use acp_store::inbox::{Inbound, ReplyRoute};
+use acp_store::static_bindings;
+use acp_store::{Store, bindings};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::sync::Mutex;

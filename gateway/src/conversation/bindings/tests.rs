@@ -2,12 +2,12 @@
 use super::*;
 use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome};
 use crate::conversation::bindings::reconcile::ReconcileCounts;
-use crate::core::binding::{BindingTimeout, Capabilities};
-use crate::core::message_split::{MessageLimit, Unit};
-use crate::core::route::{Route, UnboundDestination};
-use crate::store::codec::run;
-use crate::store::delivery;
 use crate::tests::{binding_row, conversation, eventually, open, session_row, spawn};
+use acp_core::binding::{BindingTimeout, Capabilities};
+use acp_core::message_split::{MessageLimit, Unit};
+use acp_core::route::{Route, UnboundDestination};
+use acp_store::codec::run;
+use acp_store::delivery;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
@@ -168,9 +168,8 @@ async fn sessions_of(store: &Store, names: &[&str]) {
 async fn rows(store: &Store, session: &str) -> Vec<BindingRow> {
     let sql = format!("SELECT {} FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid", bindings::COLUMNS);
     let key = key(session);
-    let read = move |db: &rusqlite::Connection| {
-        crate::store::codec::all(db, &sql, [key.as_str()], bindings::from_row)
-    };
+    let read =
+        move |db: &rusqlite::Connection| acp_store::codec::all(db, &sql, [key.as_str()], bindings::from_row);
     store.read("rows", read).await.unwrap()
 }
 
@@ -212,7 +211,7 @@ async fn a_session_that_is_bound_late_shows_what_comes_then() {
     let (_dir, store) = open();
     sessions_of(&store, &["1"]).await;
     let mut scribe = crate::tests::Scribe::claim(&store, &key("1")).await;
-    scribe.start(crate::core::rows::RunMode::Prompt).await;
+    scribe.start(acp_core::rows::RunMode::Prompt).await;
     scribe.say("old").await;
     scribe.done().await;
     let hall = Hall::new("a", BOTH);
@@ -241,7 +240,7 @@ async fn what_cannot_be_bound_is_said() {
         (here("both", "2"), "ACP_SESSION_CLOSED", None),
     ] {
         let what = format!("{request:?}");
-        let failure = crate::core::failure::Failure::from(service.bind(request).await.unwrap_err());
+        let failure = acp_core::failure::Failure::from(service.bind(request).await.unwrap_err());
         assert_eq!((failure.code.as_str(), failure.detail_code.as_deref()), (code, detail), "{what}");
         assert!(!failure.message.is_empty());
     }
@@ -353,7 +352,7 @@ async fn a_touch_survives_a_stop() {
         service.touch(row.binding_id, at_ms, |_| Ok(())).await.unwrap();
     }
     store.close().await;
-    let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();
+    let store = Store::open(dir.path(), acp_store::Durability::Normal).unwrap();
     assert_eq!(rows(&store, "1").await[0].last_activity_at_ms, 9_000);
 }
 
@@ -373,7 +372,7 @@ async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
         spawn(&store, session_row(&key(name)), Some(binding_row(&key(name), &at("a", name)))).await;
     }
     let mut scribe = crate::tests::Scribe::claim(&store, &key("due")).await;
-    scribe.start(crate::core::rows::RunMode::Prompt).await;
+    scribe.start(acp_core::rows::RunMode::Prompt).await;
     store.close().await;
     damage(
         dir.path(),
@@ -382,7 +381,7 @@ async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
          UPDATE acp_bindings SET bound_at = -1 WHERE session_key = 'agent:demo:acp:odd';
          UPDATE acp_bindings SET session_key = 'agent:demo:acp:nowhere' WHERE session_key = 'agent:demo:acp:gone';",
     );
-    let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();
+    let store = Store::open(dir.path(), acp_store::Durability::Normal).unwrap();
     let hall = Hall::new("a", BOTH);
     let service = service(&store, &[&hall]);
     let found = service.reconcile().await.unwrap();
@@ -426,7 +425,7 @@ async fn a_conversation_is_made_once_whatever_happens_meanwhile() {
             assert_eq!(found.unfinished, 1);
         }
         if count > 0 {
-            let failure = crate::core::failure::Failure::from(first.unwrap_err());
+            let failure = acp_core::failure::Failure::from(first.unwrap_err());
             assert_eq!(failure.detail_code.as_deref(), Some("CONVERSATION_PENDING"));
             assert_eq!(rows(&store, "1").await[0].status, BindingStatus::Pending);
             // Asked for again, it is the same one.
@@ -499,7 +498,7 @@ async fn the_console_makes_conversations_below_others() {
     assert!(name.starts_with("room/") && name.len() == "room/".len() + 8, "{name}");
     let shown = async |id: &str| {
         let id = id.to_owned();
-        let read = move |db: &rusqlite::Connection| crate::store::console::after(db, &id, 0, 10);
+        let read = move |db: &rusqlite::Connection| acp_store::console::after(db, &id, 0, 10);
         let rows = store.read("shown", read).await.unwrap();
         rows.into_iter().map(|row| row.text).collect::<Vec<_>>()
     };

@@ -4,17 +4,17 @@ use super::{CommandContext, Commands, ResolvedCommand};
 use crate::conversation::bindings::static_bindings::may_unbind;
 use crate::conversation::bindings::{BINDING_SCOPE, BindRequest, SessionBinding, UnbindTarget};
 use crate::conversation::inbound::message_idempotency_key;
-use crate::core::binding::{BindingTimeout, binding_notice};
-use crate::core::command::authorization::{AccessRequirement, Ownership};
-use crate::core::failure::Failure;
-use crate::core::rows::{BindingRow, Verbosity};
-use crate::core::session::SessionState;
-use crate::core::time_format::format_utc;
-use crate::core::timeouts::format_duration;
-use crate::store::bindings;
-use crate::store::command_queries;
+use acp_core::binding::{BindingTimeout, binding_notice};
+use acp_core::command::authorization::{AccessRequirement, Ownership};
+use acp_core::failure::Failure;
+use acp_core::rows::{BindingRow, Verbosity};
+use acp_core::session::SessionState;
+use acp_core::time_format::format_utc;
+use acp_core::timeouts::format_duration;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, SessionKey};
+use acp_store::bindings;
+use acp_store::command_queries;
 
 impl Commands {
     /// `/focus`

@@ -3,19 +3,19 @@
 
 use super::{CommandContext, Commands, options, permissions};
 use crate::api::body::{AgentView, StatusView};
-use crate::core::command::authorization::RequesterRole;
-use crate::core::failure::Failure;
-use crate::core::paths::hide_paths;
-use crate::core::policy::EffectivePolicy;
-use crate::core::render::escape_name;
-use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
-use crate::core::run::RunState;
-use crate::core::time_format::format_utc;
-use crate::core::timeouts::Expiry;
-use crate::store::codec::SqlEnum as _;
-use crate::store::command_queries;
-use crate::store::gauges::SessionActivity;
+use acp_core::command::authorization::RequesterRole;
+use acp_core::failure::Failure;
+use acp_core::paths::hide_paths;
+use acp_core::policy::EffectivePolicy;
+use acp_core::render::escape_name;
+use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
+use acp_core::run::RunState;
+use acp_core::time_format::format_utc;
+use acp_core::timeouts::Expiry;
 use acp_shared::ids::SessionKey;
+use acp_store::codec::SqlEnum as _;
+use acp_store::command_queries;
+use acp_store::gauges::SessionActivity;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -74,7 +74,7 @@ impl Commands {
         let runs = self.service.runs(session, RUNS_MAX).await?;
         let expiry = self.service.expiry(session).await?;
         let key = session.clone();
-        let bindings = self.store.read("status", move |db| crate::store::bindings::of_session(db, &key));
+        let bindings = self.store.read("status", move |db| acp_store::bindings::of_session(db, &key));
         let is_markdown = self.router.renders_markdown(at);
         let mut text = status_text(&row, &bindings.await?, expiry.as_ref(), is_markdown);
         let waiting = runs.iter().filter(|run| run.state == RunState::Queued).count();

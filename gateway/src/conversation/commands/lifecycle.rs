@@ -3,18 +3,18 @@
 use super::{CommandContext, Commands, ResolvedCommand};
 use crate::conversation::bindings::BindingError;
 use crate::conversation::inbound::{message_idempotency_key, submit};
-use crate::core::binding::Placement;
-use crate::core::command::{SpawnArgs, SpawnPlacement};
-use crate::core::failure::Failure;
-use crate::core::paths::hide_paths;
-use crate::core::request::{QueueEdit, QueueEditResult};
-use crate::core::rows::{RunMode, SessionMode};
-use crate::core::session::{Ending, SessionState};
-use crate::core::static_binding::find_entry;
 use crate::session::manager::{CloseRequest, SpawnRequest};
-use crate::store::codec::SqlEnum as _;
-use crate::store::inbox::Outcome;
+use acp_core::binding::Placement;
+use acp_core::command::{SpawnArgs, SpawnPlacement};
+use acp_core::failure::Failure;
+use acp_core::paths::hide_paths;
+use acp_core::request::{QueueEdit, QueueEditResult};
+use acp_core::rows::{RunMode, SessionMode};
+use acp_core::session::{Ending, SessionState};
+use acp_core::static_binding::find_entry;
 use acp_shared::ids::{RunId, SessionKey};
+use acp_store::codec::SqlEnum as _;
+use acp_store::inbox::Outcome;
 
 impl Commands {
     /// `/acp spawn`

@@ -13,19 +13,19 @@ mod permissions;
 
 use crate::conversation::bindings::{BoundDeliveryRouter, SessionBindingService};
 use crate::conversation::inbound::message_idempotency_key;
-use crate::core::command::authorization::{AccessRequirement, Ownership, Requester, RequesterRole};
-use crate::core::command::session_ref;
-use crate::core::command::table;
-use crate::core::command::{ChatCommand, SessionAction};
-use crate::core::failure::Failure;
-use crate::core::request::QueueEdit;
-use crate::core::route::Route;
 use crate::session::service::Service;
-use crate::store::Store;
-use crate::store::command_queries;
-use crate::store::inbox::{Inbound, Outcome};
+use acp_core::command::authorization::{AccessRequirement, Ownership, Requester, RequesterRole};
+use acp_core::command::session_ref;
+use acp_core::command::table;
+use acp_core::command::{ChatCommand, SessionAction};
+use acp_core::failure::Failure;
+use acp_core::request::QueueEdit;
+use acp_core::route::Route;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
+use acp_store::Store;
+use acp_store::command_queries;
+use acp_store::inbox::{Inbound, Outcome};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -224,7 +224,7 @@ impl Commands {
                 }
                 AccessRequirement::Binder => command_queries::bindings_in_account(db, &session, &at)?,
                 AccessRequirement::Focus => {
-                    crate::store::bindings::of_conversation(db, &at)?.into_iter().collect()
+                    acp_store::bindings::of_conversation(db, &at)?.into_iter().collect()
                 }
             };
             let bindings = bindings.into_iter().map(|binding| binding.bound_by).collect();

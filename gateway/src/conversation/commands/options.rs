@@ -2,11 +2,11 @@
 
 use super::{CommandContext, Commands};
 use crate::conversation::inbound::message_idempotency_key;
-use crate::core::failure::Failure;
-use crate::core::options::Setting;
-use crate::core::request::SettingResult;
-use crate::core::rows::{NonInteractive, PermissionMode, SessionRow};
-use crate::core::timeouts::format_duration;
+use acp_core::failure::Failure;
+use acp_core::options::Setting;
+use acp_core::request::SettingResult;
+use acp_core::rows::{NonInteractive, PermissionMode, SessionRow};
+use acp_core::timeouts::format_duration;
 use acp_shared::ids::SessionKey;
 
 impl Commands {

@@ -2,18 +2,18 @@
 
 use super::{CommandContext, Commands, ResolvedCommand, usage};
 use crate::conversation::inbound::message_idempotency_key;
-use crate::core::backend::{AgentRequestKind, PermissionOption};
-use crate::core::command::{AnswerArgs, PermissionChoice};
-use crate::core::failure::Failure;
-use crate::core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
-use crate::core::render::buttons::{ButtonSubject, resolution_line};
-use crate::core::render::{escape_name, quote_name};
-use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
-use crate::store::inbox::Outcome;
-use crate::store::interactive_messages;
-use crate::store::permissions;
+use acp_core::backend::{AgentRequestKind, PermissionOption};
+use acp_core::command::{AnswerArgs, PermissionChoice};
+use acp_core::failure::Failure;
+use acp_core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
+use acp_core::render::buttons::{ButtonSubject, resolution_line};
+use acp_core::render::{escape_name, quote_name};
+use acp_core::rows::{ConversationRef, PermissionRow, PermissionState};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
+use acp_store::inbox::Outcome;
+use acp_store::interactive_messages;
+use acp_store::permissions;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::core::backend::AgentRequest;
-use crate::core::rows::PermissionState;
+use acp_core::backend::AgentRequest;
+use acp_core::rows::PermissionState;
 use acp_shared::ids::LeaseId;
 
 fn option(id: &str, kind: &str) -> PermissionOption {

@@ -3,12 +3,12 @@
 
 use crate::channel::{ChannelAdapter, OutgoingFile};
 use crate::conversation::delivery::worker::{DeliveryWorker, parts_of};
-use crate::core::render;
-use crate::core::render::{MessageFile, MessagePart, Style, StyleHistory};
-use crate::core::rows::BindingRow;
-use crate::store::StoreError;
-use crate::store::delivery::{self as rows, PartRow, PartState};
-use crate::store::render_settings;
+use acp_core::render;
+use acp_core::render::{MessageFile, MessagePart, Style, StyleHistory};
+use acp_core::rows::BindingRow;
+use acp_store::StoreError;
+use acp_store::delivery::{self as rows, PartRow, PartState};
+use acp_store::render_settings;
 
 /// Maximum number of temporary refusals of a part's files; with the delays between them, about half a minute.
 const REFUSED_MAX: u32 = 8;
@@ -89,7 +89,7 @@ impl DeliveryWorker {
         // Rendered before the transaction: it may be slow, and other commits would wait.
         let laid_out = self.render_without_files(binding, part.session_seq).await?;
         let (binding, part) = (binding.clone(), part.clone());
-        let tell = move |tx: &crate::store::Tx<'_>| {
+        let tell = move |tx: &acp_store::Tx<'_>| {
             let (id, session_seq) = (binding.binding_id, part.session_seq);
             let found = laid_out.filter(|it| it.replaces(&part));
             if let Some(TextFallback { before, parts }) = found {

@@ -4,10 +4,10 @@
 use crate::channel::{ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
 use crate::conversation::delivery::retry::RetryState;
 use crate::conversation::delivery::worker::DeliveryWorker;
-use crate::core::render::PartKind;
-use crate::core::rows::BindingRow;
-use crate::store::delivery::{self as rows, PartRow};
-use crate::store::{StoreError, now_ms, sessions};
+use acp_core::render::PartKind;
+use acp_core::rows::BindingRow;
+use acp_store::delivery::{self as rows, PartRow};
+use acp_store::{StoreError, now_ms, sessions};
 
 /// Maximum duration of the commit before a message under a persona, in milliseconds.
 const BEGIN_MS_MAX: u64 = 5_000;

@@ -1,7 +1,7 @@
 //! Attempts to deliver one part: their number, their results, and the delay before the next one.
 
 use crate::channel::SendOutcome;
-use crate::store::delivery::{PartRow, PartState};
+use acp_store::delivery::{PartRow, PartState};
 
 /// Maximum retry delay, in milliseconds.
 const RETRY_LAST_MS: u64 = 30_000;
@@ -88,7 +88,7 @@ impl RetryState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::render::{MessagePart, PartKind};
+    use acp_core::render::{MessagePart, PartKind};
 
     fn row(state: PartState, attempts: u64, persona_at_ms: Option<u64>) -> PartRow {
         let part = MessagePart {

@@ -3,12 +3,12 @@
 
 use crate::channel::{ChannelAdapter, EditOutcome, Outgoing, Signal};
 use crate::conversation::delivery::worker::DeliveryWorker;
-use crate::core::message_split::last_part;
-use crate::core::render::{MessagePart, PartKind};
-use crate::core::rows::BindingRow;
-use crate::core::run::RunState;
-use crate::store::interactive_messages::{self, ButtonMessage};
-use crate::store::{StoreError, inbox};
+use acp_core::message_split::last_part;
+use acp_core::render::{MessagePart, PartKind};
+use acp_core::rows::BindingRow;
+use acp_core::run::RunState;
+use acp_store::interactive_messages::{self, ButtonMessage};
+use acp_store::{StoreError, inbox};
 use std::time::Duration;
 
 /// Maximum duration of one side effect, in milliseconds.
@@ -135,7 +135,7 @@ impl DeliveryWorker {
         };
         let Some(done) = done else { return Ok(ButtonUpdateResult::Retry) };
         let binding = binding.clone();
-        let tried = move |tx: &crate::store::Tx<'_>| match done {
+        let tried = move |tx: &acp_store::Tx<'_>| match done {
             EditResult::Never => Ok(if interactive_messages::plan_result_notice(tx, &binding, &over)? {
                 ButtonUpdateResult::SentSeparately
             } else {

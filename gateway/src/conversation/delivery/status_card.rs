@@ -10,13 +10,13 @@ use crate::channel::{
     ChannelAdapter, EditOutcome, LookupOutcome, MessageButton, Outgoing, SendOutcome, Signal, WORKING_MS,
 };
 use crate::conversation::delivery::worker::DeliveryWorker;
-use crate::core::card::{Card, CardRecord, CardUpdate, CardUpdateResult, UpdateRate};
-use crate::core::render::buttons::card_buttons;
-use crate::core::render::{PartKind, card_nonce};
-use crate::core::rows::{BindingRow, BindingStatus};
-use crate::store::cards::{self, FoldOutcome};
-use crate::store::{StoreError, delivery, now_ms};
+use acp_core::card::{Card, CardRecord, CardUpdate, CardUpdateResult, UpdateRate};
+use acp_core::render::buttons::card_buttons;
+use acp_core::render::{PartKind, card_nonce};
+use acp_core::rows::{BindingRow, BindingStatus};
 use acp_shared::ids::RunId;
+use acp_store::cards::{self, FoldOutcome};
+use acp_store::{StoreError, delivery, now_ms};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -363,7 +363,7 @@ impl<'a> StatusCardUpdater<'a> {
             return Ok(());
         };
         let id = self.binding.binding_id;
-        let keep = move |tx: &crate::store::Tx<'_>| cards::store_card(tx, id, run_id, &known);
+        let keep = move |tx: &acp_store::Tx<'_>| cards::store_card(tx, id, run_id, &known);
         self.worker.store.write("delivery_card", keep).await
     }
 
@@ -385,7 +385,7 @@ impl<'a> StatusCardUpdater<'a> {
         };
         if let Some(known) = self.tracked.take().map(|tracked| tracked.card.record().clone()) {
             let id = self.binding.binding_id;
-            let fold = move |tx: &crate::store::Tx<'_>| cards::record_fold(tx, id, run_id, &known, came);
+            let fold = move |tx: &acp_store::Tx<'_>| cards::record_fold(tx, id, run_id, &known, came);
             self.worker.store.write("delivery_fold", fold).await?;
         }
         Ok(())

@@ -2,14 +2,14 @@
 use super::*;
 use crate::channel::console::Console;
 use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
-use crate::core::config::load::{Inputs, LoadedConfig, load};
-use crate::core::event::EventKind;
-use crate::core::message_split::{MessageLimit, Unit};
-use crate::core::route::UnboundDestination;
-use crate::core::rows::{ConversationRef, RunMode};
-use crate::store::{bindings, console};
 use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_row, spawn};
+use acp_core::config::load::{Inputs, LoadedConfig, load};
+use acp_core::event::EventKind;
+use acp_core::message_split::{MessageLimit, Unit};
+use acp_core::route::UnboundDestination;
+use acp_core::rows::{ConversationRef, RunMode};
 use acp_shared::ids::SessionKey;
+use acp_store::{bindings, console};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -64,7 +64,7 @@ async fn shown(store: &Store, id: &str) -> Vec<String> {
 /// What each part of the outbox came to.
 async fn states(store: &Store) -> Vec<String> {
     const SQL: &str = "SELECT state FROM acp_delivery_part ORDER BY session_seq, part_no";
-    let read = |db: &_| crate::store::codec::all(db, SQL, [], |row| Ok(row.get("state")?));
+    let read = |db: &_| acp_store::codec::all(db, SQL, [], |row| Ok(row.get("state")?));
     store.read("states", read).await.unwrap()
 }
 
@@ -548,7 +548,7 @@ async fn only_the_bound_conversation_is_told() {
     let parent = SessionKey::parse("agent:demo:acp:parent").unwrap();
     spawn(&store, session_row(&parent), Some(binding_row(&parent, &conversation("c")))).await;
     let thread = ConversationRef { parent_conversation_id: Some("c".to_owned()), ..conversation("c/thread") };
-    let child = crate::core::rows::SessionRow {
+    let child = acp_core::rows::SessionRow {
         owner_session_key: parent.clone(),
         spawned_by: Some(parent.clone()),
         parent_session_key: Some(parent),
@@ -594,9 +594,7 @@ async fn what_nobody_serves_waits_for_its_adapter() {
     assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
     // What was sent is known as the gateway's own from then on (C13).
     let at = conversation("c");
-    let own = store
-        .read("said", move |db| crate::store::sent_messages::is_own_message(db, &at, "9"))
-        .await
-        .unwrap();
+    let own =
+        store.read("said", move |db| acp_store::sent_messages::is_own_message(db, &at, "9")).await.unwrap();
     assert!(own);
 }

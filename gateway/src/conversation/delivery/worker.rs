@@ -6,19 +6,19 @@ use crate::conversation::delivery::WorkerExit;
 use crate::conversation::delivery::attachments;
 use crate::conversation::delivery::retry::RetryState;
 use crate::conversation::delivery::status_card::StatusCardUpdater;
-use crate::core::card::UpdateRate;
-use crate::core::config::DeliveryMode;
-use crate::core::event::EventKind;
-use crate::core::policy::PolicyScope;
-use crate::core::render::{self, ChannelFeatures, MessagePart, Style, StyleHistory};
-use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
 use crate::ops::metrics::Metrics;
-use crate::store::command_replies;
-use crate::store::delivery::{self as rows, DeliveryBatch, DueBinding, PartRow, PartState};
-use crate::store::interactive_messages;
-use crate::store::render_settings;
-use crate::store::sent_messages;
-use crate::store::{Store, StoreError, now_ms};
+use acp_core::card::UpdateRate;
+use acp_core::config::DeliveryMode;
+use acp_core::event::EventKind;
+use acp_core::policy::PolicyScope;
+use acp_core::render::{self, ChannelFeatures, MessagePart, Style, StyleHistory};
+use acp_core::rows::{BindingRow, BindingStatus, Verbosity};
+use acp_store::command_replies;
+use acp_store::delivery::{self as rows, DeliveryBatch, DueBinding, PartRow, PartState};
+use acp_store::interactive_messages;
+use acp_store::render_settings;
+use acp_store::sent_messages;
+use acp_store::{Store, StoreError, now_ms};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -169,7 +169,7 @@ impl DeliveryWorker {
             return Ok(known);
         }
         let (id, key) = (binding.binding_id, binding.session_key.clone());
-        let record = move |tx: &crate::store::Tx<'_>| {
+        let record = move |tx: &acp_store::Tx<'_>| {
             // A verbosity chosen meanwhile is recorded already and must not be overwritten.
             let chosen = rows::due_of_binding(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
             render_settings::record(tx, id, &key, &style.with_verbosity(chosen))
@@ -425,7 +425,7 @@ impl DeliveryWorker {
     ) -> Result<Option<u64>, StoreError> {
         let (binding, part) = (binding.clone(), part.clone());
         let echo = message_id.clone().filter(|_| channel.receives_own_messages());
-        let settle = move |tx: &crate::store::Tx<'_>| {
+        let settle = move |tx: &acp_store::Tx<'_>| {
             if let Some(message_id) = &echo {
                 sent_messages::record_sent_message(tx, &binding.conversation, message_id)?;
             }

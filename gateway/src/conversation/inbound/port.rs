@@ -6,18 +6,18 @@ use crate::channel::{
     ConversationRef, Inbound, InboundPort, IntakeOutcome, MessageChangeOutcome, PostedReply, QueuedMessage,
     ReserveOutcome, Suggestion, SuggestionKind,
 };
-use crate::core::command;
-use crate::core::command::authorization::{ApprovalScope, Requester, RequesterRole};
-use crate::core::failure::Failure;
-use crate::core::render::nonce_of;
-use crate::core::request::{CloseRequest, QueueEdit, QueueEditResult};
-use crate::core::rows::SessionRow;
 use crate::runtime::agents;
-use crate::store::command_queries;
-use crate::store::inbox::{self, Outcome, ReplyRoute};
-use crate::store::{StoreError, bindings};
+use acp_core::command;
+use acp_core::command::authorization::{ApprovalScope, Requester, RequesterRole};
+use acp_core::failure::Failure;
+use acp_core::render::nonce_of;
+use acp_core::request::{CloseRequest, QueueEdit, QueueEditResult};
+use acp_core::rows::SessionRow;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_store::command_queries;
+use acp_store::inbox::{self, Outcome, ReplyRoute};
+use acp_store::{StoreError, bindings};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -158,7 +158,7 @@ impl InboundPort for InboundService {
 
     fn set_backfill_mark(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            let write = move |tx: &crate::store::Tx<'_>| bindings::advance_backfill_mark(tx, &at, &through);
+            let write = move |tx: &acp_store::Tx<'_>| bindings::advance_backfill_mark(tx, &at, &through);
             self.inner
                 .store
                 .write("caught_up", write)
@@ -305,7 +305,7 @@ impl Inner {
         is_parked: bool,
     ) -> Result<ConversationEventOutcome, Failure> {
         let of = at.clone();
-        let park = move |tx: &crate::store::Tx<'_>| bindings::park(tx, &of, is_parked);
+        let park = move |tx: &acp_store::Tx<'_>| bindings::park(tx, &of, is_parked);
         if !self.store.write("binding_park", park).await? {
             return Ok(ConversationEventOutcome::Nothing);
         }

@@ -3,13 +3,13 @@
 use super::{Inner, message_nonce};
 use crate::channel::{ChannelAdapter, LookupOutcome, Outgoing, SendOutcome, Signal};
 use crate::conversation::inbound::reservation::late_reply_text;
-use crate::core::failure::Failure;
-use crate::core::message_split::split;
-use crate::core::render::PartKind;
-use crate::store::command_replies::{self, ReplySearchKey};
-use crate::store::inbox::{Inbound, Outcome, ReplyRoute};
-use crate::store::interactive_messages::ButtonMessage;
+use acp_core::failure::Failure;
+use acp_core::message_split::split;
+use acp_core::render::PartKind;
 use acp_shared::codes::Code;
+use acp_store::command_replies::{self, ReplySearchKey};
+use acp_store::inbox::{Inbound, Outcome, ReplyRoute};
+use acp_store::interactive_messages::ButtonMessage;
 use std::time::Duration;
 
 /// Maximum number of attempts before a reply is deferred.
@@ -97,8 +97,7 @@ impl Inner {
                 self.send_message(channel.as_ref(), inbound, &message, before != PriorReply::NotSent).await?
             else {
                 let nonce = message.nonce;
-                let never =
-                    move |tx: &crate::store::Tx<'_>| command_replies::record_outcome(tx, &nonce, None);
+                let never = move |tx: &acp_store::Tx<'_>| command_replies::record_outcome(tx, &nonce, None);
                 self.store.write("reply_rejected", never).await?;
                 continue;
             };
@@ -122,7 +121,7 @@ impl Inner {
         let (at, said) = (inbound.conversation.clone(), (nonce.to_owned(), text.to_owned()));
         let since_ms = received_at_ms.saturating_sub(command_replies::SEARCH_WINDOW_MS);
         let begin =
-            move |tx: &crate::store::Tx<'_>| command_replies::begin(tx, &at, (&said.0, &said.1), since_ms);
+            move |tx: &acp_store::Tx<'_>| command_replies::begin(tx, &at, (&said.0, &said.1), since_ms);
         self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }
 

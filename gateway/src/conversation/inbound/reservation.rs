@@ -4,16 +4,16 @@
 
 use super::{InboundService, Inner, queue_key, validate};
 use crate::channel::{PartKind, PostedReply, ReplyReservation, ReserveOutcome};
-use crate::core::command;
-use crate::core::command::{ChatCommand, SessionAction};
-use crate::core::error_messages;
-use crate::core::failure::Failure;
-use crate::core::permission::{NOT_PENDING, parse_permission_id};
-use crate::core::render::quote_name;
-use crate::core::rows::ConversationRef;
-use crate::store::inbox::{self, Inbound, Outcome};
-use crate::store::interactive_messages::{self, ButtonMessage};
-use crate::store::{StoreError, Tx};
+use acp_core::command;
+use acp_core::command::{ChatCommand, SessionAction};
+use acp_core::error_messages;
+use acp_core::failure::Failure;
+use acp_core::permission::{NOT_PENDING, parse_permission_id};
+use acp_core::render::quote_name;
+use acp_core::rows::ConversationRef;
+use acp_store::inbox::{self, Inbound, Outcome};
+use acp_store::interactive_messages::{self, ButtonMessage};
+use acp_store::{StoreError, Tx};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

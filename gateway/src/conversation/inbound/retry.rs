@@ -7,13 +7,13 @@
 use super::{InboundService, Inner, queue_key, span};
 use crate::conversation::inbound::reply::PriorReply;
 use crate::conversation::inbound::reservation::{MessageKey, message_key};
-use crate::core::failure::Failure;
-use crate::core::rows::ConversationRef;
-use crate::store::command_replies;
-use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::interactive_messages;
-use crate::store::sent_messages;
-use crate::store::{StoreError, StoreHealth};
+use acp_core::failure::Failure;
+use acp_core::rows::ConversationRef;
+use acp_store::command_replies;
+use acp_store::inbox::{self, Inbound, InboxRow, Outcome};
+use acp_store::interactive_messages;
+use acp_store::sent_messages;
+use acp_store::{StoreError, StoreHealth};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -258,7 +258,7 @@ impl Inner {
         let receives_own_messages =
             self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.receives_own_messages());
         let said = row.inbound;
-        let settle = move |tx: &crate::store::Tx<'_>| {
+        let settle = move |tx: &acp_store::Tx<'_>| {
             for reply in &told {
                 command_replies::record_outcome(tx, &reply.nonce, Some(&reply.message.message_id))?;
                 if receives_own_messages {

@@ -3,21 +3,21 @@ use super::*;
 use crate::api::body::{AgentView, StatusView};
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, LookupOutcome, MessageLimit, Outgoing, SendOutcome, Unit};
-use crate::core::config::load::{Inputs, LoadedConfig, load};
-use crate::core::error_messages::error_message;
-use crate::core::event::EventRow;
-use crate::core::options::Setting;
-use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
-use crate::core::request::{CloseRequest, QueueEdit, QueueEditResult};
-use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
-use crate::core::session::SessionState;
-use crate::core::timeouts::Expiry;
 use crate::session::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
 use crate::session::service::ServiceFuture;
-use crate::store::gauges::SessionActivity;
-use crate::store::sessions::SessionFilter;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
+use acp_core::config::load::{Inputs, LoadedConfig, load};
+use acp_core::error_messages::error_message;
+use acp_core::event::EventRow;
+use acp_core::options::Setting;
+use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
+use acp_core::request::{CloseRequest, QueueEdit, QueueEditResult};
+use acp_core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
+use acp_core::session::SessionState;
+use acp_core::timeouts::Expiry;
 use acp_shared::ids::RunId;
+use acp_store::gauges::SessionActivity;
+use acp_store::sessions::SessionFilter;
 use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;
 use tokio::sync::watch;
@@ -131,7 +131,7 @@ async fn what_goes_nowhere_is_said() {
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     store
         .write("break", |tx| {
-            crate::store::codec::run(tx, "UPDATE acp_sessions SET state = 'closed'", []).map(drop)
+            acp_store::codec::run(tx, "UPDATE acp_sessions SET state = 'closed'", []).map(drop)
         })
         .await
         .unwrap();
@@ -223,7 +223,7 @@ async fn stale_bindings_and_full_queues_are_counted() {
     ] {
         assert!(text.contains(series), "{series}: {text}");
     }
-    let levels = store.read("levels", crate::store::gauges::read_gauges).await.unwrap();
+    let levels = store.read("levels", acp_store::gauges::read_gauges).await.unwrap();
     assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
 }
 
@@ -320,7 +320,7 @@ async fn a_reply_whose_fate_is_unknown_is_not_sent_again_before_it_was_looked_fo
     assert_eq!(channel.taken(), 1);
     // H12: from the message on that it replies to, and no further back.
     let received =
-        store.read("received", |db| crate::store::inbox::get(db, &conversation("c"), "m1")).await.unwrap();
+        store.read("received", |db| acp_store::inbox::get(db, &conversation("c"), "m1")).await.unwrap();
     let received = received.unwrap().received_at_ms;
     assert!(received > 0);
     let since = channel.since.lock().unwrap().clone();

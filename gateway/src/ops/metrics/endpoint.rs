@@ -2,9 +2,9 @@
 
 use crate::channel::Channels;
 use crate::ops::metrics::{CONTENT_TYPE, Metrics, set_total};
-use crate::store::gauges;
-use crate::store::{Store, StoreError, StoreHealth};
 use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use acp_store::gauges;
+use acp_store::{Store, StoreError, StoreHealth};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;

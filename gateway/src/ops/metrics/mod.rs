@@ -14,6 +14,7 @@ pub(crate) use actors::{ActorHeartbeat, ActorWatch};
 pub use channel_metric::ChannelMetric;
 pub(crate) use stalled::BlockedItems;
 
+use acp_store::histograms;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -37,19 +38,6 @@ fn long_times() -> Histogram {
     let steps =
         [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
     Histogram::new(steps)
-}
-
-/// Creates a histogram from a tenth of a millisecond to ten seconds, for commits.
-pub(crate) fn short_times() -> Histogram {
-    let steps = [
-        0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-    ];
-    Histogram::new(steps)
-}
-
-/// Creates a histogram of batch sizes.
-pub(crate) fn sizes() -> Histogram {
-    Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0])
 }
 
 /// All metrics of the gateway. Cheap to clone.
@@ -281,7 +269,7 @@ impl Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self::new(sizes(), short_times())
+        Self::new(histograms::sizes(), histograms::short_times())
     }
 }
 

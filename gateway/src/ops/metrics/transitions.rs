@@ -4,13 +4,13 @@
 //! The fixed fields (`session_key`, `run_id`, `backend`, `thread_id`, `lease_id`, `idempotency_key`) have the
 //! same names everywhere, so that one search finds all lines of a session.
 
-use crate::core::actor::LeaseEvent;
-use crate::core::argv_redaction;
-use crate::core::rows::{RunRow, SessionRow};
-use crate::core::run::{RunEvent, RunState};
-use crate::core::session::{SessionEvent, SessionState};
-use crate::core::transition::{RunTransition, Transition};
 use crate::ops::metrics::{Metrics, OK};
+use acp_core::actor::LeaseEvent;
+use acp_core::argv_redaction;
+use acp_core::rows::{RunRow, SessionRow};
+use acp_core::run::{RunEvent, RunState};
+use acp_core::session::{SessionEvent, SessionState};
+use acp_core::transition::{RunTransition, Transition};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::Spawn;
 

@@ -4,16 +4,16 @@
 //! are repeated, a terminal is requested under the same lease id, and a write is answered from the content of
 //! the file, never repeated.
 
-use crate::core::backend::{AgentRequestKind, RpcError};
-use crate::core::host::{DecisionReason, Inspection};
-use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
-use crate::core::rows::AgentRequestRow;
 use crate::runtime::agent_host::fs::{self as files, Project};
 use crate::runtime::agent_host::terminal;
 use crate::runtime::agent_host::terminal::{
     SupervisorCalls, TerminalCommand, TerminalContext, TerminalError,
 };
 use crate::supervisor::{CallError, FeedItem, SupervisorClient, SupervisorStatus};
+use acp_core::backend::{AgentRequestKind, RpcError};
+use acp_core::host::{DecisionReason, Inspection};
+use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
+use acp_core::rows::AgentRequestRow;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseKind, RefusalCode, Reply, Request, Spawn};

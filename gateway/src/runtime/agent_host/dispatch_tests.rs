@@ -1,8 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::core::backend::AgentRequest;
-use crate::core::rows::RequestState;
 use crate::runtime::agent_host::terminal::tests::Fake;
+use acp_core::backend::AgentRequest;
+use acp_core::rows::RequestState;
 use acp_shared::ids::{AgentName, SessionKey};
 use serde_json::Value;
 use std::sync::Arc;
@@ -90,10 +90,7 @@ async fn terminals_are_served_to_the_agent_that_made_them() {
     let output = AgentRequestKind::TerminalOutput { terminal_id: terminal_id.clone() };
     assert_eq!(session.serve(output.clone(), false).await.unwrap()["truncated"], false);
     let stranger = Session { fake: Arc::clone(&session.fake), ..Session::new() };
-    assert_eq!(
-        stranger.serve(output.clone(), false).await.unwrap_err().code,
-        crate::core::jsonrpc::NOT_FOUND
-    );
+    assert_eq!(stranger.serve(output.clone(), false).await.unwrap_err().code, acp_core::jsonrpc::NOT_FOUND);
     let kill = AgentRequestKind::TerminalKill { terminal_id: terminal_id.clone() };
     session.serve(kill, false).await.unwrap();
     let wait = AgentRequestKind::TerminalWait { terminal_id: terminal_id.clone() };

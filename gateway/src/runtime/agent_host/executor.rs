@@ -4,12 +4,12 @@
 //! A request that an earlier gateway may have started (`again`) follows H3: reads and waits are repeated,
 //! terminals are requested again under the same lease id; a write is inspected and never repeated.
 
-use crate::core::actor::ActorInput;
-use crate::core::backend::RpcError;
-use crate::core::host::Inspection;
-use crate::core::rows::AgentRequestRow;
 use crate::runtime::agent_host::dispatch::{AgentRequestJob, inspect, serve};
 use crate::supervisor::SupervisorClient;
+use acp_core::actor::ActorInput;
+use acp_core::backend::RpcError;
+use acp_core::host::Inspection;
+use acp_core::rows::AgentRequestRow;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;

@@ -3,12 +3,12 @@
 //! The supervisor's helper works as the user and within the confinement of the agent's lease. A write is
 //! requested once (H3): if its reply is lost, the file is inspected and never written again.
 
-use crate::core::backend::RpcError;
-use crate::core::host;
-use crate::core::host::FileContent;
-use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
 use crate::runtime::agent_host::terminal::{SupervisorCalls, TerminalError};
 use crate::supervisor::CallError;
+use acp_core::backend::RpcError;
+use acp_core::host;
+use acp_core::host::FileContent;
+use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
 use acp_shared::files::{
     FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection, READ_BYTES_MAX,
 };

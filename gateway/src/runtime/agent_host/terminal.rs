@@ -4,9 +4,9 @@
 //!
 //! Every call is idempotent by lease id and can be repeated after a crash.
 
-use crate::core::backend::RpcError;
-use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, NOT_FOUND};
 use crate::supervisor::CallError;
+use acp_core::backend::RpcError;
+use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, NOT_FOUND};
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseKind, RefusalCode, Reply, Request, Spawn, Tail};

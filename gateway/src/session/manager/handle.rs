@@ -1,9 +1,9 @@
 //! Access to a session's actor: creation, and the two bounded queues.
 
 use super::Manager;
-use crate::core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
-use crate::core::failure::Failure;
 use crate::session::task::{ActorRequest, CommandQueues, LoadRetry, run};
+use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use std::sync::PoisonError;

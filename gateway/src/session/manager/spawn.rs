@@ -2,23 +2,23 @@
 
 use super::{Manager, caps_of, fingerprint, over_cap};
 use crate::conversation::bindings::{into_pending, new_binding};
-use crate::core::actor::IdempotencyRecord;
-use crate::core::binding::Placement;
-use crate::core::config::load::nearest_source;
-use crate::core::event::{EventKind, prompt_payload};
-use crate::core::failure::Failure;
-use crate::core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
-use crate::core::request::{SpawnRequest, SpawnResult};
-use crate::core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
-use crate::core::run::RunState;
-use crate::core::session::SessionState;
-use crate::core::{mcp, options};
 use crate::ops::metrics::transitions;
-use crate::runtime::Runtime;
 use crate::runtime::lookup::{LookupResults, look_up_with_timeout};
-use crate::store::{SpawnTx, StoreError};
+use acp_core::actor::IdempotencyRecord;
+use acp_core::binding::Placement;
+use acp_core::config::load::nearest_source;
+use acp_core::event::{EventKind, prompt_payload};
+use acp_core::failure::Failure;
+use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
+use acp_core::request::{SpawnRequest, SpawnResult};
+use acp_core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
+use acp_core::run::RunState;
+use acp_core::runtime::Runtime;
+use acp_core::session::SessionState;
+use acp_core::{mcp, options};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use acp_store::{SpawnTx, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,15 +1,15 @@
 //! Dependencies and input queues of a session's task.
 
 use crate::config::LiveConfig;
-use crate::core::actor::{ActorCommand, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord};
-use crate::core::failure::Failure;
 use crate::ops::metrics::Metrics;
-use crate::runtime::Registry;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
-use crate::store::Store;
 use crate::supervisor::SupervisorClient;
 use crate::util::clock::Clock;
+use acp_core::actor::{ActorCommand, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord};
+use acp_core::failure::Failure;
+use acp_core::runtime::Registry;
 use acp_shared::ids::AgentName;
+use acp_store::Store;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;

@@ -5,20 +5,20 @@
 use super::tests::NoAgents;
 use super::*;
 use crate::config::LiveConfig;
-use crate::core::actor::ActorCommand;
-use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseStatus, RunMode, SessionRow};
-use crate::core::writes::Write;
 use crate::ops::metrics::Metrics;
-use crate::runtime::Registry;
-use crate::runtime::direct::DirectRuntime;
-use crate::store::Store;
-use crate::store::simulated::{SimStore, SimWriter};
 use crate::supervisor::simulated::SimSupervisorConnection;
 use crate::tests::{lease_row, session_row, spawn};
 use crate::util::clock::Clock;
+use acp_core::actor::ActorCommand;
+use acp_core::request::PromptRequest;
+use acp_core::rows::{LeaseStatus, RunMode, SessionRow};
+use acp_core::runtime::Registry;
+use acp_core::runtime::direct::DirectRuntime;
+use acp_core::writes::Write;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
+use acp_store::Store;
+use acp_store::simulated::{SimStore, SimWriter};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -60,7 +60,7 @@ async fn committed<T: Send + 'static>(
 impl Stage {
     /// An actor whose session wants a process that was not asked for yet; the supervisor is away.
     async fn new(hand: &mut SimStore) -> Self {
-        crate::util::blocking::by_hand::run_inline();
+        acp_shared::blocking::run_inline_on_this_thread();
         let (store, mut pump) = hand.start();
         let (supervisor, wire) = SimSupervisorConnection::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
@@ -141,7 +141,8 @@ async fn intended(store: Store, key: SessionKey) -> LeaseId {
 /// it then took the refusal for the answer to that, the process that starts now would be nobody's.
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_connection_answered_is_no_news() {
-    let mut hand = SimStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let mut hand = SimStore::new(dir.path().to_owned());
     let mut stage = Stage::new(&mut hand).await;
     stage.wire.up("supervisor");
     stage.goes_on().await;

@@ -2,22 +2,22 @@
 //! from a failed commit.
 
 use super::{ActorRequest, SessionTask, TaskEnded, record_blocked_session, refuse_waiting, trouble};
-use crate::core::actor::{
-    ActorCommand, ActorEffect, ActorInput, CommandReply, IdempotencyRecord, LeaseEvent, StepContext,
-    StepOutput, Ticket,
-};
-use crate::core::failure::Failure;
-use crate::core::rows::LeaseStatus;
-use crate::core::writes::Write;
 use crate::ops::metrics::transitions;
 use crate::runtime::agent_host::executor::AgentRequestExecutor;
 use crate::session::lease_events::{acked, attached, closing, spawned, written};
 use crate::session::restore::make;
-use crate::store::StoreError;
 use crate::supervisor::CallError;
+use acp_core::actor::{
+    ActorCommand, ActorEffect, ActorInput, CommandReply, IdempotencyRecord, LeaseEvent, StepContext,
+    StepOutput, Ticket,
+};
+use acp_core::failure::Failure;
+use acp_core::rows::LeaseStatus;
+use acp_core::writes::Write;
 use acp_shared::codes::Code;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Reply, Request};
+use acp_store::StoreError;
 use futures_util::stream::FuturesUnordered;
 use std::time::Duration;
 

@@ -3,13 +3,13 @@
 use super::live::{Board, LIVE, begun, card, drive, last};
 use super::*;
 use crate::channel::{Inbound, Signal};
-use crate::core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
-use crate::core::render::PartKind;
-use crate::core::render::buttons::ButtonSubject;
-use crate::core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
-use crate::store::interactive_messages::{self, ButtonMessage};
-use crate::store::{codec, inbox};
+use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
+use acp_core::render::PartKind;
+use acp_core::render::buttons::ButtonSubject;
+use acp_core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
 use acp_shared::ids::{LeaseId, RunId};
+use acp_store::interactive_messages::{self, ButtonMessage};
+use acp_store::{codec, inbox};
 use std::sync::atomic::Ordering;
 
 const LEASE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
@@ -40,7 +40,7 @@ fn asked(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>
 }
 
 async fn put(store: &Store, row: PermissionRow) {
-    store.write("permission", move |tx| crate::store::permissions::put(tx, &row)).await.unwrap();
+    store.write("permission", move |tx| acp_store::permissions::put(tx, &row)).await.unwrap();
 }
 
 async fn lease(store: &Store) {
@@ -89,7 +89,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
             eventually("nothing to be kept of it", || async {
                 let (at, key) = (conversation("c"), key());
                 let read = store.read("over", move |db| {
-                    crate::store::interactive_messages::settled_messages(db, &at, &key, false)
+                    acp_store::interactive_messages::settled_messages(db, &at, &key, false)
                 });
                 read.await.unwrap().is_empty().then_some(())
             })
@@ -113,7 +113,7 @@ async fn what_waits_loses_its_buttons_when_its_turn_begins() {
     board.failures.store(1, Ordering::SeqCst);
     let about = ButtonSubject::Queued(run_id);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let keep = move |tx: &crate::store::Tx<'_>| {
+    let keep = move |tx: &acp_store::Tx<'_>| {
         interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
     };
     store.write("keep", keep).await.unwrap();
@@ -129,16 +129,12 @@ async fn what_waits_loses_its_buttons_when_its_turn_begins() {
 async fn messages_that_could_not_be_amended_are_found_again() {
     let (_dir, store, _scribe) = begun().await;
     let found = || async {
-        store
-            .read("found", |db| interactive_messages::bindings(db, crate::store::now_ms()))
-            .await
-            .unwrap()
-            .len()
+        store.read("found", |db| interactive_messages::bindings(db, acp_store::now_ms())).await.unwrap().len()
     };
     assert_eq!(found().await, 0);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let about = ButtonSubject::Permission("p".to_owned());
-    let keep = move |tx: &crate::store::Tx<'_>| {
+    let keep = move |tx: &acp_store::Tx<'_>| {
         interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
     };
     store.write("keep", keep).await.unwrap();
@@ -154,7 +150,7 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     let (_dir, store, _scribe) = begun().await;
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let about = ButtonSubject::Permission("p".to_owned());
-    let keep = move |tx: &crate::store::Tx<'_>| {
+    let keep = move |tx: &acp_store::Tx<'_>| {
         interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
     };
     store.write("keep", keep).await.unwrap();
@@ -165,16 +161,15 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
             .await
             .unwrap()
             .len();
-        let read = |db: &_| interactive_messages::bindings(db, crate::store::now_ms());
+        let read = |db: &_| interactive_messages::bindings(db, acp_store::now_ms());
         (over, store.read("found", read).await.unwrap().len())
     };
     // How many tries a day of failures takes, each as soon as it is due.
     let (mut waited_ms, mut tries) = (0_u64, 0_u32);
     while waited_ms < 24 * 60 * 60_000 {
         assert_eq!(due().await, (1, 1), "after {tries} tries and {waited_ms} ms");
-        let tried = |tx: &crate::store::Tx<'_>| {
-            interactive_messages::record_attempt(tx, &conversation("c"), "0", false)
-        };
+        let tried =
+            |tx: &acp_store::Tx<'_>| interactive_messages::record_attempt(tx, &conversation("c"), "0", false);
         store.write("tried", tried).await.unwrap();
         tries += 1;
         assert_eq!(due().await, (0, 0), "it is not tried again at once");
@@ -187,7 +182,7 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     assert_eq!(due().await, (1, 1), "a clock that was ahead holds nothing up");
     sql(&store, "UPDATE acp_button_message SET tries = 1999", []).await;
     let last =
-        |tx: &crate::store::Tx<'_>| interactive_messages::record_attempt(tx, &conversation("c"), "0", false);
+        |tx: &acp_store::Tx<'_>| interactive_messages::record_attempt(tx, &conversation("c"), "0", false);
     store.write("tried", last).await.unwrap();
     sql(&store, "UPDATE acp_button_message SET tried_at = 0", []).await;
     assert_eq!(due().await, (0, 0), "not for ever");
@@ -199,7 +194,7 @@ async fn a_message_that_is_over_is_found_among_many_that_are_not() {
     let (_dir, store, _scribe) = begun().await;
     lease(&store).await;
     put(&store, asked(PermissionState::Pending, None, None)).await;
-    let keep = |tx: &crate::store::Tx<'_>| {
+    let keep = |tx: &acp_store::Tx<'_>| {
         for number in 0..=200 {
             let message = ButtonMessage { message_id: format!("{number:03}"), ..queued() };
             let id = if number == 200 { "gone".to_owned() } else { format!("{LEASE}:7") };
@@ -277,7 +272,7 @@ async fn what_became_of_a_message_that_cannot_be_changed_is_said_while_a_turn_ru
     eventually("the turn to be followed", || async { (given() > 0).then_some(()) }).await;
     assert_eq!(board.shown().len(), 2);
     let about = ButtonSubject::Queued(run_id);
-    let keep = move |tx: &crate::store::Tx<'_>| {
+    let keep = move |tx: &acp_store::Tx<'_>| {
         interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
     };
     store.write("keep", keep).await.unwrap();
@@ -302,11 +297,11 @@ async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_it
     let id = binding.binding_id;
     let message = ButtonMessage { text: "Queued.\nIt has started.".into(), ..queued() };
     let refused =
-        move |tx: &crate::store::Tx<'_>| interactive_messages::plan_result_notice(tx, &binding, &message);
+        move |tx: &acp_store::Tx<'_>| interactive_messages::plan_result_notice(tx, &binding, &message);
     assert!(store.write("refused", refused).await.unwrap());
     assert_eq!(states(&store).await, ["sent", "planned", "sent"]);
     let broken = || async {
-        let rules = store.read("rules", crate::store::check::rules).await.unwrap();
+        let rules = store.read("rules", acp_store::check::rules).await.unwrap();
         rules.into_iter().filter(|rule| !rule.broken.is_empty()).collect::<Vec<_>>()
     };
     assert_eq!(broken().await, []);
@@ -433,7 +428,7 @@ async fn nothing_brings_back_what_a_person_put_away() {
         let at = conversation("c");
         let park = move |parked| {
             let at = at.clone();
-            move |tx: &crate::store::Tx<'_>| bindings::park(tx, &at, parked)
+            move |tx: &acp_store::Tx<'_>| bindings::park(tx, &at, parked)
         };
         assert!(store.write("park", park(true)).await.unwrap());
         assert!(!store.write("park", park(true)).await.unwrap(), "it is already");

@@ -4,7 +4,7 @@
 use super::styles::{outbox, worked_out};
 use super::*;
 use crate::channel::OutgoingFile;
-use crate::core::rows::BindingRow;
+use acp_core::rows::BindingRow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A channel that carries files, or does not take them; and that may hang once, before or after it took a message.
@@ -259,7 +259,7 @@ async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
         shelf.hanging.notified().await;
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
-        let harm = move |tx: &crate::store::Tx<'_>| {
+        let harm = move |tx: &acp_store::Tx<'_>| {
             tx.execute_batch(damage)?;
             tx.execute("UPDATE acp_delivery_part SET state = ?1", [state])?;
             Ok(())
@@ -283,7 +283,7 @@ async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
 async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named() {
     let (_dir, store, id) = written().await;
     let shelf = Arc::new(Shelf::default());
-    let harm = |tx: &crate::store::Tx<'_>| {
+    let harm = |tx: &acp_store::Tx<'_>| {
         const SQL: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
             SELECT binding_key, 0, '{}', 0 FROM acp_bindings";
         Ok(tx.execute_batch(SQL)?)
@@ -304,7 +304,7 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
     );
     stop.cancel();
     task.await.unwrap();
-    let mend = |tx: &crate::store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
+    let mend = |tx: &acp_store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
     store.write("mend", mend).await.unwrap();
     go_with(&store, &shelf, id, metrics.clone()).await;
     assert_eq!((shelf.shown().len(), metrics.blocked_items().listed()), (1, Vec::new()));
@@ -345,7 +345,7 @@ async fn what_would_be_said_twice_in_a_conversation_is_told_apart() {
     let id = here.binding_id;
     let anew = BindingRow { binding_id: acp_shared::ids::BindingId::mint(), ..here };
     let next = anew.clone();
-    let bind = move |tx: &crate::store::Tx<'_>| {
+    let bind = move |tx: &acp_store::Tx<'_>| {
         bindings::end(tx, id, "unbound")?;
         bindings::bind(tx, &next)
     };

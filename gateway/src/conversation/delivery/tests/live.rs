@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::channel::{EditOutcome, Signal};
-use crate::core::render::PartKind;
-use crate::store::cards;
+use acp_core::render::PartKind;
+use acp_store::cards;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 pub(super) const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 1\n";

@@ -1,9 +1,9 @@
 //! What agents say under their own names: such a message has no nonce, so that it is looked for until it cannot arrive.
 
 use super::*;
-use crate::store::backup::backup;
-use crate::store::restore::restore;
-use crate::store::{Durability, codec};
+use acp_store::backup::backup;
+use acp_store::restore::restore;
+use acp_store::{Durability, codec};
 
 /// How what is sent under a name goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,7 @@ fn by(name: &str, text: &str) -> Said {
 /// A session, of this label, that answered "x".
 async fn answered(label: Option<&str>) -> (tempfile::TempDir, Store, Scribe) {
     let (dir, store) = open();
-    let session = crate::core::rows::SessionRow { label: label.map(str::to_owned), ..session_row(&key()) };
+    let session = acp_core::rows::SessionRow { label: label.map(str::to_owned), ..session_row(&key()) };
     spawn(&store, session, Some(binding_row(&key(), &conversation("c")))).await;
     let mut scribe = Scribe::claim(&store, &key()).await;
     scribe.start(RunMode::Prompt).await;

@@ -1,17 +1,17 @@
 //! What is told follows from the journal and from the styles that are recorded, not from today's configuration.
 
 use super::*;
-use crate::core::render::MessagePart;
-use crate::core::rows::Verbosity;
-use crate::store::render_settings;
+use acp_core::render::MessagePart;
+use acp_core::rows::Verbosity;
 use acp_shared::ids::BindingId;
+use acp_store::render_settings;
 
 /// Nonce and text of everything that is in the outbox.
 pub(super) async fn outbox(store: &Store) -> Vec<(String, String)> {
     store
         .read("outbox", |db| {
             const SQL: &str = "SELECT nonce, text FROM acp_delivery_part ORDER BY session_seq, part_no";
-            crate::store::codec::all(db, SQL, [], |row| Ok((row.get("nonce")?, row.get("text")?)))
+            acp_store::codec::all(db, SQL, [], |row| Ok((row.get("nonce")?, row.get("text")?)))
         })
         .await
         .unwrap()
@@ -56,7 +56,7 @@ async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
     // Read anew while it runs: what comes from now on is told in the other way.
     live.replace(loaded("[acp.stream]\nmax_chunk_chars = 50\n")).unwrap();
     // A look that was under way goes on as it began; the next one takes the change on.
-    let is_new = |styles: crate::core::render::StyleHistory| {
+    let is_new = |styles: acp_core::render::StyleHistory| {
         styles.last().is_some_and(|style| style.output_chars_max != 10)
     };
     let mut messages = 1;
@@ -131,11 +131,11 @@ async fn two_changes_without_a_row_between_them_leave_one_record() {
     spawn(&store, session_row(&key()), Some(binding)).await;
     let channel = Console::new(store.clone());
     let style = |text: &str| {
-        let stream = configured(text).stream(&crate::core::policy::PolicyScope::default());
-        crate::core::render::Style::new(channel.limit(), &stream)
+        let stream = configured(text).stream(&acp_core::policy::PolicyScope::default());
+        acp_core::render::Style::new(channel.limit(), &stream)
     };
     let of = |n: u64| style(&format!("[acp.stream]\nmax_output_chars = {n}\n"));
-    let record = async |style: crate::core::render::Style| {
+    let record = async |style: acp_core::render::Style| {
         store.write("record", move |tx| render_settings::record(tx, id, &key(), &style)).await.unwrap()
     };
     record(of(1)).await;

@@ -12,7 +12,7 @@ async fn close_behind_the_back(store: &Store) {
 async fn ended(store: &Store) -> Option<String> {
     let key = key();
     let read = store.read("ended", move |db| {
-        crate::store::codec::first(
+        acp_store::codec::first(
             db,
             "SELECT end_reason FROM acp_bindings WHERE session_key = ?1",
             [key.as_str()],
@@ -98,7 +98,7 @@ async fn an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
     inlet.accept(party("m2", "/unfocus")).await.unwrap();
     assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
     store.close().await;
-    let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();
+    let store = Store::open(dir.path(), acp_store::Durability::Normal).unwrap();
     let fake = Fake::new(&store);
     let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
     assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);

@@ -7,11 +7,11 @@ use crate::channel::{
     PostedReply, SuggestionKind,
 };
 use crate::conversation::inbound::port::NOT_YET_PROCESSED;
-use crate::core::files;
-use crate::core::render::buttons::queued_buttons;
-use crate::core::rows::BindingStatus;
-use crate::store::interactive_messages;
-use crate::store::{bindings, codec};
+use acp_core::files;
+use acp_core::render::buttons::queued_buttons;
+use acp_core::rows::BindingStatus;
+use acp_store::interactive_messages;
+use acp_store::{bindings, codec};
 use std::time::Duration;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -177,7 +177,7 @@ async fn a_name_that_somebody_took_gives_nothing() {
     let (_dir, store, fake, inlet) = {
         let (dir, store) = open();
         let own =
-            crate::core::rows::BindingRow { bound_by: "17".to_owned(), ..binding_row(&key(), &at_party()) };
+            acp_core::rows::BindingRow { bound_by: "17".to_owned(), ..binding_row(&key(), &at_party()) };
         spawn(&store, session_row(&key()), Some(own)).await;
         let fake = Fake::new(&store);
         let inlet = super::fake::inlet_of(&store, &fake, Arc::new(super::fake::Party::default()));
@@ -414,7 +414,7 @@ async fn what_fits_best_is_suggested_first() {
     scribe.start(RunMode::Prompt).await;
     let options = serde_json::json!({"sessionUpdate": "config_option_update",
         "configOptions": [{"id": "effort", "name": "Effort"}, {"id": "model", "name": "Model"}]});
-    scribe.event(crate::core::event::EventKind::Update, options).await;
+    scribe.event(acp_core::event::EventKind::Update, options).await;
     assert_eq!(
         suggested(SuggestionKind::Options, "e").await,
         ["effort", "model", "cwd"],

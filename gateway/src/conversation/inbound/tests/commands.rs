@@ -2,14 +2,14 @@
 use super::several::{Square, at};
 use super::*;
 use crate::channel::{BoxFuture, LookupOutcome};
-use crate::core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
-use crate::core::message_split::{MessageLimit, Unit};
-use crate::core::render::PartKind;
-use crate::core::render::buttons::ButtonSubject;
-use crate::core::rows::{BindingRow, PermissionState};
-use crate::store::bindings;
-use crate::store::interactive_messages::{self, ButtonMessage};
+use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
+use acp_core::message_split::{MessageLimit, Unit};
+use acp_core::render::PartKind;
+use acp_core::render::buttons::ButtonSubject;
+use acp_core::rows::{BindingRow, PermissionState};
 use acp_shared::ids::LeaseId;
+use acp_store::bindings;
+use acp_store::interactive_messages::{self, ButtonMessage};
 
 pub(super) fn keyed(id: u32) -> SessionKey {
     SessionKey::parse(&format!("agent:demo:acp:{id}")).unwrap()
@@ -75,7 +75,7 @@ async fn a_typed_answer_is_told_once() {
                 ButtonMessage { message_id: "9".into(), kind: PartKind::Permission, text: "?".into() };
             let about = ButtonSubject::Permission(question(1).permission_id());
             let at = conversation("c");
-            let keep = move |tx: &crate::store::Tx<'_>| {
+            let keep = move |tx: &acp_store::Tx<'_>| {
                 interactive_messages::insert_message(tx, &at, &keyed(1), &message, &about)
             };
             store.write("keep", keep).await.unwrap();
@@ -501,7 +501,7 @@ async fn state_of(
     let filter = SessionFilter { agent: None, closed_too: true, spawned_by: None, rows_max: 100 };
     let rows = store.sessions(filter).await.unwrap();
     let sql = format!("SELECT {} FROM acp_bindings ORDER BY rowid", bindings::COLUMNS);
-    let bound = store.read("all", move |db| crate::store::codec::all(db, &sql, [], bindings::from_row));
+    let bound = store.read("all", move |db| acp_store::codec::all(db, &sql, [], bindings::from_row));
     (fake.effects(), fake.said(), rows, bound.await.unwrap())
 }
 

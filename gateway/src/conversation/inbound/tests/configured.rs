@@ -4,7 +4,7 @@
 use super::fake::{Party, inlet_of, party};
 use super::*;
 use crate::channel::{BindingLookup, InboundPort};
-use crate::core::static_binding::StaticSessionSpec;
+use acp_core::static_binding::StaticSessionSpec;
 use std::path::Path;
 
 const ROOM: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
@@ -26,7 +26,7 @@ fn session_of(outcome: &Outcome) -> &str {
 async fn bound(store: &Store) -> Vec<(String, String, String, bool)> {
     let rows = store.read("bound", |db| {
         let sql = "SELECT thread_id, session_key, status, metadata_json FROM acp_bindings ORDER BY rowid";
-        crate::store::codec::all(db, sql, [], |row| {
+        acp_store::codec::all(db, sql, [], |row| {
             let made = StaticSessionSpec::from_metadata(&row.get::<_, String>("metadata_json")?);
             Ok((row.get("thread_id")?, row.get("session_key")?, row.get("status")?, made.is_some()))
         })

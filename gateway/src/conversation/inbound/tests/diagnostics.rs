@@ -2,7 +2,7 @@
 use super::commands::{answer, keyed, sessions};
 use super::*;
 use crate::api::body::{BackendView, StoreView, SupervisorView};
-use crate::core::agent_settings::Choices;
+use acp_core::agent_settings::Choices;
 use acp_shared::ids::AgentName;
 
 fn status() -> StatusView {

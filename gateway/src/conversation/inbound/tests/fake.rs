@@ -81,19 +81,16 @@ impl Service for Fake {
             let metadata = request.configured.as_ref().map_or("{}".to_owned(), |it| it.metadata.clone());
             if self.store.session(session_key.clone()).await?.is_none() {
                 let bound_by = request.author.clone();
-                let bind = |at| crate::core::rows::BindingRow {
-                    bound_by,
-                    metadata,
-                    ..binding_row(&session_key, at)
-                };
+                let bind =
+                    |at| acp_core::rows::BindingRow { bound_by, metadata, ..binding_row(&session_key, at) };
                 let binding = request.bind.as_ref().map(bind);
-                let spawn = crate::store::SpawnTx {
+                let spawn = acp_store::SpawnTx {
                     session: SessionRow { mode: request.mode, ..session_row(&session_key) },
                     binding,
                     run: None,
                     events: Vec::new(),
                     idempotency: None,
-                    caps: crate::core::writes::SessionLimits { sessions_max: 100, account: None },
+                    caps: acp_core::writes::SessionLimits { sessions_max: 100, account: None },
                 };
                 self.store.spawn_session(spawn).await?;
             }
@@ -214,7 +211,7 @@ impl Service for Fake {
         _: Option<acp_shared::ids::BindingId>,
         _: String,
         _: IdempotencyKey,
-    ) -> ServiceFuture<'a, Vec<crate::core::rows::BindingRow>> {
+    ) -> ServiceFuture<'a, Vec<acp_core::rows::BindingRow>> {
         unused()
     }
     fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
@@ -224,9 +221,7 @@ impl Service for Fake {
     }
 
     fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
-        Box::pin(async {
-            Ok(self.store.read("circumstances", crate::store::gauges::session_activity).await?)
-        })
+        Box::pin(async { Ok(self.store.read("circumstances", acp_store::gauges::session_activity).await?) })
     }
 
     fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
@@ -309,8 +304,8 @@ impl ChannelAdapter for Party {
         "party"
     }
 
-    fn limit(&self) -> crate::core::message_split::MessageLimit {
-        crate::core::message_split::MessageLimit::new(crate::core::message_split::Unit::Bytes, 4_096)
+    fn limit(&self) -> acp_core::message_split::MessageLimit {
+        acp_core::message_split::MessageLimit::new(acp_core::message_split::Unit::Bytes, 4_096)
     }
 
     fn unbound_destination(&self) -> UnboundDestination {

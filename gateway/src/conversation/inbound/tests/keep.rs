@@ -4,7 +4,7 @@
 use super::changes::{PATIENCE, by_caller};
 use super::*;
 use crate::channel::{InboundPort, IntakeOutcome, ReplyReservation, ReserveOutcome};
-use crate::store::codec;
+use acp_store::codec;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -196,7 +196,7 @@ async fn held_up(store: &Store) -> (mpsc::SyncSender<()>, tokio::task::JoinHandl
     let ((go, wait), (begun, begins)) = (mpsc::sync_channel(1), tokio::sync::oneshot::channel());
     let store = store.clone();
     let task = tokio::spawn(async move {
-        let hold = move |_: &crate::store::Tx<'_>| {
+        let hold = move |_: &acp_store::Tx<'_>| {
             begun.send(()).unwrap();
             wait.recv().unwrap();
             Ok(())

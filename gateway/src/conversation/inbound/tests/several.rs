@@ -1,9 +1,9 @@
 //! Several accounts that hear one conversation, and replies beside what is delivered there.
 use super::*;
-use crate::core::render::{MessagePart, PartKind};
-use crate::core::rows::BindingRow;
-use crate::store::command_replies;
-use crate::store::delivery::{self, PartState};
+use acp_core::render::{MessagePart, PartKind};
+use acp_core::rows::BindingRow;
+use acp_store::command_replies;
+use acp_store::delivery::{self, PartState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One account of a channel where the same conversation is called the same in all of them.
@@ -134,7 +134,7 @@ fn part(binding: &BindingRow, seq: u64, text: &str) -> MessagePart {
         run_id: None,
         kind: PartKind::Notice,
         text: text.to_owned(),
-        nonce: crate::core::render::nonce(binding.binding_id, seq, 0),
+        nonce: acp_core::render::nonce(binding.binding_id, seq, 0),
         asks: None,
         files: Vec::new(),
     }
@@ -148,7 +148,7 @@ async fn a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round() {
     let (_dir, store, [_, b], inlet, binding) = square().await;
     let plan = |seq: u64| {
         let binding = binding.clone();
-        let write = move |tx: &crate::store::Tx<'_>| {
+        let write = move |tx: &acp_store::Tx<'_>| {
             delivery::plan(tx, &binding, &[part(&binding, seq, BUSY)])?;
             let planned = delivery::pending_parts(tx, binding.binding_id)?;
             Ok(planned.into_iter().find(|row| row.part.session_seq == seq).and_then(|row| row.tag))
@@ -157,7 +157,7 @@ async fn a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round() {
     };
     let settle = |seq: u64, id: &'static str| {
         let binding = binding.clone();
-        let write = move |tx: &crate::store::Tx<'_>| {
+        let write = move |tx: &acp_store::Tx<'_>| {
             delivery::settle(tx, &binding, &part(&binding, seq, BUSY), PartState::Sent, Some(id))
         };
         store.write("settle", write)
@@ -186,7 +186,7 @@ async fn a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round() {
     let first = begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap();
     assert_eq!(begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap(), first, "what was chosen stays");
     let one = binding.clone();
-    let alone = move |tx: &crate::store::Tx<'_>| {
+    let alone = move |tx: &acp_store::Tx<'_>| {
         delivery::plan(tx, &one, &[part(&one, 9, "Alone.")])?;
         Ok(delivery::pending_parts(tx, one.binding_id)?.into_iter().find_map(|row| row.tag))
     };

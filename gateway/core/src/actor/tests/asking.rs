@@ -1,0 +1,45 @@
+//! Certainty that the agent asks before it acts: kept, and reported where the permission mode promises more.
+
+use super::cases::{prompt, ready};
+use super::world::World;
+use super::*;
+use crate::backend::AskGuarantee;
+use crate::options::Setting;
+use crate::rows::PermissionMode;
+
+fn reports(world: &World) -> usize {
+    world.rows.events.iter().filter(|event| event.payload.contains("asking_not_ensured")).count()
+}
+
+#[test]
+fn an_agent_that_may_not_ask_is_reported_once_and_before_the_first_turn() {
+    let mut world = ready();
+    world.say("Kunknown\n");
+    assert_eq!((reports(&world), world.rows.session.options.asking), (1, Some(AskGuarantee::Unknown)));
+    world.boot(None);
+    assert!(world.settle());
+    world.say("Kunknown\n");
+    prompt(&mut world, "Thello").unwrap();
+    assert_eq!(reports(&world), 1, "kept over a restart");
+    world.say("Kensured\nKunknown\n");
+    assert_eq!(reports(&world), 2, "lost again");
+}
+
+#[test]
+fn a_permission_mode_that_promises_questions_is_reported_as_well() {
+    for (asking, mode, want) in [
+        ("unknown", PermissionMode::Ask, 1),
+        ("unknown", PermissionMode::ApproveReads, 1),
+        ("never", PermissionMode::Ask, 1),
+        ("unknown", PermissionMode::DenyAll, 0),
+        ("unknown", PermissionMode::ApproveAll, 0),
+        ("ensured", PermissionMode::Ask, 0),
+    ] {
+        let mut world = ready();
+        world.command(ActorCommand::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
+        world.say(&format!("K{asking}\n"));
+        assert_eq!(reports(&world), 0, "nothing is promised: {asking}");
+        world.command(ActorCommand::Set(Setting::Permission(mode))).unwrap();
+        assert_eq!(reports(&world), want, "{asking} {mode:?}");
+    }
+}

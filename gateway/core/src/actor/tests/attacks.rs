@@ -1,0 +1,350 @@
+//! Adverse cases: a gateway killed between a commit and its acts, missing events of the supervisor, and
+//! agents that end at the worst moment.
+
+use super::cases::{approving, ask, code, lease, prompt, ready, run_state};
+use super::world::{World, prompt_request};
+use super::*;
+use crate::backend::AgentRequestKind;
+use crate::event::EventKind as K;
+use crate::request::{CloseRequest, PromptRequest};
+use crate::rows::{NonInteractive, RunMode, SessionMode};
+use crate::session::SessionState;
+use acp_shared::codes::Code;
+use acp_shared::protocol::{Attached, LeaseState, RefusalCode};
+
+fn steer(world: &mut World, text: &str) -> RunId {
+    let accepted = ask(world, PromptRequest { mode: RunMode::Steer, ..prompt_request(text) }).unwrap();
+    assert!(accepted.steered);
+    accepted.run_id
+}
+
+fn failed_with(world: &World, run_id: RunId) -> Code {
+    let row = world.rows.runs.iter().find(|row| row.run_id == run_id).unwrap();
+    assert_eq!(row.state, RunState::Failed);
+    row.error.clone().unwrap().code
+}
+
+fn due(world: &mut World) {
+    world.now_ms = world.actor.as_ref().unwrap().deadline_ms().unwrap();
+    world.input(ActorInput::Tick);
+}
+
+#[test]
+fn a_reset_is_not_undone_by_a_death_before_the_process_was_told() {
+    let mut world = ready();
+    world.unending = true;
+    world.command(ActorCommand::NewConversation).unwrap();
+    world.unending = false;
+    world.boot(None);
+    assert!(world.settle());
+    let run = prompt(&mut world, "prompt a").unwrap();
+    assert_eq!(run_state(&world, run), RunState::Completed);
+    assert_eq!(world.stdin().iter().filter(|text| *text == "init -\n").count(), 2, "a new conversation");
+}
+
+#[test]
+fn a_reset_in_a_turn_leaves_nothing_of_the_old_turn_in_the_way() {
+    let mut world = ready();
+    let old = prompt(&mut world, "Thello").unwrap();
+    world.unending = true;
+    world.command(ActorCommand::NewConversation).unwrap();
+    assert_eq!(run_state(&world, old), RunState::Cancelled);
+    let run = prompt(&mut world, "prompt a").unwrap();
+    assert_eq!(run_state(&world, run), RunState::Queued);
+    world.unending = false;
+    world.boot(None);
+    assert!(world.settle());
+    assert_eq!(run_state(&world, run), RunState::Completed);
+}
+
+#[test]
+fn an_agent_that_is_being_ended_does_not_bring_its_conversation_back() {
+    let mut world = ready();
+    world.exit(lease(&world), ExitStatus::Exited(0));
+    assert!(world.settle());
+    (world.deaf, world.unending) = (true, true);
+    let run = prompt(&mut world, "prompt a").unwrap();
+    world.command(ActorCommand::NewConversation).unwrap();
+    world.say("Rsession-1\n");
+    assert_eq!(world.rows.session.agent_session_id, None, "what was forgotten stays so");
+    (world.deaf, world.unending) = (false, false);
+    world.exit(lease(&world), ExitStatus::Exited(0));
+    assert!(world.settle());
+    assert_eq!(run_state(&world, run), RunState::Completed);
+    assert_eq!(world.stdin().iter().filter(|text| *text == "init -\n").count(), 2);
+}
+
+#[test]
+fn an_agent_that_broke_a_limit_is_ended_after_a_death_too() {
+    let mut world = World::new(1, 100_000);
+    world.boot(None);
+    assert!(world.settle());
+    prompt(&mut world, "Thello").unwrap();
+    world.unending = true;
+    world.say(&"x".repeat((1 << 20) + 1));
+    world.unending = false;
+    world.boot(None);
+    assert!(world.settle());
+    let run = prompt(&mut world, "prompt a").unwrap();
+    assert_eq!(run_state(&world, run), RunState::Completed, "never stuck between error and a living process");
+}
+
+/// State after the supervisor reported the end of the process and the connection broke before the last
+/// output.
+fn told_of_the_end_and_cut_off() -> (World, RunId) {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    let id = lease(&world);
+    let process = world.processes.get_mut(&id).unwrap();
+    let stdout_base = process.acked();
+    process.stdout.extend(b"Tlast\nD\n");
+    process.exit = Some(ExitStatus::Exited(0));
+    let stdin = process.stdin.len() as u64;
+    let attached = Attached {
+        state: LeaseState::Closed,
+        stdout_base,
+        stdout_end: process.stdout.len() as u64,
+        stdout_eof: true,
+        stdin_written: stdin,
+        stdin_accepted: stdin,
+        exit: process.exit,
+    };
+    world.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
+    world.input(ActorInput::Disconnected);
+    assert_eq!(run_state(&world, run), RunState::Running);
+    (world, run)
+}
+
+#[test]
+fn an_end_that_was_announced_is_read_to_its_end_on_the_next_connection() {
+    let (mut world, run) = told_of_the_end_and_cut_off();
+    world.input(ActorInput::Lease(LeaseEvent::Connected));
+    assert_eq!(run_state(&world, run), RunState::Completed, "H1");
+    assert_eq!(world.rows.session.lease_id, None);
+}
+
+#[test]
+fn an_end_whose_last_words_are_gone_is_an_end_all_the_same() {
+    for news in [LeaseEvent::Unknown, LeaseEvent::OffsetGone] {
+        let (mut world, run) = told_of_the_end_and_cut_off();
+        world.input(ActorInput::Lease(news));
+        assert_eq!(run_state(&world, run), RunState::Failed);
+        assert_eq!(world.rows.session.lease_id, None);
+    }
+}
+
+#[test]
+fn two_terminals_asked_for_in_one_breath_are_two() {
+    let mut world = approving();
+    prompt(&mut world, "Thello").unwrap();
+    world.say("Cone\nCtwo\nCthree\n");
+    let create = |row: &&AgentRequestRow| matches!(row.request.what, AgentRequestKind::TerminalCreate { .. });
+    let mut intents: Vec<_> =
+        world.rows.requests.values().filter(create).filter_map(|row| row.intent.clone()).collect();
+    intents.sort();
+    intents.dedup();
+    assert_eq!(intents.len(), 3, "H16: the terminal's id is its lease");
+    assert!(intents.iter().all(|id| acp_shared::ids::LeaseId::parse(id).is_ok()));
+}
+
+#[test]
+fn a_steer_does_not_outlive_the_agent_that_had_it() {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    let word = steer(&mut world, "left");
+    world.exit(lease(&world), ExitStatus::Signaled(9));
+    assert!(world.settle());
+    assert_eq!(run_state(&world, run), RunState::Failed);
+    assert_eq!(failed_with(&world, word), Code::TurnFailed);
+}
+
+#[test]
+fn a_steer_that_provably_never_arrived_becomes_a_turn() {
+    let mut world = ready();
+    prompt(&mut world, "Thello").unwrap();
+    world.stuck = true;
+    let word = steer(&mut world, "prompt left");
+    world.exit(lease(&world), ExitStatus::Signaled(9));
+    world.stuck = false;
+    assert!(world.settle());
+    assert_eq!(run_state(&world, word), RunState::Completed, "H6, H11");
+}
+
+#[test]
+fn what_was_accepted_and_not_written_is_asked_after_on_the_next_connection() {
+    let mut world = ready();
+    world.stuck = true;
+    let run = prompt(&mut world, "prompt a").unwrap();
+    world.stuck = false;
+    world.input(ActorInput::Disconnected);
+    let end = world.processes[&lease(&world)].stdout.len() as u64;
+    let attached = Attached {
+        state: LeaseState::Open,
+        stdout_base: end,
+        stdout_end: end,
+        stdout_eof: false,
+        stdin_written: 1,
+        stdin_accepted: 2,
+        exit: None,
+    };
+    world.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
+    assert_eq!(run_state(&world, run), RunState::Completed, "its confirmation went to the old connection");
+}
+
+#[test]
+fn an_attach_that_is_refused_for_now_is_asked_again() {
+    let mut world = World::new(1, 1000);
+    world.refuse_attach = true;
+    world.boot(None);
+    assert!(world.settle());
+    due(&mut world);
+    assert_eq!(world.rows.session.state, SessionState::Creating);
+    world.refuse_attach = false;
+    due(&mut world);
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+}
+
+#[test]
+fn a_one_shot_session_ends_with_its_run_however_that_ends() {
+    for exit in [false, true] {
+        let mut world = World::new(1, 1000);
+        world.rows.session.mode = SessionMode::Oneshot;
+        world.boot(None);
+        assert!(world.settle());
+        prompt(&mut world, "Thello").unwrap();
+        if exit {
+            world.exit(lease(&world), ExitStatus::Signaled(9));
+            assert!(world.settle());
+        } else {
+            world.say("D\n");
+        }
+        assert_eq!(world.rows.session.state, SessionState::Closed);
+        assert_eq!(world.rows.session.lease_id, None);
+    }
+    let mut world = World::new(1, 1000);
+    world.rows.session.mode = SessionMode::Oneshot;
+    world.refuse_spawn = Some((RefusalCode::SpawnFailed, None));
+    world.boot(None);
+    prompt(&mut world, "prompt a").unwrap();
+    assert_eq!(world.rows.session.state, SessionState::Closed);
+}
+
+#[test]
+fn a_run_that_fails_for_want_of_somebody_to_ask_fails_so_even_when_its_agent_ends() {
+    let mut world = ready();
+    world.rows.session.options.non_interactive = NonInteractive::Fail;
+    world.boot(None);
+    assert!(world.settle());
+    let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
+    let run = ask(&mut world, request).unwrap().run_id;
+    world.deaf = true;
+    world.say("P\n");
+    assert_eq!(world.rows.session.state, SessionState::Cancelling);
+    world.exit(lease(&world), ExitStatus::Exited(1));
+    assert!(world.settle());
+    assert_eq!(failed_with(&world, run), Code::PermissionPromptUnavailable);
+}
+
+#[test]
+fn nothing_is_said_after_a_session_is_closed() {
+    let mut world = ready();
+    prompt(&mut world, "Thello").unwrap();
+    world.deaf = true;
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    world.exit(lease(&world), ExitStatus::Exited(1));
+    assert!(world.settle());
+    assert_eq!(world.rows.session.lease_id, None);
+    assert_eq!(world.kinds().last(), Some(&K::Closed));
+
+    let mut world = World::new(1, 1000);
+    world.refuse_spawn = Some((RefusalCode::SpawnFailed, None));
+    world.boot(None);
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    assert_eq!(world.rows.session.lease_id, None);
+    assert_eq!(world.kinds().last(), Some(&K::Closed));
+}
+
+#[test]
+fn a_session_whose_agent_was_removed_can_still_be_closed() {
+    let mut world = ready();
+    world.exit(lease(&world), ExitStatus::Exited(0));
+    assert!(world.settle());
+    world.removed = true;
+    world.boot(None);
+    assert!(world.settle());
+    assert_eq!(code(prompt(&mut world, "prompt a")), Code::AgentNotAllowed);
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    assert_eq!(world.rows.session.state, SessionState::Closed);
+}
+
+#[test]
+fn what_waits_for_an_agent_that_was_removed_fails_with_the_reason() {
+    let mut world = World::new(1, 1000);
+    world.refuse_spawn = Some((RefusalCode::SessionBusy, Some(300)));
+    world.boot(None);
+    let run = prompt(&mut world, "prompt a").unwrap();
+    world.rows.lease = None;
+    world.rows.session.lease_id = None;
+    world.removed = true;
+    world.boot(None);
+    assert!(world.settle());
+    assert_eq!(failed_with(&world, run), Code::AgentNotAllowed);
+    assert!(world.processes.is_empty());
+}
+
+#[test]
+fn an_agent_that_asks_and_never_reads_is_ended() {
+    let mut world = World::new(1, 1_000);
+    world.boot(None);
+    assert!(world.settle());
+    let run = prompt(&mut world, "Thello").unwrap();
+    world.stuck = true;
+    world.say(&"?\n".repeat(5_000));
+    assert_eq!(failed_with(&world, run), Code::ProtocolError);
+    assert_eq!(world.rows.session.lease_id, None);
+}
+
+#[test]
+fn an_agent_that_closed_its_standard_input_is_ended() {
+    let mut world = ready();
+    world.stuck = true;
+    let run = prompt(&mut world, "prompt a").unwrap();
+    world.input(ActorInput::Lease(LeaseEvent::InputRefused { seq: 2, code: RefusalCode::LeaseEnded }));
+    world.stuck = false;
+    assert!(world.settle());
+    assert_ne!(run_state(&world, run), RunState::Running, "nobody waits for an agent that takes nothing");
+}
+
+#[test]
+fn an_answer_that_is_too_large_becomes_an_error() {
+    let mut world = approving();
+    prompt(&mut world, "Wtext").unwrap();
+    let (at, _) = world.performed[0];
+    world.input(ActorInput::RequestDone { at, outcome: Ok("x".repeat(33 * 1024 * 1024)) });
+    let answer = world.stdin().into_iter().find(|text| text.starts_with("answer")).unwrap();
+    assert!(answer.starts_with("answer Err"), "a frame that cannot be sent would break every connection");
+}
+
+#[test]
+fn a_turn_whose_lease_was_taken_away_by_adopt_ends() {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    let word = steer(&mut world, "left");
+    world.rows.lease = None;
+    world.rows.session.lease_id = None;
+    world.boot(None);
+    assert!(world.settle());
+    assert_eq!((failed_with(&world, run), failed_with(&world, word)), (Code::Uncertain, Code::Uncertain));
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+}
+
+#[test]
+fn an_option_that_is_set_while_the_agent_starts_reaches_it() {
+    let mut world = World::new(1, 1000);
+    world.deaf = true;
+    world.boot(None);
+    assert!(world.settle());
+    world.push(ActorCommand::Set(crate::options::Setting::Mode("ask".to_owned())));
+    assert!(world.settle());
+    assert!(world.stdin().iter().any(|text| text.starts_with("set ")), "{:?}", world.stdin());
+}

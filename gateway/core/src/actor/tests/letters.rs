@@ -1,0 +1,179 @@
+//! Backend for the actor's tests.
+
+use super::*;
+use crate::agent_settings::{AgentSettings, Choices, SettingsReport};
+use crate::backend::{
+    AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OptionChange,
+    PermissionOption, RequestReply, StartSessionParams, SubmitParams,
+};
+use crate::event::{EventKind, NewEvent};
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex};
+
+/// Backend whose protocol has one letter per line.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub(super) struct LetterLink {
+    running: Option<RunId>,
+    pub(super) asked: Vec<u64>,
+    goodbye: Option<CloseMode>,
+    /// Option changes without an answer.
+    sets: Vec<OptionChange>,
+    /// Parameters with which each process was opened.
+    #[serde(skip)]
+    pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
+}
+
+fn send(text: String, kind: InputKind) -> BackendStep {
+    BackendStep::Send { bytes: format!("{text}\n").into_bytes(), kind }
+}
+
+impl BackendMachine for LetterLink {
+    fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
+        *self = Self { ensured: Arc::clone(&self.ensured), ..Self::default() };
+        self.ensured.lock().unwrap().push(input.clone());
+        vec![send(format!("init {}", input.resume.as_deref().unwrap_or("-")), InputKind::Control)]
+    }
+    fn submit(&mut self, input: &SubmitParams) -> Vec<BackendStep> {
+        let run_id = input.run_id;
+        if input.steer {
+            return vec![send(format!("steer {}", input.text), InputKind::Steer { run_id })];
+        }
+        self.running = Some(run_id);
+        vec![send(format!("prompt {}", input.text), InputKind::Prompt { run_id })]
+    }
+    fn stream(&mut self, at: u64, line: &[u8]) -> Vec<BackendStep> {
+        let text = String::from_utf8(line.to_vec()).unwrap();
+        let run_id = self.running;
+        match text.split_at(1) {
+            ("R", id) => vec![BackendStep::Ready {
+                agent_session_id: id.to_owned(),
+                resumable: id != "unresumable",
+                agent_info: "{}".to_owned(),
+            }],
+            ("T", payload) => {
+                let payload = payload.to_owned();
+                vec![BackendStep::Event(NewEvent { run_id, kind: EventKind::AgentMessage, payload })]
+            }
+            ("A", _) => vec![BackendStep::ProbeAnswered],
+            ("D", reason) => {
+                self.running = None;
+                let stop_reason = if reason.is_empty() { "end_turn" } else { reason }.to_owned();
+                let result = format!("{{\"stopReason\":\"{stop_reason}\"}}");
+                let mut steps = vec![BackendStep::TurnDone { run_id: run_id.unwrap(), stop_reason, result }];
+                if let Some(goodbye) = self.goodbye.take() {
+                    steps.extend(self.close(goodbye));
+                }
+                steps
+            }
+            ("F", _) => vec![BackendStep::CloseAnswered],
+            ("S", answer) => vec![BackendStep::OptionAnswered {
+                option: self.sets.remove(0),
+                is_own: true,
+                is_taken: answer == "yes",
+                text: format!("the agent says {answer}"),
+            }],
+            ("M", mode) => vec![BackendStep::SettingsReported(SettingsReport::All(AgentSettings {
+                modes: Some(Choices { current: None, values: vec![mode.to_owned()] }),
+                ..AgentSettings::new()
+            }))],
+            ("K", word) => vec![BackendStep::AskGuarantee(serde_json::from_value(word.into()).unwrap())],
+            ("P", call) => {
+                self.asked.push(at);
+                let given: serde_json::Value = serde_json::from_str(call).unwrap_or_default();
+                let tool_kind = given["kind"].as_str().unwrap_or("edit").to_owned();
+                let option = |id: &str, kind: &str| PermissionOption {
+                    id: id.to_owned(),
+                    name: id.to_owned(),
+                    kind: kind.to_owned(),
+                };
+                vec![BackendStep::Request(AgentRequest {
+                    at,
+                    run_id,
+                    method: "session/request_permission".to_owned(),
+                    params: if call.is_empty() {
+                        "{}".to_owned()
+                    } else {
+                        format!("{{\"toolCall\":{call}}}")
+                    },
+                    what: AgentRequestKind::Permission {
+                        title: "edit".to_owned(),
+                        tool_kind: Some(tool_kind),
+                        options: vec![
+                            option("yes", "allow_once"),
+                            option("ever", "allow_always"),
+                            option("no", "reject_once"),
+                        ],
+                    },
+                })]
+            }
+            ("W", text) => {
+                let (path, content) = match text.split_once(' ') {
+                    Some((path, content)) if path.starts_with('/') => (path, content),
+                    _ => ("/w/f", text),
+                };
+                vec![BackendStep::Request(AgentRequest {
+                    at,
+                    run_id,
+                    method: "fs/write_text_file".to_owned(),
+                    params: "{}".to_owned(),
+                    what: AgentRequestKind::FsWrite { path: path.to_owned(), content: content.to_owned() },
+                })]
+            }
+            ("G", path) => vec![BackendStep::Request(AgentRequest {
+                at,
+                run_id,
+                method: "fs/read_text_file".to_owned(),
+                params: "{}".to_owned(),
+                what: AgentRequestKind::FsRead { path: path.to_owned(), line: None, limit: None },
+            })],
+            ("?", _) => vec![send("no".to_owned(), InputKind::Answer { at })],
+            ("C", command) => vec![BackendStep::Request(AgentRequest {
+                at,
+                run_id,
+                method: "terminal/create".to_owned(),
+                params: "{}".to_owned(),
+                what: AgentRequestKind::TerminalCreate {
+                    command: command.to_owned(),
+                    args: Vec::new(),
+                    env: Vec::new(),
+                    cwd: None,
+                    output_bytes_max: None,
+                },
+            })],
+            other => panic!("unknown line {other:?}"),
+        }
+    }
+    fn answer(&mut self, answer: &RequestReply) -> Vec<BackendStep> {
+        let at = answer.at;
+        vec![send(format!("answer {:?}", answer.outcome), InputKind::Answer { at })]
+    }
+    fn cancel(&mut self, run_id: RunId) -> Vec<BackendStep> {
+        vec![send("cancel".to_owned(), InputKind::Cancel { run_id })]
+    }
+    fn set_option(&mut self, option: &OptionChange) -> Vec<BackendStep> {
+        self.sets.push(option.clone());
+        vec![send(format!("set {option:?}"), InputKind::Control)]
+    }
+    fn close(&mut self, goodbye: CloseMode) -> Vec<BackendStep> {
+        if self.running.is_some() {
+            self.goodbye = Some(goodbye);
+            return Vec::new();
+        }
+        match goodbye {
+            CloseMode::Close => vec![BackendStep::CloseAnswered],
+            CloseMode::Discard => vec![send("discard".to_owned(), InputKind::Control)],
+        }
+    }
+    fn can_discard(&self) -> bool {
+        true
+    }
+    fn probe(&mut self) -> Vec<BackendStep> {
+        vec![send("ping".to_owned(), InputKind::Control)]
+    }
+    fn can_steer(&self) -> bool {
+        true
+    }
+    fn save(&self) -> String {
+        serde_json::to_string(self).unwrap()
+    }
+}

@@ -1,0 +1,562 @@
+//! Beginning, end and timeouts of sessions: the control-plane cases (B and D) that an actor decides.
+
+use super::cases::{ask, code, lease, prompt, ready, run_state};
+use super::world::{World, prompt_request};
+use super::*;
+use crate::event::EventKind as K;
+use crate::failure::Failure;
+use crate::options::Setting;
+use crate::request::{CancelResult, CloseRequest, PromptRequest};
+use crate::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
+use crate::run::RunEvent;
+use crate::session::{Ending, SessionState};
+use crate::timeouts::{Expiry, TimeoutKind};
+use crate::transition::Transition;
+use acp_shared::codes::Code;
+use acp_shared::ids::BindingId;
+use acp_shared::protocol::RefusalCode;
+
+fn said(world: &World, status: &str) -> usize {
+    let text = format!("\"status\":\"{status}\"");
+    world.rows.events.iter().filter(|event| event.kind == K::Status && event.payload.contains(&text)).count()
+}
+
+/// Advances the clock to the next deadline.
+fn wait(world: &mut World) {
+    let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
+    world.now_ms = world.now_ms.max(at);
+    world.input(ActorInput::Tick);
+}
+
+fn error_of(world: &World, run_id: RunId) -> Failure {
+    world.rows.runs.iter().find(|run| run.run_id == run_id).unwrap().error.clone().unwrap()
+}
+
+fn expire(world: &mut World, source: TimeoutKind, binding_id: Option<BindingId>, closes: bool) {
+    let expiry = Expiry { at_ms: world.now_ms, source, window_ms: 60_000, binding_id };
+    let seen_ms = world.rows.session.last_activity_at_ms;
+    world.command(ActorCommand::Expire { expiry, seen_ms, closes }).unwrap();
+}
+
+#[test]
+fn turns_of_one_session_come_one_after_the_other() {
+    let mut world = ready();
+    let first = prompt(&mut world, "Thello").unwrap();
+    let places: Vec<u64> =
+        (0..3).map(|_| ask(&mut world, prompt_request("prompt x")).unwrap().queued_behind).collect();
+    assert_eq!(places, [1, 2, 3]);
+    let running = |world: &World| world.rows.runs.iter().filter(|run| run.state == RunState::Running).count();
+    assert_eq!(running(&world), 1);
+    world.say("D\n");
+    assert_eq!(run_state(&world, first), RunState::Completed);
+    assert!(world.rows.runs.iter().all(|run| run.state == RunState::Completed));
+}
+
+#[test]
+fn a_cancel_reaches_every_phase_and_twice_is_once() {
+    // Initialising: the agent is being started and the run is queued.
+    let mut world = World::new(1, 1000);
+    world.deaf = true;
+    world.boot(None);
+    assert!(world.settle());
+    let waits = prompt(&mut world, "prompt a").unwrap();
+    world.command(ActorCommand::Cancel(None)).unwrap();
+    assert_eq!(run_state(&world, waits), RunState::Cancelled);
+    world.deaf = false;
+    world.say("Rsession-1\n");
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+    assert!(!world.stdin().iter().any(|text| text.starts_with("prompt")), "a cancelled turn never starts");
+
+    // Running, and again during the cancellation; then the queued run.
+    let mut world = ready();
+    let runs = prompt(&mut world, "Thello").unwrap();
+    let queued = prompt(&mut world, "prompt b").unwrap();
+    world.deaf = true;
+    for _ in 0..2 {
+        let answer = world.command(ActorCommand::Cancel(Some(runs))).unwrap();
+        let want = CancelResult { run_id: Some(runs), state: Some(RunState::Running) };
+        assert_eq!(answer, CommandReply::Cancel(want));
+    }
+    let answer = world.command(ActorCommand::Cancel(Some(queued))).unwrap();
+    assert_eq!(
+        answer,
+        CommandReply::Cancel(CancelResult { run_id: Some(queued), state: Some(RunState::Cancelled) })
+    );
+    assert_eq!(world.stdin().iter().filter(|text| *text == "cancel\n").count(), 1);
+    world.say("Dcancelled\n");
+    assert_eq!(run_state(&world, runs), RunState::Cancelled);
+}
+
+#[test]
+fn a_close_waits_for_no_turn() {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    let queued = prompt(&mut world, "prompt b").unwrap();
+    world.deaf = true;
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    assert_eq!(world.rows.session.state, SessionState::Closed, "at once");
+    assert_eq!(world.rows.session.ending, Some(Ending::Closed));
+    assert_eq!(
+        (run_state(&world, run), run_state(&world, queued)),
+        (RunState::Cancelled, RunState::Cancelled)
+    );
+    assert_eq!(world.rows.ended, ["enough"], "its bindings end in the same transaction");
+    assert!(world.rows.session.lease_id.is_some(), "the agent is given a moment to settle");
+    wait(&mut world);
+    assert_eq!(world.rows.session.lease_id, None, "and no more than that");
+}
+
+#[test]
+fn every_ending_is_the_close_transaction() {
+    for ending in Ending::ALL {
+        let mut world = ready();
+        let run = prompt(&mut world, "Thello").unwrap();
+        let request = CloseRequest { ending, ..CloseRequest::new("why") };
+        world.command(ActorCommand::Close(request)).unwrap();
+        assert_eq!(world.rows.session.ending, Some(ending));
+        assert_eq!(world.rows.session.state, SessionState::Closed);
+        assert_eq!(run_state(&world, run), RunState::Cancelled);
+        assert_eq!(world.rows.ended, ["why"]);
+        assert_eq!(world.kinds().last(), Some(&K::Closed));
+        assert_eq!(world.rows.session.lease_id, None);
+    }
+}
+
+#[test]
+fn what_was_closed_can_still_be_deleted() {
+    let mut world = ready();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    let events = world.rows.events.len();
+    let request = CloseRequest { ending: Ending::Deleted, ..CloseRequest::new("away") };
+    world.command(ActorCommand::Close(request)).unwrap();
+    assert_eq!(world.rows.session.ending, Some(Ending::Deleted));
+    assert_eq!(world.rows.events.len(), events, "it is closed only once");
+}
+
+#[test]
+fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() {
+    let discard = || CloseRequest { discard: true, ..CloseRequest::new("enough") };
+    let discarded = |answer: CommandReply| match answer {
+        CommandReply::Session(now) => now.discarded,
+        other => panic!("{other:?}"),
+    };
+    // Idle, and in a turn, which is ended first.
+    for text in ["prompt a", "Thello"] {
+        let mut world = ready();
+        prompt(&mut world, text).unwrap();
+        let answer = world.command(ActorCommand::Close(discard())).unwrap();
+        assert_eq!(discarded(answer), Some(true));
+        assert_eq!(world.stdin().last().map(String::as_str), Some("discard\n"));
+        assert_eq!(world.rows.session.lease_id, None, "once the agent has answered");
+    }
+    // The wait for an unresponsive agent is limited.
+    let mut world = ready();
+    world.deaf = true;
+    world.command(ActorCommand::Close(discard())).unwrap();
+    assert!(world.rows.session.lease_id.is_some());
+    wait(&mut world);
+    assert_eq!(world.rows.session.lease_id, None);
+    // An agent that is not running cannot be asked, and the reply reports this.
+    let mut world = ready();
+    world.exit(lease(&world), ExitStatus::Exited(0));
+    assert!(world.settle());
+    let answer = world.command(ActorCommand::Close(discard())).unwrap();
+    assert_eq!(discarded(answer), Some(false));
+}
+
+#[test]
+fn a_steer_reaches_the_turn_or_says_that_it_waits() {
+    let mut world = ready();
+    let steer = |text: &str| PromptRequest { mode: RunMode::Steer, ..prompt_request(text) };
+    assert!(!ask(&mut world, steer("prompt alone")).unwrap().steered, "nothing runs: a turn of its own");
+    prompt(&mut world, "Thello").unwrap();
+    assert!(ask(&mut world, steer("left")).unwrap().steered);
+}
+
+#[test]
+fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
+    let mut world = World::new(1, 1000);
+    world.limits.runtime_idle_ms = 30_000;
+    world.limits.probe_ms = 0;
+    world.boot(None);
+    assert!(world.settle());
+    prompt(&mut world, "prompt a").unwrap();
+    let id = lease(&world);
+    let used_ms = world.rows.session.last_activity_at_ms;
+    assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), Some(used_ms + 30_000));
+    wait(&mut world);
+    assert!(world.processes[&id].exit.is_some());
+    assert_eq!((world.rows.session.lease_id, world.rows.session.state), (None, SessionState::Idle));
+    assert_eq!(said(&world, "agent_rests"), 1);
+    let next = prompt(&mut world, "prompt b").unwrap();
+    assert_eq!(run_state(&world, next), RunState::Completed);
+    assert!(world.stdin().contains(&"init session-1\n".to_owned()), "the same conversation");
+}
+
+#[test]
+fn an_idle_agent_takes_on_another_window_at_once() {
+    let mut world = World::new(1, 1000);
+    world.limits.probe_ms = 0;
+    world.boot(None);
+    assert!(world.settle());
+    prompt(&mut world, "prompt a").unwrap();
+    let used_ms = world.rows.session.last_activity_at_ms;
+    let actor = world.actor.as_mut().unwrap();
+    for (window_ms, want) in [(0, None), (30_000, Some(used_ms + 30_000)), (0, None)] {
+        let limits = ActorLimits { runtime_idle_ms: window_ms, ..world.limits.clone() };
+        actor.configure(Ok(super::world::profile()), limits);
+        assert_eq!(actor.deadline_ms(), want, "{window_ms}");
+    }
+}
+
+#[test]
+fn a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
+    let mut world = World::new(1, 1000);
+    world.limits.runtime_idle_ms = 30_000;
+    world.limits.probe_ms = 0;
+    world.limits.silent_ms = 1_000_000;
+    world.boot(None);
+    assert!(world.settle());
+    prompt(&mut world, "Thello").unwrap();
+    world.now_ms += 500_000;
+    world.input(ActorInput::Tick);
+    assert!(world.rows.session.lease_id.is_some(), "a turn runs");
+    world.say("D\n");
+    world.say("Runresumable\n");
+    world.now_ms += 500_000;
+    world.input(ActorInput::Tick);
+    assert!(world.rows.session.lease_id.is_some(), "nobody could go on with this conversation");
+}
+
+#[test]
+fn a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
+    let mut world = ready();
+    world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
+    let hung = prompt(&mut world, "Thello").unwrap();
+    let next = prompt(&mut world, "prompt b").unwrap();
+    // The time limit survives a restart, since it counts from the start of the turn.
+    world.now_ms += 20_000;
+    world.boot(None);
+    assert!(world.settle());
+    world.now_ms += 9_999;
+    world.input(ActorInput::Tick);
+    assert_eq!(run_state(&world, hung), RunState::Running);
+    world.now_ms += 1;
+    world.input(ActorInput::Tick);
+    assert_eq!(run_state(&world, hung), RunState::Failed);
+    let failure = error_of(&world, hung);
+    assert_eq!((failure.code, failure.detail_code.as_deref()), (Code::Timeout, Some("TURN_TIMEOUT")));
+    assert!(failure.message.contains("30s"), "{}", failure.message);
+    assert_eq!(run_state(&world, next), RunState::Completed);
+}
+
+#[test]
+fn a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
+    let mut world = ready();
+    world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
+    let hung = prompt(&mut world, "Thello").unwrap();
+    world.deaf = true;
+    world.now_ms += 30_000;
+    world.input(ActorInput::Tick);
+    assert_eq!(run_state(&world, hung), RunState::Running, "the agent is asked first");
+    wait(&mut world);
+    assert_eq!(run_state(&world, hung), RunState::Failed);
+    assert_eq!(error_of(&world, hung).code, Code::Timeout);
+    world.deaf = false;
+    let next = prompt(&mut world, "prompt b").unwrap();
+    assert_eq!(run_state(&world, next), RunState::Completed);
+}
+
+#[test]
+fn a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    let id = lease(&world);
+    // The gateway restarts without a supervisor.
+    world.refuse_attach = true;
+    world.boot(None);
+    assert!(world.settle());
+    let limit_ms = world.limits.reconcile_ms;
+    let end_ms = world.now_ms + limit_ms;
+    while world.now_ms < end_ms {
+        assert_eq!(run_state(&world, run), RunState::Running);
+        wait(&mut world);
+    }
+    assert_eq!(run_state(&world, run), RunState::Failed);
+    let failure = error_of(&world, run);
+    assert_eq!((failure.code, failure.detail_code.as_deref()), (Code::Uncertain, Some("AGENT_NOT_FOUND")));
+    assert_eq!(world.rows.session.state, SessionState::Idle, "not stuck");
+    assert!(world.processes[&id].exit.is_some(), "should it live after all, it is ended");
+}
+
+#[test]
+fn a_turn_whose_agent_is_found_again_goes_on() {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    world.input(ActorInput::Disconnected);
+    world.boot(None);
+    assert!(world.settle());
+    world.now_ms += world.limits.reconcile_ms * 2;
+    world.input(ActorInput::Tick);
+    assert_eq!(run_state(&world, run), RunState::Running);
+    world.say("D\n");
+    assert_eq!(run_state(&world, run), RunState::Completed);
+}
+
+#[test]
+fn rows_that_contradict_each_other_are_mended() {
+    let broken = |state: SessionState| {
+        let mut world = ready();
+        let run = prompt(&mut world, "Thello").unwrap();
+        world.rows.session.state = state;
+        world.boot(None);
+        assert!(world.settle());
+        (world, run)
+    };
+    let (world, run) = broken(SessionState::Idle);
+    assert_eq!((run_state(&world, run), error_of(&world, run).code), (RunState::Failed, Code::Uncertain));
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+    let (world, run) = broken(SessionState::Closed);
+    assert_eq!(run_state(&world, run), RunState::Cancelled);
+    assert_eq!(world.rows.session.lease_id, None);
+    let mut world = ready();
+    world.rows.session.state = SessionState::Running;
+    world.boot(None);
+    assert!(world.settle());
+    let next = prompt(&mut world, "prompt a").unwrap();
+    assert_eq!(run_state(&world, next), RunState::Completed, "a session that runs nothing is not stuck");
+}
+
+#[test]
+fn without_a_way_to_resume_nothing_is_begun_anew_unless_a_person_asks() {
+    let mut world = ready();
+    world.say("Runresumable\n");
+    world.exit(lease(&world), ExitStatus::Exited(1));
+    assert!(world.settle());
+    assert_eq!(code(prompt(&mut world, "prompt a")), Code::ResumeUnavailable);
+    world.command(ActorCommand::NewConversation).unwrap();
+    let run = prompt(&mut world, "prompt b").unwrap();
+    assert_eq!(run_state(&world, run), RunState::Completed);
+}
+
+#[test]
+fn options_are_applied_again_to_the_next_process() {
+    let mut world = ready();
+    for setting in [
+        Setting::Mode("plan".to_owned()),
+        Setting::Model("big".to_owned()),
+        Setting::Config { id: "effort".to_owned(), value: "low".to_owned() },
+        Setting::Permission(PermissionMode::DenyAll),
+        Setting::NonInteractive(NonInteractive::Fail),
+    ] {
+        world.command(ActorCommand::Set(setting)).unwrap();
+    }
+    let told: Vec<String> = world.stdin().into_iter().filter(|text| text.starts_with("set")).collect();
+    assert_eq!(told.len(), 3, "the agent hears of what is its own: {told:?}");
+    assert_eq!(code(world.command(ActorCommand::Set(Setting::Mode("x".repeat(65))))), Code::Usage);
+    world.exit(lease(&world), ExitStatus::Exited(0));
+    assert!(world.settle());
+    world.boot(None);
+    assert!(world.settle());
+    prompt(&mut world, "prompt a").unwrap();
+    let ensured = world.ensured.lock().unwrap().last().cloned().unwrap();
+    assert_eq!(ensured.mode.as_deref(), Some("plan"));
+    let pair = |id: &str, value: &str| (id.to_owned(), value.to_owned());
+    assert_eq!(ensured.options, [pair("model", "big"), pair("effort", "low")]);
+    assert_eq!(world.rows.session.options.permission, PermissionMode::DenyAll);
+}
+
+#[test]
+fn another_directory_starts_the_agent_again_in_its_conversation() {
+    let mut world = ready();
+    prompt(&mut world, "prompt a").unwrap();
+    assert_eq!(code(world.command(ActorCommand::Set(Setting::Cwd("w".to_owned())))), Code::Usage);
+    world.command(ActorCommand::Set(Setting::Cwd("/other".to_owned()))).unwrap();
+    assert_eq!(world.rows.session.lease_id, None);
+    let run = prompt(&mut world, "Thello").unwrap();
+    let ensured = world.ensured.lock().unwrap().last().cloned().unwrap();
+    assert_eq!((ensured.cwd.as_str(), ensured.resume.as_deref()), ("/other", Some("session-1")));
+    let refused = world.command(ActorCommand::Set(Setting::Cwd("/w".to_owned()))).unwrap_err();
+    assert_eq!(refused.detail_code.as_deref(), Some("TURN_RUNS"));
+    world.command(ActorCommand::Cancel(Some(run))).unwrap();
+    world.say("Runresumable\n");
+    assert_eq!(code(world.command(ActorCommand::Set(Setting::Defaults))), Code::ResumeUnavailable);
+}
+
+#[test]
+fn a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
+    for (script, state) in [("prompt a", RunState::Completed), ("Thello", RunState::Failed)] {
+        let mut world = World::new(1, 1000);
+        world.rows.session.mode = SessionMode::Oneshot;
+        world.boot(None);
+        assert!(world.settle());
+        let run = prompt(&mut world, script).unwrap();
+        if state == RunState::Failed {
+            world.exit(lease(&world), ExitStatus::Signaled(9));
+            assert!(world.settle());
+        }
+        assert_eq!(run_state(&world, run), state);
+        assert_eq!(world.rows.session.state, SessionState::Closed);
+        assert_eq!(world.rows.session.lease_id, None);
+        assert_eq!(world.stdin().iter().filter(|text| text.starts_with("init")).count(), 1);
+        assert_eq!(code(prompt(&mut world, "prompt b")), Code::SessionClosed);
+    }
+}
+
+#[test]
+fn what_is_closed_stays_closed_after_a_restart() {
+    let mut world = ready();
+    world.unending = true;
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    world.unending = false;
+    world.boot(None);
+    assert!(world.settle());
+    assert_eq!(world.rows.session.state, SessionState::Closed);
+    assert_eq!(world.rows.session.lease_id, None, "its process is asked to end again");
+    assert_eq!(code(prompt(&mut world, "prompt a")), Code::SessionClosed);
+}
+
+#[test]
+fn a_session_that_ran_out_is_closed_with_the_reason() {
+    let mut world = ready();
+    prompt(&mut world, "prompt a").unwrap();
+    expire(&mut world, TimeoutKind::Session, None, true);
+    assert_eq!(world.rows.session.state, SessionState::Closed);
+    assert_eq!(world.rows.session.ending, Some(Ending::Expired));
+    assert_eq!(world.rows.ended, ["it was not used for 1m, the limit of sessions"]);
+    assert_eq!(world.rows.session.lease_id, None, "its agent ends with it");
+}
+
+#[test]
+fn the_last_binding_takes_its_session_along_and_another_does_not() {
+    let id = BindingId::mint();
+    let mut world = ready();
+    expire(&mut world, TimeoutKind::BindingIdle, Some(id), false);
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+    assert_eq!(said(&world, "unbound"), 1);
+    let notice = world.rows.events.last().unwrap().payload.clone();
+    assert!(notice.contains(&id.to_string()) && notice.contains("the idle limit"), "{notice}");
+    expire(&mut world, TimeoutKind::BindingMaxAge, Some(id), true);
+    assert_eq!(world.rows.session.state, SessionState::Closed);
+    let why = "it was bound here for 1m, the maximum age";
+    assert_eq!(world.rows.ended.last().map(String::as_str), Some(why));
+}
+
+#[test]
+fn what_was_used_meanwhile_does_not_run_out() {
+    let mut world = ready();
+    prompt(&mut world, "prompt a").unwrap();
+    let expiry = Expiry { at_ms: 0, source: TimeoutKind::Session, window_ms: 1, binding_id: None };
+    let seen_ms = world.rows.session.last_activity_at_ms - 1;
+    world.command(ActorCommand::Expire { expiry, seen_ms, closes: true }).unwrap();
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+}
+
+#[test]
+fn what_runs_or_waits_does_not_run_out() {
+    let mut world = ready();
+    prompt(&mut world, "Thello").unwrap();
+    expire(&mut world, TimeoutKind::Session, None, true);
+    expire(&mut world, TimeoutKind::BindingIdle, Some(BindingId::mint()), true);
+    assert_eq!(world.rows.session.state, SessionState::Running);
+    assert!(world.rows.ended.is_empty());
+}
+
+#[test]
+fn a_prompt_and_the_end_of_a_turn_touch_the_bindings_in_their_transaction() {
+    let mut world = ready();
+    world.now_ms = 50_000;
+    prompt(&mut world, "Thello").unwrap();
+    assert_eq!(world.rows.touched_ms, 50_000);
+    world.now_ms = 60_000;
+    world.say("D\n");
+    assert_eq!(world.rows.touched_ms, 60_000);
+}
+
+#[test]
+fn an_answer_to_a_permission_is_remembered_under_its_key() {
+    let mut world = ready();
+    prompt(&mut world, "P").unwrap();
+    let permission_id = world.rows.permissions.values().next().unwrap().permission_id();
+    let command =
+        ActorCommand::AnswerPermission { permission_id, option_id: "yes".to_owned(), by: "ann".to_owned() };
+    let key = acp_shared::ids::IdempotencyKey::mint();
+    let keyed =
+        IdempotencyRecord { scope: "permission".to_owned(), key: key.clone(), fingerprint: String::new() };
+    world.input(ActorInput::Command { ticket: 900, command, keyed: Some(keyed) });
+    assert!(world.rows.keys.contains(&format!("permission/{key}")));
+}
+
+#[test]
+fn a_start_that_is_held_back_is_said_once_and_is_not_the_agents_time() {
+    for code in [RefusalCode::CrashLoop, RefusalCode::QuotaExceeded] {
+        let mut world = World::new(1, 1000);
+        world.refuse_spawn = Some((code, Some(60_000)));
+        world.boot(None);
+        assert!(world.settle());
+        for _ in 0..3 {
+            assert_eq!(said(&world, "agent_waits"), 1, "{code:?}: once for each lease");
+            assert_eq!(world.rows.session.state, SessionState::Creating);
+            wait(&mut world);
+        }
+        let notice = world.rows.events.iter().find(|event| event.kind == K::Status).unwrap();
+        assert!(
+            notice.payload.contains("60000") && notice.payload.contains(code.as_str()),
+            "{}",
+            notice.payload
+        );
+        world.refuse_spawn = None;
+        wait(&mut world);
+        assert_eq!(world.rows.session.state, SessionState::Idle, "{code:?}");
+    }
+}
+
+#[test]
+fn the_end_of_an_agent_that_died_before_the_attach_needs_no_further_news() {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    let id = lease(&world);
+    world.silent_exit = true;
+    world.exit(id, ExitStatus::Exited(3));
+    world.boot(None);
+    assert!(world.settle());
+    let failure = error_of(&world, run);
+    assert!(failure.message.contains("exit code 3"), "{}", failure.message);
+    let key = &world.rows.session.session_key;
+    assert!(failure.message.contains(&format!("`acp-gateway logs {key}`")), "{}", failure.message);
+}
+
+#[test]
+fn every_step_of_a_machine_is_told_with_from_event_and_to() {
+    let mut world = ready();
+    let run = prompt(&mut world, "prompt a").unwrap();
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    let steps: Vec<String> = world
+        .moved
+        .iter()
+        .map(|step| match step {
+            Transition::Session { from, event, to, .. } => {
+                format!("session {} {} {}", from.as_str(), event.as_str(), to.as_str())
+            }
+            Transition::Run(step) => {
+                assert_eq!(step.run_id, run);
+                let from = step.from.map_or("none", RunState::as_str);
+                let event = step.event.map_or("accepted", RunEvent::as_str);
+                format!("run {from} {event} {}", step.to.as_str())
+            }
+            Transition::Refused { from, event, .. } => format!("{from} {event} refused"),
+        })
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            "session creating opened idle",
+            "run none accepted queued",
+            "run queued started running",
+            "session idle turn_started running",
+            "run running completed completed",
+            "session running turn_ended idle",
+            "session idle closed closed",
+        ]
+    );
+}

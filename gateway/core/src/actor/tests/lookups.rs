@@ -1,0 +1,83 @@
+//! Starts that wait for the look-up of their program and directories.
+
+use super::cases::{code, prompt, ready, run_state};
+use super::world::{World, limits, profile, prompt_request};
+use super::*;
+use crate::failure::Failure;
+use crate::session::SessionState;
+use acp_shared::codes::Code;
+use acp_shared::ids::IdempotencyKey;
+
+/// Returns an idle session whose next start waits for its look-up, and the run that requires the start.
+fn waiting() -> (World, RunId) {
+    let mut world = ready();
+    let lease = world.rows.session.lease_id.unwrap();
+    world.exit(lease, ExitStatus::Exited(0));
+    assert!(world.settle());
+    assert!(world.actor.as_ref().unwrap().is_quiet());
+    world.inspects_never = true;
+    let run_id = prompt(&mut world, "prompt a").unwrap();
+    assert!(world.actor.as_ref().unwrap().awaits_lookup());
+    (world, run_id)
+}
+
+fn configure(world: &mut World, profile: Result<AgentProfile, Failure>) {
+    world.actor.as_mut().unwrap().configure(profile, limits());
+    world.input(ActorInput::LookedUp);
+}
+
+#[test]
+fn no_agent_is_started_before_its_program_was_looked_up() {
+    let (mut world, run_id) = waiting();
+    world.input(ActorInput::Lease(LeaseEvent::Connected));
+    assert_eq!((world.rows.session.lease_id, run_state(&world, run_id)), (None, RunState::Queued));
+    configure(&mut world, Ok(profile()));
+    assert_eq!(world.rows.session.lease_id, None, "configuration alone starts nothing");
+    configure(&mut world, Ok(AgentProfile { is_looked_up: true, ..profile() }));
+    assert_eq!(run_state(&world, run_id), RunState::Completed);
+}
+
+#[test]
+fn a_look_up_holds_for_one_start() {
+    let mut world = ready();
+    world.inspects_never = true;
+    let lease = world.rows.session.lease_id.unwrap();
+    configure(&mut world, Ok(AgentProfile { is_looked_up: true, ..profile() }));
+    world.exit(lease, ExitStatus::Exited(0));
+    assert!(world.settle());
+    prompt(&mut world, "prompt a").unwrap();
+    assert!(world.actor.as_ref().unwrap().awaits_lookup());
+}
+
+#[test]
+fn what_waits_fails_when_the_program_is_not_there() {
+    let (mut world, run_id) = waiting();
+    configure(&mut world, Err(Failure::of(Code::AgentNotAllowed)));
+    assert_eq!(run_state(&world, run_id), RunState::Failed);
+    let error = world.rows.runs.last().unwrap().error.clone().unwrap();
+    assert_eq!((error.code, world.rows.session.state), (Code::AgentNotAllowed, SessionState::Error));
+    let command = |run_id| ActorCommand::Prompt {
+        run_id,
+        request: prompt_request("again"),
+        key: IdempotencyKey::mint(),
+        caps: None,
+    };
+    assert_eq!(code(world.command(command(RunId::mint()))), Code::AgentNotAllowed);
+}
+
+#[test]
+fn a_start_that_nobody_looks_up_fails_in_time_and_a_cancelled_one_does_not() {
+    let (mut world, run_id) = waiting();
+    let deadline = world.actor.as_ref().unwrap().deadline_ms().unwrap();
+    assert_eq!(deadline, world.now_ms + profile().init_ms);
+    world.now_ms = deadline;
+    world.input(ActorInput::Tick);
+    let error = world.rows.runs.iter().find(|run| run.run_id == run_id).unwrap().error.clone().unwrap();
+    let detail = error.detail_code.as_deref();
+    assert_eq!((error.code, detail), (Code::BackendUnavailable, Some("NOT_STARTED")));
+
+    let (mut world, run_id) = waiting();
+    world.command(ActorCommand::Cancel(Some(run_id))).unwrap();
+    assert_eq!(run_state(&world, run_id), RunState::Cancelled);
+    assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), None, "nothing waits");
+}

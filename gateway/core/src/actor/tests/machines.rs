@@ -1,0 +1,205 @@
+//! Every transition of the two state machines, accepted or refused, is reported with `from`, `event` and
+//! `to`.
+
+use super::cases::{lease, prompt, ready, run_state};
+use super::world::{World, prompt_request};
+use super::*;
+use crate::request::CloseRequest;
+use crate::run::RunEvent;
+use crate::session::{SessionEvent, SessionState};
+use crate::transition::Transition;
+use acp_shared::ids::LeaseId;
+use std::collections::BTreeSet;
+
+fn context() -> StepContext {
+    StepContext { now_ms: 1, fresh_lease: LeaseId::mint() }
+}
+
+#[test]
+fn every_pair_of_the_sessions_machine_is_taken_or_refused_and_told() {
+    let mut world = ready();
+    let actor = world.actor.as_mut().unwrap();
+    for from in SessionState::ALL {
+        for event in SessionEvent::ALL {
+            actor.session.state = from;
+            let mut out = StepOutput::new(&context(), &actor.session);
+            actor.session_event(event, &mut out);
+            let told = match from.on(event) {
+                Ok(to) => Transition::Session { from, event, to, code: None },
+                Err(_) => Transition::Refused { run_id: None, from: from.as_str(), event: event.as_str() },
+            };
+            assert_eq!(out.transitions, [told]);
+            assert_eq!(actor.session.state, from.on(event).unwrap_or(from));
+            assert!(out.writes.is_empty() && out.effects.is_empty(), "the table does nothing by itself");
+        }
+    }
+}
+
+#[test]
+fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
+    let mut world = ready();
+    prompt(&mut world, "prompt a").unwrap();
+    let run = world.rows.runs[0].clone();
+    for from in RunState::ALL {
+        for event in RunEvent::ALL {
+            let mut row = RunRow { state: from, ..run.clone() };
+            let mut out = StepOutput::new(&context(), &world.rows.session);
+            let moved = out.run_event(&mut row, event);
+            assert_eq!(row.state, from.on(event).unwrap_or(from));
+            match from.on(event) {
+                // The caller reports the move after it has filled in the row.
+                Ok(_) => assert_eq!((moved, out.transitions.len()), (Some(from), 0)),
+                Err(_) => {
+                    let (run_id, from, event) = (Some(run.run_id), from.as_str(), event.as_str());
+                    assert_eq!(
+                        (moved, out.transitions),
+                        (None, vec![Transition::Refused { run_id, from, event }])
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn wait(world: &mut World) {
+    let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
+    world.now_ms = world.now_ms.max(at);
+    world.input(ActorInput::Tick);
+}
+
+/// Returns a session whose agent failed to open it.
+fn faulted() -> World {
+    let mut world = World::new(1, 1000);
+    world.deaf = true;
+    world.boot(None);
+    assert!(world.settle());
+    let run = prompt(&mut world, "prompt a").unwrap();
+    wait(&mut world);
+    assert_eq!((world.rows.session.state, run_state(&world, run)), (SessionState::Error, RunState::Failed));
+    world.deaf = false;
+    world
+}
+
+fn close(world: &mut World) {
+    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+}
+
+/// Sessions that together use every transition.
+fn lives() -> Vec<World> {
+    let mut plain = ready();
+    prompt(&mut plain, "prompt a").unwrap();
+    close(&mut plain);
+
+    let mut again = faulted();
+    prompt(&mut again, "prompt b").unwrap();
+    let mut anew = faulted();
+    anew.command(ActorCommand::NewConversation).unwrap();
+    let mut enough = faulted();
+    close(&mut enough);
+
+    let mut unopened = World::new(1, 1000);
+    unopened.deaf = true;
+    unopened.boot(None);
+    assert!(unopened.settle());
+    let waits = prompt(&mut unopened, "prompt a").unwrap();
+    unopened.command(ActorCommand::Cancel(Some(waits))).unwrap();
+    close(&mut unopened);
+
+    let mut stopped = ready();
+    prompt(&mut stopped, "Thello").unwrap();
+    stopped.command(ActorCommand::Cancel(None)).unwrap();
+
+    let mut broken = World::new(1, 1000);
+    broken.limits.line_bytes_max = 64;
+    broken.boot(None);
+    assert!(broken.settle());
+    broken.say(&format!("T{}", "x".repeat(100)));
+
+    let mut died = ready();
+    prompt(&mut died, "Thello").unwrap();
+    died.exit(lease(&died), ExitStatus::Signaled(9));
+    assert!(died.settle());
+
+    let mut put_back = ready();
+    put_back.stuck = true;
+    prompt(&mut put_back, "prompt a").unwrap();
+    put_back.stuck = false;
+    put_back.exit(lease(&put_back), ExitStatus::Signaled(9));
+    assert!(put_back.settle());
+
+    let mut steered = ready();
+    prompt(&mut steered, "Thello").unwrap();
+    let steer = crate::request::PromptRequest { mode: crate::rows::RunMode::Steer, ..prompt_request("left") };
+    let run_id = super::cases::ask(&mut steered, steer).unwrap().run_id;
+    let session = steered.rows.session.clone();
+    let mut out = StepOutput::new(&context(), &session);
+    steered.actor.as_mut().unwrap().on_steered(run_id, true, &mut out);
+    steered.moved.extend(out.transitions);
+
+    vec![plain, again, anew, enough, unopened, stopped, broken, died, put_back, steered]
+}
+
+/// Transitions that no session uses, because the turn ends first in the same transaction. They are in the
+/// table for rows of a damaged database.
+const NOT_TAKEN: [&str; 4] = [
+    "running faulted error",
+    "running closed closed",
+    "cancelling faulted error",
+    "cancelling closed closed",
+];
+
+#[test]
+fn lives_take_every_edge_and_tell_each() {
+    let (mut sessions, mut runs) = (BTreeSet::new(), BTreeSet::new());
+    for world in lives() {
+        for one in world.moved {
+            match one {
+                Transition::Session { from, event, to, .. } => {
+                    assert_eq!(from.on(event), Ok(to));
+                    sessions.insert(format!("{from} {} {to}", event.as_str()));
+                }
+                Transition::Run(run) => match (run.from, run.event) {
+                    (Some(from), Some(event)) => {
+                        assert_eq!(from.on(event), Ok(run.to));
+                        runs.insert(format!("{from} {} {}", event.as_str(), run.to));
+                    }
+                    told => assert_eq!((told, run.to), ((None, None), RunState::Queued), "as accepted"),
+                },
+                refused @ Transition::Refused { .. } => panic!("{refused:?}"),
+            }
+        }
+    }
+    let edge = |from: SessionState, event: SessionEvent| {
+        from.on(event).ok().map(|to| format!("{from} {} {to}", event.as_str()))
+    };
+    let table = SessionState::ALL
+        .into_iter()
+        .flat_map(|from| SessionEvent::ALL.into_iter().filter_map(move |event| edge(from, event)));
+    let want: BTreeSet<String> = table.filter(|edge| !NOT_TAKEN.contains(&edge.as_str())).collect();
+    assert_eq!(sessions, want);
+    let edge = |from: RunState, event: RunEvent| {
+        from.on(event).ok().map(|to| format!("{from} {} {to}", event.as_str()))
+    };
+    let table = RunState::ALL
+        .into_iter()
+        .flat_map(|from| RunEvent::ALL.into_iter().filter_map(move |event| edge(from, event)));
+    assert_eq!(runs, table.collect::<BTreeSet<_>>());
+}
+
+/// `error -> idle`: a new conversation clears the failure, and the next prompt works.
+#[test]
+fn a_new_conversation_puts_a_fault_behind() {
+    let mut world = faulted();
+    world.command(ActorCommand::NewConversation).unwrap();
+    assert_eq!((world.rows.session.state, &world.rows.session.last_error), (SessionState::Idle, &None));
+    assert_eq!(world.processes.len(), 1, "nothing is started before somebody says something");
+    let run = prompt(&mut world, "prompt b").unwrap();
+    assert_eq!(run_state(&world, run), RunState::Completed);
+    // A later failure leads to the error state again.
+    let mut world = faulted();
+    world.command(ActorCommand::NewConversation).unwrap();
+    world.deaf = true;
+    prompt(&mut world, "prompt b").unwrap();
+    wait(&mut world);
+    assert_eq!(world.rows.session.state, SessionState::Error);
+}

@@ -1,0 +1,310 @@
+//! Cancel, close and adverse cases in every phase of a session, and operations that are never retried.
+
+use super::cases::{ask, code, lease, prompt, ready, run_state};
+use super::world::{World, prompt_request};
+use super::*;
+use crate::event::EventKind as K;
+use crate::options::Setting;
+use crate::request::{CancelResult, CloseRequest};
+use crate::session::SessionState;
+use acp_shared::codes::Code;
+use acp_shared::protocol::RefusalCode;
+
+/// Advances the clock to the next deadline.
+fn wait(world: &mut World) {
+    let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
+    world.now_ms = world.now_ms.max(at);
+    world.input(ActorInput::Tick);
+}
+
+/// Returns a gateway whose supervisor has no capacity for the agent yet.
+fn starting() -> World {
+    let mut world = World::new(1, 1000);
+    world.refuse_spawn = Some((RefusalCode::Busy, Some(100)));
+    world.boot(None);
+    assert!(world.settle());
+    world
+}
+
+/// Returns an agent that was started and has not opened its session.
+fn opening() -> World {
+    let mut world = World::new(1, 1000);
+    world.deaf = true;
+    world.boot(None);
+    assert!(world.settle());
+    world
+}
+
+const fn cancel() -> ActorCommand {
+    ActorCommand::Cancel(None)
+}
+
+/// Returns a session in each phase, with its run and the session's state.
+fn phases() -> Vec<(&'static str, World, Option<RunId>, SessionState)> {
+    let with = |mut world: World, text: &str| {
+        let run = prompt(&mut world, text).unwrap();
+        (world, Some(run))
+    };
+    let (starting, waits) = with(starting(), "prompt a");
+    let (opening, opens) = with(opening(), "prompt a");
+    let (running, runs) = with(ready(), "Thello");
+    let (asking, asks) = with(ready(), "P");
+    let (mut stopping, stops) = with(ready(), "Thello");
+    stopping.deaf = true;
+    stopping.command(cancel()).unwrap();
+    let (mut resting, _) = with(ready(), "prompt a");
+    resting.exit(lease(&resting), ExitStatus::Exited(0));
+    assert!(resting.settle());
+    let mut faulted = self::opening();
+    wait(&mut faulted);
+    let mut closed = ready();
+    closed.command(ActorCommand::Close(CloseRequest::new("before"))).unwrap();
+    vec![
+        ("starting", starting, waits, SessionState::Creating),
+        ("opening", opening, opens, SessionState::Creating),
+        ("idle", ready(), None, SessionState::Idle),
+        ("running", running, runs, SessionState::Running),
+        ("asking", asking, asks, SessionState::Running),
+        ("stopping", stopping, stops, SessionState::Cancelling),
+        ("resting", resting, None, SessionState::Idle),
+        ("faulted", faulted, None, SessionState::Error),
+        ("closed", closed, None, SessionState::Closed),
+    ]
+}
+
+/// B3: in every phase, a cancel reaches the turn, returns the affected run, and ends no process; a second one
+/// changes nothing.
+#[test]
+fn a_cancel_in_every_phase() {
+    for (name, mut world, run, before) in phases() {
+        assert_eq!(world.rows.session.state, before, "{name}");
+        let processes = world.processes.len();
+        let CommandReply::Cancel(first) = world.command(cancel()).unwrap() else { panic!("{name}") };
+        assert_eq!(first.run_id, run, "{name}");
+        let told = world.stdin().iter().filter(|text| *text == "cancel\n").count();
+        assert_eq!(told, usize::from(matches!(name, "running" | "asking" | "stopping")), "{name}");
+        assert!(world.rows.permissions.is_empty(), "{name}: nothing is asked any more");
+        let again = world.command(cancel()).unwrap();
+        if name == "stopping" {
+            let still = CancelResult { run_id: run, state: Some(RunState::Running) };
+            assert_eq!(
+                (CommandReply::Cancel(first), again),
+                (CommandReply::Cancel(still.clone()), CommandReply::Cancel(still))
+            );
+            assert!(
+                world.processes.values().all(|process| process.exit.is_none()),
+                "the agent is given its time"
+            );
+            wait(&mut world);
+            assert!(world.processes.values().all(|process| process.exit.is_some()), "and no more than that");
+        } else {
+            assert_eq!(again, CommandReply::Cancel(CancelResult { run_id: None, state: None }), "{name}");
+        }
+        if let Some(run) = run {
+            assert_eq!(run_state(&world, run), RunState::Cancelled, "{name}");
+        }
+        let after = match before {
+            SessionState::Running | SessionState::Cancelling => SessionState::Idle,
+            other => other,
+        };
+        assert_eq!((world.rows.session.state, world.processes.len()), (after, processes), "{name}");
+    }
+}
+
+/// B4: in every phase, a close takes effect before its reply: the session is closed, runs and questions are
+/// resolved, and bindings end; the process ends afterwards. It happens once, and later commands are refused.
+#[test]
+fn a_close_in_every_phase() {
+    for (name, mut world, run, before) in phases() {
+        let processes = world.processes.len();
+        world
+            .command(ActorCommand::Close(CloseRequest { discard: true, ..CloseRequest::new("enough") }))
+            .unwrap();
+        assert_eq!(world.rows.session.state, SessionState::Closed, "{name}");
+        assert!(world.rows.runs.iter().all(|run| run.state.is_ended()), "{name}");
+        if let Some(run) = run {
+            assert_eq!(run_state(&world, run), RunState::Cancelled, "{name}");
+        }
+        assert!(world.rows.permissions.is_empty() && world.rows.requests.is_empty(), "{name}");
+        let why = if before == SessionState::Closed { "before" } else { "enough" };
+        assert_eq!(world.rows.ended, [why], "{name}");
+        assert_eq!(code(prompt(&mut world, "prompt z")), Code::SessionClosed, "{name}");
+        assert_eq!(code(world.command(ActorCommand::NewConversation)), Code::SessionClosed, "{name}");
+        let mode = Setting::Mode("plan".to_owned());
+        assert_eq!(code(world.command(ActorCommand::Set(mode))), Code::SessionClosed, "{name}");
+        while world.rows.session.lease_id.is_some() {
+            wait(&mut world);
+        }
+        assert!(world.processes.values().all(|process| process.exit.is_some()), "{name}");
+        world.command(ActorCommand::Close(CloseRequest::new("again"))).unwrap();
+        let closed = world.kinds().iter().filter(|kind| **kind == K::Closed).count();
+        assert_eq!((closed, world.kinds().last()), (1, Some(&K::Closed)), "{name}");
+        assert_eq!(world.processes.len(), processes, "{name}: no agent is started only to forget");
+    }
+}
+
+/// A close before the end of the agent's start leaves nothing behind, whether or not the supervisor had
+/// received the spawn.
+#[test]
+fn a_close_races_the_start_of_the_agent() {
+    for heard in [false, true] {
+        let mut world = starting();
+        world.unending = true;
+        world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+        world.unending = false;
+        world.refuse_spawn = None;
+        let id = lease(&world);
+        if heard {
+            // The process was created, and the confirmation arrives late.
+            world.processes.entry(id).or_default();
+            world.input(ActorInput::Lease(LeaseEvent::Spawned));
+        }
+        world.boot(None);
+        assert!(world.settle());
+        assert_eq!(world.rows.session.lease_id, None, "{heard}");
+        assert_eq!(world.processes.contains_key(&id), heard);
+        assert!(world.processes.values().all(|process| process.exit.is_some()));
+    }
+}
+
+/// If a cancel races with the end of the turn, the first one counts, and the next queued run is not affected.
+#[test]
+fn a_cancel_races_the_end_of_the_turn() {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    let next = prompt(&mut world, "Tmore").unwrap();
+    world.say("D\n");
+    let answer = world.command(ActorCommand::Cancel(Some(run))).unwrap();
+    assert_eq!(answer, CommandReply::Cancel(CancelResult { run_id: None, state: None }), "it has ended");
+    assert_eq!((run_state(&world, run), run_state(&world, next)), (RunState::Completed, RunState::Running));
+    // The agent had answered before the cancel arrived: that answer counts.
+    world.deaf = true;
+    world.command(ActorCommand::Cancel(Some(next))).unwrap();
+    world.say("D\n");
+    assert_eq!(run_state(&world, next), RunState::Completed);
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+}
+
+/// B2: with a long queue, each prompt gets its position, a prompt over the limit is refused, and cancelling
+/// runs in the middle preserves the order of the others.
+#[test]
+fn a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
+    let mut world = World::new(1, 1000);
+    world.limits.queue_runs_max = 50;
+    world.boot(None);
+    assert!(world.settle());
+    let mut runs = vec![prompt(&mut world, "Thello").unwrap()];
+    for place in 1..50 {
+        let accepted = ask(&mut world, prompt_request(&format!("prompt {place}"))).unwrap();
+        assert_eq!(accepted.queued_behind, place);
+        runs.push(accepted.run_id);
+    }
+    let refused = ask(&mut world, prompt_request("prompt 50")).unwrap_err();
+    assert_eq!((refused.code, refused.retryable), (Code::LimitReached, true));
+    assert!(refused.message.contains("50 prompts run or wait already"), "{}", refused.message);
+    for place in (3..50).step_by(3) {
+        let dropped = CancelResult { run_id: Some(runs[place]), state: Some(RunState::Cancelled) };
+        assert_eq!(
+            world.command(ActorCommand::Cancel(Some(runs[place]))).unwrap(),
+            CommandReply::Cancel(dropped)
+        );
+    }
+    world.say("D\n");
+    let want: Vec<String> =
+        (1..50).filter(|place| place % 3 != 0).map(|place| format!("prompt prompt {place}\n")).collect();
+    let said: Vec<String> =
+        world.stdin().into_iter().filter(|text| text.starts_with("prompt prompt")).collect();
+    assert_eq!(said, want);
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+}
+
+/// B14: a time limit set during a turn applies to this turn, counted from its start, as after a restart.
+#[test]
+fn a_time_that_is_set_in_a_turn_holds_for_it() {
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    world.now_ms += 20_000;
+    world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
+    world.now_ms += 9_999;
+    world.input(ActorInput::Tick);
+    assert_eq!(run_state(&world, run), RunState::Running);
+    world.now_ms += 1;
+    world.input(ActorInput::Tick);
+    assert_eq!(run_state(&world, run), RunState::Failed);
+    // A removed limit stops no turn.
+    let run = prompt(&mut world, "Thello").unwrap();
+    world.command(ActorCommand::Set(Setting::TimeoutS(0))).unwrap();
+    world.now_ms += 1_000_000;
+    world.input(ActorInput::Tick);
+    assert_eq!(run_state(&world, run), RunState::Running);
+}
+
+/// B16: if the supervisor never started the agent, the failure names the supervisor and the next step instead
+/// of a slow agent.
+#[test]
+fn a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
+    let mut world = starting();
+    let run = prompt(&mut world, "prompt a").unwrap();
+    while world.rows.session.state != SessionState::Error {
+        wait(&mut world);
+    }
+    let failure = world.rows.runs.iter().find(|row| row.run_id == run).unwrap().error.clone().unwrap();
+    assert_eq!(
+        (failure.code, failure.detail_code.as_deref()),
+        (Code::BackendUnavailable, Some("NOT_STARTED"))
+    );
+    assert!(failure.retryable && failure.message.contains("doctor"), "{}", failure.message);
+    world.refuse_spawn = None;
+    let run = prompt(&mut world, "prompt b").unwrap();
+    assert_eq!(run_state(&world, run), RunState::Completed);
+}
+
+/// B17: a session has one backend and no fallback. A turn is not retried after output or after the prompt
+/// arrived, and the failure says so; only a prompt that provably never arrived is sent again, by the same
+/// backend (H6).
+#[test]
+fn what_an_agent_may_have_begun_is_never_tried_a_second_time() {
+    for spoke in [true, false] {
+        let mut world = ready();
+        let backend = world.rows.session.backend.clone();
+        world.deaf = !spoke;
+        let run = prompt(&mut world, "Thello").unwrap();
+        let heard = world.kinds().contains(&K::AgentMessage);
+        assert_eq!(heard, spoke);
+        world.exit(lease(&world), ExitStatus::Signaled(9));
+        assert!(world.settle());
+        let row = world.rows.runs.iter().find(|row| row.run_id == run).unwrap();
+        let failure = row.error.clone().unwrap();
+        assert_eq!((row.state, failure.code), (RunState::Failed, Code::TurnFailed));
+        assert!(failure.message.contains("was not tried again"), "{}", failure.message);
+        assert_eq!(world.processes.len(), 1, "no other agent is started for it");
+        assert_eq!(world.rows.session.backend, backend);
+        let prompts = world.stdin().iter().filter(|text| text.starts_with("prompt")).count();
+        assert_eq!(prompts, 1);
+    }
+}
+
+/// B12: while the agent is out of reach, waiting users are informed once, in bounded time; queued prompts
+/// continue later.
+#[test]
+fn who_waits_for_an_agent_out_of_reach_is_told() {
+    let told =
+        |world: &World| world.rows.events.iter().filter(|event| event.payload.contains("agent_away")).count();
+    let mut world = ready();
+    for round in 0..2 {
+        world.input(ActorInput::Disconnected);
+        world.now_ms += 100_000;
+        world.input(ActorInput::Tick);
+        assert_eq!(told(&world), round, "nobody waits");
+        let run = prompt(&mut world, "prompt a").unwrap();
+        let deadline = world.now_ms + world.limits.reconcile_ms;
+        assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), Some(deadline));
+        wait(&mut world);
+        assert_eq!((told(&world), run_state(&world, run)), (round + 1, RunState::Queued));
+        world.now_ms += 50_000;
+        world.input(ActorInput::Tick);
+        assert_eq!(told(&world), round + 1);
+        world.input(ActorInput::Lease(LeaseEvent::Connected));
+        assert_eq!(run_state(&world, run), RunState::Completed);
+    }
+}

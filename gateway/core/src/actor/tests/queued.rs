@@ -1,0 +1,78 @@
+//! Changes to queued messages.
+
+use super::cases::{code, prompt, ready, run_state};
+use super::*;
+use crate::event::EventKind as K;
+use crate::request::{QueueEdit, QueueEditResult};
+use acp_shared::codes::Code;
+
+fn change(world: &mut World, run_id: RunId, change: QueueEdit) -> Result<QueueEditResult, Failure> {
+    match world.command(ActorCommand::Queued { run_id, change })? {
+        CommandReply::Queued(now) => Ok(now),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Only queued runs change; running and ended ones never do.
+#[test]
+fn what_waits_can_be_dropped_worded_anew_and_steered() {
+    let mut world = ready();
+    let runs = prompt(&mut world, "Thello").unwrap();
+    let [dropped, worded, steered] =
+        ["one", "two", "three"].map(|text| prompt(&mut world, &format!("prompt {text}")).unwrap());
+    let reword = || QueueEdit::Reword("prompt anew".to_owned());
+    for wanted in [QueueEdit::Drop, reword(), QueueEdit::Steer] {
+        assert_eq!(change(&mut world, runs, wanted).unwrap(), QueueEditResult::TooLate, "it runs");
+    }
+    assert_eq!(change(&mut world, dropped, QueueEdit::Drop).unwrap(), QueueEditResult::Done);
+    assert_eq!(run_state(&world, dropped), RunState::Cancelled);
+    assert_eq!(change(&mut world, dropped, QueueEdit::Drop).unwrap(), QueueEditResult::TooLate, "once");
+    assert_eq!(change(&mut world, worded, reword()).unwrap(), QueueEditResult::Done);
+    let events = world.kinds().len();
+    assert_eq!(change(&mut world, worded, reword()).unwrap(), QueueEditResult::Done);
+    assert_eq!(world.kinds().len(), events, "the same words again are nothing new");
+    assert_eq!(change(&mut world, steered, QueueEdit::Steer).unwrap(), QueueEditResult::Done);
+    assert!(world.stdin().contains(&"steer prompt three\n".to_owned()), "{:?}", world.stdin());
+    assert_eq!(change(&mut world, steered, QueueEdit::Drop).unwrap(), QueueEditResult::TooLate);
+    world.say("D\n");
+    let prompts: Vec<String> =
+        world.stdin().into_iter().filter(|text| text.starts_with("prompt prompt")).collect();
+    assert_eq!(prompts, ["prompt prompt anew\n"]);
+    let said: Vec<bool> = ["prompt_reworded", "prompt_steered"]
+        .iter()
+        .map(|status| {
+            world.rows.events.iter().any(|row| row.kind == K::Status && row.payload.contains(status))
+        })
+        .collect();
+    assert_eq!(said, [true, true], "the journal says it");
+}
+
+#[test]
+fn without_a_turn_nothing_is_steered_and_what_waits_waits_on() {
+    let mut world = World::new(1, 1000);
+    world.deaf = true;
+    world.boot(None);
+    assert!(world.settle());
+    let waits = prompt(&mut world, "prompt a").unwrap();
+    assert_eq!(change(&mut world, waits, QueueEdit::Steer).unwrap(), QueueEditResult::Unsteerable);
+    assert_eq!(run_state(&world, waits), RunState::Queued);
+    let long = QueueEdit::Reword("x".repeat(world.limits.prompt_bytes_max + 1));
+    assert_eq!(code(change(&mut world, waits, long)), Code::LimitReached);
+    let events = world.kinds().len();
+    assert_eq!(change(&mut world, RunId::mint(), QueueEdit::Drop).unwrap(), QueueEditResult::TooLate);
+    assert_eq!(world.kinds().len(), events);
+}
+
+/// A changed text survives a restart.
+#[test]
+fn a_restart_keeps_the_new_words() {
+    let mut world = ready();
+    prompt(&mut world, "Thello").unwrap();
+    let worded = prompt(&mut world, "prompt old").unwrap();
+    change(&mut world, worded, QueueEdit::Reword("prompt new".to_owned())).unwrap();
+    world.boot(None);
+    assert!(world.settle());
+    world.say("D\n");
+    assert!(world.stdin().contains(&"prompt prompt new\n".to_owned()), "{:?}", world.stdin());
+    assert!(!world.stdin().iter().any(|text| text.contains("old")), "{:?}", world.stdin());
+}

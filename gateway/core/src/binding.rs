@@ -1,0 +1,223 @@
+//! Rules for bindings of conversations to sessions: placement, stale bindings, reconciliation at start,
+//! rebinding, timeouts, and the notice of a new binding.
+//!
+//! Source: seed 003 "Core service contract", `openclaw.md` §3 and D1, D4, D5, D10; design rule H13.
+
+use crate::failure::Failure;
+use crate::route::BoundSession;
+use crate::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
+use crate::sanitize;
+use crate::session::SessionState;
+use crate::timeouts::format_duration;
+use acp_shared::codes::Code;
+use acp_shared::ids::BindingId;
+use serde::{Deserialize, Serialize};
+
+/// Placement of a new binding, relative to the conversation of the request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// The conversation of the request.
+    #[default]
+    Here,
+    /// A new child conversation, e.g. a thread of a channel.
+    Child,
+}
+
+/// Placements of a binding supported by a channel, for one conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// True if the conversation itself can be bound.
+    pub here: bool,
+    /// True if a child conversation can be created and bound.
+    pub child: bool,
+    /// True if a child conversation is the default placement.
+    pub child_first: bool,
+}
+
+impl Capabilities {
+    /// True if the channel supports this placement.
+    pub const fn allow(self, placement: Placement) -> bool {
+        match placement {
+            Placement::Here => self.here,
+            Placement::Child => self.child,
+        }
+    }
+
+    /// Returns the default placement: a child if preferred, else the conversation itself, else a child.
+    /// `None` if neither is supported.
+    pub const fn default_placement(self) -> Option<Placement> {
+        match self {
+            Self { child: true, child_first: true, .. } => Some(Placement::Child),
+            Self { here: true, .. } => Some(Placement::Here),
+            Self { here: false, child: true, .. } => Some(Placement::Child),
+            Self { here: false, child: false, .. } => None,
+        }
+    }
+}
+
+/// Returns the placeholder conversation of a binding whose child of `parent` is not created yet (H13).
+pub fn placeholder_conversation(parent: &ConversationRef, binding_id: BindingId) -> ConversationRef {
+    ConversationRef {
+        channel: parent.channel.clone(),
+        account_id: parent.account_id.clone(),
+        conversation_id: format!("pending:{binding_id}"),
+        parent_conversation_id: Some(parent.conversation_id.clone()),
+    }
+}
+
+/// Reason why a binding is stale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StaleReason {
+    /// The session does not exist.
+    SessionMissing,
+    /// The session is closed.
+    SessionClosed,
+}
+
+impl StaleReason {
+    /// Returns the reason why a binding to this session is stale. A session in `error` is still usable.
+    pub const fn of(target: BoundSession) -> Option<Self> {
+        match target {
+            BoundSession::Missing => Some(Self::SessionMissing),
+            BoundSession::Known(SessionState::Closed) => Some(Self::SessionClosed),
+            BoundSession::Known(_) => None,
+        }
+    }
+
+    /// Returns the reason as a word for logs, counters and API clients.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SessionMissing => "session-missing",
+            Self::SessionClosed => "session-closed",
+        }
+    }
+
+    /// Returns the error message for the conversation. `removed`: the binding is already removed.
+    pub fn failure(self, binding: &BindingRow, removed: bool) -> Failure {
+        let (key, code) = (&binding.session_key, Code::StaleBinding);
+        let what = match self {
+            Self::SessionMissing => "does not exist any more",
+            Self::SessionClosed => "is closed",
+        };
+        let text = if removed {
+            format!(
+                "This conversation was bound to {key}, which {what} ({code}). Your message went nowhere, and the \
+                 binding was removed. Start a session with /acp spawn, or bind one with /focus KEY."
+            )
+        } else {
+            format!(
+                "This conversation is bound to {key}, which {what} ({code}). Your message went nowhere. Say /unfocus, \
+                 then start a session with /acp spawn or bind one with /focus KEY."
+            )
+        };
+        let detail = match self {
+            Self::SessionMissing => "SESSION_MISSING",
+            Self::SessionClosed => "SESSION_CLOSED",
+        };
+        Failure::new(code, text).detail(detail).origin("gateway")
+    }
+}
+
+/// Action at start for a binding that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartupAction {
+    /// Keep the binding.
+    Keep,
+    /// End the stale binding.
+    End(StaleReason),
+    /// Create the missing conversation of the binding (H13).
+    Finish,
+}
+
+/// Returns the action for a binding at start (D10). A binding is kept if the session could not be read
+/// (`None`), or if a stale session has unfinished runs, which a person must look at first.
+pub fn startup_action(status: BindingStatus, target: Option<BoundSession>, runs_due: u64) -> StartupAction {
+    let Some(target) = target else { return StartupAction::Keep };
+    match (StaleReason::of(target), status) {
+        (_, BindingStatus::Ended) => StartupAction::Keep,
+        (Some(stale), _) if runs_due == 0 => StartupAction::End(stale),
+        (Some(_), _) => StartupAction::Keep,
+        (None, BindingStatus::Pending) => StartupAction::Finish,
+        (None, BindingStatus::Active | BindingStatus::Parked | BindingStatus::Ending) => StartupAction::Keep,
+    }
+}
+
+/// Returns the binding that replaces `before` in the same conversation. Timeouts (D5) and verbosity carry
+/// over.
+pub fn carry_over_settings(new: BindingRow, before: &BindingRow) -> BindingRow {
+    let BindingRow { idle_ms, max_age_ms, verbosity, .. } = *before;
+    BindingRow { idle_ms, max_age_ms, verbosity, ..new }
+}
+
+/// Timeout of a binding that a person can set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BindingTimeout {
+    /// Maximum time without activity.
+    Idle,
+    /// Maximum age.
+    MaxAge,
+}
+
+impl BindingTimeout {
+    /// Returns the name used in commands.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::MaxAge => "max-age",
+        }
+    }
+}
+
+/// Returns the binding with a changed timeout, which restarts now (D4). `None` turns the timeout off.
+pub fn with_timeout(
+    binding: BindingRow,
+    window: BindingTimeout,
+    window_ms: Option<u64>,
+    now_ms: u64,
+) -> BindingRow {
+    let window_ms = window_ms.filter(|ms| *ms > 0);
+    match window {
+        BindingTimeout::Idle => BindingRow {
+            idle_ms: window_ms,
+            last_activity_at_ms: binding.last_activity_at_ms.max(now_ms),
+            ..binding
+        },
+        BindingTimeout::MaxAge => {
+            BindingRow { max_age_ms: window_ms, bound_at_ms: binding.bound_at_ms.max(now_ms), ..binding }
+        }
+    }
+}
+
+/// Returns the notice of a new binding (D1): agent, directory, session ids and lifetime. The agent's process
+/// is not mentioned, since the process may still be starting.
+pub fn binding_notice(session: &SessionRow, binding: &BindingRow) -> String {
+    let name = sanitize::line(session.label.as_deref().unwrap_or(session.agent.as_str()), usize::MAX);
+    let own = match &session.agent_session_id {
+        Some(id) => format!("agent's id {}", sanitize::line(id, usize::MAX)),
+        None => "agent's id with its first answer".to_owned(),
+    };
+    format!(
+        "{name} is bound here, in {}: session {}, {own}. What you type goes to it. {}",
+        sanitize::line(&session.cwd, usize::MAX),
+        session.session_key,
+        lifetime_text(binding)
+    )
+}
+
+/// Returns the lifetime of a binding as a sentence for people.
+pub fn lifetime_text(binding: &BindingRow) -> String {
+    let on = |window: Option<u64>| window.filter(|ms| *ms > 0).map(format_duration);
+    match (on(binding.idle_ms), on(binding.max_age_ms)) {
+        (None, None) => "The binding does not end by itself.".to_owned(),
+        (Some(idle), None) => format!("The binding ends after {idle} without a word."),
+        (None, Some(age)) => format!("The binding ends {age} after it began."),
+        (Some(idle), Some(age)) => {
+            format!("The binding ends after {idle} without a word, and {age} after it began at the latest.")
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "binding_tests.rs"]
+mod tests;

@@ -1,0 +1,194 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::rows::{NonInteractive, PermissionMode, SessionMode, SessionOptions, TargetKind};
+use acp_shared::ids::{AgentName, GatewayInstanceId, SessionKey};
+
+fn key() -> SessionKey {
+    SessionKey::parse("agent:demo:acp:1").unwrap()
+}
+
+fn row(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingRow {
+    BindingRow {
+        binding_id: BindingId::mint(),
+        conversation: ConversationRef {
+            channel: "console".to_owned(),
+            account_id: "default".to_owned(),
+            conversation_id: "c".to_owned(),
+            parent_conversation_id: None,
+        },
+        session_key: key(),
+        target_kind: TargetKind::Session,
+        status: BindingStatus::Active,
+        bound_by: "ann".to_owned(),
+        bound_at_ms: 1,
+        last_activity_at_ms: 1,
+        idle_ms,
+        max_age_ms,
+        metadata: "{}".to_owned(),
+        verbosity: None,
+        end_reason: None,
+    }
+}
+
+fn session() -> SessionRow {
+    SessionRow {
+        session_key: key(),
+        backend: "direct".to_owned(),
+        agent: AgentName::parse("demo").unwrap(),
+        mode: SessionMode::Persistent,
+        cwd: "/tmp".to_owned(),
+        label: None,
+        state: SessionState::Idle,
+        ending: None,
+        last_error: None,
+        owner_session_key: key(),
+        asked_by: String::new(),
+        spawned_by: None,
+        parent_session_key: None,
+        gateway_instance_id: GatewayInstanceId::mint(),
+        agent_session_id: None,
+        resumable: true,
+        agent_info: None,
+        lease_id: None,
+        options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
+        last_session_seq: 0,
+        created_at_ms: 1,
+        updated_at_ms: 1,
+        last_activity_at_ms: 1,
+    }
+}
+
+#[test]
+fn a_binding_goes_where_the_channel_can() {
+    use Placement::{Child, Here};
+    for (here, child, usual) in [
+        (true, true, Some(Here)),
+        (true, false, Some(Here)),
+        (false, true, Some(Child)),
+        (false, false, None),
+    ] {
+        let can = Capabilities { here, child, child_first: false };
+        assert_eq!((can.allow(Here), can.allow(Child), can.default_placement()), (here, child, usual));
+        let first = Capabilities { here, child, child_first: true };
+        assert_eq!(first.default_placement(), if child { Some(Child) } else { usual });
+    }
+}
+
+#[test]
+fn a_start_over_the_whole_space() {
+    let mut table = String::new();
+    let mut targets = vec![None, Some(BoundSession::Missing)];
+    targets.extend(SessionState::ALL.map(|state| Some(BoundSession::Known(state))));
+    for status in [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended]
+    {
+        for target in &targets {
+            let does = [0, 1].map(|runs| format!("{:?}", startup_action(status, *target, runs)));
+            let what = match target {
+                None => "unreadable".to_owned(),
+                Some(BoundSession::Missing) => "missing".to_owned(),
+                Some(BoundSession::Known(state)) => state.as_str().to_owned(),
+            };
+            table.push_str(&format!("{status:?} {what}: {}\n", does.join(" | ")));
+        }
+    }
+    insta::assert_snapshot!(table, @r"
+    Pending unreadable: Keep | Keep
+    Pending missing: End(SessionMissing) | Keep
+    Pending creating: Finish | Finish
+    Pending idle: Finish | Finish
+    Pending running: Finish | Finish
+    Pending cancelling: Finish | Finish
+    Pending error: Finish | Finish
+    Pending closed: End(SessionClosed) | Keep
+    Active unreadable: Keep | Keep
+    Active missing: End(SessionMissing) | Keep
+    Active creating: Keep | Keep
+    Active idle: Keep | Keep
+    Active running: Keep | Keep
+    Active cancelling: Keep | Keep
+    Active error: Keep | Keep
+    Active closed: End(SessionClosed) | Keep
+    Ending unreadable: Keep | Keep
+    Ending missing: End(SessionMissing) | Keep
+    Ending creating: Keep | Keep
+    Ending idle: Keep | Keep
+    Ending running: Keep | Keep
+    Ending cancelling: Keep | Keep
+    Ending error: Keep | Keep
+    Ending closed: End(SessionClosed) | Keep
+    Ended unreadable: Keep | Keep
+    Ended missing: Keep | Keep
+    Ended creating: Keep | Keep
+    Ended idle: Keep | Keep
+    Ended running: Keep | Keep
+    Ended cancelling: Keep | Keep
+    Ended error: Keep | Keep
+    Ended closed: Keep | Keep
+    ");
+}
+
+#[test]
+fn a_conversation_is_told_who_works_there_and_for_how_long() {
+    let mut session = session();
+    let told = binding_notice(&session, &row(Some(86_400_000), None));
+    assert_eq!(
+        told,
+        "demo is bound here, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes \
+         to it. The binding ends after 1d without a word."
+    );
+    session.label = Some("docs".to_owned());
+    session.agent_session_id = Some("sess-7".to_owned());
+    let told = binding_notice(&session, &row(Some(5_400_000), Some(172_800_000)));
+    assert_eq!(
+        told,
+        "docs is bound here, in /tmp: session agent:demo:acp:1, agent's id sess-7. What you type goes to it. The \
+         binding ends after 1h30m without a word, and 2d after it began at the latest."
+    );
+    for (idle, age, want) in [
+        (None, None, "The binding does not end by itself."),
+        (Some(0), Some(0), "The binding does not end by itself."),
+        (None, Some(60_000), "The binding ends 1m after it began."),
+    ] {
+        assert_eq!(lifetime_text(&row(idle, age)), want);
+    }
+}
+
+#[test]
+fn a_window_that_is_set_begins_now() {
+    let before = BindingRow { bound_at_ms: 10, last_activity_at_ms: 20, ..row(Some(1), Some(2)) };
+    let idle = with_timeout(before.clone(), BindingTimeout::Idle, Some(500), 100);
+    assert_eq!(idle, BindingRow { idle_ms: Some(500), last_activity_at_ms: 100, ..before.clone() });
+    let age = with_timeout(before.clone(), BindingTimeout::MaxAge, Some(500), 100);
+    assert_eq!(age, BindingRow { max_age_ms: Some(500), bound_at_ms: 100, ..before.clone() });
+    for off in [None, Some(0)] {
+        assert_eq!(with_timeout(before.clone(), BindingTimeout::Idle, off, 100).idle_ms, None);
+        assert_eq!(with_timeout(before.clone(), BindingTimeout::MaxAge, off, 100).max_age_ms, None);
+    }
+    // A clock that was set back takes no time away.
+    assert_eq!(with_timeout(before.clone(), BindingTimeout::Idle, Some(1), 5).last_activity_at_ms, 20);
+}
+
+#[test]
+fn a_rebind_keeps_the_windows() {
+    let before = row(Some(7), None);
+    let new = BindingRow { bound_by: "bob".to_owned(), bound_at_ms: 9, ..row(Some(1), Some(1)) };
+    let got = carry_over_settings(new.clone(), &before);
+    assert_eq!(got, BindingRow { idle_ms: Some(7), max_age_ms: None, ..new });
+}
+
+#[test]
+fn a_stale_binding_is_said_with_its_code_and_what_to_do() {
+    let row = row(None, None);
+    for (stale, what) in [
+        (StaleReason::SessionMissing, "which does not exist any more"),
+        (StaleReason::SessionClosed, "which is closed"),
+    ] {
+        for (removed, next) in [(false, "Say /unfocus"), (true, "the binding was removed")] {
+            let failure = stale.failure(&row, removed);
+            assert_eq!(failure.code, Code::StaleBinding);
+            for part in ["ACP_STALE_BINDING", "agent:demo:acp:1", what, next, "/acp spawn", "/focus KEY"] {
+                assert!(failure.message.contains(part), "{part:?} in {:?}", failure.message);
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Keys that this version accepts but does not use. Their values are checked and shown by `config show`, but
+//! have no effect. A user who sets one gets a note. `cli/config_tests.rs` compares this table with the
+//! program's behaviour.
+
+use super::source::Sources;
+
+/// Key without effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IgnoredKey {
+    /// Key or section; `*` matches one segment.
+    pub key: &'static str,
+    /// Reason, and the actual behaviour.
+    pub instead: &'static str,
+}
+
+const fn unused(key: &'static str, instead: &'static str) -> IgnoredKey {
+    IgnoredKey { key, instead }
+}
+
+const SPAWNS: &str = "agents cannot spawn sessions yet";
+
+/// All unused keys.
+pub const UNUSED: [IgnoredKey; 4] = [
+    unused("channels.console.thread_bindings.spawn_subagent_sessions", SPAWNS),
+    unused("channels.console.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
+    unused("channels.discord.thread_bindings.spawn_subagent_sessions", SPAWNS),
+    unused("channels.discord.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
+];
+
+/// True if the entry matches the key or a section above it.
+fn names(entry: &str, key: &str) -> bool {
+    let mut segments = key.split('.');
+    entry.split('.').all(|want| segments.next().is_some_and(|have| want == "*" || want == have))
+}
+
+/// Note about a key, if the key is unused.
+pub fn note(key: &str) -> Option<String> {
+    let found = UNUSED.iter().find(|unused| names(unused.key, key))?;
+    Some(format!("not used in this version: {}", found.instead))
+}
+
+/// Notes about the unused keys that are set, in the order of keys.
+pub fn set(sources: &Sources) -> Vec<String> {
+    let said = sources.iter().filter_map(|(path, source)| {
+        let key = path.join(".");
+        note(&key).map(|note| format!("{source}: {key} is {note}"))
+    });
+    said.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::Source;
+    use super::*;
+
+    #[test]
+    fn whoever_sets_one_is_told() {
+        let source = Source::Env {
+            name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS".to_owned(),
+        };
+        let path = |key: &str| key.split('.').map(str::to_owned).collect::<Vec<_>>();
+        let sources = Sources::from([
+            (path("channels.discord.thread_bindings.spawn_subagent_sessions"), source),
+            (path("acp.enabled"), Source::Default),
+        ]);
+        assert_eq!(
+            set(&sources),
+            ["ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS: \
+                 channels.discord.thread_bindings.spawn_subagent_sessions is not used in this version: agents cannot \
+                 spawn sessions yet"]
+        );
+    }
+
+    #[test]
+    fn an_entry_speaks_of_its_key_and_of_what_is_beneath() {
+        for (entry, key, want) in [
+            ("a.b", "a.b", true),
+            ("a.b", "a.b.c", true),
+            ("a.b", "a.bc", false),
+            ("a.b", "a", false),
+            ("a.*.b", "a.x.b", true),
+            ("a.*.b", "a.x.c", false),
+        ] {
+            assert_eq!(names(entry, key), want, "{entry} {key}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Error messages for conversations: the failure and the next step, for every code, in one place. The failure
+//! brings the message (by default the code's own text); internal details stay in the log. Source: seed 000
+//! "Error contract".
+
+use crate::failure::Failure;
+use crate::paths::hide_paths;
+use acp_shared::codes::Code;
+
+/// Returns the error message for a conversation.
+pub fn error_message(failure: &Failure) -> String {
+    let message = hide_paths(failure.message.trim_end());
+    let code =
+        if message.contains(failure.code.as_str()) { String::new() } else { format!(" ({})", failure.code) };
+    format!("{message}{code}\nNext: {}", next_step(failure))
+}
+
+/// Returns the next step after a failure, for people who must not read the message itself.
+pub fn next_step(failure: &Failure) -> &'static str {
+    next_step_for(failure.code, failure.detail_code.as_deref())
+}
+
+/// Returns the next step: by detail code if listed, else by code.
+pub fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
+    let by_detail = detail.and_then(|detail| {
+        Some(match detail {
+            "ACCOUNT_DEAF" => {
+                "say it again when that is mended (`acp-gateway doctor` says how), or use the slash command of the bot that \
+                 you mean."
+            }
+            "BINDING_EXPIRED" => "/focus the session named above again, or /acp spawn another one.",
+            "BINDING_PENDING" | "MAILBOX_FULL" => "send it again in a moment.",
+            "BOUND_BY_OTHER" => "ask who bound it to /unfocus, or use another conversation.",
+            "CONVERSATION_BOUND" => {
+                "/acp close ends that session; /unfocus leaves it running and frees the conversation."
+            }
+            "NOT_APPROVER" => {
+                "ask one of them to answer; whoever runs this gateway can name you in approver_users or approver_roles."
+            }
+            "OPTION_REFUSED" => "/acp status lists what the agent offers.",
+            "OPTION_UNANSWERED" => "/acp status shows what the agent is set to.",
+            "PERMISSION_NOT_PENDING" => "/acp permissions lists what waits.",
+            "SANDBOXED" => "ask a person to start it.",
+            "SESSION_BACKEND" => {
+                "/acp spawn starts a session with a backend that is there; /acp close ends this one."
+            }
+            "STORE_DAMAGED" | "STORE_UNREADABLE" => {
+                "ask whoever runs this gateway to repair the database; `acp-gateway doctor` names what stands still."
+            }
+            "TURN_RUNS" => "/acp cancel stops the turn; or wait for its end.",
+            _ => return None,
+        })
+    });
+    by_detail.unwrap_or_else(|| next_step_by_code(code))
+}
+
+const fn next_step_by_code(code: Code) -> &'static str {
+    match code {
+        Code::BackendMissing => "/acp install says how it is set up, /acp doctor what is there.",
+        Code::BackendUnavailable => "send it again in a moment; /acp doctor says what is wrong.",
+        Code::SessionInitFailed => "/acp doctor and /acp status say more; the next message tries again.",
+        Code::TurnFailed => "send it again, or see /acp status.",
+        Code::AuthRequired => "sign in as the gateway's user, then send the message again.",
+        Code::ResumeUnavailable => {
+            "/acp new starts a new conversation in this session, which knows nothing of the old one."
+        }
+        Code::Uncertain => "look at what was done, and send it again only if nothing was.",
+        Code::DispatchDisabled => {
+            "ask whoever runs this gateway to switch dispatch on; commands work in the meantime."
+        }
+        Code::Disabled => "ask whoever runs this gateway to change that setting.",
+        Code::AgentNotAllowed => "/agents lists those that can be started here.",
+        Code::CwdNotAllowed => {
+            "name another directory, in /acp spawn with --cwd, or ask for a root to be allowed."
+        }
+        Code::LimitReached => "wait for running work to end, or /acp close a session that is not needed.",
+        Code::SessionClosed => "/acp spawn starts another one.",
+        Code::StaleBinding => "/acp sessions lists those that you can /focus instead.",
+        Code::ChannelUnavailable => "ask whoever runs this gateway to turn that account on.",
+        Code::NotBound => "/acp spawn starts a session here; /acp sessions lists those that you can /focus.",
+        Code::NotOwner => "ask who started or bound it, or who runs this gateway.",
+        Code::IdempotencyConflict => "send it as a new message.",
+        Code::ProtocolError => "send it again; if that does not help, /acp close and use another agent.",
+        Code::StoreUnavailable => "try again later; /acp doctor says how the store is.",
+        Code::PermissionPromptUnavailable => {
+            "ask from where questions can be answered, or change /acp permissions."
+        }
+        Code::PermissionDenied => "if it should be allowed, send the message again and /acp allow it.",
+        Code::Timeout => {
+            "/acp status says whether it still works; /acp timeout 0 takes the limit of a turn away."
+        }
+        Code::NoSession => "/acp sessions lists them.",
+        Code::Usage => "/acp help lists the commands.",
+        Code::ConfigInvalid => "ask whoever runs this gateway to correct its configuration.",
+        Code::GatewayUnavailable => "start a gateway with `acp-gateway up`.",
+        Code::Runtime => "try again; if it stays, ask whoever runs this gateway to look at its log.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{ChatCommand, parse};
+
+    const DETAILS: [&str; 12] = [
+        "ACCOUNT_DEAF",
+        "BINDING_EXPIRED",
+        "BINDING_PENDING",
+        "MAILBOX_FULL",
+        "BOUND_BY_OTHER",
+        "CONVERSATION_BOUND",
+        "OPTION_REFUSED",
+        "OPTION_UNANSWERED",
+        "PERMISSION_NOT_PENDING",
+        "SANDBOXED",
+        "SESSION_BACKEND",
+        "TURN_RUNS",
+    ];
+
+    /// Every failure says what to do next, and no step names a command that there is not.
+    #[test]
+    fn every_failure_says_what_to_do_next() {
+        let codes = Code::ALL.iter().map(|code| Failure::of(*code));
+        let details = DETAILS.iter().map(|detail| Failure::of(Code::Runtime).detail(detail));
+        let mut steps = Vec::new();
+        for failure in codes.chain(details) {
+            let step = next_step(&failure);
+            assert!(step.ends_with('.') && step.len() > 10, "{failure:?}: {step}");
+            let mut words = step.split([' ', ',', ';']).map(|word| word.trim_end_matches('.')).peekable();
+            while let Some(word) = words.next() {
+                if !word.starts_with('/') {
+                    continue;
+                }
+                let verb = if word == "/acp" { words.peek().copied().unwrap_or_default() } else { "" };
+                let command = parse(&format!("{word} {verb}"));
+                // A command that lacks an argument is one; an unknown one has no usage.
+                let known = !matches!(command, None | Some(ChatCommand::Misused { usage: None, .. }));
+                assert!(known, "{failure:?}: {word} {verb}");
+            }
+            steps.push(step);
+        }
+        // A detail that is not in the table would give the code's own step.
+        assert!(
+            DETAILS
+                .iter()
+                .all(|it| next_step(&Failure::of(Code::Runtime).detail(it))
+                    != next_step_by_code(Code::Runtime))
+        );
+        steps.sort_unstable();
+        steps.dedup();
+        assert!(steps.len() > Code::ALL.len() / 2, "steps that fit everything help nobody");
+    }
+
+    #[test]
+    fn a_conversation_is_told_no_path_of_the_server() {
+        let why = "The working directory /srv/else/x lies outside of acp.workspace_roots (/srv/work; set by /etc/g.toml:3).";
+        let said = error_message(&Failure::new(Code::CwdNotAllowed, why));
+        let want =
+            "The working directory [path] lies outside of acp.workspace_roots ([path]; set by [path]).";
+        assert!(said.starts_with(want), "{said}");
+    }
+
+    #[test]
+    fn a_conversation_is_told_text_code_and_step() {
+        let failure =
+            Failure::new(Code::TurnFailed, "ACP turn failed before completion. The agent said: no.\n");
+        let want = "ACP turn failed before completion. The agent said: no. (ACP_TURN_FAILED)\n\
+                    Next: send it again, or see /acp status.";
+        assert_eq!(error_message(&failure), want);
+    }
+}

@@ -1,0 +1,61 @@
+//! The error type shared by the journal, API responses and command lines.
+
+use acp_shared::codes::Code;
+use serde::{Deserialize, Serialize};
+
+/// A failure, for people and for programs. Internal detail belongs in the log, not here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message} ({code})")]
+pub struct Failure {
+    /// Stable error code.
+    pub code: Code,
+    /// What happened and what to do next; for auth-required, the agent's own instructions.
+    pub message: String,
+    /// Finer than the code, for programs: `AUTH_REQUIRED`, `AGENT_EXITED`, `AGENT_ERROR` …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail_code: Option<String>,
+    /// Origin of the failure: `agent`, `supervisor`, `gateway` or `client`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// True if sending the same request again may succeed.
+    #[serde(default)]
+    pub retryable: bool,
+    /// The agent's JSON-RPC error object as received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acp: Option<serde_json::Value>,
+}
+
+impl Failure {
+    /// Creates a failure with the code's own text.
+    pub fn of(code: Code) -> Self {
+        Self::new(code, code.text())
+    }
+
+    /// Creates a failure with the given text.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), detail_code: None, origin: None, retryable: false, acp: None }
+    }
+
+    /// Sets the detail code.
+    pub fn detail(mut self, detail_code: &str) -> Self {
+        self.detail_code = Some(detail_code.to_owned());
+        self
+    }
+
+    /// Sets the origin.
+    pub fn origin(mut self, origin: &str) -> Self {
+        self.origin = Some(origin.to_owned());
+        self
+    }
+
+    /// True if retrying is useless until the database is repaired.
+    pub fn needs_repair(&self) -> bool {
+        matches!(self.detail_code.as_deref(), Some("STORE_DAMAGED" | "STORE_UNREADABLE"))
+    }
+
+    /// Marks the failure as retryable.
+    pub fn retryable(mut self) -> Self {
+        self.retryable = true;
+        self
+    }
+}

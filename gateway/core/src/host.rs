@@ -1,0 +1,176 @@
+//! Effects of the host requested by an agent: reading and writing files, running commands. The permission
+//! mode applies to effects as to `session/request_permission`.
+//!
+//! Requests for files and terminals carry no tool-call id. The host skips the question if a [`Grant`] covers
+//! the request, or if the file already has the requested content.
+
+mod grant;
+mod question;
+
+pub use grant::{Grant, GrantTarget, Grants};
+pub use question::{HostQuestion, command_line, shell_words};
+
+use crate::backend::AgentRequestKind;
+use crate::rows::{NonInteractive, PermissionMode};
+use serde::{Deserialize, Serialize};
+
+/// Kind of effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostEffect {
+    /// `fs/read_text_file`.
+    Read,
+    /// `fs/write_text_file`.
+    Write,
+    /// `terminal/create`.
+    Run,
+}
+
+impl HostEffect {
+    /// Returns the effect of a request. `None` for methods of a terminal, which was allowed at creation.
+    pub const fn of(wanted: &AgentRequestKind) -> Option<Self> {
+        match wanted {
+            AgentRequestKind::FsRead { .. } => Some(Self::Read),
+            AgentRequestKind::FsWrite { .. } => Some(Self::Write),
+            AgentRequestKind::TerminalCreate { .. } => Some(Self::Run),
+            AgentRequestKind::Permission { .. }
+            | AgentRequestKind::TerminalOutput { .. }
+            | AgentRequestKind::TerminalWait { .. }
+            | AgentRequestKind::TerminalKill { .. }
+            | AgentRequestKind::TerminalRelease { .. } => None,
+        }
+    }
+
+    /// Returns the name in the journal.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Run => "run",
+        }
+    }
+}
+
+/// Facts that decide about an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EffectContext {
+    /// Permission mode of the session.
+    pub mode: PermissionMode,
+    /// Outcome if no person can be asked.
+    pub non_interactive: NonInteractive,
+    /// True for a request of the running turn.
+    pub in_turn: bool,
+    /// True if a person can be asked in that turn.
+    pub interactive: bool,
+    /// True while the turn is being cancelled.
+    pub is_stopping: bool,
+    /// True if an earlier permission covers the request.
+    pub is_granted: bool,
+}
+
+/// Decision about an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EffectDecision {
+    /// Carry it out.
+    Perform(DecisionReason),
+    /// Answer with an error.
+    Refuse(DecisionReason),
+    /// Ask a person.
+    Ask,
+    /// Answer with an error and end the run with `PERMISSION_PROMPT_UNAVAILABLE`.
+    FailRun,
+}
+
+/// Reason of an outcome. The names are in journals: never change one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecisionReason {
+    /// The permission mode.
+    Mode,
+    /// A permission given before.
+    Granted,
+    /// The file already has the requested content.
+    Unchanged,
+    /// The answer to the host's question.
+    Answer,
+    /// No person can be asked.
+    Nobody,
+    /// The turn is being cancelled, or has ended.
+    Stopped,
+    /// The deadline of the question.
+    Deadline,
+}
+
+impl DecisionReason {
+    /// Returns the name in the journal.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Mode => "mode",
+            Self::Granted => "granted",
+            Self::Unchanged => "unchanged",
+            Self::Answer => "answer",
+            Self::Nobody => "nobody",
+            Self::Stopped => "stopped",
+            Self::Deadline => "deadline",
+        }
+    }
+
+    /// Returns the text of a refusal for this reason, for the agent.
+    pub const fn refusal(self) -> &'static str {
+        match self {
+            Self::Mode => "refused: the permission mode of this session does not allow it",
+            Self::Nobody => "refused: this needs a permission, and nobody can be asked",
+            Self::Stopped => "refused: the turn was stopped",
+            Self::Deadline => "refused: nobody answered in time",
+            Self::Granted | Self::Unchanged | Self::Answer => "refused: the person rejected it",
+        }
+    }
+}
+
+/// Decides about an effect. The file service confines reads to the session's roots.
+pub const fn decide_effect(effect: HostEffect, now: EffectContext) -> EffectDecision {
+    let reads = matches!(effect, HostEffect::Read);
+    match now.mode {
+        PermissionMode::DenyAll => EffectDecision::Refuse(DecisionReason::Mode),
+        _ if now.is_stopping && !reads => EffectDecision::Refuse(DecisionReason::Stopped),
+        PermissionMode::ApproveAll => EffectDecision::Perform(DecisionReason::Mode),
+        PermissionMode::ApproveReads | PermissionMode::Ask if reads => {
+            EffectDecision::Perform(DecisionReason::Mode)
+        }
+        PermissionMode::ApproveReads | PermissionMode::Ask => {
+            match (now.is_granted, now.in_turn && now.interactive, now.non_interactive) {
+                (true, _, _) => EffectDecision::Perform(DecisionReason::Granted),
+                (false, true, _) => EffectDecision::Ask,
+                (false, false, NonInteractive::Fail) if now.in_turn => EffectDecision::FailRun,
+                (false, false, NonInteractive::Deny | NonInteractive::Fail) => {
+                    EffectDecision::Refuse(DecisionReason::Nobody)
+                }
+            }
+        }
+    }
+}
+
+/// State on disk of the target of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// Absolute path without symbolic links; the file itself may be missing.
+    pub path: String,
+    /// True if the file has exactly the new content.
+    pub is_same: bool,
+    /// Present content.
+    pub old: FileContent,
+}
+
+/// Content of a file, as shown in a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileContent {
+    /// The file does not exist.
+    Absent,
+    /// Text of the file.
+    Text(String),
+    /// File of this many bytes that is too large to be shown, or not text.
+    Opaque(u64),
+}
+
+#[cfg(test)]
+#[path = "host/tests.rs"]
+mod tests;

@@ -1,0 +1,134 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use proptest::prelude::*;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+fn repaired(line: &str) -> String {
+    AgentLine::repair(line.as_bytes()).text().to_owned()
+}
+
+#[test]
+fn lone_halves_become_replacement_characters_and_pairs_stay() {
+    for (line, want) in [
+        (r#""\ud83d""#, r#""\ufffd""#),
+        (r#""\ude00""#, r#""\ufffd""#),
+        (r#""\uD83D\uDE00""#, r#""\uD83D\uDE00""#),
+        (r#""\ud83d\ud83d\ude00""#, r#""\ufffd\ud83d\ude00""#),
+        (r#""\ude00\ud83d""#, r#""\ufffd\ufffd""#),
+        (r#""\\ud83d""#, r#""\\ud83d""#),
+        (r#""\\\ud83d\n""#, r#""\\\ufffd\n""#),
+        (r#"{"\udc00":["\ud800x"]}"#, r#"{"\ufffd":["\ufffdx"]}"#),
+        (r#""\ud83d\n\ude00""#, r#""\ufffd\n\ufffd""#),
+        (r#""\ud83"#, r#""\ud83"#),
+        (r#""\ud83d"#, r#""\ufffd"#),
+        ("", ""),
+    ] {
+        assert_eq!(repaired(line), want, "{line}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_become_replacement_characters() {
+    let line = AgentLine::repair(b"{\"a\":\"\xf0\x9f\x98\",\"b\":\"\xed\xa0\xbd\"}");
+    assert!(line.is_repaired());
+    let value: Value = serde_json::from_str(line.text()).unwrap();
+    assert_eq!(value["a"], "\u{fffd}");
+    assert!(value["b"].as_str().unwrap().chars().all(|c| c == '\u{fffd}'));
+    assert!(!AgentLine::repair("{\"a\":\"😀\"}".as_bytes()).is_repaired());
+}
+
+#[test]
+fn values_that_readers_refuse_become_strings() {
+    for (line, want) in [
+        (r#"{"n":1e999,"m":-2E+400}"#.to_owned(), r#"{"n":"1e999","m":"-2E+400"}"#.to_owned()),
+        (r#"[1e308,-0.0,1E-999,12]"#.to_owned(), r#"[1e308,-0.0,1E-999,12]"#.to_owned()),
+        (format!("[{}]", "9".repeat(400)), format!("[\"{}\"]", "9".repeat(400))),
+        (r#"["1e999"]"#.to_owned(), r#"["1e999"]"#.to_owned()),
+    ] {
+        assert_eq!(repaired(&line), want, "{line}");
+    }
+    let deep = format!("{}1,\"\\ud800\"{}", "[".repeat(5_000), "]".repeat(5_000));
+    let want = format!("{}{TOO_DEEP}{}", "[".repeat(DEPTH_MAX), "]".repeat(DEPTH_MAX));
+    assert_eq!(repaired(&deep), want);
+    let fits = format!("{}1{}", "[".repeat(DEPTH_MAX), "]".repeat(DEPTH_MAX));
+    assert_eq!(repaired(&fits), fits);
+}
+
+#[test]
+fn halves_at_the_ends_of_a_string_are_known() {
+    let source = r#"{"t":"\ude00 a \ud83d","u":"\ud83d","v":"\\ud83d"}"#;
+    let line = AgentLine::repair(source.as_bytes());
+    let literal = |name: &str| {
+        let members = crate::jsonrpc::ObjectMembers::parse(line.text()).unwrap();
+        members.get(name).unwrap()
+    };
+    assert_eq!(line.leading_half(literal("t")), Some(0xde00));
+    assert_eq!(line.trailing_half(literal("t")), Some(0xd83d));
+    assert_eq!((line.leading_half(literal("u")), line.trailing_half(literal("u"))), (None, Some(0xd83d)));
+    assert_eq!((line.leading_half(literal("v")), line.trailing_half(literal("v"))), (None, None));
+    assert_eq!(rejoin_surrogates(literal("t"), Some((0xd83d, 0xde00)), true), "\"😀 a \"");
+    assert_eq!(rejoin_surrogates(literal("u"), None, true), "\"\"");
+    // What the agent itself wrote as a replacement character is none of ours.
+    let line = AgentLine::repair(br#"["\ufffd","\ud83d"]"#);
+    assert_eq!(line.trailing_half(line.text().get(1..9).unwrap()), None);
+}
+
+/// Any JSON, with every character of its strings written raw or escaped, and lone halves among them.
+fn json() -> impl Strategy<Value = String> {
+    let unit = prop_oneof![
+        4 => "[a-z\\\\\" ]".prop_map(|text| {
+            let literal = serde_json::to_string(&text).unwrap();
+            literal.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap().to_owned()
+        }),
+        2 => any::<u16>().prop_map(|unit| format!("\\u{unit:04x}")),
+        3 => (0xd7f0_u16..0xe010).prop_map(|unit| format!("\\u{unit:04X}")),
+        1 => any::<char>().prop_filter("raw", |c| !c.is_control() && *c != '"' && *c != '\\').prop_map(String::from),
+        1 => Just("\\\\u".to_owned()),
+        1 => Just("\\n".to_owned()),
+    ];
+    let text = prop::collection::vec(unit, 0..8).prop_map(|units| format!("\"{}\"", units.concat()));
+    let number = prop_oneof![
+        any::<i64>().prop_map(|n| n.to_string()),
+        (1_u32..9, 0_i32..2_000).prop_map(|(n, e)| format!("{n}e{e}")),
+        (any::<f64>()).prop_filter("finite", |n| n.is_finite()).prop_map(|n| format!("{n:?}")),
+    ];
+    let leaf = prop_oneof![3 => text.clone(), 1 => number, 1 => Just("null".to_owned())];
+    leaf.prop_recursive(4, 64, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(|list| format!("[{}]", list.join(","))),
+            prop::collection::vec((text.clone(), inner.clone()), 0..5).prop_map(|members| {
+                let members: Vec<_> =
+                    members.into_iter().map(|(name, value)| format!("{name} :{value}")).collect();
+                format!("{{{}}}", members.join(", "))
+            }),
+            (inner, 0_usize..200)
+                .prop_map(|(value, depth)| { format!("{}{value}{}", "[".repeat(depth), "]".repeat(depth)) }),
+        ]
+    })
+}
+
+proptest! {
+    /// What reads as raw JSON reads strictly once it is repaired, and what read strictly is not touched.
+    #[test]
+    fn repaired_json_is_read_by_every_reader(line in json()) {
+        prop_assert!(serde_json::from_str::<&RawValue>(&line).is_ok(), "{}", line);
+        let fixed = repaired(&line);
+        prop_assert!(serde_json::from_str::<Value>(&fixed).is_ok(), "{} became {}", line, fixed);
+        if serde_json::from_str::<Value>(&line).is_ok() && !line.contains(&"[".repeat(DEPTH_MAX)) {
+            prop_assert_eq!(&fixed, &line);
+        }
+        prop_assert_eq!(repaired(&fixed), fixed.clone());
+        prop_assert_eq!(readable_payload(&line).into_owned(), fixed);
+    }
+
+    /// No bytes do harm, and none makes JSON of what is none.
+    #[test]
+    fn any_bytes_are_survived(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'"'), Just(b'\\'), Just(b'u'), Just(b'd')], 0..60)) {
+        let line = AgentLine::repair(&bytes);
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            let was_json = serde_json::from_str::<&RawValue>(text).is_ok();
+            prop_assert_eq!(serde_json::from_str::<&RawValue>(line.text()).is_ok(), was_json);
+        }
+    }
+}

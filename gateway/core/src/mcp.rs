@@ -1,0 +1,316 @@
+//! MCP servers and additional directories of a session: merges the three levels, builds the parameters of
+//! `session/new`, `session/load` and `session/resume`, and removes secrets from output for people.
+
+use crate::config::mcp::mistakes;
+use crate::config::{McpServer, McpTransport, Secret};
+use crate::failure::Failure;
+use acp_shared::codes::Code;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Maximum number of additional directories of one session.
+const DIRECTORIES_MAX: usize = 32;
+/// Minimum length of a secret redacted in the output of agents, in bytes. Shorter ones would match ordinary
+/// words.
+const REDACTED_BYTES_MIN: usize = 8;
+
+/// Servers by name, as in the JSON of `--mcp-config` and in the API.
+pub type McpServers = BTreeMap<String, McpServer>;
+
+/// Merges lists of servers by name; later lists take precedence.
+pub fn merge_servers<'a>(levels: impl IntoIterator<Item = &'a [McpServer]>) -> Vec<McpServer> {
+    let mut all: Vec<McpServer> = Vec::new();
+    for server in levels.into_iter().flatten() {
+        match all.iter_mut().find(|have| have.name == server.name) {
+            Some(have) => have.clone_from(server),
+            None => all.push(server.clone()),
+        }
+    }
+    all
+}
+
+/// Returns the distinct directories of all lists, in order, without the working directory.
+pub fn merge_directories<'a>(cwd: &str, lists: impl IntoIterator<Item = &'a [String]>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for directory in lists.into_iter().flatten() {
+        if directory != cwd && !all.contains(directory) {
+            all.push(directory.clone());
+        }
+    }
+    all
+}
+
+/// Validates the servers of a spawn request.
+///
+/// # Errors
+/// `USAGE` with the detail `INVALID_MCP_CONFIG`.
+pub fn servers_from_map(servers: McpServers) -> Result<Vec<McpServer>, Failure> {
+    let list: Vec<McpServer> =
+        servers.into_iter().map(|(name, server)| McpServer { name, ..server }).collect();
+    match mistakes(&list).into_iter().next() {
+        None => Ok(list),
+        Some((index, key, text)) => {
+            let name = list.get(index).map_or("", |server| server.name.as_str());
+            let text = format!("The MCP server {name:?}: {key} {text}.");
+            Err(Failure::new(Code::Usage, text).detail("INVALID_MCP_CONFIG").origin("client"))
+        }
+    }
+}
+
+/// Checks the number of additional directories of a spawn request.
+///
+/// # Errors
+/// `USAGE`.
+pub fn check_directories(directories: &[String]) -> Result<(), Failure> {
+    if directories.len() <= DIRECTORIES_MAX {
+        return Ok(());
+    }
+    let text = format!("A session may have {DIRECTORIES_MAX} additional directories at most.");
+    Err(Failure::new(Code::Usage, text).origin("client"))
+}
+
+/// True if the agent supports the transport. Every agent supports `stdio`; `http` and `sse` are capabilities.
+pub const fn is_transport_supported(transport: McpTransport, http: bool, sse: bool) -> bool {
+    match transport {
+        McpTransport::Stdio => true,
+        McpTransport::Http => http,
+        McpTransport::Sse => sse,
+    }
+}
+
+/// Returns a server as an element of ACP's `mcpServers`.
+pub fn server_param(server: &McpServer) -> Value {
+    let pairs = |map: &BTreeMap<String, Secret>| -> Vec<Value> {
+        map.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+    };
+    match server.transport() {
+        McpTransport::Stdio => json!({
+            "name": server.name,
+            "command": server.command,
+            "args": server.args,
+            "env": pairs(&server.env),
+        }),
+        transport @ (McpTransport::Http | McpTransport::Sse) => json!({
+            "type": transport,
+            "name": server.name,
+            "url": server.url,
+            "headers": pairs(&server.headers),
+        }),
+    }
+}
+
+/// Returns the secrets of the servers that are long enough to redact, longest first.
+fn secrets(servers: &[McpServer]) -> Vec<String> {
+    let values = |server: &McpServer| -> Vec<String> {
+        let values = server.args.iter().chain(server.env.values()).chain(server.headers.values());
+        values.chain(&server.url).map(|secret| secret.0.clone()).collect()
+    };
+    let mut secrets: Vec<String> = servers.iter().flat_map(values).collect();
+    secrets.retain(|secret| secret.len() >= REDACTED_BYTES_MIN);
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets
+}
+
+/// Redacts the secrets of these servers in text of an agent.
+pub fn redact_text(text: &mut String, servers: &[McpServer]) {
+    for secret in secrets(servers) {
+        if text.contains(&secret) {
+            *text = text.replace(&secret, "***");
+        }
+    }
+}
+
+/// Redacts the secrets of these servers in an error of an agent.
+pub fn redact_failure(failure: &mut Failure, servers: &[McpServer]) {
+    redact_text(&mut failure.message, servers);
+    if let Some(error) = &mut failure.acp {
+        redact_value(error, &secrets(servers));
+    }
+}
+
+/// Redacts the secrets of these servers in JSON of an agent, which may repeat received parameters.
+pub fn redact_json(json: &str, servers: &[McpServer]) -> String {
+    let secrets = secrets(servers);
+    match serde_json::from_str::<Value>(json) {
+        Ok(mut value) if !secrets.is_empty() => {
+            redact_value(&mut value, &secrets);
+            value.to_string()
+        }
+        Ok(_) | Err(_) => json.to_owned(),
+    }
+}
+
+fn redact_value(value: &mut Value, secrets: &[String]) {
+    match value {
+        Value::String(text) => {
+            for secret in secrets {
+                if text.contains(secret.as_str()) {
+                    *text = text.replace(secret.as_str(), "***");
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|inner| redact_value(inner, secrets)),
+        Value::Object(map) => map.values_mut().for_each(|inner| redact_value(inner, secrets)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// MCP server as shown to people: without arguments, values, and secret parts of the address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct McpServerView {
+    /// Name of the server.
+    pub name: String,
+    /// Transport of the server.
+    #[serde(rename = "type")]
+    pub transport: McpTransport,
+    /// Program, or scheme and host of the address.
+    pub target: String,
+    /// Names of the environment variables or headers.
+    pub names: Vec<String>,
+}
+
+impl From<&McpServer> for McpServerView {
+    fn from(server: &McpServer) -> Self {
+        let transport = server.transport();
+        let target = match &server.url {
+            Some(url) => origin(&url.0),
+            None => server.command.clone().unwrap_or_default(),
+        };
+        let names = server.env.keys().chain(server.headers.keys()).cloned().collect();
+        Self { name: server.name.clone(), transport, target, names }
+    }
+}
+
+/// Returns scheme and host of an address. User, password, path and query may be secrets.
+fn origin(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn server(name: &str, rest: Value) -> McpServer {
+        McpServer { name: name.to_owned(), ..serde_json::from_value(rest).unwrap() }
+    }
+
+    #[test]
+    fn a_later_level_replaces_a_server_of_the_same_name() {
+        let global = [server("a", json!({"command": "a1"})), server("b", json!({"command": "b1"}))];
+        let agent = [server("b", json!({"command": "b2"})), server("c", json!({"command": "c2"}))];
+        let session = [server("c", json!({"type": "http", "url": "https://c"}))];
+        let all = merge_servers([&global[..], &agent[..], &session[..]]);
+        let got: Vec<String> = all
+            .iter()
+            .map(McpServerView::from)
+            .map(|view| format!("{} {}", view.name, view.target))
+            .collect();
+        assert_eq!(got, ["a a1", "b b2", "c https://c"]);
+    }
+
+    #[test]
+    fn directories_are_distinct_and_without_the_working_directory() {
+        let list = |dirs: &[&str]| dirs.iter().map(|&dir| dir.to_owned()).collect::<Vec<_>>();
+        let (one, two) = (list(&["/a", "/w"]), list(&["/b", "/a"]));
+        assert_eq!(merge_directories("/w", [&one[..], &two[..]]), ["/a", "/b"]);
+    }
+
+    #[test]
+    fn parameters_have_the_shape_of_the_protocol() {
+        let table = [
+            (
+                json!({"command": "/bin/mcp", "args": ["-v"], "env": {"TOKEN": "t"}}),
+                json!({"name": "n", "command": "/bin/mcp", "args": ["-v"], "env": [{"name": "TOKEN", "value": "t"}]}),
+            ),
+            (json!({"command": "mcp"}), json!({"name": "n", "command": "mcp", "args": [], "env": []})),
+            (
+                json!({"type": "http", "url": "https://h/x", "headers": {"A": "b"}}),
+                json!({"type": "http", "name": "n", "url": "https://h/x", "headers": [{"name": "A", "value": "b"}]}),
+            ),
+            (
+                json!({"type": "sse", "url": "http://h"}),
+                json!({"type": "sse", "name": "n", "url": "http://h", "headers": []}),
+            ),
+            (
+                json!({"type": "streamable-http", "url": "http://h"}),
+                json!({"type": "http", "name": "n", "url": "http://h", "headers": []}),
+            ),
+        ];
+        for (given, want) in table {
+            assert_eq!(server_param(&server("n", given)), want);
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_server_and_the_key() {
+        for (given, wants) in [
+            (json!({}), ["\"n\"", "command is needed"]),
+            (json!({"command": "./x"}), ["\"n\"", "absolute path"]),
+            (json!({"command": "x", "url": "http://h"}), ["\"n\"", "url and headers need type"]),
+            (json!({"type": "http"}), ["\"n\"", "url must begin with"]),
+            (json!({"type": "http", "url": "ftp://h"}), ["\"n\"", "url must begin with"]),
+            (json!({"type": "sse", "url": "http://h", "args": ["x"]}), ["\"n\"", "need type \"stdio\""]),
+            (json!({"command": "x", "env": {"A=B": "x"}}), ["\"n\"", "env holds"]),
+            (
+                json!({"type": "http", "url": "http://h", "headers": {"A": "b\r\nC: d"}}),
+                ["\"n\"", "headers hold"],
+            ),
+            (json!({"command": "x", "args": ["x".repeat(20_000)]}), ["\"n\"", "bytes at most"]),
+        ] {
+            let failure = servers_from_map([("n".to_owned(), server("", given))].into()).unwrap_err();
+            assert_eq!(failure.detail_code.as_deref(), Some("INVALID_MCP_CONFIG"));
+            for want in wants {
+                assert!(failure.message.contains(want), "{want:?} is not in {:?}", failure.message);
+            }
+        }
+        let many = (0..33).map(|n| (n.to_string(), server("", json!({"command": "x"})))).collect();
+        assert!(servers_from_map(many).unwrap_err().message.contains("32 servers at most"));
+        assert!(servers_from_map([("n".to_owned(), server("", json!({"command": "x"})))].into()).is_ok());
+        let unknown = serde_json::from_value::<McpServer>(json!({"command": "x", "disabled": true}));
+        assert!(unknown.unwrap_err().to_string().contains("disabled"));
+    }
+
+    #[test]
+    fn views_and_debug_output_hold_no_secret() {
+        let secrets = [
+            server("n", json!({"command": "mcp", "args": ["hidden-arg"], "env": {"TOKEN": "hidden-env"}})),
+            server(
+                "m",
+                json!({"type": "http", "url": "https://hidden-user:p@host:1/hidden-path?k=hidden-query",
+                "headers": {"Authorization": "hidden-header"}}),
+            ),
+        ];
+        let views: Vec<McpServerView> = secrets.iter().map(McpServerView::from).collect();
+        let shown = format!("{secrets:?} {views:?} {}", serde_json::to_string(&views).unwrap());
+        assert!(!shown.contains("hidden"), "{shown}");
+        assert!(
+            shown.contains("https://host:1") && shown.contains("TOKEN") && shown.contains("Authorization")
+        );
+    }
+
+    #[test]
+    fn secrets_that_an_agent_repeats_are_blanked() {
+        let given = [server("n", json!({"command": "mcp", "env": {"A": "se\"cret\n1", "B": "short"}}))];
+        let said =
+            json!({"code": -32602, "message": "no short se\"cret\n1", "data": {"env": ["se\"cret\n1"]}});
+        let got = redact_json(&said.to_string(), &given);
+        let want = json!({"code": -32602, "message": "no short ***", "data": {"env": ["***"]}});
+        assert_eq!(serde_json::from_str::<Value>(&got).unwrap(), want);
+        assert_eq!(redact_json("{\"n\":1e2}", &[]), "{\"n\":1e2}");
+        assert_eq!(redact_json("no json", &given), "no json");
+    }
+
+    proptest! {
+        #[test]
+        fn an_origin_never_holds_user_or_query(user in "[a-z:]{1,12}", host in "[a-z.]{1,12}", rest in "[a-z/?=#@]{0,12}") {
+            let shown = origin(&format!("https://{user}@{host}/{rest}"));
+            prop_assert_eq!(shown, format!("https://{host}"));
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Answers to `session/request_permission`: a pure table over the permission mode, the non-interactive policy
+//! and the agent's options.
+//!
+//! Options are selected by kind and never by name or id, which differ between agents. A request without a
+//! matching rule is rejected or asked, never allowed. A lasting option ("always") without a person's answer
+//! is selected only in the modes `ApproveAll` and `DenyAll`.
+#![deny(clippy::indexing_slicing)]
+
+use crate::backend::PermissionOption;
+use crate::render::nonce_of;
+use crate::rows::{NonInteractive, PermissionMode};
+use crate::sanitize;
+use acp_shared::ids::LeaseId;
+
+/// Detail code for an answer to a permission request that is not pending.
+pub const NOT_PENDING: &str = "PERMISSION_NOT_PENDING";
+/// Length of a permission's short id, in characters.
+const SHORT_ID_CHARS: usize = 4;
+
+/// Decision about a permission request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PermissionDecision {
+    /// Answer with this option, which allows the request.
+    Allow(String),
+    /// Answer with this option, which rejects the request.
+    Reject(String),
+    /// Answer `cancelled_result`: rejected, but the agent offers no suitable option.
+    Cancel,
+    /// Ask a person.
+    Ask,
+    /// End the run with `PERMISSION_PROMPT_UNAVAILABLE`.
+    FailRun,
+}
+
+/// Parses the full id of a permission into lease and offset; `None` for any other text, e.g. a prefix.
+pub fn parse_permission_id(permission_id: &str) -> Option<(LeaseId, u64)> {
+    let (lease_id, at) = permission_id.split_once(':')?;
+    let lease_id = LeaseId::parse(lease_id).ok()?;
+    let is_plain = !at.is_empty() && at.bytes().all(|byte| byte.is_ascii_digit());
+    Some((lease_id, at.parse().ok().filter(|_| is_plain)?))
+}
+
+/// Returns the short id of a permission for people: a hash of the full id. Prefix and suffix of full ids can
+/// be equal for requests of one agent, or of the same agent after a restart (H4).
+pub fn short_id(permission_id: &str) -> String {
+    let mut id = nonce_of(&["permission", permission_id]);
+    id.truncate(SHORT_ID_CHARS);
+    id
+}
+
+/// Decides about a request. `interactive`: a person can be asked. `tool_kind`: ACP's tool kind, if given.
+pub fn decide_permission(
+    mode: PermissionMode,
+    non_interactive: NonInteractive,
+    interactive: bool,
+    options: &[PermissionOption],
+    tool_kind: Option<&str>,
+) -> PermissionDecision {
+    let of = |kind: &str| options.iter().find(|option| option.kind == kind).map(|option| option.id.clone());
+    let reads = matches!(tool_kind, Some("read" | "search"));
+    let allowed = match mode {
+        PermissionMode::ApproveAll => of("allow_once").or_else(|| of("allow_always")),
+        PermissionMode::ApproveReads if reads => of("allow_once"),
+        PermissionMode::ApproveReads | PermissionMode::Ask | PermissionMode::DenyAll => None,
+    };
+    if let Some(id) = allowed {
+        return PermissionDecision::Allow(id);
+    }
+    match mode {
+        PermissionMode::DenyAll => of("reject_once")
+            .or_else(|| of("reject_always"))
+            .map_or(PermissionDecision::Cancel, PermissionDecision::Reject),
+        // No option allows the request, so a question would be useless.
+        PermissionMode::ApproveAll => {
+            of("reject_once").map_or(PermissionDecision::Cancel, PermissionDecision::Reject)
+        }
+        PermissionMode::ApproveReads | PermissionMode::Ask => match (interactive, non_interactive) {
+            (true, _) if options.is_empty() => PermissionDecision::Cancel,
+            (true, _) => PermissionDecision::Ask,
+            (false, NonInteractive::Deny) => {
+                of("reject_once").map_or(PermissionDecision::Cancel, PermissionDecision::Reject)
+            }
+            (false, NonInteractive::Fail) => PermissionDecision::FailRun,
+        },
+    }
+}
+
+/// Returns words for an option's kind; `None` for a kind outside of ACP.
+pub fn kind_words(kind: &str) -> Option<&'static str> {
+    match kind {
+        "allow_once" => Some("allow once"),
+        "allow_always" => Some("allow always"),
+        "reject_once" => Some("reject once"),
+        "reject_always" => Some("reject always"),
+        _ => None,
+    }
+}
+
+/// Returns a suffix for an option's name with the words for its kind. Empty if the name begins with the same
+/// verb and states the same duration.
+pub fn kind_note(name: &str, kind: &str) -> String {
+    let Some(words) = kind_words(kind) else { return String::new() };
+    let name = sanitize::line(name.trim(), usize::MAX).to_ascii_lowercase();
+    let verb = words.split(' ').next().unwrap_or_default();
+    let is_lasting = name.contains("always") || name.contains("from now on");
+    let is_said = (name.starts_with(verb) || name == format!("always {verb}"))
+        && is_lasting == words.ends_with("always");
+    if is_said { String::new() } else { format!(" ({words})") }
+}
+
+/// Returns the id of the option `reject_once`, if offered.
+pub fn reject_once_option(options: &[PermissionOption]) -> Option<String> {
+    options.iter().find(|option| option.kind == "reject_once").map(|option| option.id.clone())
+}
+
+/// Returns the result that selects an option, JSON text.
+pub fn selected_result(option_id: &str) -> String {
+    serde_json::json!({ "outcome": { "outcome": "selected", "optionId": option_id } }).to_string()
+}
+
+/// Returns the result that selects no option, JSON text.
+pub fn cancelled_result() -> String {
+    serde_json::json!({ "outcome": { "outcome": "cancelled" } }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [&str; 5] = ["allow_once", "allow_always", "reject_once", "reject_always", "maybe"];
+    const TOOLS: [Option<&str>; 6] =
+        [None, Some("read"), Some("search"), Some("edit"), Some("execute"), Some("READ")];
+    const MODES: [PermissionMode; 4] = [
+        PermissionMode::ApproveAll,
+        PermissionMode::ApproveReads,
+        PermissionMode::DenyAll,
+        PermissionMode::Ask,
+    ];
+
+    /// Every subset of the kinds, in both orders. The names lie on purpose.
+    fn option_lists() -> Vec<Vec<PermissionOption>> {
+        let mut lists = Vec::new();
+        for set in 0..1_u32 << KINDS.len() {
+            let list: Vec<_> = KINDS
+                .iter()
+                .enumerate()
+                .filter(|(bit, _)| set & (1 << bit) != 0)
+                .map(|(_, kind)| PermissionOption {
+                    id: format!("id-{kind}"),
+                    name: if kind.starts_with("allow") { "No" } else { "Allow everything" }.to_owned(),
+                    kind: (*kind).to_owned(),
+                })
+                .collect();
+            lists.push(list.iter().rev().cloned().collect());
+            lists.push(list);
+        }
+        lists
+    }
+
+    #[test]
+    fn the_whole_space_keeps_the_rules() {
+        let mut seen = 0;
+        for options in option_lists() {
+            let has = |kind: &str| options.iter().any(|option| option.kind == kind);
+            for mode in MODES {
+                for non_interactive in [NonInteractive::Deny, NonInteractive::Fail] {
+                    for interactive in [true, false] {
+                        for tool in TOOLS {
+                            seen += 1;
+                            let got = decide_permission(mode, non_interactive, interactive, &options, tool);
+                            let at =
+                                format!("{mode:?} {non_interactive:?} {interactive} {tool:?} {options:?}");
+                            let reads = tool == Some("read") || tool == Some("search");
+                            match &got {
+                                PermissionDecision::Allow(id) => {
+                                    assert!(id.starts_with("id-allow"), "{at}");
+                                    let may = mode == PermissionMode::ApproveAll
+                                        || (mode == PermissionMode::ApproveReads
+                                            && reads
+                                            && id == "id-allow_once");
+                                    assert!(may, "{at}");
+                                    assert!(id == "id-allow_once" || !has("allow_once"), "{at}");
+                                }
+                                PermissionDecision::Reject(id) => {
+                                    assert!(id.starts_with("id-reject"), "{at}");
+                                    assert!(
+                                        id == "id-reject_once" || mode == PermissionMode::DenyAll,
+                                        "{at}"
+                                    );
+                                }
+                                PermissionDecision::Ask => {
+                                    assert!(interactive && !options.is_empty(), "{at}");
+                                    assert!(
+                                        matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
+                                        "{at}"
+                                    );
+                                }
+                                PermissionDecision::FailRun => {
+                                    assert!(!interactive && non_interactive == NonInteractive::Fail, "{at}");
+                                    assert!(
+                                        matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
+                                        "{at}"
+                                    );
+                                }
+                                PermissionDecision::Cancel => {
+                                    assert!(!has("reject_once") || options.is_empty(), "{at}")
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(seen, 64 * 4 * 2 * 2 * 6);
+    }
+
+    #[test]
+    fn the_usual_cases() {
+        let all: Vec<_> = KINDS
+            .iter()
+            .map(|kind| PermissionOption {
+                id: format!("id-{kind}"),
+                name: String::new(),
+                kind: (*kind).to_owned(),
+            })
+            .collect();
+        let allow = || PermissionDecision::Allow("id-allow_once".to_owned());
+        let reject = || PermissionDecision::Reject("id-reject_once".to_owned());
+        let (deny, fail) = (NonInteractive::Deny, NonInteractive::Fail);
+        for (mode, non_interactive, interactive, tool, want) in [
+            (PermissionMode::ApproveAll, deny, false, Some("execute"), allow()),
+            (PermissionMode::ApproveReads, fail, false, Some("read"), allow()),
+            (PermissionMode::ApproveReads, fail, false, Some("execute"), PermissionDecision::FailRun),
+            (PermissionMode::ApproveReads, deny, false, None, reject()),
+            (PermissionMode::ApproveReads, deny, true, None, PermissionDecision::Ask),
+            (PermissionMode::DenyAll, fail, true, Some("read"), reject()),
+            (PermissionMode::Ask, deny, true, Some("read"), PermissionDecision::Ask),
+            (PermissionMode::Ask, deny, false, Some("read"), reject()),
+            (PermissionMode::Ask, fail, false, Some("read"), PermissionDecision::FailRun),
+        ] {
+            assert_eq!(
+                decide_permission(mode, non_interactive, interactive, &all, tool),
+                want,
+                "{mode:?} {tool:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_option_says_what_it_does_whatever_it_is_called() {
+        for (name, kind, want) in [
+            ("Allow once", "allow_once", ""),
+            ("Allow", "allow_once", ""),
+            ("Allow from now on", "allow_always", ""),
+            ("Always allow", "allow_always", ""),
+            ("Allow", "allow_always", " (allow always)"),
+            ("Allow always", "allow_once", " (allow once)"),
+            ("Yes", "allow_once", " (allow once)"),
+            ("Reject", "allow_always", " (allow always)"),
+            ("reject", "reject_once", ""),
+            ("Reject once", "reject_once", ""),
+            ("No", "reject_once", " (reject once)"),
+            ("No", "reject_always", " (reject always)"),
+            ("Maybe", "maybe", ""),
+        ] {
+            assert_eq!(kind_note(name, kind), want, "{name} {kind}");
+        }
+    }
+
+    #[test]
+    fn results_are_what_acp_wants() {
+        assert_eq!(selected_result("a\"b"), r#"{"outcome":{"optionId":"a\"b","outcome":"selected"}}"#);
+        assert_eq!(cancelled_result(), r#"{"outcome":{"outcome":"cancelled"}}"#);
+    }
+}

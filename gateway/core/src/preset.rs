@@ -1,0 +1,394 @@
+//! Presets of known agents, as data: start command, asking mode, timeouts. One table; the code that uses the
+//! table has no branch on an agent's name.
+
+use crate::config::ClientFs;
+
+/// Preset of one agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preset {
+    /// Name in commands and configuration.
+    pub name: &'static str,
+    /// Name for people.
+    pub title: &'static str,
+    /// Start commands, best first. The first one with an installed program is used.
+    pub commands: &'static [&'static [&'static str]],
+    /// Additional environment variables.
+    pub env: &'static [(&'static str, &'static str)],
+    /// Session mode in which the agent asks before acting.
+    pub asking_mode: Option<&'static str>,
+    /// True if the agent asks without an asking mode, because of `env` or of the start command.
+    pub asks: bool,
+    /// Session modes in which the agent approves tool calls without asking.
+    pub self_approving_modes: &'static [&'static str],
+    /// Config options to set when a session opens: id and value.
+    pub config: &'static [(&'static str, &'static str)],
+    /// File requests offered to the agent.
+    pub client_fs: ClientFs,
+    /// Time to exit after end of file on stdin, in milliseconds.
+    pub eof_ms: u64,
+    /// Time to exit after SIGTERM, in milliseconds.
+    pub term_ms: u64,
+    /// Time from process start to an open session, in milliseconds.
+    pub init_ms: u64,
+    /// True if some releases accept steers; each process must still advertise the capability.
+    pub steer: bool,
+    /// Note for people about a lost process; empty if none.
+    pub resume_note: &'static str,
+    /// Install instructions.
+    pub install: &'static str,
+}
+
+/// Defaults for an unknown agent.
+pub const DEFAULT: Preset = Preset {
+    name: "agent",
+    title: "Agent",
+    commands: &[],
+    env: &[],
+    asking_mode: None,
+    asks: false,
+    self_approving_modes: &[],
+    config: &[],
+    client_fs: ClientFs::Both,
+    eof_ms: 2_000,
+    term_ms: 3_000,
+    init_ms: 60_000,
+    steer: false,
+    resume_note: "",
+    install: "",
+};
+
+const NO_RESUME: &str =
+    "A lost process cannot go on with its conversation: you will be asked to begin a new one.";
+const VENDOR: &str = "see the vendor's page";
+
+/// Names of session modes that approve without asking, for any agent.
+const UNMISTAKABLE: &[&str] = &[
+    "accept-edits",
+    "acceptEdits",
+    "auto-approve",
+    "auto",
+    "auto-edit",
+    "autoEdit",
+    "auto_edit",
+    "bypassPermissions",
+    "dontAsk",
+    "full-access",
+    "agent-full-access",
+    "yolo",
+];
+
+/// All known agents.
+pub const PRESETS: &[Preset] = &[
+    Preset {
+        name: "claude",
+        title: "Claude Code",
+        commands: &[&["claude-agent-acp"], &["npx", "-y", "@agentclientprotocol/claude-agent-acp"]],
+        asking_mode: Some("default"),
+        self_approving_modes: &["acceptEdits", "bypassPermissions", "dontAsk", "auto"],
+        eof_ms: 10_000,
+        steer: true,
+        install: "npm install -g @agentclientprotocol/claude-agent-acp",
+        ..DEFAULT
+    },
+    Preset {
+        name: "codex",
+        title: "Codex",
+        commands: &[&["codex-acp"], &["npx", "-y", "@agentclientprotocol/codex-acp"]],
+        asking_mode: Some("read-only"),
+        self_approving_modes: &["agent", "auto", "full-access", "agent-full-access"],
+        eof_ms: 2_500,
+        steer: true,
+        install: "npm install -g @agentclientprotocol/codex-acp",
+        ..DEFAULT
+    },
+    Preset {
+        name: "gemini",
+        title: "Gemini CLI",
+        commands: &[&["gemini", "--acp"], &["npx", "-y", "@google/gemini-cli", "--acp"]],
+        // Without the launcher: half the memory, one process less to fail.
+        env: &[("GEMINI_CLI_NO_RELAUNCH", "true")],
+        asking_mode: Some("default"),
+        self_approving_modes: &["autoEdit", "auto_edit", "yolo"],
+        // Reads a file before each write, and aborts the write if `fs/read_text_file` reports a missing file.
+        client_fs: ClientFs::Write,
+        // Ignores SIGTERM while idle, so a long timeout is useless.
+        eof_ms: 2_000,
+        term_ms: 1_000,
+        resume_note: "Some releases do not find a session again that they made themselves.",
+        install: "npm install -g @google/gemini-cli",
+        ..DEFAULT
+    },
+    Preset {
+        name: "qwen",
+        title: "Qwen Code",
+        commands: &[&["qwen", "--acp"], &["npx", "-y", "@qwen-code/qwen-code", "--acp"]],
+        env: &[("QWEN_CODE_NO_RELAUNCH", "true")],
+        asking_mode: Some("default"),
+        self_approving_modes: &["auto", "auto-edit", "yolo"],
+        eof_ms: 5_000,
+        install: "npm install -g @qwen-code/qwen-code (Node 22 or newer)",
+        ..DEFAULT
+    },
+    Preset {
+        name: "opencode",
+        title: "OpenCode",
+        commands: &[&["opencode", "acp"], &["npx", "-y", "opencode-ai", "acp"]],
+        // Edits and runs commands without asking by default.
+        env: &[("OPENCODE_PERMISSION", r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#)],
+        asks: true,
+        install: "npm install -g opencode-ai",
+        ..DEFAULT
+    },
+    Preset {
+        name: "goose",
+        title: "goose",
+        commands: &[&["goose", "acp"]],
+        env: &[("GOOSE_MODE", "approve")],
+        asking_mode: Some("approve"),
+        self_approving_modes: &["auto", "smart_approve"],
+        install: "npm install -g @aaif/goose-acp",
+        ..DEFAULT
+    },
+    Preset {
+        name: "kimi",
+        title: "Kimi Code",
+        commands: &[&["kimi", "acp"]],
+        asking_mode: Some("default"),
+        self_approving_modes: &["auto", "yolo"],
+        install: "npm install -g @moonshot-ai/kimi-code (Node 22.19 or newer)",
+        ..DEFAULT
+    },
+    Preset {
+        name: "copilot",
+        title: "GitHub Copilot CLI",
+        commands: &[&["copilot", "--acp", "--stdio"], &["npx", "-y", "@github/copilot", "--acp", "--stdio"]],
+        install: "npm install -g @github/copilot",
+        ..DEFAULT
+    },
+    Preset {
+        name: "cline",
+        title: "Cline",
+        commands: &[&["cline", "--acp"], &["npx", "-y", "cline", "--acp"]],
+        // The config option `auto_approve` is off without `--auto-approve true` or `--yolo` (3.0.65).
+        asks: true,
+        install: "npm install -g cline",
+        ..DEFAULT
+    },
+    Preset {
+        name: "kilo",
+        title: "Kilo Code",
+        commands: &[&["kilo", "acp"], &["npx", "-y", "@kilocode/cli", "acp"]],
+        install: "npm install -g @kilocode/cli",
+        ..DEFAULT
+    },
+    Preset {
+        name: "auggie",
+        title: "Auggie",
+        commands: &[&["auggie", "--acp"], &["npx", "-y", "@augmentcode/auggie", "--acp"]],
+        // Modes: `default` acts without asking, `ask` does not act at all.
+        self_approving_modes: &["default"],
+        install: "npm install -g @augmentcode/auggie",
+        ..DEFAULT
+    },
+    Preset {
+        name: "qoder",
+        title: "Qoder CLI",
+        commands: &[&["qodercli", "--acp"], &["npx", "-y", "@qoder-ai/qodercli", "--acp"]],
+        asking_mode: Some("default"),
+        self_approving_modes: &["acceptEdits", "auto", "yolo"],
+        install: "npm install -g @qoder-ai/qodercli",
+        ..DEFAULT
+    },
+    Preset {
+        name: "droid",
+        title: "Factory Droid",
+        commands: &[
+            &["droid", "exec", "--output-format", "acp"],
+            &["npx", "-y", "droid", "exec", "--output-format", "acp"],
+        ],
+        install: "npm install -g droid",
+        ..DEFAULT
+    },
+    Preset {
+        name: "pi",
+        title: "pi",
+        commands: &[&["pi-acp"], &["npx", "-y", "pi-acp"]],
+        install: "npm install -g pi-acp (pi itself has to be on PATH too)",
+        ..DEFAULT
+    },
+    Preset {
+        name: "cursor",
+        title: "Cursor",
+        commands: &[&["cursor-agent", "acp"]],
+        install: VENDOR,
+        ..DEFAULT
+    },
+    Preset {
+        name: "vibe",
+        title: "Mistral Vibe",
+        commands: &[&["vibe-acp"], &["uvx", "--from", "mistral-vibe", "vibe-acp"]],
+        // Edits files without asking by default.
+        asking_mode: Some("ask"),
+        self_approving_modes: &["accept-edits", "smart-approve", "auto-approve"],
+        install: "uv tool install mistral-vibe (Python 3.12 or newer)",
+        ..DEFAULT
+    },
+    Preset {
+        name: "fast-agent",
+        title: "fast-agent",
+        commands: &[&["fast-agent-acp", "-x"], &["uvx", "fast-agent-acp", "-x"]],
+        install: "uv tool install fast-agent-acp (Python 3.12 or newer)",
+        ..DEFAULT
+    },
+    Preset {
+        name: "grok",
+        title: "Grok Build",
+        commands: &[&["grok", "agent", "stdio"]],
+        install: VENDOR,
+        ..DEFAULT
+    },
+    Preset {
+        name: "junie",
+        title: "Junie",
+        commands: &[&["junie", "--acp=true"]],
+        install: VENDOR,
+        ..DEFAULT
+    },
+    Preset { name: "devin", title: "Devin", commands: &[&["devin", "acp"]], install: VENDOR, ..DEFAULT },
+    Preset {
+        name: "kiro",
+        title: "Kiro CLI",
+        commands: &[&["kiro-cli-chat", "acp"]],
+        install: VENDOR,
+        ..DEFAULT
+    },
+    Preset { name: "poolside", title: "Poolside", commands: &[&["pool", "acp"]], install: VENDOR, ..DEFAULT },
+    Preset {
+        name: "openclaw",
+        title: "OpenClaw",
+        commands: &[&["openclaw", "acp"]],
+        install: VENDOR,
+        ..DEFAULT
+    },
+    Preset {
+        name: "trae",
+        title: "Trae",
+        commands: &[&["traecli", "acp", "serve"]],
+        install: VENDOR,
+        ..DEFAULT
+    },
+    Preset { name: "fx", title: "fx", commands: &[&["fx", "acp"]], install: VENDOR, ..DEFAULT },
+    Preset {
+        name: "amp",
+        title: "Amp",
+        commands: &[&["amp-acp"]],
+        resume_note: NO_RESUME,
+        install: VENDOR,
+        ..DEFAULT
+    },
+];
+
+/// Returns the preset of an agent.
+pub fn find(name: &str) -> Option<&'static Preset> {
+    PRESETS.iter().find(|preset| preset.name == name)
+}
+
+/// True if an agent approves tool calls without asking in this session mode. `agent` is the name in
+/// `agentInfo`, which contains the product's name or is empty.
+pub fn approves_by_itself(agent: &str, mode: &str) -> bool {
+    let agent = agent.to_ascii_lowercase();
+    let of_agent =
+        |preset: &&Preset| agent.split(|c: char| !c.is_ascii_alphanumeric()).any(|w| w == preset.name);
+    let known = PRESETS.iter().find(of_agent);
+    known.is_some_and(|preset| preset.self_approving_modes.contains(&mode)) || UNMISTAKABLE.contains(&mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_shared::ids::AgentName;
+
+    #[test]
+    fn the_table_is_whole() {
+        for (i, preset) in PRESETS.iter().enumerate() {
+            let name = preset.name;
+            assert!(AgentName::parse(name).is_ok(), "{name}");
+            assert!(PRESETS.iter().skip(i + 1).all(|other| other.name != name), "{name} is there twice");
+            assert_eq!(find(name), Some(preset));
+            assert!(!preset.title.is_empty() && !preset.install.is_empty(), "{name}");
+            assert!(!preset.commands.is_empty(), "{name}");
+            for command in preset.commands {
+                assert!(command.first().is_some_and(|program| !program.is_empty()), "{name}");
+                assert!(command.iter().all(|word| !word.contains(' ')), "{name}: words, not a shell line");
+            }
+            for (variable, _) in preset.env {
+                assert!(
+                    variable.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_'),
+                    "{name}"
+                );
+            }
+            assert!(preset.asking_mode.is_none_or(|mode| !approves_by_itself(name, mode)), "{name}");
+            for mode in preset.self_approving_modes {
+                assert!(approves_by_itself(name, mode), "{name} {mode}");
+            }
+            // A cold start under load took close to ten seconds for some.
+            assert!(preset.init_ms >= 30_000 && preset.init_ms <= 300_000, "{name}");
+            assert!(
+                (500..=30_000).contains(&preset.eof_ms) && (500..=30_000).contains(&preset.term_ms),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn environment_values_that_are_json_are_json() {
+        for preset in PRESETS {
+            for (name, value) in preset.env.iter().filter(|(_, value)| value.starts_with('{')) {
+                assert!(serde_json::from_str::<serde_json::Value>(value).is_ok(), "{} {name}", preset.name);
+            }
+        }
+    }
+
+    #[test]
+    fn facts_of_the_agents_that_were_tried() {
+        for (name, mode, eof_ms, env) in [
+            ("qwen", Some("default"), 5_000, Some(("QWEN_CODE_NO_RELAUNCH", "true"))),
+            ("gemini", Some("default"), 2_000, Some(("GEMINI_CLI_NO_RELAUNCH", "true"))),
+            ("codex", Some("read-only"), 2_500, None),
+            ("claude", Some("default"), 10_000, None),
+            ("goose", Some("approve"), 2_000, Some(("GOOSE_MODE", "approve"))),
+            ("vibe", Some("ask"), 2_000, None),
+            ("kimi", Some("default"), 2_000, None),
+            ("qoder", Some("default"), 2_000, None),
+            ("cline", None, 2_000, None),
+        ] {
+            let preset = find(name).copied().unwrap_or(DEFAULT);
+            assert_eq!(preset.asks, name == "cline", "{name}");
+            assert_eq!(
+                (preset.asking_mode, preset.eof_ms, preset.env.first().copied()),
+                (mode, eof_ms, env),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn modes_that_do_not_ask_are_known() {
+        for (agent, mode, want) in [
+            ("codex-acp", "agent", true),
+            ("@agentclientprotocol/codex-acp", "agent", true),
+            ("cursor-agent", "agent", false),
+            ("", "yolo", true),
+            ("", "default", false),
+            ("Goose", "smart_approve", true),
+            ("goose", "approve", false),
+            ("vibe", "accept-edits", true),
+            ("mistral-vibe", "smart-approve", true),
+            ("vibe", "ask", false),
+            ("kimi-code", "default", false),
+            ("auggie", "default", true),
+        ] {
+            assert_eq!(approves_by_itself(agent, mode), want, "{agent} {mode}");
+        }
+    }
+}

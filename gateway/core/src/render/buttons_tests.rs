@@ -1,0 +1,173 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::backend::AgentRequest;
+use crate::rows::AutoResolution;
+use acp_shared::ids::{LeaseId, SessionKey};
+use serde_json::json;
+
+fn run_id() -> RunId {
+    RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()
+}
+
+fn action_of(command: &str, label: &str, style: ButtonStyle) -> MessageButton {
+    MessageButton { command: command.to_owned(), label: label.to_owned(), style }
+}
+
+/// Buttons follow the agent's options in order: the command is what a person would type, the kind decides the
+/// style.
+#[test]
+fn a_permission_has_the_agents_options_as_buttons() {
+    let lease = LeaseId::mint();
+    let id = format!("{lease}:{}", u64::MAX);
+    let payload = json!({"permission_id": id, "params": {"options": [
+        {"optionId": "a", "name": "Allow", "kind": "allow_once"},
+        {"optionId": "b", "name": "Always\nallow", "kind": "allow_always"},
+        {"optionId": "c", "kind": "reject_once"},
+        {"optionId": "d", "name": "Never", "kind": "reject_always"},
+        {"optionId": "e", "name": "Ask later", "kind": "x"},
+        {"kind": "allow_once"},
+        {"optionId": "f", "name": "  "},
+        {"optionId": "g", "name": "Last", "kind": null},
+    ]}});
+    let asks = permission_buttons(&payload, 25).unwrap();
+    assert_eq!(asks.about, ButtonSubject::Permission(id.clone()));
+    let command = |number: u32| format!("/acp answer {id} {number}");
+    assert_eq!(
+        asks.actions,
+        [
+            action_of(&command(1), "Allow", ButtonStyle::Success),
+            action_of(&command(2), "Always allow", ButtonStyle::Primary),
+            action_of(&command(3), "c (reject once)", ButtonStyle::Danger),
+            action_of(&command(4), "Never (reject always)", ButtonStyle::Danger),
+            action_of(&command(5), "Ask later", ButtonStyle::Secondary),
+            action_of(&command(8), "Last", ButtonStyle::Secondary),
+        ]
+    );
+    let many: Vec<Value> =
+        (0..40).map(|n| json!({"optionId": n.to_string(), "name": "x".repeat(500)})).collect();
+    let asks = permission_buttons(&json!({"permission_id": id, "params": {"options": many}}), 25).unwrap();
+    assert_eq!(asks.actions.len(), 25);
+    for action in asks.actions {
+        assert!(
+            action.command.len() <= COMMAND_BYTES_MAX && action.label.chars().count() <= 80,
+            "{action:?}"
+        );
+    }
+}
+
+/// Such a message still has its permission as subject, so that it is edited once this is resolved.
+#[test]
+fn what_fits_into_no_button_is_answered_by_typing() {
+    let options = json!({"options": [{"optionId": "a", "name": "Allow"}]});
+    let long = "x".repeat(90);
+    for (payload, buttons, about) in [
+        (json!({"permission_id": long, "params": options}), 25, Some(long.as_str())),
+        (json!({"permission_id": "p", "params": options}), 0, Some("p")),
+        (json!({"permission_id": "p", "params": {"options": []}}), 25, Some("p")),
+        (json!({"permission_id": "p"}), 25, Some("p")),
+        (json!({"permission_id": "a b", "params": options}), 25, None),
+        (json!({"permission_id": "", "params": options}), 25, None),
+        (json!({"params": options}), 25, None),
+    ] {
+        let about = about.map(|id| ButtonSubject::Permission(id.to_owned()));
+        let want = about.map(|about| ButtonGroup { about, actions: Vec::new() });
+        assert_eq!(permission_buttons(&payload, buttons), want, "{payload}");
+    }
+}
+
+/// A button refers to the run it was created for.
+#[test]
+fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
+    let (run, id) = (run_id(), run_id().to_string());
+    assert_eq!(
+        card_buttons(run),
+        [action_of(&format!("/acp cancel --run {id}"), "Stop", ButtonStyle::Danger)]
+    );
+    let steer = action_of(&format!("/acp steer --run {id}"), "Steer now", ButtonStyle::Primary);
+    let drop = action_of(&format!("/acp drop {id}"), "Drop", ButtonStyle::Secondary);
+    assert_eq!(
+        queued_buttons(run, true),
+        ButtonGroup { about: ButtonSubject::Queued(run), actions: vec![steer, drop.clone()] }
+    );
+    assert_eq!(queued_buttons(run, false).actions, [drop]);
+}
+
+/// The command of every button is valid in the grammar.
+#[test]
+fn every_button_is_a_command() {
+    use crate::command::{ChatCommand, SessionAction, parse};
+    let id = format!("{}:7", LeaseId::mint());
+    let asked = json!({"permission_id": id, "params": {"options": [{"optionId": "a", "name": "A"}]}});
+    let mut actions = permission_buttons(&asked, 25).unwrap().actions;
+    actions.extend(card_buttons(run_id()));
+    actions.extend(queued_buttons(run_id(), true).actions);
+    let read: Vec<Option<ChatCommand>> = actions.iter().map(|action| parse(&action.command)).collect();
+    let acts = read.into_iter().map(|command| match command {
+        Some(ChatCommand::On { target: None, act }) => act,
+        other => panic!("{other:?}"),
+    });
+    let want = [
+        SessionAction::CancelRun(run_id()),
+        SessionAction::SteerRun(run_id()),
+        SessionAction::Drop(run_id()),
+    ];
+    assert_eq!(acts.skip(1).collect::<Vec<_>>(), want);
+}
+
+fn permission(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>) -> PermissionRow {
+    let options =
+        vec![PermissionOption { id: "y".into(), name: "Yes, once".into(), kind: "allow_once".into() }];
+    let what = AgentRequestKind::Permission { title: "Write".into(), tool_kind: None, options };
+    PermissionRow {
+        lease_id: LeaseId::mint(),
+        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
+        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        state,
+        option_id: option_id.map(str::to_owned),
+        resolved_by: by,
+        created_at_ms: 1,
+        deadline_at_ms: None,
+    }
+}
+
+#[test]
+fn a_message_says_what_became_of_it() {
+    use PermissionState as P;
+    use RunMode::{Prompt, Steer};
+    use RunState as R;
+    let asked = "The agent asks for a permission: Write\n1. Yes, once\n\
+        Answer with /acp allow, /acp deny or …\nWaits for an answer · id x";
+    let pending = permission(P::Pending, None, None);
+    let yes = permission(P::Answered, Some("y"), Some(ResolvedBy::Person("ann".to_owned())));
+    let odd = permission(P::Answered, Some("z"), None);
+    let over = permission(P::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline)));
+    let head = "The agent asks for a permission: Write\n1. Yes, once\n";
+    for (fate, want) in [
+        (SubjectState::Permission(&pending), None),
+        (SubjectState::Permission(&yes), Some("Answered: “Yes, once” (by “ann”).")),
+        (SubjectState::Permission(&odd), Some("Answered: “z” (nobody named).")),
+        (SubjectState::Permission(&over), Some("Nobody answered in time: refused.")),
+        (SubjectState::Gone, Some("It is over.")),
+    ] {
+        assert_eq!(
+            text_after_resolution(asked, fate, false),
+            want.map(|want| format!("{head}{want}")),
+            "{fate:?}"
+        );
+    }
+    for (fate, want) in [
+        (SubjectState::Run(Prompt, R::Queued), None),
+        (SubjectState::Run(Steer, R::Queued), None),
+        (SubjectState::Run(Prompt, R::Running), Some("It has started.")),
+        (SubjectState::Run(Prompt, R::Completed), Some("It has started.")),
+        (SubjectState::Run(Prompt, R::Cancelled), Some("It was dropped, or stopped.")),
+        (SubjectState::Run(Steer, R::Completed), Some("It was said into the running turn.")),
+        (SubjectState::Run(Steer, R::Failed), Some("It could not be said into the running turn.")),
+    ] {
+        assert_eq!(
+            text_after_resolution("Queued.", fate, false),
+            want.map(|want| format!("Queued.\n{want}")),
+            "{fate:?}"
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! One-line descriptions of the agent's updates: tool calls, plans, modes. Hidden updates have none, and
+//! repeated lines are suppressed.
+
+use crate::render::style::Style;
+use crate::sanitize::line as one_line;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Maximum number of tracked tool calls.
+const TOOLS_MAX: usize = 10_000;
+/// Maximum length of a stored tool kind, in characters.
+const KIND_CHARS_MAX: usize = 40;
+/// Maximum number of names in a line.
+const NAMES_MAX: usize = 12;
+
+/// State of a tool call for the one-line descriptions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct ToolCallState {
+    title: String,
+    kind: String,
+    /// `completed`, `failed`, or any other value while the call runs.
+    status: String,
+    is_start_shown: bool,
+    is_end_shown: bool,
+}
+
+impl ToolCallState {
+    fn is_over(&self) -> bool {
+        matches!(self.status.as_str(), "completed" | "failed")
+    }
+
+    fn merge(&mut self, update: &Value, chars_max: usize) {
+        let given = |key: &str| update[key].as_str().filter(|text| !text.trim().is_empty());
+        if let Some(title) = given("title") {
+            self.title = one_line(title, chars_max);
+        }
+        if let Some(kind) = given("kind") {
+            self.kind = one_line(kind, KIND_CHARS_MAX);
+        }
+        if let Some(status) = given("status") {
+            self.status = one_line(status, KIND_CHARS_MAX);
+        }
+    }
+
+    fn kind(&self) -> &str {
+        if self.kind.is_empty() { "other" } else { &self.kind }
+    }
+
+    fn line(&self) -> String {
+        let end = match self.status.as_str() {
+            "completed" => ": done",
+            "failed" => ": failed",
+            _ => "",
+        };
+        let title = if self.title.is_empty() { "a tool call" } else { &self.title };
+        format!("[{}] {title}{end}", self.kind())
+    }
+}
+
+/// Line state of one run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpdateLines {
+    tools: BTreeMap<String, ToolCallState>,
+    /// Last line of each other kind, by tag.
+    said: BTreeMap<String, String>,
+}
+
+impl UpdateLines {
+    /// Returns the line about a `tool_call` or a `tool_call_update`, if one is due.
+    pub fn tool(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
+        let id = update["toolCallId"].as_str()?;
+        if self.tools.len() >= TOOLS_MAX && !self.tools.contains_key(id) {
+            return None;
+        }
+        let tool = self.tools.entry(id.to_owned()).or_default();
+        tool.merge(update, style.line_chars_max);
+        if !style.shows(tag) {
+            return None;
+        }
+        let said = if tool.is_over() { &mut tool.is_end_shown } else { &mut tool.is_start_shown };
+        let is_repeated = std::mem::replace(said, true);
+        // No start line after the end line.
+        tool.is_start_shown |= tool.is_end_shown;
+        if is_repeated && style.repeat_suppression {
+            return None;
+        }
+        Some(one_line(&tool.line(), style.line_chars_max))
+    }
+
+    /// Returns the line about any other update that is no text, if one is due.
+    pub fn other(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
+        if !style.shows(tag) {
+            return None;
+        }
+        let line = one_line(&describe_update(tag, update)?, style.line_chars_max);
+        if style.repeat_suppression && self.said.get(tag) == Some(&line) {
+            return None;
+        }
+        self.said.insert(one_line(tag, KIND_CHARS_MAX), line.clone());
+        Some(line)
+    }
+
+    /// Returns the line about a write or command of the host: allowed ones where tool calls are shown, others
+    /// everywhere.
+    pub fn host_request(style: &Style, event: &Value) -> Option<String> {
+        let text = |key: &str| event[key].as_str().unwrap_or_default();
+        let (effect, outcome) = (text("effect"), text("outcome"));
+        let is_allowed = outcome == "allowed";
+        let is_minor = effect == "read" || text("reason") == "unchanged";
+        if !style.shows(if is_allowed { "tool_call" } else { "host_request" }) || (is_allowed && is_minor) {
+            return None;
+        }
+        let subject = if text("path").is_empty() { text("command") } else { text("path") };
+        Some(one_line(&format!("[host] {effect} {subject}: {outcome}"), style.line_chars_max))
+    }
+
+    /// Number of tool calls.
+    pub fn tools(&self) -> usize {
+        self.tools.len()
+    }
+
+    /// Summary like `3 tool calls (2 read, 1 edit), 1 failed`; `None` without tool calls.
+    pub fn summary(&self) -> Option<String> {
+        let total = self.tools.len();
+        if total == 0 {
+            return None;
+        }
+        let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+        for tool in self.tools.values() {
+            *kinds.entry(tool.kind()).or_default() += 1;
+        }
+        let list: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let failed = self.tools.values().filter(|tool| tool.status == "failed").count();
+        let calls = if total == 1 { "tool call" } else { "tool calls" };
+        let tail = if failed == 0 { String::new() } else { format!(", {failed} failed") };
+        Some(format!("{total} {calls} ({}){tail}", list.join(", ")))
+    }
+}
+
+/// Describes an update; `None` if it has no displayable content.
+fn describe_update(tag: &str, update: &Value) -> Option<String> {
+    let text = |key: &str| update[key].as_str().filter(|text| !text.trim().is_empty());
+    match tag {
+        "plan" => describe_plan(update["entries"].as_array()?),
+        "usage_update" => {
+            let used = update["used"].as_u64()?;
+            let of = update["size"].as_u64().map(|size| format!(" of {size}")).unwrap_or_default();
+            Some(format!("Context: {used}{of} tokens"))
+        }
+        "current_mode_update" => text("currentModeId").map(|mode| format!("Mode: {mode}")),
+        "config_option_update" => {
+            let options = update["configOptions"].as_array()?;
+            let value = |option: &Value| match &option["currentValue"] {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let named = options
+                .iter()
+                .filter_map(|option| Some(format!("{} = {}", option["id"].as_str()?, value(option))));
+            join_names("Options", named)
+        }
+        "available_commands_update" => {
+            let commands = update["availableCommands"].as_array()?;
+            let names = commands.iter().filter_map(|command| command["name"].as_str());
+            join_names("Commands", names.map(|name| format!("/{name}")))
+        }
+        "session_info_update" => text("title").map(|title| format!("Title: {title}")),
+        _ => {
+            let said = ["text", "message", "title"].into_iter().find_map(text).map(str::to_owned);
+            let said =
+                said.or_else(|| Some(content_text(&update["content"])).filter(|text| !text.is_empty()));
+            Some(said.map_or_else(|| tag.to_owned(), |said| format!("{tag}: {said}")))
+        }
+    }
+}
+
+fn describe_plan(entries: &[Value]) -> Option<String> {
+    let is = |entry: &&Value, status: &str| entry["status"].as_str() == Some(status);
+    let done = entries.iter().filter(|entry| is(entry, "completed")).count();
+    let now = entries.iter().find(|entry| is(entry, "in_progress"));
+    let now = now.and_then(|entry| entry["content"].as_str()).map(|text| format!(": {text}"));
+    (!entries.is_empty())
+        .then(|| format!("Plan, {done} of {} done{}", entries.len(), now.unwrap_or_default()))
+}
+
+fn join_names(what: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    let names: Vec<String> = names.take(NAMES_MAX).collect();
+    (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
+}
+
+/// Text of a content block, or a placeholder for other content.
+pub fn content_text(content: &Value) -> String {
+    match content["type"].as_str() {
+        Some("text") => content["text"].as_str().unwrap_or_default().to_owned(),
+        Some("resource_link") => content["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
+        Some("resource") => match content["resource"]["text"].as_str() {
+            Some(text) => text.to_owned(),
+            None => content["resource"]["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
+        },
+        Some(other) => format!("[{}]", one_line(other, KIND_CHARS_MAX)),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,221 @@
+use super::*;
+use crate::message_split::{MessageLimit, Unit, split};
+use crate::render::ChannelFeatures;
+use acp_shared::ids::SessionKey;
+use proptest::prelude::*;
+use serde_json::json;
+
+const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057:7";
+
+fn style(shows: ChannelFeatures) -> Style {
+    crate::render::tests::style().in_channel(shows)
+}
+
+fn chat() -> ChannelFeatures {
+    ChannelFeatures { buttons: 25, markdown: true, changes: true, approvers: None }
+}
+
+fn event(payload: &Value) -> EventRow {
+    EventRow {
+        session_key: SessionKey::parse("agent:demo:acp:1").unwrap_or_else(|e| panic!("{e}")),
+        session_seq: 1,
+        run_id: None,
+        seq: None,
+        kind: EventKind::Permission,
+        payload: payload.to_string(),
+        created_at_ms: 5_020,
+    }
+}
+
+fn told(shows: ChannelFeatures, payload: &Value) -> String {
+    permission_prompt(&style(shows), &event(payload), payload)
+}
+
+fn ask(call: Value, options: usize) -> Value {
+    let option =
+        |n: usize| json!({"optionId": n.to_string(), "name": format!("Option {n}"), "kind": "allow_once"});
+    let options: Vec<Value> = (1..=options).map(option).collect();
+    json!({"permission_id": ID, "params": {"toolCall": call, "options": options}})
+}
+
+/// With buttons the options are not listed; without them the list explains how to answer.
+#[test]
+fn a_question_says_what_is_asked_and_how_it_is_answered() {
+    let id = short_id(ID);
+    let edit = json!({"title": "Write notes_a.md", "kind": "edit",
+        "content": [{"type": "diff", "path": "notes_a.md", "newText": "x\n"}]});
+    let diff = "--- /dev/null\n+++ b/notes_a.md\n@@ -0,0 +1 @@\n+x";
+    let asks = "The agent asks for a permission";
+    let typed = "Answer with /acp allow, /acp deny or /acp answer NUMBER.";
+    let mut until = ask(edit.clone(), 2);
+    until["deadline_at_ms"] = json!(605_000);
+    let boss = ChannelFeatures { approvers: Some("<@7>".to_owned()), ..chat() };
+    let few = ChannelFeatures { buttons: 1, ..chat() };
+    for (shows, payload, want) in [
+        (
+            chat(),
+            ask(edit.clone(), 2),
+            format!(
+                "{asks}: **Write notes\\_a.md** (edit)\n```diff\n{diff}\n```\n-# Waits for an answer · id {id}"
+            ),
+        ),
+        (
+            boss,
+            until,
+            format!(
+                "{asks}: **Write notes\\_a.md** (edit)\n```diff\n{diff}\n```\n\
+                 -# Waits for an answer of <@7>, within 10m · id {id}"
+            ),
+        ),
+        (
+            few,
+            ask(json!({"toolCallId": "call_1"}), 2),
+            format!(
+                "{asks}: **call\\_1**\n1. Option 1 (allow once)\n2. Option 2 (allow once)\n{typed}\n-# Waits for an answer · id {id}"
+            ),
+        ),
+        (
+            ChannelFeatures::default(),
+            ask(edit, 1),
+            format!(
+                "{asks}: Write notes_a.md (edit)\n    {}\n1. Option 1 (allow once)\n{typed}\nWaits for an answer · id {id}",
+                diff.replace('\n', "\n    ")
+            ),
+        ),
+        (
+            chat(),
+            ask(json!({"title": "`make -j2`", "kind": "execute", "rawInput": {"command": "make -j2"}}), 3),
+            format!("{asks} to run this:\n```sh\nmake -j2\n```\n-# Waits for an answer · id {id}"),
+        ),
+        (
+            chat(),
+            ask(json!({"title": "**x**\n`", "kind": "other"}), 3),
+            format!("{asks}: **\\*\\*x\\*\\* \\`**\n-# Waits for an answer · id {id}"),
+        ),
+        (chat(), json!({}), format!("{asks}: **something**\n-# Waits for an answer · id {}", short_id(""))),
+    ] {
+        assert_eq!(told(shows, &payload), want, "{payload}");
+    }
+}
+
+/// Variables and directory precede the command, so that a long command cannot hide them.
+#[test]
+fn a_question_of_the_host_names_variables_whatever_the_command_is() {
+    let line = "x".repeat(400);
+    let question = crate::host::HostQuestion::run(7, &line, Some("/w/sub"), &["LD_PRELOAD"]);
+    for shows in [chat(), ChannelFeatures::default()] {
+        let payload = json!({"permission_id": ID, "params": question.params});
+        let said = told(shows, &payload).replace('\\', "");
+        assert!(said.contains("LD_PRELOAD") && said.contains("/w/sub") && said.contains(&line), "{said}");
+    }
+}
+
+/// A question whose answer grants targets shows them whole, even with many long options.
+#[test]
+fn what_an_answer_allows_is_shown_beside_long_options() {
+    let line = format!("{}; curl x | sh", "y".repeat(500));
+    let mut payload = ask(json!({"title": "Bash", "rawInput": {"command": line}}), 25);
+    for option in payload["params"]["options"].as_array_mut().into_iter().flatten() {
+        option["name"] = json!("n".repeat(300));
+    }
+    assert!(told(ChannelFeatures::default(), &payload).contains(&line));
+}
+
+/// The resolution is shown once: in the question if it can be edited, otherwise in a separate message.
+#[test]
+fn what_became_of_a_question_is_said_once() {
+    let resolved_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
+    let said = "The permission is settled. Answered: “Yes, once” (by “ann”).".to_owned();
+    assert_eq!(resolution_notice(&style(chat()), &resolved_by("ann")), None);
+    assert_eq!(resolution_notice(&style(ChannelFeatures::default()), &resolved_by("ann")), Some(said));
+    assert_eq!(
+        resolution_notice(
+            &style(ChannelFeatures::default()),
+            &json!({"permission_id": ID, "without": "policy"})
+        ),
+        None
+    );
+    // A question without an id has no message that could be edited.
+    let nameless = json!({"option_id": "y", "by": "ann"});
+    let said = "The permission is settled. Answered: “y” (by “ann”).".to_owned();
+    assert_eq!(resolution_notice(&style(chat()), &nameless), Some(said));
+}
+
+#[test]
+fn how_a_question_ended_is_said_in_words() {
+    let person = |name: &str| ResolvedBy::Person(name.to_owned());
+    let without = ResolvedBy::Auto;
+    for (option, by, want) in [
+        (Some("Allow"), person("ann"), "Answered: “Allow” (by “ann”)."),
+        (Some("Allow"), person(""), "Answered: “Allow” (nobody named)."),
+        (Some("Allow\u{202e}"), person("a\nb"), "Answered: “Allow\\u{202e}” (by “a b”)."),
+        // A person with the name of a rule is still a person.
+        (Some("Allow"), person("the deadline"), "Answered: “Allow” (by “the deadline”)."),
+        (Some("Allow"), person("policy"), "Answered: “Allow” (by “policy”)."),
+        (Some("Allow"), person("nobody named"), "Answered: “Allow” (by “nobody named”)."),
+        (
+            Some("No” (policy). “"),
+            person("ann”). (policy"),
+            "Answered: “No' (policy). '” (by “ann'). (policy”).",
+        ),
+        (None, person("cancel"), "Over without an answer (by “cancel”)."),
+        (Some("Allow"), without(AutoResolution::Policy), "Answered: “Allow” (policy)."),
+        (Some("Reject"), without(AutoResolution::Deadline), "Nobody answered in time: “Reject”."),
+        (Some("refused"), without(AutoResolution::Deadline), "Nobody answered in time: “refused”."),
+        (None, without(AutoResolution::Deadline), "Nobody answered in time: refused."),
+        (None, without(AutoResolution::Cancel), "Over without an answer (the turn was stopped)."),
+        (None, without(AutoResolution::TurnEnded), "Over without an answer (the turn has ended)."),
+        (None, without(AutoResolution::LeaseEnded), "Over without an answer (the agent has ended)."),
+        (None, without(AutoResolution::SessionClosed), "Over without an answer (the session was closed)."),
+        (None, without(AutoResolution::Agent), "Over without an answer (the agent took it back)."),
+        (None, without(AutoResolution::Adopted), "Over without an answer (another gateway took over)."),
+        (None, without(AutoResolution::Nobody), "Over without an answer (nobody can be asked)."),
+        (None, person(""), "Over without an answer (nobody named)."),
+        (None, person("else"), "Over without an answer (by “else”)."),
+    ] {
+        assert_eq!(resolution_text(option, &by, false), want);
+    }
+}
+
+/// In Markdown, names of options and persons are escaped.
+#[test]
+fn names_are_no_markup() {
+    let by = ResolvedBy::Person("_ann_ <@1>".to_owned());
+    assert_eq!(
+        resolution_text(Some("**Yes**"), &by, true),
+        "Answered: “\\*\\*Yes\\*\\*” (by “\\_ann\\_ \\<\\@1\\>”)."
+    );
+    assert_eq!(resolution_text(Some("**Yes**"), &by, false), "Answered: “**Yes**” (by “_ann_ <@1>”).");
+}
+
+/// Only the gateway's own last lines are removed, whatever the excerpt contains.
+#[test]
+fn what_waits_goes_with_the_waiting() {
+    for (text, want) in [
+        ("a\n-# Waits for an answer · id x", "a"),
+        ("a\n1. b\nAnswer with /acp allow, …\nWaits for an answer · id x\n", "a\n1. b"),
+        ("a\n```\nWaits for an answer\n```\n-# Waits for an answer", "a\n```\nWaits for an answer\n```"),
+        ("Waits for an answer", "Waits for an answer"),
+        ("a\n-# It goes on", "a\n-# It goes on"),
+    ] {
+        assert_eq!(strip_waiting_lines(text), want);
+    }
+}
+
+proptest! {
+    /// For all questions with buttons: one message, at most one code block, and room for the resolution.
+    #[test]
+    fn a_question_is_one_message_with_one_frame(
+        title in "[a-z`*@<\\n\u{202e}]{0,400}",
+        text in "[a-z`~\\n@ \u{200b}]{0,3000}",
+        max in 1_400usize..1_900,
+    ) {
+        let payload = ask(json!({"title": title, "rawInput": {"command": text}}), 3);
+        let style = Style { limit: MessageLimit::new(Unit::Utf16, max), ..style(chat()) };
+        let said = permission_prompt(&style, &event(&payload), &payload);
+        prop_assert_eq!(split(&said, style.limit), vec![said.clone()]);
+        let answered = format!("{}\nAnswered: Option 1 (somebody).", strip_waiting_lines(&said));
+        prop_assert!(style.limit.fits(&answered), "{}", answered);
+        prop_assert!([0, 2].contains(&said.matches("```").count()), "{}", said);
+    }
+}

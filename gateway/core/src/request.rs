@@ -1,0 +1,182 @@
+//! Requests to sessions and their results: plain values, shared by the manager, the API and the actors.
+
+use crate::binding::Placement;
+use crate::config::McpServer;
+use crate::files::PromptFile;
+use crate::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
+use crate::run::RunState;
+use crate::session::{Ending, SessionState};
+use acp_shared::ids::{AgentName, RunId, SessionKey};
+use serde::{Deserialize, Serialize};
+
+/// Request to create a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpawnRequest {
+    /// Agent; `None` uses the configured default.
+    pub agent: Option<AgentName>,
+    /// Absolute working directory; `None` uses the configured default.
+    pub cwd: Option<String>,
+    /// Label given by a person.
+    pub label: Option<String>,
+    /// Intended lifetime of the session.
+    pub mode: SessionMode,
+    /// Overrides the agent's permission mode.
+    pub permission: Option<PermissionMode>,
+    /// Overrides the policy for permission requests if no person can be asked.
+    pub non_interactive: Option<NonInteractive>,
+    /// Conversation to bind in the same transaction.
+    pub bind: Option<ConversationRef>,
+    /// Placement of that binding: the conversation itself or a new child.
+    #[serde(default)]
+    pub placement: Placement,
+    /// First prompt, in the same transaction.
+    pub prompt: Option<String>,
+    /// Name of the requester, for people.
+    pub author: String,
+    /// True if a person can be asked for permissions in the first run.
+    pub interactive: bool,
+    /// Session that spawns and then owns this one; `None` for a request of a person.
+    #[serde(default)]
+    pub spawned_by: Option<SessionKey>,
+    /// MCP servers of this session, which take precedence over configured ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mcp_servers: Vec<McpServer>,
+    /// Additional directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub additional_directories: Vec<String>,
+    /// Further properties for a static binding; not available to other requesters.
+    #[serde(skip)]
+    pub configured: Option<StaticSessionParams>,
+}
+
+/// Properties of a session created for a static binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticSessionParams {
+    /// Session key, derived from the conversation.
+    pub session_key: SessionKey,
+    /// Metadata for the row of the binding.
+    pub metadata: String,
+    /// Backend, overrides `acp.backend`.
+    pub backend: Option<String>,
+}
+
+/// Request to close a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloseRequest {
+    /// Reason, for the journal and the conversation.
+    pub reason: String,
+    /// Kind of the ending.
+    pub ending: Ending,
+    /// True if the agent shall delete the conversation, where supported.
+    pub discard: bool,
+}
+
+impl CloseRequest {
+    /// Creates a request for an ordinary close.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ending: Ending::Closed, discard: false }
+    }
+}
+
+/// Result of a `SpawnRequest`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpawnResult {
+    /// Key of the session.
+    pub session_key: SessionKey,
+    /// First run, if a prompt was given.
+    pub run_id: Option<RunId>,
+}
+
+/// Prompt or steer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptRequest {
+    /// Text of the person.
+    pub text: String,
+    /// Turn or steer.
+    pub mode: RunMode,
+    /// Name of the author, for people.
+    pub author: String,
+    /// True if a person can be asked for permissions in this run.
+    pub interactive: bool,
+    /// Attached files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<PromptFile>,
+    /// Id of the channel's message.
+    pub requester_message_id: Option<String>,
+    /// Conversation of the prompt, which gets the answer.
+    #[serde(skip)]
+    pub asked_in: Option<Box<ConversationRef>>,
+    /// True to start a new agent conversation first, if the old one cannot be continued.
+    pub new_conversation: bool,
+}
+
+/// Result of an accepted prompt, which is durable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptAccepted {
+    /// Id of the run.
+    pub run_id: RunId,
+    /// Number of the last journal row before the run; readers of the run start after this number.
+    pub after_seq: u64,
+    /// Number of runs ahead in the queue.
+    pub queued_behind: u64,
+    /// True for a steer into the running turn; false if queued as a prompt.
+    pub steered: bool,
+}
+
+/// Result of a cancellation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelResult {
+    /// Run to be cancelled; `None` if no run was running or queued.
+    pub run_id: Option<RunId>,
+    /// State of the run afterwards: `running` until the agent confirms.
+    pub state: Option<RunState>,
+}
+
+/// Change of a queued run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueEdit {
+    /// Remove the run.
+    Drop,
+    /// Use the run as a steer into the running turn.
+    Steer,
+    /// Replace the text.
+    Reword(String),
+}
+
+/// Result of the change of a queued run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueEditResult {
+    /// Changed as requested.
+    Done,
+    /// Nothing changed: the run has left the queue.
+    TooLate,
+    /// No turn that the agent allows to steer: the run stays queued.
+    Unsteerable,
+}
+
+/// State of a session after a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Key of the session.
+    pub session_key: SessionKey,
+    /// State of the session.
+    pub state: SessionState,
+    /// After a close with `discard`: true if the agent was asked to delete the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discarded: Option<bool>,
+    /// After a change of one of the agent's settings: the result of that change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setting: Option<SettingResult>,
+}
+
+/// Result of changing one of the agent's settings. A refusal by the agent is an error instead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingResult {
+    /// True if the agent accepted the change; false if no agent runs, so that the change applies at the next
+    /// start.
+    pub is_applied: bool,
+    /// The result as a sentence for people.
+    pub text: String,
+}

@@ -1,0 +1,312 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::rows::TargetKind;
+
+fn conversation(id: &str, parent: Option<&str>) -> ConversationRef {
+    ConversationRef {
+        channel: "console".to_owned(),
+        account_id: "default".to_owned(),
+        conversation_id: id.to_owned(),
+        parent_conversation_id: parent.map(str::to_owned),
+    }
+}
+
+fn binding(id: &str, parent: Option<&str>, status: BindingStatus) -> BindingRow {
+    BindingRow {
+        binding_id: BindingId::mint(),
+        conversation: conversation(id, parent),
+        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
+        target_kind: TargetKind::Session,
+        status,
+        bound_by: "tester".to_owned(),
+        bound_at_ms: 1_000,
+        last_activity_at_ms: 2_000,
+        idle_ms: Some(500),
+        max_age_ms: Some(2_000),
+        metadata: "{}".to_owned(),
+        verbosity: None,
+        end_reason: None,
+    }
+}
+
+const STATUSES: [BindingStatus; 4] =
+    [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended];
+
+#[test]
+fn inbound_over_the_whole_space() {
+    let mut table = String::new();
+    let mut targets = vec![BoundSession::Missing];
+    targets.extend(SessionState::ALL.map(BoundSession::Known));
+    for status in STATUSES {
+        for target in &targets {
+            // Within both windows, past the idle one, past both.
+            let reasons = [2_400, 2_500, 3_000].map(|now_ms| {
+                route_inbound(Some((&binding("c", None, status), *target)), UnboundDestination::Hint, now_ms)
+                    .reason()
+            });
+            table.push_str(&format!("{status:?} {target:?}: {}\n", reasons.join(" | ")));
+        }
+    }
+    let none = route_inbound(None, UnboundDestination::Ignore, 0);
+    assert_eq!(none, Route::Unbound { destination: UnboundDestination::Ignore, reason: "no-binding" });
+    insta::assert_snapshot!(table, @r#"
+    Pending Missing: session-missing | session-missing | session-missing
+    Pending Known(Creating): binding-pending | binding-pending | binding-pending
+    Pending Known(Idle): binding-pending | binding-pending | binding-pending
+    Pending Known(Running): binding-pending | binding-pending | binding-pending
+    Pending Known(Cancelling): binding-pending | binding-pending | binding-pending
+    Pending Known(Error): binding-pending | binding-pending | binding-pending
+    Pending Known(Closed): session-closed | session-closed | session-closed
+    Active Missing: session-missing | session-missing | session-missing
+    Active Known(Creating): active-binding | binding-expired | binding-expired
+    Active Known(Idle): active-binding | binding-expired | binding-expired
+    Active Known(Running): active-binding | active-binding | active-binding
+    Active Known(Cancelling): active-binding | active-binding | active-binding
+    Active Known(Error): active-binding | binding-expired | binding-expired
+    Active Known(Closed): session-closed | session-closed | session-closed
+    Ending Missing: session-missing | session-missing | session-missing
+    Ending Known(Creating): binding-ending | binding-ending | binding-ending
+    Ending Known(Idle): binding-ending | binding-ending | binding-ending
+    Ending Known(Running): binding-ending | binding-ending | binding-ending
+    Ending Known(Cancelling): binding-ending | binding-ending | binding-ending
+    Ending Known(Error): binding-ending | binding-ending | binding-ending
+    Ending Known(Closed): session-closed | session-closed | session-closed
+    Ended Missing: binding-ended | binding-ended | binding-ended
+    Ended Known(Creating): binding-ended | binding-ended | binding-ended
+    Ended Known(Idle): binding-ended | binding-ended | binding-ended
+    Ended Known(Running): binding-ended | binding-ended | binding-ended
+    Ended Known(Cancelling): binding-ended | binding-ended | binding-ended
+    Ended Known(Error): binding-ended | binding-ended | binding-ended
+    Ended Known(Closed): binding-ended | binding-ended | binding-ended
+    "#);
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let stale = binding("c", None, BindingStatus::Active);
+    for target in [BoundSession::Missing, BoundSession::Known(SessionState::Closed)] {
+        let Route::Refused { failure, .. } =
+            route_inbound(Some((&stale, target)), UnboundDestination::Hint, 0)
+        else {
+            panic!("{target:?} must be refused");
+        };
+        assert_eq!(failure, StaleReason::of(target).unwrap().failure(&stale, false));
+    }
+}
+
+#[test]
+fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
+    let mut row = binding("c", None, BindingStatus::Active);
+    let idle = BoundSession::Known(SessionState::Idle);
+    assert_eq!(expired(&row, idle, 2_499), None);
+    assert_eq!(expired(&row, idle, 2_500), Some("idle"));
+    assert_eq!(expired(&row, idle, 3_000), Some("max-age"));
+    assert_eq!(expired(&row, BoundSession::Known(SessionState::Running), u64::MAX), None);
+    (row.idle_ms, row.max_age_ms) = (None, None);
+    assert_eq!(expired(&row, idle, u64::MAX), None);
+}
+
+/// Every combination of bindings, requester, session and adapter: what is chosen, and why.
+#[test]
+fn outbound_over_the_whole_space() {
+    let active = |id: &str, parent| binding(id, parent, BindingStatus::Active);
+    let of_status = |id: &str, parent, status| binding(id, parent, status);
+    let mut elsewhere = active("c", None);
+    elsewhere.conversation.account_id = "second".to_owned();
+    let mut foreign = active("c", None);
+    foreign.session_key = SessionKey::parse("agent:demo:acp:2").unwrap();
+    let sets = [
+        ("none", vec![]),
+        ("another session's", vec![foreign]),
+        ("ended", vec![of_status("c", None, BindingStatus::Ended)]),
+        ("ending", vec![of_status("c", None, BindingStatus::Ending)]),
+        ("pending child", vec![of_status("pending:1", Some("c"), BindingStatus::Pending)]),
+        (
+            "one and a pending child",
+            vec![active("d", None), of_status("pending:1", Some("c"), BindingStatus::Pending)],
+        ),
+        ("one", vec![active("c", None)]),
+        ("one, other account", vec![elsewhere.clone()]),
+        ("child", vec![active("t", Some("c"))]),
+        ("two children", vec![active("t", Some("c")), active("u", Some("c"))]),
+        ("two", vec![active("c", None), active("d", None)]),
+        ("two accounts", vec![active("c", None), elsewhere]),
+    ];
+    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let requesters =
+        [None, Some(conversation("", None)), Some(conversation("c", None)), Some(conversation("x", None))];
+    let mut table = String::new();
+    for (what, bindings) in &sets {
+        for requester in &requesters {
+            let from = requester.as_ref().map_or("-", |it| it.conversation_id.as_str());
+            let ask = |session, served: bool| {
+                let question = OutboundContext {
+                    session_key: Some(&key),
+                    session,
+                    bindings,
+                    requester: requester.as_ref(),
+                };
+                route_outbound(question, |_| served)
+            };
+            let at_work = ask(BoundSession::Known(SessionState::Running), true);
+            // A session in error is one that can be gone on with.
+            assert_eq!(ask(BoundSession::Known(SessionState::Error), true), at_work);
+            let others = [
+                ask(BoundSession::Known(SessionState::Closed), true),
+                ask(BoundSession::Missing, true),
+                ask(BoundSession::Known(SessionState::Idle), false),
+            ];
+            let [closed, missing, unserved] = others.each_ref().map(Route::reason);
+            let (to, why) = (shown(&at_work, bindings), at_work.reason());
+            table.push_str(&format!(
+                "{what}, asked from {from:?}: {to} ({why}) | {closed} | {missing} | {unserved}\n"
+            ));
+        }
+    }
+    // At work | closed | missing | without an adapter.
+    insta::assert_snapshot!(table, @r#"
+    none, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
+    none, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    none, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    none, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    another session's, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
+    another session's, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    another session's, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    another session's, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    ended, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
+    ended, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    ended, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    ended, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
+    ending, asked from "-": unbound Journal (no-active-binding) | session-closed | session-missing | no-active-binding
+    ending, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    ending, asked from "c": unbound c (no-active-binding) | session-closed | session-missing | adapter-unavailable
+    ending, asked from "x": unbound x (no-active-binding) | session-closed | session-missing | adapter-unavailable
+    pending child, asked from "-": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
+    pending child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    pending child, asked from "c": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
+    pending child, asked from "x": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
+    one and a pending child, asked from "-": bound default/d (single-active-binding) | session-closed | session-missing | adapter-unavailable
+    one and a pending child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    one and a pending child, asked from "c": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    one and a pending child, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    one, asked from "-": bound default/c (single-active-binding) | session-closed | session-missing | adapter-unavailable
+    one, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    one, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
+    one, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    one, other account, asked from "-": bound second/c (single-active-binding) | session-closed | session-missing | adapter-unavailable
+    one, other account, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    one, other account, asked from "c": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    one, other account, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    child, asked from "-": bound default/t (single-active-binding) | session-closed | session-missing | adapter-unavailable
+    child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    child, asked from "c": bound default/t (requester-parent-match) | session-closed | session-missing | adapter-unavailable
+    child, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    two children, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
+    two children, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    two children, asked from "c": refused ACP_NOT_BOUND (ambiguous-below-requester) | session-closed | session-missing | ambiguous-below-requester
+    two children, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    two, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
+    two, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    two, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
+    two, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    two accounts, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
+    two accounts, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
+    two accounts, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
+    two accounts, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
+    "#);
+}
+
+/// Where it goes, in short.
+fn shown(route: &Route, bindings: &[BindingRow]) -> String {
+    match route {
+        Route::Bound { binding_id, .. } => {
+            let it = bindings.iter().find(|it| it.binding_id == *binding_id).unwrap();
+            format!("bound {}/{}", it.conversation.account_id, it.conversation.conversation_id)
+        }
+        Route::Unbound { destination: UnboundDestination::Conversation(it), .. } => {
+            format!("unbound {}", it.conversation_id)
+        }
+        Route::Unbound { destination, .. } => format!("unbound {destination:?}"),
+        Route::Refused { failure, .. } => format!("refused {}", failure.code),
+    }
+}
+
+fn ask<'a>(
+    key: &'a SessionKey,
+    bindings: &'a [BindingRow],
+    requester: Option<&'a ConversationRef>,
+) -> OutboundContext<'a> {
+    OutboundContext {
+        session_key: Some(key),
+        session: BoundSession::Known(SessionState::Idle),
+        bindings,
+        requester,
+    }
+}
+
+#[test]
+fn without_a_target_nothing_is_guessed() {
+    let question =
+        OutboundContext { session_key: None, session: BoundSession::Missing, bindings: &[], requester: None };
+    let route = route_outbound(question, |_| true);
+    assert_eq!((route.outcome(), route.reason()), ("refused", "missing-target-session"));
+}
+
+/// A session spawned by another session answers in its own bound conversation, not in the owner's.
+#[test]
+fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
+    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let child = BindingRow {
+        target_kind: TargetKind::Subagent,
+        ..binding("thread", Some("c"), BindingStatus::Active)
+    };
+    let mut of_parent = binding("c", None, BindingStatus::Active);
+    of_parent.session_key = SessionKey::parse("agent:demo:acp:parent").unwrap();
+    let both = [of_parent, child.clone()];
+    for requester in [None, Some(conversation("c", None)), Some(conversation("thread", Some("c")))] {
+        let Route::Bound { binding_id, .. } = route_outbound(ask(&key, &both, requester.as_ref()), |_| true)
+        else {
+            panic!("{requester:?}");
+        };
+        assert_eq!(binding_id, child.binding_id, "{requester:?}");
+    }
+}
+
+/// The same conversation id under two accounts are two conversations.
+#[test]
+fn accounts_do_not_see_each_other() {
+    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let mut second = binding("c", None, BindingStatus::Active);
+    second.conversation.account_id = "second".to_owned();
+    let both = [binding("c", None, BindingStatus::Active), second];
+    for row in &both {
+        let route = route_outbound(ask(&key, &both, Some(&row.conversation)), |_| true);
+        assert_eq!(route, bound(row, "requester-match"));
+        let other = route_outbound(ask(&key, &both[..1], Some(&both[1].conversation)), |_| true);
+        assert_eq!(other.reason(), "no-requester-match");
+        // What is not served for one account may be for the other.
+        let only = |at: &ConversationRef| at.account_id == "second";
+        let served = route_outbound(ask(&key, &both, Some(&row.conversation)), only).reason();
+        let want =
+            if row.conversation.account_id == "second" { "requester-match" } else { "adapter-unavailable" };
+        assert_eq!(served, want);
+    }
+}
+
+#[test]
+fn every_refusal_says_what_to_do() {
+    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
+    for (route, parts) in [
+        (route_outbound(ask(&key, &two, None), |_| true), ["agent:demo:acp:1", "Ask in a conversation"]),
+        (
+            route_outbound(ask(&key, &two[..1], None), |_| false),
+            ["\"default\" of channel \"console\"", "configuration"],
+        ),
+    ] {
+        let Route::Refused { failure, .. } = route else { panic!("{route:?}") };
+        for part in parts {
+            assert!(failure.message.contains(part), "{part:?} in {:?}", failure.message);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! What every backend's machine must do, whatever it speaks: one suite, run for each backend and for a small
+//! fake one. A [`Peer`] plays the agent of a backend; the suite knows neither messages nor methods.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+
+mod fake;
+
+use super::{Runtime, direct};
+use crate::backend::{
+    BackendMachine, BackendStep, CloseMode, InputKind, RequestReply, StartSessionParams, SubmitParams,
+};
+use crate::event::EventKind;
+use crate::permission;
+use acp_shared::codes::Code;
+use acp_shared::ids::{LeaseId, RunId};
+
+/// The agent of a backend, as a script.
+pub(super) trait Peer {
+    /// The backend.
+    fn runtime(&self) -> Box<dyn Runtime>;
+    /// Says whether the agent can go on with an old conversation.
+    fn set_resumable(&mut self, resumable: bool);
+    /// What the agent answers at once: handshake, settings, probes.
+    fn answers(&self, sent: &str) -> Vec<String>;
+    /// Whether this message would begin a new conversation.
+    fn begins_conversation(&self, sent: &str) -> bool;
+    /// A piece of the agent's message.
+    fn says(&self, text: &str) -> String;
+    /// A permission request under this id of the agent.
+    fn asks(&self, id: u64) -> String;
+    /// The end of a turn.
+    fn ends(&self, run_id: RunId, stop_reason: &str) -> String;
+    /// The failure of a turn.
+    fn fails(&self, run_id: RunId) -> String;
+}
+
+/// A backend's machine with its agent, restored from its saved text before every call when `restarts`.
+struct Rig {
+    peer: Box<dyn Peer>,
+    runtime: Box<dyn Runtime>,
+    link: Box<dyn BackendMachine>,
+    restarts: bool,
+    at: u64,
+    log: Vec<BackendStep>,
+}
+
+impl Rig {
+    fn new(peer: Box<dyn Peer>, restarts: bool) -> Self {
+        let runtime = peer.runtime();
+        let link = runtime.machine(None).unwrap();
+        Self { peer, runtime, link, restarts, at: 0, log: Vec::new() }
+    }
+
+    /// One call, and everything that the agent answers to at once.
+    fn call(&mut self, act: impl FnOnce(&mut dyn BackendMachine) -> Vec<BackendStep>) -> Vec<BackendStep> {
+        if self.restarts {
+            self.link = self.runtime.machine(Some(&self.link.save())).unwrap();
+        }
+        let mut steps = act(self.link.as_mut());
+        let mut lines = Vec::new();
+        for step in &steps {
+            if let BackendStep::Send { bytes, .. } = step {
+                let text = std::str::from_utf8(bytes).unwrap();
+                let line = text.strip_suffix('\n').expect("a message ends with a newline");
+                assert!(!line.contains('\n'), "one message is one line: {line}");
+                lines.extend(self.peer.answers(line));
+            }
+        }
+        self.log.extend(steps.iter().cloned());
+        for line in lines {
+            steps.extend(self.line(&line));
+        }
+        steps
+    }
+
+    fn line(&mut self, line: &str) -> Vec<BackendStep> {
+        let at = self.at;
+        self.at += line.len() as u64 + 1;
+        self.call(|link| link.stream(at, line.as_bytes()))
+    }
+
+    fn open(&mut self, lease_id: LeaseId, resume: Option<&str>) -> Vec<BackendStep> {
+        self.at = 0;
+        let input = StartSessionParams {
+            lease_id,
+            cwd: "/work space".to_owned(),
+            resume: resume.map(str::to_owned),
+            mode: None,
+            asking_mode: None,
+            asks: true,
+            options: Vec::new(),
+            mcp_servers: Vec::new(),
+            additional_directories: Vec::new(),
+            client_fs: crate::config::ClientFs::Both,
+            offer_terminal: true,
+        };
+        self.call(|link| link.start_session(&input))
+    }
+
+    fn submit(&mut self, run_id: RunId, steer: bool) -> Vec<BackendStep> {
+        self.call(|link| {
+            link.submit(&SubmitParams { run_id, text: "do\n\"it\"".to_owned(), files: None, steer })
+        })
+    }
+
+    fn answer(&mut self, at: u64) -> Vec<BackendStep> {
+        self.call(|link| {
+            link.answer(&RequestReply {
+                at,
+                outcome: Ok(permission::selected_result("yes")),
+                is_rejection: false,
+            })
+        })
+    }
+}
+
+fn sends(steps: &[BackendStep]) -> Vec<InputKind> {
+    steps
+        .iter()
+        .filter_map(|step| match step {
+            BackendStep::Send { kind, .. } => Some(*kind),
+            _ => None,
+        })
+        .collect()
+}
+
+fn asked(steps: &[BackendStep]) -> Vec<u64> {
+    steps
+        .iter()
+        .filter_map(|step| match step {
+            BackendStep::Request(ask) => Some(ask.at),
+            _ => None,
+        })
+        .collect()
+}
+
+fn said(steps: &[BackendStep]) -> Vec<Option<RunId>> {
+    steps
+        .iter()
+        .filter_map(|step| match step {
+            BackendStep::Event(event) if event.kind == EventKind::AgentMessage => Some(event.run_id),
+            _ => None,
+        })
+        .collect()
+}
+
+fn ended(steps: &[BackendStep]) -> Vec<(RunId, &str)> {
+    steps
+        .iter()
+        .filter_map(|step| match step {
+            BackendStep::TurnDone { run_id, stop_reason, .. } => Some((*run_id, stop_reason.as_str())),
+            BackendStep::TurnFailed { run_id, .. } => Some((*run_id, "failed")),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The whole life of a session, each promise checked where it falls due. Returns everything the machine did.
+fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
+    assert!(!rig.link.can_steer());
+    let opened = rig.open(lease, None);
+    let ready = |step: &&BackendStep| matches!(step, BackendStep::Ready { agent_session_id, .. } if !agent_session_id.is_empty());
+    assert_eq!(opened.iter().filter(ready).count(), 1, "{opened:?}");
+    assert!(
+        matches!(opened.last(), Some(BackendStep::Ready { .. })),
+        "nothing comes after Ready: {opened:?}"
+    );
+
+    // A turn: sent once, its words are its own, and its end comes last.
+    let [first, second, third, fourth] = *runs;
+    assert_eq!(sends(&rig.submit(first, false)), [InputKind::Prompt { run_id: first }]);
+    assert_eq!(said(&rig.line(&rig.peer.says("a"))), [Some(first)]);
+    assert_eq!(ended(&rig.submit(second, false)), [(second, "failed")], "one turn at a time");
+    assert_eq!(said(&rig.line(&rig.peer.says("b"))), [Some(first)]);
+    let done = rig.line(&rig.peer.ends(first, "end_turn"));
+    assert_eq!(ended(&done), [(first, "end_turn")]);
+    assert!(ended(&rig.line(&rig.peer.ends(first, "end_turn"))).is_empty(), "a turn ends once");
+    assert_eq!(said(&rig.line(&rig.peer.says("late"))), [None], "late words belong to no turn");
+
+    // Questions are named by their offset, and are answered once.
+    rig.submit(second, false);
+    let one = asked(&rig.line(&rig.peer.asks(0)));
+    let two = asked(&rig.line(&rig.peer.asks(0)));
+    assert!(one.len() == 1 && two.len() == 1 && one != two, "two requests with one id are two");
+    assert_eq!(sends(&rig.answer(two[0])), [InputKind::Answer { at: two[0] }]);
+    assert!(sends(&rig.answer(two[0])).is_empty(), "an answer goes out once");
+    assert!(sends(&rig.answer(u64::MAX)).is_empty(), "what was not asked has no answer");
+
+    // Cancel touches the running turn only; the turn's end takes its questions back before it is said.
+    assert!(sends(&rig.call(|link| link.cancel(first))).is_empty());
+    assert_eq!(sends(&rig.call(|link| link.cancel(second))), [InputKind::Cancel { run_id: second }]);
+    let end = rig.line(&rig.peer.ends(second, "cancelled"));
+    assert_eq!(ended(&end), [(second, "cancelled")]);
+    assert!(matches!(end.last(), Some(BackendStep::TurnDone { .. })), "{end:?}");
+    assert!(end.contains(&BackendStep::RequestWithdrawn { at: one[0] }), "{end:?}");
+    assert!(sends(&rig.answer(one[0])).is_empty(), "too late");
+
+    // Nonsense is tolerated, and the session goes on.
+    for line in ["", "Loading…", "{\"", "[]", "[{}]", "7", "null", "{}", "{\"id\":null}"] {
+        let steps = rig.line(line);
+        let bad = |s: &BackendStep| {
+            matches!(s, BackendStep::Failed(_) | BackendStep::Send { .. } | BackendStep::Request(_))
+        };
+        assert!(ended(&steps).is_empty() && !steps.iter().any(bad), "{line}: {steps:?}");
+    }
+    assert!(rig.call(|link| link.probe()).contains(&BackendStep::ProbeAnswered));
+
+    // A failing turn is the turn's failure, not the session's.
+    rig.submit(third, false);
+    assert_eq!(ended(&rig.line(&rig.peer.fails(third))), [(third, "failed")]);
+    rig.submit(fourth, false);
+    let steer = RunId::mint();
+    if !rig.link.can_steer() {
+        assert_eq!(rig.submit(steer, true), [BackendStep::Steered { run_id: steer, taken: false }]);
+    }
+    rig.line(&rig.peer.ends(fourth, "end_turn"));
+    assert_eq!(rig.call(|link| link.close(CloseMode::Discard)).last(), Some(&BackendStep::CloseAnswered));
+    rig.log
+}
+
+fn whole_life(peer: impl Fn() -> Box<dyn Peer>) {
+    let (lease, runs) = (LeaseId::mint(), [(); 4].map(|()| RunId::mint()));
+    // The steer's id is minted inside, so it is left out of the comparison.
+    let comparable = |log: Vec<BackendStep>| -> Vec<BackendStep> {
+        log.into_iter().filter(|step| !matches!(step, BackendStep::Steered { .. })).collect()
+    };
+    let straight = comparable(life(Rig::new(peer(), false), lease, &runs));
+    let restarted = comparable(life(Rig::new(peer(), true), lease, &runs));
+    assert_eq!(straight, restarted, "a machine that is restored before every call does the same");
+}
+
+fn never_a_new_conversation(mut peer: Box<dyn Peer>) {
+    peer.set_resumable(false);
+    let mut rig = Rig::new(peer, true);
+    let steps = rig.open(LeaseId::mint(), Some("old"));
+    let refused = |step: &BackendStep| matches!(step, BackendStep::Failed(failure) if failure.code == Code::ResumeUnavailable);
+    assert!(steps.iter().any(refused), "{steps:?}");
+    for step in &steps {
+        assert!(!matches!(step, BackendStep::Ready { .. }));
+        if let BackendStep::Send { bytes, .. } = step {
+            assert!(!rig.peer.begins_conversation(std::str::from_utf8(bytes).unwrap()), "{step:?}");
+        }
+    }
+}
+
+fn old_conversation_goes_on(mut peer: Box<dyn Peer>) {
+    peer.set_resumable(true);
+    let mut rig = Rig::new(peer, true);
+    let steps = rig.open(LeaseId::mint(), Some("old"));
+    let ready = |step: &BackendStep| matches!(step, BackendStep::Ready { agent_session_id, resumable: true, .. } if agent_session_id == "old");
+    assert!(steps.iter().any(ready), "{steps:?}");
+    let run_id = RunId::mint();
+    let replay = rig.line(&rig.peer.says("old words"));
+    assert!(said(&replay).is_empty(), "what comes before the first prompt is a replay: {replay:?}");
+    rig.submit(run_id, false);
+    assert_eq!(said(&rig.line(&rig.peer.says("new words"))), [Some(run_id)]);
+}
+
+fn another_process_is_another_start(peer: Box<dyn Peer>) {
+    let mut rig = Rig::new(peer, true);
+    rig.open(LeaseId::mint(), None);
+    let run_id = RunId::mint();
+    rig.submit(run_id, false);
+    let ask = asked(&rig.line(&rig.peer.asks(0)));
+    rig.open(LeaseId::mint(), None);
+    assert!(
+        ended(&rig.line(&rig.peer.ends(run_id, "end_turn"))).is_empty(),
+        "that turn was another process's"
+    );
+    assert!(sends(&rig.answer(ask[0])).is_empty(), "that question was another process's (H4)");
+}
+
+fn foreign_state_is_an_error(peer: Box<dyn Peer>) {
+    for text in ["{", "[1]", "7", "\"x\""] {
+        assert!(peer.runtime().machine(Some(text)).is_err(), "{text}");
+    }
+}
+
+macro_rules! suite {
+    ($name:ident, $peer:expr) => {
+        mod $name {
+            use super::*;
+
+            fn peer() -> Box<dyn Peer> {
+                Box::new($peer)
+            }
+
+            #[test]
+            fn a_whole_life() {
+                whole_life(peer);
+            }
+
+            #[test]
+            fn it_never_begins_a_new_conversation_by_itself() {
+                never_a_new_conversation(peer());
+            }
+
+            #[test]
+            fn an_old_conversation_goes_on_and_its_replay_is_not_news() {
+                old_conversation_goes_on(peer());
+            }
+
+            #[test]
+            fn another_process_starts_from_nothing() {
+                another_process_is_another_start(peer());
+            }
+
+            #[test]
+            fn state_of_something_else_is_refused() {
+                foreign_state_is_an_error(peer());
+            }
+        }
+    };
+}
+
+suite!(direct_backend, direct::tests::DemoPeer::default());
+suite!(fake_backend, fake::FakePeer::default());

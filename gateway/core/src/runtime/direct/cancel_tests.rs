@@ -1,0 +1,65 @@
+//! Turns that end as cancelled.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::tests::running;
+use super::*;
+use crate::permission;
+use acp_shared::codes::Code;
+use serde_json::json;
+
+/// A cancelled stop reason without a cancel of ours or a refused permission is a failure.
+#[test]
+fn a_turn_that_only_the_agent_cancelled_failed() {
+    let ended = |link: &mut DirectMachine, run_id: RunId, as_error: bool| {
+        let body = if as_error {
+            json!({ "id": format!("prompt:{run_id}"), "error": { "code": -32800, "message": "gone" } })
+        } else {
+            json!({ "id": format!("prompt:{run_id}"), "result": { "stopReason": "cancelled" } })
+        };
+        let steps = link.stream(50, body.to_string().as_bytes());
+        match steps.last() {
+            Some(BackendStep::TurnDone { stop_reason, .. }) => stop_reason.clone(),
+            Some(BackendStep::TurnFailed { failure, .. }) => {
+                assert_eq!((failure.code, failure.origin.as_deref()), (Code::TurnFailed, Some("agent")));
+                assert!(failure.acp.is_some(), "the agent's words are kept: {failure:?}");
+                failure.detail_code.clone().unwrap()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let ask = |link: &mut DirectMachine, is_rejection: bool| {
+        let option = json!([{ "optionId": "y", "name": "y", "kind": "allow_once" }]);
+        let request =
+            json!({ "id": 7, "method": "session/request_permission", "params": { "options": option } });
+        link.stream(20, request.to_string().as_bytes());
+        link.answer(&RequestReply { at: 20, outcome: Ok(permission::cancelled_result()), is_rejection });
+    };
+    for as_error in [false, true] {
+        let (mut link, run_id) = running();
+        assert_eq!(ended(&mut link, run_id, as_error), "AGENT_CANCELLED");
+        let (mut link, run_id) = running();
+        ask(&mut link, false);
+        assert_eq!(
+            ended(&mut link, run_id, as_error),
+            "AGENT_CANCELLED",
+            "an allowed permission is no reason"
+        );
+        let (mut link, run_id) = running();
+        ask(&mut link, true);
+        let mut saved = DirectMachine::open(Some(&link.save())).unwrap();
+        assert_eq!(ended(&mut saved, run_id, as_error), "cancelled", "also after a restart");
+        // The next turn has refused nothing.
+        let next = RunId::mint();
+        link.stream(
+            40,
+            json!({ "id": format!("prompt:{run_id}"), "result": { "stopReason": "end_turn" } })
+                .to_string()
+                .as_bytes(),
+        );
+        link.submit(&SubmitParams { run_id: next, text: "hi".to_owned(), files: None, steer: false });
+        assert_eq!(ended(&mut link, next, as_error), "AGENT_CANCELLED");
+        let (mut link, run_id) = running();
+        link.cancel(run_id);
+        assert_eq!(ended(&mut link, run_id, as_error), "cancelled");
+    }
+}

@@ -1,0 +1,591 @@
+//! The open session: what real agents were seen to do, and what becomes of it.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::backend::{AgentRequest, AgentRequestKind as Kind, PermissionOption};
+use crate::permission;
+use crate::runtime::contract_tests::Peer;
+use acp_shared::codes::Code;
+use acp_shared::ids::LeaseId;
+use serde_json::{Value, json};
+
+/// The messages that were sent, as JSON, with what they mean.
+pub(super) fn sent(steps: &[BackendStep]) -> Vec<(Value, InputKind)> {
+    steps
+        .iter()
+        .filter_map(|step| match step {
+            BackendStep::Send { bytes, kind } => Some((serde_json::from_slice(bytes).unwrap(), *kind)),
+            _ => None,
+        })
+        .collect()
+}
+
+pub(super) fn events(steps: &[BackendStep]) -> Vec<(EventKind, Option<RunId>, String)> {
+    steps
+        .iter()
+        .filter_map(|step| match step {
+            BackendStep::Event(event) => Some((event.kind, event.run_id, event.payload.clone())),
+            _ => None,
+        })
+        .collect()
+}
+
+/// An agent that does what the protocol says, with the abilities that are asked for.
+#[derive(Default)]
+pub struct DemoPeer {
+    forgetful: bool,
+}
+
+impl Peer for DemoPeer {
+    fn runtime(&self) -> Box<dyn Runtime> {
+        Box::new(DirectRuntime::default())
+    }
+
+    fn set_resumable(&mut self, resumable: bool) {
+        self.forgetful = !resumable;
+    }
+
+    fn answers(&self, sent: &str) -> Vec<String> {
+        let sent: Value = serde_json::from_str(sent).unwrap();
+        let body = match sent["method"].as_str() {
+            Some("initialize") => json!({ "result": {
+                "protocolVersion": 1,
+                "agentCapabilities": { "loadSession": !self.forgetful },
+            }}),
+            Some("session/new") => json!({ "result": { "sessionId": "s1" } }),
+            Some("session/load") => json!({ "result": null }),
+            Some("_acp_host/ping") => json!({ "error": { "code": -32601, "message": "Method not found" } }),
+            _ => return Vec::new(),
+        };
+        let mut body = body;
+        body["jsonrpc"] = "2.0".into();
+        body["id"] = sent["id"].clone();
+        vec![body.to_string()]
+    }
+
+    fn begins_conversation(&self, sent: &str) -> bool {
+        sent.contains("session/new")
+    }
+
+    fn says(&self, text: &str) -> String {
+        json!({ "jsonrpc": "2.0", "method": "session/update", "params": { "update": {
+            "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": text },
+        }}})
+        .to_string()
+    }
+
+    fn asks(&self, id: u64) -> String {
+        json!({ "jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
+            "options": [{ "optionId": "yes", "name": "Yes", "kind": "allow_once" }],
+        }})
+        .to_string()
+    }
+
+    fn ends(&self, run_id: RunId, stop_reason: &str) -> String {
+        json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "result": { "stopReason": stop_reason } })
+            .to_string()
+    }
+
+    fn fails(&self, run_id: RunId) -> String {
+        json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "error": { "code": -32603, "message": "m" } })
+            .to_string()
+    }
+}
+
+/// An open session with these abilities.
+pub(super) fn open_with(initialize: Value, input: &StartSessionParams) -> DirectMachine {
+    let mut link = DirectMachine::open(None).unwrap();
+    let lease = input.lease_id;
+    link.start_session(input);
+    link.stream(0, json!({ "id": format!("init:{lease}"), "result": initialize }).to_string().as_bytes());
+    let steps = link.stream(
+        1,
+        json!({ "id": format!("new:{lease}"), "result": { "sessionId": "s1" } }).to_string().as_bytes(),
+    );
+    assert!(matches!(steps.last(), Some(BackendStep::Ready { .. })), "{steps:?}");
+    link
+}
+
+pub(super) fn ensure() -> StartSessionParams {
+    StartSessionParams {
+        lease_id: LeaseId::mint(),
+        cwd: "/w".to_owned(),
+        resume: None,
+        mode: None,
+        asking_mode: None,
+        asks: false,
+        options: Vec::new(),
+        mcp_servers: Vec::new(),
+        additional_directories: Vec::new(),
+        client_fs: crate::config::ClientFs::Both,
+        offer_terminal: true,
+    }
+}
+
+/// An open session with a running turn.
+pub(super) fn running() -> (DirectMachine, RunId) {
+    let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
+    let run_id = RunId::mint();
+    link.submit(&SubmitParams { run_id, text: "hi".to_owned(), files: None, steer: false });
+    (link, run_id)
+}
+
+#[test]
+fn a_prompt_is_named_by_its_run_and_its_answer_is_recognised() {
+    let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
+    let run_id = RunId::mint();
+    let steps = link.submit(&SubmitParams {
+        run_id,
+        text: "\u{1f600} \"x\"\n".to_owned(),
+        files: None,
+        steer: false,
+    });
+    let want = json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "method": "session/prompt", "params": {
+        "sessionId": "s1", "prompt": [{ "type": "text", "text": "\u{1f600} \"x\"\n" }] } });
+    assert_eq!(sent(&steps), [(want, InputKind::Prompt { run_id })]);
+    // The result stays as it came, numbers and unknown members included.
+    let result = r#"{"stopReason":"made_up","usage":{"totalTokens":1e3},"x":12345678901234567890123}"#;
+    let line = format!(r#"{{"id":"prompt:{run_id}","result":{result}}}"#);
+    let done = BackendStep::TurnDone { run_id, stop_reason: "made_up".into(), result: result.into() };
+    assert_eq!(link.stream(9, line.as_bytes()), [done]);
+}
+
+#[test]
+fn updates_are_journaled_as_they_came() {
+    let (mut link, run_id) = running();
+    let table = [
+        ("agent_message_chunk", EventKind::AgentMessage),
+        ("agent_thought_chunk", EventKind::AgentThought),
+        ("tool_call", EventKind::ToolCall),
+        ("tool_call_update", EventKind::ToolCallUpdate),
+        ("plan", EventKind::Plan),
+        ("user_message_chunk", EventKind::Update),
+        ("usage_update", EventKind::Update),
+        ("from_the_future", EventKind::Update),
+    ];
+    for (variant, kind) in table {
+        let update = format!(r#"{{ "n":1e2,"sessionUpdate":"{variant}" ,"n":12345678901234567890123}}"#);
+        let line =
+            format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","update":{update}}}}}"#);
+        assert_eq!(events(&link.stream(9, line.as_bytes())), [(kind, Some(run_id), update)]);
+    }
+    // An update that is no object is kept too.
+    let steps = link.stream(9, br#"{"method":"session/update","params":{"update":7}}"#);
+    assert_eq!(events(&steps), [(EventKind::Update, Some(run_id), "7".to_owned())]);
+}
+
+#[test]
+fn an_update_of_another_session_is_noted_and_not_shown() {
+    let (mut link, run_id) = running();
+    let params = r#"{"sessionId":"other","update":{"sessionUpdate":"agent_message_chunk"}}"#;
+    let steps = link.stream(9, format!(r#"{{"method":"session/update","params":{params}}}"#).as_bytes());
+    assert!(matches!(steps.first(), Some(BackendStep::Log(_))));
+    let payload = format!(r#"{{"method":"session/update","params":{params}}}"#);
+    assert_eq!(events(&steps), [(EventKind::Extension, Some(run_id), payload)]);
+}
+
+#[test]
+fn a_line_of_560_kb_is_a_line() {
+    let (mut link, _) = running();
+    let update =
+        format!(r#"{{"sessionUpdate":"available_commands_update","x":"{}"}}"#, "c".repeat(560 * 1024));
+    let line = format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","update":{update}}}}}"#);
+    let before = link.save().len();
+    let steps = link.stream(9, line.as_bytes());
+    assert!(matches!(&steps[..], [BackendStep::Event(event)] if event.payload == update));
+    assert_eq!(link.save().len(), before, "nothing of it is kept");
+}
+
+#[test]
+fn request_ids_are_given_back_as_they_were() {
+    for id in ["0", "\"0\"", "null", "-1", "1.50", "\"8f0e\\u002d1\"", "1e2", "12345678901234567890123"] {
+        let (mut link, run_id) = running();
+        let params = r#"{"options":[]}"#;
+        let line = format!(r#"{{"id":{id},"method":"session/request_permission","params":{params}}}"#);
+        let steps = link.stream(77, line.as_bytes());
+        let what = Kind::Permission { title: "a tool call".into(), tool_kind: None, options: vec![] };
+        let method = "session/request_permission".to_owned();
+        let ask = AgentRequest { at: 77, run_id: Some(run_id), method, params: params.into(), what };
+        assert_eq!(steps, [BackendStep::Request(ask)]);
+        // Also by a gateway that was started anew in between.
+        let mut link = DirectMachine::open(Some(&link.save())).unwrap();
+        let steps = link.answer(&RequestReply {
+            at: 77,
+            outcome: Ok(permission::selected_result("y")),
+            is_rejection: false,
+        });
+        let want =
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{}}}\n", permission::selected_result("y"));
+        let [BackendStep::Send { bytes, kind }] = &steps[..] else { panic!("{steps:?}") };
+        assert_eq!(
+            (std::str::from_utf8(bytes).unwrap(), *kind),
+            (want.as_str(), InputKind::Answer { at: 77 })
+        );
+    }
+}
+
+#[test]
+fn a_permission_says_what_it_is_about_as_well_as_it_can() {
+    for (params, title, kind) in [
+        (json!({ "toolCall": { "title": "Write a.txt", "kind": "edit" } }), "Write a.txt", Some("edit")),
+        (json!({}), "a tool call", None),
+        (json!({ "toolCall": null, "options": 7 }), "a tool call", None),
+        (
+            json!({ "toolCall": { "title": " ", "content": [{ "type": "content", "content": { "type": "text", "text": "rm x" } }] } }),
+            "rm x",
+            None,
+        ),
+        (json!({ "toolCall": { "content": [{ "type": "diff", "path": "/a" }] } }), "/a", None),
+        (json!({ "toolCall": { "toolCallId": "t1", "rawInput": { "command": "ls" } } }), "ls", None),
+        (json!({ "toolCall": { "toolCallId": "t1" } }), "t1", None),
+        (json!({ "title": "Run it?", "toolCall": { "toolCallId": "t1" } }), "Run it?", None),
+    ] {
+        let Kind::Permission { title: got, tool_kind, .. } = lens::permission(&params) else { panic!() };
+        assert_eq!((got.as_str(), tool_kind.as_deref()), (title, kind), "{params}");
+    }
+    let options = json!({ "options": [
+        { "optionId": "a", "name": "A", "kind": "allow_once" }, { "optionId": "b" }, { "name": "no id" }, 7,
+    ]});
+    let Kind::Permission { options, .. } = lens::permission(&options) else { panic!() };
+    let option = |id: &str, name: &str, kind: &str| PermissionOption {
+        id: id.into(),
+        name: name.into(),
+        kind: kind.into(),
+    };
+    assert_eq!(options, [option("a", "A", "allow_once"), option("b", "b", "")]);
+}
+
+/// The row and every surface number the same options.
+#[test]
+fn options_are_one_list_for_the_row_and_for_every_surface() {
+    let option = |id: Value, kind: &str| json!({ "optionId": id, "name": kind, "kind": kind });
+    let (all, no) = (|id: Value| option(id, "allow_always"), |id: Value| option(id, "reject_once"));
+    let shifted = vec![all(json!(7)), json!(3), all(json!(" ")), no(json!("n")), all(json!("a"))];
+    for (options, kinds) in [
+        (vec![all(json!("2")), no(json!("1"))], Some(vec!["allow_always", "reject_once"])),
+        (shifted, Some(vec!["reject_once", "allow_always"])),
+        (vec![no(json!("x")), all(json!("x"))], None),
+        (vec![json!({ "optionId": "x", "name": 7, "kind": ["allow_once"] })], Some(vec![""])),
+    ] {
+        let (mut link, _) = running();
+        let line =
+            json!({ "id": 0, "method": "session/request_permission", "params": { "options": options } });
+        let steps = link.stream(10, line.to_string().as_bytes());
+        let Some(kinds) = kinds else {
+            assert_eq!(sent(&steps)[0].0["error"]["code"], -32602);
+            assert!(!steps.iter().any(|step| matches!(step, BackendStep::Request(_))));
+            continue;
+        };
+        let [BackendStep::Request(AgentRequest { params, what: Kind::Permission { options, .. }, .. })] =
+            &steps[..]
+        else {
+            panic!("{steps:?}")
+        };
+        let of_row: Vec<&str> = options.iter().map(|option| option.kind.as_str()).collect();
+        let params: Value = serde_json::from_str(params).unwrap();
+        let listed = params["options"].as_array().unwrap();
+        let shown: Vec<&str> =
+            listed.iter().map(|option| option["kind"].as_str().unwrap_or_default()).collect();
+        assert_eq!((&of_row, &shown), (&kinds, &kinds));
+        let ids: Vec<&str> = options.iter().map(|option| option.id.as_str()).collect();
+        assert_eq!(ids, listed.iter().filter_map(|option| option["optionId"].as_str()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
+    let offered = [
+        (
+            "fs/read_text_file",
+            json!({ "path": "/a", "line": 2, "limit": 3 }),
+            Kind::FsRead { path: "/a".into(), line: Some(2), limit: Some(3) },
+        ),
+        (
+            "fs/read_text_file",
+            json!({ "path": "/a", "line": null }),
+            Kind::FsRead { path: "/a".into(), line: None, limit: None },
+        ),
+        (
+            "fs/write_text_file",
+            json!({ "path": "/a", "content": "\u{e9}\n" }),
+            Kind::FsWrite { path: "/a".into(), content: "\u{e9}\n".into() },
+        ),
+        (
+            "terminal/create",
+            json!({ "command": "ls", "args": ["-l"], "env": [{ "name": "A", "value": "1" }], "cwd": "/w", "outputByteLimit": 5 }),
+            Kind::TerminalCreate {
+                command: "ls".into(),
+                args: vec!["-l".into()],
+                env: vec![("A".into(), "1".into())],
+                cwd: Some("/w".into()),
+                output_bytes_max: Some(5),
+            },
+        ),
+        ("terminal/output", json!({ "terminalId": "t" }), Kind::TerminalOutput { terminal_id: "t".into() }),
+        (
+            "terminal/wait_for_exit",
+            json!({ "terminalId": "t" }),
+            Kind::TerminalWait { terminal_id: "t".into() },
+        ),
+        ("terminal/kill", json!({ "terminalId": "t" }), Kind::TerminalKill { terminal_id: "t".into() }),
+        ("terminal/release", json!({ "terminalId": "t" }), Kind::TerminalRelease { terminal_id: "t".into() }),
+    ];
+    for (method, params, want) in &offered {
+        let line = json!({ "id": 0, "method": method, "params": params }).to_string();
+        let (mut link, _) = running();
+        let steps = link.stream(5, line.as_bytes());
+        assert!(
+            matches!(&steps[..], [BackendStep::Request(ask)] if ask.what == *want),
+            "{method}: {steps:?}"
+        );
+        // Not offered: answered at once, nothing is kept of it.
+        let mut link = open_with(
+            json!({}),
+            &StartSessionParams {
+                client_fs: crate::config::ClientFs::None,
+                offer_terminal: false,
+                ..ensure()
+            },
+        );
+        let before = link.clone();
+        let steps = link.stream(5, line.as_bytes());
+        let [(reply, InputKind::Answer { at: 5 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
+        assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!(0), &json!(-32601)), "{method}");
+        assert_eq!(link, before);
+        // Without its params: said, not guessed.
+        let (mut link, _) = running();
+        let steps =
+            link.stream(5, json!({ "id": "u", "method": method, "params": {} }).to_string().as_bytes());
+        assert_eq!(sent(&steps)[0].0["error"]["code"], -32602, "{method}");
+    }
+}
+
+#[test]
+fn unknown_requests_are_refused_and_kept_with_or_without_a_prefix() {
+    for method in ["craft/drainMidTurnQueue", "_x/y", "elicitation/create", "session/new", "mcp/message"] {
+        let (mut link, run_id) = running();
+        let line = format!(r#"{{"id":0,"method":"{method}","params":{{ "a" : 1e1 }}}}"#);
+        let steps = link.stream(3, line.as_bytes());
+        let payload = format!(r#"{{"method":"{method}","params":{{ "a" : 1e1 }}}}"#);
+        assert_eq!(events(&steps), [(EventKind::Extension, Some(run_id), payload)]);
+        let [(reply, InputKind::Answer { at: 3 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
+        assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!(0), &json!(-32601)));
+    }
+    let (mut link, run_id) = running();
+    let steps = link.stream(3, br#"{"method":"qwen/notify/session/mode-update"}"#);
+    let payload = r#"{"method":"qwen/notify/session/mode-update"}"#.to_owned();
+    assert_eq!(events(&steps), [(EventKind::Extension, Some(run_id), payload)]);
+}
+
+#[test]
+fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
+    let (mut link, run_id) = running();
+    link.cancel(run_id);
+    link.stream(10, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
+    link.stream(20, br#"{"id":1,"method":"terminal/wait_for_exit","params":{"terminalId":"t"}}"#);
+    let steps = link.stream(30, DemoPeer::default().ends(run_id, "cancelled").as_bytes());
+    let [
+        BackendStep::RequestWithdrawn { at: 10 },
+        BackendStep::Send { bytes, .. },
+        BackendStep::TurnDone { .. },
+    ] = &steps[..]
+    else {
+        panic!("{steps:?}")
+    };
+    let reply: Value = serde_json::from_slice(bytes).unwrap();
+    assert_eq!(
+        reply,
+        json!({ "jsonrpc": "2.0", "id": 0, "result": { "outcome": { "outcome": "cancelled" } } })
+    );
+    // A wait for a terminal is no question to a person: it outlives the turn.
+    assert_eq!(
+        sent(&link.answer(&RequestReply { at: 20, outcome: Ok("{}".into()), is_rejection: false })).len(),
+        1
+    );
+}
+
+#[test]
+fn the_agent_can_take_a_question_back() {
+    for (id, asked_as) in [("0", "0"), ("\"a\"", "\"\\u0061\"")] {
+        let (mut link, _) = running();
+        let line = format!(r#"{{"id":{id},"method":"session/request_permission","params":{{}}}}"#);
+        link.stream(10, line.as_bytes());
+        let back = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{asked_as}}}}}"#);
+        let steps = link.stream(20, back.as_bytes());
+        assert_eq!(steps.first(), Some(&BackendStep::RequestWithdrawn { at: 10 }));
+        assert_eq!(sent(&steps)[0].0["error"]["code"], -32800);
+        assert!(
+            sent(&link.answer(&RequestReply { at: 10, outcome: Ok("{}".into()), is_rejection: false }))
+                .is_empty()
+        );
+        assert!(sent(&link.stream(30, back.as_bytes())).is_empty(), "once");
+    }
+}
+
+#[test]
+fn open_requests_are_bounded() {
+    let (mut link, _) = running();
+    for at in 0..1_000_u64 {
+        link.stream(at, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
+    }
+    assert!(link.save().len() < 32 * 1024, "{}", link.save().len());
+    let long =
+        format!(r#"{{"id":"{}","method":"fs/read_text_file","params":{{"path":"/"}}}}"#, "x".repeat(2_000));
+    let (mut link, _) = running();
+    assert_eq!(sent(&link.stream(1, long.as_bytes()))[0].0["error"]["code"], -32603);
+}
+
+#[test]
+fn a_turn_fails_as_the_agent_says() {
+    for (error, code, detail) in [
+        (json!({ "code": -32603, "message": "Internal error", "data": {} }), Code::TurnFailed, "AGENT_ERROR"),
+        (json!({ "code": 400, "message": "bad" }), Code::TurnFailed, "AGENT_ERROR"),
+        (json!({ "code": "429", "message": null }), Code::TurnFailed, "AGENT_ERROR"),
+        (json!("just text"), Code::TurnFailed, "AGENT_ERROR"),
+        (
+            json!({ "code": -32000, "message": "Authentication required" }),
+            Code::AuthRequired,
+            "AUTH_REQUIRED",
+        ),
+    ] {
+        let (mut link, run_id) = running();
+        let line = json!({ "id": format!("prompt:{run_id}"), "error": error }).to_string();
+        let steps = link.stream(9, line.as_bytes());
+        let [BackendStep::TurnFailed { run_id: run, failure }] = &steps[..] else { panic!("{steps:?}") };
+        assert_eq!(
+            (*run, failure.code, failure.detail_code.as_deref()),
+            (run_id, code, Some(detail)),
+            "{error}"
+        );
+        assert_eq!((failure.acp.as_ref(), failure.origin.as_deref()), (Some(&error), Some("agent")));
+    }
+}
+
+#[test]
+fn an_error_after_a_cancel_is_the_cancel() {
+    for (cancelled, code, done) in [(true, -32603, true), (true, -32800, true), (false, -32603, false)] {
+        let (mut link, run_id) = running();
+        if cancelled {
+            let steps = link.cancel(run_id);
+            let want =
+                json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s1" } });
+            assert_eq!(sent(&steps), [(want, InputKind::Cancel { run_id })]);
+        }
+        let line = json!({ "id": format!("prompt:{run_id}"), "error": { "code": code } }).to_string();
+        let steps = link.stream(9, line.as_bytes());
+        let is_done = matches!(&steps[..], [BackendStep::TurnDone { stop_reason, result, .. }]
+            if stop_reason == "cancelled" && lens::value(result)["_meta"]["acp-host"]["error"]["code"] == code);
+        assert_eq!(is_done, done, "{steps:?}");
+    }
+}
+
+#[test]
+fn orphans_and_foreign_lines_are_noted_and_not_more() {
+    let (mut link, run_id) = running();
+    let (other_run, other_lease) = (RunId::mint(), LeaseId::mint());
+    for line in [
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}"#.to_owned(),
+        r#"{"error":{"code":-32700}}"#.to_owned(),
+        r#"{"id":0,"result":{}}"#.to_owned(),
+        format!(r#"{{"id":"prompt:{other_run}","result":{{"stopReason":"end_turn"}}}}"#),
+        format!(r#"{{"id":"init:{other_lease}","result":{{}}}}"#),
+        r#"{"id":"prompt","result":{}}"#.to_owned(),
+    ] {
+        let before = link.clone();
+        let steps = link.stream(9, line.as_bytes());
+        assert!(matches!(&steps[..], [BackendStep::Log(_)]), "{line}: {steps:?}");
+        assert_eq!(link, before);
+    }
+    let mut notes = 0;
+    for _ in 0..1_000 {
+        let steps = link.stream(9, b"npm warn: something");
+        notes += events(&steps)
+            .iter()
+            .filter(|(kind, run, _)| (*kind, *run) == (EventKind::Status, Some(run_id)))
+            .count();
+        assert!(!steps.iter().any(|step| matches!(step, BackendStep::Failed(_))));
+    }
+    assert_eq!(notes, 10, "said at 1, 2, 4 … 512");
+}
+
+#[test]
+fn only_an_agent_that_says_so_is_steered() {
+    let capable = json!({ "protocolVersion": 1, "_meta": { "steering": { "supported": true } } });
+    for (initialize, can) in [
+        (capable.clone(), true),
+        (json!({ "agentCapabilities": capable }), true),
+        (json!({ "_meta": { "steering": { "supported": "yes" } } }), false),
+        (json!({}), false),
+    ] {
+        let mut link = open_with(initialize, &ensure());
+        assert!(!link.can_steer(), "nothing runs");
+        link.submit(&SubmitParams { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
+        assert_eq!(link.can_steer(), can);
+    }
+    for (answer, taken) in [
+        (json!({ "result": { "outcome": "injected" } }), true),
+        (json!({ "result": { "outcome": "startedNewTurn" } }), true),
+        (json!({ "result": { "outcome": "promptRequired" } }), false),
+        (json!({ "result": {} }), false),
+        (json!({ "error": { "code": -32601 } }), false),
+    ] {
+        let mut link = open_with(json!({ "_meta": { "steering": { "supported": true } } }), &ensure());
+        link.submit(&SubmitParams { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
+        let run_id = RunId::mint();
+        let steps = link.submit(&SubmitParams { run_id, text: "b".into(), files: None, steer: true });
+        let [(request, InputKind::Steer { run_id: meant })] = &sent(&steps)[..] else { panic!("{steps:?}") };
+        assert_eq!((*meant, &request["method"]), (run_id, &json!("_session/steering")));
+        assert_eq!(request["params"]["prompt"][0]["text"], "b");
+        let mut answer = answer;
+        answer["id"] = request["id"].clone();
+        let steps = link.stream(9, answer.to_string().as_bytes());
+        assert_eq!(steps.last(), Some(&BackendStep::Steered { run_id, taken }), "{answer}");
+        assert_eq!(link.stream(9, answer.to_string().as_bytes()).len(), 1, "once");
+    }
+}
+
+#[test]
+fn close_says_goodbye_where_there_is_a_word_for_it() {
+    let mut link =
+        open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "close": {} } } }), &ensure());
+    let said = sent(&link.close(CloseMode::Close));
+    assert_eq!(said[0].0["method"], "session/close");
+    assert_eq!(open_with(json!({}), &ensure()).close(CloseMode::Close), [BackendStep::CloseAnswered]);
+    let answer = json!({ "id": said[0].0["id"], "result": {} }).to_string();
+    assert_eq!(link.stream(9, answer.as_bytes()), [BackendStep::CloseAnswered]);
+}
+
+#[test]
+fn a_conversation_is_forgotten_where_there_is_a_word_for_it() {
+    let can = |abilities: serde_json::Value| {
+        open_with(json!({ "agentCapabilities": { "sessionCapabilities": abilities } }), &ensure())
+    };
+    for (abilities, can_discard, method) in [
+        (json!({ "delete": {}, "close": {} }), true, Some("session/delete")),
+        (json!({ "close": {} }), false, Some("session/close")),
+        (json!({}), false, None),
+    ] {
+        let mut link = can(abilities);
+        assert_eq!(link.can_discard(), can_discard);
+        let steps = link.close(CloseMode::Discard);
+        match method {
+            Some(method) => assert_eq!(sent(&steps)[0].0["method"], method),
+            None => assert_eq!(steps, [BackendStep::CloseAnswered]),
+        }
+    }
+}
+
+#[test]
+fn the_last_word_waits_for_the_running_turn() {
+    let mut link =
+        open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "delete": {} } } }), &ensure());
+    let run_id = RunId::mint();
+    let prompt =
+        sent(&link.submit(&SubmitParams { run_id, text: "a".to_owned(), files: None, steer: false }));
+    link.cancel(run_id);
+    assert!(link.close(CloseMode::Discard).is_empty(), "the turn first");
+    let answer = json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }).to_string();
+    let steps = link.stream(9, answer.as_bytes());
+    assert_eq!(sent(&steps)[0].0["method"], "session/delete");
+    assert!(matches!(steps[0], BackendStep::TurnDone { .. }), "{steps:?}");
+}

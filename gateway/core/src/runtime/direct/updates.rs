@@ -1,0 +1,109 @@
+//! Updates of the agent: each one is journaled as received, with the kind that determines how to read it.
+
+use super::DirectMachine;
+use super::halves::{MESSAGE, THOUGHT};
+use super::lens;
+use super::state::{HandshakePhase, booleans};
+use crate::agent_settings::SettingsReport;
+use crate::backend::BackendStep;
+use crate::event::EventKind;
+use crate::intake::AgentLine;
+use crate::jsonrpc::ObjectMembers;
+
+impl DirectMachine {
+    pub(super) fn on_notification(
+        &mut self,
+        method: &str,
+        params: Option<&str>,
+        line: &AgentLine<'_>,
+    ) -> Vec<BackendStep> {
+        match method {
+            "session/update" => self.on_session_update(method, params, line),
+            "$/cancel_request" => self.flush_half_then(|link| link.on_cancel_request(params)),
+            _ => self.flush_half_then(|link| vec![link.extension(method, params)]),
+        }
+    }
+
+    fn on_session_update(
+        &mut self,
+        method: &str,
+        params: Option<&str>,
+        line: &AgentLine<'_>,
+    ) -> Vec<BackendStep> {
+        let members = params.and_then(|params| ObjectMembers::parse(params).ok());
+        let Some((members, raw)) = members.as_ref().and_then(|m| Some((m, m.get("update")?))) else {
+            return vec![
+                BackendStep::Log("session/update without an update".to_owned()),
+                self.extension(method, params),
+            ];
+        };
+        let session_id = members.string("sessionId");
+        if let (Some(theirs), Some(ours)) = (&session_id, &self.state.session_id)
+            && theirs != ours
+        {
+            let note = format!("an update for another session: {}", lens::truncate(theirs, 100));
+            return vec![BackendStep::Log(note), self.extension(method, params)];
+        }
+        let update = ObjectMembers::parse(raw).ok();
+        let variant = update.as_ref().and_then(|update| update.string("sessionUpdate"));
+        let kind = self.kind_of(variant.as_deref().unwrap_or_default());
+        let (flushed, payload) = self.rejoin(variant.as_deref(), raw, line);
+        let mut steps: Vec<BackendStep> = flushed.into_iter().collect();
+        steps.push(self.event(kind, payload));
+        if matches!(kind, EventKind::ToolCall | EventKind::ToolCallUpdate) {
+            self.state.calls.update(raw);
+        }
+        let mode = match (variant.as_deref(), &update) {
+            (Some("current_mode_update"), Some(update)) => {
+                let mode =
+                    update.string("currentModeId").map(|mode| lens::truncate(&mode, lens::ID_CHARS_MAX));
+                steps.extend(
+                    mode.clone().map(|mode| BackendStep::SettingsReported(SettingsReport::Mode(mode))),
+                );
+                mode
+            }
+            (Some("config_option_update"), Some(_)) => {
+                let update = lens::value(raw);
+                let options = lens::options(&update);
+                self.state.wire.booleans = options.as_deref().map(booleans).unwrap_or_default();
+                steps.extend(
+                    options.map(|options| BackendStep::SettingsReported(SettingsReport::Options(options))),
+                );
+                lens::mode_in_options(&update)
+            }
+            _ => None,
+        };
+        if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
+            steps.extend(self.approves_by_itself(&mode));
+            self.state.modes.current = Some(lens::truncate(&mode, 200));
+            if self.state.phase == HandshakePhase::Ready {
+                steps.push(BackendStep::AskGuarantee(self.asking()));
+            }
+        }
+        steps
+    }
+
+    /// Returns the kind of an update. From the opening of an old conversation until its first prompt, every
+    /// update except settings is a replay (H10), also from agents that should not replay.
+    pub(super) fn kind_of(&self, variant: &str) -> EventKind {
+        let setting = matches!(
+            variant,
+            "available_commands_update"
+                | "current_mode_update"
+                | "config_option_update"
+                | "session_info_update"
+                | "usage_update"
+        );
+        if self.state.resumed && !self.state.prompted && !setting {
+            return EventKind::Replay;
+        }
+        match variant {
+            MESSAGE => EventKind::AgentMessage,
+            THOUGHT => EventKind::AgentThought,
+            "tool_call" => EventKind::ToolCall,
+            "tool_call_update" => EventKind::ToolCallUpdate,
+            "plan" => EventKind::Plan,
+            _ => EventKind::Update,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The runtime port: backends by name, each with its pure state machine ([`BackendMachine`]).
+
+#[cfg(test)]
+mod contract_tests;
+pub mod direct;
+pub mod unavailable;
+
+use crate::backend::BackendMachine;
+use crate::failure::Failure;
+use acp_shared::codes::Code;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A runtime backend. Its machine is [`BackendMachine`], with the methods of the source document's contract
+/// (`ensureSession`, `submit`, `stream`, `cancel`, `close`) but without I/O: the session task executes the
+/// returned steps, so every backend is exactly-once in the same way.
+pub trait Runtime: Send + Sync + 'static {
+    /// Returns the backend's name in configuration and session rows.
+    fn id(&self) -> &'static str;
+
+    /// Creates the machine of a session, or restores the one saved in `saved`.
+    ///
+    /// # Errors
+    /// `saved` was not written by this backend.
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError>;
+
+    /// Returns if sessions can be started now, with details for people.
+    fn health(&self) -> BackendHealth;
+}
+
+/// Error of restoring a saved machine.
+#[derive(Debug, thiserror::Error)]
+#[error("the saved state of the runtime link cannot be read")]
+pub struct MachineStateError(#[from] pub serde_json::Error);
+
+/// Health of a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendHealth {
+    /// True if the backend can be used.
+    pub ok: bool,
+    /// Details for people.
+    pub details: String,
+}
+
+/// Registered backends of this process.
+#[derive(Default)]
+pub struct Registry {
+    backends: RwLock<BTreeMap<&'static str, Arc<dyn Runtime>>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.ids()).finish()
+    }
+}
+
+impl Registry {
+    /// Adds a backend; replaces one of the same name.
+    pub fn register(&self, backend: Arc<dyn Runtime>) {
+        let mut backends = self.backends.write().unwrap_or_else(PoisonError::into_inner);
+        backends.insert(backend.id(), backend);
+    }
+
+    /// Removes a backend; sessions that use it keep their machine.
+    pub fn unregister(&self, id: &str) {
+        self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Returns the backend of that name, if it is registered.
+    pub fn get(&self, id: &str) -> Option<Arc<dyn Runtime>> {
+        self.backends.read().unwrap_or_else(PoisonError::into_inner).get(id).map(Arc::clone)
+    }
+
+    /// Returns the backend of that name.
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_MISSING` if it is not registered.
+    pub fn require(&self, id: &str) -> Result<Arc<dyn Runtime>, Failure> {
+        self.get(id).ok_or_else(|| Failure::of(Code::BackendMissing).origin("gateway"))
+    }
+
+    /// Returns the names, sorted.
+    pub fn ids(&self) -> Vec<&'static str> {
+        self.backends.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+}

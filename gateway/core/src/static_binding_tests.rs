@@ -1,0 +1,302 @@
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+use super::*;
+use crate::rows::{BindingStatus, TargetKind};
+use acp_shared::ids::BindingId;
+use proptest::prelude::*;
+
+fn entry(account: &str, conversation: &str, agent: &str) -> Binding {
+    Binding {
+        channel: "chat".to_owned(),
+        account: account.to_owned(),
+        conversation: conversation.to_owned(),
+        agent: AgentName::parse(agent).ok(),
+        ..Binding::default()
+    }
+}
+
+fn at(account: &str, conversation: &str, parent: Option<&str>) -> ConversationRef {
+    ConversationRef {
+        channel: "chat".to_owned(),
+        account_id: account.to_owned(),
+        conversation_id: conversation.to_owned(),
+        parent_conversation_id: parent.map(str::to_owned),
+    }
+}
+
+fn key(text: &str) -> SessionKey {
+    SessionKey::parse(text).unwrap()
+}
+
+fn row(session: &str, metadata: String) -> BindingRow {
+    BindingRow {
+        binding_id: BindingId::mint(),
+        conversation: at("a", "c", None),
+        session_key: key(session),
+        target_kind: TargetKind::Session,
+        status: BindingStatus::Active,
+        bound_by: "system".to_owned(),
+        bound_at_ms: 1,
+        last_activity_at_ms: 1,
+        idle_ms: None,
+        max_age_ms: None,
+        metadata,
+        verbosity: None,
+        end_reason: None,
+    }
+}
+
+fn made(entry: &Binding) -> StaticSessionSpec {
+    StaticSessionSpec::of(entry).unwrap()
+}
+
+#[test]
+fn direct_goes_before_the_parent_and_an_account_before_any() {
+    let all = [
+        entry("*", "up", "parent-any"),
+        entry("a", "up", "parent-a"),
+        entry("*", "c", "direct-any"),
+        entry("a", "c", "direct-a"),
+    ];
+    let other = Binding { channel: "other".to_owned(), ..entry("a", "c", "elsewhere") };
+    // Which entries there are, in both orders; where; who works there.
+    let table: &[(&[usize], ConversationRef, Option<&str>)] = &[
+        (&[0, 1, 2, 3], at("a", "c", Some("up")), Some("direct-a")),
+        (&[0, 1, 2], at("a", "c", Some("up")), Some("direct-any")),
+        (&[0, 1], at("a", "c", Some("up")), Some("parent-a")),
+        (&[0], at("a", "c", Some("up")), Some("parent-any")),
+        (&[], at("a", "c", Some("up")), None),
+        (&[0, 1, 2, 3], at("b", "c", Some("up")), Some("direct-any")),
+        (&[0, 1, 3], at("b", "c", Some("up")), Some("parent-any")),
+        (&[1, 3], at("b", "c", Some("up")), None),
+        (&[0, 1, 2, 3], at("a", "up", None), Some("parent-a")),
+        (&[0, 1], at("a", "c", None), None),
+        (&[0, 1], at("a", "c", Some("elsewhere")), None),
+        // Only one level is inherited: a thread of a thread names its own parent.
+        (&[0, 1], at("a", "deep", Some("c")), None),
+    ];
+    for (which, at, want) in table {
+        for reversed in [false, true] {
+            let mut entries: Vec<Binding> = which.iter().map(|&number| all[number].clone()).collect();
+            entries.insert(0, other.clone());
+            if reversed {
+                entries.reverse();
+            }
+            let found = find_entry(&entries, at);
+            let agent = found.and_then(|found| found.entry.agent.as_ref()).map(AgentName::as_str);
+            assert_eq!(agent, *want, "{which:?} {at:?}");
+            assert!(found.is_none_or(|found| entries[found.number] == *found.entry));
+        }
+    }
+}
+
+#[test]
+fn the_key_follows_from_the_conversation() {
+    let agent = AgentName::parse("codex").unwrap();
+    let first = first_key(&agent, ("discord", "default", "123")).unwrap();
+    // Of sha256("discord:default:123"), as the source makes it.
+    assert_eq!(first.as_str(), "agent:codex:acp:binding:discord:default:8ce770bf502abcdf");
+    assert_eq!(next_key(&first, 0).unwrap(), first);
+    assert_eq!(next_key(&first, 1).unwrap().as_str(), format!("{first}:2"));
+    let others = [("discord", "default", "124"), ("discord", "second", "123"), ("chat", "default", "123")];
+    for other in others {
+        assert_ne!(first_key(&agent, other).unwrap(), first, "{other:?}");
+    }
+    let long = "\u{00fc} \n".repeat(200);
+    let agent = AgentName::parse(&"x".repeat(200)).unwrap();
+    let key = first_key(&agent, (&long, &long, &long)).unwrap();
+    assert!(next_key(&key, u64::MAX).is_ok(), "{key}");
+}
+
+#[test]
+fn what_a_row_was_made_from_is_read_again() {
+    let made = made(&Binding {
+        cwd: Some("/srv".into()),
+        backend: Some("direct".to_owned()),
+        ..entry("a", "c", "codex")
+    });
+    assert_eq!(StaticSessionSpec::from_metadata(&made.metadata(Some("17"))), Some(made.clone()));
+    assert_eq!(StaticSessionSpec::from_metadata(&made.metadata(None)), Some(made));
+    for other in ["{}", "", "{\"configured\": 1}", "{\"configured\": {\"home\": \"c\"}}"] {
+        assert_eq!(StaticSessionSpec::from_metadata(other), None, "{other}");
+    }
+}
+
+/// Every combination of what is configured, what is bound and what is there.
+#[test]
+fn what_is_done_before_a_message_is_routed() {
+    use SessionState::{Closed, Error, Idle, Running};
+    use StaticBindingAction::Leave;
+    let now = entry("a", "c", "codex");
+    let was = Binding { cwd: Some("/old".into()), ..now.clone() };
+    let parent = entry("a", "up", "codex");
+    let parent_was = Binding { agent: AgentName::parse("gemini").ok(), ..parent.clone() };
+    let (own, thread, plain) = ([now.clone()], [parent.clone()], []);
+    let both = [now.clone(), parent.clone()];
+    let of = |entry: &Binding| made(entry).metadata(None);
+    let person = || "{}".to_owned();
+    let under = |state, from: &Binding, busy| {
+        Some(StaticSession { session_key: key("k:old"), state, made: Some(made(from)), busy })
+    };
+    let bind = |from: &Binding, to: Option<&str>, after: Option<(&str, &[&str])>| {
+        StaticBindingAction::Bind(BindParams {
+            made: made(from),
+            to: to.map(key),
+            after: after.map(|(closed, changed)| RetiredSession::new(&key(closed), changed)),
+        })
+    };
+    let known = |state| BoundSession::Known(state);
+    let gone = StaticBindingAction::Withdraw(RetiredSession::new(&key("k"), &[]));
+    type Row<'a> = (
+        &'a str,
+        &'a [Binding],
+        Option<(String, BoundSession)>,
+        bool,
+        Option<StaticSession>,
+        StaticBindingAction,
+    );
+    let cases: Vec<Row<'_>> = vec![
+        ("nothing at all", &plain, None, false, None, Leave),
+        ("a person's binding", &plain, Some((person(), known(Idle))), false, None, Leave),
+        ("a person's goes first", &own, Some((person(), known(Idle))), false, None, Leave),
+        ("in error too", &own, Some((person(), known(Error))), false, None, Leave),
+        (
+            "a person's that leads nowhere",
+            &own,
+            Some((person(), known(Closed))),
+            false,
+            None,
+            bind(&now, None, None),
+        ),
+        (
+            "and one that is missing",
+            &own,
+            Some((person(), BoundSession::Missing)),
+            false,
+            None,
+            bind(&now, None, None),
+        ),
+        ("nowhere, and nothing configured", &plain, Some((of(&now), known(Closed))), false, None, Leave),
+        ("as configured", &own, Some((of(&now), known(Running))), true, None, Leave),
+        ("the first message", &own, None, false, None, bind(&now, None, None)),
+        ("after a close", &own, None, false, under(Closed, &now, false), bind(&now, None, None)),
+        ("after an unbind", &own, None, false, under(Idle, &now, false), bind(&now, Some("k:old"), None)),
+        (
+            "a thread joins",
+            &thread,
+            None,
+            false,
+            under(Running, &parent, true),
+            bind(&parent, Some("k:old"), None),
+        ),
+        (
+            "unbound, and changed since",
+            &own,
+            None,
+            false,
+            under(Idle, &was, false),
+            bind(&now, None, Some(("k:old", &["cwd"]))),
+        ),
+        (
+            "changed, and at work",
+            &own,
+            None,
+            false,
+            under(Running, &was, true),
+            bind(&was, Some("k:old"), None),
+        ),
+        (
+            "another directory",
+            &own,
+            Some((of(&was), known(Idle))),
+            false,
+            None,
+            bind(&now, None, Some(("k", &["cwd"]))),
+        ),
+        ("another directory, at work", &own, Some((of(&was), known(Running))), true, None, Leave),
+        (
+            "another agent, which was here before",
+            &thread,
+            Some((of(&parent_was), known(Idle))),
+            false,
+            under(Idle, &parent, false),
+            bind(&parent, Some("k:old"), Some(("k", &["agent"]))),
+        ),
+        ("the entry is gone", &plain, Some((of(&now), known(Idle))), false, None, gone),
+        ("gone, at work", &plain, Some((of(&now), known(Idle))), true, None, Leave),
+        (
+            "an entry of its own: the parent's session stays",
+            &both,
+            Some((of(&parent), known(Running))),
+            true,
+            None,
+            bind(&now, None, None),
+        ),
+        (
+            "the own entry is gone: the parent's takes its place",
+            &thread,
+            Some((of(&now), known(Idle))),
+            false,
+            under(Idle, &parent, false),
+            bind(&parent, Some("k:old"), Some(("k", &["conversation"]))),
+        ),
+    ];
+    for (what, table, binding, busy, under, want) in cases {
+        let row = binding.map(|(metadata, target)| (row("k", metadata), target));
+        let binding = row.as_ref().map(|(row, target)| (row, *target));
+        let seen = ConversationState { binding, busy, under: under.as_ref() };
+        assert_eq!(static_binding_action(table, &at("a", "c", Some("up")), seen), want, "{what}");
+    }
+    // A channel that does not name the parent this time takes nothing away.
+    let inherited = row("k", of(&parent));
+    let seen = ConversationState { binding: Some((&inherited, known(Idle))), busy: false, under: None };
+    assert_eq!(static_binding_action(&thread, &at("a", "c", None), seen), Leave);
+}
+
+#[test]
+fn why_a_session_is_closed_is_said_in_words() {
+    let reason = |changed: &[&str]| RetiredSession::new(&key("k"), changed).reason();
+    assert_eq!(reason(&[]), "the configuration binds this conversation no more");
+    assert_eq!(
+        reason(&["agent", "cwd"]),
+        "the configuration of this conversation has another agent and another cwd"
+    );
+}
+
+prop_compose! {
+    fn some_entry()(
+        account in prop_oneof!["\\*", "a", "b"],
+        conversation in "[cd]|up",
+        agent in "x|y",
+        cwd in prop::option::of("/[pq]"),
+    ) -> Binding {
+        Binding { cwd: cwd.map(Into::into), ..entry(&account, &conversation, &agent) }
+    }
+}
+
+proptest! {
+    /// Once what is decided was done, nothing more is: the same message twice, or the next one, finds all in place.
+    #[test]
+    fn what_was_done_is_not_done_again(
+        table in prop::collection::vec(some_entry(), 0..5),
+        before in prop::option::of(some_entry()),
+        parent in prop::option::of(Just("up")),
+    ) {
+        let at = at("a", "c", parent);
+        let row_before = before.as_ref().map(|before| row("k", made(before).metadata(None)));
+        let binding = row_before.as_ref().map(|row| (row, BoundSession::Known(SessionState::Idle)));
+        let after = match static_binding_action(&table, &at, ConversationState { binding, busy: false, under: None }) {
+            StaticBindingAction::Leave => return Ok(()),
+            StaticBindingAction::Withdraw(done) => {
+                prop_assert_eq!(done.session_key, key("k"));
+                None
+            }
+            StaticBindingAction::Bind(bind) => {
+                // Never is the session that is bound to the one that is closed.
+                prop_assert!(bind.after.is_none_or(|done| Some(done.session_key) != bind.to));
+                Some(row("k2", bind.made.metadata(None)))
+            }
+        };
+        let binding = after.as_ref().map(|row| (row, BoundSession::Known(SessionState::Idle)));
+        prop_assert_eq!(static_binding_action(&table, &at, ConversationState { binding, busy: false, under: None }), StaticBindingAction::Leave);
+    }
+}

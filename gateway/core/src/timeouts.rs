@@ -1,0 +1,265 @@
+//! Idle timeouts and maximum ages: computes the earliest one and its source.
+//!
+//! A *binding* may have an idle timeout and a maximum age; a *session* may have an idle timeout; the process
+//! of an idle *agent* may be ended, while the session stays and continues with the next prompt. Running and
+//! queued runs protect all of them: a busy session has no deadline. A timeout of 0 is off.
+//! Source: seed 000 "TTL policy", design §6 "Bindings and delivery".
+
+use crate::policy::TimeoutPolicy;
+use crate::rows::BindingRow;
+use acp_shared::ids::BindingId;
+use serde::{Deserialize, Serialize};
+
+/// Configured timeouts, in milliseconds; 0 is off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Idle time after which a session is closed.
+    pub session_ms: u64,
+    /// Idle time after which the agent's process is ended; the session stays.
+    pub runtime_ms: u64,
+    /// Default idle timeout of bindings.
+    pub binding_idle_ms: u64,
+    /// Default maximum age of bindings.
+    pub binding_max_age_ms: u64,
+}
+
+/// Kind of a timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeoutKind {
+    /// Idle timeout of a binding.
+    BindingIdle,
+    /// Maximum age of a binding.
+    BindingMaxAge,
+    /// Idle timeout of the session.
+    Session,
+    /// Idle timeout of the agent's process.
+    Runtime,
+}
+
+/// Times and timeouts of one binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BindingTimes {
+    /// Id of the binding.
+    pub binding_id: BindingId,
+    /// Start of the maximum age, milliseconds since the Unix epoch.
+    pub bound_at_ms: u64,
+    /// Time of the last message or answer, milliseconds since the Unix epoch.
+    pub last_activity_at_ms: u64,
+    /// Idle timeout of this binding; `None` uses the configured one, 0 is off.
+    pub idle_ms: Option<u64>,
+    /// Maximum age of this binding; `None` uses the configured one, 0 is off.
+    pub max_age_ms: Option<u64>,
+}
+
+impl From<&BindingRow> for BindingTimes {
+    fn from(row: &BindingRow) -> Self {
+        Self {
+            binding_id: row.binding_id,
+            bound_at_ms: row.bound_at_ms,
+            last_activity_at_ms: row.last_activity_at_ms,
+            idle_ms: row.idle_ms,
+            max_age_ms: row.max_age_ms,
+        }
+    }
+}
+
+/// State of a session, as input for the timeouts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimeoutInput {
+    /// True if a run is running or queued, or the agent is starting.
+    pub busy: bool,
+    /// True if the agent's process can be ended without loss: it runs, and the conversation is resumable.
+    pub agent_may_end: bool,
+    /// Time of the last activity of a person or the agent.
+    pub last_activity_at_ms: u64,
+    /// Active bindings of the session.
+    pub bindings: Vec<BindingTimes>,
+}
+
+/// Deadline of one timeout. The earliest deadline of a session is the effective one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expiry {
+    /// Time of the deadline, milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Kind of the timeout.
+    pub source: TimeoutKind,
+    /// Length of the timeout, in milliseconds.
+    pub window_ms: u64,
+    /// Binding of the timeout; `None` for timeouts of a session or process.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub binding_id: Option<BindingId>,
+}
+
+impl Timeouts {
+    /// Returns the timeouts of a policy. Defaults for bindings are off: each binding stores its own since
+    /// creation.
+    pub fn of(ttl: &TimeoutPolicy) -> Self {
+        Self {
+            session_ms: ttl.session_ms.value.unwrap_or(0),
+            runtime_ms: ttl.runtime_ms.value.unwrap_or(0),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the deadlines of all timeouts that are on, earliest first. Empty while the session is busy.
+    pub fn all(&self, subject: &TimeoutInput) -> Vec<Expiry> {
+        if subject.busy {
+            return Vec::new();
+        }
+        let mut found: Vec<Expiry> =
+            subject.bindings.iter().flat_map(|clock| self.of_binding(clock)).collect();
+        found.extend(expiry(subject.last_activity_at_ms, self.session_ms, TimeoutKind::Session, None));
+        if subject.agent_may_end {
+            found.extend(expiry(subject.last_activity_at_ms, self.runtime_ms, TimeoutKind::Runtime, None));
+        }
+        found.sort_by_key(|expiry| (expiry.at_ms, expiry.source));
+        found
+    }
+
+    /// Returns the effective deadline: the earliest one.
+    pub fn effective(&self, subject: &TimeoutInput) -> Option<Expiry> {
+        self.all(subject).into_iter().next()
+    }
+
+    /// Returns the deadlines of one binding: from its own timeouts, or else the configured ones.
+    fn of_binding(&self, clock: &BindingTimes) -> impl Iterator<Item = Expiry> + use<> {
+        let idle_ms = clock.idle_ms.unwrap_or(self.binding_idle_ms);
+        let max_age_ms = clock.max_age_ms.unwrap_or(self.binding_max_age_ms);
+        let id = Some(clock.binding_id);
+        let idle = expiry(clock.last_activity_at_ms, idle_ms, TimeoutKind::BindingIdle, id);
+        let max_age = expiry(clock.bound_at_ms, max_age_ms, TimeoutKind::BindingMaxAge, id);
+        idle.into_iter().chain(max_age)
+    }
+}
+
+fn expiry(
+    since_ms: u64,
+    window_ms: u64,
+    source: TimeoutKind,
+    binding_id: Option<BindingId>,
+) -> Option<Expiry> {
+    (window_ms > 0).then(|| Expiry {
+        at_ms: since_ms.saturating_add(window_ms),
+        source,
+        window_ms,
+        binding_id,
+    })
+}
+
+impl Expiry {
+    /// Returns the reason of the end, for the conversation and the journal.
+    pub fn reason(&self) -> String {
+        let window = format_duration(self.window_ms);
+        match self.source {
+            TimeoutKind::BindingIdle => format!("nothing was said here for {window}, the idle limit"),
+            TimeoutKind::BindingMaxAge => format!("it was bound here for {window}, the maximum age"),
+            TimeoutKind::Session => format!("it was not used for {window}, the limit of sessions"),
+            TimeoutKind::Runtime => format!("it had nothing to do for {window}"),
+        }
+    }
+}
+
+/// Formats a duration for people: `1h30m`, `2d`, `45s`, `300ms`.
+pub fn format_duration(ms: u64) -> String {
+    let parts = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let mut left = ms;
+    let mut out = String::new();
+    for (unit, size) in parts {
+        let count = left / size;
+        left %= size;
+        if count > 0 {
+            out.push_str(&format!("{count}{unit}"));
+        }
+    }
+    if out.is_empty() { "0s".to_owned() } else { out }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingTimes {
+        BindingTimes {
+            binding_id: BindingId::mint(),
+            bound_at_ms: 1_000,
+            last_activity_at_ms: 5_000,
+            idle_ms,
+            max_age_ms,
+        }
+    }
+
+    fn subject(bindings: Vec<BindingTimes>) -> TimeoutInput {
+        TimeoutInput { busy: false, agent_may_end: true, last_activity_at_ms: 6_000, bindings }
+    }
+
+    fn windows(session_ms: u64, runtime_ms: u64, binding_idle_ms: u64, binding_max_age_ms: u64) -> Timeouts {
+        Timeouts { session_ms, runtime_ms, binding_idle_ms, binding_max_age_ms }
+    }
+
+    /// The effective window is the minimum of all, and says which it is; 0 is off, a window of the binding's own
+    /// goes before the configured one.
+    #[test]
+    fn the_effective_window_is_the_earliest_with_its_source() {
+        use TimeoutKind as S;
+        let table = [
+            ("nothing is on", windows(0, 0, 0, 0), None, None, None),
+            ("session alone", windows(100, 0, 0, 0), None, None, Some((6_100, S::Session))),
+            ("runtime alone", windows(0, 100, 0, 0), None, None, Some((6_100, S::Runtime))),
+            ("runtime before session", windows(200, 100, 0, 0), None, None, Some((6_100, S::Runtime))),
+            ("session wins a tie", windows(100, 100, 0, 0), None, None, Some((6_100, S::Session))),
+            ("configured idle", windows(0, 0, 100, 0), None, None, Some((5_100, S::BindingIdle))),
+            ("own idle", windows(0, 0, 100, 0), Some(50), None, Some((5_050, S::BindingIdle))),
+            ("own idle is off", windows(0, 0, 100, 0), Some(0), None, None),
+            ("configured age", windows(0, 0, 0, 9_000), None, None, Some((10_000, S::BindingMaxAge))),
+            ("own age", windows(0, 0, 0, 9_000), None, Some(4_200), Some((5_200, S::BindingMaxAge))),
+            ("own age is off", windows(0, 0, 0, 9_000), None, Some(0), None),
+            ("idle before age", windows(0, 0, 0, 0), Some(100), Some(5_000), Some((5_100, S::BindingIdle))),
+            ("age before idle", windows(0, 0, 0, 0), Some(5_000), Some(100), Some((1_100, S::BindingMaxAge))),
+            ("all on", windows(900, 800, 700, 0), None, Some(9_999), Some((5_700, S::BindingIdle))),
+        ];
+        for (name, windows, idle, age, want) in table {
+            let found = windows.effective(&subject(vec![clock(idle, age)]));
+            assert_eq!(found.map(|expiry| (expiry.at_ms, expiry.source)), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_runs_protects_every_window() {
+        let on = windows(1, 1, 1, 1);
+        let busy = TimeoutInput { busy: true, ..subject(vec![clock(Some(1), Some(1))]) };
+        assert_eq!(on.all(&busy), []);
+        assert_eq!(on.all(&TimeoutInput { busy: false, ..busy }).len(), 4);
+    }
+
+    #[test]
+    fn an_agent_whose_conversation_would_be_lost_is_not_ended() {
+        let on = windows(0, 1, 0, 0);
+        assert_eq!(on.effective(&TimeoutInput { agent_may_end: false, ..subject(Vec::new()) }), None);
+    }
+
+    #[test]
+    fn of_several_bindings_the_earliest_is_named() {
+        let (late, early) = (clock(Some(500), None), clock(Some(100), None));
+        let found = windows(0, 0, 0, 0).effective(&subject(vec![late, early]));
+        assert_eq!(found.and_then(|expiry| expiry.binding_id), Some(early.binding_id));
+    }
+
+    #[test]
+    fn a_window_without_end_never_comes() {
+        let found = windows(u64::MAX, 0, 0, 0).effective(&subject(Vec::new()));
+        assert_eq!(found.map(|expiry| expiry.at_ms), Some(u64::MAX));
+    }
+
+    #[test]
+    fn people_read_which_limit_it_was() {
+        let say = |source, window_ms| Expiry { at_ms: 0, source, window_ms, binding_id: None }.reason();
+        assert_eq!(say(TimeoutKind::BindingIdle, 86_400_000), "nothing was said here for 1d, the idle limit");
+        assert_eq!(
+            say(TimeoutKind::BindingMaxAge, 5_400_000),
+            "it was bound here for 1h30m, the maximum age"
+        );
+        assert_eq!(say(TimeoutKind::Session, 2_500), "it was not used for 2s500ms, the limit of sessions");
+        assert_eq!(say(TimeoutKind::Runtime, 0), "it had nothing to do for 0s");
+    }
+}

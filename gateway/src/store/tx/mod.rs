@@ -1,5 +1,0 @@
-//! Transactions over several tables.
-
-pub(crate) mod claim;
-pub(crate) mod commit;
-pub(crate) mod spawn;

@@ -1,0 +1,163 @@
+//! Read-only check of a control plane's database: page integrity, schema, and the invariants of design §6
+//! that the database alone can show.
+
+use crate::error::StoreError;
+use crate::schema::{self, DB_FILE};
+use rusqlite::Connection;
+use serde::Serialize;
+use std::path::Path;
+
+/// Maximum number of findings listed per rule.
+const FOUND_MAX: usize = 20;
+
+/// Result of one check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CheckFinding {
+    /// Stable name: `pages`, `schema`, `references`, `I1` …
+    pub name: &'static str,
+    /// Rule that must hold.
+    pub rule: &'static str,
+    /// Violations, at most 20 rows; empty if the rule holds.
+    pub broken: Vec<String>,
+}
+
+/// Report of a whole check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// True if all rules hold.
+    pub ok: bool,
+    /// Schema version of the file.
+    pub schema_version: i64,
+    /// Size of the database, in bytes.
+    pub bytes: u64,
+    /// Results of the checks, in order.
+    pub checks: Vec<CheckFinding>,
+}
+
+/// Rules as SQL text.
+const INVARIANTS: &str = include_str!("invariants.sql");
+
+/// Rule about rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowInvariant {
+    /// Name: `I1` …
+    pub name: &'static str,
+    /// Rule that must hold.
+    pub rule: &'static str,
+    /// Query for the violating rows, as one text each.
+    pub sql: &'static str,
+}
+
+/// Rules in order. Parts that only processes or channels can show (of I7 and I8) are not included.
+pub fn invariants() -> impl Iterator<Item = RowInvariant> {
+    INVARIANTS.split("\n\n").filter_map(|block| {
+        let (head, sql) = block.trim().strip_prefix("-- ")?.split_once('\n')?;
+        let (name, rule) = head.split_once(": ")?;
+        name.starts_with('I').then_some(RowInvariant { name, rule, sql })
+    })
+}
+
+/// Checks the integrity of the pages and returns the findings. `quick` reads each page; otherwise indexes are
+/// verified too.
+///
+/// # Errors
+/// SQLite errors, including damage that prevents the check itself.
+pub fn pages(db: &Connection, quick: bool) -> Result<Vec<String>, StoreError> {
+    let name = if quick { "quick_check" } else { "integrity_check" };
+    let found = texts(db, &format!("PRAGMA {name}({FOUND_MAX})"))?;
+    Ok(found.into_iter().filter(|line| line != "ok").collect())
+}
+
+/// Checks the rules about rows.
+///
+/// # Errors
+/// SQLite errors.
+pub fn rules(db: &Connection) -> Result<Vec<CheckFinding>, StoreError> {
+    invariants()
+        .map(|RowInvariant { name, rule, sql }| Ok(CheckFinding { name, rule, broken: texts(db, sql)? }))
+        .collect()
+}
+
+/// Runs all checks on one snapshot. Damage is a finding, not an error.
+///
+/// # Errors
+/// [`StoreError::File`] without a database; errors of opening the database.
+pub fn check_database(dir: &Path, quick: bool) -> Result<CheckReport, StoreError> {
+    let path = dir.join(DB_FILE);
+    let meta = std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;
+    let mut checks = Vec::new();
+    let schema_version = match look_into(dir, quick, &mut checks) {
+        Ok(version) => version,
+        Err(StoreError::Damaged { why }) => {
+            checks.push(CheckFinding { name: "pages", rule: "the file can be read", broken: vec![why] });
+            0
+        }
+        Err(error) => return Err(error),
+    };
+    let ok = checks.iter().all(|check| check.broken.is_empty());
+    Ok(CheckReport { ok, schema_version, bytes: meta.len(), checks })
+}
+
+fn look_into(dir: &Path, quick: bool, checks: &mut Vec<CheckFinding>) -> Result<i64, StoreError> {
+    let db = schema::open_reader(dir)?;
+    db.execute_batch("BEGIN")?;
+    let version = schema::version(&db)?;
+    schema::refuse_foreign(&db, &dir.join(DB_FILE))?;
+    schema::refuse_newer(&db)?;
+    if version == 0 {
+        return Err(StoreError::Damaged { why: "it is empty: it has no tables".to_owned() });
+    }
+    checks.push(CheckFinding {
+        name: "pages",
+        rule: "the pages and indexes hang together",
+        broken: pages(&db, quick)?,
+    });
+    let schema = if schema::is_current(version) { schema::differences(&db)? } else { Vec::new() };
+    checks.push(CheckFinding {
+        name: "schema",
+        rule: "tables, indexes and triggers are this program's",
+        broken: schema,
+    });
+    let references = "SELECT \"table\" || ' ' || coalesce(rowid, '') FROM pragma_foreign_key_check";
+    checks.push(CheckFinding {
+        name: "references",
+        rule: "every reference leads to a row",
+        broken: texts(&db, references)?,
+    });
+    if schema::is_current(version) {
+        checks.append(&mut rules(&db)?);
+    }
+    Ok(version)
+}
+
+fn texts(db: &Connection, sql: &str) -> Result<Vec<String>, StoreError> {
+    let mut statement = db.prepare_cached(sql)?;
+    let mut rows = statement.query([])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        if found.len() == FOUND_MAX {
+            found.push("…".to_owned());
+            break;
+        }
+        found.push(row.get(0)?);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_core::render::LATE_PART_NO_MIN;
+
+    #[test]
+    fn the_list_is_read_whole() {
+        let marks = INVARIANTS.lines().filter(|line| line.starts_with("-- I")).count();
+        assert_eq!(invariants().count(), marks);
+        let names: std::collections::BTreeSet<&str> = invariants().map(|rule| rule.name).collect();
+        let is_late = format!("part_no < {LATE_PART_NO_MIN};");
+        assert!(invariants().any(|rule| rule.sql.ends_with(&is_late)), "{is_late}");
+        let want = ["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8"];
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), want);
+        assert!(invariants().all(|rule| rule.sql.starts_with("SELECT ") && rule.sql.ends_with(';')));
+    }
+}

@@ -1,0 +1,142 @@
+//! Queries behind commands: sessions matching a name, owners, timeouts of bindings, and at-most-once
+//! execution under an idempotency key.
+
+use crate::bindings::{self, COLUMNS};
+use crate::codec::{Int, all, first, id, json, to_json};
+use crate::error::StoreError;
+use crate::{idempotency, now_ms, sessions};
+use acp_core::binding::{BindingTimeout, with_timeout};
+use acp_core::command::session_ref::SessionCandidate;
+use acp_core::rows::{BindingRow, ConversationRef};
+use acp_shared::ids::{IdempotencyKey, SessionKey};
+use rusqlite::{Connection, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Maximum number of candidates returned for one name.
+const CANDIDATES_MAX: u64 = 64;
+/// Number of journal rows, from the end, that are searched for the agent's options.
+const OPTIONS_ROWS_MAX: u64 = 2_000;
+
+/// Sessions that match a name, exact matches first. A closed session matches by its complete key only.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn candidates(db: &Connection, name: &str) -> Result<Vec<SessionCandidate>, StoreError> {
+    const SQL: &str = "SELECT session_key, agent_session_id, label FROM acp_sessions \
+        WHERE session_key = ?1 COLLATE NOCASE OR (state <> 'closed' AND (label = ?1 OR agent_session_id = ?1 \
+        OR instr(lower(session_key), ':' || lower(?1)) > 0)) \
+        ORDER BY session_key = ?1 COLLATE NOCASE DESC, lower(session_key) LIKE '%:' || lower(?1) DESC, \
+        agent_session_id IS ?1 DESC, label IS ?1 DESC LIMIT ?2";
+    all(db, SQL, params![name, Int(CANDIDATES_MAX)], |row| {
+        Ok(SessionCandidate {
+            session_key: id(row, "session_key")?,
+            agent_session_id: row.get("agent_session_id")?,
+            label: row.get("label")?,
+        })
+    })
+}
+
+/// Owners of a session: its requester, the user of its first binding and the users of its current bindings.
+///
+/// # Errors
+/// SQLite errors.
+pub fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, StoreError> {
+    const SQL: &str = "SELECT bound_by FROM acp_bindings WHERE session_key = ?1 AND (status <> 'ended' \
+        OR rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = ?1)) \
+        UNION SELECT asked_by FROM acp_sessions WHERE session_key = ?1 AND asked_by <> ''";
+    all(db, SQL, [key.as_str()], |row| Ok(row.get("bound_by")?))
+}
+
+/// Bindings of a session that have not ended, in the same account as `at`; the binding of `at` itself first.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn bindings_in_account(
+    db: &Connection,
+    key: &SessionKey,
+    at: &ConversationRef,
+) -> Result<Vec<BindingRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' AND channel = ?2 \
+         AND account_id = ?3 ORDER BY thread_id = ?4 DESC, rowid"
+    );
+    let keys = params![key.as_str(), at.channel, at.account_id, at.conversation_id];
+    all(db, &sql, keys, bindings::from_row)
+}
+
+/// Sets the idle or maximum-age timeout of a session's bindings in one account (`None`: no timeout) and
+/// restarts it now (D4). Returns the changed bindings, that of the conversation itself first.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn set_window(
+    db: &Connection,
+    key: &SessionKey,
+    at: &ConversationRef,
+    (window, ms): (BindingTimeout, Option<u64>),
+) -> Result<Vec<BindingRow>, StoreError> {
+    let now = now_ms();
+    let mut changed = Vec::new();
+    for row in bindings_in_account(db, key, at)? {
+        let row = with_timeout(row, window, ms, now);
+        bindings::set_windows(db, &row)?;
+        changed.push(row);
+    }
+    Ok(changed)
+}
+
+/// Config options of a conversation's agent as last reported, as id and name, after the two that every agent
+/// has. Searches only the end of the journal.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn options_at(db: &Connection, at: &ConversationRef) -> Result<Vec<(String, String)>, StoreError> {
+    const SQL: &str = "SELECT payload_json FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 \
+        AND kind = 'update' AND json_extract(payload_json, '$.sessionUpdate') = 'config_option_update' \
+        ORDER BY session_seq DESC LIMIT 1";
+    let mut out =
+        vec![("model".to_owned(), "model".to_owned()), ("cwd".to_owned(), "working directory".to_owned())];
+    let Some(binding) = bindings::of_conversation(db, at)? else { return Ok(out) };
+    let after = sessions::marks(db, &binding.session_key)?.1.saturating_sub(OPTIONS_ROWS_MAX);
+    let keys = params![binding.session_key.as_str(), Int(after)];
+    let said = first(db, SQL, keys, |row| json::<serde_json::Value>(row, "payload_json"))?;
+    for option in said.iter().filter_map(|said| said["configOptions"].as_array()).flatten() {
+        if let Some(id) = option["id"].as_str().filter(|id| out.iter().all(|(known, _)| known != id)) {
+            out.push((id.to_owned(), option["name"].as_str().unwrap_or(id).to_owned()));
+        }
+    }
+    Ok(out)
+}
+
+/// Returns the stored result of a key, if any.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn before<T: DeserializeOwned>(
+    db: &Connection,
+    scope: &str,
+    key: &IdempotencyKey,
+) -> Result<Option<T>, StoreError> {
+    let Some((_, result)) = idempotency::get(db, scope, key)? else { return Ok(None) };
+    let read = serde_json::from_str(&result);
+    read.map(Some).map_err(|_| StoreError::Refused("the answer to a command is of another program"))
+}
+
+/// Runs `work` at most once per key, within the transaction. A repetition returns the stored result.
+///
+/// # Errors
+/// Errors of `work`; [`StoreError::Unreadable`]; SQLite errors.
+pub fn run_once<T: Serialize + DeserializeOwned>(
+    db: &Connection,
+    scope: &str,
+    key: &IdempotencyKey,
+    work: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    if let Some(answer) = before(db, scope, key)? {
+        return Ok(answer);
+    }
+    let answer = work()?;
+    idempotency::insert(db, scope, key, ("", &to_json(&answer)?), now_ms())?;
+    Ok(answer)
+}

@@ -1,0 +1,320 @@
+//! Errors of the control plane's database.
+
+use acp_core::failure::Failure;
+use acp_core::policy::{ACCOUNT_SESSIONS_MAX, SESSIONS_MAX};
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, SessionKey};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Error of a store operation. After an error from a write, nothing of that write is durable.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// Another process uses this state directory (H15).
+    #[error(
+        "another gateway{} uses {}: stop it, or give this one another --state-dir",
+        .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), .path.display()
+    )]
+    Locked {
+        /// Lock file.
+        path: PathBuf,
+        /// Process id in the lock file, written by the holder.
+        pid: Option<i32>,
+    },
+    /// A file operation in the state directory failed.
+    #[error("cannot {what} {}", .path.display())]
+    File {
+        /// Failed operation.
+        what: &'static str,
+        /// File or directory.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: Arc<std::io::Error>,
+    },
+    /// The database was written by a later version of this program.
+    #[error(
+        "the database has schema version {found}, this program knows up to {known}: install the newer one"
+    )]
+    Newer {
+        /// Schema version of the database.
+        found: i64,
+        /// Highest schema version that this program supports.
+        known: i64,
+    },
+    /// The file is a database of another program.
+    #[error("{} is no database of acp-gateway ({why})", .path.display())]
+    Foreign {
+        /// Database file.
+        path: PathBuf,
+        /// Evidence that it is foreign.
+        why: String,
+    },
+    /// The database file is damaged.
+    #[error(
+        "the database is damaged ({why}). Nothing was changed. `acp-gateway store check` says where, and \
+         `acp-gateway store sessions` lists what can still be read; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back and keeps the \
+         damaged file aside"
+    )]
+    Damaged {
+        /// Message of SQLite or of the check.
+        why: String,
+    },
+    /// The database file does not exist, although the lock file or a WAL shows an earlier one.
+    #[error(
+        "{} is gone, and a gateway has worked here before. Nothing was made in its place. Put it back, or bring a \
+         backup back with `acp-gateway store restore FILE`; to begin with nothing, remove {} too",
+        .path.display(), .lock.display()
+    )]
+    Missing {
+        /// Database file.
+        path: PathBuf,
+        /// Lock file that records the database.
+        lock: PathBuf,
+    },
+    /// The database file was removed or replaced while it was open.
+    #[error(
+        "{} was taken away or replaced while the gateway used it: nothing more is committed. Put it back as it \
+         was, or stop the gateway and bring a backup back with `acp-gateway store restore FILE`",
+        .path.display()
+    )]
+    Gone {
+        /// Database file.
+        path: PathBuf,
+    },
+    /// The file system is read-only or denies writing.
+    #[error(
+        "the database is on a file system, or has a mode, that cannot be written: mount it writable, or give it \
+         back to this user"
+    )]
+    ReadOnly,
+    /// The target file of a backup exists already.
+    #[error("{} is there already: choose another name, or say --replace", .path.display())]
+    Exists {
+        /// Existing file.
+        path: PathBuf,
+    },
+    /// The file cannot be restored.
+    #[error("{} cannot be restored: {why}. Nothing was changed", .path.display())]
+    NotABackup {
+        /// Backup file.
+        path: PathBuf,
+        /// Reason.
+        why: String,
+    },
+    /// A schema migration failed.
+    #[error("the database cannot be brought to this program's schema")]
+    Migration(#[source] Arc<rusqlite_migration::Error>),
+    /// The state directory is a copy of another gateway's (H15).
+    #[error(
+        "{} is a copy of another gateway's state ({why}). If the other one is gone for good, run `acp-gateway \
+         adopt --state-dir {}`: it takes the sessions over under a new identity. If not, use another directory",
+        .dir.display(), .dir.display()
+    )]
+    Cloned {
+        /// State directory.
+        dir: PathBuf,
+        /// Evidence that it is a copy.
+        why: String,
+    },
+    /// Another actor has claimed the session; this one may no longer write.
+    #[error("the actor of {session_key} was superseded")]
+    Superseded {
+        /// Session key.
+        session_key: SessionKey,
+    },
+    /// The session does not exist.
+    #[error("there is no session {session_key}")]
+    NoSession {
+        /// Requested session key.
+        session_key: SessionKey,
+    },
+    /// A sequence number or offset does not follow the last one.
+    #[error("{what} is {got}, but {want} comes next")]
+    Numbering {
+        /// Name of the number.
+        what: &'static str,
+        /// Expected value.
+        want: u64,
+        /// Actual value.
+        got: u64,
+    },
+    /// The rows violate a rule, together or in the current state.
+    #[error("refused: {0}")]
+    Refused(&'static str),
+    /// The idempotency key is in use; look up its stored result.
+    #[error("the idempotency key {key} was used before")]
+    KeyTaken {
+        /// Scope of the key.
+        scope: String,
+        /// Idempotency key.
+        key: IdempotencyKey,
+    },
+    /// The maximum number of sessions in use is reached.
+    #[error("{sessions_max} sessions are open, the limit")]
+    LimitReached {
+        /// Maximum number of sessions.
+        sessions_max: u64,
+        /// True if it is the limit of the account.
+        account: bool,
+    },
+    /// Another open session has this label.
+    #[error("an open session is called {label:?} already")]
+    LabelTaken {
+        /// Requested label.
+        label: String,
+    },
+    /// A row is no longer in the expected state, e.g. a binding was used since it was found to be expired.
+    #[error("the binding was used meanwhile")]
+    UsedMeanwhile,
+    /// The conversation has an active binding already.
+    #[error("the conversation is bound already")]
+    ConversationBound,
+    /// The disk, the quota or the database's maximum size is exhausted.
+    #[error(
+        "the disk is full: nothing is taken on until there is room again. Make room; it goes on by itself"
+    )]
+    Full,
+    /// The database holds a value that this program cannot read.
+    #[error("{column} in the database cannot be read: {why}")]
+    Unreadable {
+        /// Column name.
+        column: &'static str,
+        /// Reason.
+        why: String,
+    },
+    /// The value cannot be serialized.
+    #[error("a value cannot be written as JSON")]
+    Unwritable(#[source] Arc<serde_json::Error>),
+    /// The transaction's closure panicked; the transaction was rolled back.
+    #[error("the transaction {name} panicked")]
+    Panicked {
+        /// Name of the transaction.
+        name: &'static str,
+    },
+    /// The group was rolled back because of another transaction in it. A retry may succeed.
+    #[error("the group of transactions was rolled back")]
+    GroupLost,
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+    /// Any other error of SQLite.
+    #[error("the database refused")]
+    Sqlite(#[source] Arc<rusqlite::Error>),
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode;
+        let extended = error.sqlite_error().map(|error| error.extended_code);
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full,
+            // No disk space for the WAL index (shared memory).
+            _ if extended == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => Self::Full,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Damaged { why: error.to_string() }
+            }
+            Some(ErrorCode::ReadOnly) => Self::ReadOnly,
+            _ => Self::Sqlite(Arc::new(error)),
+        }
+    }
+}
+
+impl From<serde_json::Error> for StoreError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Unwritable(Arc::new(error))
+    }
+}
+
+impl StoreError {
+    /// Wraps an I/O error; a full disk and a read-only file system get variants of their own.
+    pub fn file(what: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        match source.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => return Self::Full,
+            std::io::ErrorKind::ReadOnlyFilesystem => return Self::ReadOnly,
+            _ => {}
+        }
+        Self::File { what, path: path.into(), source: Arc::new(source) }
+    }
+
+    /// True for a violated UNIQUE or PRIMARY KEY constraint.
+    pub fn is_unique_violation(&self) -> bool {
+        let Self::Sqlite(error) = self else { return false };
+        matches!(
+            error.sqlite_error().map(|e| e.extended_code),
+            Some(rusqlite::ffi::SQLITE_CONSTRAINT_UNIQUE | rusqlite::ffi::SQLITE_CONSTRAINT_PRIMARYKEY)
+        )
+    }
+}
+
+impl StoreError {
+    /// Detail code for errors that an operator must fix.
+    const fn detail(&self) -> Option<&'static str> {
+        match self {
+            Self::Full => Some("DISK_FULL"),
+            Self::Damaged { .. } => Some("STORE_DAMAGED"),
+            Self::Unreadable { .. } => Some("STORE_UNREADABLE"),
+            Self::Missing { .. } => Some("STORE_MISSING"),
+            Self::Gone { .. } => Some("STORE_GONE"),
+            Self::ReadOnly => Some("STORE_READ_ONLY"),
+            Self::Newer { .. } => Some("STORE_NEWER"),
+            Self::Foreign { .. } => Some("STORE_FOREIGN"),
+            Self::NotABackup { .. } => Some("NOT_A_BACKUP"),
+            Self::Cloned { .. } => Some("STORE_CLONED"),
+            Self::Locked { .. } => Some("STORE_LOCKED"),
+            _ => None,
+        }
+    }
+
+    /// True if a retry is useless until an operator repairs the database.
+    pub const fn needs_repair(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Unreadable { .. })
+    }
+
+    /// The error and its causes on one line, for the command line.
+    pub fn whole(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        text
+    }
+}
+
+impl From<StoreError> for Failure {
+    /// Error message for users and API clients. The technical detail is logged instead.
+    fn from(error: StoreError) -> Self {
+        if let Some(detail) = error.detail() {
+            let failure = Failure::new(Code::StoreUnavailable, error.to_string());
+            return failure.detail(detail).origin("gateway");
+        }
+        match &error {
+            StoreError::NoSession { .. } => Failure::of(Code::NoSession).origin("gateway"),
+            StoreError::KeyTaken { .. } => Failure::of(Code::IdempotencyConflict).origin("gateway"),
+            StoreError::LimitReached { account, .. } => {
+                let detail = if *account { ACCOUNT_SESSIONS_MAX } else { SESSIONS_MAX };
+                Failure::new(Code::LimitReached, error.to_string())
+                    .detail(detail)
+                    .origin("gateway")
+                    .retryable()
+            }
+            StoreError::LabelTaken { label } => {
+                let text = format!(
+                    "An open session is called {label:?} already. Choose another label, or close that session."
+                );
+                Failure::new(Code::Usage, text).detail("LABEL_TAKEN").origin("gateway")
+            }
+            StoreError::ConversationBound => {
+                Failure::new(Code::Usage, error.to_string()).detail("CONVERSATION_BOUND").origin("gateway")
+            }
+            StoreError::Exists { .. } => Failure::new(Code::Usage, error.to_string()).origin("client"),
+            StoreError::UsedMeanwhile
+            | StoreError::Superseded { .. }
+            | StoreError::GroupLost
+            | StoreError::Closed => Failure::of(Code::StoreUnavailable).origin("gateway").retryable(),
+            _ => Failure::of(Code::StoreUnavailable).origin("gateway"),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `acp_events`, the journal. Append-only: triggers refuse everything else.
+
+use crate::Store;
+use crate::codec::{Int, first, id, id_opt, int, int_opt};
+use crate::error::StoreError;
+use acp_core::event::{EventKind, EventRow};
+use acp_core::intake::readable_payload;
+use acp_shared::ids::{RunId, SessionKey};
+use rusqlite::{CachedStatement, Connection, Row, params};
+
+const INSERT: &str = "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+const AFTER: &str = "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
+    WHERE session_key = ?1 AND session_seq > ?2 ORDER BY session_seq LIMIT ?3";
+
+/// Reads a row of the journal.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn from_row(row: &Row<'_>) -> Result<EventRow, StoreError> {
+    let kind: String = row.get("kind")?;
+    Ok(EventRow {
+        session_key: id(row, "session_key")?,
+        session_seq: int(row, "session_seq")?,
+        run_id: id_opt(row, "run_id")?,
+        seq: int_opt(row, "seq")?,
+        kind: EventKind::parse(&kind).ok_or_else(|| StoreError::Unreadable {
+            column: "kind",
+            why: format!("unknown kind {kind:?}"),
+        })?,
+        payload: readable_payload(row.get_ref("payload_json")?.as_str().map_err(rusqlite::Error::from)?)
+            .into_owned(),
+        created_at_ms: int(row, "created_at")?,
+    })
+}
+
+/// Appends rows to one session's journal. Binds the common columns once, since a streaming agent writes
+/// hundreds of rows per transaction.
+pub struct Appender<'a> {
+    insert: CachedStatement<'a>,
+    /// Currently bound run.
+    run_id: Option<RunId>,
+}
+
+impl<'a> Appender<'a> {
+    /// Appender for rows of one session with one creation time.
+    ///
+    /// # Errors
+    /// SQLite errors.
+    pub fn new(db: &'a Connection, key: &SessionKey, created_at_ms: u64) -> Result<Self, StoreError> {
+        let mut insert = db.prepare_cached(INSERT)?;
+        insert.raw_bind_parameter(1, key.as_str())?;
+        insert.raw_bind_parameter(3, None::<&str>)?;
+        insert.raw_bind_parameter(7, Int(created_at_ms))?;
+        Ok(Self { insert, run_id: None })
+    }
+
+    /// Appends a row, with its run and its number in that run. The caller has checked the numbers.
+    ///
+    /// # Errors
+    /// SQLite errors.
+    pub fn append(
+        &mut self,
+        session_seq: u64,
+        run: Option<(RunId, u64)>,
+        kind: EventKind,
+        payload: &str,
+    ) -> Result<(), StoreError> {
+        let run_id = run.map(|(run_id, _)| run_id);
+        if run_id != self.run_id {
+            self.insert.raw_bind_parameter(3, run_id.map(|id| id.to_string()))?;
+            self.run_id = run_id;
+        }
+        self.insert.raw_bind_parameter(2, Int(session_seq))?;
+        self.insert.raw_bind_parameter(4, run.map(|(_, seq)| Int(seq)))?;
+        self.insert.raw_bind_parameter(5, kind.as_str())?;
+        self.insert.raw_bind_parameter(6, payload)?;
+        self.insert.raw_execute()?;
+        Ok(())
+    }
+}
+
+/// Highest event id; 0 if there are no events.
+///
+/// # Errors
+/// SQLite errors.
+pub fn last_id(db: &Connection) -> Result<u64, StoreError> {
+    const SQL: &str = "SELECT coalesce(max(event_id), 0) AS event_id FROM acp_events";
+    Ok(first(db, SQL, [], |row| int(row, "event_id"))?.unwrap_or(0))
+}
+
+/// Journal rows after a number, in order: at most `rows_max`, and no more once they hold `bytes_max` bytes of
+/// payload (the first row is returned whatever its size).
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn after(
+    db: &Connection,
+    key: &SessionKey,
+    after_seq: u64,
+    rows_max: u64,
+    bytes_max: usize,
+) -> Result<Vec<EventRow>, StoreError> {
+    let mut statement = db.prepare_cached(AFTER)?;
+    let mut rows = statement.query(params![key.as_str(), Int(after_seq), Int(rows_max)])?;
+    let mut found = Vec::new();
+    let mut bytes = 0;
+    while bytes < bytes_max || found.is_empty() {
+        let Some(row) = rows.next()? else { break };
+        let event = from_row(row)?;
+        bytes += event.payload.len();
+        found.push(event);
+    }
+    Ok(found)
+}
+
+impl Store {
+    /// Journal rows after a number: see [`after`].
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn events_after(
+        &self,
+        key: SessionKey,
+        after_seq: u64,
+        rows_max: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<EventRow>, StoreError> {
+        self.read("events_after", move |db| after(db, &key, after_seq, rows_max, bytes_max)).await
+    }
+}

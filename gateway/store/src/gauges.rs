@@ -1,0 +1,113 @@
+//! Current row counts for metrics and `doctor`.
+
+use crate::bindings;
+use crate::codec::{all, id, int};
+use crate::error::StoreError;
+use crate::schema::DB_FILE;
+use acp_core::binding::StaleReason;
+use acp_core::rows::BindingRow;
+use acp_core::session::SessionState;
+use acp_shared::ids::{RunId, SessionKey};
+use rusqlite::Connection;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Row counts of one snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreGauges {
+    /// Number of sessions by state, for all states except closed.
+    pub sessions: Vec<(&'static str, u64)>,
+    /// Queued runs.
+    pub runs_queued: u64,
+    /// Unsettled inbox messages.
+    pub inbox_waiting: u64,
+    /// Delivery parts planned or being sent.
+    pub parts_waiting: u64,
+    /// Active or parked bindings whose session is closed or missing.
+    pub stale_bindings: u64,
+}
+
+/// Maximum number of stale bindings listed.
+const NAMED_MAX: usize = 20;
+
+/// Descriptions of stale bindings for operators: `console/default/room -> KEY (session-closed)`.
+///
+/// # Errors
+/// SQLite errors.
+pub fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
+    let named = bindings::open_bindings(db)?.into_iter().filter_map(|live| {
+        let (binding, target, _) = live.found.ok()?;
+        let (at, stale) = (&binding.conversation, StaleReason::of(target)?);
+        let place = format!("{}/{}/{}", at.channel, at.account_id, at.conversation_id);
+        Some(format!("{place} -> {} ({})", binding.session_key, stale.as_str()))
+    });
+    Ok(named.take(NAMED_MAX).collect())
+}
+
+/// Counts all levels.
+///
+/// # Errors
+/// SQLite errors.
+pub fn read_gauges(db: &Connection) -> Result<StoreGauges, StoreError> {
+    let states = SessionState::ALL.into_iter().filter(|state| *state != SessionState::Closed);
+    let by_state = "SELECT count(*) FROM acp_sessions WHERE state = ?1";
+    let sessions = states.map(|state| {
+        let count = db.prepare_cached(by_state)?.query_row([state.as_str()], |row| row.get::<_, i64>(0))?;
+        Ok((state.as_str(), u64::try_from(count).unwrap_or(0)))
+    });
+    Ok(StoreGauges {
+        sessions: sessions.collect::<Result<_, StoreError>>()?,
+        runs_queued: count(db, "SELECT count(*) FROM acp_runs WHERE state = 'queued'")?,
+        inbox_waiting: count(db, "SELECT count(*) FROM acp_inbox WHERE state = 'received'")?,
+        parts_waiting: count(
+            db,
+            "SELECT count(*) FROM acp_delivery_part WHERE state IN ('planned','sending')",
+        )?,
+        stale_bindings: count(
+            db,
+            "SELECT count(*) FROM acp_bindings b LEFT JOIN acp_sessions s USING (session_key) \
+             WHERE b.status IN ('active','parked') AND (s.state IS NULL OR s.state = 'closed')",
+        )?,
+    })
+}
+
+fn count(db: &Connection, sql: &str) -> Result<u64, StoreError> {
+    let count: i64 = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
+/// Runs and bindings of the sessions that are not closed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionActivity {
+    /// Running turn of each session.
+    pub running: HashMap<SessionKey, RunId>,
+    /// Number of queued runs of each session.
+    pub queued: HashMap<SessionKey, u64>,
+    /// Bindings of each session that have not ended.
+    pub bindings: HashMap<SessionKey, Vec<BindingRow>>,
+}
+
+/// Reads the runs and bindings of all sessions.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn session_activity(db: &Connection) -> Result<SessionActivity, StoreError> {
+    let mut found = SessionActivity::default();
+    let running = "SELECT session_key, run_id FROM acp_runs WHERE state = 'running' AND mode = 'prompt'";
+    found.running.extend(all(db, running, [], |row| Ok((id(row, "session_key")?, id(row, "run_id")?)))?);
+    let queued =
+        "SELECT session_key, count(*) AS runs FROM acp_runs WHERE state = 'queued' GROUP BY session_key";
+    found.queued.extend(all(db, queued, [], |row| Ok((id(row, "session_key")?, int(row, "runs")?)))?);
+    let live =
+        format!("SELECT {} FROM acp_bindings WHERE status <> 'ended' ORDER BY rowid", bindings::COLUMNS);
+    for binding in all(db, &live, [], bindings::from_row)? {
+        found.bindings.entry(binding.session_key.clone()).or_default().push(binding);
+    }
+    Ok(found)
+}
+
+/// Size of the database in `dir` and of its WAL, in bytes.
+pub fn sizes(dir: &Path) -> (u64, u64) {
+    let size = |name: String| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.len());
+    (size(DB_FILE.to_owned()), size(format!("{DB_FILE}-wal")))
+}

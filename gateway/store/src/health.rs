@@ -1,0 +1,86 @@
+//! Ability of the database to commit, published to waiting tasks.
+
+use crate::error::StoreError;
+use serde::Serialize;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Ability of the database to commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreHealth {
+    /// Commits succeed.
+    #[default]
+    Well,
+    /// The disk is full.
+    Full,
+    /// The file system is read-only.
+    ReadOnly,
+    /// The database file was removed or replaced.
+    Gone,
+    /// The database file is damaged. This state is permanent until a restart.
+    Damaged,
+    /// Any other failure; the log has the error.
+    Failing,
+}
+
+impl StoreHealth {
+    /// Returns the health that follows from the error of a failed group.
+    pub const fn after(error: &StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::Full,
+            StoreError::ReadOnly => Self::ReadOnly,
+            StoreError::Gone { .. } => Self::Gone,
+            StoreError::Damaged { .. } => Self::Damaged,
+            _ => Self::Failing,
+        }
+    }
+
+    /// Name in API responses and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Well => "well",
+            Self::Full => "full",
+            Self::ReadOnly => "read_only",
+            Self::Gone => "gone",
+            Self::Damaged => "damaged",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+/// Sending half, held by the writer.
+#[derive(Debug, Clone, Default)]
+pub struct HealthSender {
+    sender: Arc<watch::Sender<StoreHealth>>,
+}
+
+impl HealthSender {
+    /// Sets the current health and notifies receivers if it changed. `Damaged` stays set while the gateway
+    /// runs: the next start checks the whole file.
+    pub fn set(&self, health: StoreHealth) {
+        let changed = self.sender.send_if_modified(|before| {
+            *before != StoreHealth::Damaged && std::mem::replace(before, health) != health
+        });
+        if changed && health == StoreHealth::Well {
+            tracing::warn!("the control plane can be written again");
+        } else if changed {
+            tracing::error!(health = health.as_str(), "the control plane cannot be written");
+        }
+    }
+
+    /// True if commits succeed.
+    pub fn is_well(&self) -> bool {
+        *self.sender.borrow() == StoreHealth::Well
+    }
+
+    /// True if a write found damage; further writes are refused.
+    pub fn is_damaged(&self) -> bool {
+        *self.sender.borrow() == StoreHealth::Damaged
+    }
+
+    /// Receiver of the current health and its changes.
+    pub fn subscribe(&self) -> watch::Receiver<StoreHealth> {
+        self.sender.subscribe()
+    }
+}

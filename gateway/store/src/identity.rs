@@ -1,0 +1,231 @@
+//! Identity of this gateway: an instance id created once, an epoch that counts starts, and the location of
+//! the state directory, which distinguishes the original from a copy (H15).
+
+use crate::codec::run;
+use crate::error::StoreError;
+use crate::lock::StateLock;
+use crate::open_checks;
+use crate::schema::{Durability, open_reader, open_writer};
+use crate::{meta, rollback};
+use acp_shared::ids::{GatewayInstanceId, StartId};
+use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const INSTANCE_ID: &str = "gateway_instance_id";
+const EPOCH: &str = "gateway_epoch";
+const HOME: &str = "home";
+const ACCEPTED_LOSS: &str = "accepted_loss";
+
+/// Identity of this gateway, fixed while the store is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayIdentity {
+    /// Created with the database; replaced only by `adopt`.
+    pub instance_id: GatewayInstanceId,
+    /// Start counter, incremented at each start except after a refusal by the supervisor.
+    pub epoch: u64,
+    /// Random id of this start.
+    pub start_id: StartId,
+}
+
+/// Location of a state directory: machine, device and inode.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateDirLocation {
+    /// Content of `/etc/machine-id`; empty if the file is missing.
+    pub machine_id: String,
+    /// Boot id of the kernel. Device numbers may change between boots.
+    pub boot_id: String,
+    /// Device of the state directory.
+    pub dev: u64,
+    /// Inode of the state directory.
+    pub ino: u64,
+}
+
+impl StateDirLocation {
+    /// Returns the current location of `dir`.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] if the directory's metadata cannot be read.
+    pub fn of(dir: &Path) -> Result<Self, StoreError> {
+        let meta = std::fs::metadata(dir).map_err(|error| StoreError::file("look at", dir, error))?;
+        let line =
+            |path| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+        Ok(Self {
+            machine_id: line("/etc/machine-id"),
+            boot_id: line("/proc/sys/kernel/random/boot_id"),
+            dev: meta.dev(),
+            ino: meta.ino(),
+        })
+    }
+
+    /// Returns the reason why `now` is a different location; `None` if both are the same.
+    pub fn moved(&self, now: &Self) -> Option<String> {
+        if self.machine_id != now.machine_id {
+            return Some("it was made on another machine".to_owned());
+        }
+        if self.ino != now.ino {
+            return Some(format!("its inode is {}, it was made at {}", now.ino, self.ino));
+        }
+        if self.boot_id == now.boot_id && self.dev != now.dev {
+            return Some("it was made on another file system".to_owned());
+        }
+        None
+    }
+}
+
+/// Reads this gateway's identity, or creates it on the first start, and increments the epoch.
+///
+/// # Errors
+/// [`StoreError::Cloned`] if the directory is a copy; nothing changes then.
+pub fn establish(db: &Connection, dir: &Path) -> Result<GatewayIdentity, StoreError> {
+    let here = StateDirLocation::of(dir)?;
+    if let Some(why) = location_mismatch(db, dir)? {
+        return Err(StoreError::Cloned { dir: dir.to_owned(), why });
+    }
+    db.execute_batch("BEGIN IMMEDIATE")?;
+    let refused = rollback::read(dir).map(|note| note.epoch);
+    let identity = settle(db, &here, refused);
+    db.execute_batch(if identity.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    identity
+}
+
+/// Returns the reason why the database was created in another location than `dir`; `None` if it was created
+/// here, or has no recorded location yet.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; [`StoreError::File`]; SQLite errors.
+pub fn location_mismatch(db: &Connection, dir: &Path) -> Result<Option<String>, StoreError> {
+    let Some(home) = meta::get(db, HOME)? else { return Ok(None) };
+    let home: StateDirLocation = parse(HOME, &home, |text| serde_json::from_str(text))?;
+    Ok(home.moved(&StateDirLocation::of(dir)?))
+}
+
+/// Raises the epoch of a restored database to the maximum of its own, that of the replaced database (if
+/// readable) and that on record at a supervisor which refused the replaced database. No supervisor sees an
+/// epoch twice.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors of the restored database.
+pub fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError> {
+    let replaced = open_reader(dir).and_then(|old| epoch(&old)).unwrap_or(0);
+    let known = rollback::read(dir).map_or(0, |note| note.known_epoch);
+    accept_loss(db, replaced.max(known))
+}
+
+/// Raises the epoch of the next start above `known_epoch` and marks the loss of newer data as accepted.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn accept_loss(db: &Connection, known_epoch: u64) -> Result<(), StoreError> {
+    let next = epoch(db)?.max(known_epoch);
+    db.execute_batch("BEGIN IMMEDIATE")?;
+    let set = meta::set(db, EPOCH, &next.to_string()).and_then(|()| meta::set(db, ACCEPTED_LOSS, "1"));
+    db.execute_batch(if set.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    set
+}
+
+/// True while an accepted loss is not yet known to the supervisor.
+///
+/// # Errors
+/// SQLite errors.
+pub fn has_accepted_loss(db: &Connection) -> Result<bool, StoreError> {
+    Ok(meta::get(db, ACCEPTED_LOSS)?.is_some())
+}
+
+/// Marks the accepted loss as known to the supervisor.
+///
+/// # Errors
+/// SQLite errors.
+pub fn settle_loss(db: &Connection) -> Result<(), StoreError> {
+    meta::remove(db, ACCEPTED_LOSS)
+}
+
+fn epoch(db: &Connection) -> Result<u64, StoreError> {
+    meta::get(db, EPOCH)?.map_or(Ok(0), |text| parse(EPOCH, &text, str::parse::<u64>))
+}
+
+/// Increments the epoch, unless the supervisor refused this very database: otherwise repeated starts would
+/// reach the recorded epoch.
+fn settle(
+    db: &Connection,
+    here: &StateDirLocation,
+    refused: Option<u64>,
+) -> Result<GatewayIdentity, StoreError> {
+    let instance_id = match meta::get(db, INSTANCE_ID)? {
+        Some(text) => parse(INSTANCE_ID, &text, GatewayInstanceId::parse)?,
+        None => GatewayInstanceId::mint(),
+    };
+    let last = epoch(db)?;
+    let epoch = if refused == Some(last) { last } else { last + 1 };
+    meta::set(db, INSTANCE_ID, &instance_id.to_string())?;
+    meta::set(db, EPOCH, &epoch.to_string())?;
+    meta::set(db, HOME, &serde_json::to_string(here)?)?;
+    Ok(GatewayIdentity { instance_id, epoch, start_id: StartId::mint() })
+}
+
+fn parse<T, E: ToString>(
+    column: &'static str,
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, StoreError> {
+    read(text).map_err(|error| StoreError::Unreadable { column, why: error.to_string() })
+}
+
+/// Gives a copied or restored state directory a new identity: sets a new instance id and forgets the leases,
+/// which belong to the original gateway. Unfinished runs end as uncertain at the next start.
+///
+/// # Errors
+/// [`StoreError::Locked`] while a gateway uses the directory; errors of opening the database.
+pub fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
+    let mut lock = StateLock::take(dir)?;
+    open_checks::before_open(dir, &lock)?;
+    let db = open_writer(dir, Durability::Full)?;
+    open_checks::after_open(&db, &mut lock)?;
+    let here = StateDirLocation::of(dir)?;
+    db.execute_batch("BEGIN IMMEDIATE")?;
+    let id = take_over(&db, &here);
+    db.execute_batch(if id.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    drop(db);
+    // The refusal on record concerns the original gateway.
+    rollback::remove_record(dir)?;
+    drop(lock);
+    id
+}
+
+fn take_over(db: &Connection, here: &StateDirLocation) -> Result<GatewayInstanceId, StoreError> {
+    let id = GatewayInstanceId::mint();
+    meta::set(db, INSTANCE_ID, &id.to_string())?;
+    meta::set(db, HOME, &serde_json::to_string(here)?)?;
+    run(
+        db,
+        "UPDATE acp_permission SET state = 'expired', settled_without = 'adopted' WHERE state = 'pending'",
+        [],
+    )?;
+    run(db, "UPDATE acp_agent_request SET state = 'answered' WHERE state <> 'answered'", [])?;
+    run(db, "UPDATE acp_leases SET usage = 'ended' WHERE usage <> 'ended'", [])?;
+    run(db, "UPDATE acp_sessions SET lease_id = NULL WHERE lease_id IS NOT NULL", [])?;
+    run(db, "UPDATE acp_sessions SET gateway_instance_id = ?1 WHERE state <> 'closed'", [id.to_string()])?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_is_told_from_its_copies() {
+        let home = StateDirLocation { machine_id: "m".into(), boot_id: "b".into(), dev: 1, ino: 2 };
+        let rebooted = StateDirLocation { boot_id: "c".into(), dev: 9, ..home.clone() };
+        let table = [
+            ("itself", home.clone(), false),
+            ("after a reboot, other device number", rebooted, false),
+            ("other machine", StateDirLocation { machine_id: "n".into(), ..home.clone() }, true),
+            ("other directory", StateDirLocation { ino: 3, ..home.clone() }, true),
+            ("other device, same boot", StateDirLocation { dev: 9, ..home.clone() }, true),
+        ];
+        for (name, now, moved) in table {
+            assert_eq!(home.moved(&now).is_some(), moved, "{name}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Database of the control plane. No other module names rusqlite.
+//!
+//! One thread writes and commits in groups ([`writer`]); a small pool of connections reads ([`readers`]).
+//! Every change is a named transaction passed to [`Store::write`]; the value that it returns is durable. Each
+//! table has one file with its SQL and its row type; `tx/` holds the transactions over several tables.
+
+pub mod backup;
+pub mod bindings;
+pub mod cards;
+pub mod check;
+pub mod codec;
+pub mod command_queries;
+pub mod command_replies;
+pub mod console;
+pub mod delivery;
+pub mod error;
+pub mod events;
+pub mod gauges;
+pub mod health;
+pub mod histograms;
+pub mod idempotency;
+pub mod identity;
+pub mod inbox;
+pub mod interactive_messages;
+pub mod leases;
+pub mod lock;
+pub mod meta;
+pub mod notify;
+pub mod open_checks;
+pub mod permissions;
+pub mod readers;
+pub mod render_settings;
+pub mod requests;
+pub mod restore;
+pub mod rollback;
+pub mod runs;
+pub mod salvage;
+pub mod schema;
+pub mod sent_messages;
+pub mod sessions;
+pub mod simulated;
+pub mod static_bindings;
+pub mod stdin_outbox;
+#[cfg(test)]
+mod tests;
+pub mod tx;
+pub mod writer;
+
+pub use error::StoreError;
+pub use health::StoreHealth;
+pub use identity::GatewayIdentity;
+pub use schema::Durability;
+pub use tx::spawn::SpawnTx;
+pub use writer::{Counts, GroupBounds, Tx};
+
+use acp_shared::ids::SessionKey;
+use acp_shared::protocol::Marks;
+use health::HealthSender;
+use notify::CommitNotifier;
+use open_checks::DatabaseFiles;
+use readers::Readers;
+use rusqlite::Connection;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::{Semaphore, oneshot, watch};
+use writer::{WriteJob, Writer, WriterCounters, WriterMessage};
+
+/// Maximum number of write transactions queued or running; further callers wait for a permit.
+const WRITES_MAX: usize = 1024;
+
+/// Handle to the control plane's database. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    identity: GatewayIdentity,
+    // An unbounded channel; the permits of `places` bound it.
+    queue: Sender<WriterMessage>,
+    places: Arc<Semaphore>,
+    readers: Readers,
+    watches: Arc<CommitNotifier>,
+    counters: Arc<WriterCounters>,
+    health: HealthSender,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Store {
+    /// Locks the state directory (created if missing), opens and migrates the database, and starts the writer
+    /// thread. Blocks: call it before serving.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] while another gateway uses the directory, [`StoreError::Cloned`] if the
+    /// directory is a copy, [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::Foreign`],
+    /// [`StoreError::ReadOnly`], [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`],
+    /// [`StoreError::Sqlite`]. After an error nothing was created or changed.
+    pub fn open(dir: &Path, durability: Durability) -> Result<Self, StoreError> {
+        Self::open_with(dir, durability, GroupBounds::default())
+    }
+
+    /// Opens the store like [`Store::open`], with explicit bounds for one group commit.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(dir: &Path, durability: Durability, bounds: GroupBounds) -> Result<Self, StoreError> {
+        let mut lock = lock::StateLock::take(dir)?;
+        open_checks::before_open(dir, &lock)?;
+        let db = schema::open_writer(dir, durability)?;
+        let identity = identity::establish(&db, dir)?;
+        open_checks::after_open(&db, &mut lock)?;
+        let place = DatabaseFiles::of(dir)?;
+        #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
+        let (queue, jobs) = channel();
+        let watches = Arc::new(CommitNotifier::default());
+        let counters = Arc::new(WriterCounters::default());
+        let health = HealthSender::default();
+        let writer = Writer {
+            db,
+            queue: jobs,
+            watches: Arc::clone(&watches),
+            counters: Arc::clone(&counters),
+            bounds,
+            health: health.clone(),
+            place,
+            lock,
+        };
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|error| StoreError::file("start the writer of", dir, error))?;
+        let inner = Inner {
+            dir: dir.to_owned(),
+            identity,
+            queue,
+            places: Arc::new(Semaphore::new(WRITES_MAX)),
+            readers: Readers::new(dir.to_owned()),
+            watches,
+            counters,
+            health,
+            thread: Mutex::new(Some(thread)),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Identity of this gateway: instance id, epoch and start id.
+    pub fn identity(&self) -> &GatewayIdentity {
+        &self.inner.identity
+    }
+
+    /// Durable progress of this gateway. The supervisor compares it with its own record.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn marks(&self) -> Result<Marks, StoreError> {
+        let start_id = self.inner.identity.start_id;
+        self.read("marks", move |db| {
+            let (event_id, offsets) = (events::last_id(db)?, leases::offsets(db)?);
+            let accepts_loss = identity::has_accepted_loss(db)?;
+            Ok(Marks { start_id, event_id, offsets, accepts_loss })
+        })
+        .await
+    }
+
+    /// Clears the records of a refusal by the supervisor, after the supervisor has accepted this gateway.
+    ///
+    /// # Errors
+    /// As [`Store::write`]; [`StoreError::File`].
+    pub async fn settle_loss(&self) -> Result<(), StoreError> {
+        if self.read("accepted_loss", identity::has_accepted_loss).await? {
+            self.write("settle_loss", |tx| identity::settle_loss(tx)).await?;
+        }
+        rollback::remove_record(self.dir())
+    }
+
+    /// Path of the state directory.
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// Runs a named transaction on the writer thread. When this returns, the transaction is durable as a
+    /// whole or rolled back as a whole. Dropping the future does not cancel the transaction.
+    ///
+    /// # Errors
+    /// Errors of `work`, in which case its writes were rolled back; or the error that prevented the group's
+    /// commit.
+    pub async fn write<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.write_sized(name, 0, work).await
+    }
+
+    /// Runs a transaction like [`Store::write`], given the approximate number of content bytes it writes. The
+    /// sum of these sizes bounds a group.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn write_sized<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        bytes: usize,
+        work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let place = Arc::clone(&self.inner.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        let (reply, answer) = oneshot::channel();
+        let job = WriteJob::new(name, bytes, place, work, reply);
+        self.inner.queue.send(WriterMessage::Job(job)).map_err(|_| StoreError::Closed)?;
+        answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Runs a read on a snapshot of the committed data.
+    ///
+    /// # Errors
+    /// Errors of `work`; [`StoreError::Panicked`]; [`StoreError::Closed`].
+    pub async fn read<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.inner.readers.read(name, work).await
+    }
+
+    /// Receiver of the session's last committed journal number, updated by commits. Only a hint: 0 until a
+    /// commit while the session is watched. So subscribe first, then read the journal, then wait.
+    pub fn watch(&self, session_key: &SessionKey) -> watch::Receiver<u64> {
+        self.inner.watches.session(session_key)
+    }
+
+    /// Receiver that changes with every group commit. Only a hint.
+    pub fn committed(&self) -> watch::Receiver<u64> {
+        self.inner.watches.commits()
+    }
+
+    /// Counter of commits that may have changed the set of bound conversations. It is incremented before the
+    /// callers of those commits get their results. A cache of bindings reads the counter first and the table
+    /// second: while the counter is unchanged, the cache is current except for commits whose callers have no
+    /// result yet.
+    pub fn bindings_changed(&self) -> watch::Receiver<u64> {
+        self.inner.watches.bindings()
+    }
+
+    /// Receiver of the store's ability to commit. It changes when commits start to fail and when they work
+    /// again, so callers know when to resume work. The writer probes for recovery on its own, without
+    /// traffic.
+    pub fn health(&self) -> watch::Receiver<StoreHealth> {
+        self.inner.health.subscribe()
+    }
+
+    /// Counters of the writer.
+    pub fn counters(&self) -> &WriterCounters {
+        &self.inner.counters
+    }
+
+    /// Snapshot of the writer's counters.
+    pub fn counts(&self) -> Counts {
+        self.inner.counters.snapshot()
+    }
+
+    /// Commits the queued transactions, closes the database and unlocks the state directory. Later calls, on
+    /// every clone, return [`StoreError::Closed`].
+    pub async fn close(&self) {
+        self.inner.places.close();
+        self.inner.readers.close().await;
+        // The send fails if the writer has ended already.
+        drop(self.inner.queue.send(WriterMessage::Stop));
+        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))
+        {
+            tracing::error!("the store's writer did not end in order");
+        }
+    }
+}
+
+/// Current time in milliseconds since the Unix epoch, as written to rows.
+pub fn now_ms() -> u64 {
+    if let Some(now_ms) = simulated::now_ms() {
+        return now_ms;
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,101 @@
+//! Protection against an empty new database in place of a lost one: detects a database file that is missing
+//! at start or disappears while in use.
+
+use crate::error::StoreError;
+use crate::lock::{LOCK_FILE, StateLock};
+use crate::restore;
+use crate::schema::{self, DB_FILE};
+use rusqlite::Connection;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const LOG_SUFFIX: &str = "-wal";
+
+/// Runs before the database is opened: finishes an interrupted restore, and refuses to create a new database
+/// where one is missing.
+///
+/// # Errors
+/// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::File`].
+pub fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError> {
+    restore::finish(dir)?;
+    let path = dir.join(DB_FILE);
+    let log = dir.join(format!("{DB_FILE}{LOG_SUFFIX}"));
+    let was_here = lock.has_database() || std::fs::metadata(log).is_ok_and(|log| log.len() > 0);
+    match std::fs::metadata(&path) {
+        Ok(meta) if meta.len() == 0 && was_here => {
+            Err(StoreError::Damaged { why: format!("{} is empty", path.display()) })
+        }
+        // The tables were on disk before the lock file recorded the database, so they are lost.
+        Ok(_) if lock.has_database() && has_no_tables(&path) => {
+            Err(StoreError::Damaged { why: format!("{} has lost its tables", path.display()) })
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StoreError::file("look at", path, error))
+        }
+        Err(_) if was_here => Err(StoreError::Missing { path, lock: dir.join(LOCK_FILE) }),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Runs after the database is open and migrated: records in the lock file that a database exists, so that its
+/// loss is detected. The first time, checkpoints the WAL into the file before that.
+///
+/// # Errors
+/// [`StoreError::File`]; SQLite errors.
+pub fn after_open(db: &Connection, lock: &mut StateLock) -> Result<(), StoreError> {
+    if !lock.has_database() {
+        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    }
+    lock.record_database()
+}
+
+/// True if the database has no schema. An unreadable file counts as false: opening it reports the error.
+fn has_no_tables(path: &Path) -> bool {
+    schema::open_to_read(path).and_then(|db| schema::version(&db)).is_ok_and(|version| version == 0)
+}
+
+/// Identity of the database files, by device and inode.
+#[derive(Debug)]
+pub struct DatabaseFiles {
+    files: Vec<(PathBuf, (u64, u64))>,
+}
+
+impl DatabaseFiles {
+    /// Place of a database without files.
+    pub(super) const fn without_files() -> Self {
+        Self { files: Vec::new() }
+    }
+
+    /// Files of the open database in `dir`, including the WAL.
+    ///
+    /// # Errors
+    /// [`StoreError::File`].
+    pub fn of(dir: &Path) -> Result<Self, StoreError> {
+        let paths = ["", LOG_SUFFIX].map(|suffix| dir.join(format!("{DB_FILE}{suffix}")));
+        let files = paths.into_iter().map(|path| match file_id(&path) {
+            Ok(id) => Ok((path, id)),
+            Err(error) => Err(StoreError::file("look at", path, error)),
+        });
+        Ok(Self { files: files.collect::<Result<_, _>>()? })
+    }
+
+    /// Length of the WAL file in bytes; 0 if its metadata cannot be read.
+    pub fn log_bytes(&self) -> u64 {
+        let log = self.files.iter().find(|(path, _)| path.to_string_lossy().ends_with(LOG_SUFFIX));
+        log.and_then(|(path, _)| std::fs::metadata(path).ok()).map_or(0, |meta| meta.len())
+    }
+
+    /// Returns an error for the first file that was removed or replaced. Writes to it would be lost.
+    pub fn replaced_file_error(&self) -> Option<StoreError> {
+        let gone = self.files.iter().find(|(path, id)| match file_id(path) {
+            Ok(now) => now != *id,
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        });
+        gone.map(|(path, _)| StoreError::Gone { path: path.clone() })
+    }
+}
+
+fn file_id(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}

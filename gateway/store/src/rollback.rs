@@ -1,0 +1,145 @@
+//! Note about a database that the supervisor refused as rolled back, and acceptance of the loss.
+//!
+//! The note is a separate file in the state directory, so that it survives a replacement of the database.
+
+use crate::backup::{TempFile, sync, sync_dir};
+use crate::error::StoreError;
+use crate::lock::StateLock;
+use crate::open_checks;
+use crate::schema::{self, Durability};
+use crate::{identity, restore};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// File name of the note in the state directory.
+const NOTE_FILE: &str = "gateway.rollback";
+
+/// Record of a refusal by the supervisor: the database is older than the supervisor's record of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollbackRecord {
+    /// Epoch of the start that was refused.
+    pub epoch: u64,
+    /// Last event id of the database that was refused.
+    pub event_id: u64,
+    /// Highest epoch on record at the supervisor.
+    pub known_epoch: u64,
+    /// Highest event id on record at the supervisor.
+    pub known_event_id: u64,
+    /// Number of live agents of this gateway.
+    pub agents: u64,
+    /// Time until which the supervisor keeps the agents, milliseconds since the Unix epoch.
+    pub kept_until_ms: u64,
+}
+
+/// An accepted loss.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcceptedLoss {
+    /// The refusal.
+    pub note: RollbackRecord,
+    /// Number of pending prompts and messages ended as uncertain.
+    pub uncertain: u64,
+}
+
+fn path(dir: &Path) -> PathBuf {
+    dir.join(NOTE_FILE)
+}
+
+/// Reads the note in `dir`. An unreadable note counts as missing: the supervisor refuses again, and the note
+/// is rewritten.
+pub fn read(dir: &Path) -> Option<RollbackRecord> {
+    serde_json::from_slice(&std::fs::read(path(dir)).ok()?).ok()
+}
+
+/// Writes the note durably.
+///
+/// # Errors
+/// [`StoreError::File`]; [`StoreError::Full`].
+pub fn write(dir: &Path, note: &RollbackRecord) -> Result<(), StoreError> {
+    let part = TempFile::create_next_to(&path(dir))?;
+    let written = std::fs::write(&part.path, serde_json::to_vec(note)?);
+    written.map_err(|error| StoreError::file("write", &part.path, error))?;
+    sync(&part.path)?;
+    part.rename_to(&path(dir), true)
+}
+
+/// Removes the note.
+///
+/// # Errors
+/// [`StoreError::File`].
+pub fn remove_record(dir: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(path(dir)) {
+        Ok(()) => sync_dir(&path(dir)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(StoreError::file("remove", path(dir), error)),
+    }
+}
+
+/// Accepts the loss of the missing data: the database continues as it is, treated like a restored backup. Can
+/// be repeated after a crash.
+///
+/// # Errors
+/// [`StoreError::Locked`] while a gateway runs; [`StoreError::Refused`] if nothing was refused; errors of
+/// opening the database.
+pub fn accept(dir: &Path) -> Result<AcceptedLoss, StoreError> {
+    let lock = StateLock::take(dir)?;
+    open_checks::before_open(dir, &lock)?;
+    let none = "no supervisor has refused this database, so there is no loss to accept";
+    let note = read(dir).ok_or(StoreError::Refused(none))?;
+    let db = schema::open_writer(dir, Durability::Full)?;
+    let uncertain = restore::settle_unknown(&db)?;
+    identity::accept_loss(&db, note.known_epoch)?;
+    db.close().map_err(|(_, error)| StoreError::from(error))?;
+    remove_record(dir)?;
+    Ok(AcceptedLoss { note, uncertain })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::Store;
+
+    fn note(epoch: u64) -> RollbackRecord {
+        RollbackRecord { epoch, event_id: 1, known_epoch: 9, known_event_id: 40, agents: 1, kept_until_ms: 5 }
+    }
+
+    async fn start(dir: &Path) -> (u64, bool) {
+        let store = Store::open(dir, Durability::Full).unwrap();
+        let (epoch, marks) = (store.identity().epoch, store.marks().await.unwrap());
+        store.close().await;
+        (epoch, marks.accepts_loss)
+    }
+
+    #[tokio::test]
+    async fn refused_database_counts_no_starts_until_another_one_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(start(dir.path()).await, (1, false));
+        assert_eq!(start(dir.path()).await, (2, false));
+        write(dir.path(), &note(2)).unwrap();
+        assert_eq!(start(dir.path()).await, (2, false));
+        assert_eq!(start(dir.path()).await, (2, false));
+        // The refusal was of another copy.
+        write(dir.path(), &note(7)).unwrap();
+        assert_eq!(start(dir.path()).await, (3, false));
+        remove_record(dir.path()).unwrap();
+        assert_eq!((start(dir.path()).await, read(dir.path())), ((4, false), None));
+    }
+
+    #[tokio::test]
+    async fn accepted_loss_raises_the_epoch_above_the_recorded_one_until_the_supervisor_has_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(start(dir.path()).await, (1, false));
+        assert!(matches!(accept(dir.path()), Err(StoreError::Refused(_))), "nothing was refused");
+        write(dir.path(), &note(1)).unwrap();
+        let running = Store::open(dir.path(), Durability::Full).unwrap();
+        assert!(matches!(accept(dir.path()), Err(StoreError::Locked { .. })));
+        running.close().await;
+        assert_eq!(accept(dir.path()).unwrap().note, note(1));
+        assert_eq!((start(dir.path()).await, read(dir.path())), ((10, true), None));
+        assert_eq!(start(dir.path()).await, (11, true));
+        let store = Store::open(dir.path(), Durability::Full).unwrap();
+        store.settle_loss().await.unwrap();
+        assert!(!store.marks().await.unwrap().accepts_loss);
+        store.close().await;
+    }
+}

@@ -1,0 +1,400 @@
+//! Opening of database files: pragmas, migrations, and refusal of unsuitable files.
+
+use crate::error::StoreError;
+use crate::lock::private_file;
+use crate::simulated::Purpose;
+use rusqlite::{Connection, OpenFlags};
+use rusqlite_migration::{M, Migrations};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Name of the database in the state directory.
+pub const DB_FILE: &str = "gateway.db";
+/// Application id in the file header, "acpg": distinguishes the file from other databases.
+const APPLICATION_ID: i64 = 0x6163_7067;
+/// Maximum size of a file whose pages are checked before use, in bytes; a larger file is checked while in
+/// use.
+pub const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
+const SCHEMA: &str = include_str!("schema.sql");
+/// Migrations in order; `user_version` is the number of applied ones. A released migration is never edited.
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_control_plane.sql")];
+const BUSY_MS: u64 = 5_000;
+const STATEMENTS_CACHED: usize = 128;
+/// Page cache of the writer, in KiB. Changes of a transaction beyond this size are written to the WAL before
+/// the commit, and again if a page changes again.
+const WRITER_CACHE_KIB: i64 = 8 * 1024;
+const WAL_FILE_BYTES_KEPT: i64 = 16 * 1024 * 1024;
+
+/// Durability of commits after a power loss. Both levels survive a crash of the gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// An acknowledged commit is on disk.
+    Full,
+    /// A power loss may lose the last commits.
+    Normal,
+}
+
+impl Durability {
+    /// The value of the `synchronous` pragma.
+    pub const fn pragma(self) -> &'static str {
+        match self {
+            Self::Full => "FULL",
+            Self::Normal => "NORMAL",
+        }
+    }
+}
+
+/// Opens the only connection that writes, and migrates. A database of an older schema is backed up first.
+///
+/// # Errors
+/// [`StoreError::Newer`], [`StoreError::Foreign`], [`StoreError::Damaged`], [`StoreError::ReadOnly`],
+/// [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]. After an error nothing was
+/// changed.
+pub fn open_writer(dir: &Path, durability: Durability) -> Result<Connection, StoreError> {
+    open_with(dir, durability, MIGRATIONS)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Connection, StoreError> {
+    let path = dir.join(DB_FILE);
+    // SQLite creates the WAL and shared-memory files with the mode of the database.
+    let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
+    let mut db = Connection::open_with_flags(
+        &path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    db.busy_timeout(Duration::from_millis(BUSY_MS))?;
+    refuse_foreign(&db, &path)?;
+    refuse_newer_than(&db, migrations.len())?;
+    settle(&db)?;
+    db.pragma_update(None, "journal_mode", "WAL")?;
+    db.pragma_update(None, "synchronous", durability.pragma())?;
+    // The writer thread makes checkpoints, outside of commits.
+    db.pragma_update(None, "wal_autocheckpoint", 0)?;
+    // Savepoint journals are a few pages; SQLite would create a file for each.
+    db.pragma_update(None, "temp_store", "MEMORY")?;
+    db.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    db.pragma_update(None, "journal_size_limit", WAL_FILE_BYTES_KEPT)?;
+    if bytes <= CHECKED_FIRST_BYTES {
+        refuse_damaged(&db)?;
+    }
+    let found = version(&db)?;
+    let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
+    if found > 0 && found < known {
+        crate::backup::before_migration(dir, found)?;
+    }
+    migrate_with(&mut db, migrations)?;
+    if db.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? == 0 {
+        db.pragma_update(None, "application_id", APPLICATION_ID)?;
+    }
+    Ok(db)
+}
+
+/// Opens an empty file as the target of a copy; the file is synced as a whole later.
+///
+/// # Errors
+/// [`StoreError::Sqlite`].
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub fn open_empty(path: &Path) -> Result<Connection, StoreError> {
+    let db = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    db.pragma_update(None, "journal_mode", "OFF")?;
+    db.pragma_update(None, "synchronous", "OFF")?;
+    Ok(db)
+}
+
+/// Opens the copy made by a restore, and migrates it to this program's schema.
+///
+/// # Errors
+/// As [`open_writer`].
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub fn open_copy(path: &Path) -> Result<Connection, StoreError> {
+    let mut db = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    settle(&db)?;
+    // A single file, synced as a whole later.
+    db.pragma_update(None, "journal_mode", "DELETE")?;
+    db.pragma_update(None, "synchronous", "OFF")?;
+    migrate_with(&mut db, MIGRATIONS)?;
+    Ok(db)
+}
+
+/// Opens a read-only connection.
+///
+/// # Errors
+/// [`StoreError::Sqlite`].
+pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
+    open_to_read(&dir.join(DB_FILE))
+}
+
+/// Opens any database file read-only.
+///
+/// # Errors
+/// [`StoreError::Damaged`] if the file is not a database; [`StoreError::Sqlite`].
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
+    let db = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    settle(&db)?;
+    db.pragma_update(None, "query_only", true)?;
+    Ok(db)
+}
+
+/// Opens an in-memory database that other connections of this process can open by name.
+///
+/// # Errors
+/// [`StoreError::Migration`], [`StoreError::Sqlite`].
+#[expect(clippy::disallowed_methods, reason = "this is the store")]
+pub(super) fn open_in_memory(name: &str, purpose: Purpose) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut db = Connection::open_with_flags(format!("file:/{name}?vfs=memdb"), flags)?;
+    settle(&db)?;
+    match purpose {
+        Purpose::Template => migrate_with(&mut db, MIGRATIONS)?,
+        Purpose::Write => {}
+        Purpose::Read => db.pragma_update(None, "query_only", true)?,
+    }
+    Ok(db)
+}
+
+fn settle(db: &Connection) -> Result<(), StoreError> {
+    db.busy_timeout(Duration::from_millis(BUSY_MS))?;
+    db.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+    db.pragma_update(None, "foreign_keys", true)?;
+    // REPLACE fires delete triggers only with this pragma.
+    db.pragma_update(None, "recursive_triggers", true)?;
+    db.pragma_update(None, "trusted_schema", false)?;
+    Ok(())
+}
+
+/// Schema version of a file; 0 for a new one.
+///
+/// # Errors
+/// SQLite errors.
+pub fn version(db: &Connection) -> Result<i64, StoreError> {
+    Ok(db.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}
+
+/// True if a file of this version has this program's schema.
+pub fn is_current(version: i64) -> bool {
+    usize::try_from(version).is_ok_and(|version| version == MIGRATIONS.len())
+}
+
+/// Refuses a database of a later version of this program.
+///
+/// # Errors
+/// [`StoreError::Newer`].
+pub fn refuse_newer(db: &Connection) -> Result<(), StoreError> {
+    refuse_newer_than(db, MIGRATIONS.len())
+}
+
+fn refuse_newer_than(db: &Connection, known: usize) -> Result<(), StoreError> {
+    let found = version(db)?;
+    let known = i64::try_from(known).unwrap_or(i64::MAX);
+    if found > known { Err(StoreError::Newer { found, known }) } else { Ok(()) }
+}
+
+/// Refuses a database of another program. A database without an application id is accepted if it is empty or
+/// has this program's tables.
+///
+/// # Errors
+/// [`StoreError::Foreign`].
+pub fn refuse_foreign(db: &Connection, path: &Path) -> Result<(), StoreError> {
+    let foreign = |why: String| Err(StoreError::Foreign { path: path.to_owned(), why });
+    let mark: i64 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if mark == APPLICATION_ID {
+        return Ok(());
+    }
+    if mark != 0 {
+        return foreign(format!("its application id is {mark:#x}"));
+    }
+    let ours = "SELECT count(*) = 0 OR count(*) FILTER (WHERE name IN ('acp_meta','acp_sessions','acp_events')) = 3 \
+                FROM sqlite_master WHERE type = 'table'";
+    if db.query_row(ours, [], |row| row.get(0))? { Ok(()) } else { foreign("it has other tables".to_owned()) }
+}
+
+/// Refuses a file with damaged pages.
+fn refuse_damaged(db: &Connection) -> Result<(), StoreError> {
+    let found = crate::check::pages(db, true)?;
+    match found.first() {
+        None => Ok(()),
+        Some(first) => Err(StoreError::Damaged { why: first.clone() }),
+    }
+}
+
+/// Differences of tables, indexes and triggers from this program's schema: missing, changed and unknown ones.
+///
+/// # Errors
+/// SQLite errors.
+pub fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
+    let fresh = Connection::open_in_memory()?;
+    fresh.execute_batch(SCHEMA)?;
+    let (want, found) = (objects(&fresh)?, objects(db)?);
+    let mut list = Vec::new();
+    for (name, sql) in &want {
+        match found.get(name) {
+            None => list.push(format!("{name} is missing")),
+            Some(other) if other != sql => list.push(format!("{name} is another one")),
+            Some(_) => {}
+        }
+    }
+    list.extend(
+        found.keys().filter(|name| !want.contains_key(*name)).map(|name| format!("{name} is not ours")),
+    );
+    Ok(list)
+}
+
+/// Objects of a schema by type and name, with their SQL in normalized white space.
+fn objects(db: &Connection) -> Result<BTreeMap<String, String>, StoreError> {
+    let sql =
+        "SELECT type || ' ' || name, coalesce(sql, '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'";
+    let mut statement = db.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut found = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let text: String = row.get(1)?;
+        found.insert(row.get(0)?, text.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
+    Ok(found)
+}
+
+fn migrate_with(db: &mut Connection, migrations: &[&str]) -> Result<(), StoreError> {
+    Migrations::new(migrations.iter().map(|sql| M::up(sql)).collect())
+        .to_latest(db)
+        .map_err(|error| StoreError::Migration(Arc::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::codec::SqlEnum;
+    use acp_core::rows::{
+        BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
+    };
+    use acp_core::run::RunState;
+    use acp_core::session::{Ending, SessionState};
+
+    fn migrate(db: &mut Connection) {
+        migrate_with(db, MIGRATIONS).unwrap();
+    }
+
+    #[test]
+    fn migrations_end_in_the_schema_file() {
+        let mut migrated = Connection::open_in_memory().unwrap();
+        migrate(&mut migrated);
+        let direct = Connection::open_in_memory().unwrap();
+        direct.execute_batch(SCHEMA).unwrap();
+        assert_eq!(objects(&migrated).unwrap(), objects(&direct).unwrap());
+        assert!(objects(&direct).unwrap().len() > 30, "the comparison must compare something");
+    }
+
+    #[test]
+    fn every_table_is_strict() {
+        let mut db = Connection::open_in_memory().unwrap();
+        migrate(&mut db);
+        for (name, sql) in objects(&db).unwrap() {
+            if name.starts_with("table ") {
+                assert!(sql.contains(") STRICT"), "{name} is not STRICT");
+            }
+        }
+    }
+
+    /// The words of `CHECK (column IN (…))` in the definition of `table`.
+    fn checked_words(db: &Connection, table: &str, column: &str) -> Vec<String> {
+        let sql: String = db
+            .query_row("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1", [table], |row| {
+                row.get(0)
+            })
+            .unwrap();
+        let start = sql.find(&format!("CHECK ({column} IN (")).unwrap();
+        let list = sql[start..].split_once("IN (").unwrap().1.split_once(')').unwrap().0;
+        list.split(',').map(|word| word.trim().trim_matches('\'').to_owned()).collect()
+    }
+
+    fn assert_words<T: SqlEnum>(db: &Connection, table: &str, column: &str) {
+        let want: Vec<String> = T::ALL.iter().map(|value| value.word().to_owned()).collect();
+        assert_eq!(checked_words(db, table, column), want, "{table}.{column}");
+    }
+
+    #[test]
+    fn checks_hold_exactly_the_states_of_the_code() {
+        let mut db = Connection::open_in_memory().unwrap();
+        migrate(&mut db);
+        assert_words::<SessionState>(&db, "acp_sessions", "state");
+        assert_words::<Ending>(&db, "acp_sessions", "ending");
+        assert_words::<SessionMode>(&db, "acp_sessions", "mode");
+        assert_words::<RunState>(&db, "acp_runs", "state");
+        assert_words::<RunMode>(&db, "acp_runs", "mode");
+        assert_words::<LeaseStatus>(&db, "acp_leases", "usage");
+        assert_words::<RequestState>(&db, "acp_agent_request", "state");
+        assert_words::<PermissionState>(&db, "acp_permission", "state");
+        assert_words::<TargetKind>(&db, "acp_bindings", "target_kind");
+        assert_words::<BindingStatus>(&db, "acp_bindings", "status");
+    }
+
+    #[test]
+    fn a_newer_database_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open_writer(dir.path(), Durability::Full).unwrap();
+        db.pragma_update(None, "user_version", 99).unwrap();
+        drop(db);
+        let known = i64::try_from(MIGRATIONS.len()).unwrap();
+        match open_writer(dir.path(), Durability::Full) {
+            Err(StoreError::Newer { found: 99, known: k }) => assert_eq!(k, known),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_older_database_is_backed_up_before_it_is_migrated() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open_writer(dir.path(), Durability::Full).unwrap());
+        assert!(!dir.path().join("gateway.db.schema-1").exists(), "a fresh one has nothing to keep");
+        let next = [MIGRATIONS, &["CREATE TABLE acp_more (a TEXT) STRICT;"]].concat();
+        let db = open_with(dir.path(), Durability::Full, &next).unwrap();
+        assert_eq!(version(&db).unwrap(), i64::try_from(next.len()).unwrap());
+        drop(db);
+        let kept = dir.path().join(format!("gateway.db.schema-{}", MIGRATIONS.len()));
+        assert!(is_current(version(&open_to_read(&kept).unwrap()).unwrap()));
+        // The way back: this program takes what it kept, and not the newer one.
+        assert!(matches!(open_writer(dir.path(), Durability::Full), Err(StoreError::Newer { .. })));
+        crate::restore::restore(dir.path(), &kept, &mut |_, _| {}).unwrap();
+        drop(open_writer(dir.path(), Durability::Full).unwrap());
+    }
+
+    #[test]
+    fn a_schema_that_was_tampered_with_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open_writer(dir.path(), Durability::Full).unwrap();
+        assert_eq!(differences(&db).unwrap(), Vec::<String>::new());
+        db.execute_batch("DROP TRIGGER acp_events_never_updated; CREATE TABLE more (a)").unwrap();
+        let want = ["trigger acp_events_never_updated is missing", "table more is not ours"];
+        assert_eq!(differences(&db).unwrap(), want);
+    }
+
+    #[test]
+    fn pragmas_are_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open_writer(dir.path(), Durability::Full).unwrap();
+        let number = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+        let mode: String = db.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal");
+        assert_eq!(number("synchronous"), 2);
+        assert_eq!(number("foreign_keys"), 1);
+        assert_eq!(number("wal_autocheckpoint"), 0);
+        let reader = open_reader(dir.path()).unwrap();
+        assert!(reader.execute("DELETE FROM acp_meta", []).is_err());
+    }
+}

@@ -1,0 +1,56 @@
+//! `acp_said`: ids of messages that the gateway sent to channels which deliver its own messages back to it.
+//! An incoming message listed here is an echo, even after an unbind or a restart. Retention
+//! (`gateway/src/ops/retention.rs`) deletes rows too old for any channel to deliver again.
+
+use crate::codec::{Int, first, run};
+use crate::error::StoreError;
+use crate::{Store, now_ms};
+use acp_core::rows::ConversationRef;
+use rusqlite::{Connection, params};
+
+/// Records the id of a sent message.
+///
+/// # Errors
+/// SQLite errors.
+pub fn record_sent_message(
+    db: &Connection,
+    at: &ConversationRef,
+    message_id: &str,
+) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO acp_said (channel, account_id, conversation_id, message_id, said_at) \
+        VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
+    let keys = params![at.channel, at.account_id, at.conversation_id, message_id, Int(now_ms())];
+    run(db, SQL, keys)?;
+    Ok(())
+}
+
+/// True if the gateway itself sent the message.
+///
+/// # Errors
+/// SQLite errors.
+pub fn is_own_message(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT 1 FROM acp_said WHERE channel = ?1 AND account_id = ?2 AND conversation_id = ?3 \
+        AND message_id = ?4";
+    let keys = params![at.channel, at.account_id, at.conversation_id, message_id];
+    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
+}
+
+impl Store {
+    /// Deletes at most `rows_max` message rows older than `before_ms`, oldest first, and as many replies.
+    /// Returns the larger of the two numbers of deleted rows.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn delete_sent_messages(&self, before_ms: u64, rows_max: u64) -> Result<usize, StoreError> {
+        const SQL: &str = "DELETE FROM acp_said WHERE (channel, account_id, conversation_id, message_id) IN \
+            (SELECT channel, account_id, conversation_id, message_id FROM acp_said WHERE said_at < ?1 \
+            ORDER BY said_at LIMIT ?2)";
+        const REPLIES: &str = "DELETE FROM acp_reply WHERE nonce IN \
+            (SELECT nonce FROM acp_reply WHERE said_at < ?1 ORDER BY said_at LIMIT ?2)";
+        let forget = move |tx: &crate::Tx<'_>| {
+            let said = run(tx, SQL, params![Int(before_ms), Int(rows_max)])?;
+            Ok(said.max(run(tx, REPLIES, params![Int(before_ms), Int(rows_max)])?))
+        };
+        self.write("forget_said", forget).await
+    }
+}

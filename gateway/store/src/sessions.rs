@@ -1,0 +1,419 @@
+//! `acp_sessions`: sessions, with the queries behind caps, timeouts and recovery.
+
+use crate::codec::{
+    Int, SqlEnum, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
+};
+use crate::error::StoreError;
+use crate::{Store, bindings};
+use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
+use acp_core::rows::SessionRow;
+use acp_core::session::SessionState;
+use acp_core::timeouts::{BindingTimes, TimeoutInput, Timeouts};
+use acp_core::writes::{AccountLimit, SessionLimits};
+use acp_shared::ids::{AgentName, SessionKey};
+use rusqlite::{Connection, Row, named_params, params};
+
+const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
+    asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
+    options_json, last_session_seq, created_at, updated_at, last_activity_at";
+
+const INSERT: &str = "INSERT INTO acp_sessions (session_key, backend, agent, mode, cwd, label, state, last_error, \
+    owner_session_key, asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, \
+    agent_info_json, lease_id, options_json, last_session_seq, created_at, updated_at, last_activity_at) \
+    VALUES (:session_key, :backend, :agent, :mode, :cwd, :label, :state, :last_error, :owner_session_key, \
+    :asked_by, :spawned_by, :parent_session_key, :gateway_instance_id, :agent_session_id, :resumable, :agent_info_json, \
+    :lease_id, :options_json, 0, :created_at, :updated_at, :last_activity_at)";
+
+const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent, mode = :mode, cwd = :cwd, \
+    label = :label, state = :state, ending = :ending, last_error = :last_error, agent_session_id = :agent_session_id, \
+    resumable = :resumable, agent_info_json = :agent_info_json, lease_id = :lease_id, \
+    options_json = :options_json, updated_at = :updated_at, last_activity_at = :last_activity_at \
+    WHERE session_key = :session_key";
+
+/// Filter of a session list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// Only sessions of this agent.
+    pub agent: Option<AgentName>,
+    /// Includes closed sessions, except deleted ones.
+    pub closed_too: bool,
+    /// Only sessions spawned by this one.
+    pub spawned_by: Option<SessionKey>,
+    /// Maximum number of rows.
+    pub rows_max: u64,
+}
+
+fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
+    Ok(SessionRow {
+        session_key: id(row, "session_key")?,
+        backend: row.get("backend")?,
+        agent: id(row, "agent")?,
+        mode: word(row, "mode")?,
+        cwd: row.get("cwd")?,
+        label: row.get("label")?,
+        state: word(row, "state")?,
+        ending: word_opt(row, "ending")?,
+        last_error: json_opt(row, "last_error")?,
+        owner_session_key: id(row, "owner_session_key")?,
+        asked_by: row.get("asked_by")?,
+        spawned_by: id_opt(row, "spawned_by")?,
+        parent_session_key: id_opt(row, "parent_session_key")?,
+        gateway_instance_id: id(row, "gateway_instance_id")?,
+        agent_session_id: row.get("agent_session_id")?,
+        resumable: row.get("resumable")?,
+        agent_info: row.get("agent_info_json")?,
+        lease_id: id_opt(row, "lease_id")?,
+        options: json(row, "options_json")?,
+        last_session_seq: int(row, "last_session_seq")?,
+        created_at_ms: int(row, "created_at")?,
+        updated_at_ms: int(row, "updated_at")?,
+        last_activity_at_ms: int(row, "last_activity_at")?,
+    })
+}
+
+/// Inserts a session with an empty journal.
+///
+/// # Errors
+/// [`StoreError::LabelTaken`] if an open session has the label; SQLite errors.
+pub fn insert(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
+    let lease_id = row.lease_id.map(|id| id.to_string());
+    let inserted = run(
+        db,
+        INSERT,
+        named_params! {
+            ":session_key": row.session_key.as_str(),
+            ":backend": row.backend,
+            ":agent": row.agent.as_str(),
+            ":mode": row.mode.word(),
+            ":cwd": row.cwd,
+            ":label": row.label,
+            ":state": row.state.word(),
+            ":last_error": to_json_opt(row.last_error.as_ref())?,
+            ":owner_session_key": row.owner_session_key.as_str(),
+            ":asked_by": row.asked_by,
+            ":spawned_by": row.spawned_by.as_ref().map(SessionKey::as_str),
+            ":parent_session_key": row.parent_session_key.as_ref().map(SessionKey::as_str),
+            ":gateway_instance_id": row.gateway_instance_id.to_string(),
+            ":agent_session_id": row.agent_session_id,
+            ":resumable": row.resumable,
+            ":agent_info_json": row.agent_info,
+            ":lease_id": lease_id,
+            ":options_json": to_json(&row.options)?,
+            ":created_at": Int(row.created_at_ms),
+            ":updated_at": Int(row.updated_at_ms),
+            ":last_activity_at": Int(row.last_activity_at_ms),
+        },
+    );
+    match (inserted, &row.label) {
+        (Err(error), Some(label)) if error.is_unique_violation() => {
+            Err(StoreError::LabelTaken { label: label.clone() })
+        }
+        (inserted, _) => inserted.map(drop),
+    }
+}
+
+/// Updates a session except for its owner and the number of its last event, which is updated separately.
+///
+/// # Errors
+/// [`StoreError::NoSession`]; SQLite errors.
+pub fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
+    let changed = run(
+        db,
+        UPDATE,
+        named_params! {
+            ":session_key": row.session_key.as_str(),
+            ":backend": row.backend,
+            ":agent": row.agent.as_str(),
+            ":mode": row.mode.word(),
+            ":cwd": row.cwd,
+            ":label": row.label,
+            ":state": row.state.word(),
+            ":ending": row.ending.map(SqlEnum::word),
+            ":last_error": to_json_opt(row.last_error.as_ref())?,
+            ":agent_session_id": row.agent_session_id,
+            ":resumable": row.resumable,
+            ":agent_info_json": row.agent_info,
+            ":lease_id": row.lease_id.map(|id| id.to_string()),
+            ":options_json": to_json(&row.options)?,
+            ":updated_at": Int(row.updated_at_ms),
+            ":last_activity_at": Int(row.last_activity_at_ms),
+        },
+    )?;
+    if changed == 1 { Ok(()) } else { Err(StoreError::NoSession { session_key: row.session_key.clone() }) }
+}
+
+/// Newest epoch of a session and number of its last event, which an actor's transaction starts from.
+///
+/// # Errors
+/// [`StoreError::NoSession`].
+pub fn marks(db: &Connection, key: &SessionKey) -> Result<(u64, u64), StoreError> {
+    const SQL: &str = "SELECT epoch, last_session_seq FROM acp_sessions WHERE session_key = ?1";
+    first(db, SQL, [key.as_str()], |row| Ok((int(row, "epoch")?, int(row, "last_session_seq")?)))?
+        .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
+}
+
+/// Sets the number of the last event.
+///
+/// # Errors
+/// SQLite errors.
+pub fn set_last_seq(db: &Connection, key: &SessionKey, last: u64) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE acp_sessions SET last_session_seq = ?2 WHERE session_key = ?1";
+    run(db, SQL, params![key.as_str(), Int(last)])?;
+    Ok(())
+}
+
+/// Starts and returns a new epoch, in which no earlier actor can write.
+///
+/// # Errors
+/// [`StoreError::NoSession`].
+pub fn next_epoch(db: &Connection, key: &SessionKey) -> Result<u64, StoreError> {
+    const SQL: &str = "UPDATE acp_sessions SET epoch = epoch + 1 WHERE session_key = ?1 RETURNING epoch";
+    first(db, SQL, [key.as_str()], |row| int(row, "epoch"))?
+        .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
+}
+
+/// Condition for a session `s` in use: it starts, works, has a process or queued prompts. Closed sessions are
+/// not in use, nor are idle or failed ones without a process.
+const IN_USE: &str = "s.state <> 'closed' AND (s.state NOT IN ('idle', 'error') \
+    OR EXISTS (SELECT 1 FROM acp_leases AS l WHERE l.session_key = s.session_key AND l.usage <> 'ended') \
+    OR EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND r.state IN ('queued', 'running')))";
+
+/// Checks that one more session may be in use, in total and in the account.
+///
+/// # Errors
+/// [`StoreError::LimitReached`]; SQLite errors.
+pub fn check_caps(
+    db: &Connection,
+    SessionLimits { sessions_max, account }: &SessionLimits,
+) -> Result<(), StoreError> {
+    let sessions_max = *sessions_max;
+    if count_in_use(db)? >= sessions_max {
+        return Err(StoreError::LimitReached { sessions_max, account: false });
+    }
+    let Some(AccountLimit { channel, account_id, sessions_max }) = account else { return Ok(()) };
+    if count_in_use_of_account(db, channel, account_id)? >= *sessions_max {
+        return Err(StoreError::LimitReached { sessions_max: *sessions_max, account: true });
+    }
+    Ok(())
+}
+
+/// Open session with the data for the caps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionUsage {
+    /// True if the session is not in use.
+    pub is_idle: bool,
+    /// Channel and account of the session's first binding.
+    pub account: Option<(String, String)>,
+}
+
+/// Reads the data for the caps; `None` if the session is closed or missing.
+///
+/// # Errors
+/// SQLite errors.
+pub fn session_usage(db: &Connection, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
+    let sql = format!(
+        "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
+         ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
+         WHERE s.session_key = ?1 AND s.state <> 'closed'"
+    );
+    first(db, &sql, [key.as_str()], |row| {
+        let channel: Option<String> = row.get("channel")?;
+        let account = channel.zip(row.get::<_, Option<String>>("account_id")?);
+        Ok(SessionUsage { is_idle: row.get("asleep")?, account })
+    })
+}
+
+fn count_in_use(db: &Connection) -> Result<u64, StoreError> {
+    let sql = format!("SELECT count(*) AS used FROM acp_sessions AS s WHERE {IN_USE}");
+    Ok(first(db, &sql, [], |row| int(row, "used"))?.unwrap_or(0))
+}
+
+/// Number of sessions in use whose first binding is in an account.
+fn count_in_use_of_account(db: &Connection, channel: &str, account_id: &str) -> Result<u64, StoreError> {
+    // In a query with min(), SQLite takes the other columns from the row with the minimum.
+    let sql = format!(
+        "SELECT count(*) AS used FROM acp_sessions AS s JOIN (SELECT session_key, channel, account_id, min(rowid) \
+         FROM acp_bindings GROUP BY session_key) AS b ON b.session_key = s.session_key \
+         WHERE b.channel = ?1 AND b.account_id = ?2 AND {IN_USE}"
+    );
+    Ok(first(db, &sql, [channel, account_id], |row| int(row, "used"))?.unwrap_or(0))
+}
+
+/// Returns one session.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn get(db: &Connection, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM acp_sessions WHERE session_key = ?1");
+    first(db, &sql, [key.as_str()], from_row)
+}
+
+fn list(db: &Connection, filter: &SessionFilter) -> Result<Vec<SessionRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_sessions WHERE (?1 IS NULL OR agent = ?1) AND (state <> 'closed' OR (?2 AND ending IS NOT 'deleted')) \
+         AND (?3 IS NULL OR spawned_by = ?3) ORDER BY last_activity_at DESC, rowid DESC LIMIT ?4"
+    );
+    let agent = filter.agent.as_ref().map(AgentName::as_str);
+    let spawned_by = filter.spawned_by.as_ref().map(SessionKey::as_str);
+    all(db, &sql, params![agent, filter.closed_too, spawned_by, Int(filter.rows_max)], from_row)
+}
+
+/// Condition for the outer session to have unfinished runs that satisfy `$what`. The `state IN` term matches
+/// the partial index of unfinished runs; without it SQLite reads all runs.
+macro_rules! has_runs {
+    ($what:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key \
+             AND r.state IN ('queued','running') AND ",
+            $what,
+            ")"
+        )
+    };
+}
+
+/// Query for the sessions to recover at start.
+const FOUND: &str = concat!(
+    "SELECT s.session_key, s.state, s.last_activity_at, l.usage, ",
+    has_runs!("r.state = 'running'"),
+    " AS running, ",
+    has_runs!("r.state = 'queued' AND r.mode = 'prompt'"),
+    " AS queued, ",
+    has_runs!("r.state = 'queued' AND r.mode = 'steer'"),
+    " AS steers FROM acp_sessions AS s LEFT JOIN acp_leases AS l ON l.lease_id = s.lease_id AND l.usage <> 'ended' \
+     WHERE s.state <> 'closed' OR l.usage IS NOT NULL OR ",
+    has_runs!("TRUE")
+);
+
+fn found(db: &Connection) -> Result<Vec<RecoveryCandidate>, StoreError> {
+    all(db, FOUND, [], |row| {
+        Ok(RecoveryCandidate {
+            session_key: id(row, "session_key")?,
+            rows: RecoveryFacts {
+                state: word(row, "state")?,
+                lease: word_opt(row, "usage")?,
+                running: row.get("running")?,
+                queued: row.get("queued")?,
+                steers: row.get("steers")?,
+            },
+            last_activity_at_ms: int(row, "last_activity_at")?,
+        })
+    })
+}
+
+/// Session with a timeout, and the input for its deadline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiringSession {
+    /// Session key.
+    pub session_key: SessionKey,
+    /// Data that the deadline depends on.
+    pub subject: TimeoutInput,
+}
+
+/// Data that the timeouts of a session depend on; `None` if the session is closed.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn expiry_subject(db: &Connection, row: &SessionRow) -> Result<Option<TimeoutInput>, StoreError> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        has_runs!("r.state IN ('queued','running')"),
+        " AS busy FROM acp_sessions AS s WHERE s.session_key = ?1"
+    );
+    if row.state == SessionState::Closed {
+        return Ok(None);
+    }
+    let runs = first(db, SQL, [row.session_key.as_str()], |row| Ok(row.get::<_, bool>("busy")?))?;
+    let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
+    let bindings = bindings::of_session(db, &row.session_key)?;
+    let active = bindings.iter().filter(|binding| binding.status.is_live());
+    Ok(Some(TimeoutInput {
+        busy: !rests || runs.unwrap_or(false),
+        agent_may_end: row.lease_id.is_some() && row.resumable,
+        last_activity_at_ms: row.last_activity_at_ms,
+        bindings: active.map(BindingTimes::from).collect(),
+    }))
+}
+
+/// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
+fn expiring_sessions(db: &Connection, windows: Timeouts) -> Result<Vec<ExpiringSession>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
+         acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
+         AND (?2 OR b.idle_ms > 0 OR b.max_age_ms > 0)))"
+    );
+    let for_bindings = windows.binding_idle_ms > 0 || windows.binding_max_age_ms > 0;
+    let rows = all(db, &sql, params![windows.session_ms > 0, for_bindings], from_row)?;
+    let mut out = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Some(subject) = expiry_subject(db, &row)? {
+            out.push(ExpiringSession { session_key: row.session_key, subject });
+        }
+    }
+    Ok(out)
+}
+
+impl Store {
+    /// Returns one session.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn session(&self, key: SessionKey) -> Result<Option<SessionRow>, StoreError> {
+        self.read("session", move |db| get(db, &key)).await
+    }
+
+    /// Sessions, the one with the latest activity first.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn sessions(&self, filter: SessionFilter) -> Result<Vec<SessionRow>, StoreError> {
+        self.read("sessions", move |db| list(db, &filter)).await
+    }
+
+    /// Sessions to recover at start: all that are not closed, and closed ones with a lease or run that has
+    /// not ended (e.g. a process that may still be alive).
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn found_sessions(&self) -> Result<Vec<RecoveryCandidate>, StoreError> {
+        self.read("found_sessions", found).await
+    }
+
+    /// Resting sessions with one of these timeouts, or with a binding that has its own.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn expiring_sessions(&self, windows: Timeouts) -> Result<Vec<ExpiringSession>, StoreError> {
+        self.read("mortals", move |db| expiring_sessions(db, windows)).await
+    }
+
+    /// Data that the timeouts of one session depend on; `None` if the session is closed or missing.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn expiry_subject(&self, key: SessionKey) -> Result<Option<TimeoutInput>, StoreError> {
+        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| expiry_subject(db, &row))).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::Durability;
+
+    #[tokio::test]
+    async fn a_start_reads_no_run_that_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Durability::Normal).unwrap();
+        let sql = format!("EXPLAIN QUERY PLAN {FOUND}");
+        let steps =
+            store.read("plan", move |db| all(db, &sql, [], |row| Ok(row.get::<_, String>("detail")?)));
+        let steps = steps.await.unwrap();
+        let of_runs: Vec<&String> = steps.iter().filter(|step| step.contains(" r ")).collect();
+        assert_eq!(of_runs.len(), 4, "{steps:?}");
+        for step in of_runs {
+            assert!(step.contains("INDEX acp_runs_unfinished "), "{step}");
+        }
+        store.close().await;
+    }
+}

@@ -1,0 +1,90 @@
+//! State of a conversation for the decision on its static binding.
+
+use crate::bindings;
+use crate::codec::{all, first, id, int, word};
+use crate::error::StoreError;
+use acp_core::config::Binding;
+use acp_core::route::BoundSession;
+use acp_core::rows::{BindingRow, ConversationRef};
+use acp_core::static_binding::{
+    ConversationState, RetiredSession, StaticSession, StaticSessionSpec, find_entry, first_key, next_key,
+};
+use acp_shared::ids::SessionKey;
+use rusqlite::Connection;
+
+/// Bindings and sessions of one conversation, as stored.
+#[derive(Debug)]
+pub struct ConversationSnapshot {
+    binding: Option<(BindingRow, BoundSession)>,
+    busy: bool,
+    under: Option<StaticSession>,
+    /// Key of the next session that the entry would create; `None` if no entry matches the conversation.
+    pub next: Option<SessionKey>,
+}
+
+impl ConversationSnapshot {
+    /// View of this state for the decision in `core/configured.rs`.
+    pub fn seen(&self) -> ConversationState<'_> {
+        let binding = self.binding.as_ref().map(|(row, target)| (row, *target));
+        ConversationState { binding, busy: self.busy, under: self.under.as_ref() }
+    }
+
+    /// The binding to be replaced; `None` if its session is `closed`, which ends the binding and notifies its
+    /// conversation.
+    pub fn before(&self, closed: Option<&RetiredSession>) -> Option<&BindingRow> {
+        let (row, _) = self.binding.as_ref()?;
+        Some(row).filter(|row| closed.is_none_or(|closed| closed.session_key != row.session_key))
+    }
+}
+
+/// Reads the state of a conversation.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn read_conversation(
+    db: &Connection,
+    table: &[Binding],
+    at: &ConversationRef,
+) -> Result<ConversationSnapshot, StoreError> {
+    let mut look = ConversationSnapshot { binding: None, busy: false, under: None, next: None };
+    if let Some(row) = bindings::of_conversation(db, at)? {
+        let target = bindings::target(db, &row.session_key)?;
+        look.busy = busy(db, &row.session_key)?;
+        look.binding = Some((row, target));
+    }
+    let Some(entry) = find_entry(table, at).map(|found| found.entry) else { return Ok(look) };
+    let Some(agent) = &entry.agent else { return Ok(look) };
+    let first = first_key(agent, (&at.channel, &at.account_id, &entry.conversation));
+    let first = first.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?;
+    let (newest, before) = newest_under_key(db, &first)?;
+    look.under = newest;
+    let next = next_key(&first, before);
+    look.next = Some(next.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?);
+    Ok(look)
+}
+
+/// True if the session has unfinished runs.
+fn busy(db: &Connection, key: &SessionKey) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT EXISTS (SELECT 1 FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')) \
+        AS busy";
+    Ok(first(db, SQL, [key.as_str()], |row| Ok(row.get("busy")?))?.unwrap_or(false))
+}
+
+/// The newest session with this key or a numbered successor of it, and the number of such sessions.
+fn newest_under_key(db: &Connection, key: &SessionKey) -> Result<(Option<StaticSession>, u64), StoreError> {
+    // ';' is the character after ':'.
+    const UNDER: &str = "session_key = ?1 OR (session_key > ?1 || ':' AND session_key < ?1 || ';')";
+    const MADE: &str = "SELECT metadata_json FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid";
+    let count = format!("SELECT count(*) AS count FROM acp_sessions WHERE {UNDER}");
+    let before = first(db, &count, [key.as_str()], |row| int(row, "count"))?.unwrap_or(0);
+    let newest =
+        format!("SELECT session_key, state FROM acp_sessions WHERE {UNDER} ORDER BY rowid DESC LIMIT 1");
+    let newest = first(db, &newest, [key.as_str()], |row| {
+        Ok((id::<SessionKey>(row, "session_key")?, word(row, "state")?))
+    })?;
+    let Some((session_key, state)) = newest else { return Ok((None, before)) };
+    let metadata = all(db, MADE, [session_key.as_str()], |row| Ok(row.get::<_, String>("metadata_json")?))?;
+    let made = metadata.iter().rev().find_map(|metadata| StaticSessionSpec::from_metadata(metadata));
+    let busy = busy(db, &session_key)?;
+    Ok((Some(StaticSession { session_key, state, made, busy }), before))
+}

@@ -1,0 +1,222 @@
+//! Rows to test with.
+
+use crate::{Durability, GroupBounds, SpawnTx, Store, StoreError};
+use acp_core::agent_settings::AgentSettings;
+use acp_core::backend::{AgentRequest, AgentRequestKind, InputKind};
+use acp_core::event::EventKind;
+use acp_core::failure::Failure;
+use acp_core::rows::{
+    AgentRequestRow, BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive,
+    OutboxRow, PermissionMode, PermissionRow, PermissionState, RequestState, RunMode, RunRow, SessionMode,
+    SessionOptions, SessionRow, TargetKind,
+};
+use acp_core::run::RunState;
+use acp_core::session::SessionState;
+use acp_core::writes::Write;
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::protocol::{Graces, LeaseKind, Spawn};
+use tempfile::TempDir;
+
+pub(super) const SESSIONS_MAX: u64 = 1_000;
+
+/// A store whose commits hold what is ready, however slow the machine is.
+pub(super) fn open() -> (TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let bounds = GroupBounds { open_ms: 600_000, ..GroupBounds::default() };
+    let store = Store::open_with(dir.path(), Durability::Full, bounds).unwrap();
+    (dir, store)
+}
+
+pub(super) fn key(name: &str) -> SessionKey {
+    SessionKey::parse(name).unwrap()
+}
+
+pub(super) fn session(name: &str) -> SessionRow {
+    SessionRow {
+        session_key: key(name),
+        backend: "direct".into(),
+        agent: AgentName::parse("demo").unwrap(),
+        mode: SessionMode::Persistent,
+        cwd: "/tmp".into(),
+        label: Some(format!("label of {name}")),
+        state: SessionState::Creating,
+        ending: None,
+        last_error: None,
+        owner_session_key: key(name),
+        asked_by: String::new(),
+        spawned_by: Some(key("above")),
+        parent_session_key: Some(key("above")),
+        gateway_instance_id: GatewayInstanceId::mint(),
+        agent_session_id: None,
+        resumable: false,
+        agent_info: None,
+        lease_id: None,
+        options: SessionOptions {
+            permission: PermissionMode::Ask,
+            non_interactive: NonInteractive::Fail,
+            mode_id: Some("default".into()),
+            model: Some("big".into()),
+            timeout_s: Some(60),
+            config: vec![("effort".into(), "low".into())],
+            grants: acp_core::host::Grants::default(),
+            agent: AgentSettings::new(),
+            mcp_servers: vec![acp_core::config::McpServer { name: "files".into(), ..Default::default() }],
+            additional_directories: vec!["/more".into()],
+            asking: None,
+        },
+        last_session_seq: 0,
+        created_at_ms: 10,
+        updated_at_ms: 11,
+        last_activity_at_ms: 12,
+    }
+}
+
+pub(super) fn run(session: &SessionKey, state: RunState) -> RunRow {
+    RunRow {
+        run_id: RunId::mint(),
+        session_key: session.clone(),
+        mode: RunMode::Prompt,
+        state,
+        text: "hello\nworld ✓".into(),
+        files: None,
+        author: "ann".into(),
+        interactive: true,
+        requester_message_id: Some("m1".into()),
+        idempotency_key: IdempotencyKey::mint(),
+        last_seq: 0,
+        stop_reason: None,
+        usage: None,
+        error: None,
+        created_at_ms: 20,
+        started_at_ms: None,
+        ended_at_ms: None,
+    }
+}
+
+pub(super) fn binding(session: &SessionKey, conversation: &str, status: BindingStatus) -> BindingRow {
+    BindingRow {
+        binding_id: BindingId::mint(),
+        conversation: ConversationRef {
+            channel: "console".into(),
+            account_id: "default".into(),
+            conversation_id: conversation.into(),
+            parent_conversation_id: Some("lobby".into()),
+        },
+        session_key: session.clone(),
+        target_kind: TargetKind::Session,
+        status,
+        bound_by: "ann".into(),
+        bound_at_ms: 30,
+        last_activity_at_ms: 31,
+        idle_ms: Some(1_000),
+        max_age_ms: None,
+        metadata: "{\"a\":1}".into(),
+        verbosity: None,
+        end_reason: None,
+    }
+}
+
+pub(super) fn lease(session: &SessionKey) -> LeaseRow {
+    let lease_id = LeaseId::mint();
+    LeaseRow {
+        lease_id,
+        session_key: session.clone(),
+        spawn: Spawn {
+            lease_id,
+            session_key: session.clone(),
+            kind: LeaseKind::Agent,
+            argv: vec!["agent".into(), "--acp".into()],
+            env: vec![("TOKEN".into(), "secret".into())],
+            cwd: "/tmp".into(),
+            roots: vec!["/tmp".into()],
+            graces: Graces::default(),
+        },
+        usage: LeaseStatus::Intended,
+        stdout_offset: 0,
+        next_stdin_seq: 1,
+        link_state: "{}".into(),
+        broken: false,
+    }
+}
+
+pub(super) fn ask(at: u64, run_id: Option<RunId>) -> AgentRequest {
+    AgentRequest {
+        at,
+        run_id,
+        method: "fs/read_text_file".into(),
+        params: "{\"path\":\"/tmp/x\"}".into(),
+        what: AgentRequestKind::FsRead { path: "/tmp/x".into(), line: Some(3), limit: None },
+    }
+}
+
+pub(super) fn request(lease: &LeaseRow, at: u64, state: RequestState) -> AgentRequestRow {
+    AgentRequestRow {
+        lease_id: lease.lease_id,
+        session_key: lease.session_key.clone(),
+        request: ask(at, None),
+        state,
+        intent: Some("abc".into()),
+    }
+}
+
+pub(super) fn permission(lease: &LeaseRow, at: u64, state: PermissionState) -> PermissionRow {
+    PermissionRow {
+        lease_id: lease.lease_id,
+        session_key: lease.session_key.clone(),
+        request: ask(at, Some(RunId::mint())),
+        state,
+        option_id: None,
+        resolved_by: None,
+        created_at_ms: 40,
+        deadline_at_ms: Some(41),
+    }
+}
+
+pub(super) fn outbox(lease: &LeaseRow, seq: u64, run_id: RunId) -> OutboxRow {
+    OutboxRow {
+        lease_id: lease.lease_id,
+        seq,
+        bytes: format!("message {seq}\n").into_bytes(),
+        kind: InputKind::Prompt { run_id },
+        written: false,
+    }
+}
+
+pub(super) fn failure() -> Failure {
+    Failure::new(Code::TurnFailed, "it broke").detail("AGENT_EXITED").origin("agent").retryable()
+}
+
+pub(super) fn event(session_seq: u64, run: Option<(RunId, u64)>) -> Write {
+    let payload = format!("{{\"n\":{session_seq}}}");
+    Write::Event { session_seq, run, kind: EventKind::AgentMessage, payload }
+}
+
+pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {
+    SpawnTx {
+        session,
+        binding: None,
+        run: None,
+        events: Vec::new(),
+        idempotency: None,
+        caps: acp_core::writes::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
+    }
+}
+
+pub(super) async fn spawned(store: &Store, name: &str) -> SessionRow {
+    let row = session(name);
+    store.spawn_session(spawn_of(row.clone())).await.unwrap();
+    row
+}
+
+/// How many rows a table has.
+pub(super) async fn count(store: &Store, table: &'static str) -> u64 {
+    store
+        .read("count", move |db| {
+            let sql = format!("SELECT count(*) FROM {table}");
+            let rows: i64 = db.query_row(&sql, [], |row| row.get(0))?;
+            u64::try_from(rows).map_err(|_| StoreError::Refused("a negative count"))
+        })
+        .await
+        .unwrap()
+}

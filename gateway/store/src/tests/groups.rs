@@ -1,0 +1,326 @@
+//! Group commit, and what one failing transaction does to the others (H19).
+
+use super::fixtures::{count, event, key, open, spawned};
+use crate::{Durability, GroupBounds, Store, StoreError, meta};
+use acp_core::event::EventKind;
+use acp_core::writes::{ActorFence, Write};
+use futures_util::future::join_all;
+use std::sync::mpsc::sync_channel;
+
+/// Holds the writer up in a first transaction until everything in `work` is queued. Returns what became of the
+/// first one, and of the work.
+async fn behind_a_first<T>(store: &Store, work: impl Future<Output = T>) -> (Result<(), StoreError>, T) {
+    let (go, wait) = sync_channel::<()>(1);
+    let mut first = Box::pin(store.write("first", move |_| {
+        wait.recv().unwrap_or_default();
+        Ok(())
+    }));
+    let mut work = Box::pin(work);
+    // Polls each once, in this order, which queues them.
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("the writer did not wait"),
+        _ = &mut work => panic!("the work was done before the writer got to it"),
+        () = std::future::ready(()) => {}
+    }
+    go.send(()).unwrap();
+    tokio::join!(first, work)
+}
+
+/// The same, where the first one must succeed.
+async fn queued_behind<T>(store: &Store, work: impl Future<Output = T>) -> T {
+    let (first, done) = behind_a_first(store, work).await;
+    first.unwrap();
+    done
+}
+
+async fn put(store: &Store, name: String) -> Result<(), StoreError> {
+    store.write("put", move |tx| meta::set(tx, &name, "x")).await
+}
+
+#[tokio::test]
+async fn concurrent_writes_share_a_commit() {
+    let (_dir, store) = open();
+    let before = store.counts();
+    let writes = join_all((0..50).map(|n| put(&store, format!("k{n}"))));
+    for result in queued_behind(&store, writes).await {
+        result.unwrap();
+    }
+    let after = store.counts();
+    assert_eq!(after.transactions - before.transactions, 51);
+    assert_eq!(after.groups - before.groups, 1);
+}
+
+#[tokio::test]
+async fn groups_are_bounded() {
+    let (_dir, store) = open_with(GroupBounds { open_ms: 600_000, ..GroupBounds::default() });
+    let before = store.counts();
+    let writes = join_all((0..600).map(|n| put(&store, format!("k{n}"))));
+    queued_behind(&store, writes).await;
+    let after = store.counts();
+    assert_eq!(after.groups - before.groups, 3, "601 transactions, 256 at most in a group");
+    let big = join_all((0..4).map(|_| store.write_sized("big", 5 << 20, |_| Ok(()))));
+    queued_behind(&store, big).await;
+    assert_eq!(store.counts().groups - after.groups, 2, "8 MiB are reached by every second one");
+}
+
+/// A store with bounds of its own for one commit.
+fn open_with(bounds: GroupBounds) -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open_with(dir.path(), Durability::Normal, bounds).unwrap();
+    (dir, store)
+}
+
+#[tokio::test]
+async fn a_commit_takes_no_more_once_it_holds_its_events() {
+    for (events_max, want) in [(8, 5), (4, 10), (1_000, 1)] {
+        let (_dir, store) = open_with(GroupBounds { events_max, open_ms: 600_000 });
+        let before = store.counts();
+        let append = |_| {
+            store.write("append", |tx| {
+                tx.appended(4);
+                Ok(())
+            })
+        };
+        queued_behind(&store, join_all((0..10).map(append))).await;
+        assert_eq!(store.counts().groups - before.groups, want, "{events_max} events in a commit");
+    }
+}
+
+/// Bounds are no quotas: what is alone is committed alone, and answered then.
+#[tokio::test]
+async fn a_lone_write_waits_for_no_other() {
+    let (_dir, store) = open_with(GroupBounds { events_max: 10_000, open_ms: 600_000 });
+    let row = spawned(&store, "alone").await;
+    let (_, fence) = store.claim(row.session_key).await.unwrap();
+    let before = store.counts();
+    let commit = store.commit(fence, vec![event(1, None)]);
+    tokio::time::timeout(std::time::Duration::from_secs(60), commit).await.unwrap().unwrap();
+    assert_eq!(store.counts().groups - before.groups, 1);
+}
+
+/// The journal's own rows are what counts.
+#[tokio::test]
+async fn events_of_a_journal_are_counted() {
+    let (_dir, store) = open_with(GroupBounds { events_max: 2, open_ms: 600_000 });
+    let mut fences = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let row = spawned(&store, name).await;
+        fences.push(store.claim(row.session_key).await.unwrap().1);
+    }
+    let before = store.counts();
+    let commits = fences.into_iter().map(|fence| store.commit(fence, vec![event(1, None)]));
+    for done in queued_behind(&store, join_all(commits)).await {
+        done.unwrap();
+    }
+    assert_eq!(store.counts().groups - before.groups, 2, "four events, two in a commit");
+}
+
+#[tokio::test]
+async fn a_commit_takes_no_more_once_it_was_open_for_its_time() {
+    for (open_ms, want) in [(1, 6), (600_000, 1)] {
+        let (_dir, store) = open_with(GroupBounds { events_max: 1_000, open_ms });
+        let before = store.counts();
+        let slow = |_| {
+            store.write("slow", |_| {
+                std::thread::sleep(std::time::Duration::from_millis(3));
+                Ok(())
+            })
+        };
+        let first = store.write("first", |_| {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            Ok(())
+        });
+        let (first, rest) = tokio::join!(first, join_all((0..5).map(slow)));
+        first.unwrap();
+        assert!(rest.into_iter().all(|done| done.is_ok()));
+        assert_eq!(store.counts().groups - before.groups, want, "{open_ms} ms");
+    }
+}
+
+/// The first of a group has no savepoint of its own; what it did is undone all the same, and the rest is committed.
+#[tokio::test]
+async fn the_failure_of_the_first_leaves_the_others_committed() {
+    let (_dir, store) = open();
+    let before = store.counts();
+    let (go, wait) = sync_channel::<()>(1);
+    let mut first = Box::pin(store.write("first", move |tx| {
+        meta::set(tx, "first", "x")?;
+        wait.recv().unwrap_or_default();
+        Err::<(), _>(StoreError::Refused("on purpose"))
+    }));
+    let mut rest = Box::pin(async {
+        let again = store.write("again", |tx| {
+            meta::set(tx, "again", "x")?;
+            Err::<(), _>(StoreError::Refused("on purpose"))
+        });
+        tokio::join!(put(&store, "second".into()), again, put(&store, "last".into()))
+    });
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("the writer did not wait"),
+        _ = &mut rest => panic!("the work was done before the writer got to it"),
+        () = std::future::ready(()) => {}
+    }
+    go.send(()).unwrap();
+    let (first, (second, again, last)) = tokio::join!(first, rest);
+    assert!(matches!(first, Err(StoreError::Refused(_))), "{first:?}");
+    assert!(matches!(again, Err(StoreError::Refused(_))), "{again:?}");
+    second.unwrap();
+    last.unwrap();
+    let after = store.counts();
+    assert_eq!((after.groups - before.groups, after.rolled_back - before.rolled_back), (1, 2));
+    for (name, there) in [("first", false), ("second", true), ("again", false), ("last", true)] {
+        let kept = store.read("kept", move |db| meta::get(db, name)).await.unwrap();
+        assert_eq!(kept.is_some(), there, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn one_failure_leaves_the_others_committed() {
+    let (_dir, store) = open();
+    let before = store.counts();
+    let writes = async {
+        tokio::join!(
+            put(&store, "before".into()),
+            store.write("bad", |tx| {
+                meta::set(tx, "bad", "x")?;
+                Err::<(), _>(StoreError::Refused("on purpose"))
+            }),
+            store.write("worse", |tx| {
+                meta::set(tx, "worse", "x")?;
+                tx.execute_batch("INSERT INTO acp_meta (key, value) VALUES ('worse', 'again')")?;
+                Ok(())
+            }),
+            store.write("panic", |tx| {
+                meta::set(tx, "panic", "x")?;
+                assert!(tx.is_autocommit(), "a panic on purpose");
+                Ok(())
+            }),
+            put(&store, "after".into()),
+        )
+    };
+    let (one, bad, worse, panicked, two) = queued_behind(&store, writes).await;
+    one.unwrap();
+    two.unwrap();
+    assert!(matches!(bad, Err(StoreError::Refused(_))), "{bad:?}");
+    assert!(matches!(worse, Err(StoreError::Sqlite(_))), "{worse:?}");
+    assert!(matches!(panicked, Err(StoreError::Panicked { name: "panic" })), "{panicked:?}");
+    let after = store.counts();
+    assert_eq!(after.groups - before.groups, 1);
+    assert_eq!(after.rolled_back - before.rolled_back, 3);
+    let kept = async |name: &'static str| store.read("kept", move |db| meta::get(db, name)).await.unwrap();
+    for (name, there) in
+        [("before", true), ("bad", false), ("worse", false), ("panic", false), ("after", true)]
+    {
+        assert_eq!(kept(name).await.is_some(), there, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_committed_acknowledges_nothing() {
+    let (_dir, store) = open();
+    let spoil = store.write("spoil", |tx| {
+        // A deferred constraint is the one thing that fails at COMMIT itself.
+        tx.pragma_update(None, "defer_foreign_keys", true)?;
+        let row =
+            "INSERT INTO acp_delivery_checkpoint (run_id, last_event_seq, updated_at) VALUES ('none', 0, 0)";
+        Ok(tx.execute_batch(row)?)
+    });
+    let writes = async { tokio::join!(put(&store, "with it".into()), spoil) };
+    let before = store.counts();
+    let (first, (other, spoiled)) = behind_a_first(&store, writes).await;
+    assert!(first.is_err() && other.is_err() && spoiled.is_err(), "{first:?} {other:?} {spoiled:?}");
+    assert_eq!(store.counts().groups_lost - before.groups_lost, 1);
+    assert_eq!(store.read("kept", |db| meta::get(db, "with it")).await.unwrap(), None);
+    put(&store, "next".into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_and_got_over() {
+    let (_dir, store) = open();
+    let row = spawned(&store, "s").await;
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    let limit = async |pages: i64| {
+        store
+            .write("limit", move |tx| {
+                tx.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+                Ok(())
+            })
+            .await
+            .unwrap();
+    };
+    let pages: i64 =
+        store.read("pages", |db| Ok(db.query_row("PRAGMA page_count", [], |row| row.get(0))?)).await.unwrap();
+    limit(pages + 100).await;
+    let large = |session_seq| Write::Event {
+        session_seq,
+        run: None,
+        kind: EventKind::AgentMessage,
+        payload: format!("\"{}\"", "x".repeat(100_000)),
+    };
+    let mut last = 0;
+    let error = loop {
+        match store.commit(fence.clone(), vec![large(last + 1)]).await {
+            Ok(()) => last += 1,
+            Err(error) => break error,
+        }
+        assert!(last < 100, "it never became full");
+    };
+    assert!(matches!(error, StoreError::Full), "{error:?}");
+    assert!(last > 0);
+    // A small transaction beside one that does not fit is committed, or said to be lost; never neither.
+    let (small, large_result) = tokio::join!(
+        store.write("small", |tx| meta::set(tx, "small", "x")),
+        store.commit(fence.clone(), vec![large(last + 1)])
+    );
+    assert!(matches!(large_result, Err(StoreError::Full)), "{large_result:?}");
+    let kept = store.read("kept", |db| meta::get(db, "small")).await.unwrap();
+    assert_eq!(kept.is_some(), small.is_ok(), "{small:?}");
+    assert_eq!(count(&store, "acp_events").await, last);
+    limit(1_000_000).await;
+    store.commit(fence, vec![large(last + 1), event(last + 2, None)]).await.unwrap();
+    assert_eq!(count(&store, "acp_events").await, last + 2);
+}
+
+#[tokio::test]
+async fn watchers_hear_of_commits_only() {
+    let (_dir, store) = open();
+    let row = spawned(&store, "s").await;
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    let mut seen = store.watch(&row.session_key);
+    let mut any = store.committed();
+    any.mark_unchanged();
+    let stale = ActorFence { epoch: 0, ..fence.clone() };
+    assert!(store.commit(stale, vec![event(1, None)]).await.is_err());
+    assert!(!seen.has_changed().unwrap());
+    store.commit(fence, vec![event(1, None), event(2, None)]).await.unwrap();
+    assert!(seen.has_changed().unwrap());
+    assert_eq!(*seen.borrow_and_update(), 2);
+    assert!(any.has_changed().unwrap());
+    assert!(!store.watch(&key("other")).has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_read_that_panics_costs_only_itself() {
+    let (_dir, store) = open();
+    for _ in 0..20 {
+        let result = store.read("panic", |db| -> Result<(), StoreError> {
+            assert!(db.is_autocommit(), "a panic on purpose");
+            Ok(())
+        });
+        assert!(matches!(result.await, Err(StoreError::Panicked { name: "panic" })));
+    }
+    assert_eq!(count(&store, "acp_sessions").await, 0);
+}
+
+#[tokio::test]
+async fn the_log_is_emptied_when_there_is_nothing_to_do() {
+    let (_dir, store) = open();
+    put(&store, "k".into()).await.unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while store.counts().checkpoints == 0 {
+        assert!(std::time::Instant::now() < deadline, "no checkpoint was made");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,140 @@
+//! Opening a state directory, and who may.
+
+use super::fixtures::{event, lease, open, run, session, spawn_of};
+use crate::identity::adopt;
+use crate::schema::DB_FILE;
+use crate::{Durability, Store, StoreError};
+use acp_core::rows::{LeaseStatus, SessionRow};
+use acp_core::run::RunState;
+use acp_core::writes::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_second_open_is_refused_while_the_first_lives() {
+    let (dir, store) = open();
+    match Store::open(dir.path(), Durability::Full) {
+        Err(error @ StoreError::Locked { .. }) => {
+            assert!(error.to_string().contains(&format!("pid {}", std::process::id())), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(adopt(dir.path()), Err(StoreError::Locked { .. })));
+    store.close().await;
+    let again = Store::open(dir.path(), Durability::Full).unwrap();
+    again.close().await;
+}
+
+#[tokio::test]
+async fn files_are_private() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(DB_FILE), b"").unwrap();
+    std::fs::set_permissions(dir.path().join(DB_FILE), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let store = Store::open(dir.path(), Durability::Full).unwrap();
+    let mut seen = 0;
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+        seen += 1;
+    }
+    assert!(seen >= 3, "lock, database and log, but {seen}");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn the_identity_stays_and_the_epoch_counts_starts() {
+    let (dir, store) = open();
+    let first = store.identity().clone();
+    assert_eq!(first.epoch, 1);
+    store.close().await;
+    let store = Store::open(dir.path(), Durability::Normal).unwrap();
+    assert_eq!(store.identity().instance_id, first.instance_id);
+    assert_eq!(store.identity().epoch, 2);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_copy_is_refused_until_it_is_adopted() {
+    let (dir, store) = open();
+    let row = session("s");
+    store.spawn_session(spawn_of(row.clone())).await.unwrap();
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    let held = lease(&row.session_key);
+    let running = run(&row.session_key, RunState::Running);
+    let owner = SessionRow { lease_id: Some(held.lease_id), ..row.clone() };
+    let writes = vec![
+        Write::NewLease(Box::new(held)),
+        Write::Session(Box::new(owner)),
+        Write::Run(Box::new(running.clone())),
+        event(1, Some((running.run_id, 1))),
+    ];
+    store.commit(fence, writes).await.unwrap();
+    let original = store.identity().clone();
+    store.close().await;
+
+    let twin = tempfile::tempdir().unwrap();
+    copy(dir.path(), twin.path());
+    match Store::open(twin.path(), Durability::Full) {
+        Err(error @ StoreError::Cloned { .. }) => assert!(error.to_string().contains("adopt"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    let fresh = adopt(twin.path()).unwrap();
+    let store = Store::open(twin.path(), Durability::Full).unwrap();
+    assert_eq!(store.identity().instance_id, fresh);
+    assert_ne!(fresh, original.instance_id);
+    assert_eq!(store.leases_in_use().await.unwrap(), []);
+    let (snapshot, _) = store.claim(row.session_key.clone()).await.unwrap();
+    assert_eq!(snapshot.session.lease_id, None);
+    assert_eq!(snapshot.session.gateway_instance_id, fresh);
+    assert_eq!(snapshot.runs.len(), 1, "the run is still there, for its actor to end");
+    store.close().await;
+
+    let store = Store::open(dir.path(), Durability::Full).unwrap();
+    assert_eq!(store.identity().instance_id, original.instance_id);
+    assert_eq!(store.leases_in_use().await.unwrap()[0].usage, LeaseStatus::Intended);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_newer_database_is_refused_by_open() {
+    let (dir, store) = open();
+    store.write("age", |tx| Ok(tx.pragma_update(None, "user_version", 7)?)).await.unwrap();
+    store.close().await;
+    match Store::open(dir.path(), Durability::Full) {
+        Err(error @ StoreError::Newer { found: 7, .. }) => {
+            let text = error.to_string();
+            assert!(text.contains('7') && text.contains('1'), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_closed_store_says_so_on_every_clone() {
+    let (_dir, store) = open();
+    let twin = store.clone();
+    store.close().await;
+    assert!(matches!(twin.write("late", |_| Ok(())).await, Err(StoreError::Closed)));
+    assert!(matches!(twin.read("late", |_| Ok(())).await, Err(StoreError::Closed)));
+    twin.close().await;
+}
+
+#[tokio::test]
+async fn durability_is_the_databases_own() {
+    for (durability, want) in [(Durability::Full, 2_i64), (Durability::Normal, 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), durability).unwrap();
+        let look = |tx: &crate::Tx<'_>| -> Result<i64, StoreError> {
+            Ok(tx.pragma_query_value(None, "synchronous", |row| row.get(0))?)
+        };
+        assert_eq!(store.write("look", look).await.unwrap(), want, "{durability:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! What commits wrote, `claim` and the reads give back.
+
+use super::fixtures::{
+    SESSIONS_MAX, binding, count, event, failure, lease, open, outbox, permission, request, run, session,
+};
+use crate::{Durability, SpawnTx, Store, bindings};
+use acp_core::event::{EventKind, EventRow};
+use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
+use acp_core::rows::{BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, RunRow};
+use acp_core::run::RunState;
+use acp_core::session::SessionState;
+use acp_core::writes::{ActorSnapshot, Write};
+use acp_shared::ids::IdempotencyKey;
+
+#[tokio::test]
+async fn claim_returns_exactly_what_was_committed() {
+    let (dir, store) = open();
+    let mut row = session("s");
+    let first = run(&row.session_key, RunState::Queued);
+    let bound = binding(&row.session_key, "room", BindingStatus::Active);
+    let answer = ("f".to_owned(), "{\"ok\":true}".to_owned());
+    let asked = IdempotencyKey::mint();
+    let spawn = SpawnTx {
+        session: row.clone(),
+        binding: Some(bound.clone()),
+        run: Some(first.clone()),
+        events: vec![(EventKind::Prompt, "{\"text\":\"hi\"}".into())],
+        idempotency: Some(("spawn".into(), asked.clone(), answer.0.clone(), answer.1.clone())),
+        caps: acp_core::writes::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
+    };
+    store.spawn_session(spawn).await.unwrap();
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+
+    let mut held = lease(&row.session_key);
+    row.state = SessionState::Running;
+    row.last_error = Some(failure());
+    row.agent_session_id = Some("agent-1".into());
+    row.resumable = true;
+    row.agent_info = Some("{\"name\":\"x\"}".into());
+    row.lease_id = Some(held.lease_id);
+    row.updated_at_ms = 99;
+    row.last_session_seq = 3;
+    let running = RunRow { state: RunState::Running, started_at_ms: Some(50), last_seq: 2, ..first };
+    let waiting = run(&row.session_key, RunState::Queued);
+    let done = RunRow {
+        state: RunState::Failed,
+        error: Some(failure()),
+        stop_reason: Some("refusal".into()),
+        usage: Some("{\"in\":1}".into()),
+        ended_at_ms: Some(60),
+        ..run(&row.session_key, RunState::Failed)
+    };
+    let pending = permission(&held, 100, PermissionState::Pending);
+    let settled = permission(&held, 200, PermissionState::Answered);
+    let started = request(&held, 300, RequestState::Started);
+    let answered = request(&held, 400, RequestState::Answered);
+    let messages: Vec<_> = (1..=3).map(|seq| outbox(&held, seq, running.run_id)).collect();
+    let mut writes = vec![
+        event(2, Some((running.run_id, 2))),
+        Write::Session(Box::new(row.clone())),
+        Write::Run(Box::new(running.clone())),
+        Write::Run(Box::new(waiting.clone())),
+        Write::Run(Box::new(done.clone())),
+        Write::NewLease(Box::new(held.clone())),
+        Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Open },
+        Write::Tail { lease_id: held.lease_id, offset: 70, bytes: b"half a ".to_vec() },
+        Write::Tail { lease_id: held.lease_id, offset: 77, bytes: vec![0, 255, 10] },
+        event(3, None),
+        Write::Permission(Box::new(pending.clone())),
+        Write::Permission(Box::new(settled)),
+        Write::Request(Box::new(started.clone())),
+        Write::Request(Box::new(answered)),
+    ];
+    writes.extend(messages.iter().map(|message| Write::Outbox(Box::new(message.clone()))));
+    writes.push(Write::Written { lease_id: held.lease_id, through_seq: 1 });
+    writes.push(Write::LeaseProgress {
+        lease_id: held.lease_id,
+        stdout_offset: 80,
+        next_stdin_seq: 4,
+        link_state: Some("{\"s\":2}".into()),
+    });
+    store.commit(fence, writes).await.unwrap();
+
+    held.usage = LeaseStatus::Open;
+    held.stdout_offset = 80;
+    held.next_stdin_seq = 4;
+    held.link_state = "{\"s\":2}".into();
+    let want = ActorSnapshot {
+        session: row.clone(),
+        lease: Some(held.clone()),
+        tail: vec![(70, b"half a ".to_vec()), (77, vec![0, 255, 10])],
+        runs: vec![running.clone(), waiting.clone()],
+        outbox: messages[1..].to_vec(),
+        requests: vec![started],
+        permissions: vec![pending.clone()],
+    };
+    let waiting_prompt = waiting.mode == RunMode::Prompt;
+    store.close().await;
+    let store = Store::open(dir.path(), Durability::Full).unwrap();
+    let (got, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    assert_eq!(got, want);
+    assert_eq!(fence.epoch, 2);
+
+    assert_eq!(store.session(row.session_key.clone()).await.unwrap(), Some(row.clone()));
+    assert_eq!(store.runs(row.session_key.clone(), 2).await.unwrap(), [done.clone(), waiting]);
+    assert_eq!(store.run(done.run_id).await.unwrap(), Some(done));
+    assert_eq!(store.pending_permissions(row.session_key.clone()).await.unwrap(), [pending]);
+    assert_eq!(store.leases_in_use().await.unwrap(), [held.clone()]);
+    let rows = RecoveryFacts {
+        state: row.state,
+        lease: Some(held.usage),
+        running: true,
+        queued: waiting_prompt,
+        steers: !waiting_prompt,
+    };
+    let found = RecoveryCandidate {
+        session_key: row.session_key.clone(),
+        rows,
+        last_activity_at_ms: row.last_activity_at_ms,
+    };
+    assert_eq!(store.found_sessions().await.unwrap(), [found]);
+    assert_eq!(store.remembered("spawn".into(), asked).await.unwrap(), Some(answer));
+    let key = row.session_key.clone();
+    assert_eq!(store.read("bindings", move |db| bindings::of_session(db, &key)).await.unwrap(), [bound]);
+    let events = store.events_after(row.session_key.clone(), 1, 100, usize::MAX).await.unwrap();
+    let plain = |event: &EventRow| (event.session_seq, event.run_id, event.seq, event.payload.clone());
+    assert_eq!(
+        events.iter().map(plain).collect::<Vec<_>>(),
+        [(2, Some(running.run_id), Some(2), "{\"n\":2}".to_owned()), (3, None, None, "{\"n\":3}".to_owned())]
+    );
+    store.close().await;
+}
+
+#[tokio::test]
+async fn events_are_read_in_bounded_pieces() {
+    let (_dir, store) = open();
+    let row = super::fixtures::spawned(&store, "s").await;
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    store.commit(fence, (1..=20).map(|n| event(n, None)).collect()).await.unwrap();
+    let numbers = async |after, rows, bytes| -> Vec<u64> {
+        let events = store.events_after(row.session_key.clone(), after, rows, bytes).await.unwrap();
+        events.iter().map(|event| event.session_seq).collect()
+    };
+    assert_eq!(numbers(0, 3, usize::MAX).await, [1, 2, 3]);
+    assert_eq!(numbers(17, 100, usize::MAX).await, [18, 19, 20]);
+    assert_eq!(numbers(0, 100, 0).await, [1], "one row always comes");
+    // Payloads of the first nine are seven bytes long.
+    assert_eq!(numbers(0, 100, 8).await, [1, 2]);
+    assert_eq!(numbers(20, 100, 100).await, [0_u64; 0]);
+    assert_eq!(count(&store, "acp_events").await, 20);
+}

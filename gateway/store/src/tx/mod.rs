@@ -1,0 +1,5 @@
+//! Transactions over several tables.
+
+pub mod claim;
+pub mod commit;
+pub mod spawn;

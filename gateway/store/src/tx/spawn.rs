@@ -1,0 +1,69 @@
+//! Creation of a session together with its binding, first run and first events.
+
+use crate::error::StoreError;
+use crate::tx::commit::{apply, check_session};
+use crate::{Store, bindings, idempotency, now_ms, runs, sessions};
+use acp_core::event::EventKind;
+use acp_core::rows::{BindingRow, RunRow, SessionRow};
+use acp_core::writes::{SessionLimits, Write};
+use acp_shared::ids::IdempotencyKey;
+
+/// Rows of a new session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpawnTx {
+    /// The session.
+    pub session: SessionRow,
+    /// Binding of the session.
+    pub binding: Option<BindingRow>,
+    /// First run.
+    pub run: Option<RunRow>,
+    /// First events, as kind and payload; they belong to the first run if there is one.
+    pub events: Vec<(EventKind, String)>,
+    /// Result to store for idempotency: scope, key, fingerprint, result.
+    pub idempotency: Option<(String, IdempotencyKey, String, String)>,
+    /// Limits on sessions in use.
+    pub caps: SessionLimits,
+}
+
+impl Store {
+    /// Inserts a session and its first rows, within the limits on sessions in use.
+    ///
+    /// # Errors
+    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::LimitReached`], [`StoreError::LabelTaken`],
+    /// [`StoreError::ConversationBound`], as [`Store::commit`]. After an error nothing was created.
+    pub async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
+        self.write("spawn_session", move |tx| {
+            let SpawnTx { session, binding, run, events, idempotency, caps } = spawn;
+            if let Some((scope, key, fingerprint, result)) = &idempotency {
+                idempotency::insert(tx, scope, key, (fingerprint, result), now_ms())?;
+            }
+            sessions::check_caps(tx, &caps)?;
+            sessions::insert(tx, &session)?;
+            if let Some(binding) = &binding {
+                if binding.session_key != session.session_key {
+                    return Err(StoreError::Refused("the binding of another session"));
+                }
+                bindings::insert(tx, binding)?;
+            }
+            if let Some(run) = &run {
+                if run.session_key != session.session_key {
+                    return Err(StoreError::Refused("the run of another session"));
+                }
+                runs::put(tx, run)?;
+            }
+            let run_id = run.as_ref().map(|run| run.run_id);
+            let events: Vec<Write> = (1..)
+                .zip(events)
+                .map(|(number, (kind, payload))| Write::Event {
+                    session_seq: number,
+                    run: run_id.map(|run_id| (run_id, number)),
+                    kind,
+                    payload,
+                })
+                .collect();
+            apply(tx, &session.session_key, 0, &events)?;
+            check_session(tx, &session)
+        })
+        .await
+    }
+}

@@ -1,0 +1,503 @@
+//! The only thread that writes. It commits all ready transactions as one (group commit): each after the first
+//! runs in a savepoint, so that a failure rolls back that one only (H19). Callers get their results after the
+//! COMMIT.
+
+use crate::error::StoreError;
+use crate::events;
+use crate::health::{HealthSender, StoreHealth};
+use crate::histograms;
+use crate::lock::StateLock;
+use crate::notify::CommitNotifier;
+use crate::open_checks::DatabaseFiles;
+use acp_shared::ids::SessionKey;
+use prometheus_client::metrics::histogram::Histogram;
+use rusqlite::Connection;
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Maximum number of transactions in one group.
+const GROUP_JOBS_MAX: usize = 256;
+/// Bytes of content at which a group is closed.
+const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Idle time of the writer after which it makes a checkpoint, in milliseconds.
+const IDLE_MS: u64 = 250;
+/// Growth of the WAL at which a checkpoint is made without an idle phase, in bytes.
+const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Test write. It needs about as much space as a typical transaction.
+const PROBE: &str = "INSERT INTO acp_meta (key, value) VALUES ('probe', hex(zeroblob(32768))) \
+                     ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+const PROBE_END: &str = "DELETE FROM acp_meta WHERE key = 'probe'";
+
+/// Configurable bounds of one group. A group takes the transactions that are ready and never waits for more,
+/// so these bounds do not delay results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupBounds {
+    /// Number of journal events at which a group is closed.
+    pub events_max: u64,
+    /// Time since its start at which a group is closed, in milliseconds.
+    pub open_ms: u64,
+}
+
+impl Default for GroupBounds {
+    fn default() -> Self {
+        Self { events_max: 256, open_ms: 250 }
+    }
+}
+
+/// Write transaction: a connection, and the notifications to publish after the commit.
+#[derive(Debug)]
+pub struct Tx<'a> {
+    db: &'a Connection,
+    events: Cell<u64>,
+    numbers: RefCell<Vec<(SessionKey, u64)>>,
+    /// True if the set of bound conversations may have changed.
+    rebinds: Cell<bool>,
+}
+
+impl Deref for Tx<'_> {
+    type Target = Connection;
+    fn deref(&self) -> &Connection {
+        self.db
+    }
+}
+
+impl<'a> Tx<'a> {
+    /// Transaction on a connection outside of the writer. Its notifications are not published.
+    pub const fn unpublished(db: &'a Connection) -> Self {
+        Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()), rebinds: Cell::new(false) }
+    }
+}
+
+impl Tx<'_> {
+    /// Counts events appended to a journal.
+    pub fn appended(&self, events: u64) {
+        self.events.set(self.events.get().saturating_add(events));
+    }
+
+    /// Notifies watchers of the session after the commit: its journal ends with `session_seq`.
+    pub fn announce(&self, session_key: &SessionKey, session_seq: u64) {
+        self.numbers.borrow_mut().push((session_key.clone(), session_seq));
+    }
+
+    /// Notifies caches of bindings after the commit: the set of bound conversations may have changed.
+    pub fn rebinds(&self) {
+        self.rebinds.set(true);
+    }
+}
+
+/// Counters since the start of the writer.
+#[derive(Debug)]
+pub struct WriterCounters {
+    groups: AtomicU64,
+    transactions: AtomicU64,
+    rolled_back: AtomicU64,
+    groups_lost: AtomicU64,
+    checkpoints: AtomicU64,
+    /// Highest event id that a commit made durable; 0 before the first one since the start.
+    last_event_id: AtomicU64,
+    /// Transactions in each commit.
+    pub sizes: Histogram,
+    /// Duration of each commit from the start of its first transaction, in seconds.
+    pub seconds: Histogram,
+}
+
+impl Default for WriterCounters {
+    fn default() -> Self {
+        Self {
+            groups: AtomicU64::default(),
+            transactions: AtomicU64::default(),
+            rolled_back: AtomicU64::default(),
+            groups_lost: AtomicU64::default(),
+            checkpoints: AtomicU64::default(),
+            last_event_id: AtomicU64::default(),
+            sizes: histograms::sizes(),
+            seconds: histograms::short_times(),
+        }
+    }
+}
+
+/// Snapshot of [`WriterCounters`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Number of commits.
+    pub groups: u64,
+    /// Number of transactions in them, including those rolled back individually.
+    pub transactions: u64,
+    /// Number of transactions that failed and were rolled back individually.
+    pub rolled_back: u64,
+    /// Number of groups that were not committed.
+    pub groups_lost: u64,
+    /// Number of WAL checkpoints.
+    pub checkpoints: u64,
+}
+
+impl WriterCounters {
+    /// Highest event id that a commit since the start made durable; 0 before the first one.
+    pub fn last_event_id(&self) -> u64 {
+        self.last_event_id.load(Ordering::Acquire)
+    }
+
+    /// Snapshot of the counters.
+    pub fn snapshot(&self) -> Counts {
+        Counts {
+            groups: self.groups.load(Ordering::Relaxed),
+            transactions: self.transactions.load(Ordering::Relaxed),
+            rolled_back: self.rolled_back.load(Ordering::Relaxed),
+            groups_lost: self.groups_lost.load(Ordering::Relaxed),
+            checkpoints: self.checkpoints.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Sends a job's result to its caller: its own result, or the error of the group.
+type JobReply = Box<dyn FnOnce(Option<StoreError>)>;
+/// Closure of a job, run within the group.
+type JobFn = Box<dyn FnOnce(Option<&Tx<'_>>) -> JobResult + Send>;
+/// Result of a job: its error if it failed, and the function that sends the answer.
+type JobResult = (Option<StoreError>, JobReply);
+
+/// A named transaction queued for the writer.
+pub struct WriteJob {
+    pub(super) name: &'static str,
+    /// Approximate number of content bytes written.
+    bytes: usize,
+    queued: Instant,
+    /// Called with `None` if the group is lost already.
+    work: JobFn,
+    /// Permit of the bounded queue, held until the caller has its result.
+    place: OwnedSemaphorePermit,
+}
+
+impl WriteJob {
+    /// Job that runs `work` and sends its result through `reply` once it is durable.
+    pub fn new<T: Send + 'static>(
+        name: &'static str,
+        bytes: usize,
+        place: OwnedSemaphorePermit,
+        work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        reply: tokio::sync::oneshot::Sender<Result<T, StoreError>>,
+    ) -> Self {
+        let work = move |tx: Option<&Tx<'_>>| -> JobResult {
+            let result = tx.map_or(Err(StoreError::GroupLost), |tx| {
+                catch_unwind(AssertUnwindSafe(|| work(tx))).unwrap_or(Err(StoreError::Panicked { name }))
+            });
+            let failed = result.as_ref().err().cloned();
+            let answer: JobReply = Box::new(move |group: Option<StoreError>| {
+                // Fails if the caller is gone.
+                drop(reply.send(group.map_or(result, Err)));
+            });
+            (failed, answer)
+        };
+        Self { name, bytes, queued: Instant::now(), work: Box::new(work), place }
+    }
+}
+
+/// Message to the writer thread.
+pub enum WriterMessage {
+    /// Transaction to run.
+    Job(WriteJob),
+    /// Stop after the messages queued before this one.
+    Stop,
+}
+
+/// State of the writer thread.
+pub struct Writer {
+    pub db: Connection,
+    pub queue: Receiver<WriterMessage>,
+    pub watches: Arc<CommitNotifier>,
+    pub counters: Arc<WriterCounters>,
+    pub bounds: GroupBounds,
+    pub health: HealthSender,
+    /// Identity of the database files. A commit counts only while they are in place.
+    pub place: DatabaseFiles,
+    /// Dropped last: the directory is unlocked only after the database is closed.
+    pub lock: StateLock,
+}
+
+/// Decides when a WAL that is written without idle phases is due for a checkpoint, by the length of its file.
+/// After a complete checkpoint SQLite restarts the file from its beginning and truncates it. While a reader
+/// holds an older snapshot, SQLite appends instead.
+#[derive(Debug, Default)]
+struct CheckpointTrigger {
+    /// Length at the last checkpoint, in bytes.
+    moved_bytes: u64,
+}
+
+impl CheckpointTrigger {
+    /// True if a checkpoint is due at this length of the file.
+    fn is_due(&mut self, bytes: u64) -> bool {
+        self.moved_bytes = self.moved_bytes.min(bytes);
+        bytes - self.moved_bytes >= LOG_BYTES_MAX
+    }
+}
+
+struct Group {
+    open: Vec<(JobReply, OwnedSemaphorePermit)>,
+    failed: Vec<(JobReply, OwnedSemaphorePermit)>,
+    numbers: Vec<(SessionKey, u64)>,
+    rebinds: bool,
+    jobs: usize,
+    events: u64,
+    bytes: usize,
+    lost: Option<StoreError>,
+}
+
+impl Writer {
+    /// Processes the queue until a stop message or until all senders are gone. Then empties the WAL and
+    /// closes the database.
+    pub fn run(self) {
+        let mut log = CheckpointTrigger::default();
+        let mut has_news = false;
+        let mut stopped = false;
+        while !stopped {
+            let settled = self.health.is_well() || self.health.is_damaged();
+            let message = if !has_news && settled {
+                self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                self.queue.recv_timeout(Duration::from_millis(IDLE_MS))
+            };
+            match message {
+                Ok(WriterMessage::Job(job)) => {
+                    stopped = self.group(job);
+                    has_news = true;
+                    let bytes = self.place.log_bytes();
+                    if log.is_due(bytes) {
+                        self.checkpoint();
+                        log.moved_bytes = bytes;
+                        has_news = false;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.checkpoint();
+                    log.moved_bytes = self.place.log_bytes();
+                    has_news = false;
+                    if !settled {
+                        self.probe();
+                    }
+                }
+                Ok(WriterMessage::Stop) | Err(RecvTimeoutError::Disconnected) => stopped = true,
+            }
+        }
+        let Self { db, queue, lock, .. } = self;
+        drop(queue);
+        if let Err(error) = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+            tracing::debug!(%error, "the last checkpoint was not made");
+        }
+        if let Err((_, error)) = db.close() {
+            tracing::warn!(%error, "the database was not closed in order");
+        }
+        drop(lock);
+    }
+
+    /// Runs `first` and all other ready jobs as one transaction. Returns true if a stop message was received.
+    pub(super) fn group(&self, first: WriteJob) -> bool {
+        let started = Instant::now();
+        let mut stop = false;
+        let mut group = Group {
+            open: Vec::new(),
+            failed: Vec::new(),
+            numbers: Vec::new(),
+            rebinds: false,
+            jobs: 0,
+            events: 0,
+            bytes: 0,
+            lost: self.refused().or_else(|| self.step("BEGIN IMMEDIATE")),
+        };
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            self.one(&mut group, job);
+            if group.lost.is_some() || self.is_full(&group, started) {
+                break;
+            }
+            match self.queue.try_recv() {
+                Ok(WriterMessage::Job(job)) => next = Some(job),
+                Ok(WriterMessage::Stop) => stop = true,
+                Err(_) => {}
+            }
+        }
+        if group.lost.is_none() {
+            // Not committed if the database file was removed or replaced: the data would be lost.
+            group.lost = self.place.replaced_file_error().or_else(|| self.step("COMMIT"));
+        }
+        self.settle(group, started);
+        stop
+    }
+
+    fn is_full(&self, group: &Group, started: Instant) -> bool {
+        group.jobs >= GROUP_JOBS_MAX
+            || group.bytes >= GROUP_BYTES_MAX
+            || group.events >= self.bounds.events_max
+            || started.elapsed() >= Duration::from_millis(self.bounds.open_ms)
+    }
+
+    /// Runs one job, in a savepoint unless it is the first: the first has no earlier writes to protect, and a
+    /// savepoint makes SQLite copy each changed page. If SQLite rolled back everything (disk full, I/O
+    /// error), the group is lost.
+    fn one(&self, group: &mut Group, job: WriteJob) {
+        let WriteJob { name, bytes, queued, work, place } = job;
+        let waited = queued.elapsed();
+        let begun = Instant::now();
+        let is_first = group.jobs == 0;
+        group.jobs += 1;
+        group.bytes += bytes;
+        if group.lost.is_none() && !is_first {
+            group.lost = self.step("SAVEPOINT job");
+        }
+        if group.lost.is_some() {
+            group.open.push((work(None).1, place));
+            return;
+        }
+        let tx = Tx::unpublished(&self.db);
+        let (failed, answer) = work(Some(&tx));
+        tracing::debug!(
+            transaction = name,
+            waited_us = micros(waited),
+            took_us = micros(begun.elapsed()),
+            failed = failed.as_ref().map(tracing::field::display),
+        );
+        let Some(error) = failed else {
+            group.lost = if is_first { None } else { self.step("RELEASE job") };
+            group.events = group.events.saturating_add(tx.events.get());
+            group.numbers.append(&mut tx.numbers.into_inner());
+            group.rebinds |= tx.rebinds.get();
+            group.open.push((answer, place));
+            return;
+        };
+        self.counters.rolled_back.fetch_add(1, Ordering::Relaxed);
+        group.failed.push((answer, place));
+        if matches!(error, StoreError::Damaged { .. }) {
+            // Stops writing to a corrupt b-tree: further writes spread the damage.
+            group.lost = Some(error);
+        } else if self.db.is_autocommit() {
+            group.lost = Some(if matches!(error, StoreError::Full) { error } else { StoreError::GroupLost });
+        } else {
+            let undo =
+                if is_first { ["ROLLBACK", "BEGIN IMMEDIATE"] } else { ["ROLLBACK TO job", "RELEASE job"] };
+            group.lost = undo.into_iter().find_map(|sql| self.step(sql));
+        }
+    }
+
+    /// Finishes a group after COMMIT or its failure: publishes notifications, sends results, counts.
+    fn settle(&self, group: Group, started: Instant) {
+        let count = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
+        count(&self.counters.transactions, group.jobs);
+        if let Some(error) = &group.lost {
+            if !self.db.is_autocommit()
+                && let Some(error) = self.step("ROLLBACK")
+            {
+                tracing::error!(%error, "a lost group could not be rolled back");
+            }
+            count(&self.counters.groups_lost, 1);
+            self.health.set(StoreHealth::after(error));
+            tracing::error!(%error, jobs = group.jobs, "a group of transactions was not committed");
+        } else {
+            count(&self.counters.groups, 1);
+            self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
+            self.counters.seconds.observe(started.elapsed().as_secs_f64());
+            self.health.set(StoreHealth::Well);
+            if group.events > 0 {
+                match events::last_id(&self.db) {
+                    Ok(id) => self.counters.last_event_id.store(id, Ordering::Release),
+                    Err(error) => tracing::warn!(%error, "last event id not read"),
+                }
+            }
+            self.watches.publish(&group.numbers, group.rebinds);
+            tracing::trace!(jobs = group.jobs, took_us = micros(started.elapsed()), "committed");
+        }
+        for (answer, place) in group.open {
+            answer(group.lost.clone());
+            drop(place);
+        }
+        for (answer, place) in group.failed {
+            answer(None);
+            drop(place);
+        }
+    }
+
+    /// Returns the error for all writes after one that found damage.
+    fn refused(&self) -> Option<StoreError> {
+        let why = "a write met it while the gateway served, and nothing is written since";
+        self.health.is_damaged().then(|| StoreError::Damaged { why: why.to_owned() })
+    }
+
+    fn step(&self, sql: &'static str) -> Option<StoreError> {
+        let mut statement = match self.db.prepare_cached(sql) {
+            Ok(statement) => statement,
+            Err(error) => return Some(error.into()),
+        };
+        statement.execute([]).err().map(StoreError::from)
+    }
+
+    /// Tests if writes work again by inserting a large row and deleting it.
+    pub(super) fn probe(&self) {
+        let failed = self
+            .place
+            .replaced_file_error()
+            .or_else(|| self.step("BEGIN IMMEDIATE"))
+            .or_else(|| self.step(PROBE));
+        let failed = failed.or_else(|| self.step("COMMIT"));
+        if failed.is_some() && !self.db.is_autocommit() {
+            // Discards the test row.
+            let _ = self.step("ROLLBACK");
+        }
+        let health = match &failed {
+            None => self.step(PROBE_END).as_ref().map_or(StoreHealth::Well, StoreHealth::after),
+            Some(error) => StoreHealth::after(error),
+        };
+        self.health.set(health);
+    }
+
+    fn checkpoint(&self) {
+        let begun = Instant::now();
+        let done = self.db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+            Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        });
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        match done {
+            Ok((pages, moved)) => {
+                tracing::debug!(pages, moved, took_us = micros(begun.elapsed()), "checkpoint")
+            }
+            Err(error) => tracing::warn!(%error, "no checkpoint was made"),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_due_when_it_has_grown_by_its_bound_since_the_last_checkpoint() {
+        const MAX: u64 = LOG_BYTES_MAX;
+        const CUT: u64 = 16 * 1024 * 1024;
+        // Length at the last checkpoint, length now, due.
+        for (moved_bytes, bytes, due) in [
+            (0, 0, false),
+            (0, MAX - 1, false),
+            (0, MAX, true),
+            // Somebody reads: it goes on at its end.
+            (MAX, MAX + 1, false),
+            (MAX, 2 * MAX, true),
+            // It was begun anew and cut.
+            (MAX, CUT, false),
+            (CUT, CUT + MAX, true),
+        ] {
+            let mut log = CheckpointTrigger { moved_bytes };
+            assert_eq!(log.is_due(bytes), due, "{moved_bytes} {bytes}");
+        }
+        // What was cut counts from where it was cut to.
+        let mut log = CheckpointTrigger { moved_bytes: 3 * MAX };
+        let seen = [CUT, CUT + MAX - 1, CUT + MAX].map(|bytes| log.is_due(bytes));
+        assert_eq!(seen, [false, false, true]);
+    }
+}
