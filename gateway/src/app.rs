@@ -131,12 +131,12 @@ pub(crate) async fn serve(
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
     let ready = GatewayReady { pid: std::process::id(), socket };
     let ended = serve_until_signal(&service, signals, || on_ready(ready)).await;
-    tracing::info!("gateway is ending");
+    tracing::info!("gateway stopping");
     stop.cancel();
     service.manager.stopped().await;
     for (what, task) in tasks {
         if task.await.is_err() {
-            tracing::warn!(what, "ended in disorder");
+            tracing::warn!(task = what, "background task panicked");
         }
     }
     // Unregistered last: until then a conversation must not look as if its channel were no longer served.
@@ -200,8 +200,8 @@ async fn refuse_to_serve(
 async fn resume_work(manager: &Manager, inlet: &InboundService) -> Result<usize, Failure> {
     let resumed = manager.resume().await?;
     match inlet.bindings().reconcile().await {
-        Ok(found) => tracing::info!(?found, "bindings after a start"),
-        Err(error) => tracing::warn!(%error, "bindings cannot be looked at: all of them stay"),
+        Ok(found) => tracing::info!(?found, "bindings reconciled"),
+        Err(error) => tracing::warn!(%error, "binding reconciliation failed; all bindings kept"),
     }
     inlet.resume().await?;
     Ok(resumed)
@@ -256,7 +256,8 @@ async fn wait_for_store(
                 if !waits {
                     tracing::error!(
                         state_dir = %state_dir.display(),
-                        "the disk is full: the gateway starts by itself as soon as there is room there; make some"
+                        hint = "free disk space; the gateway then starts by itself",
+                        "disk full; startup waits for space"
                     );
                 }
                 waits = true;
@@ -403,9 +404,9 @@ async fn reload_on_signal(how: Reload, mut asked: Signal, live: LiveConfig, stop
         match done {
             Ok(Ok(changes)) => log_reload(&changes),
             Ok(Err(failure)) => {
-                tracing::error!(%failure, "the new configuration is refused, the old one stays in force");
+                tracing::error!(%failure, "configuration reload failed; old configuration kept");
             }
-            Err(error) => tracing::error!(%error, "the configuration was not read anew"),
+            Err(error) => tracing::error!(%error, "configuration reload panicked; old configuration kept"),
         }
     }
 }
@@ -418,7 +419,7 @@ fn reload(how: &Reload, live: &LiveConfig) -> Result<ReloadChanges, Failure> {
     let changes =
         changes.map_err(|error| Failure::new(Code::Runtime, error.to_string()).origin("gateway"))?;
     for note in notes {
-        tracing::warn!("{note}");
+        tracing::warn!(note, "configuration key has no effect");
     }
     Ok(changes)
 }
@@ -426,13 +427,13 @@ fn reload(how: &Reload, live: &LiveConfig) -> Result<ReloadChanges, Failure> {
 fn log_reload(changes: &ReloadChanges) {
     let list = |keys: &[String]| keys.join(", ");
     if changes.applied.is_empty() {
-        tracing::info!("configuration read anew: nothing changed that a running gateway takes on");
+        tracing::info!("configuration reloaded; no live key changed");
     } else {
-        tracing::info!(keys = list(&changes.applied), "configuration read anew: these hold from now on");
+        tracing::info!(keys = list(&changes.applied), "configuration reloaded; keys applied");
     }
     if !changes.after_restart.is_empty() {
         let keys = list(&changes.after_restart);
-        tracing::warn!(keys, "these keys are read at start only: restart the gateway for them");
+        tracing::warn!(keys, "changed keys need a gateway restart");
     }
 }
 

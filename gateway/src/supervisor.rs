@@ -410,7 +410,7 @@ impl ConnectionDriver {
             SupervisorStatus::Connecting | SupervisorStatus::Up { .. } => String::new(),
         };
         if was_up {
-            tracing::warn!(why, "the connection to the supervisor is gone");
+            tracing::warn!(why, "supervisor connection lost");
         } else if changed {
             tracing::info!(why, path = %self.path.display(), "waiting for the supervisor");
         }

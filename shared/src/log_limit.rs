@@ -91,7 +91,7 @@ impl Default for RefusalLog {
 
 fn write_count((uid, reason): Kind, left_out: u64) {
     if left_out > 0 {
-        tracing::warn!(uid, reason, left_out, "more of these came than are written one by one");
+        tracing::warn!(uid, reason, left_out, "similar messages suppressed");
     }
 }
 

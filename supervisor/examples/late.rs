@@ -32,7 +32,7 @@ impl Subscriber for Panics {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut is = Is("taking over", false);
+        let mut is = Is("taking over from previous program", false);
         event.record(&mut is);
         assert!(!is.1, "it fails late");
     }

@@ -244,13 +244,13 @@ impl SupervisorParts {
     ) -> Result<Owner, AppError> {
         let context = &self.context;
         if let Some(why) = context.store.read_only() {
-            tracing::error!(why, "nothing is signalled and nothing is started");
+            tracing::error!(why, "lease store read-only; nothing is signalled or started");
         } else {
             warnings.extend(quarantine_and_clean_up(context, &mut loaded));
             let manager = Manager::from_env().map_err(AppError::Manager)?;
             manager.notify("STATUS=looking at what an earlier supervisor left behind");
             if let Err(error) = reap_at_start(context, &mut loaded.leases).await {
-                tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
+                tracing::error!(%error, "reaping leases of earlier supervisor failed; retrying");
                 warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
             }
             remove_empty_cgroups(context, &loaded.leases);
@@ -260,7 +260,12 @@ impl SupervisorParts {
         let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
         let listener = file(&socket.path, socket.listener.descriptor())?;
         let inheritable = InheritableResources { lock: lock.into(), listener, to_remove: socket.to_remove() };
-        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.containment.rung.as_str(), "ready");
+        tracing::info!(
+            socket = %socket.path.display(),
+            pid = context.me.pid,
+            containment = context.containment.rung.as_str(),
+            "supervisor ready"
+        );
         let endpoints = self.set_up_endpoints(inheritable.listener.try_clone())?;
         self.start_serving(&mut owner, inheritable, endpoints);
         ready(&socket.path);
@@ -313,7 +318,11 @@ pub(crate) async fn serve(
     let owner = match (handover.as_ref(), fresh) {
         (Some(pending), _) => {
             let endpoints = parts.set_up_endpoints(pending.head.listener.try_clone())?;
-            tracing::info!(from = pending.head.version, leases = pending.living_leases(), "taking over");
+            tracing::info!(
+                from = pending.head.version,
+                leases = pending.living_leases(),
+                "taking over from previous program"
+            );
             let Some(handover) = handover.take() else { return Ok(()) };
             let mut owner = parts.import(handover.into_imported_state(loaded.leases), endpoints)?;
             // The warnings of the earlier program are already in the handover.
@@ -402,7 +411,7 @@ fn prepare(
         environment::limits_without_effect(&startup.sys, containment, &startup.abilities, &options.config);
     startup.warnings.extend(unlimited);
     for warning in &startup.warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!(%warning, "startup warning");
     }
     startup.warnings.append(&mut loaded.warnings);
     let spools = SpoolDir::new(&spool_dir, options.config.spool_total_bytes_max);
@@ -455,10 +464,10 @@ fn remove_unknown_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String>
             nobodys.first().and_then(|path| path.parent()).unwrap_or(Path::new("")).display()
         ));
     }
-    tracing::info!(files = nobodys.len(), "removing output of leases that are not known any more");
+    tracing::info!(files = nobodys.len(), "removing spools of unknown leases");
     for path in nobodys {
         if let Err(error) = std::fs::remove_file(path) {
-            tracing::warn!(%error, path = %path.display(), "a spool cannot be removed");
+            tracing::warn!(%error, path = %path.display(), "cannot remove a spool");
         }
     }
     None
@@ -470,7 +479,11 @@ fn quarantine_and_clean_up(context: &Context, loaded: &mut Loaded) -> Vec<String
     let own = SupervisorIdentity { scope: &context.scope, ancestry: &context.own_ancestry };
     let now = |pid| context.sys.open(pid).ok()?.record();
     for lease in quarantine::quarantine_invalid(&mut loaded.leases, own, wall_ms(), now) {
-        tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
+        tracing::error!(
+            lease_id = %lease.lease_id,
+            reason = lease.state_reason,
+            "invalid lease record quarantined"
+        );
         context.store.post_lease(&lease);
     }
     // A crash may leave launch directories of ended leases behind; they contain environments.
@@ -497,7 +510,7 @@ fn quarantine_and_clean_up(context: &Context, loaded: &mut Loaded) -> Vec<String
         forgotten.len(),
         forgotten.join(" ")
     );
-    tracing::warn!("{warning}");
+    tracing::warn!(%warning, "startup warning");
     vec![warning]
 }
 
@@ -539,7 +552,7 @@ async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> io::Resu
     if open.is_empty() {
         return Ok(());
     }
-    tracing::info!(leases = open.len(), "looking at what an earlier supervisor left behind");
+    tracing::info!(leases = open.len(), "reaping leases of earlier supervisor");
     reaper::reap(context, &mut open).await?;
     for lease in &mut open {
         if let Some(end) = context.spools.end(lease.gateway, lease.lease_id) {

@@ -313,7 +313,7 @@ impl Owner {
 
     fn unlink(&mut self, id: ConnectionId) {
         let Some(connected) = self.links.remove(&id) else { return };
-        tracing::info!(who = ?connected.who, "disconnected");
+        tracing::info!(client = ?connected.who, "client disconnected");
         if let ClientKind::Gateway(gateway) = connected.who {
             self.save_progress(Some(gateway));
             self.detach(gateway);
@@ -476,7 +476,7 @@ impl Owner {
     pub(crate) fn stop(&mut self) {
         if self.stopping && !self.hurried {
             self.hurried = true;
-            tracing::warn!("asked to end twice: no more grace");
+            tracing::warn!("second stop request; grace periods skipped");
             for commands in self.leases.values().filter_map(|e| e.commands.as_ref()) {
                 // A full queue means that the lease is ending already.
                 drop(commands.try_send(LeaseCmd::Hurry));
@@ -484,7 +484,7 @@ impl Owner {
             return;
         }
         if !self.stopping {
-            tracing::info!("ending: every lease is closed in order");
+            tracing::info!("supervisor stopping; closing all leases");
             self.manager.notify("STOPPING=1\nSTATUS=ending every lease");
         }
         self.stopping = true;
@@ -506,7 +506,12 @@ impl Owner {
             && entry.lease.gateway != gateway
             && self.context.may_log(uid, "a lease of another gateway")
         {
-            tracing::warn!(lease_id = %id, %gateway, of = %entry.lease.gateway, "refused: a lease of another gateway");
+            tracing::warn!(
+                lease_id = %id,
+                %gateway,
+                owner = %entry.lease.gateway,
+                "request refused; lease of another gateway"
+            );
         }
         found.filter(may_see).ok_or_else(|| {
             Refusal::new(RefusalCode::LeaseUnknown, format!("there is no lease {id} of yours"))

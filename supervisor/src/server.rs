@@ -78,8 +78,12 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
         // Agents run as the supervisor's user, but must not control the supervisor (H9). They get no
         // handshake slot, so they cannot displace their gateway or an admin either.
         if peer.pid.is_some_and(|pid| context.is_lease_process(pid)) {
-            if context.may_log(peer.uid, "connection from a supervised tree") {
-                tracing::warn!(uid = peer.uid, pid = peer.pid, "connection from a supervised tree refused");
+            if context.may_log(peer.uid, "connection from a supervised process") {
+                tracing::warn!(
+                    uid = peer.uid,
+                    pid = peer.pid,
+                    "connection from a supervised process refused"
+                );
             }
             if let Ok(permit) = Arc::clone(&told).try_acquire_owned() {
                 tokio::spawn(async move {
@@ -94,13 +98,17 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
         let (link, outgoing) = ConnectionHandle::new(ConnectionId(ids.fetch_add(1, Ordering::Relaxed)));
         let (place, displaced) = HandshakeSlot::take(&waiting, user, &link);
         if displaced && context.may_log(peer.uid, "too many handshakes") {
-            tracing::warn!(uid = peer.uid, "too many connections in the handshake; the oldest is ended");
+            tracing::warn!(uid = peer.uid, "too many connections in the handshake; oldest closed");
         }
         let connected = Arc::clone(&context);
         tokio::spawn(async move {
             let (context, id) = (connected, link.id());
             if let Err(error) = connection(&context, client, (link, outgoing), place).await {
-                tracing::debug!(link = id.0, error = &error as &dyn std::error::Error, "connection ended");
+                tracing::debug!(
+                    connection = id.0,
+                    error = &error as &dyn std::error::Error,
+                    "connection ended"
+                );
             }
         });
         // Let the new task read an arrived Hello before further connections can displace it.
@@ -139,7 +147,12 @@ async fn connection(
         Ok(Err(HandshakeError::Denied(denial))) => {
             let refusal = denial.refusal();
             if context.may_log(client.peer.uid, refusal.code.as_str()) {
-                tracing::info!(link = id.0, uid = client.peer.uid, refusal = refusal.message, "refused");
+                tracing::info!(
+                    connection = id.0,
+                    uid = client.peer.uid,
+                    refusal = refusal.message,
+                    "connection refused"
+                );
             }
             let last = denial.message();
             return tokio::time::timeout(LAST_MESSAGES_WAIT, client.sender.send(&last))

@@ -271,7 +271,7 @@ fn get_at(address: &str, path: &str) -> String {
 fn an_address_of_its_own_answers_scrapes_and_nothing_else() {
     let house = Plan::flags(&[]).gateway("[metrics]\nlisten = \"127.0.0.1:0\"\n").build();
     let log = house.gateway().log();
-    let line = log.lines().find(|line| line.contains("metrics can be scraped")).unwrap();
+    let line = log.lines().find(|line| line.contains("metrics listener started")).unwrap();
     let (_, address) = line.split_once("at=").unwrap();
     let answer = get_at(address.trim(), "/metrics");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("acp_store_writable 1"), "{answer}");
@@ -331,9 +331,9 @@ fn the_log_tells_every_transition_and_no_secret() {
             assert!(line[field].is_string(), "{field}: {line}");
         }
     }
-    let routed = lines.iter().find(|line| line["message"] == "a message was routed").unwrap();
+    let routed = lines.iter().find(|line| line["message"] == "inbound message routed").unwrap();
     assert_eq!(routed["thread_id"], "room", "{routed}");
-    let started = of("adapter starts");
+    let started = of("adapter starting");
     assert_eq!(started.len(), 1);
     assert!(started[0]["argv"].as_str().unwrap().contains("***"), "{}", started[0]);
     assert!(started[0]["env"].as_str().unwrap().contains("A_TOKEN"), "by name: {}", started[0]);

@@ -35,9 +35,9 @@ fn turn(house: &House, key: &str) {
 
 #[test]
 fn sighup_reads_the_configuration_anew() {
-    const REFUSED: &str = "the new configuration is refused, the old one stays in force";
-    const APPLIED: &str = "these hold from now on";
-    const WAITS: &str = "these keys are read at start only";
+    const REFUSED: &str = "configuration reload failed; old configuration kept";
+    const APPLIED: &str = "configuration reloaded; keys applied";
+    const WAITS: &str = "changed keys need a gateway restart";
     let house = Plan::flags(&[]).gateway(START).build();
     let pid = house.gateway().pid();
     let key = house.spawn();

@@ -297,7 +297,7 @@ fn on_a_full_disk_nothing_is_acknowledged_and_all_goes_on_when_there_is_room() {
 /// A start that finds the disk full says so and waits: nobody has to start it again when there is room.
 #[test]
 fn a_start_that_finds_the_disk_full_waits_for_room() {
-    const SAID: &str = "the disk is full: the gateway starts by itself as soon as there is room";
+    const SAID: &str = "disk full; startup waits for space";
     if !can_mount() {
         return;
     }

@@ -182,9 +182,7 @@ fn a_prompt_waits_for_the_supervisor() {
     check_turn(&house.prompt(&key, "one"), "end_turn");
     let lease = house.lease(&key);
     house.kill_supervisor();
-    until(SOON, "the gateway has noticed", || {
-        house.gateway().log().contains("the connection to the supervisor is gone")
-    });
+    until(SOON, "the gateway has noticed", || house.gateway().log().contains("supervisor connection lost"));
     let waiting = house.follow(&["prompt", &key, "two"]);
     until(SOON, "it is taken", || {
         house.verb(&["sessions", "show", &key])["runs"].as_array().is_some_and(|runs| runs.len() == 2)

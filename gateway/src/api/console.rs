@@ -209,7 +209,7 @@ impl ConversationReader {
             let messages = match read(&self.store, &self.id, self.cursor, PAGE_ROWS_MAX).await {
                 Ok(messages) => messages,
                 Err(error) => {
-                    tracing::warn!(%error, "a console stream cannot be read on");
+                    tracing::warn!(%error, "console stream failed");
                     self.is_over = true;
                     return Some(Err(io::Error::other(error)));
                 }

@@ -119,7 +119,12 @@ async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<Events
                 write_event(&row, &mut line);
                 bytes += line.len();
                 let line = RawValue::from_string(line).map_err(|error| {
-                    tracing::error!(%error, session_key = %key, session_seq = row.session_seq, "not a line of JSON");
+                    tracing::error!(
+                        %error,
+                        session_key = %key,
+                        session_seq = row.session_seq,
+                        "journal event is not valid JSON"
+                    );
                     Failure::of(acp_shared::codes::Code::Runtime).origin("gateway")
                 })?;
                 page.events.push(line);
@@ -160,7 +165,7 @@ impl JournalReader {
             Ok(batch) => batch.map(Ok),
             Err(failure) => {
                 // Breaks the connection, so that the client reconnects instead of taking this for the end.
-                tracing::warn!(session_key = %self.key, %failure, "an event stream cannot be read on");
+                tracing::warn!(session_key = %self.key, %failure, "event stream failed");
                 self.state = StreamPhase::Ended;
                 Some(Err(io::Error::other(failure)))
             }

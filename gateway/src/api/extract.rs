@@ -87,7 +87,7 @@ fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
     let (status, body) = match serde_json::to_vec(value) {
         Ok(body) => (status, body),
         Err(error) => {
-            tracing::error!(%error, "an answer cannot be written as JSON");
+            tracing::error!(%error, "response serialization failed");
             (StatusCode::INTERNAL_SERVER_ERROR, Vec::new())
         }
     };

@@ -142,14 +142,14 @@ impl ApiListener {
             }
             let (slot, displaced) = slots.take();
             if displaced && log.may_log(peer.uid, "too many connections") {
-                tracing::warn!(limits.connections_max, "too many connections; the least active one is ended");
+                tracing::warn!(limits.connections_max, "too many connections; least active one closed");
             }
             tasks.spawn(connection(stream, peer, router.clone(), limits, (slot, ending.clone())));
         }
         log.flush();
         tasks.close();
         if tokio::time::timeout(Duration::from_millis(DRAIN_MS), tasks.wait()).await.is_err() {
-            tracing::warn!("some requests were still open when the gateway ended");
+            tracing::warn!("requests still open at shutdown");
         }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(%error, "cannot remove the socket");
@@ -162,7 +162,7 @@ fn admit(stream: &UnixStream, log: &RefusalLog) -> Option<Peer> {
     let peer = match stream.peer_cred() {
         Ok(cred) => Peer { uid: cred.uid(), pid: cred.pid() },
         Err(error) => {
-            tracing::warn!(%error, "the kernel does not say who connects");
+            tracing::warn!(%error, "reading peer credentials failed");
             return None;
         }
     };
@@ -291,6 +291,6 @@ async fn connection(
         }
     };
     if let Err(error) = served {
-        tracing::debug!(%error, "a connection broke");
+        tracing::debug!(%error, "connection failed");
     }
 }

@@ -91,7 +91,7 @@ pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
         known_event_id = note.known_event_id,
         agents = note.agents,
         kept_until = %format_utc(note.kept_until_ms),
-        "gateway refuses to serve: database went back in time"
+        "database rolled back; gateway refuses to serve"
     );
     failure(text)
 }
@@ -147,7 +147,7 @@ pub(crate) async fn clear_when_admitted(store: Store, supervisor: SupervisorClie
         if is_up {
             match store.settle_loss().await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(%error, "accepted loss not settled"),
+                Err(error) => tracing::warn!(%error, "clearing accepted loss failed"),
             }
         }
         tokio::select! {

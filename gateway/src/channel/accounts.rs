@@ -58,7 +58,7 @@ impl DiscordAccounts {
             // Blocking: tokens are read from files.
             match tokio::task::spawn_blocking(move || desired_accounts(&now.config)).await {
                 Ok(wanted) => self.follow(wanted),
-                Err(error) => tracing::error!(%error, "the accounts of Discord stay as they are"),
+                Err(error) => tracing::error!(%error, "reading Discord accounts failed; accounts unchanged"),
             }
         }
     }
@@ -67,15 +67,15 @@ impl DiscordAccounts {
     fn follow(&mut self, wanted: DesiredAccounts) {
         let gone: Vec<String> = self.bots.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
         for id in gone {
-            tracing::info!(account = id, "an account of Discord is served no more: it is not configured");
+            tracing::info!(account = id, "Discord account stopped; no longer configured");
             self.end(&id);
         }
         for (id, settings) in wanted {
             let done = settings.and_then(|settings| self.start_account(&id, settings));
             if let Err(why) = done {
                 let is_served = self.bots.contains_key(&id);
-                let then = if is_served { "keeps what it had" } else { "is not served" };
-                tracing::error!(account = id, "this account of Discord {then}: {why}");
+                let result = if is_served { "old settings kept" } else { "account not served" };
+                tracing::error!(account = id, why, result, "Discord account settings rejected");
             }
         }
     }

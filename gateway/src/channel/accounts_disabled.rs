@@ -12,7 +12,7 @@ impl DiscordAccounts {
     /// Logs an error if the configuration contains accounts.
     pub(crate) fn new(live: &LiveConfig, _: Channels, _: CancellationToken) -> Self {
         if !live.at_start().channels.discord.accounts.is_empty() {
-            tracing::error!("this program was built without Discord: its accounts are not served");
+            tracing::error!("built without Discord; its accounts are not served");
         }
         Self
     }

@@ -106,7 +106,7 @@ impl Channels {
     pub(crate) fn add(&self, adapters: impl IntoIterator<Item = Arc<dyn ChannelAdapter>>) {
         for adapter in adapters {
             if let Err(error) = self.register(adapter) {
-                tracing::error!(%error, "an adapter is not used");
+                tracing::error!(%error, "channel adapter not registered");
             }
         }
     }

@@ -56,7 +56,7 @@ pub(crate) fn prepare(
     }
     let log_handle = logging::start(&log)?;
     for note in ignored_keys::set(&loaded.sources) {
-        tracing::warn!("{note}");
+        tracing::warn!(note, "configuration key has no effect");
     }
     let (supervisor_socket, supervisor_secret) = supervisor_of(&loaded.config, &state_dir);
     fits(&supervisor_socket)?;

@@ -308,7 +308,7 @@ async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out
             return out.note(&format!("The supervisor (pid {}) goes on: {refusal}", supervisor.pid));
         }
         Err(ConnError::Io(error)) => {
-            tracing::info!(%error, "the supervisor is gone already");
+            tracing::info!(%error, "supervisor already stopped");
         }
         Err(ConnError::RolledBack(rollback)) => {
             return out
@@ -330,7 +330,11 @@ async fn stop_unused_supervisor(
     match request_shutdown(supervisor, state_dir, (hello_at(&supervisor.socket, Role::Admin), None)).await {
         Ok(_) | Err(ConnError::Closed) => wait_for_exit(supervisor).await,
         Err(error) => {
-            tracing::warn!(%error, supervisor_pid = supervisor.pid, "the supervisor goes on");
+            tracing::warn!(
+                %error,
+                supervisor_pid = supervisor.pid,
+                "stopping unused supervisor failed; it keeps running"
+            );
             Ok(())
         }
     }

@@ -151,7 +151,7 @@ async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) {
                 cursors.entry(due.binding.binding_id).or_default();
             }
         }
-        Err(error) => tracing::warn!(%error, "delivery cannot look for ended bindings"),
+        Err(error) => tracing::warn!(%error, "delivery scan of ended bindings failed"),
     }
 }
 
@@ -169,7 +169,7 @@ async fn mark_pending_edits(store: &Store, cursors: &mut BindingCursors, times: 
         Ok(found)
     };
     let found = store.read("delivery_open", read).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "delivery cannot look for open cards and messages with buttons");
+        tracing::warn!(%error, "delivery scan of open cards and buttons failed");
         Vec::new()
     });
     let is_any = !found.is_empty();
@@ -186,7 +186,7 @@ async fn load_due_bindings(store: &Store, cursors: &BindingCursors) -> Vec<DueBi
     let known: Vec<BindingId> = cursors.keys().copied().collect();
     store.read("delivery_look", move |db| rows::delivering_bindings(db, &known)).await.unwrap_or_else(
         |error| {
-            tracing::warn!(%error, "delivery cannot read the bindings");
+            tracing::warn!(%error, "delivery scan of bindings failed");
             Vec::new()
         },
     )
@@ -226,7 +226,7 @@ impl Tasks {
             }
             // Other bindings are not affected; nothing is lost, the outbox holds all for the retry.
             Err(error) => {
-                tracing::error!(binding_id = %id, %error, "a delivery task ended out of order");
+                tracing::error!(binding_id = %id, %error, "delivery task panicked; restarting");
                 let stop = stop.clone();
                 self.spawn(id, async move {
                     tokio::select! {

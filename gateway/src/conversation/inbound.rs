@@ -136,7 +136,7 @@ impl InboundService {
     ) -> Result<(Outcome, Option<JoinHandle<usize>>), Failure> {
         validate(&inbound)?;
         if self.inner.is_echo(&inbound).await? {
-            tracing::debug!(message_id = inbound.message_id, "an echo of the gateway's own message");
+            tracing::debug!(message_id = inbound.message_id, "echo of own message ignored");
             return Ok((Outcome::Ignored { reason: "own-echo".to_owned() }, None));
         }
         let permit = Arc::clone(&self.inner.permits).try_acquire_owned();
@@ -164,7 +164,7 @@ impl InboundService {
         };
         let task = tokio::spawn(taking.instrument(around));
         task.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "the task of a message ended out of order");
+            tracing::error!(%error, "message task panicked");
             Err(Failure::of(Code::Runtime).origin("gateway"))
         })
     }
@@ -241,7 +241,7 @@ impl Inner {
 
     async fn process_in_order(&self, inbound: Inbound) -> Result<Outcome, Failure> {
         let Some((row, unavailable_account)) = self.commit(&inbound).await? else {
-            tracing::debug!(message_id = inbound.message_id, "a command that another account does");
+            tracing::debug!(message_id = inbound.message_id, "command ignored; another account handles it");
             return Ok(Outcome::Ignored { reason: "another-account".to_owned() });
         };
         if row.inbound.text != inbound.text {
@@ -336,7 +336,7 @@ impl Inner {
             Err(failure) if is_retryable(&failure) => Err(failure),
             Err(failure) => {
                 let reason = failure.detail_code.clone().unwrap_or_else(|| failure.code.as_str().to_owned());
-                tracing::info!(message_id = inbound.message_id, reason, "a message was refused");
+                tracing::info!(message_id = inbound.message_id, reason, "message refused");
                 Ok(Outcome::Refused { failure, reason })
             }
             Ok(outcome) => Ok(outcome),

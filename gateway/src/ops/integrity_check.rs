@@ -40,17 +40,18 @@ async fn check_once(store: &Store, metrics: &Metrics) {
         Ok(found) => found,
         Err(StoreError::Damaged { why }) => vec![why],
         Err(error) => {
-            tracing::warn!(%error, "the database cannot be looked through");
+            tracing::warn!(%error, "database check could not run");
             return;
         }
     };
     metrics.gauges().sound.set(i64::from(found.is_empty()));
     if found.is_empty() {
-        tracing::info!("the database is sound");
+        tracing::info!("database check passed");
     } else {
         tracing::error!(
             ?found,
-            "the database is damaged: `acp-gateway store check` says where; restore a backup"
+            hint = "`acp-gateway store check` shows where; restore a backup",
+            "database damaged"
         );
     }
 }

@@ -42,13 +42,13 @@ async fn end_orphans(store: &Store, supervisor: &SupervisorClient) {
         match store.read("lease_used", move |db| leases::is_used(db, lease_id)).await {
             Ok(true) => {}
             Ok(false) => {
-                tracing::warn!(%lease_id, session_key = %lease.session_key, "an agent that nobody uses is ended");
+                tracing::warn!(%lease_id, session_key = %lease.session_key, "closing orphaned lease");
                 let request = Request::CloseLease { lease_id, reason: REASON.to_owned() };
                 if let Err(error) = supervisor.call(request).await {
-                    tracing::warn!(%lease_id, %error, "the agent that nobody uses could not be ended");
+                    tracing::warn!(%lease_id, %error, "closing orphaned lease failed");
                 }
             }
-            Err(error) => tracing::warn!(%lease_id, %error, "leases cannot be compared"),
+            Err(error) => tracing::warn!(%lease_id, %error, "orphaned lease check failed"),
         }
     }
 }

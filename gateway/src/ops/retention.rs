@@ -30,8 +30,8 @@ pub(crate) async fn expire_results(store: Store, live: LiveConfig, stop: Cancell
         }
         match store.expire_answers(results_expire_before(&live, now_ms()), ROWS_AT_ONCE).await {
             Ok(0) => {}
-            Ok(rows) => tracing::debug!(rows, "old answers forgotten"),
-            Err(error) => tracing::warn!(%error, "old answers cannot be forgotten"),
+            Ok(rows) => tracing::debug!(rows, "expired responses deleted"),
+            Err(error) => tracing::warn!(%error, "deleting expired responses failed"),
         }
     }
 }
@@ -54,15 +54,15 @@ pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) 
         let looked = match is_clock_plausible(before_ms, now_ms) {
             true => delete_sent_messages(&store, now_ms, ROWS_AT_ONCE).await,
             false => {
-                tracing::warn!("the clock was set: what was said is kept for a day more");
+                tracing::warn!("clock changed; records of own messages kept for another day");
                 Ok(0)
             }
         };
         before_ms = now_ms;
         match looked {
             Ok(0) => {}
-            Ok(rows) => tracing::debug!(rows, "old messages of the gateway's own forgotten"),
-            Err(error) => tracing::warn!(%error, "old messages of the gateway's own cannot be forgotten"),
+            Ok(rows) => tracing::debug!(rows, "old records of own messages deleted"),
+            Err(error) => tracing::warn!(%error, "deleting old records of own messages failed"),
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) async fn run(
         let next_ms = match store.expiring_sessions(now).await {
             Ok(mortals) => expire_due(&manager, now, &clock, mortals).await,
             Err(error) => {
-                tracing::warn!(%error, "the windows cannot be looked at");
+                tracing::warn!(%error, "timeout check failed");
                 None
             }
         };
@@ -73,9 +73,15 @@ async fn expire_due(
             continue;
         }
         let (seen_ms, closes) = judge(&subject, &expiry);
-        tracing::info!(%session_key, source = ?expiry.source, window_ms = expiry.window_ms, closes, "a window ran out");
+        tracing::info!(
+            %session_key,
+            source = ?expiry.source,
+            window_ms = expiry.window_ms,
+            closes,
+            "timeout expired"
+        );
         if let Err(failure) = manager.expire(&session_key, expiry, seen_ms, closes).await {
-            tracing::warn!(%session_key, %failure, "a window that ran out did not end anything yet");
+            tracing::warn!(%session_key, %failure, "timeout action failed; retrying");
         }
         // Checked again soon: a session may have several bindings, and the store may be full.
         let again_ms = clock.now_ms() + CHECK_INTERVAL_MS;

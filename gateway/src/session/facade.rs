@@ -263,7 +263,7 @@ impl Service for GatewayService {
             let mut status = self.status_now();
             match self.store_now().await {
                 Ok(store) => status.store = Some(store),
-                Err(failure) => tracing::error!(%failure, "the control plane cannot be read"),
+                Err(failure) => tracing::error!(%failure, "control plane read failed"),
             }
             Ok(status)
         })

@@ -64,7 +64,7 @@ impl Manager {
         let eager_max = self.deps.live.at_start().acp.control_plane.recovery.eager_actors;
         let plan = recovery::recovery_plan(found, usize::try_from(eager_max).unwrap_or(usize::MAX));
         for (session_key, step) in &plan.now {
-            tracing::info!(%session_key, ?step, "taken up after a start");
+            tracing::info!(%session_key, ?step, "session recovery started");
             self.actor(session_key);
         }
         for session_key in &plan.eager {
@@ -74,7 +74,7 @@ impl Manager {
             now = plan.now.len(),
             eager = plan.eager.len(),
             lazy = plan.lazy,
-            "sessions after a start"
+            "session recovery planned"
         );
         Ok(plan.now.len())
     }

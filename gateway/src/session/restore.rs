@@ -27,7 +27,11 @@ pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, ActorF
 pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failure> {
     let saved = snapshot.lease.as_ref().map(|lease| lease.link_state.as_str());
     let unreadable = |error| {
-        tracing::error!(session_key = %snapshot.session.session_key, %error, "the saved link state cannot be read");
+        tracing::error!(
+            session_key = %snapshot.session.session_key,
+            %error,
+            "saved backend state unreadable"
+        );
         Failure::of(Code::Runtime).origin("gateway")
     };
     let limits = deps.profiles.limits(&snapshot.session.agent);

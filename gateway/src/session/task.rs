@@ -111,13 +111,13 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
                 break loaded;
             }
             Err(failure) if !is_load_retryable(&failure, load_retry) => {
-                tracing::error!(session_key = %key, %failure, "the actor cannot be made");
+                tracing::error!(session_key = %key, %failure, "session actor load failed");
                 record_blocked_session(&deps, &key, &failure);
                 refuse_all(&deps, &key, queues, &failure).await;
                 return;
             }
             Err(failure) => {
-                tracing::warn!(session_key = %key, %failure, "the actor cannot be made yet");
+                tracing::warn!(session_key = %key, %failure, "session actor load failed; retrying");
                 refuse_commands(&deps, &key, &mut queues, &failure).await;
             }
         }
@@ -220,7 +220,7 @@ impl SessionTask {
             if AssertUnwindSafe(self.serve()).catch_unwind().await.is_ok() {
                 return;
             }
-            tracing::error!(session_key = %self.key, panics, "the actor panicked; it is made again");
+            tracing::error!(session_key = %self.key, panics, "session actor panicked; rebuilding");
             self.deps.metrics.actor_restarted("panicked");
             for (_, reply) in self.waiting.drain() {
                 drop(reply.send(Err(Failure::of(Code::Runtime).origin("gateway"))));
@@ -229,7 +229,10 @@ impl SessionTask {
                 return;
             }
         }
-        tracing::error!(session_key = %self.key, "the actor panics again and again; it is left until somebody asks for it");
+        tracing::error!(
+            session_key = %self.key,
+            "session actor panicked repeatedly; stopped until the next request"
+        );
     }
 
     async fn serve(&mut self) {

@@ -273,7 +273,7 @@ pub(super) fn start(
             first.resume().await.map_err(|error| error.to_string())
         };
         if let Err(error) = begun.await {
-            tracing::warn!(%error, "not begun");
+            tracing::warn!(%error, "simulated gateway did not start");
         }
         drop(app::spawn_background_tasks(&local, first, channels, clock, &stop));
     });

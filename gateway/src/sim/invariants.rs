@@ -36,14 +36,15 @@ const RULES: [(&str, &str); 3] = [
 ];
 
 /// Log errors that the simulation causes itself.
-const OWN_FAULTS: [&str; 7] = [
-    "a part was rejected",
-    "a part stays uncertain",
-    "a reply was rejected",
-    "a group of transactions was not committed",
-    "the control plane cannot be written",
-    "commit failed; the actor is made again",
-    "the actor cannot be made",
+const OWN_FAULTS: [&str; 8] = [
+    "part rejected permanently",
+    "part delivery uncertain; given up",
+    "reply rejected",
+    "transaction group commit failed",
+    "control plane not writable",
+    "commit failed; rebuilding session actor",
+    "session actor load failed",
+    "session actor rebuild failed",
 ];
 /// Log texts that are never allowed, even within those errors.
 const NEVER: [&str; 3] = ["number", "panicked", "refused"];

@@ -86,7 +86,7 @@ pub fn backup(
 pub fn before_migration(dir: &Path, version: i64) -> Result<PathBuf, StoreError> {
     let to = dir.join(format!("{DB_FILE}.schema-{version}"));
     let made = backup(dir, &to, true, &mut |_, _| {})?;
-    tracing::info!(path = %made.path.display(), "the database was backed up before its schema is changed");
+    tracing::info!(path = %made.path.display(), "database backed up before schema migration");
     Ok(made.path)
 }
 

@@ -63,9 +63,9 @@ impl HealthSender {
             *before != StoreHealth::Damaged && std::mem::replace(before, health) != health
         });
         if changed && health == StoreHealth::Well {
-            tracing::warn!("the control plane can be written again");
+            tracing::warn!("control plane writable again");
         } else if changed {
-            tracing::error!(health = health.as_str(), "the control plane cannot be written");
+            tracing::error!(health = health.as_str(), "control plane not writable");
         }
     }
 

@@ -274,7 +274,7 @@ impl Store {
         if let Some(thread) = thread
             && !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))
         {
-            tracing::error!("the store's writer did not end in order");
+            tracing::error!("store writer panicked");
         }
     }
 }

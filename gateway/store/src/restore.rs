@@ -132,7 +132,7 @@ pub fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     sync_dir(&db)?;
     std::fs::rename(&ready, &db).map_err(|error| StoreError::file("give its name to", &db, error))?;
     sync_dir(&db)?;
-    tracing::warn!(kept = %aside.display(), "a backup took the place of the database");
+    tracing::warn!(kept = %aside.display(), "database replaced by backup");
     Ok(aside.exists().then_some(aside))
 }
 

@@ -287,10 +287,10 @@ impl Writer {
         let Self { db, queue, lock, .. } = self;
         drop(queue);
         if let Err(error) = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
-            tracing::debug!(%error, "the last checkpoint was not made");
+            tracing::debug!(%error, "final checkpoint failed");
         }
         if let Err((_, error)) = db.close() {
-            tracing::warn!(%error, "the database was not closed in order");
+            tracing::warn!(%error, "closing the database failed");
         }
         drop(lock);
     }
@@ -360,6 +360,7 @@ impl Writer {
             waited_us = micros(waited),
             took_us = micros(begun.elapsed()),
             failed = failed.as_ref().map(tracing::field::display),
+            "transaction finished"
         );
         let Some(error) = failed else {
             group.lost = if is_first { None } else { self.step("RELEASE job") };
@@ -391,11 +392,11 @@ impl Writer {
             if !self.db.is_autocommit()
                 && let Some(error) = self.step("ROLLBACK")
             {
-                tracing::error!(%error, "a lost group could not be rolled back");
+                tracing::error!(%error, "rollback of failed transaction group failed");
             }
             count(&self.counters.groups_lost, 1);
             self.health.set(StoreHealth::after(error));
-            tracing::error!(%error, jobs = group.jobs, "a group of transactions was not committed");
+            tracing::error!(%error, jobs = group.jobs, "transaction group commit failed");
         } else {
             count(&self.counters.groups, 1);
             self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
@@ -404,11 +405,15 @@ impl Writer {
             if group.events > 0 {
                 match events::last_id(&self.db) {
                     Ok(id) => self.counters.last_event_id.store(id, Ordering::Release),
-                    Err(error) => tracing::warn!(%error, "last event id not read"),
+                    Err(error) => tracing::warn!(%error, "reading last event id failed"),
                 }
             }
             self.watches.publish(&group.numbers, group.rebinds);
-            tracing::trace!(jobs = group.jobs, took_us = micros(started.elapsed()), "committed");
+            tracing::trace!(
+                jobs = group.jobs,
+                took_us = micros(started.elapsed()),
+                "transaction group committed"
+            );
         }
         for (answer, place) in group.open {
             answer(group.lost.clone());
@@ -463,7 +468,7 @@ impl Writer {
             Ok((pages, moved)) => {
                 tracing::debug!(pages, moved, took_us = micros(begun.elapsed()), "checkpoint")
             }
-            Err(error) => tracing::warn!(%error, "no checkpoint was made"),
+            Err(error) => tracing::warn!(%error, "checkpoint failed"),
         }
     }
 }

@@ -215,7 +215,7 @@ impl<S: Sys> Context<S> {
             if let Some(leaf) = leaf
                 && let Err(error) = Arc::clone(&sys).run_blocking(move |sys| sys.remove_group(&leaf)).await
             {
-                tracing::warn!(%lease_id, %error, "the control group of a lease stays");
+                tracing::warn!(%lease_id, %error, "cannot remove cgroup of lease");
             }
             let Ok(slot) = root.disk().slot().await else { return };
             let removed = sys.run_blocking(move |_| {
@@ -248,7 +248,7 @@ impl<S: Sys> Context<S> {
     /// Sends an event to the owner.
     pub async fn send_event(&self, event: Event) {
         if self.events.send(event).await.is_err() {
-            tracing::debug!("the owner has ended");
+            tracing::debug!("event dropped; owner task has ended");
         }
     }
 

@@ -150,7 +150,7 @@ pub fn probe_and_choose(
         warnings
             .push("nothing is started: this machine gives no way to hold a process tree (rung R4)".into());
     }
-    tracing::info!(rung = rung.as_str(), groups = abilities.groups.why(), "how trees are held");
+    tracing::info!(containment = rung.as_str(), cgroups = abilities.groups.why(), "containment level chosen");
     let containment = Containment { rung, subtree, limits };
     Ok(StartupState { sys: Arc::new(sys), abilities, containment, me, scope, warnings })
 }

@@ -44,7 +44,7 @@ impl Manager {
         if let Some((socket, to)) = &self.to
             && let Err(error) = socket.send_to_addr(what.as_bytes(), to)
         {
-            tracing::debug!(%error, what, "the service manager does not hear");
+            tracing::debug!(%error, notification = what, "service manager notification failed");
         }
     }
 

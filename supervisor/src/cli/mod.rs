@@ -204,7 +204,7 @@ pub(crate) fn main() -> ExitCode {
     };
     if let (Some(handover), Some(why)) = (handover, why) {
         let failed = exec_previous(handover, &why);
-        tracing::error!(error = %failed, "nor does the program before");
+        tracing::error!(error = %failed, "previous program cannot be executed either");
     }
     code
 }

@@ -23,7 +23,7 @@ pub(super) fn log(format: LogFormat) {
 pub(super) fn leave_session() {
     if let Err(error) = rustix::process::setsid() {
         // Fails for a process group leader. Ctrl-C of the terminal does not reach that group either.
-        tracing::debug!(%error, "the session stays");
+        tracing::debug!(%error, "cannot start a new session");
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn run(
             out.line(&format!("acp-supervisor {pid} accepts connections at {}", socket.display()))
         };
         if let Err(error) = &printed {
-            tracing::warn!(%error, "cannot print that the supervisor is ready");
+            tracing::warn!(%error, "cannot print the ready line");
         }
     })
     .await;

@@ -168,7 +168,7 @@ impl Helper {
         let wrapper = child.handle().pid();
         if tokio::time::timeout(OVERDUE, child.ended()).await.is_err() {
             let pid = process.map(|process| process.pid);
-            tracing::error!(pid, wrapper, "file helper does not end; its file system does not answer");
+            tracing::error!(pid, wrapper, "file helper does not end; its file system does not respond");
             child.ended().await;
         }
         context.release_child(wrapper);
@@ -223,7 +223,7 @@ async fn remove(context: &Context, gateway: GatewayInstanceId, id: LeaseId) {
     let root = context.wrapper_root.helpers();
     let removed = context.wrapper_root.disk().run(move || root.remove(gateway, id)).await;
     if let Err(error) = removed {
-        tracing::debug!(%error, "the launch directory of a file helper stays until the next start");
+        tracing::debug!(%error, "cannot remove launch directory of file helper; kept until the next start");
     }
 }
 

@@ -189,7 +189,7 @@ impl FileQueues {
         self.workers.close();
         drop(self.queues);
         if tokio::time::timeout(STOP, self.workers.wait()).await.is_err() {
-            tracing::warn!("file helpers do not end in time; they end with their control sockets");
+            tracing::warn!("file helpers did not end in time; they end with their control sockets");
         }
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let left = |(key, process): (&HelperKey, &ProcessRecord)| match key.scope {

@@ -79,7 +79,7 @@ pub(crate) fn exec_previous(mut handover: Handover, why: &dyn std::error::Error)
         text = format!("{text}: {cause}");
         source = cause.source();
     }
-    tracing::error!(why = text, "this program cannot begin; the one before goes on");
+    tracing::error!(why = text, "new program cannot start; returning to the previous one");
     handover.head.failed = Some(text);
     let program = format!("/proc/self/fd/{}", handover.head.left.number());
     match image::write(&mut handover) {
@@ -125,7 +125,7 @@ pub(crate) fn exec_program(
     };
     for passed in all {
         if let Err(error) = passed.inherit(false) {
-            tracing::error!(%error, "a descriptor stays open to children");
+            tracing::error!(%error, "cannot restore close-on-exec of descriptor");
         }
     }
     failed

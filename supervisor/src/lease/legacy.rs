@@ -186,7 +186,7 @@ fn hold_still<S: Sys>(
         let known = tree.len();
         if let Err(error) = grow(sys, &mut tree, guard) {
             // Stopped processes must not stay stopped because of this error: end the known ones.
-            tracing::warn!(%error, "the process list cannot be read any more");
+            tracing::warn!(%error, "process list unreadable");
             break;
         }
         let grown = tree.len() > known;
@@ -197,7 +197,7 @@ fn hold_still<S: Sys>(
         }
     }
     if let Err(error) = grow(sys, &mut tree, guard) {
-        tracing::warn!(%error, "the process list cannot be read any more");
+        tracing::warn!(%error, "process list unreadable");
     }
     Ok(tree)
 }
@@ -233,7 +233,7 @@ fn send<S: Sys>(sys: &S, tree: &[LegacyMember<S::Handle>], signal: Signal) {
     for member in tree.iter().rev() {
         match sys.signal(&member.handle, &member.proof, signal) {
             Ok(()) | Err(SignalError::Gone) => {}
-            Err(error) => tracing::warn!(pid = member.pid, %error, ?signal, "not sent"),
+            Err(error) => tracing::warn!(pid = member.pid, %error, ?signal, "signal not sent"),
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) async fn watch_orphans<S: Sys>(context: Arc<Context<S>>) {
     let mut children = match signal(SignalKind::child()) {
         Ok(children) => Some(children),
         Err(error) => {
-            tracing::warn!(%error, "SIGCHLD cannot be received; strays are looked for now and then");
+            tracing::warn!(%error, "cannot receive SIGCHLD; polling for orphans");
             None
         }
     };
@@ -51,7 +51,7 @@ pub(crate) async fn watch_orphans<S: Sys>(context: Arc<Context<S>>) {
             Ok(())
         });
         if let Err(error) = looked.await {
-            tracing::warn!(%error, "cannot look for strays");
+            tracing::warn!(%error, "orphan search failed");
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -62,12 +62,12 @@ pub fn reap_orphans<S: Sys>(context: &Context<S>, sys: &S) {
     for pid in context.orphans() {
         match sys.reap_orphan(pid) {
             Ok(true) => {
-                tracing::debug!(pid, "reaped a stray");
+                tracing::debug!(pid, "orphan reaped");
                 continue;
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(pid, %error, "no stray after all");
+                tracing::debug!(pid, %error, "process is not a reapable orphan");
                 continue;
             }
         }
@@ -85,9 +85,9 @@ pub fn reap_orphans<S: Sys>(context: &Context<S>, sys: &S) {
             &guard,
         );
         if let (Verdict::Owned(proof), Some(handle)) = (verdict, handle) {
-            tracing::warn!(pid, exe = evidence.exe, "a stray of a dead wrapper is killed");
+            tracing::warn!(pid, exe = evidence.exe, "killing orphan of a dead wrapper");
             if let Err(error) = sys.signal(&handle, &proof, Signal::Kill) {
-                tracing::warn!(pid, %error, "cannot be killed");
+                tracing::warn!(pid, %error, "cannot kill orphan");
             }
         }
     }

@@ -260,12 +260,22 @@ async fn reap_round<S: Sys>(
     for (lease, one) in leases.iter().zip(&examined) {
         let ReapPlan::Signal(pids) = &one.plan else { continue };
         if kill {
-            tracing::warn!(lease_id = %lease.lease_id, stage = ?ReapStage::Kill, ?pids, "orphans get SIGKILL");
+            tracing::warn!(
+                lease_id = %lease.lease_id,
+                stage = ?ReapStage::Kill,
+                ?pids,
+                "sending SIGKILL to orphans"
+            );
             let target = TreeQuery::of(lease, &context.containment.subtree);
             tree_kill::kill_group(context.sys.as_ref(), &target, &one.guard, Duration::ZERO);
             drop(tree_kill::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
         } else if pids.iter().any(|pid| !ending.sigterm_sent.contains(pid)) {
-            tracing::info!(lease_id = %lease.lease_id, stage = ?ReapStage::Term, ?pids, "orphans get SIGTERM");
+            tracing::info!(
+                lease_id = %lease.lease_id,
+                stage = ?ReapStage::Term,
+                ?pids,
+                "sending SIGTERM to orphans"
+            );
             ending.sigterm_sent.extend(pids);
             drop(tree_kill::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(tree_kill::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
@@ -286,14 +296,14 @@ async fn record_closing<S: Sys, H>(
         let was_lost = lease.state == LeaseState::Lost;
         if matches!(one.plan, ReapPlan::Signal(_)) && lease.state != LeaseState::Closing {
             let why = if was_lost {
-                tracing::warn!(lease_id = %lease.lease_id, "the tree of a lost lease is there after all");
+                tracing::warn!(lease_id = %lease.lease_id, "process tree of lost lease found");
                 "it was lost, and its tree was found again"
             } else {
                 "an orphan of an earlier supervisor"
             };
             match lease.apply(LeaseEvent::Close, why) {
                 Ok(()) => drop(begun.insert(lease.lease_id)),
-                Err(error) => tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped"),
+                Err(error) => tracing::error!(%error, lease_id = %lease.lease_id, "lease cannot be reaped"),
             }
         }
         if one.was_searched && !lease.state.is_ended() {
@@ -301,7 +311,7 @@ async fn record_closing<S: Sys, H>(
         }
     }
     let begun: Vec<&Lease> = leases.iter().filter(|l| begun.contains(&l.lease_id)).collect();
-    context.store.record_all(&begun, "the reaping of a lease").await;
+    context.store.record_all(&begun, "reaping").await;
 }
 
 async fn record_ends<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[ReapPlan]) {
@@ -310,15 +320,22 @@ async fn record_ends<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], pl
         let ReapPlan::Mark(event, why) = plan else { continue };
         let from = lease.state;
         if let Err(error) = lease.apply(*event, why) {
-            tracing::error!(%error, lease_id = %lease.lease_id, "a lease took an impossible turn");
+            tracing::error!(%error, lease_id = %lease.lease_id, "invalid lease transition");
             continue;
         }
-        tracing::info!(lease_id = %lease.lease_id, stage = ?ReapStage::Settle, %from, to = %lease.state, why, "lease");
+        tracing::info!(
+            lease_id = %lease.lease_id,
+            stage = ?ReapStage::Settle,
+            %from,
+            to = %lease.state,
+            why,
+            "lease"
+        );
         lease.ended_at_ms = Some(wall_ms());
         ended.insert(lease.lease_id);
     }
     let ended: Vec<&Lease> = leases.iter().filter(|l| ended.contains(&l.lease_id)).collect();
-    context.store.record_all(&ended, "the end of a lease").await;
+    context.store.record_all(&ended, "end").await;
     let removed: Vec<_> = ended.into_iter().map(|lease| context.spawn_cleanup(lease)).collect();
     if !removed.is_empty() {
         blocking_io::wait_for_jobs(removed).await;
@@ -333,7 +350,7 @@ fn name_survivors<S: Sys>(
 ) {
     for ((lease, plan), survivors) in leases.iter_mut().zip(plans).zip(survivors) {
         let ReapPlan::Signal(_) = plan else { continue };
-        tracing::error!(lease_id = %lease.lease_id, survivors, "SIGKILL did not end these");
+        tracing::error!(lease_id = %lease.lease_id, survivors, "orphans survived SIGKILL");
         lease.explain(&format!("an orphan of an earlier supervisor; {UNENDED}: {survivors}"));
         context.store.post_lease(lease);
     }

@@ -374,7 +374,7 @@ fn start_wrapper_process<S: Sys>(
     };
     // The child is not reaped, so its pid cannot be reused.
     if let Err(error) = context.sys.limit_open_files(pid, context.descriptors) {
-        tracing::warn!(%error, "a wrapper keeps the supervisor's limit on open files");
+        tracing::warn!(%error, "cannot reset open file limit of wrapper");
     }
     context.sys.open_child(pid).map_err(|error| {
         // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.

@@ -108,8 +108,8 @@ pub async fn resume<S: Sys>(
     mut commands: mpsc::Receiver<LeaseCmd>,
 ) {
     let control = state.control.and_then(|control| {
-        let opened = control.take().and_then(Control::new);
-        opened.inspect_err(|error| tracing::error!(lease_id = %lease.lease_id, %error, "a control socket did not survive the handover")).ok()
+        let (lease_id, opened) = (lease.lease_id, control.take().and_then(Control::new));
+        opened.inspect_err(|error| tracing::error!(%lease_id, %error, "control socket lost in handover")).ok()
     });
     let (stop, done, vanished) = (state.stop, state.done, state.vanished);
     let mut task =
@@ -141,7 +141,7 @@ async fn clean_up_failed_start<S: Sys>(
     error: SpawnError,
 ) {
     let (refusal, crashed) = (error.refusal(), error.is_agent_fault());
-    tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "a spawn failed");
+    tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "spawn failed");
     if let Some(started) = started {
         // The closed control socket makes the wrapper end, if it has not ended because of its own error.
         let StartedWrapper { mut child, control, .. } = started;
@@ -174,8 +174,8 @@ async fn wait_out_failed_start<S: Sys>(
     crashed: bool,
 ) {
     apply_event(&mut lease, LeaseEvent::Close, &refusal.message);
-    tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
-    context.store.record(&lease, "the closing of a lease").await;
+    tracing::error!(lease_id = %lease.lease_id, "processes of failed spawn survive");
+    context.store.record(&lease, "closing").await;
     context.send_event(Event::Spawned { lease: lease.clone(), result: Err(refusal), crashed }).await;
     kill_until_gone(context, lease).await;
 }
@@ -214,7 +214,7 @@ async fn kill_tree<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::
     );
     let swept = context.blocking(move |sys| tree_kill::kill(sys, &target, &guard, KILL_ROUNDS_MAX)).await;
     let found = swept.inspect_err(|error| {
-        tracing::warn!(lease_id = %lease.lease_id, %error, "cannot look for a tree");
+        tracing::warn!(lease_id = %lease.lease_id, %error, "process tree search failed");
     })?;
     lease.last_evidence_json = Some(found.json(wall_ms()));
     Ok(found.is_gone())
@@ -234,7 +234,7 @@ async fn record_end<S: Sys>(
     let reason = if lease.state_reason.is_empty() { reason.to_owned() } else { lease.state_reason.clone() };
     apply_event(lease, ending_event(lease.state, vanished, doubtful), &reason);
     lease.ended_at_ms = Some(wall_ms());
-    context.store.record(lease, "the end of a lease").await;
+    context.store.record(lease, "end").await;
     blocking_io::wait_for_jobs(vec![context.spawn_cleanup(lease)]).await;
 }
 
@@ -244,7 +244,7 @@ fn apply_event(lease: &mut Lease, event: LeaseEvent, reason: &str) {
         Ok(()) => {
             tracing::info!(lease_id = %lease.lease_id, session_key = %lease.session_key, %from, to = %lease.state, reason, "lease");
         }
-        Err(error) => tracing::error!(lease_id = %lease.lease_id, %error, "a lease took an impossible turn"),
+        Err(error) => tracing::error!(lease_id = %lease.lease_id, %error, "invalid lease transition"),
     }
 }
 
@@ -262,7 +262,7 @@ async fn recv_control(control: Option<&Control>) -> ControlEvent {
         Ok(Some(heard)) => ControlEvent::Packet(heard),
         Ok(None) => ControlEvent::Closed,
         Err(error) => {
-            tracing::warn!(%error, "a wrapper's control socket");
+            tracing::warn!(%error, "wrapper control socket failed");
             ControlEvent::Closed
         }
     }
@@ -309,8 +309,8 @@ impl<S: Sys> LeaseTask<S> {
             }
         }
         let control = self.control.and_then(|control| {
-            let fd = control.into_fd();
-            fd.inspect_err(|error| tracing::error!(lease_id = %self.lease.lease_id, %error, "a control socket cannot be handed over")).ok()
+            let (lease_id, fd) = (self.lease.lease_id, control.into_fd());
+            fd.inspect_err(|error| tracing::error!(%lease_id, %error, "control socket handover failed")).ok()
         });
         let state = TaskState {
             stop: self.stop,
@@ -330,7 +330,7 @@ impl<S: Sys> LeaseTask<S> {
         let Some(bound) = self.lease.bound else { return false };
         let opened = self.context.sys.open_child(bound.wrapper.pid);
         let handle = opened.inspect_err(|error| {
-            tracing::error!(lease_id = %self.lease.lease_id, %error, "its wrapper did not survive the handover");
+            tracing::error!(lease_id = %self.lease.lease_id, %error, "wrapper lost in handover");
         });
         let Ok(handle) = handle else { return false };
         let (found, evidence) = (handle.record(), self.context.sys.kernel_evidence(&handle));
@@ -339,11 +339,14 @@ impl<S: Sys> LeaseTask<S> {
         self.lease.last_evidence_json = Some(seen.to_string());
         self.context.store.post_lease(&self.lease);
         if !same {
-            tracing::error!(lease_id = %self.lease.lease_id, recorded = ?bound.wrapper, ?found, "another process has its wrapper's number");
+            let (lease_id, recorded) = (self.lease.lease_id, bound.wrapper);
+            tracing::error!(%lease_id, ?recorded, ?found, "wrapper pid belongs to another process");
             return false;
         }
         let child = Child::new(Arc::clone(&self.context.sys), handle);
-        self.child = child.inspect_err(|error| tracing::error!(lease_id = %self.lease.lease_id, %error, "its wrapper cannot be watched")).ok();
+        let lease_id = self.lease.lease_id;
+        self.child =
+            child.inspect_err(|error| tracing::error!(%lease_id, %error, "cannot watch wrapper")).ok();
         self.child.is_some()
     }
 
@@ -368,7 +371,7 @@ impl<S: Sys> LeaseTask<S> {
             ControlEvent::Packet(heard) => match self.authenticate_message(heard, wrapper.as_deref())? {
                 Ok(message) => self.on_message(message).await,
                 Err(error) => {
-                    tracing::warn!(lease_id = %self.lease.lease_id, %error, "a wrapper's control socket");
+                    tracing::warn!(lease_id = %self.lease.lease_id, %error, "wrapper control socket failed");
                     self.control = None;
                     None
                 }
@@ -394,7 +397,7 @@ impl<S: Sys> LeaseTask<S> {
                 // Limits the log: an adapter may send any number of messages.
                 if self.foreign_messages.is_power_of_two() {
                     let (count, lease_id) = (self.foreign_messages, self.lease.lease_id);
-                    tracing::warn!(%lease_id, count, ?stranger, "ignored: what came over a wrapper's control socket is not its own");
+                    tracing::warn!(%lease_id, count, ?stranger, "foreign control message ignored");
                 }
             })
             .ok()
@@ -409,7 +412,7 @@ impl<S: Sys> LeaseTask<S> {
             }
             FromWrapper::Done { status, survivors } => {
                 if !survivors.is_empty() {
-                    tracing::warn!(lease_id = %self.lease.lease_id, ?survivors, "the wrapper could not end these");
+                    tracing::warn!(lease_id = %self.lease.lease_id, ?survivors, "processes survived wrapper");
                 }
                 self.done = true;
                 self.adapter_ended(status);
@@ -441,7 +444,7 @@ impl<S: Sys> LeaseTask<S> {
         }
         self.vanished = !self.done && self.lease.state != LeaseState::Closing;
         if !self.done {
-            tracing::warn!(lease_id = %self.lease.lease_id, %status, "a wrapper ended without a word");
+            tracing::warn!(lease_id = %self.lease.lease_id, %status, "wrapper ended without report");
         }
         self.adapter_ended(ExitStatus::Unknown);
         self.start_closing(&format!("its wrapper ended without a word ({status})")).await;
@@ -464,7 +467,7 @@ impl<S: Sys> LeaseTask<S> {
             return;
         }
         apply_event(&mut self.lease, LeaseEvent::Close, reason);
-        self.context.store.record(&self.lease, "the closing of a lease").await;
+        self.context.store.record(&self.lease, "closing").await;
         self.relay.send(RelayCmd::State(LeaseState::Closing));
         self.context.send_event(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }
@@ -504,11 +507,11 @@ impl<S: Sys> LeaseTask<S> {
             match verify(&claim, &evidence, &self.context.guard(Some(bound.wrapper.pid))) {
                 Verdict::Owned(proof) => {
                     if let Err(error) = self.context.sys.signal(handle, &proof, signal) {
-                        tracing::warn!(lease_id = %self.lease.lease_id, %error, ?signal, "not sent");
+                        tracing::warn!(lease_id = %self.lease.lease_id, %error, ?signal, "signal not sent");
                     }
                 }
                 other @ (Verdict::NotOurs(_) | Verdict::Gone(_) | Verdict::Unknown(_)) => {
-                    tracing::debug!(lease_id = %self.lease.lease_id, why = other.why(), "no signal");
+                    tracing::debug!(lease_id = %self.lease.lease_id, why = other.why(), "signal withheld");
                 }
             }
         }
@@ -544,7 +547,11 @@ impl<S: Sys> LeaseTask<S> {
         let found = self.context.blocking(move |sys| tree_kill::find_now(sys, &target, &guard)).await;
         let names = found.map(|found| found.survivors()).unwrap_or_default();
         self.lease.explain(&format!("{}; {UNENDED}: {names}", self.lease.state_reason));
-        tracing::error!(lease_id = %self.lease.lease_id, survivors = names, "a lease cannot be closed");
+        tracing::error!(
+            lease_id = %self.lease.lease_id,
+            survivors = names,
+            "lease cannot be closed; processes survive"
+        );
         self.context.store.post_lease(&self.lease);
         self.context.send_event(Event::Changed { lease: self.lease.clone(), stuck: true }).await;
     }

@@ -363,7 +363,7 @@ impl<S: Sys> TreeSearch<'_, S> {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, group = leaf.path(), "a control group cannot be read");
+                tracing::debug!(%error, group = leaf.path(), "cannot read cgroup");
                 self.found.unknown = self.found.unknown.or(Some("its control group cannot be read"));
             }
         }
@@ -402,7 +402,7 @@ impl<S: Sys> TreeSearch<'_, S> {
             Ok(false) => {}
             Ok(true) => self.found.unknown = self.found.unknown.or(Some(UNKNOWN_CGROUP)),
             Err(error) => {
-                tracing::debug!(%error, group = unknown_cgroup.path(), "a control group cannot be read");
+                tracing::debug!(%error, group = unknown_cgroup.path(), "cannot read cgroup");
                 self.found.unknown = self.found.unknown.or(Some(UNKNOWN_CGROUP_UNREAD));
             }
         }
@@ -535,10 +535,16 @@ pub fn kill_group<S: Sys>(sys: &S, target: &TreeQuery, guard: &SignalGuard, wait
     match how_to_kill(target.leaf.as_ref(), listed, guard) {
         KillMethod::Group(cleared) => {
             if let Err(error) = sys.kill_group(&cleared, wait) {
-                tracing::warn!(lease_id = %target.lease_id, %error, "cgroup.kill failed; the tree is walked");
+                tracing::warn!(
+                    lease_id = %target.lease_id,
+                    %error,
+                    "cgroup.kill failed; killing processes one by one"
+                );
             }
         }
-        KillMethod::Walk(why) => tracing::debug!(lease_id = %target.lease_id, why, "the tree is walked"),
+        KillMethod::Walk(why) => {
+            tracing::debug!(lease_id = %target.lease_id, why, "killing processes one by one")
+        }
     }
 }
 
@@ -583,7 +589,7 @@ pub fn kill<S: Sys>(
             // Processes that lose their parent by this are found again by their records.
             target.known = found.records();
             for (pid, why) in signal_all(sys, &found, Signal::Kill) {
-                tracing::warn!(lease_id = %target.lease_id, pid, why, "cannot be killed");
+                tracing::warn!(lease_id = %target.lease_id, pid, why, "cannot kill process");
             }
             kill_group(sys, target, guard, GROUP_WAIT);
         }

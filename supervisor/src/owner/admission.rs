@@ -98,7 +98,7 @@ impl Owner {
                 (ClientKind::Gateway(*instance_id), *epoch, Some(on_record))
             }
         };
-        tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
+        tracing::info!(client = ?who, uid = peer.uid, pid = peer.pid, epoch, "client connected");
         // The pid may have been reused since the peer connected; in that case the connection has ended.
         let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
         self.links.insert(link.id(), ConnectedClient { link, who, peer, epoch, version, process });
@@ -155,7 +155,7 @@ impl Owner {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 if self.context.may_log(uid, "a gateway is not admitted") {
-                    tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "refused");
+                    tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "gateway refused");
                 }
                 if refusal.code == RefusalCode::RolledBack {
                     return Err(Denial::RolledBack(Box::new(self.hold_agents(gateway, refusal))));
@@ -170,7 +170,7 @@ impl Owner {
             // The record of the gateway may not have been written although its leases were.
             if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
                 if self.context.may_log(uid, "leases of another user") {
-                    tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
+                    tracing::warn!(%gateway, uid, "gateway refused; its id has leases of another user");
                 }
                 return Err(other_user(gateway).into());
             }

@@ -127,7 +127,7 @@ impl Owner {
             return to.answer(Err(busy("another upgrade is under way")));
         }
         let program = program.map_or_else(|| resources.program.clone(), PathBuf::from);
-        tracing::info!(program = %program.display(), "an upgrade was asked for");
+        tracing::info!(program = %program.display(), "upgrade requested");
         let head = self.export_supervisor(
             HandoverFd::placeholder(),
             HandoverFd::placeholder(),
@@ -152,7 +152,7 @@ impl Owner {
     pub(crate) fn finish_trial(&mut self, TrialResult(result): TrialResult) {
         match (result, &mut self.upgrade) {
             (Ok(version), Some(upgrade)) => {
-                tracing::info!(version, "the new program can take over; no more spawns are taken");
+                tracing::info!(version, "upgrade trial passed; spawns refused until handover");
                 let within = self.context.config.spawn_ms.saturating_add(DRAIN_SLACK_MS);
                 upgrade.drain_until_ms = Some(self.context.now_ms().saturating_add(within));
                 self.rearm_timer();
@@ -171,7 +171,7 @@ impl Owner {
     /// Cancels an upgrade; the supervisor continues unchanged.
     pub(crate) fn cancel_upgrade(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
-        tracing::warn!(why, "no upgrade");
+        tracing::warn!(why, "upgrade cancelled");
         upgrade.requester.answer(Err(failed(why)));
     }
 
@@ -410,7 +410,7 @@ impl ExportedState {
         let Self { handover, ended, program, args, requester } = self;
         context.finish_disk_work().await;
         if !matches!(tokio::time::timeout(FLUSH, context.store.flush()).await, Ok(Ok(()))) {
-            tracing::error!("the lease store is behind at an upgrade; the rows go with the handover");
+            tracing::error!("lease store not flushed before upgrade; rows go with the handover");
         }
         let (mut handover, proved) = run_trial(context, handover, &program, args.clone()).await;
         let link = requester.link().clone();
@@ -418,7 +418,12 @@ impl ExportedState {
             Ok((image, version)) => {
                 requester.answer(Ok(Reply::Done));
                 close_after_reply(&link).await;
-                tracing::info!(program = %program.display(), version, leases = handover.living_leases(), "handing over");
+                tracing::info!(
+                    program = %program.display(),
+                    version,
+                    leases = handover.living_leases(),
+                    "handover started"
+                );
                 let error = exec::exec_program(&program, &args, image, &mut handover);
                 (format!("{} cannot be executed: {error}", program.display()), version)
             }
@@ -428,7 +433,7 @@ impl ExportedState {
                 (why, String::new())
             }
         };
-        tracing::error!(why, "no upgrade; this image goes on");
+        tracing::error!(why, "upgrade failed; current program continues");
         let last = LastUpgrade {
             at_ms: wall_ms(),
             from_version: handover.head.version.clone(),

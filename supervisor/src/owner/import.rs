@@ -103,7 +103,12 @@ impl Owner {
             owner.leases.insert(id, import_entry(context, entry));
         }
         owner.restore_end_times(head.ended_seen_ms);
-        tracing::info!(leases = last.leases, pause_ms = last.pause_ms, from = last.from_version, "resumed");
+        tracing::info!(
+            leases = last.leases,
+            pause_ms = last.pause_ms,
+            from = last.from_version,
+            "handover complete"
+        );
         owner.last_upgrade = Some(last);
         for _ in 0..head.stops {
             owner.stop();

@@ -136,7 +136,7 @@ impl Owner {
         let store = self.context.store.clone();
         tokio::spawn(async move {
             if let Err(error) = store.delete_installation(oldest).await {
-                tracing::error!(%error, gateway = %oldest, "a gateway that is forgotten is not removed");
+                tracing::error!(%error, gateway = %oldest, "deleting record of forgotten gateway failed");
             }
         });
         Ok(())
@@ -159,7 +159,7 @@ impl Owner {
         let (context, sweeping) = (Arc::clone(&self.context), Arc::clone(&self.sweeping));
         tokio::spawn(async move {
             if let Err(error) = handlers::reap::reap_and_record(&context, left).await {
-                tracing::warn!(%error, "cannot look at what an earlier supervisor left behind");
+                tracing::warn!(%error, "reaping leases of earlier supervisor failed");
             }
             sweeping.store(false, Ordering::Relaxed);
         });
@@ -174,7 +174,7 @@ impl Owner {
                 && entry.lost_finding != Some(lost_finding)
             {
                 // Logged once for each result, not with each sweep.
-                tracing::warn!(lease_id = %id, why, "a lost lease is not proved gone, and is kept until it is");
+                tracing::warn!(lease_id = %id, why, "lost lease kept; its processes are not proved gone");
             }
             entry.lost_finding = Some(lost_finding);
         }
@@ -235,7 +235,7 @@ impl Owner {
         let store = self.context.store.clone();
         tokio::spawn(async move {
             if let Err(error) = store.delete_leases(ids).await {
-                tracing::error!(%error, "expired leases are not removed");
+                tracing::error!(%error, "deleting expired leases failed");
             }
         });
     }

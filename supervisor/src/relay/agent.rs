@@ -104,7 +104,7 @@ async fn find_kept_output(
             Ok(Some(spool)) => return Some(OutputBuffer::Disk(spool)),
             Ok(None) => return Some(OutputBuffer::Memory(Ring::ended_at(totals.stdout_end))),
             Err(error) => {
-                tracing::error!(%error, %lease_id, "cannot look for what is kept of an ended lease");
+                tracing::error!(%error, %lease_id, "spool lookup of ended lease failed");
                 let command = queue.next().await?;
                 if matches!(command, RelayCmd::Release) {
                     return None;
@@ -341,7 +341,7 @@ impl AgentRelay {
                     permit.send(Notice::Output { lease_id: self.lease_id, offset, bytes });
                 }
                 Err(error) => {
-                    tracing::error!(%error, lease_id = %self.lease_id, "cannot read kept output");
+                    tracing::error!(%error, lease_id = %self.lease_id, "reading spooled output failed");
                     if error.kind() == io::ErrorKind::NotFound {
                         // The next attach reports the missing output, as for any other gap (H7).
                         self.output.mark_lost();
@@ -372,7 +372,7 @@ impl AgentRelay {
 
     /// Logs that output is lost and closes the pipe, instead of discarding further output silently.
     fn lose_output(&mut self, error: &io::Error) {
-        tracing::error!(%error, lease_id = %self.lease_id, "output of an ending agent is cut off here");
+        tracing::error!(%error, lease_id = %self.lease_id, "output of ending agent truncated");
         self.stdout = None;
     }
 

@@ -187,7 +187,10 @@ impl OutputBuffer {
     pub(super) async fn spool(&mut self, place: &SpoolTarget<'_>) -> bool {
         let Self::Memory(ring) = self else { return true };
         if place.gateway_spools.total.is_spent() {
-            tracing::debug!(lease_id = %place.lease_id, "this gateway has all its output on disk; more stays in memory");
+            tracing::debug!(
+                lease_id = %place.lease_id,
+                "spool limit of gateway reached; output stays in memory"
+            );
             return false;
         }
         match write_spool(ring, place).await {
@@ -196,7 +199,11 @@ impl OutputBuffer {
                 true
             }
             Err(error) => {
-                tracing::error!(%error, lease_id = %place.lease_id, "cannot spool output; it stays in memory");
+                tracing::error!(
+                    %error,
+                    lease_id = %place.lease_id,
+                    "spooling output failed; output stays in memory"
+                );
                 false
             }
         }

@@ -194,7 +194,7 @@ impl Relay {
     /// Queues a command of the lease without waiting. Ignored if the relay has ended.
     pub fn send(&self, command: RelayCmd) {
         if let Err(mpsc::error::TrySendError::Full(command)) = self.lease_commands.try_send(command) {
-            tracing::error!(?command, "a relay has not heard what it was told before");
+            tracing::error!(?command, "relay command dropped; queue full");
         }
     }
 
@@ -233,15 +233,12 @@ fn reopen<T>(
     watch: impl FnOnce(OwnedFd) -> io::Result<T>,
 ) -> Option<T> {
     let opened = stream?.take().and_then(watch);
-    opened
-        .inspect_err(|error| tracing::error!(%lease_id, %error, "a stream did not survive the handover"))
-        .ok()
+    opened.inspect_err(|error| tracing::error!(%lease_id, %error, "stream lost in handover")).ok()
 }
 
 /// Prepares a stream for a handover.
 fn handover_fd(lease_id: LeaseId, stream: Option<io::Result<OwnedFd>>) -> Option<HandoverFd> {
-    let fd =
-        stream?.inspect_err(|error| tracing::error!(%lease_id, %error, "a stream cannot be handed over"));
+    let fd = stream?.inspect_err(|error| tracing::error!(%lease_id, %error, "stream handover failed"));
     fd.ok().map(HandoverFd::new)
 }
 

@@ -198,7 +198,7 @@ impl SessionLog {
             if let Err(error) = written
                 && !was_failing
             {
-                tracing::warn!(%error, path = %self.dir.display(), "a session log cannot be written");
+                tracing::warn!(%error, path = %self.dir.display(), "cannot write session log");
             }
         }
     }
@@ -212,7 +212,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 fn remove_all(dir: &Path) {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, path = %dir.display(), "a session log cannot be removed");
+            tracing::warn!(%error, path = %dir.display(), "cannot remove session log");
         }
         Ok(()) | Err(_) => {}
     }

@@ -84,7 +84,7 @@ impl SpoolDir {
             match disk.run(move || Spool::find(&at, lease_id)).await.flatten() {
                 Ok(Some(spool)) => spool.remove().await,
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%error, %lease_id, "cannot look for the spool of a lease"),
+                Err(error) => tracing::warn!(%error, %lease_id, "spool lookup failed"),
             }
         });
     }

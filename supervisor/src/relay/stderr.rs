@@ -158,12 +158,16 @@ impl Stderr {
             return;
         }
         self.lines += 1;
-        tracing::info!(lease_id = %self.lease_id, stderr = head(&text, LINE_SHOWN_MAX), "agent");
+        tracing::info!(lease_id = %self.lease_id, stderr = head(&text, LINE_SHOWN_MAX), "agent stderr");
     }
 
     fn next_window(&mut self, out: &mut String) {
         if self.suppressed > 0 {
-            tracing::info!(lease_id = %self.lease_id, lines = self.suppressed, "lines of stderr were not logged");
+            tracing::info!(
+                lease_id = %self.lease_id,
+                lines = self.suppressed,
+                "agent stderr lines suppressed"
+            );
         }
         self.count_left_out(out);
         (self.window, self.lines, self.suppressed) = (Instant::now(), 0, 0);

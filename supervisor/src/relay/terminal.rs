@@ -141,7 +141,7 @@ impl TerminalRelay {
             io::Result::Ok(())
         };
         if let Err(error) = all() {
-            tracing::warn!(%error, lease_id = %self.lease_id, "the last output of a terminal cannot be read");
+            tracing::warn!(%error, lease_id = %self.lease_id, "reading last output of terminal failed");
         }
     }
 

@@ -124,7 +124,7 @@ impl ConnectionHandle {
         let bytes = queued_size(&message);
         let over = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > CONTROL_BYTES_MAX;
         if over || matches!(self.control.try_send(message), Err(mpsc::error::TrySendError::Full(_))) {
-            tracing::warn!(link = self.id.0, "the peer does not read; its connection is ended");
+            tracing::warn!(connection = self.id.0, "client does not read; connection closed");
             self.end.cancel();
         }
     }

@@ -130,7 +130,7 @@ impl Writer {
     /// Waits until everything is on disk. All [`Store`] handles must be dropped before.
     pub fn finish(self) {
         if self.0.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the writer of the lease store panicked");
+            tracing::error!("lease store writer panicked");
         }
     }
 }
@@ -226,7 +226,13 @@ impl Store {
                     Ok(Err(error)) => error.to_string(),
                     Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
                 };
-                tracing::error!(lease_id = %lease.lease_id, state = %lease.state, error, "{what} is not on record");
+                tracing::error!(
+                    lease_id = %lease.lease_id,
+                    state = %lease.state,
+                    error,
+                    change = what,
+                    "lease change not recorded"
+                );
             }
         }
     }
@@ -235,7 +241,10 @@ impl Store {
     /// order of their requests.
     pub fn post_lease(&self, lease: &Lease) {
         if !self.post(WriteOp::SaveLease(Box::new(lease.clone()))) {
-            tracing::error!(lease_id = %lease.lease_id, "the lease store is behind or closed; a change is not written");
+            tracing::error!(
+                lease_id = %lease.lease_id,
+                "lease store queue full or closed; lease change not written"
+            );
         }
     }
 
@@ -266,7 +275,7 @@ impl Store {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
             };
-            tracing::error!(%gateway, error, "what is known of a gateway is not on record");
+            tracing::error!(%gateway, error, "gateway record not written");
         }
     }
 

@@ -34,7 +34,7 @@ impl OpenedStore {
     pub(super) fn unreadable<T: Default>(&self, error: StoreError) -> Result<T, StoreError> {
         match &self.read_only {
             Some(_) => {
-                tracing::warn!(%error, "the newer lease store cannot be read whole");
+                tracing::warn!(%error, "newer lease store partly unreadable");
                 Ok(T::default())
             }
             None => Err(error),

@@ -47,7 +47,7 @@ impl StoreFile {
             if finish.is_some()
                 && let Err(error) = self.finish()
             {
-                tracing::warn!(%error, "the log stays beside the lease store's file, and nothing is lost by that");
+                tracing::warn!(%error, "lease store WAL kept at shutdown; no data lost");
             }
             for (outcome, answer) in outcomes.into_iter().zip(answers) {
                 // The requester may have gone away; the row is written all the same.
@@ -73,7 +73,7 @@ impl StoreFile {
         let failing = result.as_ref().err().map(|error| format!("nothing can be written down: {error}"));
         *self.health.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
         result.unwrap_or_else(|error| {
-            tracing::error!(%error, "a commit to the lease store failed");
+            tracing::error!(%error, "lease store commit failed");
             ops.iter().map(|_| Err(error.clone())).collect()
         })
     }
@@ -92,7 +92,7 @@ impl StoreFile {
             // A savepoint dropped without a commit is rolled back.
             match &outcome {
                 Ok(()) => point.commit()?,
-                Err(error) => tracing::error!(%error, "the lease store refused a row"),
+                Err(error) => tracing::error!(%error, "lease store rejected a row"),
             }
             outcomes.push(outcome);
         }
@@ -108,7 +108,7 @@ impl StoreFile {
             if current_identities(&self.dir) == self.ours {
                 return Ok(());
             }
-            tracing::error!(dir = %self.dir.display(), "the lease store's file was taken away or replaced");
+            tracing::error!(dir = %self.dir.display(), "lease store file removed or replaced; rewriting it");
             let part = open::create_incomplete(&self.dir)?;
             rows::copy_into(connection, &part)?;
             open::mark_complete(&self.dir)?;

@@ -54,7 +54,7 @@ impl Disk {
     pub async fn wait_idle(&self) {
         let all = tokio::time::timeout(WAIT, self.slots.acquire_many(SLOTS)).await;
         if all.is_err() {
-            tracing::warn!("a disk does not answer; work on it is left undone");
+            tracing::warn!("disk does not respond; pending disk work not awaited");
         }
     }
 }
@@ -84,7 +84,7 @@ pub async fn wait_for_jobs(works: Vec<JoinHandle<()>>) {
         }
     };
     if tokio::time::timeout(WAIT, all).await.is_err() {
-        tracing::warn!("a disk does not answer; what lies there is removed when it does");
+        tracing::warn!("disk does not respond; cleanup postponed until it does");
     }
 }
 

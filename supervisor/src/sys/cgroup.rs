@@ -130,7 +130,7 @@ impl CgroupTree {
             if let Some(id) = id.filter(|id| !living.contains(id))
                 && let Err(error) = remove_all(&entry.path())
             {
-                tracing::warn!(lease_id = %id, %error, "the control group of an ended lease cannot be removed");
+                tracing::warn!(lease_id = %id, %error, "cannot remove cgroup of ended lease");
             }
         }
     }
@@ -139,7 +139,7 @@ impl CgroupTree {
     pub fn remove_subtree(&self, subtree: &CgroupSubtree) {
         self.remove_empty_groups(subtree, &HashSet::new());
         if let Err(error) = self.dir(&subtree.path()).and_then(fs::remove_dir) {
-            tracing::debug!(%error, "the subtree of control groups stays");
+            tracing::debug!(%error, "cannot remove cgroup subtree");
         }
     }
 
@@ -169,7 +169,7 @@ impl CgroupTree {
         match self.test_groups(subtree, inert) {
             Ok(()) => (CgroupSupport::Work, controllers),
             Err(error) => {
-                tracing::warn!(%error, dir = %dir.display(), "control groups were tried, and do not work");
+                tracing::warn!(%error, dir = %dir.display(), "cgroup test failed");
                 drop(fs::remove_dir(&dir));
                 none(CgroupSupport::Broken)
             }

@@ -70,7 +70,11 @@ impl<S: Sys> Child<S> {
                 // Other errors say nothing about the child, which may still be running.
                 Err(error) => {
                     if !self.failing {
-                        tracing::error!(pid = self.handle.pid(), %error, "a child cannot be waited for; it is tried again");
+                        tracing::error!(
+                            pid = self.handle.pid(),
+                            %error,
+                            "waiting for child failed; retrying"
+                        );
                     }
                     self.failing = true;
                     tokio::time::sleep(POLL).await;
@@ -80,7 +84,7 @@ impl<S: Sys> Child<S> {
                     Some(ready) if !woken => {
                         woken = true;
                         if let Err(error) = ready.readable().await {
-                            tracing::error!(pid = self.handle.pid(), %error, "a pidfd cannot be watched; it is polled");
+                            tracing::error!(pid = self.handle.pid(), %error, "cannot watch pidfd; polling");
                         }
                     }
                     Some(_) | None => tokio::time::sleep(POLL).await,

@@ -58,7 +58,7 @@ impl ProcessReader {
                 hanging.retain(|_, back| !back.load(Ordering::Acquire));
                 rest.retain(|(_, read)| !hanging.contains_key(&read.pid));
                 if hanging.len() >= self.hanging_max {
-                    tracing::warn!(unread = rest.len(), "too many processes hang while they are read");
+                    tracing::warn!(unread = rest.len(), "too many process reads hang");
                     break;
                 }
             }
@@ -66,7 +66,7 @@ impl ProcessReader {
             let Some((at, back)) = self.run(&queue, &mut answers) else { break };
             rest = std::mem::take(&mut *lock(&queue));
             if let Some(pid) = pids.get(at) {
-                tracing::warn!(pid, "a process hangs while it is read: it counts as unread");
+                tracing::warn!(pid, "process read hangs; process counts as unread");
                 lock(&self.hanging).insert(*pid, back);
             }
         }
@@ -98,7 +98,7 @@ impl ProcessReader {
             flag.store(true, Ordering::Release);
         };
         if let Err(error) = std::thread::Builder::new().name("acp-reads".into()).spawn(work) {
-            tracing::warn!(%error, "no thread to read processes with");
+            tracing::warn!(%error, "cannot start thread for process reads");
             lock(queue).clear();
             return None;
         }

@@ -156,7 +156,7 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
     assert!(runs(pid));
     let log = host.log();
     let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
-    let foreign = format!("of={}", of_b.id);
+    let foreign = format!("owner={}", of_b.id);
     assert_eq!(
         log.lines().filter(|l| l.contains("another gateway") && l.contains(&foreign)).count(),
         8,
@@ -167,7 +167,7 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
         count("may not administer this supervisor") >= 1 && count("may not connect a gateway") >= 1,
         "{log}"
     );
-    assert!(count("only the admin CLI may do this") >= 2, "{log}");
+    assert!(count("only for the admin CLI") >= 2, "{log}");
 }
 
 fn home_of(base: &Path, name: &str, uid: u32) -> PathBuf {

@@ -45,12 +45,12 @@ fn what_is_taken_back_while_nothing_can_be_committed_is_not_said() {
     let lock = stage.locked();
     stage.fake.delete(withdrawn);
     stage.fake.edit(changed, "say after");
-    until(LONG, "it waits", || stage.house.gateway_log().contains("a deletion waits"));
+    until(LONG, "it waits", || stage.house.gateway_log().contains("deferred kind=\"deletion\""));
     drop(lock);
     until(LONG, "both are done", || {
         let log = stage.house.gateway_log();
         // The change waited behind the deletion, in their order.
-        log.contains("a deletion was taken") && log.contains("an edit was taken")
+        log.contains("deletion processed") && log.contains("edit processed")
     });
     stage.command(stage.ann, thread, "acp cancel", &[]);
     until(SOON, "the changed one is answered", || stage.finals(thread).contains(&"after".to_owned()));
@@ -83,7 +83,7 @@ fn what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said() {
     let lock = stage.locked();
     stage.fake.delete(withdrawn);
     stage.fake.edit(before, "say after");
-    until(LONG, "it waits", || stage.house.gateway_log().contains("a deletion waits"));
+    until(LONG, "it waits", || stage.house.gateway_log().contains("deferred kind=\"deletion\""));
     stage.house.kill_gateway();
     drop(lock);
     stage.fake.delete(gone);
@@ -119,7 +119,7 @@ fn a_thread_that_is_deleted_while_nothing_can_be_committed_ends_its_session() {
     let key = stage.key(thread);
     let lock = stage.locked();
     stage.fake.delete_channel(thread);
-    until(LONG, "it waits", || stage.house.gateway_log().contains("what happened to a conversation waits"));
+    until(LONG, "it waits", || stage.house.gateway_log().contains("deferred kind=\"conversation\""));
     drop(lock);
     until(LONG, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
     stage.end();
@@ -168,7 +168,7 @@ fn a_look_that_fails_lets_nothing_through() {
     stage.fake.rest_fault("GET /channels/{}", When::Chance(1.0), RestFate::ErrorBefore { status: 503 });
     stage.house.start_gateway();
     turns_over(&stage, 2);
-    until(LONG, "it is not sent", || stage.house.gateway_log().contains("a part was not taken"));
+    until(LONG, "it is not sent", || stage.house.gateway_log().contains("part refused; retrying"));
     assert!(is_archived(&stage, thread), "it was not taken out");
     stage.fake.clear_faults();
     becomes(&stage, thread, "parked");
@@ -190,13 +190,13 @@ fn a_thread_that_is_put_away_while_the_connection_is_broken_rests() {
     // Requests work, and no session of events begins.
     stage.fake.invalid_sessions(1_000);
     stage.fake.sockets(None, SocketAct::Reset);
-    until(SOON, "it is noticed", || stage.house.gateway_log().contains("the connection to Discord was lost"));
+    until(SOON, "it is noticed", || stage.house.gateway_log().contains("Discord connection lost"));
     stage.fake.archive(thread, true);
     turns_over(&stage, 2);
     until(LONG, "it is not sent", || {
         let log = stage.house.gateway_log();
         // It may have been looked at before there was anything to say.
-        log.contains("a part was not taken") || log.contains("is_parked=true")
+        log.contains("part refused; retrying") || log.contains("is_parked=true")
     });
     assert!(is_archived(&stage, thread) && stage.finals(thread) == ["one"]);
     stage.fake.invalid_sessions(0);

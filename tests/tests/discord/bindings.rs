@@ -86,7 +86,7 @@ fn a_channel_of_the_configuration_works_from_its_first_word() {
     );
     stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
     stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration read anew"));
+    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
     stage.fake.post(stage.ann, stage.channel, "say one");
     stage.answers(stage.channel, &["one"]);
     let thread = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);

@@ -119,7 +119,7 @@ fn a_thread_that_is_deleted_out_of_sight_ends_its_session() {
     stage.fake.post(stage.ann, thread, "say one");
     stage.answers(thread, &["one"]);
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "it is noticed", || stage.house.gateway_log().contains("cannot read a bound conversation"));
+    until(SOON, "it is noticed", || stage.house.gateway_log().contains("bound conversation unreadable"));
     let state = || stage.house.verb(&["sessions", "show", &key])["state"].clone();
     assert_ne!(state(), "closed", "a refusal ends nothing");
     stage.fake.delete_channel(thread);
@@ -139,7 +139,7 @@ fn a_server_that_is_out_of_order_ends_nothing_and_one_that_is_left_ends_its_sess
     stage.answers(thread, &["one"]);
     let guild = stage.guild;
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: true });
-    until(SOON, "it is noticed", || stage.house.gateway_log().contains("is out of reach"));
+    until(SOON, "it is noticed", || stage.house.gateway_log().contains("Discord server unavailable"));
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: false });
     stage.fake.post(stage.ann, thread, "say two");
     stage.answers(thread, &["one", "two"]);

@@ -103,7 +103,7 @@ fn which_right_is_missing_decides_how_an_answer_comes() {
     stage.was_read(thread, stage.fake.post(stage.eve, thread, "meanwhile"));
     stage.fake.post(stage.ann, thread, LONG);
     // Which right is missing has been asked for by then.
-    until(2 * SOON, "it waits", || stage.house.gateway_log().contains("a part was not taken session_key"));
+    until(2 * SOON, "it waits", || stage.house.gateway_log().contains("part refused; retrying session_key"));
     stage.fake.allow(bot, stage.channel, &["SEND_MESSAGES_IN_THREADS"]);
     let message = eventually(3 * SOON, "the file", || with_files(&stage, thread).pop());
     is_whole(&stage, &message);

@@ -87,15 +87,15 @@ fn who_may_not_speak_any_more_words_no_prompt_that_waits() {
     stage.was_read(thread, waits);
     stage.fake.edit(waits, "say second");
     let log = |words: &str| stage.house.gateway_log().contains(words);
-    until(SOON, "one of the crew may", || log("an edit was taken"));
+    until(SOON, "one of the crew may", || log("edit processed"));
     stage.fake.give_role(stage.guild, stage.eve, roles.crew, false);
     stage.fake.edit(waits, "say third");
-    until(SOON, "nobody else may", || log("an edit of somebody who may not speak is not taken"));
+    until(SOON, "nobody else may", || log("edit by unauthorized author ignored"));
     stage.house.kill_gateway();
     stage.fake.edit(waits, "say fourth");
     stage.house.start_gateway();
     // Each process has a log of its own.
-    let words = "an edit of somebody who may not speak is not taken";
+    let words = "edit by unauthorized author ignored";
     until(LONG, "it is found and not taken", || stage.house.gateway_log().contains(words));
     stage.is_there();
     stage.command(stage.ann, thread, "acp cancel", &[]);
@@ -129,7 +129,7 @@ fn what_was_missed_is_read_with_the_server_that_it_is_in() {
     stage.was_read(thread, still);
     stage.house.world.write("gateway.toml", &text);
     stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration read anew"));
+    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
     stage.fake.post(stage.ann, thread, "say two");
     stage.answers(thread, &["one", "two"]);
     let heard = ["say elsewhere", "say elsewhere still"].map(|text| stage.house.prompts_received(text));

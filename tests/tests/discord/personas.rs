@@ -248,7 +248,7 @@ fn without_the_permission_the_bot_says_it_and_doctor_says_why() {
     };
     assert_eq!(asked(&stage), 1, "it is not asked for with each answer");
     let log = stage.house.gateway_log();
-    assert_eq!(log.matches("give it Manage Webhooks").count(), 1, "{log}");
+    assert_eq!(log.matches("webhook unavailable; agents send as the bot").count(), 1, "{log}");
     let doctor = || stage.house.cli(&["doctor"]).stdout;
     until(SOON, "doctor says it", || doctor().contains("in 1 channels agents speak as the bot"));
     stage.fake.allow(stage.bot.user, stage.channel, &["MANAGE_WEBHOOKS"]);

@@ -88,7 +88,7 @@ fn what_is_said_while_a_token_is_renewed_is_answered_once() {
             stage.fake.post(stage.ann, thread, &format!("say {round} {when}"));
         };
         let token = format!("token-{round}");
-        let read = |stage: &Stage| stage.house.gateway_log().matches("configuration read anew").count();
+        let read = |stage: &Stage| stage.house.gateway_log().matches("configuration reloaded").count();
         let before = read(&stage);
         say(&stage, "before");
         stage.fake.set_token(stage.bot.user, &token);

@@ -179,7 +179,7 @@ fn an_answer_waits_for_a_token_that_is_taken() {
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::ErrorBefore { status: 401 });
     stage.fake.post(stage.ann, thread, "say two");
     until(SOON, "it is refused", || stage.fake.tally().requests.contains_key(&format!("{CREATE} 0")));
-    until(SOON, "that is said", || stage.house.gateway_log().contains("a part waits for the channel"));
+    until(SOON, "that is said", || stage.house.gateway_log().contains("part deferred by rate limit"));
     stage.house.kill_gateway();
     stage.house.start_gateway();
     stage.is_there();

@@ -31,7 +31,7 @@ fn a_new_token_is_taken_up_by_a_reload_and_what_waited_comes_once() {
     doctor_says(&stage, "Discord refuses the token");
     // Nothing more is asked with the old one, and a reload without another one changes nothing but that it is tried.
     stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration read anew"));
+    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
     stage.fake.post(stage.ann, thread, "say three");
     assert_eq!(stage.finals(thread), ["one"]);
     let refused = |stage: &Stage| stage.fake.tally().invalid;
@@ -86,12 +86,12 @@ fn a_reload_lets_people_in_and_out() {
         let path = stage.house.world.path("gateway.toml");
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
         let (from, to) = (format!("allowed_users = [\"{from}\"]"), format!("allowed_users = [\"{to}\"]"));
-        let before = stage.house.gateway_log().matches("configuration read anew").count();
+        let before = stage.house.gateway_log().matches("configuration reloaded").count();
         assert!(text.contains(&from), "{text}");
         stage.house.world.write("gateway.toml", &text.replace(&from, &to));
         stage.reload();
         until(SOON, "it is read anew", || {
-            stage.house.gateway_log().matches("configuration read anew").count() > before
+            stage.house.gateway_log().matches("configuration reloaded").count() > before
         });
     };
     let_in(stage.ann, stage.eve);

@@ -32,7 +32,7 @@ fn a_thread_that_takes_no_word_holds_up_nothing() {
         id
     });
     stage.fake.delete(withdrawn);
-    until(LONG, "it is taken back", || stage.house.gateway_log().contains("a deletion was taken"));
+    until(LONG, "it is taken back", || stage.house.gateway_log().contains("deletion processed"));
     stage.fake.post(stage.ann, other, "say elsewhere");
     stage.answers(other, &["elsewhere"]);
     stage.fake.post(stage.ann, thread, "/acp cancel");
@@ -73,7 +73,7 @@ fn what_is_said_right_behind_the_first_word_is_not_lost() {
     );
     stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
     stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration read anew"));
+    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
     let lock = stage.locked();
     stage.fake.post(stage.ann, stage.channel, "say one");
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);

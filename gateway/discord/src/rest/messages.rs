@@ -215,7 +215,7 @@ impl RestClient {
         let (history, reasons) = History::from_page(after, &answer);
         for (id, why) in history.unreadable.iter().zip(reasons) {
             self.0.counters.count_unreadable();
-            tracing::error!(%channel, message = ?id, why, "a message cannot be read, and is left out");
+            tracing::error!(%channel, message_id = ?id, why, "unreadable message skipped");
         }
         Ok(history)
     }

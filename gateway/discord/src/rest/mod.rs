@@ -244,7 +244,7 @@ impl RestClient {
         let outcome = result.as_ref().err().map_or("done", RestError::as_str);
         self.0.counters.count_finished(name, outcome);
         if let Err(fault @ RestError::Rejected(_)) = &result {
-            tracing::debug!(route = name, why = %fault, "a request to Discord was not carried out");
+            tracing::debug!(route = name, why = %fault, "Discord request rejected");
         }
         result
     }
@@ -349,7 +349,7 @@ impl RestClient {
                 429 => {
                     if let Some(limit) = meta.too_many {
                         self.0.counters.count_rate_limited(limit.scope);
-                        tracing::debug!(route = name, ?limit, "Discord takes no more of these for now");
+                        tracing::debug!(route = name, ?limit, "Discord rate limit hit");
                     }
                     return AttemptResult::Wait(meta);
                 }
@@ -361,9 +361,7 @@ impl RestClient {
                     let refusal = headers::read_refusal(&body);
                     let kind = classify_rejection(request_kind, status, refusal.code);
                     if status == 401 && call.route.is_bot() {
-                        tracing::error!(
-                            "Discord does not take the bot's token: no further requests are made"
-                        );
+                        tracing::error!("Discord rejected the bot token; requests stopped");
                     }
                     in_flight.report_response(meta);
                     return AttemptResult::Failed(RestError::refused(name, status, refusal, kind));

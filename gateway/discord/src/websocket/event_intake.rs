@@ -87,13 +87,13 @@ impl EventIntake {
             Ok(DecodedEvent::Ignored) => {}
             Ok(DecodedEvent::Unknown) => {
                 if self.counts.record_unrecognized(kind) {
-                    tracing::warn!(kind, "unknown gateway event; further ones of this kind are ignored");
+                    tracing::warn!(kind, "unknown gateway event ignored; later ones are only counted");
                     self.put(Event::Unknown { kind: kind.to_owned() });
                 }
             }
             Err(DecodeError(why)) => {
                 if self.counts.record_unrecognized(kind) {
-                    tracing::warn!(kind, why, "unreadable gateway event; its subject is read by requests");
+                    tracing::warn!(kind, why, "unreadable gateway event; backfill requested");
                 }
                 self.gap(GapCause::Unreadable, 1);
             }
@@ -120,11 +120,11 @@ impl EventIntake {
     /// Reports that many sessions were identified within an hour.
     pub(super) fn alarm(&self, count: usize) {
         let text = format!(
-            "{count} sessions were begun within an hour. Discord takes the token away from bots that go on like that \
-             for a day, so from here on there are pauses. Look for what breaks the connection: the network, a proxy, a \
-             second program with the same token."
+            "{count} sessions were identified within an hour. Discord resets the token of a bot that goes on \
+             like this for a day, so new sessions are delayed from now on. Find out what breaks the \
+             connection: the network, a proxy, or a second program with the same token."
         );
-        tracing::error!("Discord: {text}");
+        tracing::error!(count, text, "too many Discord sessions identified");
         self.put(Event::Alarm(text));
     }
 

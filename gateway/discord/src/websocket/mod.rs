@@ -90,7 +90,7 @@ pub async fn run(
         }
     };
     if let Err(failure) = &result {
-        tracing::error!("{failure}");
+        tracing::error!(%failure, "Discord connection failed permanently");
         sink.put(Event::Failed(failure.clone()));
     }
     result
@@ -139,7 +139,7 @@ async fn ask_first(
             GatewayLookup::RetryLater { why, after } => (why, after),
         };
         let pause = after.max(Duration::from_millis(backoff.record_failure()));
-        tracing::warn!(why, pause_ms = pause.as_millis(), "gateway address unknown");
+        tracing::warn!(why, pause_ms = pause.as_millis(), "gateway address lookup failed; retrying");
         intake.put(Event::Disconnected { why });
         tokio::time::sleep(pause).await;
     }

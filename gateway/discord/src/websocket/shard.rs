@@ -84,7 +84,7 @@ impl Driver {
     fn report(&self, why: String, pause: Duration, resume: bool) {
         let (shard, pause_ms) = (self.identity.shard, pause.as_millis());
         if resume && pause.is_zero() {
-            tracing::info!(shard, why, "gateway connection lost; the next one resumes");
+            tracing::info!(shard, why, "gateway connection lost; resuming");
         } else {
             tracing::warn!(shard, why, pause_ms, resume, "gateway connection lost");
         }

@@ -156,7 +156,12 @@ impl ConversationWorker {
             ConversationEvent::Unarchived
         };
         let changed = self.report_event(change).await;
-        tracing::debug!(thread_id = %at, shelf = ?archive, ?changed, "a thread is put away or taken out");
+        tracing::debug!(
+            thread_id = %at,
+            archive = ?archive,
+            outcome = ?changed,
+            "thread archive state changed"
+        );
     }
 }
 

@@ -131,7 +131,7 @@ impl ConversationWorker {
                     Err(fault) => match self.handle_permanent_fault(&fault).await {
                         Some(outcome) => break outcome,
                         None => {
-                            tracing::warn!(thread_id = %self.channel, %fault, "what was missed is read later");
+                            tracing::warn!(thread_id = %self.channel, %fault, "backfill deferred");
                         }
                     },
                 },
@@ -173,7 +173,7 @@ impl ConversationWorker {
         if self.handle_permanent_fault(&fault).await.is_some() {
             self.unverified.reset();
         } else {
-            tracing::info!(thread_id = %self.channel, %fault, "the conversation is read later");
+            tracing::info!(thread_id = %self.channel, %fault, "conversation check deferred");
             self.unverified.record_failure(Instant::now());
         }
     }
@@ -192,7 +192,8 @@ impl ConversationWorker {
                     tracing::warn!(
                         thread_id = %self.channel,
                         %fault,
-                        "the bot cannot read a bound conversation: give it View Channel and Read Message History"
+                        hint = "grant View Channel and Read Message History",
+                        "bound conversation unreadable"
                     );
                 }
                 Some(BackfillOutcome::Refused)
@@ -242,7 +243,7 @@ impl ConversationWorker {
             page = self.page(mark, turn).await?;
         }
         if self.inner.cache.set_inaccessible(self.channel, false) {
-            tracing::info!(thread_id = %self.channel, "the bot reads a bound conversation again");
+            tracing::info!(thread_id = %self.channel, "bound conversation readable again");
         }
         self.unverified.reset();
         Ok(is_news)

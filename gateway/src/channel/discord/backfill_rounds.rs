@@ -157,7 +157,7 @@ impl EventLoop {
         if !actions.inaccessible.is_empty() {
             tracing::warn!(
                 conversations = actions.inaccessible.len(),
-                "the bot was refused in conversations of the same channel: these are looked at again now and then"
+                "conversations of an inaccessible channel skipped; rechecked periodically"
             );
         }
         for id in actions.inaccessible {

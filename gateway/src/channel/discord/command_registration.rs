@@ -153,7 +153,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
         Ok(Value::Array(commands)) => commands,
         Ok(_) => return,
         Err(broken) => {
-            tracing::error!(?broken, "the slash commands cannot be registered");
+            tracing::error!(?broken, "slash command specification invalid");
             return;
         }
     };
@@ -198,7 +198,7 @@ async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
         };
         let done = inner.rest.put_commands(application, place, list).await;
         if let Err(fault) = &done {
-            tracing::warn!(%fault, ?step, "slash commands could not be set; text commands work all the same");
+            tracing::warn!(%fault, ?step, "slash command registration failed; text commands still work");
         }
         let done = done.map_err(|fault| (fault.rejection_kind(), fault.to_string()));
         is_left |= inner.registration.facts().record_result(step, done);

@@ -29,8 +29,8 @@ impl EventConnection {
         if now.access.allowed.is_empty() && now.access.approvers.is_empty() {
             tracing::warn!(
                 account = inner.account,
-                "nobody may speak to agents here: name users or roles in channels.discord.accounts.{}.allowed_users",
-                inner.account
+                hint = "set allowed_users or allowed_roles of the account",
+                "no user or role is authorized"
             );
         }
         let stop = CancellationToken::new();

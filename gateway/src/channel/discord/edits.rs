@@ -58,7 +58,7 @@ impl ConversationWorker {
             Ok(true) => self.apply_edit(edit.id, text).await,
             Ok(false) => self.log_rejected_edit(edit.id),
             Err(fault) => {
-                tracing::info!(message = %edit.id, %fault, "an edit is looked at later");
+                tracing::info!(message_id = %edit.id, %fault, "edit check deferred");
                 self.schedule_comparison();
             }
         }
@@ -67,7 +67,7 @@ impl ConversationWorker {
 
     fn log_rejected_edit(&self, message: Snowflake) {
         let thread = self.channel;
-        tracing::info!(%message, thread_id = %thread, "an edit of somebody who may not speak is not taken");
+        tracing::info!(message_id = %message, thread_id = %thread, "edit by unauthorized author ignored");
     }
 
     /// Schedules a comparison of all messages whose turn has not begun.
@@ -79,16 +79,16 @@ impl ConversationWorker {
     async fn apply_edit(&self, message: Snowflake, text: String) {
         let (at, id) = (self.conversation_ref(), message.to_string());
         let edit = || self.inbox.on_message_edited(at.clone(), id.clone(), text.clone());
-        let amended = retry_until_done("an edit", self.channel, edit).await;
-        tracing::info!(message = id, ?amended, "an edit was taken");
+        let amended = retry_until_done("edit", self.channel, edit).await;
+        tracing::info!(message_id = id, outcome = ?amended, "edit processed");
     }
 
     /// Applies the deletion of a message.
     pub(super) async fn on_message_deleted(&self, message: Snowflake) {
         let (at, id) = (self.conversation_ref(), message.to_string());
         let delete = || self.inbox.on_message_deleted(at.clone(), id.clone());
-        let amended = retry_until_done("a deletion", self.channel, delete).await;
-        tracing::info!(message = id, ?amended, "a deletion was taken");
+        let amended = retry_until_done("deletion", self.channel, delete).await;
+        tracing::info!(message_id = id, outcome = ?amended, "deletion processed");
     }
 
     /// Compares the messages whose turn has not begun with their current text. Reads one page of history for
@@ -189,14 +189,14 @@ impl ConversationWorker {
         // All cached state of the conversation is dropped.
         self.inner.rest.set_archived(self.channel, false);
         self.inner.cache.remove_conversation(self.channel);
-        tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
+        tracing::info!(thread_id = %self.channel, outcome = ?changed, "Discord conversation gone");
     }
 
     /// Reports an event of the conversation to the inbound port.
     pub(super) async fn report_event(&self, change: ConversationEvent) -> ConversationEventOutcome {
         let at = self.inner.at(self.channel, None);
         let change = || self.inbox.on_conversation_event(at.clone(), change.clone());
-        retry_until_done("what happened to a conversation", self.channel, change).await
+        retry_until_done("conversation", self.channel, change).await
     }
 }
 

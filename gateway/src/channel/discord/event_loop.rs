@@ -129,7 +129,7 @@ impl EventLoop {
             while let Some(event) = connection.drain().await {
                 self.on_event(event);
             }
-            tracing::info!(account = inner.account, "the connection to Discord is begun anew");
+            tracing::info!(account = inner.account, "Discord connection restarting");
             inner.connection_health.mark_connecting();
             inner.cache.set_connected(Some(false));
             inner.registration.reset();
@@ -154,7 +154,7 @@ impl EventLoop {
         match event {
             Event::Ready(ready) => self.on_ready(ready),
             Event::Gap { why, lost } => {
-                tracing::warn!(?why, lost, "events of Discord were missed");
+                tracing::warn!(?why, lost, "Discord events missed; backfill requested");
                 self.request_backfill(BackfillScope::All);
             }
             Event::Message(message) => self.on_message(message),
@@ -181,11 +181,11 @@ impl EventLoop {
             }
             Event::ThreadDeleted { id, .. } => self.on_conversation_gone(id, "the thread was deleted"),
             Event::ChannelDeleted(id) => self.remove_scope(RemovedScope::Channel(id)),
-            Event::Disconnected { why } => tracing::warn!(why, "the connection to Discord was lost"),
-            Event::Alarm(text) => tracing::error!("Discord: {text}"),
-            Event::Unknown { kind } => tracing::info!(kind, "an event of Discord that nobody here knows"),
+            Event::Disconnected { why } => tracing::warn!(why, "Discord connection lost"),
+            Event::Alarm(text) => tracing::error!(text, "Discord session alarm"),
+            Event::Unknown { kind } => tracing::info!(kind, "unknown Discord event ignored"),
             Event::Failed(failure) => {
-                tracing::error!(account = self.inner.account, "Discord is not served any more: {failure}");
+                tracing::error!(account = self.inner.account, %failure, "Discord account failed permanently");
             }
             // Discord reports the loss and return of access to threads in no other way.
             Event::ChannelChanged(id) => {
@@ -193,7 +193,7 @@ impl EventLoop {
                 self.request_backfill(BackfillScope::Channel(id));
             }
             Event::GuildGone { id, outage } => {
-                tracing::warn!(guild = %id, outage, "a server of Discord is out of reach");
+                tracing::warn!(guild = %id, outage, "Discord server unavailable");
                 self.unavailable_guilds.insert(id);
                 // An outage does not end bindings (D3).
                 if !outage {
@@ -245,7 +245,7 @@ impl EventLoop {
             account = self.inner.account,
             bot = ready.me.name,
             guilds = ready.guilds.len(),
-            "Discord is there"
+            "Discord connected"
         );
         self.inner.cache.set_identity(ready.me.id, ready.application);
         self.inner.cache.set_guilds(&ready.guilds, ready.shard);
@@ -286,7 +286,7 @@ impl EventLoop {
                     ConversationJob::Unclassified(Box::new(ConversationJob::Message(message)), place),
                 ),
                 Err(_) => {
-                    tracing::warn!(thread_id = %channel, "too much waits to be told apart: what is ours is read later");
+                    tracing::warn!(thread_id = %channel, "too many unclassified events; backfill requested");
                     self.workers.request_backfill_from(&mut self.tasks, channel, message.id);
                 }
             }
@@ -296,7 +296,7 @@ impl EventLoop {
     /// Handles an interaction in a task of its own, if the limit permits.
     fn spawn_interaction(&mut self, asked: InteractionRequest) {
         let Ok(place) = Arc::clone(&self.interaction_permits).try_acquire_owned() else {
-            tracing::warn!("too many clicks and commands at once: one is left to Discord's own words");
+            tracing::warn!("too many concurrent interactions; interaction not answered");
             return;
         };
         let (inner, inbox) = (Arc::clone(&self.inner), Arc::clone(&self.inbox));

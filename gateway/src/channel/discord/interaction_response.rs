@@ -89,7 +89,11 @@ impl Inner {
             // Without a reservation, the gateway processes the interaction and replies.
             Ok(_) => {}
             Err(fault) => {
-                tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
+                tracing::warn!(
+                    %fault,
+                    interaction = %at.id,
+                    "interaction reply failed; replying in the conversation"
+                );
                 drop(due);
                 if effect == ResendEffect::Replaces && !matches!(fault, RestError::Uncertain { .. }) {
                     self.delete_placeholder(at).await;
@@ -101,7 +105,7 @@ impl Inner {
     /// Deletes the progress placeholder of a command.
     pub(super) async fn delete_placeholder(&self, at: &Interaction) {
         if let Err(fault) = self.rest.delete_original(at.application, &at.token).await {
-            tracing::debug!(%fault, interaction = %at.id, "the sign that a command is worked on may stay");
+            tracing::debug!(%fault, interaction = %at.id, "deleting command placeholder failed");
         }
     }
 
@@ -142,7 +146,7 @@ async fn respond_with_retry<T, F: Future<Output = Result<T, RestError>>>(
         let wait = retry_delay(&fault, effect).filter(|_| place.is_some());
         let next = wait.map(|wait| Instant::now() + wait.max(pause)).filter(|next| *next < until);
         let Some(next) = next else { return Err(fault) };
-        tracing::info!(%fault, "an answer is given again");
+        tracing::info!(%fault, "interaction reply retried");
         tokio::time::sleep_until(next).await;
         pause = (pause * 2).min(BACKOFF.1);
     }

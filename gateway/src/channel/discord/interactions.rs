@@ -99,7 +99,7 @@ impl Inner {
             choices = render::choices(inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await);
         }
         if let Err(fault) = self.rest.callback(at.id, &at.token, &Callback::Choices(choices)).await {
-            tracing::debug!(%fault, "suggestions could not be shown");
+            tracing::debug!(%fault, "autocomplete reply failed");
         }
     }
 
@@ -122,7 +122,7 @@ impl Inner {
     async fn respond_denied(&self, at: &Interaction, why: &str) {
         let answer = Callback::Message(MessageBody { flags: EPHEMERAL, ..MessageBody::text(cut(why)) });
         if let Err(fault) = self.rest.callback(at.id, &at.token, &answer).await {
-            tracing::warn!(%fault, interaction = %at.id, "somebody was not told why nothing is done");
+            tracing::warn!(%fault, interaction = %at.id, "denial reply failed");
         }
     }
 
@@ -149,11 +149,11 @@ impl Inner {
         let reservation = match inbox.reserve(message.clone(), left).await {
             ReserveOutcome::Reserved(reservation) => reservation,
             ReserveOutcome::Duplicate => {
-                tracing::info!(interaction = %at.id, "an interaction came again");
+                tracing::info!(interaction = %at.id, "duplicate interaction ignored");
                 return None;
             }
             ReserveOutcome::NotReserved { why } => {
-                tracing::warn!(why, interaction = %at.id, "an interaction was not kept");
+                tracing::warn!(why, interaction = %at.id, "interaction reservation failed");
                 let text = format!(
                     "The gateway cannot keep that just now ({why}), so nothing was done. Try again in a moment."
                 );
@@ -161,7 +161,7 @@ impl Inner {
                 return None;
             }
             ReserveOutcome::Unknown { why } => {
-                tracing::warn!(why, interaction = %at.id, "nobody knows whether an interaction was kept");
+                tracing::warn!(why, interaction = %at.id, "interaction reservation uncertain");
                 let text = "It is not known whether the gateway kept that. If it did, it is done and said in this \
                             conversation: look before you repeat it.";
                 self.respond_denied(at, text).await;
@@ -175,7 +175,11 @@ impl Inner {
             }
             AcknowledgementReceipt::No if reservation.is_new() => {
                 let withdrawn = inbox.withdraw(message).await;
-                tracing::info!(interaction = %at.id, withdrawn, "what was not acknowledged is not done");
+                tracing::info!(
+                    interaction = %at.id,
+                    withdrawn,
+                    "unacknowledged interaction: withdrawal finished"
+                );
                 None
             }
             AcknowledgementReceipt::No | AcknowledgementReceipt::Unknown => {
@@ -201,7 +205,7 @@ impl Inner {
             return AcknowledgementReceipt::Yes;
         };
         let heard = acknowledgement_receipt(&fault, is_new);
-        tracing::warn!(%fault, interaction = %at.id, ?heard, "an interaction was not acknowledged");
+        tracing::warn!(%fault, interaction = %at.id, receipt = ?heard, "interaction acknowledgement failed");
         heard
     }
 
@@ -234,7 +238,7 @@ impl Inner {
                     return Err(CallerReply { text: why, private: true, ..CallerReply::default() });
                 }
                 IntakeOutcome::Later { why } => {
-                    tracing::warn!(why, interaction = %at.id, "an interaction waits");
+                    tracing::warn!(why, interaction = %at.id, "interaction deferred");
                     tokio::time::sleep(OFFER_ATTEMPTS.1).await;
                 }
             }

@@ -70,7 +70,7 @@ pub(super) async fn retry_until_done<T: Retryable, F: Future<Output = T>>(
     loop {
         let done = attempt().await;
         let Some(why) = done.retry_reason() else { return done };
-        tracing::warn!(why, thread_id = %at, "{what} waits");
+        tracing::warn!(kind = what, why, thread_id = %at, "inbound event deferred");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(BACKOFF.1);
     }

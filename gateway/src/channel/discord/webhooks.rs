@@ -117,7 +117,7 @@ impl Inner {
                 }
                 Ok(Ok(_)) | Err(_) => {
                     self.webhooks.start_cooldown(home, Instant::now());
-                    tracing::info!(thread_id = %at, "the bot says it: its webhook took too long to be found");
+                    tracing::info!(thread_id = %at, "webhook lookup timed out; sending as the bot");
                     return None;
                 }
             };
@@ -130,7 +130,11 @@ impl Inner {
                 }
                 Err(RestError::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
                 Err(fault) if fault.rejection_kind() == Some(RejectionKind::Gone(ResourceKind::Webhook)) => {
-                    tracing::warn!(channel = %home, %fault, "a webhook of ours is gone or has another token: it is looked up");
+                    tracing::warn!(
+                        channel = %home,
+                        %fault,
+                        "webhook gone or its token changed; looking it up again"
+                    );
                     self.invalidate_webhook(home, &webhook).await;
                 }
                 Err(fault) => {
@@ -140,7 +144,7 @@ impl Inner {
                     ) {
                         self.cache.deny(OptionalFeature::Persona, home, now_ms());
                     }
-                    tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
+                    tracing::info!(thread_id = %at, %fault, "webhook send failed; sending as the bot");
                     return None;
                 }
             }
@@ -175,7 +179,7 @@ impl Inner {
                     .rest
                     .create_webhook(channel, NAME, QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT))
                     .await?;
-                tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
+                tracing::info!(%channel, webhook = %made.id, "webhook created");
                 let why = || "Discord made a webhook and did not say its token".to_owned();
                 let token = made.token.ok_or_else(|| RestError::Uncertain { why: why() })?;
                 Webhook { id: made.id, token }
@@ -212,13 +216,13 @@ impl Inner {
                 tracing::warn!(
                     %channel,
                     %fault,
-                    "agents speak as the bot in this channel: give it Manage Webhooks there, or delete one of its webhooks \
-                     if there are fifteen"
+                    hint = "grant Manage Webhooks, or delete a webhook of the channel if it has fifteen",
+                    "webhook unavailable; agents send as the bot"
                 );
             }
             WebhookError::Fault(fault) => {
                 self.webhooks.start_cooldown(channel, Instant::now());
-                tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
+                tracing::info!(%channel, %fault, "webhook unavailable for now; sending as the bot");
             }
             WebhookError::Unusable(webhook) => {
                 // The refusal may have come from an intermediary: Discord lists the webhook.
@@ -228,9 +232,9 @@ impl Inner {
                 self.cache.deny(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
-                    "agents speak as the bot in this channel: its own webhook there is listed and cannot be used. It is \
-                     tried again in ten minutes; if it stays so, delete it (Server Settings, Integrations), and another \
-                     one is made"
+                    hint = "retried in ten minutes; if it fails again, delete the webhook (Server Settings, \
+                            Integrations), and another one is created",
+                    "webhook listed but unusable; agents send as the bot"
                 );
             }
         }

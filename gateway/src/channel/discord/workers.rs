@@ -222,7 +222,13 @@ impl ConversationWorker {
             Err(fault) => {
                 let is_for_good = self.handle_permanent_fault(&fault).await.is_some()
                     || Err(fault.clone()).retry_reason().is_none();
-                tracing::info!(%fault, ?look, is_for_good, thread_id = %self.channel, "a look failed");
+                tracing::info!(
+                    %fault,
+                    check = ?look,
+                    is_permanent = is_for_good,
+                    thread_id = %self.channel,
+                    "conversation check failed"
+                );
                 if is_for_good {
                     self.pending_checks.remove(look);
                 } else {
@@ -306,7 +312,11 @@ impl ConversationWorker {
         let settings = self.inner.settings();
         let access = &settings.access;
         if !access.is_guild_allowed(message.guild) || !access.is_allowed(&message.author) {
-            tracing::info!(author = %message.author.user.id, thread_id = %self.channel, "somebody who may not speaks");
+            tracing::info!(
+                author = %message.author.user.id,
+                thread_id = %self.channel,
+                "message by unauthorized author ignored"
+            );
             remember(&mut self.rejected, message.id);
             return true;
         }
@@ -325,13 +335,14 @@ impl ConversationWorker {
         if inbound.text.trim().is_empty() && inbound.attachments.is_empty() {
             tracing::warn!(
                 thread_id = %self.channel,
-                "a message without text: turn on the Message Content intent (Developer Portal, Bot)"
+                hint = "turn on the Message Content intent (Developer Portal, Bot)",
+                "message without text ignored"
             );
             return true;
         }
         let offer = || self.inbox.offer(inbound.clone());
-        if let IntakeOutcome::Refused { why } = retry_until_done("a message", self.channel, offer).await {
-            tracing::info!(why, message = %message.id, "a message was refused");
+        if let IntakeOutcome::Refused { why } = retry_until_done("message", self.channel, offer).await {
+            tracing::info!(why, message_id = %message.id, "message refused");
         }
         true
     }
@@ -415,7 +426,11 @@ impl Inner {
                     self.cache.set_location(channel, parent, found.guild_id);
                 }
                 Err(fault) if Err(fault.clone()).retry_reason().is_none() => {
-                    tracing::warn!(%fault, thread_id = %channel, "it is not known what this conversation hangs from");
+                    tracing::warn!(
+                        %fault,
+                        thread_id = %channel,
+                        "conversation lookup failed; treated as not statically bound"
+                    );
                     return false;
                 }
                 Err(_) => {

@@ -123,8 +123,8 @@ impl SessionBindingService {
             session_key = %bound.binding.session_key,
             thread_id = bound.binding.conversation.conversation_id,
             status = ?bound.binding.status,
-            fresh = bound.is_new,
-            "a conversation is bound"
+            is_new = bound.is_new,
+            "conversation bound"
         );
         if bound.binding.status == BindingStatus::Pending {
             return self.create_conversation(bound.binding.binding_id).await;
@@ -221,7 +221,7 @@ impl SessionBindingService {
                 session_key = %binding.session_key,
                 thread_id = binding.conversation.conversation_id,
                 reason,
-                "a conversation is bound no more"
+                "conversation unbound"
             );
         }
         Ok(ended)
@@ -250,7 +250,7 @@ impl SessionBindingService {
                 channel = binding.conversation.channel,
                 thread_id = binding.conversation.conversation_id,
                 reason = stale.as_str(),
-                "a binding that led nowhere was removed"
+                "stale binding removed"
             );
         }
         Ok(removed)

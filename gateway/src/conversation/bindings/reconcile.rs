@@ -53,7 +53,7 @@ impl SessionBindingService {
         let (binding, target, runs_due) = match live.found {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(binding_id = live.key, %error, "a binding cannot be read: it stays as it is");
+                tracing::warn!(binding_id = live.key, %error, "binding unreadable; kept unchanged");
                 return ReconcileOutcome::Kept;
             }
         };
@@ -66,14 +66,22 @@ impl SessionBindingService {
                 }
                 Ok(None) => ReconcileOutcome::Kept,
                 Err(error) => {
-                    tracing::warn!(session_key = %binding.session_key, %error, "a stale binding stays");
+                    tracing::warn!(
+                        session_key = %binding.session_key,
+                        %error,
+                        "removing stale binding failed"
+                    );
                     ReconcileOutcome::Kept
                 }
             },
             StartupAction::Finish => match self.create_conversation(binding.binding_id).await {
                 Ok(_) => ReconcileOutcome::Finished,
                 Err(error) => {
-                    tracing::warn!(session_key = %binding.session_key, %error, "a conversation is not made");
+                    tracing::warn!(
+                        session_key = %binding.session_key,
+                        %error,
+                        "pending conversation not created"
+                    );
                     ReconcileOutcome::Unfinished
                 }
             },
@@ -92,7 +100,7 @@ impl SessionBindingService {
             }
             let pending = self.store.read("bindings_pending", bindings::pending).await;
             let pending = pending.unwrap_or_else(|error| {
-                tracing::warn!(%error, "pending bindings cannot be looked for");
+                tracing::warn!(%error, "reading pending bindings failed");
                 Vec::new()
             });
             let tried = futures_util::stream::iter(pending).map(|id| self.create_conversation(id));
@@ -172,7 +180,11 @@ impl SessionBindingService {
 
     async fn abandon(&self, binding: &BindingRow, why: &str) -> Result<(), BindingError> {
         let (id, reason) = (binding.binding_id, format!("spawn-failed: {why}"));
-        tracing::warn!(session_key = %binding.session_key, why, "a conversation could not be made");
+        tracing::warn!(
+            session_key = %binding.session_key,
+            why,
+            "conversation creation failed; binding ended"
+        );
         Ok(self.store.write("binding_failed", move |tx| bindings::end(tx, id, &reason)).await?)
     }
 }

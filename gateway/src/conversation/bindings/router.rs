@@ -106,9 +106,9 @@ impl BoundDeliveryRouter {
         };
         let session_key = session_key.map(tracing::field::display);
         if direction == INBOUND {
-            tracing::info!(session_key, outcome, reason, "a message was routed");
+            tracing::info!(session_key, outcome, reason, "inbound message routed");
         } else {
-            tracing::info!(session_key, outcome, reason, "an answer was routed");
+            tracing::info!(session_key, outcome, reason, "outbound message routed");
         }
     }
 }

@@ -129,7 +129,7 @@ impl StaticBindings {
     }
 
     async fn close(&self, done: &RetiredSession, key: &IdempotencyKey) -> Result<(), Failure> {
-        tracing::info!(session_key = %done.session_key, changed = ?done.changed, "a configured binding is over");
+        tracing::info!(session_key = %done.session_key, changed = ?done.changed, "static binding ended");
         self.service.close(&done.session_key, CloseRequest::new(done.reason()), key.clone()).await.map(drop)
     }
 

@@ -70,7 +70,11 @@ impl DeliveryWorker {
         channel: &dyn ChannelAdapter,
     ) -> Result<(), StoreError> {
         let part = row.part;
-        tracing::error!(session_key = %binding.session_key, nonce = part.nonce, "the files of a part cannot be made as they were planned");
+        tracing::error!(
+            session_key = %binding.session_key,
+            nonce = part.nonce,
+            "attachments of part cannot be rendered as planned"
+        );
         if row.state == PartState::Sending {
             self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
             return Ok(());

@@ -83,7 +83,7 @@ impl DeliveryWorker {
             LookupOutcome::Found { message_id } => Some(SendOutcome::Sent { message_id }),
             LookupOutcome::Unknown { why } => Some(SendOutcome::Uncertain { why }),
             LookupOutcome::Later { why, retry_after_ms } => {
-                tracing::info!(session_key = %binding.session_key, why, "a part is looked for later");
+                tracing::info!(session_key = %binding.session_key, why, "part lookup deferred");
                 Some(SendOutcome::Limited { retry_after_ms })
             }
             LookupOutcome::Absent if !may_be_named => None,

@@ -122,7 +122,7 @@ impl DeliveryWorker {
                 // A rate limit says nothing about the message.
                 Ok(EditOutcome::Limited { .. }) => None,
                 Ok(EditOutcome::Refused { why }) => {
-                    tracing::warn!(message_id, why, "a message keeps buttons that mean nothing");
+                    tracing::warn!(message_id, why, "removing obsolete buttons refused");
                     Some(EditResult::Never)
                 }
                 Ok(EditOutcome::Failed { .. }) | Err(_) => Some(EditResult::Unknown),

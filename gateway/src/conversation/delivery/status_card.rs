@@ -322,7 +322,7 @@ impl<'a> StatusCardUpdater<'a> {
                     SendOutcome::Sent { message_id } => CardUpdateResult::Shown { message_id },
                     SendOutcome::Rejected { again: false, why }
                     | SendOutcome::FilesRefused { again: false, why } => {
-                        tracing::warn!(%run_id, why, "a card was rejected");
+                        tracing::warn!(%run_id, why, "status card rejected");
                         CardUpdateResult::Rejected
                     }
                     SendOutcome::Rejected { again: true, .. }
@@ -337,19 +337,19 @@ impl<'a> StatusCardUpdater<'a> {
                 match self.channel.edit(at, message_id, &self.message(run_id, 0, text, actions)).await {
                     EditOutcome::Edited => CardUpdateResult::Shown { message_id: message_id.clone() },
                     EditOutcome::Failed { why } => {
-                        tracing::debug!(%run_id, why, "a card was not changed");
+                        tracing::debug!(%run_id, why, "status card edit failed; retrying");
                         CardUpdateResult::Retry { after_ms: None }
                     }
                     EditOutcome::Limited { retry_after_ms } => {
                         CardUpdateResult::Retry { after_ms: Some(retry_after_ms) }
                     }
                     EditOutcome::Gone { why } => {
-                        tracing::info!(%run_id, why, "a card is gone");
+                        tracing::info!(%run_id, why, "status card gone");
                         CardUpdateResult::Gone
                     }
                     // The card exists and a new one would repeat it: it stays as is until the final update.
                     EditOutcome::Refused { why } => {
-                        tracing::warn!(%run_id, why, "a change of a card was refused");
+                        tracing::warn!(%run_id, why, "status card edit refused");
                         CardUpdateResult::Rejected
                     }
                 }

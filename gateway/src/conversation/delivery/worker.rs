@@ -73,7 +73,11 @@ impl DeliveryWorker {
             Ok(channel) => channel,
             Err(error) => {
                 self.metrics.route("outbound", "refused", "adapter-unavailable");
-                tracing::warn!(session_key = %binding.session_key, %error, "delivery waits for an adapter");
+                tracing::warn!(
+                    session_key = %binding.session_key,
+                    %error,
+                    "delivery waits for a channel adapter"
+                );
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => {}
@@ -105,11 +109,16 @@ impl DeliveryWorker {
     async fn report_stalled(&self, binding: &BindingRow, error: &StoreError) {
         let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
         if error.needs_repair() {
-            tracing::error!(%session_key, conversation, %error, "delivery stands still until the database is repaired");
+            tracing::error!(
+                %session_key,
+                conversation,
+                %error,
+                "delivery blocked until the database is repaired"
+            );
             self.metrics.blocked_items().note(stalled_key(binding), error.to_string());
             self.pause(UNREADABLE_MS).await;
         } else {
-            tracing::warn!(%session_key, conversation, %error, "delivery could not go on");
+            tracing::warn!(%session_key, conversation, %error, "delivery failed; retrying");
             self.pause(self.retry_first_ms * 4).await;
         }
     }
@@ -333,34 +342,34 @@ impl DeliveryWorker {
             SendOutcome::FilesRefused { why, again }
                 if attachments::should_drop_files(retry.files_refused, again) =>
             {
-                tracing::warn!(%session_key, nonce, why, "a part was not taken with its files");
+                tracing::warn!(%session_key, nonce, why, "attachments refused; sending text instead");
                 self.fall_back_to_text(binding, part).await?;
                 return Ok(Some(NextStep::Reload));
             }
             SendOutcome::FilesRefused { why, .. } => {
-                tracing::warn!(%session_key, nonce, why, "a part was not taken with its files just now");
+                tracing::warn!(%session_key, nonce, why, "attachments refused; retrying");
                 self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
             SendOutcome::Rejected { why, again: false } => {
-                tracing::error!(%session_key, nonce, why, "a part was rejected");
+                tracing::error!(%session_key, nonce, why, "part rejected permanently");
                 self.settle(binding, part, PartState::Rejected, None, channel).await?;
                 return Ok(Some(NextStep::Reload));
             }
             SendOutcome::Rejected { why, again: true } => {
-                tracing::warn!(%session_key, nonce, why, "a part was not taken");
+                tracing::warn!(%session_key, nonce, why, "part refused; retrying");
                 self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
             SendOutcome::Limited { retry_after_ms } => {
-                tracing::info!(%session_key, nonce, retry_after_ms, "a part waits for the channel");
+                tracing::info!(%session_key, nonce, retry_after_ms, "part deferred by rate limit");
                 self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
             SendOutcome::Uncertain { why } if retry.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
-                tracing::error!(%session_key, nonce, why, "a part stays uncertain");
+                tracing::error!(%session_key, nonce, why, "part delivery uncertain; given up");
                 self.settle(binding, part, PartState::Uncertain, None, channel).await?;
                 return Ok(Some(NextStep::Reload));
             }
             SendOutcome::Uncertain { why } => {
-                tracing::warn!(%session_key, nonce, why, "a part is uncertain");
+                tracing::warn!(%session_key, nonce, why, "part delivery uncertain; retrying");
             }
         }
         Ok(None)

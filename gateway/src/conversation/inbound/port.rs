@@ -91,7 +91,8 @@ impl InboundPort for InboundService {
     fn queued_messages(&self, at: ConversationRef) -> BoxFuture<'_, Option<Vec<QueuedMessage>>> {
         Box::pin(async move {
             let read = move |db: &_| inbox::waiting(db, &at);
-            let rows = self.inner.store.read("inbox_waiting", read).await.map_err(log("what waits")).ok()?;
+            let rows =
+                self.inner.store.read("inbox_waiting", read).await.map_err(log("waiting messages")).ok()?;
             let said = |(message_id, said, text): (String, String, String)| {
                 let is_command = command::parse(&said).is_some();
                 QueuedMessage { message_id, text: (!is_command).then_some(text) }
@@ -120,11 +121,7 @@ impl InboundPort for InboundService {
                 if is_transient(&failure) {
                     return ConversationEventOutcome::Later { why };
                 }
-                tracing::warn!(
-                    thread_id = at.conversation_id,
-                    why,
-                    "what happened to a conversation changes nothing"
-                );
+                tracing::warn!(thread_id = at.conversation_id, why, "conversation event not applied");
                 ConversationEventOutcome::Nothing
             })
         })
@@ -144,7 +141,7 @@ impl InboundPort for InboundService {
     fn lookup_binding(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup> {
         Box::pin(async move {
             let read = move |db: &_| bindings::bound_conversation(db, &at);
-            match self.inner.store.read("place", read).await.map_err(log("a bound conversation")) {
+            match self.inner.store.read("place", read).await.map_err(log("bound conversation")) {
                 Ok(Some(place)) => BindingLookup::Bound(place),
                 Ok(None) => BindingLookup::Unbound,
                 Err(_) => BindingLookup::Unknown,
@@ -159,12 +156,7 @@ impl InboundPort for InboundService {
     fn set_backfill_mark(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool> {
         Box::pin(async move {
             let write = move |tx: &acp_store::Tx<'_>| bindings::advance_backfill_mark(tx, &at, &through);
-            self.inner
-                .store
-                .write("caught_up", write)
-                .await
-                .map_err(log("how far a conversation was read"))
-                .is_ok()
+            self.inner.store.write("caught_up", write).await.map_err(log("backfill mark")).is_ok()
         })
     }
 
@@ -190,7 +182,7 @@ fn is_transient(failure: &Failure) -> bool {
 
 fn log(what: &'static str) -> impl FnOnce(StoreError) -> StoreError {
     move |error| {
-        tracing::warn!(%error, "{what}: the control plane cannot be reached");
+        tracing::warn!(%error, subject = what, "control plane access failed");
         error
     }
 }
@@ -240,7 +232,7 @@ impl InboundService {
             Code::LimitReached if !failure.retryable => MessageChangeOutcome::TooLate,
             _ if is_transient(&failure) => MessageChangeOutcome::Later { why: failure.to_string() },
             code => {
-                tracing::info!(%code, %failure, message_id, "a change to a message comes too late");
+                tracing::info!(%code, %failure, message_id, "message change not applied");
                 MessageChangeOutcome::TooLate
             }
         })
@@ -313,7 +305,7 @@ impl Inner {
             channel = at.channel,
             thread_id = at.conversation_id,
             is_parked,
-            "a conversation was put away or taken out"
+            "conversation parked or resumed"
         );
         Ok(if is_parked { ConversationEventOutcome::Parked } else { ConversationEventOutcome::Resumed })
     }
@@ -333,7 +325,12 @@ impl Inner {
         let Some((binding, count)) = found.await? else { return Ok(ConversationEventOutcome::Nothing) };
         let reason = format!("its conversation is gone: {why}");
         let (id, session) = (binding.binding_id, binding.session_key);
-        tracing::info!(session_key = %session, thread_id = at.conversation_id, why, "a bound conversation is gone");
+        tracing::info!(
+            session_key = %session,
+            thread_id = at.conversation_id,
+            why,
+            "bound conversation gone"
+        );
         if count > 1 {
             self.store.write("binding_gone", move |tx| bindings::end(tx, id, &reason)).await?;
         } else {

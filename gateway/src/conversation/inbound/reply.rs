@@ -151,7 +151,7 @@ impl Inner {
             match outcome {
                 SendOutcome::Sent { message_id } => return Ok(Some(message_id)),
                 SendOutcome::Rejected { again: false, why } => {
-                    tracing::error!(message_id = inbound.message_id, why, "a reply was rejected");
+                    tracing::error!(message_id = inbound.message_id, why, "reply rejected");
                     return Ok(None);
                 }
                 SendOutcome::Limited { retry_after_ms } if attempt < REPLY_ATTEMPTS_MAX => {
@@ -161,7 +161,7 @@ impl Inner {
                     tracing::warn!(
                         message_id = inbound.message_id,
                         why = outcome.as_str(),
-                        "a reply waits on"
+                        "reply attempts exhausted; reply deferred"
                     );
                 }
                 SendOutcome::Limited { .. }

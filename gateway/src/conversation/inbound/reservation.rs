@@ -155,7 +155,11 @@ impl InboundService {
                 is_so
             }
             Err(error) => {
-                tracing::warn!(%error, message_id = message.message_id, "what nobody was told of cannot be withdrawn");
+                tracing::warn!(
+                    %error,
+                    message_id = message.message_id,
+                    "withdrawing unacknowledged interaction failed"
+                );
                 false
             }
         }
@@ -183,7 +187,7 @@ impl InboundService {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, message_id = message.message_id, "that somebody was told cannot be kept");
+                tracing::warn!(%error, message_id = message.message_id, "recording interaction reply failed");
                 false
             }
         }

@@ -170,7 +170,7 @@ impl InboundService {
     async fn retry_unsettled(&self) -> bool {
         let Ok(settled) = self.resume().await else { return false };
         if settled > 0 {
-            tracing::info!(settled, "messages that had to wait were settled");
+            tracing::info!(settled, "deferred messages settled");
         }
         let left = self.inner.store.read("inbox_left", |db| inbox::unsettled_messages(db, BATCH_ROWS));
         let inner = &self.inner;
@@ -184,7 +184,7 @@ impl InboundService {
 /// Returns the number of messages settled by a task that has ended.
 fn settled_count(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
     let settled = task.transpose().map_err(|error| {
-        tracing::error!(%error, "the task of a conversation ended out of order");
+        tracing::error!(%error, "conversation task panicked");
     });
     settled.ok().flatten().unwrap_or(0)
 }
@@ -211,7 +211,7 @@ impl Inner {
             let message_id = row.inbound.message_id.clone();
             let around = span(&row.inbound);
             if let Err(failure) = self.process(row.inbound).instrument(around).await {
-                tracing::warn!(message_id, %failure, "a message of before waits on");
+                tracing::warn!(message_id, %failure, "pending message deferred");
             }
         }
         self.flush_replies(at).await
@@ -235,7 +235,7 @@ impl Inner {
                 let (message_id, around) = (row.inbound.message_id.clone(), span(&row.inbound));
                 if let Err(failure) = self.flush_reply(row, outcome).instrument(around).await {
                     // Later replies must not overtake this one.
-                    tracing::info!(message_id, %failure, "what came of a message is told later");
+                    tracing::info!(message_id, %failure, "reply deferred");
                     return settled;
                 }
                 settled += 1;

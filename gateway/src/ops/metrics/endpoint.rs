@@ -53,7 +53,7 @@ impl MetricsEndpoint {
     pub(crate) async fn render(&self) -> String {
         let now = self.metrics.gauges();
         if let Err(error) = self.read_store().await {
-            tracing::warn!(%error, "a scrape could not read the control plane");
+            tracing::warn!(%error, "metrics scrape could not read the control plane");
         }
         let well = *self.store.health().borrow() == StoreHealth::Well;
         now.writable.set(i64::from(well));
@@ -115,7 +115,7 @@ async fn answer(State(scrape): State<MetricsEndpoint>) -> impl IntoResponse {
 /// The address cannot be bound.
 pub(crate) async fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind(at).await?;
-    tracing::info!(at = %listener.local_addr()?, "metrics can be scraped");
+    tracing::info!(at = %listener.local_addr()?, "metrics listener started");
     Ok(listener)
 }
 
@@ -186,7 +186,7 @@ pub(crate) async fn watch(metrics: Metrics, ending: CancellationToken) {
         }
         for (session_key, busy) in metrics.actors().newly_stuck(STUCK) {
             let seconds = busy.as_secs();
-            tracing::error!(session_key, seconds, "an actor is stuck: it has been at one thing for too long");
+            tracing::error!(session_key, seconds, "session actor stuck");
         }
     }
 }

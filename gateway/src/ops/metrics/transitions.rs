@@ -63,7 +63,7 @@ pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, transitions: &[
                 backend = session.backend,
                 from,
                 event,
-                "a transition was refused: a fault of the gateway"
+                "invalid state transition refused"
             ),
         }
     }
@@ -110,7 +110,7 @@ pub(crate) fn starting(session: &SessionRow, spawn: &Spawn) {
         kind = ?spawn.kind,
         argv = ?argv_redaction::redact_argv(&spawn.argv, &secrets),
         env = ?acp_shared::redact::EnvNames(&spawn.env),
-        "adapter starts"
+        "adapter starting"
     );
 }
 

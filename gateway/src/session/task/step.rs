@@ -106,7 +106,7 @@ impl SessionTask {
         self.unopened = Some((lease_id, since_ms));
         let in_vain = now_ms.saturating_sub(since_ms) >= self.actor.init_ms();
         if in_vain {
-            tracing::error!(session_key = %self.key, "the agent's session cannot be committed; its process is ended");
+            tracing::error!(session_key = %self.key, "agent session commit timed out; ending its process");
         }
         in_vain
     }
@@ -133,10 +133,10 @@ impl SessionTask {
         }
         if matches!(error, StoreError::LimitReached { .. }) {
             // Not an error: another session was woken meanwhile.
-            tracing::info!(session_key = %self.key, %error, "there is no room to wake the session");
+            tracing::info!(session_key = %self.key, %error, "session limit reached; session not woken");
             return self.rebuild().await;
         }
-        tracing::error!(session_key = %self.key, %error, "commit failed; the actor is made again");
+        tracing::error!(session_key = %self.key, %error, "commit failed; rebuilding session actor");
         let reason = failure.detail_code.as_deref().unwrap_or("COMMIT_FAILED").to_ascii_lowercase();
         self.deps.metrics.actor_restarted(&reason);
         if stop {
@@ -146,7 +146,7 @@ impl SessionTask {
     }
 
     fn superseded(&self) -> TaskEnded {
-        tracing::warn!(session_key = %self.key, "superseded by another actor");
+        tracing::warn!(session_key = %self.key, "session actor superseded");
         self.deps.metrics.actor_restarted("superseded");
         TaskEnded::Yes
     }
@@ -192,7 +192,7 @@ impl SessionTask {
                         close_lease_now(&self.deps, lease_id).await;
                     }
                     if failure.needs_repair() {
-                        tracing::error!(session_key = %self.key, %failure, "the actor cannot be made again");
+                        tracing::error!(session_key = %self.key, %failure, "session actor rebuild failed");
                         record_blocked_session(&self.deps, &self.key, &failure);
                         return TaskEnded::Yes;
                     }
@@ -254,7 +254,7 @@ impl SessionTask {
                 ActorEffect::Recall { at } => self.executor.recall(at),
                 ActorEffect::DropRequest { at } => self.executor.forget(at),
                 ActorEffect::Reply { ticket, result } => self.reply(ticket, result),
-                ActorEffect::Log(note) => tracing::info!(session_key = %self.key, note),
+                ActorEffect::Log(note) => tracing::info!(session_key = %self.key, note, "session note"),
                 ActorEffect::LineFault(what) => {
                     self.deps.metrics.line_fault(&self.actor.session().backend, what.as_str());
                 }

@@ -18,7 +18,7 @@ pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, reas
     };
     if ended.is_none() {
         if who == ClientKind::Admin {
-            tracing::info!(%lease_id, reason = sanitize_reason(reason), "an admin closes a lease");
+            tracing::info!(%lease_id, reason = sanitize_reason(reason), "lease close requested by admin");
         }
         owner.close(lease_id, &sanitize_reason(reason));
     }

@@ -84,7 +84,7 @@ fn admin_only(owner: &Owner, who: ClientKind) -> Result<(), Refusal> {
         ClientKind::Admin => Ok(()),
         ClientKind::Gateway(gateway) => {
             if owner.context.may_log(owner.uid_of(who), "only the admin CLI") {
-                tracing::warn!(%gateway, "refused: only the admin CLI may do this");
+                tracing::warn!(%gateway, "request refused; only for the admin CLI");
             }
             Err(Refusal::new(RefusalCode::NotAuthorised, "only the admin CLI may do this"))
         }

@@ -22,7 +22,7 @@ pub(super) fn handle(
         match logs.read(gateway, &session_key, from, bytes_max).await {
             Ok(piece) => to.answer(Ok(Reply::SessionLog(piece))),
             Err(error) => {
-                tracing::warn!(%error, %gateway, %session_key, "a session log cannot be read");
+                tracing::warn!(%error, %gateway, %session_key, "cannot read session log");
                 to.refuse(RefusalCode::Busy, "the log of this session cannot be read now; try again");
             }
         }

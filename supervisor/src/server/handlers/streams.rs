@@ -25,7 +25,7 @@ fn gateway_only(owner: &Owner, who: ClientKind) -> Result<(), Refusal> {
         ClientKind::Gateway(_) => Ok(()),
         ClientKind::Admin => {
             if owner.context.may_log(owner.uid_of(who), "only its gateway") {
-                tracing::warn!("refused: only its gateway may use the streams of a lease");
+                tracing::warn!("request refused; streams are only for the gateway of the lease");
             }
             Err(Refusal::new(RefusalCode::NotAuthorised, "only its gateway may use the streams of a lease"))
         }
