@@ -295,8 +295,8 @@ fn open_failure(error: StoreError, state_dir: &Path) -> Failure {
         return failure;
     }
     let what = format!(
-        "The control plane in {dir} cannot be opened: {}. Nothing was changed. `acp-gateway store check` looks at it; \
-         `acp-gateway store restore FILE` brings a backup back.",
+        "The control plane in {dir} cannot be opened: {}. Nothing was changed. `acp-gateway store check` \
+         checks it; `acp-gateway store restore FILE` restores a backup.",
         error.whole()
     );
     Failure::new(Code::StoreUnavailable, what).origin("gateway")
@@ -470,7 +470,7 @@ pub(crate) fn api_limits(config: &Config) -> ApiLimits {
 }
 
 fn cannot_listen(at: std::net::SocketAddr, error: &std::io::Error) -> Failure {
-    let text = format!("Cannot answer scrapes at {at} (metrics.listen): {error}");
+    let text = format!("Cannot listen for scrapes at {at} (metrics.listen): {error}");
     Failure::new(Code::Runtime, text).origin("gateway")
 }
 
@@ -504,7 +504,8 @@ impl ServiceSignals {
     pub(crate) fn listen(hangup: SighupAction) -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
-                Failure::new(Code::Runtime, format!("Cannot listen for signals: {error}")).origin("gateway")
+                Failure::new(Code::Runtime, format!("Cannot install signal handlers: {error}"))
+                    .origin("gateway")
             })
         };
         let heard = Some(listen(SignalKind::hangup())?);

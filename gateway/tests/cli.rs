@@ -204,7 +204,7 @@ fn the_configuration_is_shown_with_its_sources() {
     let line = one_line(&output);
     let message = line["message"].as_str().unwrap();
     assert_eq!(line["code"], "CONFIG_INVALID");
-    assert!(message.contains("gateway.toml:2") && message.contains("acp.default_agent?"), "{message}");
+    assert!(message.contains("gateway.toml:2") && message.contains("acp.default_agent`?"), "{message}");
 }
 
 #[test]

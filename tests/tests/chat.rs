@@ -312,6 +312,6 @@ fn a_chat_that_cannot_begin_says_why() {
     let refused = refused.unwrap_or_else(|| panic!("{none:#?}"));
     assert_eq!(refused["failure"]["code"], "ACP_AGENT_NOT_ALLOWED", "{refused}");
     let words = run(&mut in_words(&house, &["chat", "--agent", "nobody"]), LONG);
-    assert!(words.stdout.contains("There is no agent nobody."), "{words:#?}");
+    assert!(words.stdout.contains("Unknown agent nobody."), "{words:#?}");
     house.end();
 }

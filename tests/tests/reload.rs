@@ -48,8 +48,8 @@ fn sighup_reads_the_configuration_anew() {
     reload(&house, START, &wrong);
     until(SOON, "the mistake is said", || said(&house, REFUSED, "failure").0 == 1);
     let why = said(&house, REFUSED, "failure").1;
-    assert!(why.contains("gateway.toml:5: acp.max_concurrent_sesions is no key"), "{why}");
-    assert!(why.contains("did you mean acp.max_concurrent_sessions?"), "{why}");
+    assert!(why.contains("gateway.toml:5: unknown key `acp.max_concurrent_sesions`"), "{why}");
+    assert!(why.contains("did you mean `acp.max_concurrent_sessions`?"), "{why}");
     turn(&house, &key);
     let second = house.spawn();
 

@@ -250,18 +250,18 @@ mod tests {
     #[test]
     fn mistakes_name_the_server_and_the_key() {
         for (given, wants) in [
-            (json!({}), ["\"n\"", "command is needed"]),
+            (json!({}), ["\"n\"", "command is required"]),
             (json!({"command": "./x"}), ["\"n\"", "absolute path"]),
-            (json!({"command": "x", "url": "http://h"}), ["\"n\"", "url and headers need type"]),
+            (json!({"command": "x", "url": "http://h"}), ["\"n\"", "url and headers require type"]),
             (json!({"type": "http"}), ["\"n\"", "url must begin with"]),
             (json!({"type": "http", "url": "ftp://h"}), ["\"n\"", "url must begin with"]),
-            (json!({"type": "sse", "url": "http://h", "args": ["x"]}), ["\"n\"", "need type \"stdio\""]),
-            (json!({"command": "x", "env": {"A=B": "x"}}), ["\"n\"", "env holds"]),
+            (json!({"type": "sse", "url": "http://h", "args": ["x"]}), ["\"n\"", "require type \"stdio\""]),
+            (json!({"command": "x", "env": {"A=B": "x"}}), ["\"n\"", "env contains"]),
             (
                 json!({"type": "http", "url": "http://h", "headers": {"A": "b\r\nC: d"}}),
-                ["\"n\"", "headers hold"],
+                ["\"n\"", "headers contain"],
             ),
-            (json!({"command": "x", "args": ["x".repeat(20_000)]}), ["\"n\"", "bytes at most"]),
+            (json!({"command": "x", "args": ["x".repeat(20_000)]}), ["\"n\"", "at most 16384 bytes"]),
         ] {
             let failure = servers_from_map([("n".to_owned(), server("", given))].into()).unwrap_err();
             assert_eq!(failure.detail_code.as_deref(), Some("INVALID_MCP_CONFIG"));
@@ -270,7 +270,7 @@ mod tests {
             }
         }
         let many = (0..33).map(|n| (n.to_string(), server("", json!({"command": "x"})))).collect();
-        assert!(servers_from_map(many).unwrap_err().message.contains("32 servers at most"));
+        assert!(servers_from_map(many).unwrap_err().message.contains("at most 32 servers"));
         assert!(servers_from_map([("n".to_owned(), server("", json!({"command": "x"})))].into()).is_ok());
         let unknown = serde_json::from_value::<McpServer>(json!({"command": "x", "disabled": true}));
         assert!(unknown.unwrap_err().to_string().contains("disabled"));

@@ -197,7 +197,7 @@ impl DemoAgent {
             "session/set_mode" => self.set_mode(id, session, params),
             "session/prompt" => self.prompt(id, session, params),
             "_session/steering" => self.steer(id, session, params),
-            _ => self.wire.error(id, -32601, &format!("there is no method {method}")),
+            _ => self.wire.error(id, -32601, &format!("unknown method {method}")),
         }
     }
 
@@ -207,7 +207,7 @@ impl DemoAgent {
         };
         let session = format!("demo-{}", uuid::Uuid::now_v7().simple());
         if let Err(error) = self.memory.append(&session, &TranscriptLine::Session { cwd: cwd.to_owned() }) {
-            return self.wire.error(id, -32603, &format!("the conversation cannot be kept: {error}"));
+            return self.wire.error(id, -32603, &format!("cannot store the conversation: {error}"));
         }
         let mode = self.insert(&session, cwd);
         self.wire.result(id, &json!({"sessionId": session, "modes": modes(&mode)}))
@@ -222,7 +222,7 @@ impl DemoAgent {
 
     fn open(&mut self, id: &str, session: &str, params: &Value, replay: bool) -> io::Result<()> {
         let Some(lines) = self.memory.read(session) else {
-            return self.wire.error(id, -32002, "there is no such session");
+            return self.wire.error(id, -32002, "unknown session");
         };
         let kept = lines.iter().find_map(|line| match line {
             TranscriptLine::Session { cwd } => Some(cwd.as_str()),
@@ -246,7 +246,7 @@ impl DemoAgent {
 
     fn set_mode(&mut self, id: &str, session: &str, params: &Value) -> io::Result<()> {
         let Some(open) = self.sessions.get_mut(session) else {
-            return self.wire.error(id, -32002, "there is no such session");
+            return self.wire.error(id, -32002, "unknown session");
         };
         match params["modeId"].as_str() {
             Some(mode @ ("ask" | "auto")) => {
@@ -257,20 +257,20 @@ impl DemoAgent {
                 )?;
                 self.wire.result(id, &json!({}))
             }
-            _ => self.wire.error(id, -32602, "there are the modes ask and auto"),
+            _ => self.wire.error(id, -32602, "unknown mode; available: ask, auto"),
         }
     }
 
     fn prompt(&mut self, id: &str, session: &str, params: &Value) -> io::Result<()> {
         if !self.sessions.contains_key(session) {
-            return self.wire.error(id, -32002, "there is no such session");
+            return self.wire.error(id, -32002, "unknown session");
         }
         if self.turns.iter().any(|turn| turn.session == session) {
-            return self.wire.error(id, -32600, "a turn is running");
+            return self.wire.error(id, -32600, "a turn is already running");
         }
         let text = prompt_text(params);
         if let Err(error) = self.memory.append(session, &TranscriptLine::User { text: text.clone() }) {
-            return self.wire.error(id, -32603, &format!("the conversation cannot be kept: {error}"));
+            return self.wire.error(id, -32603, &format!("cannot store the conversation: {error}"));
         }
         self.turns.push(DemoTurn::new(id, session, &text));
         Ok(())

@@ -7,14 +7,14 @@ pub const HELP: &str = "\
 I am the demo agent: deterministic, without a model and without credentials. One directive per line:
   stream N [pace MS] [size B]  N numbered chunks, MS milliseconds apart, B bytes each
   think [TEXT]                 a thought
-  plan                         a plan whose entries get done
+  plan                         a plan whose entries complete one by one
   tool                         a tool call that starts and completes
-  permission                   asks for a permission and says what came of it
-  write FILE TEXT              asks, then writes TEXT into FILE in the working directory
-  slow [MS]                    says nothing for MS milliseconds (10000), then goes on
-  crash                        ends this process without an answer
+  permission                   requests a permission and reports the outcome
+  write FILE TEXT              requests a permission, then writes TEXT to FILE in the working directory
+  slow [MS]                    sends nothing for MS milliseconds (default 10000), then continues
+  crash                        ends this process without a reply
   help                         this text
-Everything else is echoed. A turn can be cancelled at any point; a word put in while one runs is repeated.
+All other text is echoed. A turn can be cancelled at any point; text sent into a running turn is echoed too.
 ";
 
 /// Maximum number of chunks of one directive.

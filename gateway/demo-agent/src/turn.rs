@@ -167,7 +167,7 @@ impl DemoTurn {
                 self.tool_status(&tool, "completed", wire)
             }
             ScriptStep::Permission => {
-                self.ask("Do the thing that needs a permission", None, session, wire, next_request)
+                self.ask("Do something that needs a permission", None, session, wire, next_request)
             }
             ScriptStep::Write { file, text } => {
                 let title = format!("Write {file}");
@@ -338,7 +338,10 @@ fn write(cwd: &Path, file: &str, text: &str) -> io::Result<Value> {
 fn change(cwd: &Path, file: &str, text: &str) -> io::Result<(PathBuf, Value)> {
     let path = Path::new(file);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it must lie in the working directory"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path must be inside the working directory",
+        ));
     }
     let path = cwd.join(path);
     let old = std::fs::read_to_string(&path).ok();

@@ -168,7 +168,8 @@ impl GatewayClient {
         let failure = |text| Failure::new(Code::GatewayUnavailable, text).origin("client").retryable();
         match lost {
             AttemptError::Absent => failure(format!(
-                "No gateway answers: there is no {socket}. {then}, or say with --state-dir where it keeps its state."
+                "No gateway answers: {socket} does not exist. {then}, or name its state directory with \
+                 --state-dir."
             )),
             AttemptError::Broken(why) => {
                 failure(format!("No gateway answers at {socket} ({why}). {then}.")).detail("CONNECTION_LOST")
@@ -372,7 +373,7 @@ async fn with_deadline<T>(
 
 /// Builds the failure for an invalid response: the versions of gateway and client do not match.
 fn invalid_response(what: &str) -> Failure {
-    Failure::new(Code::Runtime, format!("the gateway's answer was not understood: {what}")).origin("client")
+    Failure::new(Code::Runtime, format!("cannot parse the gateway's response: {what}")).origin("client")
 }
 
 /// Percent-encodes a text as one segment of a path.

@@ -14,12 +14,13 @@ struct AdoptOutput {
 pub(crate) fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
     let dir = global.state_dir()?;
     if !dir.is_dir() {
-        return Err(super::usage(format!("{} is no directory", dir.display())).into());
+        return Err(super::usage(format!("{} is not a directory", dir.display())).into());
     }
     let id = identity::adopt(&dir).map_err(acp_core::failure::Failure::from)?;
     out.show(&AdoptOutput { gateway_instance_id: id.to_string() }, |adopted| {
         format!(
-            "{} is a gateway of its own now, {}. Its sessions are kept; turns that ran in the original end as uncertain.",
+            "{} has the new gateway id {}. Its sessions are kept; turns that were running in the \
+             original end as uncertain.",
             dir.display(),
             adopted.gateway_instance_id
         )

@@ -23,7 +23,8 @@ pub(crate) struct AgentsArgs {
 }
 
 /// Note on a table that was made without a gateway.
-pub(crate) const LOCAL: &str = "No gateway answers: looked up by this command, as its user and with its PATH; a service may find other programs.";
+pub(crate) const LOCAL: &str = "No gateway answers: this command searched as its own user and on its own PATH; a service may \
+                                find other programs.";
 
 /// `agents`
 pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -> CliResult {
@@ -64,7 +65,7 @@ fn format_agents(views: &[AgentView], all: bool) -> String {
         let state = match (view.allowed, view.installed, &view.path) {
             (false, _, _) => "not allowed",
             (true, true, _) => "installed",
-            (true, false, Some(_)) => "can be fetched",
+            (true, false, Some(_)) => "can be downloaded",
             (true, false, None) => "missing",
         };
         let command = view.command.join(" ");
@@ -80,7 +81,7 @@ fn format_agents(views: &[AgentView], all: bool) -> String {
     let hidden = views.len() - shown.len();
     if hidden > 0 {
         text.push_str(&format!(
-            "\n\n{hidden} more are known and not installed here: acp-gateway agents --all"
+            "\n\n{hidden} more agents are known but not installed here: acp-gateway agents --all"
         ));
     }
     text

@@ -31,13 +31,13 @@ const HISTORY: &str = "chat_history";
 /// `chat`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  acp-gateway chat --agent demo\n  acp-gateway chat KEY\n  echo 'what is here?' | acp-gateway chat --agent demo\n\nWhat you type goes to the agent; /acp help lists the commands. A number answers the agent's question. Ctrl-C cancels the turn, and leaves when none runs; the session stays."
+    after_help = "Examples:\n  acp-gateway chat --agent demo\n  acp-gateway chat KEY\n  echo 'what is here?' | acp-gateway chat --agent demo\n\nInput is sent to the agent; /acp help lists the commands. A number answers a permission request. Ctrl-C cancels the running turn, or exits if none is running; the session stays open."
 )]
 pub(crate) struct ChatArgs {
     /// Continue this session, by key or label
     #[arg(value_name = "KEY")]
     session: Option<String>,
-    /// Conversation to talk in [default: chat; a new one when standard input is no terminal]
+    /// Name of the conversation [default: chat; a new one if standard input is not a terminal]
     #[arg(long, value_name = "NAME")]
     conversation: Option<String>,
     /// Start a session of this agent
@@ -75,7 +75,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: ChatArgs, out: &mut Out) -> C
     };
     if input.is_reading() && is_terminal {
         // The line editor restores the terminal only when its current line ends.
-        print_message("press Enter to leave");
+        print_message("press Enter to exit");
         input.next().await;
     }
     outcome
@@ -112,7 +112,7 @@ impl Chat<'_> {
     /// Binds the conversation to a session.
     async fn open(&mut self, args: &ChatArgs) -> CliResult {
         if args.session.is_some() && !args.given.is_empty() {
-            let text = "--mcp-config and --add-dir start a session: leave out its key";
+            let text = "--mcp-config and --add-dir start a new session: remove KEY";
             return Err(usage(text).into());
         }
         let path = format!("/v1/console/conversations/{}", encode(&self.conversation));
@@ -131,7 +131,7 @@ impl Chat<'_> {
                 Some(cwd) => std::path::absolute(cwd),
                 None => std::env::current_dir(),
             };
-            let cwd = cwd.map_err(|error| inside("the working directory", &error))?;
+            let cwd = cwd.map_err(|error| inside("cannot determine the working directory", &error))?;
             self.send_message(&format!("/acp spawn{agent} --cwd {}", quote_word(&cwd.to_string_lossy())))
                 .await?;
         } else {
@@ -147,7 +147,8 @@ impl Chat<'_> {
     async fn spawn(&self, args: &ChatArgs) -> Result<SessionKey, Failure> {
         let cwd = match &args.cwd {
             Some(cwd) => cwd.clone(),
-            None => std::env::current_dir().map_err(|error| inside("the working directory", &error))?,
+            None => std::env::current_dir()
+                .map_err(|error| inside("cannot determine the working directory", &error))?,
         };
         let (mcp_servers, additional_directories) = args.given.read()?;
         let body = SpawnBody {
@@ -187,7 +188,7 @@ impl Chat<'_> {
                     is_over = true;
                     if let InputEvent::Unusable(reason) = typed {
                         unusable =
-                            Some(usage(format!("{reason}: that line and those after it were not sent")));
+                            Some(usage(format!("{reason}: this line and all later ones were not sent")));
                     }
                     if self.is_terminal || !self.questions.is_empty() {
                         self.cancel_turn().await?;
@@ -224,7 +225,7 @@ impl Chat<'_> {
         if let (Some((_, options)), Some(_), true) = (self.questions.front(), choice, self.is_terminal) {
             return self
                 .screen
-                .line(&format!("[The agent waits for an answer: a number from 1 to {options}.]"));
+                .line(&format!("[The permission request needs a number from 1 to {options}.]"));
         }
         self.send_message(line).await
     }

@@ -98,8 +98,8 @@ fn store_stays(loaded: &LoadedConfig, state_dir: &Path) -> Result<(), String> {
         Some(wanted) if *wanted != here => {
             let key = ["acp", "control_plane", "store_path"].map(str::to_owned);
             Err(format!(
-                "{}: acp.control_plane.store_path is {}, and the database of this state directory is {}: it stays \
-                 beside its lock. Leave the key out, and choose the place with --state-dir",
+                "{}: acp.control_plane.store_path is {}, but the database of this state directory must be {}, \
+                 in the directory of its lock. Remove the key, and choose the location with --state-dir",
                 nearest_source(&key, &loaded.sources),
                 wanted.display(),
                 here.display()
@@ -146,7 +146,8 @@ pub(crate) fn run(global: &GlobalArgs, verb: &ConfigCommand, out: &mut Out) -> C
             out.show(&CheckOutput { ok: true, file, notes }, |checked| {
                 let said = match &checked.file {
                     Some(file) => format!("{} is valid.", file.display()),
-                    None => "There is no file, and what the environment sets is valid.".to_owned(),
+                    None => "There is no configuration file, and the settings in the environment are valid."
+                        .to_owned(),
                 };
                 std::iter::once(&said)
                     .chain(&checked.notes)
@@ -161,7 +162,7 @@ pub(crate) fn run(global: &GlobalArgs, verb: &ConfigCommand, out: &mut Out) -> C
                 return show_effective(&loaded, args, out);
             }
             let rows = shown(&loaded.config, &loaded.sources)
-                .map_err(|error| inside("the configuration", &error))?;
+                .map_err(|error| inside("cannot show the configuration", &error))?;
             out.show(&rows, |rows| {
                 let cells = rows.iter().map(|row| {
                     let note = row.note.clone().unwrap_or_default();
@@ -180,7 +181,7 @@ fn show_effective(loaded: &LoadedConfig, args: &ShowArgs, out: &mut Out) -> CliR
         agent: args.agent.clone(),
     };
     let rows = policy::list_settings(&effective_policy(loaded, &scope))
-        .map_err(|error| inside("the policy", &error))?;
+        .map_err(|error| inside("cannot show the effective policy", &error))?;
     out.show(&rows, |rows| {
         let cells = rows.iter().map(|row| {
             let note = row.note.clone().unwrap_or_default();

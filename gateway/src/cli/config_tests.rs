@@ -557,9 +557,9 @@ fn every_key_changes_something_or_says_that_it_does_not() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for (key, value, proof) in rows() {
         let (base, changed) = (read(&base(key)), with(key, value));
-        assert_eq!(note(key).is_some(), matches!(proof, Unused), "{key}: in ROWS as in UNUSED");
+        assert_eq!(note(key).is_some(), matches!(proof, Unused), "{key}: ROWS and UNUSED agree");
         match proof {
-            Unused => assert_ne!(policies(&base), policies(&changed), "{key} = {value} is what it was"),
+            Unused => assert_ne!(policies(&base), policies(&changed), "{key} = {value} changes no policy"),
             Seen(look) => assert_ne!(look(&base), look(&changed), "{key} = {value} changes nothing"),
             Test(file, name) => {
                 let text = std::fs::read_to_string(root.join(file)).unwrap();
@@ -570,7 +570,7 @@ fn every_key_changes_something_or_says_that_it_does_not() {
     for unused in UNUSED {
         let section = format!("{}.", unused.key);
         let is = |key: &String| key == unused.key || key.starts_with(&section);
-        assert!(wanted.iter().any(is), "{} is no key", unused.key);
+        assert!(wanted.iter().any(is), "{} is not a key", unused.key);
     }
 }
 
@@ -583,7 +583,7 @@ fn a_place_of_its_own_for_the_database_is_refused_with_the_reason() {
         std::fs::write(&file, format!("[acp.control_plane]\nstore_path = \"{}\"\n", path.display())).unwrap();
         super::read(dir.path(), &args, None)
     };
-    assert!(set(&dir.path().join("gateway.db")).is_ok(), "where it is, it may be named");
+    assert!(set(&dir.path().join("gateway.db")).is_ok(), "the actual path is accepted");
     let refused = set(&dir.path().join("elsewhere.db")).unwrap_err();
     assert_eq!(refused.code, Code::ConfigInvalid);
     for want in

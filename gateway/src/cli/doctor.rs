@@ -100,7 +100,8 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
     checks.push(check(
         "isolation",
         CheckStatus::Note,
-        "agents run as this user and can reach what it can, this API included: give hostile agents another user",
+        "agents run as this user and can access everything that it can, including this API: run untrusted \
+         agents as another user",
     ));
     out.show(&checks, |checks| {
         let rows = checks.iter().map(|check| {
@@ -128,7 +129,11 @@ fn programs() -> Check {
         .map(|failure| failure.message)
         .collect();
     match missing.is_empty() {
-        true => check("programs", CheckStatus::Ok, "acp-supervisor and acp-wrapper are beside this program"),
+        true => check(
+            "programs",
+            CheckStatus::Ok,
+            "acp-supervisor and acp-wrapper are in the directory of this program",
+        ),
         false => check("programs", CheckStatus::Failed, missing.join("; ")),
     }
 }
@@ -156,14 +161,14 @@ fn directory(dir: &Path) -> Check {
     let shown = dir.display();
     match std::fs::metadata(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            check(name, CheckStatus::Note, format!("{shown} does not exist yet: `acp-gateway up` makes it"))
+            check(name, CheckStatus::Note, format!("{shown} does not exist yet: `acp-gateway up` creates it"))
         }
         Err(error) => check(name, CheckStatus::Failed, format!("{shown}: {error}")),
         Ok(meta) if meta.uid() != rustix::process::geteuid().as_raw() => {
             check(name, CheckStatus::Failed, format!("{shown} belongs to uid {}", meta.uid()))
         }
         Ok(meta) if meta.mode() & 0o077 != 0 => {
-            check(name, CheckStatus::Failed, format!("others may enter {shown}: chmod 700 it"))
+            check(name, CheckStatus::Failed, format!("other users may enter {shown}: run chmod 700 on it"))
         }
         Ok(_) => match rustix::fs::access(dir, rustix::fs::Access::WRITE_OK) {
             Ok(()) => check(name, CheckStatus::Ok, shown.to_string()),
@@ -212,7 +217,8 @@ fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
             format!("pid {}, version {}, durability {}", health.pid, status.version, status.durability);
         check("gateway", CheckStatus::Ok, detail)
     } else {
-        let detail = format!("pid {}, and without its supervisor: {}", health.pid, status.supervisor.detail);
+        let detail =
+            format!("pid {}, not connected to its supervisor: {}", health.pid, status.supervisor.detail);
         check("gateway", CheckStatus::Failed, detail)
     }];
     checks.extend(status.backends.iter().map(|backend| {
@@ -220,10 +226,14 @@ fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
         check("backend", verdict, format!("{}: {}", backend.id, backend.details))
     }));
     if status.backends.is_empty() {
-        checks.push(check("backend", CheckStatus::Failed, "none is registered: no session can be started"));
+        checks.push(check(
+            "backend",
+            CheckStatus::Failed,
+            "no backend is registered: no session can be started",
+        ));
     }
     if !status.dispatch_enabled {
-        let text = "acp.dispatch.enabled is false: prompts are refused, by policy";
+        let text = "acp.dispatch.enabled is false: prompts are refused";
         checks.push(check("dispatch", CheckStatus::Note, text));
     }
     match &status.store {
@@ -252,13 +262,14 @@ fn edited(loaded: &ConfigView, state_dir: &Path) -> Option<Check> {
         (Some(_), Some(_)) => "was edited",
     };
     let shown = path.display();
-    let text = format!("{shown} {change} after the gateway had loaded its configuration: SIGHUP loads it");
+    let text =
+        format!("{shown} {change} after the gateway had loaded its configuration: send SIGHUP to load it");
     Some(check("configuration", CheckStatus::Note, text))
 }
 
 fn stored(store: &StoreView) -> Vec<Check> {
     let detail = format!(
-        "{}; {} bytes and a log of {}; {} sessions, {} prompts and {} messages wait",
+        "{}; {} bytes, {} bytes of log; {} sessions open, {} prompts queued, {} messages waiting",
         store.health,
         store.bytes,
         store.log_bytes,
@@ -269,10 +280,10 @@ fn stored(store: &StoreView) -> Vec<Check> {
     let well = store.health == "well";
     let mut checks = vec![check("store", if well { CheckStatus::Ok } else { CheckStatus::Failed }, detail)];
     checks.push(match store.stale_bindings {
-        0 => check("bindings", CheckStatus::Ok, "none is stale"),
+        0 => check("bindings", CheckStatus::Ok, "no stale bindings"),
         count => {
             let text = format!(
-                "{count} lead nowhere: say `/unfocus` there, or bind the conversation anew. {}",
+                "{count} stale: send `/unfocus` in the conversation, or bind it again. {}",
                 store.stale.join("; ")
             );
             check("bindings", CheckStatus::Failed, text)
@@ -284,8 +295,8 @@ fn stored(store: &StoreView) -> Vec<Check> {
     }
     if !store.still.is_empty() {
         let text = format!(
-            "what stands in the database about these cannot be read, and they stand still: {}. `acp-gateway store check` \
-             says more; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back",
+            "the database records of these cannot be read, and they are blocked: {}. `acp-gateway store \
+             check` shows details; with the gateway stopped, `acp-gateway store restore FILE` restores a backup",
             store.still.join("; ")
         );
         checks.push(check("records", CheckStatus::Failed, text));
@@ -300,14 +311,14 @@ fn database(dir: &Path, answers: bool) -> Vec<Check> {
     match std::fs::metadata(&path) {
         Err(_) if !answers && !dir.join(LOCK_FILE).exists() => return Vec::new(),
         Ok(meta) if meta.len() > CHECKED_FIRST_BYTES => {
-            let text = "large: `acp-gateway store check` looks at it page by page";
+            let text = "not checked because it is large: `acp-gateway store check` checks every page";
             return vec![check(name, CheckStatus::Note, text)];
         }
         _ => {}
     }
     match store_check::check_database(dir, true) {
         Ok(report) if report.ok => {
-            let text = format!("schema {}, {} checks hold", report.schema_version, report.checks.len());
+            let text = format!("schema {}, {} checks passed", report.schema_version, report.checks.len());
             vec![check(name, CheckStatus::Ok, text)]
         }
         Ok(report) => {
@@ -329,19 +340,23 @@ fn database(dir: &Path, answers: bool) -> Vec<Check> {
 async fn supervisor(socket: &Path) -> Vec<Check> {
     let name = "supervisor";
     if !socket.exists() {
-        return vec![check(name, CheckStatus::Note, format!("none listens at {}", socket.display()))];
+        return vec![check(
+            name,
+            CheckStatus::Note,
+            format!("not running: there is no socket {}", socket.display()),
+        )];
     }
     let hello = hello_at(socket, Role::Admin);
     let deadline = Duration::from_millis(ANSWER_MS);
     let asked = async { SupervisorClient::open(socket, hello, deadline).await?.call(Request::Status).await };
     match asked.await {
         Err(ConnError::Refused(refusal)) if is_tenant_only(refusal.code, socket) => {
-            let text = "answers; its state is shown to root, its own user and its admin group";
+            let text = "running; only root, its own user and its admin group can read its status";
             vec![check(name, CheckStatus::Ok, text)]
         }
         Err(error) => vec![check(name, CheckStatus::Failed, format!("{}: {error}", socket.display()))],
         Ok(Reply::Status(status)) => supervised(&status),
-        Ok(_) => vec![check(name, CheckStatus::Failed, "it answered out of turn")],
+        Ok(_) => vec![check(name, CheckStatus::Failed, "unexpected response")],
     }
 }
 
@@ -355,8 +370,10 @@ fn is_tenant_only(code: RefusalCode, socket: &Path) -> bool {
 fn supervised(status: &Status) -> Vec<Check> {
     let living: u64 =
         status.leases.iter().filter(|(state, _)| !state.is_ended()).map(|(_, count)| count).sum();
-    let detail =
-        format!("pid {}, version {}, rung {}, {living} leases", status.pid, status.version, status.rung);
+    let detail = format!(
+        "pid {}, version {}, containment level {}, {living} leases",
+        status.pid, status.version, status.rung
+    );
     let mut checks = vec![check("supervisor", CheckStatus::Ok, detail)];
     checks.extend(
         status.warnings.iter().map(|warning| check("supervisor", CheckStatus::Note, warning.clone())),
@@ -413,7 +430,7 @@ mod tests {
         assert_eq!(found(&loaded(&other, "a = 1")), "");
         assert!(found(&loaded(&other, "a = 2")).contains("other.toml was edited"));
         assert!(found(&loaded(&own, "a = 1")).contains("gateway.toml was removed"));
-        assert_eq!(found(&ConfigView::default()), "", "there was no file and there is none");
+        assert_eq!(found(&ConfigView::default()), "", "no file was loaded, and none exists");
         std::fs::write(&own, "a = 1").unwrap();
         assert!(found(&ConfigView::default()).contains("gateway.toml was added"));
     }

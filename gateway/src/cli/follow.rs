@@ -27,7 +27,7 @@ impl<'a> EventHead<'a> {
     /// The line is not an event: the versions of gateway and client do not match.
     pub(crate) fn of(line: &'a str) -> Result<Self, Failure> {
         serde_json::from_str(line).map_err(|error| {
-            Failure::new(Code::Runtime, format!("an event was not understood: {error}")).origin("client")
+            Failure::new(Code::Runtime, format!("cannot parse an event: {error}")).origin("client")
         })
     }
 }
@@ -100,7 +100,7 @@ impl EventPrinter {
             }
             "done" => match text("stop_reason") {
                 "end_turn" => out.end_line(),
-                "steered" => out.note("[said into the running turn]"),
+                "steered" => out.note("[sent into the running turn]"),
                 _ => out.note(&format!("[ended: {}]", word("stop_reason"))),
             },
             "closed" => out.note(&format!("[closed] {}", word("reason"))),

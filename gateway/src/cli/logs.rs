@@ -19,12 +19,12 @@ const RESTART_WAIT: Duration = Duration::from_secs(60);
 const EXAMPLES: &str = "\
 Examples:
   acp-gateway logs KEY                    the last 100 lines
-  acp-gateway logs KEY -f                 follow it; Ctrl-C ends that
+  acp-gateway logs KEY -f                 keep printing new lines until Ctrl-C
   acp-gateway logs KEY --lines 5 --json   one JSON object for each line
 
 Lines of the agent begin with `|`, notes of the supervisor (starts, ends) with `*`. Values of the agent's environment
-variables are replaced by [redacted:NAME]. The log is kept as long as the supervisor remembers a lease of the session
-(retention_ms); its size is bounded (stderr_bytes_max).";
+variables are replaced by [redacted:NAME]. The log is kept as long as the supervisor has a record of a
+lease of the session (retention_ms); its size is bounded (stderr_bytes_max).";
 
 /// `logs`
 #[derive(Debug, Args)]

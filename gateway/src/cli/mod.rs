@@ -32,16 +32,21 @@ use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 First steps:
-  acp-gateway up                                   start everything on this machine
-  acp-gateway agents                               which agents can be used here
+  acp-gateway up                                   start gateway and supervisor on this machine
+  acp-gateway agents                               list the agents that can be used here
   acp-gateway sessions spawn --agent demo          start a session; prints its key
-  acp-gateway prompt KEY 'help'                    say something and watch the answer
+  acp-gateway prompt KEY 'help'                    send a prompt and stream the reply
 
-With --json every verb prints JSON lines, failures too. Exit codes: 0 done or cancelled, 1 failed, 2 usage,
-3 timeout, 4 no such session, 5 permission denied.";
+With --json every verb prints JSON lines, failures included. Exit codes: 0 done or cancelled, 1 failed,
+2 usage, 3 timeout, 4 no such session, 5 permission denied.";
 
 #[derive(Debug, Parser)]
-#[command(name = "acp-gateway", version, about = "Live with coding agents: sessions that outlast everything", after_help = EXAMPLES)]
+#[command(
+    name = "acp-gateway",
+    version,
+    about = "Run coding agents as a service, in sessions that survive crashes and restarts",
+    after_help = EXAMPLES
+)]
 struct Cli {
     #[command(flatten)]
     global: GlobalArgs,
@@ -62,20 +67,20 @@ pub(crate) struct GlobalArgs {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Start a supervisor if none answers, and serve; Ctrl-C ends both
+    /// Run the gateway, and start a supervisor if none answers; Ctrl-C ends both
     Up(serve::ServeArgs),
-    /// Serve in the foreground; the supervisor is managed elsewhere
+    /// Run the gateway in the foreground; the supervisor is managed separately
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
     Chat(chat::ChatArgs),
-    /// Sessions: spawn, list, show, history, set, cancel, new, close, archive, delete, reset
+    /// Manage sessions: spawn, list, show, history, set, cancel, new, close, archive, delete, reset
     #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
     /// Send a prompt and stream the reply
     Prompt(prompt::PromptArgs),
     /// Send text into the running turn
     Steer(prompt::PromptArgs),
-    /// Show what the agents of a session wrote to standard error
+    /// Show the standard error of a session's agents
     Logs(logs::LogsArgs),
     /// List and answer pending permission requests
     #[command(subcommand)]
@@ -96,7 +101,7 @@ enum CliCommand {
     DemoAgent,
     /// Print a completion script
     Completions {
-        /// Shell to print it for
+        /// Shell of the script
         shell: clap_complete::Shell,
     },
     /// Write man pages or completion scripts (used by `make man` and `make completions`)
@@ -216,9 +221,9 @@ impl GlobalArgs {
     /// `USAGE` if neither a flag nor the environment determines it.
     pub(crate) fn state_dir(&self) -> Result<PathBuf, Failure> {
         let given = self.state_dir.clone().filter(|dir| !dir.as_os_str().is_empty());
-        let dir = given
-            .or_else(default_state_dir)
-            .ok_or_else(|| usage("there is neither XDG_STATE_HOME nor HOME: say where with --state-dir"))?;
+        let dir = given.or_else(default_state_dir).ok_or_else(|| {
+            usage("neither XDG_STATE_HOME nor HOME is set: name a state directory with --state-dir")
+        })?;
         std::path::absolute(&dir).map_err(|error| usage(format!("{}: {error}", dir.display())))
     }
 

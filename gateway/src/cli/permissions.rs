@@ -50,7 +50,7 @@ pub(crate) async fn run(global: &GlobalArgs, verb: PermissionsCommand, out: &mut
 
 fn list(views: &[PermissionView]) -> String {
     if views.is_empty() {
-        return "No question waits for an answer.".to_owned();
+        return "No pending permission requests.".to_owned();
     }
     let now = now_ms();
     let rows = views.iter().map(|view| {
@@ -63,5 +63,5 @@ fn list(views: &[PermissionView]) -> String {
         let since = age(view.created_at_ms, now);
         vec![view.permission_id.clone(), view.title.clone(), subject, options.join(", "), since]
     });
-    table(&["PERMISSION", "WHAT", "DETAIL", "OPTIONS", "SINCE"], rows)
+    table(&["PERMISSION", "TITLE", "DETAIL", "OPTIONS", "AGE"], rows)
 }

@@ -26,7 +26,7 @@ const INTERRUPTED: u8 = 130;
 /// `prompt` and `steer`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  acp-gateway prompt KEY 'what does this repository do?'\n  git diff | acp-gateway prompt KEY - --json\n\nThe answer is streamed; it goes on by itself when the gateway restarts. Ctrl-C cancels the turn."
+    after_help = "Examples:\n  acp-gateway prompt KEY 'what does this repository do?'\n  git diff | acp-gateway prompt KEY - --json\n\nThe reply is streamed; the stream continues after a restart of the gateway. Ctrl-C cancels the turn."
 )]
 pub(crate) struct PromptArgs {
     /// The session
@@ -37,7 +37,7 @@ pub(crate) struct PromptArgs {
     /// Stop waiting after this many seconds with exit code 3; the turn continues
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// No person can answer permission requests: policy decides
+    /// Settle permission requests by policy: no person can answer them
     #[arg(long, conflicts_with = "interactive")]
     non_interactive: bool,
     /// A person answers permission requests elsewhere (`permissions answer`, `chat`)
@@ -46,7 +46,7 @@ pub(crate) struct PromptArgs {
     /// Start a new conversation if the old one cannot be resumed
     #[arg(long)]
     new_conversation: bool,
-    /// Print the run's id and do not wait for the answer
+    /// Print the run's id and do not wait for the reply
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
 fn read_stdin() -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let mut limited = io::stdin().lock().take(STDIN_BYTES_MAX + 1);
-    limited.read_to_end(&mut bytes).map_err(|error| inside("standard input", &error))?;
+    limited.read_to_end(&mut bytes).map_err(|error| inside("cannot read standard input", &error))?;
     if bytes.len() as u64 > STDIN_BYTES_MAX {
         return Err(usage(format!("standard input holds more than {STDIN_BYTES_MAX} bytes")));
     }
@@ -247,7 +247,7 @@ impl TurnFollower {
         }
         let asked: PermissionPayload = match serde_json::from_str(line) {
             Ok(asked) => asked,
-            Err(error) => return out.note(&format!("[a question of the agent cannot be shown: {error}]")),
+            Err(error) => return out.note(&format!("[a permission request cannot be shown: {error}]")),
         };
         let choices = asked.options.iter().enumerate().map(|(i, option)| {
             let called = option.name.as_deref().unwrap_or(&option.option_id);
@@ -281,7 +281,7 @@ impl TurnFollower {
         let by_number = typed.parse::<usize>().ok().and_then(|n| question.options.get(n.checked_sub(1)?));
         let by_id = || question.options.iter().find(|option| option.option_id == typed);
         let Some(option) = by_number.or_else(by_id) else {
-            out.text("One of the numbers, please: ")?;
+            out.text("Enter one of the numbers: ")?;
             return out.flush();
         };
         let (session, id) = (encode(self.session.as_str()), encode(&question.permission_id));
@@ -297,7 +297,7 @@ impl TurnFollower {
     }
 
     async fn cancel(&mut self, out: &mut Out) -> CliResult {
-        out.note("[cancelling; Ctrl-C again leaves the turn alone]")?;
+        out.note("[cancelling; Ctrl-C again exits without waiting for the end of the turn]")?;
         let path = format!("/v1/sessions/{}/cancel", encode(self.session.as_str()));
         let body = CancelBody { run_id: (!self.steered).then_some(self.run) };
         let _: CancelResult = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;

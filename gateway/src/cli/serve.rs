@@ -92,7 +92,8 @@ fn fits(socket: &Path) -> Result<(), Failure> {
     if bytes > SOCKET_PATH_BYTES_MAX {
         let shown = socket.display();
         return Err(usage(format!(
-            "the path of a socket may have {SOCKET_PATH_BYTES_MAX} bytes and this one has {bytes}: {shown}. Use a shorter --state-dir"
+            "the socket path {shown} has {bytes} bytes, more than the maximum of {SOCKET_PATH_BYTES_MAX}. Use \
+             a shorter --state-dir"
         )));
     }
     Ok(())
@@ -104,7 +105,7 @@ fn fits(socket: &Path) -> Result<(), Failure> {
 /// `USAGE` with the reason.
 pub(crate) fn make_private(dir: &Path) -> Result<(), Failure> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|error| usage(format!("cannot make {}: {error}", dir.display())))?;
+    made.map_err(|error| usage(format!("cannot create {}: {error}", dir.display())))?;
     let meta = std::fs::metadata(dir).map_err(|error| usage(format!("{}: {error}", dir.display())))?;
     if meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(usage(format!("{} belongs to another user", dir.display())));
@@ -156,11 +157,12 @@ pub(crate) async fn run(
 /// # Errors
 /// `RUNTIME` if it does not exist.
 pub(crate) fn sibling(name: &str) -> Result<PathBuf, Failure> {
-    let exe = std::env::current_exe().map_err(|error| inside("this program's own path", &error))?;
+    let exe = std::env::current_exe()
+        .map_err(|error| inside("cannot determine the path of this program", &error))?;
     let path = exe.with_file_name(name);
     if path.is_file() {
         return Ok(path);
     }
-    let what = format!("{} is missing: install it beside acp-gateway", path.display());
+    let what = format!("{} is missing: install it in the directory of acp-gateway", path.display());
     Err(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
 }

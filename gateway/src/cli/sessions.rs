@@ -89,10 +89,10 @@ pub(crate) enum SessionsCommand {
 pub(crate) struct EndArgs {
     /// The session
     session: SessionKey,
-    /// Reason, for the record and for the conversation
+    /// Reason to record and to show in the conversation
     #[arg(long)]
     reason: Option<String>,
-    /// Ask the agent to forget the conversation too, if it can
+    /// Ask the agent to delete the conversation as well, if it supports that
     #[arg(long)]
     discard: bool,
     #[command(flatten)]
@@ -168,7 +168,7 @@ pub(crate) struct SpawnArgs {
     spawned_by: Option<SessionKey>,
     #[command(flatten)]
     given: GivenArgs,
-    /// A person answers the first prompt's questions elsewhere (`permissions answer`, `chat`)
+    /// A person answers permission requests of the first prompt elsewhere (`permissions answer`, `chat`)
     #[arg(long, requires = "prompt")]
     interactive: bool,
     /// Wait this long for the agent to open its session, at most 120; 0 does not wait
@@ -268,8 +268,8 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
             let body = CancelBody { run_id: run };
             let done: CancelResult = client.post(&path(&session, "/cancel"), &body, &once.key()).await?;
             out.show(&done, |done| match done.run_id {
-                Some(run) => format!("Run {run} was asked to stop."),
-                None => "Nothing ran or waited.".to_owned(),
+                Some(run) => format!("Cancellation of run {run} requested."),
+                None => "No run is running or queued.".to_owned(),
             })
         }
         SessionsCommand::Set(SetArgs { session, one, once }) => {
@@ -277,7 +277,9 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
             let now: SessionStatus = client.post(&path(&session, "/options"), &body, &once.key()).await?;
             out.show(&now, |now| match &now.setting {
                 Some(result) => format!("{}: {}", now.session_key, result.text),
-                None => format!("{} has it, now and after a restart of its agent.", now.session_key),
+                None => {
+                    format!("Setting of {} changed, also for later starts of its agent.", now.session_key)
+                }
             })
         }
         SessionsCommand::Unbind { session, binding, once } => {
@@ -290,7 +292,7 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
         }
         SessionsCommand::New { session, once } => {
             let now: SessionStatus = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
-            out.show(&now, |now| format!("{} begins anew with the next prompt.", now.session_key))
+            out.show(&now, |now| format!("The next prompt to {} starts a new conversation.", now.session_key))
         }
         SessionsCommand::Close(args) => end(global, "/close", args, out).await,
         SessionsCommand::Archive(args) => end(global, "/archive", args, out).await,
@@ -305,8 +307,10 @@ async fn end(global: &GlobalArgs, verb: &str, args: EndArgs, out: &mut Out) -> C
     let now: SessionStatus = global.client()?.post(&path, &body, &args.once.key()).await?;
     out.show(&now, |now| {
         let forgets = match now.discarded {
-            Some(true) => " Its agent was asked to forget it.",
-            Some(false) => " Its agent keeps its own copy: it does not run, or cannot be asked to forget.",
+            Some(true) => " The agent was asked to delete the conversation.",
+            Some(false) => {
+                " The agent keeps its copy of the conversation: it is not running, or cannot delete it."
+            }
             None => "",
         };
         format!("{} is {}.{forgets}", now.session_key, now.state.as_str())
@@ -317,8 +321,9 @@ impl SettingArgs {
     fn body(self) -> Result<OptionBody, Failure> {
         let cwd = self.cwd.map(|dir| absolute(&dir)).transpose()?;
         let config = self.option.map(|given| {
-            let (id, value) =
-                given.split_once('=').ok_or_else(|| usage("--option wants ID=VALUE".to_owned()))?;
+            let (id, value) = given
+                .split_once('=')
+                .ok_or_else(|| usage("--option must have the form ID=VALUE".to_owned()))?;
             Ok::<_, Failure>(ConfigChoice { id: id.to_owned(), value: value.to_owned() })
         });
         Ok(OptionBody {
@@ -335,7 +340,10 @@ impl SettingArgs {
 }
 
 async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult {
-    let here = || std::env::current_dir().map_err(|error| usage(format!("the current directory: {error}")));
+    let here = || {
+        std::env::current_dir()
+            .map_err(|error| usage(format!("cannot determine the current directory: {error}")))
+    };
     let cwd = absolute(&args.cwd.map_or_else(here, Ok)?)?;
     let (mcp_servers, additional_directories) = args.given.read()?;
     let body = SpawnBody {
@@ -371,8 +379,8 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         }
         Some(Opening::Pending) => {
             let text = format!(
-                "The agent has not opened its session within {}; it is still being started. \
-                 `acp-gateway sessions show {key}` says when it has.",
+                "The agent has not opened its session within {}; it is still starting. \
+                 `acp-gateway sessions show {key}` shows its state.",
                 format_duration(args.wait * 1_000)
             );
             Err(Failure::new(Code::Timeout, text).detail("NOT_OPEN").into())
@@ -438,13 +446,13 @@ fn format_environment(view: &SessionView) -> Vec<(&'static str, String)> {
 /// Formats the timeout that ends first.
 fn time_left(expiry: &Expiry, now: u64) -> String {
     let what = match expiry.source {
-        TimeoutKind::BindingIdle => "idle limit of its binding",
-        TimeoutKind::BindingMaxAge => "maximum age of its binding",
-        TimeoutKind::Session => "limit of sessions",
-        TimeoutKind::Runtime => "limit of idle agents",
+        TimeoutKind::BindingIdle => "idle timeout of the binding",
+        TimeoutKind::BindingMaxAge => "maximum age of the binding",
+        TimeoutKind::Session => "idle timeout of the session",
+        TimeoutKind::Runtime => "idle timeout of the agent",
     };
     let left = format_duration(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
-    format!("in {left}, if nothing happens ({what}, {})", format_duration(expiry.window_ms))
+    format!("in {left} ({what}, {})", format_duration(expiry.window_ms))
 }
 
 fn show(view: &SessionView) -> String {
@@ -480,7 +488,7 @@ fn show(view: &SessionView) -> String {
     if let Some(ending) = view.ending {
         facts.push(("ended as", ending.as_str().to_owned()));
     }
-    facts.extend(view.expiry.as_ref().map(|expiry| ("runs out", time_left(expiry, now))));
+    facts.extend(view.expiry.as_ref().map(|expiry| ("expires", time_left(expiry, now))));
     let settings = view.agent_settings.lines();
     let settings: Vec<(String, String)> =
         settings.into_iter().map(|(name, values)| (format!("agent {name}"), values)).collect();
@@ -520,7 +528,7 @@ fn show(view: &SessionView) -> String {
 fn questions(view: &SessionView) -> String {
     let waiting = view.permissions.as_deref().unwrap_or_default().iter();
     let line = |question: &PermissionView| {
-        format!("\nwaits for an answer: {} ({})", name(&question.title), question.permission_id)
+        format!("\npending permission request: {} ({})", name(&question.title), question.permission_id)
     };
     waiting.map(line).collect()
 }

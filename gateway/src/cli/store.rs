@@ -21,7 +21,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) enum StoreCommand {
     /// Check the database and its invariants; read-only, may run while the gateway runs
     Check(CheckArgs),
-    /// List the sessions in the file, even a damaged one as far as it can be read; read-only
+    /// List the sessions in the database, also in a damaged one as far as it can be read; read-only
     Sessions(SessionsArgs),
     /// Write a copy of the database as it is now; may run while the gateway runs
     Backup(BackupArgs),
@@ -91,7 +91,7 @@ struct AcceptLossOutput {
 pub(crate) fn run(global: &GlobalArgs, verb: &StoreCommand, out: &mut Out) -> CliResult {
     let dir = global.state_dir()?;
     if !dir.is_dir() && !matches!(verb, StoreCommand::Restore(_)) {
-        return Err(super::usage(format!("{} is no directory", dir.display())).into());
+        return Err(super::usage(format!("{} is not a directory", dir.display())).into());
     }
     match verb {
         StoreCommand::Check(args) => check_store(&dir, args, out),
@@ -119,8 +119,8 @@ fn check_store(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
     let broken = report.checks.iter().filter(|check| !check.broken.is_empty());
     let names: Vec<&str> = broken.map(|check| check.name).collect();
     let text = format!(
-        "The check found something: {}. With the gateway stopped, `acp-gateway store restore FILE` brings a backup \
-         back and keeps this database aside.",
+        "Checks failed: {}. With the gateway stopped, `acp-gateway store restore FILE` restores a backup \
+         and keeps this database under another name.",
         names.join(", ")
     );
     Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
@@ -143,8 +143,9 @@ fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> CliResult {
     if found.unread.is_empty() {
         return Ok(());
     }
-    let text = "Not everything could be read. `acp-gateway store check` says where the database is damaged; with the \
-                gateway stopped, `acp-gateway store restore FILE` brings a backup back and keeps this database aside.";
+    let text = "Not everything could be read. `acp-gateway store check` shows where the database is damaged; with \
+                the gateway stopped, `acp-gateway store restore FILE` restores a backup and keeps this \
+                database under another name.";
     Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
 }
 
@@ -168,10 +169,9 @@ fn run_backup(dir: &Path, args: &BackupArgs, out: &mut Out) -> CliResult {
     let made = with_progress(out, |progress| backup::backup(dir, &file, args.replace, progress))?;
     let view = BackupOutput { file: made.path, bytes: made.bytes, broken: made.broken };
     out.show(&view, |view| {
-        let mut text =
-            format!("{} holds the control plane as it was, {} bytes.", view.file.display(), view.bytes);
+        let mut text = format!("Backup written to {}, {} bytes.", view.file.display(), view.bytes);
         for rule in &view.broken {
-            text.push_str(&format!("\nIt breaks a rule, as the original does: {rule}"));
+            text.push_str(&format!("\nThe backup violates an invariant, as the original does: {rule}"));
         }
         text
     })
@@ -183,18 +183,20 @@ fn run_restore(dir: &Path, args: &RestoreArgs, out: &mut Out) -> CliResult {
     let adopt = done.moved.map(|why| format!("acp-gateway adopt --state-dir {} ({why})", dir.display()));
     let view = RestoreOutput { kept: done.kept, uncertain: done.uncertain, adopt };
     out.show(&view, |view| {
-        let mut text = "The backup is in place.".to_owned();
+        let mut text = "The backup was restored.".to_owned();
         if let Some(kept) = &view.kept {
-            text.push_str(&format!(" The database that was there is kept as {}.", kept.display()));
+            text.push_str(&format!(" The previous database is kept as {}.", kept.display()));
         }
         if view.uncertain > 0 {
             let count = view.uncertain;
-            text.push_str(&format!(" {count} prompts and messages that waited then are ended as uncertain."));
+            text.push_str(&format!(
+                " {count} prompts and messages that were pending in it are ended as uncertain."
+            ));
         }
         match &view.adopt {
-            Some(adopt) => {
-                text.push_str(&format!(" It was made elsewhere: run {adopt} before you start it."))
-            }
+            Some(adopt) => text.push_str(&format!(
+                " It comes from another location: run {adopt} before you start the gateway."
+            )),
             None => text.push_str(" Start the gateway."),
         }
         text
@@ -212,8 +214,9 @@ fn run_accept_loss(dir: &Path, out: &mut Out) -> CliResult {
     };
     out.show(&view, |view| {
         format!(
-            "The database goes on from event {} (event {} was acknowledged to the supervisor). {} prompts and messages \
-             that waited are ended as uncertain. Agents that it does not know are ended. Start the gateway.",
+            "Loss accepted: the database continues from event {} (event {} was acknowledged to the \
+             supervisor). {} pending prompts and messages are ended as uncertain. Agents that it does not \
+             know are ended. Start the gateway.",
             view.event_id, view.known_event_id, view.uncertain
         )
     })

@@ -136,21 +136,23 @@ fn welcome(line: &UpReadyLine<'_>, agents: &Agents, state_dir: &Path, named: boo
     let found = match (real.is_empty(), fetched) {
         (false, _) => format!("Agents found here: demo {}", real.join(" ")),
         (true, 0) => {
-            "Agents found here: demo (no real one yet: `acp-gateway agents --all` says how to get them)"
+            "Agents found here: demo (no other agent is installed: `acp-gateway agents --all` shows how to \
+             install them)"
                 .to_owned()
         }
         (true, n) => {
-            format!("Agents found here: demo ({n} real ones can be fetched when they are first used)")
+            format!("Agents found here: demo ({n} others can be downloaded on first use)")
         }
     };
     format!(
         "acp-host is up. gateway pid {}, supervisor pid {}, state in {}\n\
          {found}\n\n\
          In another terminal:\n  \
-         {program}{flag} chat --agent demo\n    a conversation; type help. The demo needs no credentials\n  \
-         {program}{flag} sessions spawn --agent demo\n    for scripts: prints the key of a new session\n  \
-         {program}{flag} prompt KEY 'help'\n    says something to it and prints the answer\n  \
-         {program}{flag} agents --all\n    every agent that is known, and how to get it\n\n\
+         {program}{flag} chat --agent demo\n    \
+         start a conversation; type help. The demo agent needs no credentials\n  \
+         {program}{flag} sessions spawn --agent demo\n    start a session and print its key, for scripts\n  \
+         {program}{flag} prompt KEY 'help'\n    send it a prompt and print the reply\n  \
+         {program}{flag} agents --all\n    list all known agents and how to install them\n\n\
          Ctrl-C ends everything, agents included.",
         line.gateway_pid,
         line.supervisor_pid,
@@ -178,7 +180,7 @@ async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Fa
         let store = Store::open(&dir, Durability::Full)?;
         Ok::<_, StoreError>((store, StateDirLocation::of(&dir)?))
     });
-    let opened = opened.await.map_err(|error| inside("the state directory", &error))?;
+    let opened = opened.await.map_err(|error| inside("cannot open the state directory", &error))?;
     let (store, home) = opened.map_err(Failure::from)?;
     let (instance_id, epoch) = (store.identity().instance_id, store.identity().epoch);
     let marks = store.marks().await;
@@ -199,18 +201,18 @@ async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply
 async fn running_supervisor_pid(socket: &Path) -> Result<Option<i32>, Failure> {
     match ask(socket, Request::Status).await {
         Ok(acp_shared::protocol::Reply::Status(status)) => Ok(Some(status.pid)),
-        Ok(_) => Err(supervisor_failure(socket, "it answered out of turn")),
+        Ok(_) => Err(supervisor_failure(socket, "unexpected response")),
         Err(ConnError::Refused(refusal)) => Err(supervisor_failure(socket, &refusal.to_string())),
         Err(ConnError::Wire(error)) => Err(supervisor_failure(socket, &error.to_string())),
         Err(ConnError::OutOfTurn | ConnError::RolledBack(_)) => {
-            Err(supervisor_failure(socket, "it answered out of turn"))
+            Err(supervisor_failure(socket, "unexpected response"))
         }
         Err(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => Ok(None),
     }
 }
 
 fn supervisor_failure(socket: &Path, why: &str) -> Failure {
-    let what = format!("the supervisor at {} does not serve us: {why}", socket.display());
+    let what = format!("the supervisor at {} cannot be used: {why}", socket.display());
     Failure::new(Code::BackendUnavailable, what).origin("supervisor")
 }
 
@@ -236,12 +238,12 @@ async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<RunningSupervi
                 found
             });
         }
-        let gone = child.try_wait().map_err(|error| inside("the supervisor", &error))?;
+        let gone = child.try_wait().map_err(|error| inside("cannot wait for the supervisor", &error))?;
         if gone.is_some() || Instant::now() >= until {
-            let state =
-                gone.map_or("does not answer".to_owned(), |status| format!("ended at once ({status})"));
+            let state = gone
+                .map_or("does not answer".to_owned(), |status| format!("exited during its start ({status})"));
             let what =
-                format!("the supervisor {state}; {} says: {}", log.display(), last_lines(&log, before));
+                format!("the supervisor {state}; end of {}: {}", log.display(), last_lines(&log, before));
             return Err(Failure::new(Code::BackendUnavailable, what).origin("supervisor"));
         }
         tokio::time::sleep(Duration::from_millis(ASK_MS)).await;
@@ -253,8 +255,8 @@ async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<RunningSupervi
 fn start(home: &Path, socket: &Path, log: &Path) -> Result<Child, Failure> {
     let program = sibling("acp-supervisor")?;
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
-    let file = file.map_err(|error| inside("the supervisor's log", &error))?;
-    let same = file.try_clone().map_err(|error| inside("the supervisor's log", &error))?;
+    let file = file.map_err(|error| inside("cannot open the supervisor's log", &error))?;
+    let same = file.try_clone().map_err(|error| inside("cannot open the supervisor's log", &error))?;
     let started = Command::new(exe())
         .arg("detached")
         .arg(program)
@@ -273,7 +275,7 @@ fn start(home: &Path, socket: &Path, log: &Path) -> Result<Child, Failure> {
 /// `detached`: leaves the Unix session of the caller and execs the program.
 pub(crate) fn detached(command: &[OsString]) -> ExitCode {
     if let Err(error) = rustix::process::setsid() {
-        print_message(&format!("cannot leave the session: {error}"));
+        print_message(&format!("cannot leave the Unix session: {error}"));
         return ExitCode::FAILURE;
     }
     let Some((program, args)) = command.split_first() else { return ExitCode::FAILURE };
@@ -305,14 +307,16 @@ async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out
     match request_shutdown(supervisor, state_dir, (hello, Some(marks))).await {
         Ok(_) | Err(ConnError::Closed) => {}
         Err(ConnError::Refused(refusal)) => {
-            return out.note(&format!("The supervisor (pid {}) goes on: {refusal}", supervisor.pid));
+            return out.note(&format!("The supervisor (pid {}) keeps running: {refusal}", supervisor.pid));
         }
         Err(ConnError::Io(error)) => {
             tracing::info!(%error, "supervisor already stopped");
         }
         Err(ConnError::RolledBack(rollback)) => {
-            return out
-                .note(&format!("The supervisor (pid {}) goes on: {}", supervisor.pid, rollback.refusal));
+            return out.note(&format!(
+                "The supervisor (pid {}) keeps running: {}",
+                supervisor.pid, rollback.refusal
+            ));
         }
         Err(error @ (ConnError::Wire(_) | ConnError::Timeout(_) | ConnError::OutOfTurn)) => {
             return Err(supervisor_failure(&supervisor.socket, &error.to_string()).into());
@@ -370,7 +374,7 @@ async fn wait_for_exit(supervisor: &mut RunningSupervisor) -> Result<(), CliErro
         }
         tokio::time::sleep(Duration::from_millis(ASK_MS)).await;
     }
-    Err(supervisor_failure(&supervisor.socket, "it was asked to end and has not").into())
+    Err(supervisor_failure(&supervisor.socket, "it did not exit after a shutdown request").into())
 }
 
 #[cfg(test)]
@@ -392,7 +396,7 @@ mod tests {
         assert_eq!(
             command_to_type(&exe, &[], exe.parent().unwrap()),
             exe.display().to_string(),
-            "no shell looks there"
+            "shells do not search the current directory"
         );
         std::fs::write(bin.join("acp-gateway"), "another one").unwrap();
         assert_eq!(command_to_type(&exe, path, &real), "target/release/acp-gateway");
@@ -411,6 +415,6 @@ mod tests {
         std::fs::write(&log, "one\n{\"code\":\"RUNTIME\",\"message\":\"no wrapper\",\"type\":\"error\"}\n")
             .unwrap();
         assert_eq!(last_lines(&log, 0), "no wrapper");
-        assert_eq!(last_lines(&log, 1_000), "", "nothing came since");
+        assert_eq!(last_lines(&log, 1_000), "", "nothing was written since");
     }
 }

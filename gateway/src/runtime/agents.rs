@@ -96,8 +96,8 @@ impl Agents {
             let program = self.command(name).first().cloned().unwrap_or_default();
             if agent.command.is_some() {
                 return refuse(format!(
-                    "{program} (agents.{name}.command) is not there, or is not executable by the user that agents \
-                     run as."
+                    "{program} (agents.{name}.command) does not exist, or is not executable by the user that \
+                     agents run as."
                 ));
             }
             let how = if preset.install.is_empty() { "" } else { " Install it: " };
@@ -113,9 +113,9 @@ impl Agents {
     /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the allow-list.
     pub(crate) fn configured(&self, name: &AgentName) -> Result<AgentProfile, Failure> {
         if !self.is_known(name) {
-            let how = "`acp-gateway agents --all` lists those that are known; others go into the configuration as \
-                       [agents.NAME].";
-            let why = format!("There is no agent {name}.{} {how}", self.nearest(name));
+            let how =
+                "`acp-gateway agents --all` lists the known agents; configure another one as [agents.NAME].";
+            let why = format!("Unknown agent {name}.{} {how}", self.nearest(name));
             return Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
         }
         let policy = self.policy(name);
@@ -224,8 +224,8 @@ impl Agents {
         let note = match &found {
             None if preset.install.is_empty() => Some("not installed here".to_owned()),
             None => Some(format!("install: {}", preset.install)),
-            Some(_) if fetched => Some("not installed; fetched when it is first used".to_owned()),
-            Some(_) if name.as_str() == DEMO => Some("needs no credentials; say help to it".to_owned()),
+            Some(_) if fetched => Some("not installed; downloaded on first use".to_owned()),
+            Some(_) if name.as_str() == DEMO => Some("needs no credentials; send it `help`".to_owned()),
             Some(_) => (!preset.resume_note.is_empty()).then(|| preset.resume_note.to_owned()),
         };
         let loaded = self.live.now();

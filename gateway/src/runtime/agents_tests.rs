@@ -94,7 +94,7 @@ fn refusals_say_why() {
         ("qwen", "not in acp.allowed_agents"),
         ("goose", "goose is not installed here. Install it: npm install"),
         ("gosse", "Did you mean goose?"),
-        ("bare", "There is no agent bare"),
+        ("bare", "Unknown agent bare"),
     ] {
         let failure = profile(&agents, agent).unwrap_err();
         assert_eq!(failure.code, Code::AgentNotAllowed);

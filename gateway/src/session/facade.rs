@@ -155,7 +155,7 @@ impl Service for GatewayService {
             if ended.is_empty() {
                 let text = match binding {
                     Some(id) => format!("{session} has no binding {id}. `sessions show` lists its bindings."),
-                    None => format!("{session} is bound to no conversation."),
+                    None => format!("{session} is not bound to a conversation."),
                 };
                 return Err(Failure::new(Code::NotBound, text).origin("gateway"));
             }
@@ -227,7 +227,7 @@ impl Service for GatewayService {
                 Ok(_) => Err(Failure::of(Code::ProtocolError).origin("supervisor")),
                 Err(CallError::Refused(refusal)) => Err(unavailable(refusal.message)),
                 Err(CallError::Disconnected) => {
-                    Err(unavailable("The supervisor, which keeps the log, does not answer.".to_owned()))
+                    Err(unavailable("The log cannot be read: the supervisor does not answer.".to_owned()))
                 }
             }
         })

@@ -76,11 +76,11 @@ pub(super) fn check(found: &mut KeyProblems, config: &Config) {
             [("channel", &entry.channel), ("account", &entry.account), ("conversation", &entry.conversation)]
         {
             if value.trim() != value || value.is_empty() {
-                found.push((at(key), "is needed, without blanks around it".to_owned()));
+                found.push((at(key), "is required, without leading or trailing whitespace".to_owned()));
             }
         }
         if entry.agent.is_none() {
-            found.push((at("agent"), "is needed: who works in the conversation".to_owned()));
+            found.push((at("agent"), "is required: the agent of the conversation".to_owned()));
         }
         if let Some(agent) = &entry.agent
             && !config.acp.allowed_agents.is_empty()
@@ -95,7 +95,7 @@ pub(super) fn check(found: &mut KeyProblems, config: &Config) {
         let before = &config.bindings[..number];
         let place = |it: &Binding| (it.channel.clone(), it.account.clone(), it.conversation.clone());
         if let Some(other) = before.iter().position(|it| place(it) == place(entry)) {
-            let text = format!("bindings.{other} speaks for the same conversation: keep one of them");
+            let text = format!("bindings.{other} is for the same conversation: remove one of them");
             found.push((at("conversation"), text));
         }
         let Some(label) = &entry.label else { continue };
@@ -103,11 +103,12 @@ pub(super) fn check(found: &mut KeyProblems, config: &Config) {
             found.push((at("label"), "must not be empty".to_owned()));
         }
         if entry.account == ANY_ACCOUNT {
-            let text = "needs an account by name: a label is one session's, and each account gets a session";
+            let text = "requires an account by name: a label belongs to one session, and each account gets \
+                        its own session";
             found.push((at("label"), text.to_owned()));
         }
         if let Some(other) = before.iter().position(|it| it.label.as_ref() == Some(label)) {
-            found.push((at("label"), format!("bindings.{other} has that label already")));
+            found.push((at("label"), format!("bindings.{other} already has this label")));
         }
     }
 }

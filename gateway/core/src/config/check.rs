@@ -51,8 +51,7 @@ pub fn check(config: &Config) -> KeyProblems {
         absolute(&mut found, key(path), value.as_deref());
     }
     if config.metrics.listen.is_some_and(|at| !at.ip().is_loopback()) {
-        let text =
-            "must be an address of this machine alone, such as 127.0.0.1:9464: nobody is asked who they are";
+        let text = "must be a loopback address, such as 127.0.0.1:9464: scrapes are not authenticated";
         found.push((key("metrics.listen"), text.to_owned()));
     }
     if let Err(e) = tracing_subscriber::EnvFilter::try_new(&config.log.level) {
@@ -104,7 +103,7 @@ fn check_account(
     bindings: &ThreadBindings,
 ) {
     if above.last().is_some_and(|id| id.is_empty()) {
-        found.push((owned(above, &[]), "an account needs a name".to_owned()));
+        found.push((owned(above, &[]), "the name of an account must not be empty".to_owned()));
     }
     optional(found, owned(above, &["max_concurrent_sessions"]), sessions_max, (0, 10_000));
     check_bindings(found, above, bindings);
@@ -128,7 +127,7 @@ fn check_stream(found: &mut KeyProblems, config: &Config) {
     for kind in config.acp.stream.tag_visibility.keys() {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if kind.is_empty() || !kind.chars().all(plain) {
-            let message = "an update's kind is written like agent_message_chunk".to_owned();
+            let message = "must be a kind of update in lower case, such as agent_message_chunk".to_owned();
             found.push((owned(&["acp", "stream", "tag_visibility", kind], &[]), message));
         }
     }
@@ -154,7 +153,7 @@ fn allow_list(found: &mut KeyProblems, key: Vec<String>, patterns: &[String]) {
     for pattern in patterns {
         let name = pattern.strip_suffix('*').unwrap_or(pattern);
         if pattern.is_empty() || name.contains(['*', '=', '\0']) {
-            let message = format!("{pattern:?} is neither a variable's name nor NAME*");
+            let message = format!("{pattern:?} is neither the name of a variable nor a prefix NAME*");
             found.push((key.clone(), message));
         }
     }
@@ -197,7 +196,7 @@ fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 23] {
 
 fn bounded(found: &mut KeyProblems, key: Vec<String>, value: u64, min: u64, max: u64) {
     if !(min..=max).contains(&value) {
-        found.push((key, format!("{value} is out of bounds, {min} to {max} is possible")));
+        found.push((key, format!("{value} is out of bounds; allowed: {min} to {max}")));
     }
 }
 
@@ -216,19 +215,20 @@ fn check_agent(found: &mut KeyProblems, above: &[String], agent: &AgentConfig) {
         if command.first().is_some_and(|program| program.contains('/') && !program.starts_with('/')) {
             found.push((
                 at("command"),
-                "must name a program by an absolute path, or to be found on PATH".to_owned(),
+                "must name a program by an absolute path, or by its name on PATH".to_owned(),
             ));
         }
         if command.iter().any(|part| part.contains('\0')) {
-            found.push((at("command"), "must not hold a NUL".to_owned()));
+            found.push((at("command"), "must not contain a NUL byte".to_owned()));
         }
     }
     for (name, value) in &agent.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            found.push((at("env"), format!("{name:?} cannot be a variable with that value")));
+            found
+                .push((at("env"), format!("{name:?} or its value is not valid for an environment variable")));
         }
         if RESERVED_ENV.contains(&name.as_str()) {
-            found.push((at("env"), format!("{name} is set by the supervisor alone")));
+            found.push((at("env"), format!("{name} is reserved: the supervisor sets it")));
         }
     }
     for root in &agent.cwd_roots {

@@ -214,8 +214,8 @@ fn unknown<'a>(path: &[String], known: impl Iterator<Item = &'a str>) -> String 
     if matches!(last, "ttl_hours" | "ttlHours") && above.iter().any(|it| it == "thread_bindings") {
         let at = |key: &str| join(&above.iter().cloned().chain([key.to_owned()]).collect::<Vec<_>>());
         return format!(
-            "{} is no key any more: {} counts from the last word, {} from the binding's beginning; ttlHours became \
-             the first",
+            "the key `{}` was replaced: `{}` counts from the last activity, `{}` from the start of the binding; \
+             ttlHours became the first",
             join(path),
             at("idle_hours"),
             at("max_age_hours")
@@ -226,10 +226,10 @@ fn unknown<'a>(path: &[String], known: impl Iterator<Item = &'a str>) -> String 
         .filter(|(score, _)| *score > 0.6)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     match nearest {
-        None => format!("{} is no key", join(path)),
+        None => format!("unknown key `{}`", join(path)),
         Some((_, key)) => {
             let meant: Vec<String> = above.iter().cloned().chain([key.to_owned()]).collect();
-            format!("{} is no key; did you mean {}?", join(path), join(&meant))
+            format!("unknown key `{}`; did you mean `{}`?", join(path), join(&meant))
         }
     }
 }
@@ -252,7 +252,7 @@ fn env_key<'a>(name: &str, schema: &'a Shape) -> Option<EnvKey<'a>> {
         .map(|(key, _)| key.join("__"))
         .max_by(|a, b| strsim::jaro_winkler(a, &wanted).total_cmp(&strsim::jaro_winkler(b, &wanted)))
         .unwrap_or_default();
-    Some(Err(format!("sets no key; did you mean {ENV_PREFIX}{}?", nearest.to_ascii_uppercase())))
+    Some(Err(format!("sets no known key; did you mean `{ENV_PREFIX}{}`?", nearest.to_ascii_uppercase())))
 }
 
 fn from_text(text: &str, key: &[String], default: &serde_json::Value) -> Result<toml::Value, String> {
@@ -270,12 +270,15 @@ fn from_text(text: &str, key: &[String], default: &serde_json::Value) -> Result<
             table.try_into::<Config>().is_ok()
         };
         let found = std::iter::once(as_text).chain(value).find(fits);
-        return found.ok_or_else(|| format!("{text:?} does not fit, write it as in the file"));
+        return found
+            .ok_or_else(|| format!("{text:?} is not a valid value: write it as in the configuration file"));
     }
     value
         .filter(|value| value.is_bool() == default.is_boolean())
         .filter(|value| value.is_integer() == default.is_number())
-        .ok_or_else(|| format!("{text:?} does not fit, write it as in the file, e.g. {default}"))
+        .ok_or_else(|| {
+            format!("{text:?} is not a valid value: write it as in the configuration file, e.g. {default}")
+        })
 }
 
 fn set(table: &mut toml::Table, key: &[String], value: toml::Value, source: Source, sources: &mut Sources) {

@@ -81,22 +81,24 @@ impl McpServer {
         let mut found = Vec::new();
         let mut add = |key, text: &str| found.push((key, text.to_owned()));
         if self.name.trim().is_empty() || self.name.chars().any(char::is_control) {
-            add("name", "is needed, on one line");
+            add("name", "is required, on one line");
         }
         if self.name.chars().count() > NAME_CHARS_MAX {
-            add("name", &format!("may have {NAME_CHARS_MAX} characters at most"));
+            add("name", &format!("must have at most {NAME_CHARS_MAX} characters"));
         }
         match self.transport() {
             McpTransport::Stdio => {
                 match self.command.as_deref() {
-                    None | Some("") => add("command", "is needed, or type = \"http\" or \"sse\" and url"),
+                    None | Some("") => {
+                        add("command", "is required, or else url with type = \"http\" or \"sse\"")
+                    }
                     Some(command) if command.contains('/') && !command.starts_with('/') => {
                         add("command", "must name a program by an absolute path, or one on the agent's PATH");
                     }
                     Some(_) => {}
                 }
                 if self.url.is_some() || !self.headers.is_empty() {
-                    add("type", "url and headers need type \"http\" or \"sse\"");
+                    add("type", "url and headers require type \"http\" or \"sse\"");
                 }
             }
             McpTransport::Http | McpTransport::Sse => {
@@ -105,7 +107,7 @@ impl McpServer {
                     add("url", "must begin with http:// or https://");
                 }
                 if self.command.is_some() || !self.args.is_empty() || !self.env.is_empty() {
-                    add("type", "command, args and env need type \"stdio\"");
+                    add("type", "command, args and env require type \"stdio\"");
                 }
             }
         }
@@ -115,16 +117,13 @@ impl McpServer {
             })
         };
         if named(&self.env) {
-            add("env", "holds an empty name, or a name or value with a character that is not possible there");
+            add("env", "contains an empty name, or a name or value with an invalid character");
         }
         if named(&self.headers) || self.headers.values().any(|value| value.0.contains(['\n', '\r'])) {
-            add(
-                "headers",
-                "holds an empty name, or a name or value with a character that is not possible there",
-            );
+            add("headers", "contains an empty name, or a name or value with an invalid character");
         }
         if serde_json::to_string(self).is_ok_and(|json| json.len() > SERVER_BYTES_MAX) {
-            add("args", &format!("the whole entry may have {SERVER_BYTES_MAX} bytes at most"));
+            add("args", &format!("the whole entry must have at most {SERVER_BYTES_MAX} bytes"));
         }
         found
     }
@@ -137,10 +136,10 @@ pub fn mistakes(servers: &[McpServer]) -> Vec<(usize, &'static str, String)> {
     for (index, server) in servers.iter().enumerate() {
         found.extend(server.mistakes().into_iter().map(|(key, text)| (index, key, text)));
         if !names.insert(&server.name) {
-            found.push((index, "name", format!("{:?} is in this list twice", server.name)));
+            found.push((index, "name", format!("{:?} appears twice in this list", server.name)));
         }
         if index == SERVERS_MAX {
-            found.push((index, "name", format!("a list may hold {SERVERS_MAX} servers at most")));
+            found.push((index, "name", format!("a list must have at most {SERVERS_MAX} servers")));
         }
     }
     found

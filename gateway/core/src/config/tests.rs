@@ -126,21 +126,27 @@ fn the_example_names_every_key() {
 #[test]
 fn mistakes_name_their_place_and_the_nearest_key() {
     for (text, wants) in [
-        ("[acp]\nbackend = \"x\"\nenabeld = true\n", vec![":3: ", "acp.enabeld is no key", "acp.enabled?"]),
-        ("[acpp]\nx = 1\n", vec![":1: ", "acpp is no key; did you mean acp?"]),
-        ("zzz = 1\n", vec![":1: ", "zzz is no key"]),
-        ("[agents.a]\ncomand = [\"x\"]\n", vec![":2: ", "agents.a.comand", "agents.a.command?"]),
+        (
+            "[acp]\nbackend = \"x\"\nenabeld = true\n",
+            vec![":3: ", "unknown key `acp.enabeld`", "`acp.enabled`?"],
+        ),
+        ("[acpp]\nx = 1\n", vec![":1: ", "unknown key `acpp`; did you mean `acp`?"]),
+        ("zzz = 1\n", vec![":1: ", "unknown key `zzz`"]),
+        ("[agents.a]\ncomand = [\"x\"]\n", vec![":2: ", "`agents.a.comand`", "`agents.a.command`?"]),
         ("[acp.stream]\nmax_chunk_chars = \"x\"\n", vec![":2: ", "invalid type"]),
         ("[[mcp_servers]]\nname = \"n\"\nargs = \"--hidden\"\n", vec![":3: ", "string, expected a sequence"]),
         ("[acp\n", vec![":1: "]),
-        ("[acp.stream]\n\nmax_chunk_chars = 5\n", vec![":3: ", "5 is out of bounds, 50 to 4000"]),
+        ("[acp.stream]\n\nmax_chunk_chars = 5\n", vec![":3: ", "5 is out of bounds; allowed: 50 to 4000"]),
         ("[agents.a]\neof_ms = 99999999\n", vec![":2: ", "agents.a.eof_ms"]),
         ("[agents.a]\ncommand = []\n", vec!["must name a program"]),
         ("[agents.a]\ncommand = [\"./x\"]\n", vec!["absolute path"]),
-        ("[agents.a]\nenv = { OPENCLAW_ACPX_LEASE_ID = \"x\" }\n", vec!["set by the supervisor alone"]),
+        ("[agents.a]\nenv = { OPENCLAW_ACPX_LEASE_ID = \"x\" }\n", vec!["reserved: the supervisor sets it"]),
         ("[agents.a]\ncwd_roots = [\"rel\"]\n", vec!["agents.a.cwd_roots: must be an absolute path"]),
         ("[agents.\"no name\"]\n", vec!["agent name may hold"]),
-        ("[agents.a]\nenv_allow = [\"A*B\"]\n", vec![":2: ", "neither a variable's name nor NAME*"]),
+        (
+            "[agents.a]\nenv_allow = [\"A*B\"]\n",
+            vec![":2: ", "neither the name of a variable nor a prefix NAME*"],
+        ),
         ("[acp]\nenv_allow = [\"\"]\n", vec![":2: ", "acp.env_allow"]),
         (
             "[acp]\nworkspace_roots = [\"rel\"]\n",
@@ -148,19 +154,19 @@ fn mistakes_name_their_place_and_the_nearest_key() {
         ),
         ("[acp.control_plane]\nstore = \"postgres\"\n", vec![":2: ", "sqlite"]),
         ("[acp.stream]\ntag_visibility = { \"Tool Call\" = true }\n", vec![":2: ", "agent_message_chunk"]),
-        ("[backends.acpx]\nterm_ms = 1\n", vec![":1: ", "backends.acpx is no key"]),
+        ("[backends.acpx]\nterm_ms = 1\n", vec![":1: ", "unknown key `backends.acpx`"]),
         ("[backends.direct]\nkill_ms = 1\n", vec![":2: ", "backends.direct.kill_ms: 1 is out of bounds"]),
         ("[agents.a]\nqueue_runs_max = 0\n", vec![":2: ", "agents.a.queue_runs_max"]),
         (
             "[channels.discord.accounts.main]\nmax_concurent_sessions = 1\n",
-            vec![":2: ", "max_concurrent_sessions?"],
+            vec![":2: ", "max_concurrent_sessions`?"],
         ),
         (
             "[channels.discord.accounts.main.thread_bindings]\nidle_hours = 9000\n",
             vec![":2: ", "accounts.main.thread_bindings.idle_hours: 9000 is out of bounds"],
         ),
         ("[session.thread_bindings]\nidle_hours = -1\n", vec![":2: ", "invalid value"]),
-        ("[channels.telegram]\n", vec![":1: ", "channels.telegram is no key"]),
+        ("[channels.telegram]\n", vec![":1: ", "unknown key `channels.telegram`"]),
         ("[acp]\ndefault_agent=\"a\"\nallowed_agents=[\"b\"]\n", vec![":2: ", "not in acp.allowed_agents"]),
         ("[log]\nlevel = \"a=b=c\"\n", vec![":2: ", "log.level"]),
         ("[permission]\nmode = \"yes\"\n", vec![":2: ", "approve-all"]),
@@ -183,7 +189,7 @@ fn the_old_ttl_is_refused_with_the_new_keys() {
     ] {
         let message = message(file(&format!("[{above}]\n{old} = 24\n")));
         for want in [
-            format!("{FILE}:2: {above}.{old} is no key any more"),
+            format!("{FILE}:2: the key `{above}.{old}` was replaced"),
             format!("{above}.idle_hours"),
             format!("{above}.max_age_hours"),
         ] {
@@ -201,7 +207,7 @@ fn variables_set_keys_that_have_no_default() {
     assert_eq!(bindings("IDLE_HOURS", "5").unwrap().idle_hours, Some(5));
     assert_eq!(bindings("SPAWN_ACP_SESSIONS", "true").unwrap().spawn_acp_sessions, Some(true));
     let refused = message(env(&format!("{ABOVE}IDLE_HOURS"), "soon"));
-    assert!(refused.contains("IDLE_HOURS: \"soon\" does not fit"), "{refused}");
+    assert!(refused.contains("IDLE_HOURS: \"soon\" is not a valid value"), "{refused}");
     // What may be a text is one, even if it looks like a number.
     let command = env("ACP_HOST_ACP__RUNTIME__INSTALL_COMMAND", "5").unwrap().config.acp.runtime;
     assert_eq!(command.install_command.as_deref(), Some("5"));
@@ -221,15 +227,15 @@ fn variables_set_scalar_keys() {
     assert_eq!(env("ACP_HOST_BIN", "x").unwrap().config, Config::default());
     assert_eq!(env("OTHER__THING", "x").unwrap().config, Config::default());
     for (name, value, want) in [
-        ("ACP_HOST_ACP__ENABELD", "1", "did you mean ACP_HOST_ACP__ENABLED?"),
-        ("ACP_HOST_ACP__ENABLED", "yes", "does not fit"),
-        ("ACP_HOST_ACP__ENABLED", "1", "does not fit"),
+        ("ACP_HOST_ACP__ENABELD", "1", "did you mean `ACP_HOST_ACP__ENABLED`?"),
+        ("ACP_HOST_ACP__ENABLED", "yes", "is not a valid value"),
+        ("ACP_HOST_ACP__ENABLED", "1", "is not a valid value"),
         (
             "ACP_HOST_LIMITS__QUEUE_RUNS_MAX",
             "0",
             "ACP_HOST_LIMITS__QUEUE_RUNS_MAX: limits.queue_runs_max: 0 is out",
         ),
-        ("ACP_HOST_LIMITS__QUEUE_RUNS_MAX", "1\nx=2", "does not fit"),
+        ("ACP_HOST_LIMITS__QUEUE_RUNS_MAX", "1\nx=2", "is not a valid value"),
     ] {
         let message = message(env(name, value));
         assert!(message.contains(want), "{want:?} is not in {message:?}");
@@ -295,26 +301,26 @@ fn mistakes_of_bindings_name_their_line() {
         (
             BOUND.replace("conversation", "conversaton"),
             3,
-            "bindings.0.conversaton is no key; did you mean bindings.0.conversation?",
+            "unknown key `bindings.0.conversaton`; did you mean `bindings.0.conversation`?",
         ),
         (format!("{BOUND}cwd = \"work\"\n"), 5, "bindings.0.cwd: must be an absolute path"),
         (format!("{BOUND}mode = \"forever\"\n"), 5, "unknown variant `forever`"),
-        (format!("{BOUND}label = \"front\"\n"), 5, "bindings.0.label: needs an account by name"),
-        (format!("{BOUND}account = \"\"\n"), 5, "bindings.0.account: is needed"),
+        (format!("{BOUND}label = \"front\"\n"), 5, "bindings.0.label: requires an account by name"),
+        (format!("{BOUND}account = \"\"\n"), 5, "bindings.0.account: is required"),
         (format!("{BOUND}backend = \"\"\n"), 5, "bindings.0.backend: must not be empty"),
         (
             "[[bindings]]\nchannel = \"console\"\nagent = \"demo\"\n".to_owned(),
             1,
-            "bindings.0.conversation: is needed",
+            "bindings.0.conversation: is required",
         ),
-        (BOUND.replace("agent = \"demo\"\n", ""), 1, "bindings.0.agent: is needed: who works"),
-        (BOUND.replace("\"c\"", "\" c\""), 3, "without blanks"),
-        (after(""), 8, "bindings.1.conversation: bindings.0 speaks for the same conversation"),
+        (BOUND.replace("agent = \"demo\"\n", ""), 1, "bindings.0.agent: is required: the agent"),
+        (BOUND.replace("\"c\"", "\" c\""), 3, "without leading or trailing whitespace"),
+        (after(""), 8, "bindings.1.conversation: bindings.0 is for the same conversation"),
         (after("account = \"main\"\nlabel = \"\"\n"), 11, "bindings.1.label: must not be empty"),
         (
             format!("{BOUND}account = \"a\"\nlabel = \"l\"\n{BOUND}account = \"b\"\nlabel = \"l\"\n"),
             12,
-            "bindings.1.label: bindings.0 has that label already",
+            "bindings.1.label: bindings.0 already has this label",
         ),
         (
             format!("{BOUND}[acp]\nallowed_agents = [\"other\"]\n"),
@@ -328,7 +334,11 @@ fn mistakes_of_bindings_name_their_line() {
         let said = message(file(&text));
         assert!(said.contains(&format!("{FILE}:{line}: ")) && said.contains(want), "{text}: {said}");
     }
-    assert_eq!(file(&after("account = \"main\"\n")).unwrap().config.bindings.len(), 2, "one account apart");
+    assert_eq!(
+        file(&after("account = \"main\"\n")).unwrap().config.bindings.len(),
+        2,
+        "different accounts may have the same conversation"
+    );
 }
 
 #[test]

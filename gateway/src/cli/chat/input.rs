@@ -58,13 +58,14 @@ impl InputReader {
         let config = Config::builder()
             .max_history_size(HISTORY_LINES_MAX)
             .and_then(|config| config.history_ignore_dups(true))
-            .map_err(|error| inside("the terminal", &error))?
+            .map_err(|error| inside("cannot use the terminal", &error))?
             .build();
         let mut editor: Editor<(), DefaultHistory> =
-            Editor::with_config(config).map_err(|error| inside("the terminal", &error))?;
+            Editor::with_config(config).map_err(|error| inside("cannot use the terminal", &error))?;
         // The file does not exist before the first chat.
         let _ = editor.load_history(history);
-        let printer = editor.create_external_printer().map_err(|error| inside("the terminal", &error))?;
+        let printer =
+            editor.create_external_printer().map_err(|error| inside("cannot use the terminal", &error))?;
         let history = history.to_owned();
         std::thread::spawn(move || edit_lines(editor, &history, &asked, &send));
         Ok((input, Some(Box::new(printer))))

@@ -98,7 +98,9 @@ impl<'a> ChatScreen<'a> {
             Some(printer) => {
                 // The line editor's printer does not sanitize.
                 let line = sanitize::text(&line).into_owned();
-                printer.print(line + "\n").map_err(|error| crate::cli::inside("the terminal", &error).into())
+                printer
+                    .print(line + "\n")
+                    .map_err(|error| crate::cli::inside("cannot write to the terminal", &error).into())
             }
             None => self.out.line(&line),
         }

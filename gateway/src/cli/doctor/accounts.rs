@@ -29,10 +29,11 @@ pub(super) fn check_accounts(
         }
         let (verdict, text) = match (readable(id, account, env), served.is_some()) {
             (Err(why), _) => (CheckStatus::Failed, why),
-            (Ok(text), false) => (CheckStatus::Ok, format!("{text}; not connected, since no gateway runs")),
+            (Ok(text), false) => (CheckStatus::Ok, format!("{text}; not connected, because no gateway runs")),
             (Ok(text), true) => {
-                let then = "the gateway does not serve it: it was added since its configuration was read, or could not \
-                            be read there. Reload it (SIGHUP), and look into its log";
+                let then = "the gateway does not serve it: the account was added after the gateway loaded its \
+                            configuration, or the gateway could not read its settings. Send SIGHUP to reload, \
+                            and read the gateway's log";
                 (CheckStatus::Failed, format!("{text}; {then}"))
             }
         };
@@ -69,8 +70,7 @@ fn readable(
 ) -> Result<String, String> {
     let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned())?;
     let nobody = settings.access.allowed.is_empty() && settings.access.approvers.is_empty();
-    let who =
-        if nobody { "; nobody may speak there yet: name them in allowed_users or allowed_roles" } else { "" };
+    let who = if nobody { "; no user may talk to it yet: set allowed_users or allowed_roles" } else { "" };
     Ok(format!("token readable, at {}{who}", settings.base.as_str()))
 }
 
@@ -91,15 +91,17 @@ fn account_issues(
         if mode & 0o077 != 0 {
             found.push((
                 verdict,
-                format!("token_file {file} has mode {mode:04o}: others can read it; chmod 600 it"),
+                format!(
+                    "token_file {file} has mode {mode:04o}: other users can read it; run chmod 600 on it"
+                ),
             ));
         }
     }
     let is_discords = account.base_url.is_none();
     let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned());
     if is_discords && settings.is_ok_and(|settings| !is_token(settings.token.expose())) {
-        let text = "the token has not the form of a bot's (three parts with dots between them): copy it from the \
-                    Developer Portal, Bot, Reset Token";
+        let text = "the token does not have the form of a bot token (three parts separated by dots): copy it \
+                    from the Developer Portal, Bot, Reset Token";
         found.push((CheckStatus::Failed, text.to_owned()));
     }
     let lists = [
@@ -112,7 +114,7 @@ fn account_issues(
     for (name, ids) in lists {
         let is_id = |text: &str| (17..=20).contains(&text.len()) && text.parse::<u64>().is_ok();
         for wrong in ids.iter().filter(|text| is_discords && !is_id(text)) {
-            let text = format!("{name}: {wrong:?} is no id of Discord's, which have 17 to 20 digits");
+            let text = format!("{name}: {wrong:?} is not a Discord id, which has 17 to 20 digits");
             found.push((CheckStatus::Failed, text));
         }
     }
@@ -145,7 +147,7 @@ fn readable(
     _account: &acp_core::config::DiscordAccount,
     _env: &BTreeMap<String, String>,
 ) -> Result<String, String> {
-    Err("this program was built without Discord: install one that was built with it".to_owned())
+    Err("this program was built without Discord support: install a build that has it".to_owned())
 }
 
 #[cfg(all(test, feature = "discord"))]
@@ -194,7 +196,7 @@ mod tests {
         };
         for (account, served, verdict, wants) in [
             (open.clone(), None, Ok, vec!["main: token readable, at https://discord.com", "no gateway runs"]),
-            (with("T"), None, Ok, vec!["nobody may speak"]),
+            (with("T"), None, Ok, vec!["no user may talk to it"]),
             (elsewhere, None, Ok, vec!["http://127.0.0.1:1"]),
             (with("GONE"), None, Failed, vec!["token_file", "GONE"]),
             (open.clone(), Some(vec![]), Failed, vec!["does not serve it", "SIGHUP"]),
@@ -228,11 +230,11 @@ mod tests {
             (good, 0o600, None, &["184467440737095516"][..], none),
             (good, 0o400, None, &[], none),
             ("hunter2", 0o600, elsewhere, &["7"], none),
-            ("hunter2", 0o600, None, &[], &[(Failed, "form of a bot's")][..]),
-            ("Bot.hunter2", 0o600, None, &[], &[(Failed, "form of a bot's")]),
+            ("hunter2", 0o600, None, &[], &[(Failed, "form of a bot token")][..]),
+            ("Bot.hunter2", 0o600, None, &[], &[(Failed, "form of a bot token")]),
             (good, 0o640, None, &[], &[(Note, "mode 0640")]),
             (good, 0o644, None, &[], &[(Failed, "mode 0644")]),
-            ("hunter2", 0o644, None, &[], &[(Failed, "mode 0644"), (Failed, "form of a bot's")]),
+            ("hunter2", 0o644, None, &[], &[(Failed, "mode 0644"), (Failed, "form of a bot token")]),
             (good, 0o600, None, &["7"], &[(Failed, "allowed_users: \"7\"")]),
             (good, 0o600, None, &["ann", "12345678901234567x"], &[(Failed, "\"ann\""), (Failed, "7x\"")]),
         ] {
