@@ -281,7 +281,10 @@ async fn a_rung_that_cannot_be_had_refuses_the_start() {
     assert_eq!(output.status.code(), Some(2), "a service manager does not try it again");
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("RUNG_UNAVAILABLE") && said.contains("cannot be had here"), "{said}");
+    assert!(
+        said.contains("RUNG_UNAVAILABLE") && said.contains("is configured but not available here"),
+        "{said}"
+    );
     assert!(!host.socket().exists());
     // The best there is, without a name, is taken.
     host.config = "cgroup_root = \"/nonexistent/group\"".to_owned();
