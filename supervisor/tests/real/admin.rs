@@ -272,7 +272,7 @@ async fn an_admin_closes_in_order_and_waits() {
         host.cli(&["leases", "close", &slow.lease_id.to_string(), "--yes", "--wait", "--timeout", "300ms"]);
     assert_eq!(late.status.code(), Some(1));
     let text = String::from_utf8(late.stderr).unwrap();
-    assert!(text.contains("cannot be closed: it is still closing"), "{text}");
+    assert!(text.contains("cannot be closed: still closing"), "{text}");
 }
 
 #[tokio::test]

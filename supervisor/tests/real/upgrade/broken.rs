@@ -85,7 +85,7 @@ async fn what_was_frozen_thaws_in_the_old_program() {
     let real = binary();
     let proof = format!("[ -e $0.1 ] && exit 1; touch $0.1; exec {} \"$@\"", real.display());
     let vanishes = format!("[ -e $0.1 ] && rm $0; touch $0.1; exec {} \"$@\"", real.display());
-    for (text, told) in [(proof, "goes on as it is"), (vanishes, "goes on as it was")] {
+    for (text, told) in [(proof, "goes on as it is"), (vanishes, "the earlier program keeps running")] {
         let (path, state_dir) = (program(&host, &text), host.state_dir());
         let upgrading = std::thread::spawn(move || {
             let mut command = std::process::Command::new(binary());
