@@ -22,7 +22,7 @@ pub enum WireError {
         limit: usize,
     },
     /// The frame has bytes after its message.
-    #[error("{left} bytes are left over after the message")]
+    #[error("{left} bytes remain after the message")]
     Trailing {
         /// Number of bytes left over.
         left: usize,

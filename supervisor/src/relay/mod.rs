@@ -185,7 +185,11 @@ impl Relay {
                 refuse(command, RefusalCode::Busy, "this lease is busy; keep the message and try again");
             }
             Err(mpsc::error::TrySendError::Closed(command)) => {
-                refuse(command, RefusalCode::LeaseEnded, "this lease has ended and nothing of it is kept");
+                refuse(
+                    command,
+                    RefusalCode::LeaseEnded,
+                    "this lease has ended and its streams are no longer stored",
+                );
             }
         }
     }

@@ -175,7 +175,7 @@ async fn an_agent_cannot_command_its_supervisor() {
         gateway.attach(spec.lease_id, 0).await;
         let (_, end) = gateway.exited(spec.lease_id).await;
         assert_eq!(end, 0, "it was told of leases");
-        gateway.log_with(&spec.session_key, "does not take orders").await;
+        gateway.log_with(&spec.session_key, "refuses connections from the process trees").await;
     }
     assert_eq!(host.json(&["leases", "list"]).as_array().unwrap().len(), 2);
 }

@@ -70,7 +70,7 @@ async fn older_epoch_is_refused_and_its_agent_is_kept_until_the_loss_is_accepted
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(runs(pid), "its agent is kept");
     let warnings = host.json(&["status"])["warnings"].to_string();
-    for says in [identity.id.to_string().as_str(), "went back in time", "1 living agents are kept until 2"] {
+    for says in [identity.id.to_string().as_str(), "was rolled back", "1 living agents are kept until 2"] {
         assert!(warnings.contains(says), "{says}: {warnings}");
     }
     // The time does not begin anew with each attempt.

@@ -162,7 +162,7 @@ async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
     away.epoch = 2;
     let mut gateway = away.connect().await;
     let info = gateway.leases().await.remove(0);
-    assert_eq!(info.state_reason, "its gateway did not come back");
+    assert_eq!(info.state_reason, "its gateway did not reconnect");
     // A short absence changes nothing.
     drop(watcher);
     let mut watcher = other.connect().await;
