@@ -330,8 +330,8 @@ fn a_verdict_says_why_in_words() {
     let (w, live) = (world(), world().live());
     let other = Evidence { inode: Some(1), ..live.clone() };
     for (now, why) in [
-        (Evidence { scope: Some(w.scope.clone()), ..live }, "what was recorded agrees with what runs"),
-        (other, "the number was given to another process (pidfs inode)"),
+        (Evidence { scope: Some(w.scope.clone()), ..live }, "the record matches the running processes"),
+        (other, "the pid was reused by another process (pidfs inode)"),
     ] {
         assert_eq!(verify(&w.record(Some(INODE)), &now, &SignalGuard::default()).why(), why);
     }

@@ -130,7 +130,7 @@ async fn rows_that_make_no_sense_are_lost_and_name_no_process() {
     assert_eq!(loaded.leases.len(), 3, "{:?}", loaded.warnings);
     assert_eq!(loaded.warnings.len(), 1, "what has no id is said");
     assert!(loaded.leases.contains(&good));
-    for (lease, why) in [(&state, "frozen"), (&half, "half a tree")] {
+    for (lease, why) in [(&state, "frozen"), (&half, "incomplete process tree")] {
         let got = loaded.leases.iter().find(|l| l.lease_id == lease.lease_id).unwrap();
         assert_eq!((got.state, got.bound), (LeaseState::Lost, None));
         assert!(got.state_reason.starts_with("quarantined") && got.state_reason.contains(why), "{got:?}");
@@ -173,7 +173,7 @@ async fn where_the_new_file_cannot_be_made_nothing_is_said_to_be_durable() {
     std::fs::create_dir(open::file(dir.path(), ".part")).unwrap();
     std::fs::remove_file(open::file(dir.path(), "")).unwrap();
     assert!(matches!(store.save_lease(&fixture::lease()).await, Err(StoreError::File(_))));
-    assert!(store.warnings()[0].contains("nothing can be written down"));
+    assert!(store.warnings()[0].contains("cannot be written"));
     std::fs::remove_dir(open::file(dir.path(), ".part")).unwrap();
     store.save_lease(&fixture::lease()).await.unwrap();
     assert_eq!(store.warnings().len(), 1);

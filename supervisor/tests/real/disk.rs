@@ -71,7 +71,7 @@ async fn refused(gateway: &mut Client) -> String {
 }
 
 fn warned(host: &Host) -> bool {
-    host.json(&["status"])["warnings"].to_string().contains("nothing can be written down")
+    host.json(&["status"])["warnings"].to_string().contains("the lease store cannot be written")
 }
 
 #[tokio::test]

@@ -160,7 +160,7 @@ async fn a_store_that_is_deleted_or_replaced_is_written_anew() {
     }
     eventually("it is written anew without anybody's asking", || file(&host, "").exists());
     gateway.spawn(&second).await;
-    assert!(warnings(&host).contains("written anew"), "{}", warnings(&host));
+    assert!(warnings(&host).contains("written again"), "{}", warnings(&host));
     std::fs::write(file(&host, ".other"), b"not even a database").unwrap();
     std::fs::rename(file(&host, ".other"), file(&host, "")).unwrap();
     gateway.spawn(&third).await;

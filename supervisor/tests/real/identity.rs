@@ -311,7 +311,7 @@ async fn on_c13_c17_r_a_living_supervisor_is_not_taken_for_dead_by_another_clock
         assert_eq!(ready["event"], "ready", "{ready}");
         let lines = copy.json(&["leases", "reap", "--dry-run"]);
         assert_eq!(lines[0]["action"], "leave", "{shift}: {lines}");
-        let why = "it cannot be told whether the supervisor that spawned it lives";
+        let why = "it is unknown whether the supervisor that spawned it lives";
         assert_eq!(lines[0]["why"], why, "{shift}: {lines}");
         assert!(runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap()), "{shift}");
         assert_eq!(copy.row(spec.lease_id).0, "open", "{shift}");

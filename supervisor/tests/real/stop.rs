@@ -63,7 +63,7 @@ async fn on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_leas
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
     kill(info.wrapper_pid.unwrap(), Signal::KILL);
     let reason = gateway.state(spec.lease_id, LeaseState::Lost).await;
-    assert!(reason.starts_with("its wrapper ended without a word"), "{reason}");
+    assert!(reason.starts_with("its wrapper ended without a report"), "{reason}");
     assert!(marked(spec.lease_id).is_empty());
     assert!(runs(host.pid()));
 }

@@ -250,7 +250,7 @@ async fn without_a_process_list_no_lease_is_judged() {
     let said = host.launch(blind);
     assert_eq!(said["event"], "ready", "{said}");
     let warnings = host.json(&["status"])["warnings"].to_string();
-    assert!(warnings.contains("not looked at yet"), "{warnings}");
+    assert!(warnings.contains("not checked yet"), "{warnings}");
     assert!(runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap()));
     assert_eq!(host.row(spec.lease_id).0, "open");
     // The rung is R4: nothing is started that could not be held.

@@ -126,7 +126,7 @@ async fn a_hello_of_another_sender_is_not_believed() {
     let id = s.spawn().await;
     assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
     assert!(
-        s.refusals[&id].message.contains("another process speaks for the wrapper"),
+        s.refusals[&id].message.contains("another process sent the wrapper's report"),
         "{:?}",
         s.refusals[&id]
     );
