@@ -146,7 +146,7 @@ pub(super) fn leases(seen: &LiveState) -> Vec<Check> {
             "survivors",
             format!("{}; {}: {}", text::count(stuck.len(), "lease"), first.lease_id, first.state_reason),
             "a process outlives SIGKILL: uninterruptible, traced, or another user's",
-            "look at the named processes; the lease closes when they are gone",
+            "check the named processes; the lease closes when they are gone",
         ));
     }
     checks.push(sweep(seen.status.swept_at_ms, crate::context::wall_ms()));

@@ -28,7 +28,7 @@ pub(super) fn kernel() -> Vec<Check> {
         Some(value) => Check::warn(
             "hidepid",
             value,
-            "processes of other users cannot be seen: what an agent starts as another user is not found",
+            "processes of other users cannot be seen: agent processes that run as another user are not found",
             "run the supervisor as root, or in the group of the mount's gid= option",
         ),
     };
@@ -71,7 +71,7 @@ pub(super) fn limits(config: &Config) -> Vec<Check> {
     let processes = getrlimit(Resource::Nproc).maximum;
     let found = format!("nproc {} (hard)", say(processes));
     let processes = if rustix::process::geteuid().is_root() || processes.is_none_or(|limit| limit >= 4_096) {
-        Check::ok("processes", found, "enough for agents and what they start")
+        Check::ok("processes", found, "enough for agents and their processes")
     } else {
         Check::warn(
             "processes",
