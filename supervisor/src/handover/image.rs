@@ -173,7 +173,7 @@ fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
     }
     let body_bytes = (u64::from(word(8)) << 32) | u64::from(word(12));
     if file.metadata()?.len() != HEADER_BYTES as u64 + body_bytes {
-        return Err(ImageError::Foreign("it is cut off"));
+        return Err(ImageError::Foreign("it is truncated"));
     }
     let mut hash = Sha256::new();
     io::copy(&mut BufReader::new(OffsetReader { file, offset: HEADER_BYTES as u64 }), &mut hash)?;

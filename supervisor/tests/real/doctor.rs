@@ -24,11 +24,7 @@ fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value + use<>) {
     let checks = line["data"]["checks"].as_array().unwrap().clone();
     for check in &checks {
         assert!(!check["means"].as_str().unwrap().is_empty(), "{check}");
-        assert_eq!(
-            check["verdict"] == "ok",
-            check["next"] == "",
-            "what is not well comes with a next step: {check}"
-        );
+        assert_eq!(check["verdict"] == "ok", check["next"] == "", "a failed check has a next step: {check}");
     }
     let fails = checks.iter().any(|check| check["verdict"] == "fail");
     assert_eq!(output.status.code(), Some(i32::from(fails)));
@@ -75,7 +71,7 @@ async fn a_running_supervisor_is_well() {
     };
     let line: Value = serde_json::from_slice(&run(&host.state_dir(), &["--json"]).stdout).unwrap();
     assert_eq!(chosen(&line), [rung], "the ladder is that of the supervisor");
-    assert_eq!(check("isolation")["verdict"], "warn", "the same uid is no boundary");
+    assert_eq!(check("isolation")["verdict"], "warn", "processes of one uid are not isolated");
     // People read the same, and what to do about what is not well.
     let text = String::from_utf8(run(&host.state_dir(), &[]).stdout).unwrap();
     for words in ["isolation", "meaning", "not isolated", "FAIL", " checks: "] {

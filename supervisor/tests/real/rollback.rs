@@ -34,11 +34,11 @@ fn rollback(opened: Result<Client, ConnError>) -> Rollback {
     match opened {
         Err(ConnError::RolledBack(rollback)) => *rollback,
         Err(other) => panic!("{other:?}"),
-        Ok(client) => panic!("let in: {:?}", client.welcome),
+        Ok(client) => panic!("unexpectedly connected: {:?}", client.welcome),
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "looks into the file from outside")]
+#[expect(clippy::disallowed_methods, reason = "the test reads the file directly")]
 fn event_mark(host: &Host) -> Option<i64> {
     let path = host.state_dir().join("supervisor.db");
     let db = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();

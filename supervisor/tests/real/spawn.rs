@@ -232,7 +232,7 @@ async fn nobody_else_speaks_for_a_wrapper() {
     let done = host.dir.path().join("done");
     let spec = agent(&["lie", "usurped", done.to_str().unwrap()]);
     gateway.spawn(&spec).await;
-    eventually("all lies are told", || done.exists());
+    eventually("all false messages are sent", || done.exists());
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.state, info.exit), (LeaseState::Open, None));
     eventually("no descriptor is kept", || open() < before + 12);

@@ -145,7 +145,7 @@ async fn a_shutdown_that_is_repeated_is_no_hurry() {
         assert_eq!(gateway.call(Request::Shutdown { state_dir: state_dir.clone() }).await, Ok(Reply::Done));
     }
     assert_eq!(host.wait(), Some(0));
-    assert!(file.exists(), "it was not let to end by itself");
+    assert!(file.exists(), "the agent was not given time to end by itself");
 }
 
 #[tokio::test]

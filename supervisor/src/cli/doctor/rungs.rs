@@ -220,7 +220,7 @@ mod tests {
             told(rung, &SOME).checks(&Config::default()).iter().map(|check| check.name).collect()
         };
         assert_eq!(names("R2"), ["rung", "R1", "abilities"]);
-        assert_eq!(names("R1"), ["rung", "abilities"], "what is worse is not missed");
+        assert_eq!(names("R1"), ["rung", "abilities"], "worse levels are not reported as missing");
         assert_eq!(told("R2", &SOME).checks(&Config::default())[1].next, CgroupSupport::NotDelegated.why());
     }
 

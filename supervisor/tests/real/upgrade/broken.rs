@@ -105,7 +105,7 @@ async fn what_was_frozen_thaws_in_the_old_program() {
         reader.piece().await;
     }
     assert!(reader.all == lines(1, 4_000));
-    assert!(reader.connections >= 3, "it was frozen twice");
+    assert!(reader.connections >= 3, "it was handed over twice");
     let gateway = &mut reader.client;
     assert_eq!(tail(gateway, running.lease_id).await.bytes, b"here\n");
     assert_eq!(gateway.attach(parent.lease_id, 0).await.stdin_written, 1);
@@ -140,7 +140,7 @@ async fn a_program_that_cannot_begin_gives_back() {
     assert_eq!(gateway.read(spec.lease_id, 0, 5).await, b"still");
     assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
-    assert_eq!(program, binary().canonicalize().unwrap(), "the old one runs");
+    assert_eq!(program, binary().canonicalize().unwrap(), "the old program keeps running");
     upgrade(&host);
 }
 
@@ -165,6 +165,6 @@ async fn a_program_that_panics_late_gives_back() {
     assert_eq!(gateway.read(spec.lease_id, 0, 6).await, b"before");
     assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
-    assert_eq!(program, binary().canonicalize().unwrap(), "the old one runs");
+    assert_eq!(program, binary().canonicalize().unwrap(), "the old program keeps running");
     upgrade(&host);
 }
