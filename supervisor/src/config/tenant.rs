@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// User or group, by number or name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "data did not match any variant of untagged enum Id")]
+#[serde(untagged, expecting = "expected a number or a name")]
 pub enum UserOrGroup {
     /// By number.
     Number(u32),
@@ -28,7 +28,7 @@ impl std::fmt::Display for UserOrGroup {
 
 /// Resource limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "data did not match any variant of untagged enum Limit")]
+#[serde(untagged, expecting = "expected a number, [soft, hard] or \"unlimited\"")]
 pub enum ResourceLimitValue {
     /// Soft and hard limit with the same value.
     Both(u64),
