@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints how to call a tool of systemd (for example systemd-analyze): the one that is installed, or else Debian's,
-# unpacked into a directory and not installed. usage: tools.sh TOOL DIRECTORY
+# Prints the path of a systemd tool (for example systemd-analyze): the installed one, or else that of the Debian
+# package, unpacked into a directory without installation. usage: tools.sh TOOL DIRECTORY
 set -euo pipefail
 tool=$1 dir=$2
 if command -v "$tool"; then
@@ -15,7 +15,7 @@ if [ ! -x "$dir/usr/bin/$tool" ]; then
     done
 fi
 libraries=$(dirname "$(find "$dir" -name 'libsystemd-shared-*.so' -print -quit)")
-# The packages' libraries are not where the loader looks.
+# The libraries of the packages are outside of the loader's search path.
 printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "$libraries" "$dir/usr/bin/$tool" > "$dir/$tool"
 chmod 755 "$dir/$tool"
 echo "$dir/$tool"

@@ -58,10 +58,11 @@ codes! {
         "The agent needs you to sign in first. Follow its instructions on this machine, then send the prompt again.";
     /// The agent process is gone and can neither resume nor load its conversation.
     ResumeUnavailable = "ACP_RESUME_UNAVAILABLE", exit 1,
-        "The agent's conversation is gone and it cannot be resumed. Ask for a new conversation to go on.";
+        "The agent's conversation is gone and cannot be resumed. Request a new conversation to continue.";
     /// The outcome of the turn cannot be known; a person has to decide about sending the prompt again.
     Uncertain = "ACP_UNCERTAIN", exit 1,
-        "The agent went away while the prompt was on its way. It may have been acted on: look before you send it again.";
+        "The agent became unreachable while the prompt was being sent. The prompt may have taken effect: \
+         check before you send it again.";
     /// Dispatch is switched off.
     DispatchDisabled = "ACP_DISPATCH_DISABLED", exit 1,
         "ACP dispatch is disabled by policy (acp.dispatch.enabled = false).";
@@ -69,7 +70,7 @@ codes! {
     Disabled = "ACP_DISABLED", exit 1, "ACP is disabled by policy (acp.enabled = false).";
     /// The agent's name is unknown, or not on the allow-list.
     AgentNotAllowed = "ACP_AGENT_NOT_ALLOWED", exit 1,
-        "This agent is not known here, or not allowed. List the agents to see which are.";
+        "This agent is unknown or not allowed. List the agents to see the allowed ones.";
     /// The working directory lies outside of the agent's roots.
     CwdNotAllowed = "ACP_CWD_NOT_ALLOWED", exit 1,
         "The working directory does not exist or lies outside of the agent's allowed roots.";
@@ -84,36 +85,39 @@ codes! {
     NotBound = "ACP_NOT_BOUND", exit 1, "This conversation is not bound to a session. Start one with /acp spawn.";
     /// No adapter serves the channel and account of the conversation.
     ChannelUnavailable = "ACP_CHANNEL_UNAVAILABLE", exit 1,
-        "No adapter serves this channel and account. Turn it on in the configuration and restart the gateway.";
+        "No adapter serves this channel and account. Enable it in the configuration and restart the gateway.";
     /// The session or binding belongs to another user.
     NotOwner = "ACP_NOT_OWNER", exit 1,
-        "This belongs to somebody else: only who started or bound it, or who runs this gateway, may do that.";
+        "This belongs to another user: only the user who started or bound it, or the operator of this \
+         gateway, may do that.";
     /// The idempotency key was used before with other content.
     IdempotencyConflict = "ACP_IDEMPOTENCY_CONFLICT", exit 1,
-        "This idempotency key was used for something else. Use a new key.";
+        "This idempotency key was used before with other content. Use a new key.";
     /// The agent violated the protocol or a size limit.
-    ProtocolError = "ACP_PROTOCOL_ERROR", exit 1, "The agent sent something that is not ACP. Its lease was closed.";
+    ProtocolError = "ACP_PROTOCOL_ERROR", exit 1,
+        "The agent violated the ACP protocol. Its lease was closed.";
     /// The control plane cannot be written.
     StoreUnavailable = "ACP_STORE_UNAVAILABLE", exit 1,
         "The control plane cannot be written (disk full or read-only?). Nothing was accepted; try again later.";
     /// No user can be asked for the permission, and the policy for that case is to fail.
     PermissionPromptUnavailable = "PERMISSION_PROMPT_UNAVAILABLE", exit 5,
-        "The agent asked for a permission and nobody can be asked here.";
+        "The agent requested a permission, but no user can answer the request here.";
     /// A permission was refused.
     PermissionDenied = "PERMISSION_DENIED", exit 5, "Permission denied.";
     /// An operation took too long.
-    Timeout = "TIMEOUT", exit 3, "It took too long. The agent may still be working: look at its history.";
+    Timeout = "TIMEOUT", exit 3,
+        "The operation took too long. The agent may still be working: check its history.";
     /// There is no session with this key.
-    NoSession = "NO_SESSION", exit 4, "There is no such session. List the sessions to see which there are.";
+    NoSession = "NO_SESSION", exit 4, "There is no such session. List the sessions to see the existing ones.";
     /// The command line or the request is invalid.
-    Usage = "USAGE", exit 2, "The command was not understood. Ask for --help.";
+    Usage = "USAGE", exit 2, "The command is not valid. See --help.";
     /// The configuration is not valid.
     ConfigInvalid = "CONFIG_INVALID", exit 2, "The configuration is not valid.";
     /// No gateway answers on this state directory.
     GatewayUnavailable = "GATEWAY_UNAVAILABLE", exit 1,
         "No gateway answers on this state directory. Start one with `acp-gateway up`.";
     /// Any other failure; details are in the log.
-    Runtime = "RUNTIME", exit 1, "Something went wrong inside. The log of the gateway says more.";
+    Runtime = "RUNTIME", exit 1, "Internal error. See the log of the gateway.";
 }
 
 /// Error for a text that is not a code of this build.

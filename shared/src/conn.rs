@@ -35,7 +35,7 @@ pub enum ConnError {
     #[error("the socket failed")]
     Io(#[from] io::Error),
     /// The peer sent a frame that is not a valid message.
-    #[error("the peer broke the protocol")]
+    #[error("the peer violated the protocol")]
     Wire(#[from] WireError),
     /// The peer refused the connection or the request.
     #[error(transparent)]
@@ -50,7 +50,7 @@ pub enum ConnError {
     #[error("the peer did not answer within {0:?}")]
     Timeout(Duration),
     /// The peer sent a message that is not valid at this point of the protocol.
-    #[error("the peer answered out of turn")]
+    #[error("unexpected reply of the peer")]
     OutOfTurn,
 }
 
@@ -175,7 +175,7 @@ impl<Out: Serialize> Sender<Out> {
 
 fn conn<In, Out>(stream: LocalStream) -> Result<Conn<In, Out>, ConnError> {
     let creds = stream.peer_creds()?;
-    let missing = || io::Error::other("the kernel does not say who the peer is");
+    let missing = || io::Error::other("the kernel does not report the user of the peer");
     let peer = Peer {
         pid: creds.pid(),
         uid: creds.euid().ok_or_else(missing)?,
@@ -206,7 +206,10 @@ impl Listener {
         match std::fs::symlink_metadata(path) {
             Ok(meta) => {
                 if !meta.file_type().is_socket() {
-                    return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file in the way"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::AlreadyExists,
+                        "the path exists and is not a socket",
+                    ));
                 }
                 std::fs::remove_file(path)?;
             }

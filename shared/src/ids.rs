@@ -24,7 +24,7 @@ pub enum IdError {
         kind: &'static str,
     },
     /// The text has a character that is not allowed in ids.
-    #[error("{kind} may hold letters, digits and -_.:/@ only")]
+    #[error("{kind} may contain only letters, digits and -_.:/@")]
     Character {
         /// Kind of id that was expected.
         kind: &'static str,

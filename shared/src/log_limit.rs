@@ -140,8 +140,8 @@ mod tests {
         }
         assert_eq!(limit.on(20, a), LogDecision::Count { begins: Some(a) });
         assert_eq!(limit.on(21, a), LogDecision::Count { begins: None });
-        assert_eq!(limit.on(22, b), LogDecision::Write, "another user has lines of its own");
-        assert_eq!(limit.on(22, (1, "else")), LogDecision::Write, "and another reason");
+        assert_eq!(limit.on(22, b), LogDecision::Write, "each user has its own limit");
+        assert_eq!(limit.on(22, (1, "else")), LogDecision::Write, "each reason has its own limit");
         assert_eq!(limit.end(a), 2);
         assert_eq!(limit.on(23, a), LogDecision::Write);
         assert_eq!(limit.on(22 + WINDOW_MS, b), LogDecision::Write);

@@ -22,7 +22,7 @@ pub enum WireError {
         limit: usize,
     },
     /// The frame has bytes after its message.
-    #[error("{left} bytes are left over after the message")]
+    #[error("{left} bytes remain after the message")]
     Trailing {
         /// Number of bytes left over.
         left: usize,
@@ -50,7 +50,7 @@ const fn config() -> impl bincode::config::Config {
 /// # Errors
 /// [`WireError::Encode`] for a message that bincode cannot encode, [`WireError::TooLarge`] for one over
 /// `limit`.
-#[expect(clippy::disallowed_methods, reason = "the one place that writes bincode")]
+#[expect(clippy::disallowed_methods, reason = "the only place that writes bincode")]
 pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireError> {
     let bytes = bincode::serde::encode_to_vec(message, config())
         .map_err(|e| WireError::Encode { what: e.to_string() })?;
@@ -64,7 +64,7 @@ pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireEr
 ///
 /// # Errors
 /// [`WireError::Encode`] for a message that bincode cannot encode, or that does not fit.
-#[expect(clippy::disallowed_methods, reason = "the one place that writes bincode")]
+#[expect(clippy::disallowed_methods, reason = "the only place that writes bincode")]
 pub fn encode_into<'a, T: Serialize>(message: &T, buffer: &'a mut [u8]) -> Result<&'a [u8], WireError> {
     let encoded = bincode::serde::encode_into_slice(message, &mut *buffer, config());
     let length = encoded.map_err(|e| WireError::Encode { what: e.to_string() })?;
@@ -76,7 +76,7 @@ pub fn encode_into<'a, T: Serialize>(message: &T, buffer: &'a mut [u8]) -> Resul
 /// # Errors
 /// [`WireError::Malformed`] if the bytes are not such a message, [`WireError::Trailing`] if bytes are left
 /// over.
-#[expect(clippy::disallowed_methods, reason = "the one place that reads bincode")]
+#[expect(clippy::disallowed_methods, reason = "the only place that reads bincode")]
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     let (message, used) = bincode::serde::decode_from_slice(bytes, config())
         .map_err(|e| WireError::Malformed { what: e.to_string() })?;

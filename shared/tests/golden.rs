@@ -350,13 +350,13 @@ fn print_both<T: Serialize + DeserializeOwned + PartialEq + Debug>(
     beyond[0] = u8::try_from(first.len() + second.len()).unwrap();
     let error = wire::decode::<T>(&beyond).unwrap_err();
     let says = matches!(&error, WireError::Malformed { what } if what.contains("variant index"));
-    assert!(says, "{name} has a variant of which no message is printed here: {error}");
+    assert!(says, "{name} has a variant without a golden message: {error}");
     texts
 }
 
 #[test]
 fn the_bytes_of_protocols_1_and_2() {
-    assert_eq!((VERSION_MIN, VERSION_MAX), (1, 2), "a new version has golden bytes of its own");
+    assert_eq!((VERSION_MIN, VERSION_MAX), (1, 2), "a new version needs its own golden bytes");
     let (codes, codes_2) = RefusalCode::ALL.split_at(25);
     let texts = [
         print_both("ToSupervisor", &to_supervisor(), &to_supervisor_2()),

@@ -237,7 +237,7 @@ async fn the_socket_has_its_mode_and_replaces_only_sockets() {
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     drop(first);
-    assert!(path.exists(), "whoever holds the directory's lock removes it, not the listener");
+    assert!(path.exists(), "dropping the listener does not remove the socket file");
     let second = Listener::bind(&path, 0o660).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
     drop(second);

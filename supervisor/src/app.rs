@@ -59,7 +59,7 @@ const INSPECTIONS_MAX: usize = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// Another supervisor holds the state directory.
-    #[error("another supervisor runs on {state_dir}{who}; end it first, or choose another --state-dir")]
+    #[error("another supervisor uses {state_dir}{who}; stop it first, or choose another --state-dir")]
     Locked {
         /// The state directory.
         state_dir: PathBuf,
@@ -88,10 +88,10 @@ pub enum AppError {
     #[error(transparent)]
     Startup(#[from] StartupError),
     /// The state handed over by an earlier program of this process is invalid.
-    #[error("cannot go on where the earlier program was")]
+    #[error("cannot resume from the earlier program")]
     Resume(#[from] crate::handover::ResumeError),
     /// Notifications to the service manager cannot be set up.
-    #[error("cannot use what the service manager put into the environment")]
+    #[error("cannot use the environment variables of the service manager")]
     Manager(#[source] io::Error),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
@@ -214,11 +214,7 @@ impl SupervisorParts {
         let signals = signals.watch(Arc::clone(&self.context));
         owner.manager = manager;
         let read_only = self.context.store.read_only().is_some();
-        owner.manager.notify(if read_only {
-            "READY=1\nSTATUS=reading only"
-        } else {
-            "READY=1\nSTATUS=serving"
-        });
+        owner.manager.notify(if read_only { "READY=1\nSTATUS=read-only" } else { "READY=1\nSTATUS=serving" });
         owner.set_handover_resources(HandoverResources {
             inheritable,
             server_tasks: vec![tokio::spawn(server), tokio::spawn(signals)],
@@ -248,10 +244,10 @@ impl SupervisorParts {
         } else {
             warnings.extend(quarantine_and_clean_up(context, &mut loaded));
             let manager = Manager::from_env().map_err(AppError::Manager)?;
-            manager.notify("STATUS=looking at what an earlier supervisor left behind");
+            manager.notify("STATUS=checking leases of an earlier supervisor");
             if let Err(error) = reap_at_start(context, &mut loaded.leases).await {
                 tracing::error!(%error, "reaping leases of earlier supervisor failed; retrying");
-                warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
+                warnings.push(format!("leases of an earlier supervisor are not checked yet: {error}"));
             }
             remove_empty_cgroups(context, &loaded.leases);
         }
@@ -459,7 +455,7 @@ fn remove_unknown_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String>
     }
     if loaded.fresh || loaded.unreadable {
         return Some(format!(
-            "output of {} leases that the lease store does not know is kept: {}; the next start removes it",
+            "output of {} leases is kept that are not in the lease store: {}; the next start removes it",
             nobodys.len(),
             nobodys.first().and_then(|path| path.parent()).unwrap_or(Path::new("")).display()
         ));
@@ -505,8 +501,8 @@ fn quarantine_and_clean_up(context: &Context, loaded: &mut Loaded) -> Vec<String
     }
     let how = if loaded.fresh { "a new lease store" } else { "the lease store" };
     let warning = format!(
-        "{how} does not know the leases of {} launch directories; what may be left of their processes is not \
-         signalled, look for it by hand and then remove the directories: {}",
+        "{how} does not contain the leases of {} launch directories; their remaining processes are not \
+         signalled, search for them by hand and then remove the directories: {}",
         forgotten.len(),
         forgotten.join(" ")
     );

@@ -25,7 +25,8 @@ pub enum ConfigError {
     },
     /// An error of a configuration that was read from a file.
     #[error(
-        "{place} is not right; correct it, and try it with `acp-supervisor doctor --config {}`", place.file.display()
+        "{place} is not valid; correct it, and check it with `acp-supervisor doctor --config {}`",
+        place.file.display()
     )]
     At {
         /// File and line of the error.
@@ -373,7 +374,7 @@ impl Config {
         }
         match (&self.socket_mode, self.mode()) {
             (Some(text), None) => {
-                let why = "is no file mode; write \"0660\", for example";
+                let why = "is not a file mode; use \"0660\", for example";
                 Err(ConfigError::Value { key: "socket_mode", value: text.clone(), why })
             }
             _ => self.each_tenant(TenantConfig::check).map(drop),
@@ -411,7 +412,8 @@ impl Config {
 fn check_trusted(meta: &std::fs::Metadata, own_uid: u32) -> io::Result<()> {
     let writers = if own_uid == 0 { 0o022 } else { 0o002 };
     if meta.is_file() && (meta.mode() & writers != 0 || ![0, own_uid].contains(&meta.uid())) {
-        let why = "others can change it; give it to this user or to root, and take their right to write (chmod go-w)";
+        let why = "other users can change it; give it to this user or to root, and remove their write \
+                   permission (chmod go-w)";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(())
@@ -494,7 +496,7 @@ mod tests {
             ("cpu_weight = 10001", "cpu_weight = 10001 is outside of 0 to 10000"),
             (
                 "socket_mode = \"888\"",
-                r#"the configuration is not valid: socket_mode = "888" is no file mode; write "0660", for example"#,
+                r#"the configuration is not valid: socket_mode = "888" is not a file mode; use "0660", for example"#,
             ),
         ] {
             assert_eq!(Config::parse(text).unwrap_err().to_string(), want);
@@ -535,13 +537,13 @@ mod tests {
             ("rung = \"R4\"", 1, "R4"),
             ("rung = \"R2\"\nleases_mx = 1", 2, "did you mean \"leases_max\"?"),
             ("rung = \"R2\"\n\n  leases_max = 0", 3, "leases_max = 0 is outside"),
-            ("\nsocket_mode = \"888\"", 2, "no file mode"),
+            ("\nsocket_mode = \"888\"", 2, "not a file mode"),
             (&format!("{tenant}[[tenant]]\nuid = 2\nleases_mx = 1"), 6, "did you mean \"leases_max\"?"),
             (&format!("{tenant}[[tenant]]\nuid = \"x\""), 5, "expected u32"),
             (&format!("{tenant}[[tenant]]\nuid = 2\numask = 0o1000"), 4, "[[tenant]] number 2 has an umask"),
         ] {
             let (said, cause) = whole(text);
-            let place = format!("{}, line {line}, is not right", path.display());
+            let place = format!("{}, line {line}, is not valid", path.display());
             assert!(said.contains(&place) && cause.contains(want), "{text}: {said}: {cause}");
         }
     }

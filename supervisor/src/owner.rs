@@ -275,7 +275,7 @@ impl Owner {
 
     fn request(&mut self, body: Request, epoch: Option<u64>, to: Responder) {
         let Some(connected) = self.links.get(&to.link().id()) else {
-            to.refuse(RefusalCode::EpochStale, "a newer connection of this gateway took over");
+            to.refuse(RefusalCode::EpochStale, "a newer connection of this gateway replaced this one");
             return;
         };
         let (who, peer) = (connected.who, connected.peer);
@@ -296,12 +296,12 @@ impl Owner {
         let ClientKind::Gateway(gateway) = connected.who else { return Ok(()) };
         let needs = connected.version >= VERSION_MARKS && body.changes_lease();
         let Some(epoch) = epoch else {
-            let why = "a gateway of protocol 2 sends what acts with its epoch";
+            let why = "a gateway of protocol 2 must send its epoch with requests that change leases";
             return if needs { Err(Refusal::new(RefusalCode::BadRequest, why)) } else { Ok(()) };
         };
         let newest = self.installations.get(&gateway).map_or(connected.epoch, |known| known.epoch_max);
         if epoch < newest {
-            let why = format!("epoch {epoch} of gateway {gateway} is over: the newest is {newest}");
+            let why = format!("epoch {epoch} of gateway {gateway} is outdated: the newest is {newest}");
             return Err(Refusal::new(RefusalCode::EpochStale, why));
         }
         if epoch > connected.epoch {
@@ -485,11 +485,11 @@ impl Owner {
         }
         if !self.stopping {
             tracing::info!("supervisor stopping; closing all leases");
-            self.manager.notify("STOPPING=1\nSTATUS=ending every lease");
+            self.manager.notify("STOPPING=1\nSTATUS=closing all leases");
         }
         self.stopping = true;
         self.save_progress(None);
-        self.cancel_upgrade("it is to end");
+        self.cancel_upgrade("a shutdown was requested");
         self.close_all(|_| true, "the supervisor ends");
     }
 
@@ -513,9 +513,9 @@ impl Owner {
                 "request refused; lease of another gateway"
             );
         }
-        found.filter(may_see).ok_or_else(|| {
-            Refusal::new(RefusalCode::LeaseUnknown, format!("there is no lease {id} of yours"))
-        })
+        found
+            .filter(may_see)
+            .ok_or_else(|| Refusal::new(RefusalCode::LeaseUnknown, format!("unknown lease {id}")))
     }
 
     /// Returns the user id of a client, for the log.
@@ -543,11 +543,11 @@ impl Owner {
             );
         }
         if entry.lease.released || entry.lease.parent().is_some() {
-            return ended("has ended and nothing of its streams is kept");
+            return ended("has ended and its streams are no longer stored");
         }
         if entry.lease.exit.is_none() {
             // The end was not observed: "nothing was written" could make a gateway send a prompt twice (H6).
-            return ended("lost its streams when its supervisor died; what was written to it is not known");
+            return ended("lost its streams when its supervisor died; how much input was written is unknown");
         }
         let log = context.logs.log(entry.lease.gateway, &entry.lease.session_key);
         let relay = relay::agent::archive(&entry.lease, context.limits(entry.lease.gateway), log);

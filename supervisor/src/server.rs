@@ -120,7 +120,7 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
 /// after the write.
 async fn refuse_lease_process(mut client: ServerConn) -> Result<(), ConnError> {
     client.receiver.recv().await?;
-    let why = "the supervisor does not take orders from the trees in its care";
+    let why = "the supervisor refuses connections from the process trees that it supervises";
     client.sender.send(&ToClient::Refused(Refusal::new(RefusalCode::NotAuthorised, why))).await?;
     // Discard further messages, up to a limit: the client may send them before it reads the answer.
     client.receiver.discard(HELLO_BYTES_MAX as u64).await
@@ -217,7 +217,7 @@ async fn handshake(
     context
         .send_event(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer })
         .await;
-    let ending = || Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending");
+    let ending = || Refusal::new(RefusalCode::ShuttingDown, "the supervisor is shutting down");
     let welcome = answered.await.unwrap_or_else(|_| Err(ending().into())).map_err(HandshakeError::Denied)?;
     Ok(client.sender.send(&ToClient::Welcome(welcome)).await?)
 }
@@ -256,7 +256,7 @@ async fn read(
             ToSupervisor::Request { id, body } => (id, None, body),
             ToSupervisor::Act { id, epoch, body } => (id, Some(epoch), body),
             ToSupervisor::Hello(_) | ToSupervisor::Marks(_) => {
-                let why = "the handshake came twice";
+                let why = "the handshake was sent twice";
                 return refuse(link, Refusal::new(RefusalCode::BadRequest, why)).await;
             }
         };

@@ -100,7 +100,7 @@ fn colours_are_for_terminals() {
     };
     assert!(!colour(&[], &[]));
     assert!(colour(&["--color", "always"], &[]));
-    assert!(colour(&["--color", "always"], &[("NO_COLOR", "1")]), "a flag is stronger than the environment");
+    assert!(colour(&["--color", "always"], &[("NO_COLOR", "1")]), "a flag overrides the environment");
     assert!(!colour(&["--color", "never"], &[("CLICOLOR_FORCE", "1")]));
     assert!(!colour(&["--json", "--color", "always"], &[]));
 }
@@ -149,7 +149,7 @@ fn man_pages_and_completions_are_generated() {
         }
         check_roff(&path);
     }
-    assert!(!man.join("acp-supervisor-generate.1").exists(), "what is hidden has no page");
+    assert!(!man.join("acp-supervisor-generate.1").exists(), "hidden commands have no man page");
     check_roff(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/man/acp-wrapper.1")));
     for (script, word) in [
         ("acp-supervisor.bash", "--older-than"),

@@ -96,8 +96,7 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
     let killed = Instant::now();
     let mut refusing = start_refused(&house);
     let said = refusal(&house);
-    for says in
-        ["went back in time", "1 living agents are kept until 2", "store accept-loss", "store restore"]
+    for says in ["was rolled back", "1 living agents are kept until 2", "store accept-loss", "store restore"]
     {
         assert!(said.contains(says), "{says}: {said}");
     }
@@ -108,7 +107,7 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
         "{doctor:#?}"
     );
     let shown = house.world.supervisor_cli(house.socket(), &["status"]).ok().stdout;
-    assert!(shown.contains("went back in time") && shown.contains("kept until"), "{shown}");
+    assert!(shown.contains("was rolled back") && shown.contains("kept until"), "{shown}");
     assert_eq!(house.cli(&["store", "accept-loss"]).error()["detail_code"], "STORE_LOCKED");
     // Starts of the same copy do not count up to an epoch that is let in.
     for _ in 0..3 {

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 acp-wrapper runs one agent for acp-supervisor and cleans up its process tree.
 
-It is started by the supervisor, with a control socket as its standard input and a launch.json beside the
-binary, and takes no arguments. There is nothing to run by hand: see `acp-supervisor --help`.
+The supervisor starts it without arguments, with a control socket as standard input and a launch.json beside
+the binary. Do not run it by hand: see `acp-supervisor --help`.
 
 Options:
   -h, --help     Print this text

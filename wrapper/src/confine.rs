@@ -119,12 +119,12 @@ fn umask(bits: u32) -> Result<libc::mode_t, StepError> {
     if bits & !UMASK_BITS == 0 {
         Ok(bits)
     } else {
-        Err(StepError::new("set the umask: it is no umask", libc::EINVAL))
+        Err(StepError::new("set the umask: it is out of range", libc::EINVAL))
     }
 }
 
 fn ruleset(wanted: &Landlock) -> Result<OwnedFd, StepError> {
-    const STAGE: &str = "confine writes: this kernel's Landlock cannot (Linux 6.2 or later can)";
+    const STAGE: &str = "confine writes: this kernel's Landlock is too old (Linux 6.2 or later needed)";
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_write(ABI_MIN))

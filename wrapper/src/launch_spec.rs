@@ -46,7 +46,7 @@ fn read(path: &Path) -> Result<LaunchPlan, StepError> {
     let file = rustix::fs::open(path, flags, Mode::empty()).during(STAGE)?;
     let stat = rustix::fs::fstat(&file).during(STAGE)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(StepError::new("read launch.json: it is no regular file", libc::EINVAL));
+        return Err(StepError::new("read launch.json: it is not a regular file", libc::EINVAL));
     }
     if stat.st_mode & 0o077 != 0 || stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(StepError::new("read launch.json: others can read or write it", libc::EPERM));
@@ -63,17 +63,17 @@ fn read(path: &Path) -> Result<LaunchPlan, StepError> {
 /// Parses a launch description into a plan.
 pub(crate) fn parse(bytes: &[u8]) -> Result<LaunchPlan, StepError> {
     let launch: Launch = serde_json::from_slice(bytes)
-        .map_err(|_| StepError::new("read launch.json: it is no launch description", libc::EINVAL))?;
+        .map_err(|_| StepError::new("read launch.json: it is not a launch description", libc::EINVAL))?;
     plan(launch)
 }
 
 fn plan(launch: Launch) -> Result<LaunchPlan, StepError> {
     if launch.version != LAUNCH_VERSION {
-        return Err(StepError::new("read launch.json: it has another version", libc::EPROTONOSUPPORT));
+        return Err(StepError::new("read launch.json: its version is not supported", libc::EPROTONOSUPPORT));
     }
     let program = match launch.argv.first() {
         Some(program) if !program.is_empty() => program,
-        _ => return Err(StepError::new("read launch.json: it names no program", libc::EINVAL)),
+        _ => return Err(StepError::new("read launch.json: it contains no program", libc::EINVAL)),
     };
     if !launch.cwd.starts_with('/') {
         return Err(StepError::new("read launch.json: cwd is not absolute", libc::EINVAL));
@@ -109,7 +109,7 @@ fn environment(launch: &Launch) -> Result<Vec<CString>, StepError> {
     let mut env = Vec::with_capacity(launch.env.len() + marks.len());
     for (name, value) in &launch.env {
         if name.is_empty() || name.contains('=') {
-            return Err(StepError::new("read launch.json: a variable has no proper name", libc::EINVAL));
+            return Err(StepError::new("read launch.json: a variable has an invalid name", libc::EINVAL));
         }
         if marks.iter().all(|(mark, _)| name != mark) {
             env.push(text(format!("{name}={value}"))?);
@@ -122,7 +122,8 @@ fn environment(launch: &Launch) -> Result<Vec<CString>, StepError> {
 }
 
 fn text(text: String) -> Result<CString, StepError> {
-    CString::new(text).map_err(|_| StepError::new("read launch.json: a text holds a NUL", libc::EINVAL))
+    CString::new(text)
+        .map_err(|_| StepError::new("read launch.json: a text contains a NUL byte", libc::EINVAL))
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ fn await_launch(events: &EventSources) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, 
                     .map_err(|_| StepError::protocol("read the launch message: not three descriptors"));
             }
             Received::Message(ToWrapper::Go, _) => {
-                return Err(StepError::protocol("read the launch message: it is another message"));
+                return Err(StepError::protocol("read the launch message: unexpected message"));
             }
         }
     }
@@ -256,9 +256,9 @@ impl Wrapper {
             {
                 self.release();
             }
-            Ok(Received::Message(..)) => {
-                self.abort_on_protocol_error(StepError::protocol("read a control message out of turn"))
-            }
+            Ok(Received::Message(..)) => self.abort_on_protocol_error(StepError::protocol(
+                "process a control message: unexpected message",
+            )),
             Err(fault) => self.abort_on_protocol_error(fault),
         }
     }
@@ -366,7 +366,7 @@ fn fork(
     confinement: &Confinement,
     stdio: [OwnedFd; LAUNCH_FDS],
 ) -> Result<(i32, OwnedFd, OwnedFd), StepError> {
-    const STAGE: &str = "make the pipes to the adapter";
+    const STAGE: &str = "create the pipes to the adapter";
     let (go_read, go_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).during(STAGE)?;
     let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
     let (report_read, report_write) = rustix::pipe::pipe_with(flags).during(STAGE)?;

@@ -20,7 +20,7 @@ pub(crate) fn started_by_supervisor() -> bool {
 /// Moves the control socket above the stdio descriptors, puts `/dev/null` in its place, and closes leaked
 /// descriptors.
 pub(crate) fn take_control_socket() -> Result<OwnedFd, StepError> {
-    const STAGE: &str = "take the control socket";
+    const STAGE: &str = "set up the control socket";
     if sys::close_all_from(3).is_err() {
         // Kernels before 5.9 lack `close_range`.
         for fd in inherited_above_stdio() {
@@ -50,16 +50,16 @@ pub(crate) fn detach_session() -> Result<(), StepError> {
     if let Err(e) = rustix::process::setsid()
         && nix::unistd::getsid(None) != Ok(nix::unistd::Pid::from_raw(own.as_raw_nonzero().get()))
     {
-        return Err(e).during("make an own session");
+        return Err(e).during("create a session");
     }
     rustix::process::set_child_subreaper(Some(own)).during("become child subreaper")?;
-    sys::keep_children_waitable().during("keep dead children")?;
+    sys::keep_children_waitable().during("keep dead children waitable")?;
     rustix::process::chdir("/").during("leave the working directory")
 }
 
 /// Blocks all signals and opens a signalfd for them.
 pub(crate) fn open_signalfd() -> Result<SignalFd, StepError> {
-    const STAGE: &str = "take the signals";
+    const STAGE: &str = "set up signal handling";
     let all = SigSet::all();
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&all), None).during(STAGE)?;
     SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).during(STAGE)
@@ -81,7 +81,7 @@ pub(crate) fn watch_parent() -> Result<Option<OwnedFd>, StepError> {
     if rustix::process::getppid() == Some(parent) {
         Ok(pidfd)
     } else {
-        Err(StepError::new("watch the parent: it is gone", libc::ESRCH))
+        Err(StepError::new("watch the parent: it has ended", libc::ESRCH))
     }
 }
 

@@ -3,7 +3,7 @@
 //! The wrapper has one thread for its whole life. This makes `fork` sound (no lock can be held by a thread
 //! that does not exist in the child), and ties `PR_SET_PDEATHSIG` to the death of the wrapper: the kernel
 //! ties it to the thread that forked.
-#![expect(unsafe_code, reason = "fork, what the child may call until its exec, waitid, signal dispositions")]
+#![expect(unsafe_code, reason = "fork, calls of the child before exec, waitid, signal dispositions")]
 
 use crate::confine::Confinement;
 use crate::exec_step::ExecStep;

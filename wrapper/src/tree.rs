@@ -118,7 +118,7 @@ impl Process {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "without a pidfd it is an own child that is not reaped: its number is its own"
+        reason = "without a pidfd the target is an unreaped own child, so its pid is not reused"
     )]
     fn signal(&self, signal: Signal) {
         // A failure means a dead process, or one of another user: the sweep reports it as a survivor.

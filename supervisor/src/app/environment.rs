@@ -24,7 +24,7 @@ const SHORT_ID_DIGITS: usize = 12;
 #[derive(Debug, thiserror::Error)]
 pub enum StartupError {
     /// The system does not report necessary facts about this process.
-    #[error("this system does not say {0}; is /proc mounted?")]
+    #[error("cannot determine {0}; is /proc mounted?")]
     MissingFact(&'static str),
     /// The configured containment level is not available.
     #[error(transparent)]
@@ -136,7 +136,8 @@ pub fn probe_and_choose(
     if !alone || !sys.children().is_empty() {
         // As subreaper, orphans of unrelated children could not be distinguished from those of the own trees.
         warnings.push(
-            "started with children of another program, or it cannot be told: orphans of dead wrappers are found by marker only"
+            "this process has children of another program, or its children are unknown: orphans of dead \
+             wrappers are found by their environment only"
                 .into(),
         );
     } else {
@@ -144,11 +145,12 @@ pub fn probe_and_choose(
             rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(me.pid)).is_ok();
     }
     if !abilities.pidfs_inode {
-        warnings.push("this kernel has no pidfs: identities rest on start time and environment".into());
+        warnings
+            .push("this kernel has no pidfs: processes are identified by start time and environment".into());
     }
     if rung == ContainmentLevel::R4 {
         warnings
-            .push("nothing is started: this machine gives no way to hold a process tree (rung R4)".into());
+            .push("nothing is started: this machine has no means to contain a process tree (rung R4)".into());
     }
     tracing::info!(containment = rung.as_str(), cgroups = abilities.groups.why(), "containment level chosen");
     let containment = Containment { rung, subtree, limits };
@@ -170,7 +172,7 @@ pub(crate) fn resume_after_exec(
 }
 
 fn identify_self(sys: &Linux) -> Result<(ProcessRecord, PidScope), StartupError> {
-    let scope = sys.current_scope().ok_or(StartupError::MissingFact("its boot id and pid namespace"))?;
-    let me = sys.own_record().ok_or(StartupError::MissingFact("when this process started"))?;
+    let scope = sys.current_scope().ok_or(StartupError::MissingFact("the boot id and the pid namespace"))?;
+    let me = sys.own_record().ok_or(StartupError::MissingFact("the start time of this process"))?;
     Ok((me, scope))
 }

@@ -20,7 +20,7 @@ pub fn tenants(config: &Config, own_uid: u32) -> Result<Vec<Tenant>, ConfigError
     let again = |(at, t): &(usize, &Tenant)| tenants.iter().take(*at).any(|other| whom(other) == whom(t));
     match tenants.iter().enumerate().find(again) {
         Some((at, _)) => {
-            let why = "is about the same gateways as an earlier one; make one of both".to_owned();
+            let why = "selects the same gateways as an earlier one; merge the two".to_owned();
             Err(config.of_tenant(at, why))
         }
         None => Ok(tenants),
@@ -80,7 +80,7 @@ fn user_named(tenant: &TenantConfig, user: &UserOrGroup) -> Result<Account, Stri
             Ok(Account { uid: *uid, gid: group_id(group)?, groups: Vec::new(), entry: None })
         }
         (Ok(None), UserOrGroup::Number(uid), None) => Err(format!(
-            "names user {uid}, who has no entry on this machine; add one, or give run_as_group too"
+            "names user {uid}, who has no entry on this machine; add one, or set run_as_group too"
         )),
         (Ok(None), UserOrGroup::Name(name), _) => {
             Err(format!("names user {name:?}, who does not exist; create the user, or correct the name"))
@@ -132,7 +132,7 @@ fn directory(path: &Path) -> Result<String, String> {
     });
     match found.map(|found| found.into_os_string().into_string()) {
         Ok(Ok(found)) => Ok(found),
-        Ok(Err(_)) => Err(format!("has the directory {}, whose name is no text", path.display())),
+        Ok(Err(_)) => Err(format!("has the directory {}, whose name is not valid UTF-8", path.display())),
         Err(error) => Err(format!("has the directory {}, which cannot be used: {error}", path.display())),
     }
 }
@@ -146,7 +146,8 @@ fn secret(path: &Path, own_uid: u32, uid: Option<u32>) -> Result<Secret, String>
     let trusted = meta.uid() == 0 || meta.uid() == own_uid || Some(meta.uid()) == uid;
     if !trusted || meta.mode() & 0o007 != 0 || meta.mode() & 0o020 != 0 {
         return Err(format!(
-            "has the secret_file {}, which others can read or change; give it to the gateway's user with mode 0600",
+            "has the secret_file {}, which other users can read or change; give it to the gateway's user \
+             with mode 0600",
             path.display()
         ));
     }
@@ -154,7 +155,7 @@ fn secret(path: &Path, own_uid: u32, uid: Option<u32>) -> Result<Secret, String>
     let text = text.trim();
     if text.len() < crate::server::secret::TEXT_BYTES_MIN {
         return Err(format!(
-            "has the secret_file {}, which holds less than {} characters; write 64 random ones",
+            "has the secret_file {}, which holds less than {} characters; write 64 random characters",
             path.display(),
             crate::server::secret::TEXT_BYTES_MIN
         ));
@@ -183,21 +184,21 @@ mod tests {
     fn tenants_that_are_refused() {
         let own_uid = rustix::process::geteuid().as_raw();
         for (tenant, want) in [
-            ("", "names nobody; give uid, user or instance_id"),
+            ("", "selects no gateway; set uid, user or instance_id"),
             ("uid = 1\nuser = \"a\"", "has both uid and user"),
             ("uid = 1\nrun_as_group = 1", "without run_as_user"),
             ("uid = 1\numask = 0o1000", "umask over 0o777"),
             ("uid = 1\noom_score_adj = 1001", "oom_score_adj"),
             ("uid = 1\ncpu_weight = 0", "cpu_weight"),
             ("uid = 1\nleases_max = 0", "a limit of 0"),
-            ("uid = 1\nrlimits = { open_files = [2, 1] }", "over the one it may be raised to"),
-            ("uid = 1\nenv_allow = [\"A*B\"]", "a beginning with one * at its end"),
+            ("uid = 1\nrlimits = { open_files = [2, 1] }", "above its hard limit"),
+            ("uid = 1\nenv_allow = [\"A*B\"]", "a prefix with one * at its end"),
             ("uid = 1\nroots = [\"here\"]", "not absolute"),
             ("uid = 1\nroots = [\"/nonexistent/dir\"]", "cannot be used"),
             ("uid = 1\nsecret_file = \"/nonexistent/file\"", "cannot be read"),
             ("user = \"no-such-user-here\"", "create the user"),
             ("uid = 1\nrun_as_user = \"no-such-user-here\"", "create the user"),
-            ("uid = 1\nrun_as_user = 4000000001", "give run_as_group too"),
+            ("uid = 1\nrun_as_user = 4000000001", "set run_as_group too"),
             ("uid = 1\n[[tenant]]\nuid = 1", "the same gateways as an earlier one"),
         ] {
             let text = format!("[[tenant]]\n{tenant}");

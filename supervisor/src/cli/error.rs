@@ -32,13 +32,11 @@ pub(super) enum CliError {
     Call(#[from] ConnError),
     #[error("{0}")]
     Usage(String),
-    #[error("there is no lease {0}; `acp-supervisor leases list` shows which there are")]
+    #[error("unknown lease {0}; list the known ones with `acp-supervisor leases list`")]
     NoLease(String),
     #[error("lease {0} cannot be closed: {1}")]
     NotClosed(LeaseId, String),
-    #[error(
-        "the supervisor answered something else than was asked; is it of another version? see `acp-supervisor doctor`"
-    )]
+    #[error("unexpected reply of the supervisor; it may have another version, see `acp-supervisor doctor`")]
     OutOfTurn,
     #[error("cannot write the output")]
     Output(#[from] std::io::Error),
@@ -48,7 +46,7 @@ pub(super) enum CliError {
         #[source]
         source: std::io::Error,
     },
-    #[error("cannot look at the records in {path}")]
+    #[error("cannot check the records in {path}")]
     Records {
         path: PathBuf,
         #[source]
@@ -63,13 +61,13 @@ pub(super) enum CliError {
     App(#[from] AppError),
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
-    #[error("the supervisor was not upgraded and goes on as it was: {0}")]
+    #[error("the upgrade failed, and the earlier program keeps running: {0}")]
     FellBack(String),
-    #[error("the handover cannot be taken over: {0}")]
+    #[error("cannot resume from the handover: {0}")]
     Handover(String),
     #[error("the new program does not answer; see the log of the supervisor")]
     NoAnswer,
-    #[error("there is no home directory to keep state in; name one with --state-dir")]
+    #[error("there is no home directory for the state directory; name one with --state-dir")]
     NoHome,
 }
 
@@ -85,10 +83,11 @@ fn unreachable(socket: &Path, error: &ConnError) -> String {
             "no supervisor answers at {at}; start one with `acp-supervisor serve`, or name another with --socket or \
              --state-dir"
         ),
-        ConnError::Refused(_) => format!("the supervisor at {at} refuses"),
+        ConnError::Refused(_) => format!("the supervisor at {at} refused the connection"),
         ConnError::Timeout(_) => format!("the supervisor at {at} does not answer; see its log"),
         ConnError::Wire(_) | ConnError::Closed | ConnError::OutOfTurn | ConnError::RolledBack(_) => format!(
-            "what listens at {at} does not speak this version of the protocol; see `acp-supervisor doctor`"
+            "the program that listens at {at} does not speak this version of the protocol; see \
+             `acp-supervisor doctor`"
         ),
     }
 }

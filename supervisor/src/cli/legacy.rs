@@ -48,7 +48,7 @@ pub(super) fn run(verb: &LegacyCommand, out: &mut Output) -> Result<(), CliError
         return Ok(out.data("legacy", &lines)?);
     }
     if lines.is_empty() {
-        return Ok(out.line("There are no records.")?);
+        return Ok(out.line("no records")?);
     }
     for line in &lines {
         out.line(&text::plain(&in_words(line)))?;
@@ -64,7 +64,7 @@ fn in_words(line: &LegacyLine) -> String {
     let left = if line.survivors.is_empty() {
         String::new()
     } else {
-        format!("; still there: {}", list(&line.survivors))
+        format!("; survivors: {}", list(&line.survivors))
     };
     format!("{session}  {pid}  {}  {}  {}{tree}{left}", line.verdict, line.action, line.why)
 }

@@ -37,16 +37,16 @@ const ANSWER: Duration = Duration::from_secs(30);
 const EXAMPLES: &str = "\
 Examples:
   acp-supervisor serve --state-dir /var/lib/acp-supervisor
-  acp-supervisor doctor                            check the installation, and what to do about it
-  acp-supervisor leases list --state living        what runs; IDs may be shortened in every verb
+  acp-supervisor doctor                            check the installation; show the next steps
+  acp-supervisor leases list --state living        list living leases; every verb accepts shortened IDs
   acp-supervisor leases list --session 'agent:*' --older-than 1h --sort memory
-  acp-supervisor leases watch                      the same, live
-  acp-supervisor leases verify ID                  each recorded fact beside what runs now
-  acp-supervisor leases reap --dry-run             what would be ended, and why the rest would not
-  acp-supervisor upgrade                           after installing a new version; agents run on
+  acp-supervisor leases watch                      follow changes live
+  acp-supervisor leases verify ID                  compare each recorded fact with the current one
+  acp-supervisor leases reap --dry-run             show what would be ended, and why the rest would not
+  acp-supervisor upgrade                           after installing a new version; agents keep running
 
 With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"type\":...,\"data\":...}.
-Texts are coloured on a terminal only; NO_COLOR is respected, COLUMNS sets the width.
+Text is coloured on a terminal only, unless NO_COLOR is set; COLUMNS sets the width.
 
 Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or configuration,
 3 no supervisor can be reached (serve: its lease store is damaged), 130 interrupted.";

@@ -36,7 +36,7 @@ fn rows(status: &Status, now_ms: u64) -> Vec<(&'static str, Cell)> {
         ("missing", or_none(missing.join(", "))),
     ];
     if status.gateways.is_empty() {
-        rows.push(("gateways", Cell::new("none is connected")));
+        rows.push(("gateways", Cell::new("none connected")));
     }
     for (id, leases) in &status.gateways {
         let count = text::count(usize::try_from(*leases).unwrap_or(usize::MAX), "lease");

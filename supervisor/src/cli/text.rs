@@ -203,7 +203,7 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
 
 /// Parses `90s`, `1h30m`, `7d` into milliseconds.
 pub(crate) fn parse_duration(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no duration; write it like 90s, 15m, 1h30m or 7d");
+    let wrong = || format!("{text:?} is not a duration; examples: 90s, 15m, 1h30m, 7d");
     let span: jiff::Span = text.parse().map_err(|_| wrong())?;
     let duration = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
     u64::try_from(duration.as_millis()).map_err(|_| wrong())

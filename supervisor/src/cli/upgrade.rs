@@ -79,7 +79,7 @@ fn may_be_upgrading(error: &CliError) -> bool {
 pub(super) fn text(last: &LastUpgrade) -> String {
     let LastUpgrade { from_version, to_version, leases, pause_ms, .. } = last;
     match &last.error {
-        None => format!("{from_version} to {to_version}, {leases} leases went on after {pause_ms} ms"),
+        None => format!("{from_version} to {to_version}; {leases} leases kept, paused for {pause_ms} ms"),
         Some(why) => format!("still {from_version}: {why}"),
     }
 }
@@ -94,7 +94,7 @@ pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliErro
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = cli.map_err(|error| CliError::Handover(error.to_string()))?;
     let SupervisorCommand::Serve { config, .. } = &cli.verb else {
-        return Err(CliError::Handover("the arguments are not those of a supervisor".to_owned()));
+        return Err(CliError::Handover("the arguments do not start `serve`".to_owned()));
     };
     let own_uid = rustix::process::geteuid().as_raw();
     tenants(&Config::load(config.as_deref())?, own_uid).map_err(crate::app::AppError::from)?;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// User or group, by number or name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "data did not match any variant of untagged enum Id")]
+#[serde(untagged, expecting = "expected a number or a name")]
 pub enum UserOrGroup {
     /// By number.
     Number(u32),
@@ -28,7 +28,7 @@ impl std::fmt::Display for UserOrGroup {
 
 /// Resource limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "data did not match any variant of untagged enum Limit")]
+#[serde(untagged, expecting = "expected a number, [soft, hard] or \"unlimited\"")]
 pub enum ResourceLimitValue {
     /// Soft and hard limit with the same value.
     Both(u64),
@@ -147,7 +147,7 @@ impl TenantConfig {
     /// Checks everything that does not depend on this machine.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.uid.is_none() && self.user.is_none() && self.instance_id.is_none() {
-            return Err("names nobody; give uid, user or instance_id".into());
+            return Err("selects no gateway; set uid, user or instance_id".into());
         }
         if self.uid.is_some() && self.user.is_some() {
             return Err("has both uid and user; give one of them".into());
@@ -173,14 +173,14 @@ impl TenantConfig {
             ResourceLimitValue::Pair(_) | ResourceLimitValue::Both(_) | ResourceLimitValue::Word(_) => None,
         });
         if let Some(resource) = pairs.into_iter().next() {
-            return Err(format!("has a limit of {resource:?} that is over the one it may be raised to"));
+            return Err(format!("has a soft limit of {resource:?} above its hard limit"));
         }
         let patterns = self.env_allow.iter().flatten();
         if let Some(pattern) =
             patterns.into_iter().find(|p| p.is_empty() || p.trim_end_matches('*').contains(['*', '=']))
         {
             return Err(format!(
-                "allows the variable {pattern:?}; a name, or a beginning with one * at its end"
+                "allows the variable {pattern:?}; use a name, or a prefix with one * at its end"
             ));
         }
         let dirs = self.roots.iter().chain(&self.write_dirs).chain(&self.temp_dir).chain(&self.secret_file);

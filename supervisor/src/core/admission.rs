@@ -103,12 +103,12 @@ fn check_secret(secret: &Secret, said: Option<&Secret>, file: &str) -> Result<()
     if said.is_some_and(|said| is_equal(secret, said)) {
         return Ok(());
     }
-    let what = if said.is_some() { "another secret than" } else { "no secret, and must know" };
+    let what = if said.is_some() { "a wrong secret" } else { "no secret" };
     Err(Refusal::new(
         RefusalCode::NotAuthorised,
         format!(
-            "the client showed {what} the one in {file}; let it read that file (a gateway: supervisor.secret_file in \
-             its configuration), or run it as a user of its own"
+            "the client sent {what} instead of the one in {file}; let it read that file (a gateway: \
+             supervisor.secret_file in its configuration), or run it as a separate user"
         ),
     ))
 }
@@ -146,9 +146,10 @@ impl Installation {
     pub fn damage_message(&self) -> Option<String> {
         let (why, gateway) = (self.damaged.as_ref()?, self.gateway);
         Some(format!(
-            "what is known of gateway {gateway} is damaged ({why}), so it cannot be told from a copy or from somebody \
-             else's and is not let in; if it is what you expect, stop the supervisor, remove the row (sqlite3 supervisor.db \
-             \"DELETE FROM homes WHERE gateway_instance_id = '{gateway}'\") and start it again"
+            "the record of gateway {gateway} is damaged ({why}); the gateway is refused because it may be a \
+             copy or belong to another user. If it is the expected gateway, stop the supervisor, remove the \
+             row (sqlite3 supervisor.db \"DELETE FROM homes WHERE gateway_instance_id = '{gateway}'\") and \
+             start it again"
         ))
     }
 }

@@ -368,6 +368,6 @@ mod tests {
         }
         assert_eq!(backoff.crashes.len(), AGENTS_PER_GATEWAY_MAX);
         backoff.record_run(10_000_000, &agent("z"), RunOutcome::StartFailed);
-        assert_eq!(backoff.crashes.len(), 1, "what has left the window is forgotten");
+        assert_eq!(backoff.crashes.len(), 1, "crashes outside of the window are removed");
     }
 }

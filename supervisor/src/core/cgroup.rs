@@ -230,7 +230,7 @@ pub enum KillMethod {
 #[must_use]
 pub fn how_to_kill(leaf: Option<&LeaseCgroup>, listed: Option<&[i32]>, guard: &SignalGuard) -> KillMethod {
     let Some(leaf) = leaf else { return KillMethod::Walk("the lease has no control group") };
-    let Some(listed) = listed else { return KillMethod::Walk("what is in the control group cannot be read") };
+    let Some(listed) = listed else { return KillMethod::Walk("the control group cannot be read") };
     if listed.is_empty() {
         return KillMethod::Walk("the control group is empty");
     }

@@ -39,23 +39,26 @@ impl CgroupSupport {
     pub const fn why(self) -> &'static str {
         match self {
             Self::Work => "control groups work",
-            Self::NotTried => "control groups were not tried, because another rung is configured",
+            Self::NotTried => "control groups were not probed, because another rung is configured",
             Self::NotMounted => {
                 "no cgroup v2 file system is mounted; mount one, or boot with the unified hierarchy"
             }
             Self::OutOfSight => {
-                "the group to make leaves in is outside of the mounted part of the tree; set cgroup_root to one below it"
+                "the parent group for lease groups is outside of the mounted part of the cgroup tree; set \
+                 cgroup_root to a group below the mount"
             }
-            Self::Missing => "cgroup_root does not exist; make it and give it to the supervisor's user",
+            Self::Missing => "cgroup_root does not exist; create it and give it to the supervisor's user",
             Self::NotDelegated => {
-                "no group can be made there; run the supervisor as a unit with Delegate=yes, or give its user a group and name it as cgroup_root"
+                "no control group can be created there; run the supervisor as a unit with Delegate=yes, or \
+                 give its user a group and set cgroup_root to it"
             }
             Self::ReadOnly => {
                 "the cgroup file system is mounted read-only, as in most containers; mount it writable, with a cgroup namespace of its own"
             }
-            Self::NoKill => "this kernel has no cgroup.kill; it came with 5.14",
+            Self::NoKill => "this kernel has no cgroup.kill; use Linux 5.14 or later",
             Self::Broken => {
-                "a group can be made there, but a process cannot be moved into it and killed with it; start the supervisor inside of the delegated group"
+                "a group can be created there, but a process cannot be moved into it and killed with it; \
+                 start the supervisor inside of the delegated group"
             }
         }
     }
@@ -180,12 +183,17 @@ impl ContainmentLevel {
     pub const fn catches(self) -> &'static str {
         match self {
             Self::R1 => {
-                "all that descends from the agent: sessions of their own, cleared environments, processes of other users, nested pid namespaces, frozen groups, and what is left when wrapper and supervisor were both killed"
+                "all descendants of the agent: in sessions of their own, with cleared environments, of other \
+                 users, in nested pid namespaces or in frozen groups, and the processes that remain after \
+                 wrapper and supervisor were both killed"
             }
             Self::R2 => {
-                "all that descends from the agent while its wrapper or its supervisor lives, and later what still carries the lease in its environment"
+                "all descendants of the agent while its wrapper or its supervisor lives, and later the \
+                 processes that still carry the lease in their environment"
             }
-            Self::R3 => "the tree below the wrapper, and what carries the lease in its environment",
+            Self::R3 => {
+                "the tree below the wrapper, and the processes that carry the lease in their environment"
+            }
             Self::R4 => "nothing, because nothing is started",
         }
     }
@@ -195,12 +203,16 @@ impl ContainmentLevel {
     pub const fn misses(self) -> &'static str {
         match self {
             Self::R1 => {
-                "work handed to another service (systemd-run, docker, at, a tmux server), and what root, or a process of the supervisor's own user, moves out of the group and robs of its environment"
+                "work handed to another service (systemd-run, docker, at, a tmux server), and processes that \
+                 root, or a process of the supervisor's own user, moves out of the group while their \
+                 environment is cleared"
             }
             Self::R2 => {
-                "work handed to another service; processes of another user, unless the supervisor is root (they are named, and the lease stays closing); members of a nested pid namespace whose first process adopted them and that carry no lease"
+                "work handed to another service; processes of another user, unless the supervisor is root \
+                 (they are named, and the lease stays closing); processes of a nested pid namespace that \
+                 were reparented to its first process and carry no lease"
             }
-            Self::R3 => "as R2, and whatever left both the tree and its environment behind",
+            Self::R3 => "as R2, and processes that left the tree and cleared their environment",
             Self::R4 => "nothing",
         }
     }
@@ -208,16 +220,24 @@ impl ContainmentLevel {
     /// Returns the known gaps in the containment of this level, as text.
     #[must_use]
     pub const fn residue(self) -> &'static [&'static str] {
-        const KERNEL: &str = "A process in uninterruptible sleep outlives SIGKILL until the kernel lets go of it: the lease stays closing, and says so.";
+        const KERNEL: &str = "A process in uninterruptible sleep outlives SIGKILL until the kernel releases \
+                              it: the lease stays closing, and its reason names the process.";
         const SETUID: &str = "An agent that is itself a set-user-id or file-capability program loses its parent-death signal: when its wrapper is killed, it runs until the supervisor has swept the tree.";
-        const HIDDEN: &str = "Where /proc hides processes of other users (hidepid), one that became another user's is found as the child of one that is seen, by Linux 6.13; with an older kernel it is named and its lease stays closing. Once its wrapper was killed it is not found again.";
-        const UNREAD: &str = "A process whose memory hangs, as that of one that sleeps in a disk that does not answer, is found as a descendant and not by its environment.";
-        const BOTH: &str = "A process that cleared its environment and left the session is not found again once wrapper and supervisor were both killed.";
+        const HIDDEN: &str = "Where /proc hides processes of other users (hidepid), a process that changed \
+                              its user is found as the child of a visible one (Linux 6.13 or later); with an \
+                              older kernel it is reported and its lease stays closing. After its wrapper was \
+                              killed it is not found again.";
+        const UNREAD: &str = "A process whose memory cannot be read without blocking, for example because \
+                              its disk does not answer, is found as a descendant and not by its environment.";
+        const BOTH: &str = "A process that cleared its environment and left the session is not found again \
+                            once wrapper and supervisor were both killed.";
         match self {
             Self::R1 => &[
                 KERNEL,
                 SETUID,
-                "Root, or a process of the supervisor's own user, can move a stranger into the group of a lease; it would be killed with the tree, unless it is the supervisor, an ancestor or the root of another lease and was there when the group was read.",
+                "Root, or a process of the supervisor's own user, can move a foreign process into the group \
+                 of a lease; it is killed with the tree, unless it is the supervisor, an ancestor or the \
+                 root of another lease and was in the group when the group was read.",
             ],
             Self::R2 => &[KERNEL, SETUID, BOTH, HIDDEN, UNREAD],
             Self::R3 => &[
@@ -226,7 +246,8 @@ impl ContainmentLevel {
                 BOTH,
                 HIDDEN,
                 UNREAD,
-                "Without pidfds and their inodes a process is told by number, start time and environment: one that cannot be read is left alone, and its lease stays as it is.",
+                "Without pidfds and their inodes a process is identified by pid, start time and environment: \
+                 one that cannot be read is left alone, and its lease keeps its state.",
             ],
             Self::R4 => &[],
         }
@@ -235,7 +256,7 @@ impl ContainmentLevel {
 
 /// Error: the configured level is not available on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("rung = {:?} is configured and cannot be had here: {why}; or set rung = \"auto\"", rung.as_str())]
+#[error("rung = {:?} is configured but not available here: {why}; or set rung = \"auto\"", rung.as_str())]
 pub struct ContainmentError {
     /// Configured level.
     pub rung: ContainmentLevel,
@@ -467,7 +488,8 @@ mod tests {
         let refusal = ContainmentError { rung: ContainmentLevel::R1, why: CgroupSupport::NotDelegated.why() }
             .to_string();
         assert!(
-            refusal.starts_with("rung = \"R1\" is configured and cannot be had here: no group can be made"),
+            refusal
+                .starts_with("rung = \"R1\" is configured but not available here: no control group can be"),
             "{refusal}"
         );
     }

@@ -53,13 +53,21 @@ mod tests {
             upgrade: Some(6_000),
         };
         assert_eq!(next_wake(1_000, &all), Some(2_000));
-        assert_eq!(next_wake(2_000, &all), Some(2_000 + RETRY_MS), "what is overdue does not spin");
+        assert_eq!(
+            next_wake(2_000, &all),
+            Some(2_000 + RETRY_MS),
+            "an overdue deadline does not cause a busy loop"
+        );
         assert_eq!(next_wake(1_000, &Deadlines { closing: Some(4_000), ..none }), Some(4_000));
         assert_eq!(next_wake(1_000, &Deadlines { detached: Some(5_000), ..none }), Some(5_000));
         assert_eq!(next_wake(1_000, &Deadlines { sweep: Some(2_500), ..none }), Some(2_500));
         assert_eq!(next_wake(1_000, &Deadlines { expiry: Some(3_000), ..none }), Some(3_000));
         assert_eq!(next_wake(1_000, &Deadlines { upgrade: Some(6_000), ..none }), Some(6_000));
         let far = Deadlines { expiry: Some(u64::MAX), ..none };
-        assert_eq!(next_wake(1_000, &far), Some(1_000 + WALL_SLEEP_MS), "the wall clock may be set");
+        assert_eq!(
+            next_wake(1_000, &far),
+            Some(1_000 + WALL_SLEEP_MS),
+            "the sleep is bounded because the wall clock may change"
+        );
     }
 }

@@ -31,7 +31,7 @@ impl LeaseEvent {
 
 /// Error: transition that the state machine does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a lease that is {from} cannot take {event:?}")]
+#[error("a lease in state {from} does not accept {event:?}")]
 pub struct TransitionError {
     /// State before the event.
     pub from: LeaseState,
@@ -149,7 +149,7 @@ impl PidScope {
             return None;
         }
         if self.boot_id != here.boot_id {
-            return Some("the machine was started anew since");
+            return Some("the machine has been rebooted since");
         }
         // The inode of a namespace is reused only after the namespace has ended with all its processes.
         let other_init = self.init.inode.zip(here.init.inode).is_some_and(|(then, now)| then != now);

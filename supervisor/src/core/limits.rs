@@ -42,8 +42,8 @@ impl Controllers {
         let dir = &self.dir;
         if self.offered.iter().any(|name| name == controller) {
             return format!(
-                "the {controller} controller is offered in {dir}, and cannot be turned on for groups below it; start \
-                 the supervisor alone in its group"
+                "the {controller} controller is offered in {dir}, but cannot be enabled for groups below it; \
+                 start the supervisor alone in its group"
             );
         }
         let offered = if self.offered.is_empty() { "none".to_owned() } else { self.offered.join(" ") };
@@ -122,7 +122,7 @@ pub fn without_effect(
                 controllers.why_not(controller)
             } else {
                 format!(
-                    "limits need rung R1, and {} is in use; acp-supervisor doctor says why",
+                    "limits need rung R1, but {} is in use; `acp-supervisor doctor` explains why",
                     rung.as_str()
                 )
             };
@@ -155,8 +155,8 @@ mod tests {
                          (systemd.unified_cgroup_hierarchy=1)";
     const KEPT: &str = "the pids controller is not offered in /g (offered there: cpu memory); delegate it \
                         (Delegate=pids), or name a group that offers it as cgroup_root";
-    const BUSY: &str = "the pids controller is offered in /g, and cannot be turned on for groups below it; start the \
-                        supervisor alone in its group";
+    const BUSY: &str = "the pids controller is offered in /g, but cannot be enabled for groups below it; \
+                        start the supervisor alone in its group";
 
     #[test]
     fn limits_are_what_was_asked_for_and_can_be_held() {
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_limit_without_effect_is_said_with_where_its_controller_is() {
         let (all, tenant) = ("pids_max = 64", "[[tenant]]\nuid = 6\n[[tenant]]\nuid = 5\npids_max = 1");
-        let on_r2 = "limits need rung R1, and R2 is in use; acp-supervisor doctor says why";
+        let on_r2 = "limits need rung R1, but R2 is in use; `acp-supervisor doctor` explains why";
         for (text, rung, abilities, (offered, mounts), want) in [
             (all, ContainmentLevel::R1, ALL, ("cpu pids", UNIFIED), None),
             (all, ContainmentLevel::R1, NO_PIDS, ("", MOUNTS), Some(("", BOUND))),

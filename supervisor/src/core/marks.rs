@@ -85,8 +85,9 @@ fn behind_offset(progress: &Progress, marks: &Marks, acked: &[AckedOutput]) -> O
 
 fn rolled_back(known: &Installation, behind: &str) -> String {
     format!(
-        "the database of gateway {} went back in time: {behind}. Stop the gateway, then put the newest database back, \
-         bring a backup back (acp-gateway store restore FILE) or give up what is missing (acp-gateway store accept-loss)",
+        "the database of gateway {} was rolled back: {behind}. Stop the gateway, then put the newest \
+         database back, restore a backup (acp-gateway store restore FILE) or accept the loss (acp-gateway \
+         store accept-loss)",
         known.gateway
     )
 }

@@ -19,7 +19,7 @@ pub struct SupervisorIdentity<'a> {
 fn fault(bound: &BoundProcesses, supervisor: i32) -> Option<&'static str> {
     let pids = [bound.wrapper.pid, bound.adapter.pid, bound.pgid, bound.sid];
     if pids.into_iter().any(|pid| pid <= 1) {
-        return Some("it names a process number that no lease can have");
+        return Some("it names a pid that no lease can have");
     }
     if pids.contains(&supervisor) {
         return Some("it names the supervisor that spawned it");
@@ -66,7 +66,10 @@ pub fn quarantine_invalid(
     }
     for place in duplicate_pids(leases, own.scope, now) {
         if let Some(lease) = leases.get_mut(place) {
-            lease.quarantine("a newer lease names the same process, and that is the one that runs", at_ms);
+            lease.quarantine(
+                "a newer lease names the same process, and its process is the running one",
+                at_ms,
+            );
             changed.push(lease.clone());
         }
     }

@@ -79,7 +79,7 @@ impl ReapPlan {
 }
 
 /// Reason why nothing can be proved about a quarantined lease.
-const UNTRUSTED: &str = "its record is not believed";
+const UNTRUSTED: &str = "its record is not trusted";
 
 /// Plans for a lost lease. Only verified processes are signalled, and the end of the tree must be proved.
 fn plan_lost(lease: &Lease, found: &Findings) -> ReapPlan {
@@ -97,7 +97,7 @@ fn plan_lost(lease: &Lease, found: &Findings) -> ReapPlan {
     match found.holder {
         SpawnerState::Alive => return unproved("the supervisor that spawned it lives"),
         SpawnerState::Unknown => {
-            return unproved("it cannot be told whether the supervisor that spawned it lives");
+            return unproved("it is unknown whether the supervisor that spawned it lives");
         }
         SpawnerState::Dead => {}
     }
@@ -121,14 +121,14 @@ pub fn plan(lease: &Lease, found: &Findings) -> ReapPlan {
     match lease.scope.relation_to(here) {
         ScopeRelation::Here => {}
         ScopeRelation::EarlierBoot => {
-            return ReapPlan::Mark(LeaseEvent::Lose, "the machine was started anew since");
+            return ReapPlan::Mark(LeaseEvent::Lose, "the machine has been rebooted since");
         }
         ScopeRelation::Elsewhere(why) => return ReapPlan::Mark(LeaseEvent::Lose, why),
     }
     match found.holder {
         SpawnerState::Alive => return ReapPlan::Leave("the supervisor that spawned it lives"),
         SpawnerState::Unknown => {
-            return ReapPlan::Leave("it cannot be told whether the supervisor that spawned it lives");
+            return ReapPlan::Leave("it is unknown whether the supervisor that spawned it lives");
         }
         SpawnerState::Dead => {}
     }
@@ -250,8 +250,8 @@ mod tests {
             (
                 "another boot",
                 Findings { here: other_boot, owned: vec![9], ..base.clone() },
-                gone("the machine was started anew since"),
-                gone("the machine was started anew since"),
+                gone("the machine has been rebooted since"),
+                gone("the machine has been rebooted since"),
             ),
             (
                 "another namespace",

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(
             of.line(line.as_bytes(), 99, false),
             b"a [redacted:LONG]",
-            "a long value takes the line with it"
+            "a long secret is redacted with its line"
         );
         assert_eq!(of.longest(), NEEDLE_BYTES_MAX);
         assert!(!format!("{of:?}").contains("hunter"));

@@ -159,7 +159,7 @@ impl SignalGuard {
     #[must_use]
     pub fn forbids(&self, pid: i32) -> Option<&'static str> {
         if pid <= 1 {
-            return Some("the number is no process of ours");
+            return Some("no lease can have this pid");
         }
         if self.own_ancestry.contains(&pid) {
             return Some("it is the supervisor or an ancestor of it");
@@ -197,7 +197,7 @@ impl Verdict {
     #[must_use]
     pub const fn why(&self) -> &'static str {
         match self {
-            Self::Owned(_) => "what was recorded agrees with what runs",
+            Self::Owned(_) => "the record matches the running processes",
             Self::NotOurs(why) | Self::Gone(why) | Self::Unknown(why) => why,
         }
     }
@@ -206,7 +206,7 @@ impl Verdict {
 /// The start time of a process differs between time namespaces, so neither equal nor different start times
 /// are evidence.
 const OTHER_CLOCK: &str =
-    "its start time was recorded in another time namespace, and there is no inode to go by";
+    "its start time was recorded in another time namespace, and there is no inode to compare";
 
 /// Result of comparing scope, pid and process identity alone.
 enum IdentityMatch {
@@ -226,11 +226,11 @@ fn identity(recorded: ProcessRecord, scope: &PidScope, now: &Evidence, proven: b
     };
     match scope.relation_to(here) {
         ScopeRelation::Here => {}
-        ScopeRelation::EarlierBoot => return IdentityMatch::Gone("the machine was started anew since"),
+        ScopeRelation::EarlierBoot => return IdentityMatch::Gone("the machine has been rebooted since"),
         ScopeRelation::Elsewhere(why) => return IdentityMatch::Elsewhere(why),
     }
     if recorded.pid != now.pid {
-        return IdentityMatch::Other("another number was looked at");
+        return IdentityMatch::Other("another pid was examined");
     }
     match now.life {
         ProcessState::Gone => return IdentityMatch::Gone("there is no such process"),
@@ -242,7 +242,7 @@ fn identity(recorded: ProcessRecord, scope: &PidScope, now: &Evidence, proven: b
     match (recorded.inode, now.inode) {
         (Some(then), Some(now)) if then == now => return IdentityMatch::Same,
         (Some(_), Some(_)) => {
-            return IdentityMatch::Other("the number was given to another process (pidfs inode)");
+            return IdentityMatch::Other("the pid was reused by another process (pidfs inode)");
         }
         (Some(_), None) if proven => return IdentityMatch::Same,
         (Some(_), None) => {
@@ -256,7 +256,7 @@ fn identity(recorded: ProcessRecord, scope: &PidScope, now: &Evidence, proven: b
         None if proven => IdentityMatch::Same,
         None => IdentityMatch::Unknown("the start time cannot be read"),
         Some(ticks) if ticks != recorded.start_ticks => {
-            IdentityMatch::Other("the number was given to another process (start time)")
+            IdentityMatch::Other("the pid was reused by another process (start time)")
         }
         Some(_) if now.own_child => IdentityMatch::Same,
         Some(_) => IdentityMatch::SameTicks,
@@ -265,13 +265,13 @@ fn identity(recorded: ProcessRecord, scope: &PidScope, now: &Evidence, proven: b
 
 fn owned(now: &Evidence, guard: &SignalGuard) -> Verdict {
     if now.life == ProcessState::Zombie {
-        return Verdict::Gone("it is dead and only waits to be reaped");
+        return Verdict::Gone("it is a zombie");
     }
     if let Some(why) = guard.forbids(now.pid) {
         return Verdict::NotOurs(why);
     }
     now.handle
-        .map_or(Verdict::Unknown("there is no handle on it"), |handle| Verdict::Owned(Verified { handle }))
+        .map_or(Verdict::Unknown("there is no handle to it"), |handle| Verdict::Owned(Verified { handle }))
 }
 
 /// Decides whether the current process with a recorded pid is the recorded process of the lease.
@@ -283,11 +283,9 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &SignalGuard) -> Verdict
         IdentityMatch::Other(why) | IdentityMatch::Elsewhere(why) => Verdict::NotOurs(why),
         IdentityMatch::Unknown(why) => Verdict::Unknown(why),
         IdentityMatch::Same => owned(now, guard),
-        IdentityMatch::SameTicks if now.life == ProcessState::Zombie => {
-            Verdict::Gone("it is dead and only waits to be reaped")
-        }
+        IdentityMatch::SameTicks if now.life == ProcessState::Zombie => Verdict::Gone("it is a zombie"),
         IdentityMatch::SameTicks if !in_group && claim.cgroup.is_some() => Verdict::Unknown(
-            "it is not seen in the control group of the lease, and there is no inode to go by",
+            "it was not found in the control group of the lease, and there is no inode to compare",
         ),
         // Pid and start time are not unique: without an inode the environment must match too. If the
         // environment has no clear marker, the control group decides.
@@ -298,7 +296,7 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &SignalGuard) -> Verdict
             Marker::Missing => Verdict::NotOurs("its environment names no lease"),
             Marker::Ambiguous => Verdict::Unknown("its environment names leases twice"),
             Marker::Unreadable => {
-                Verdict::Unknown("its environment cannot be read, and there is no inode to go by")
+                Verdict::Unknown("its environment cannot be read, and there is no inode to compare")
             }
         },
     }
@@ -314,7 +312,7 @@ pub fn doubt(claim: &Claim<'_>, now: &Evidence) -> Option<&'static str> {
         IdentityMatch::Elsewhere(why) | IdentityMatch::Unknown(why) => Some(why),
         IdentityMatch::Same => Some("its process runs, and is never signalled"),
         IdentityMatch::SameTicks => {
-            Some("a process with its number and start time runs, and does not prove to be its own")
+            Some("a process with its pid and start time runs, but is not proved to be its own")
         }
     }
 }
@@ -334,7 +332,8 @@ pub enum Membership<'a> {
 }
 
 /// Reason for an unknown verdict: the marker names the lease but may be a copy.
-const UNKNOWN_AGE: &str = "the age of its tree was recorded in another time namespace, and does not tell its own marker from a copy";
+const UNKNOWN_AGE: &str = "the age of its tree was recorded in another time namespace, so its own marker \
+                           cannot be distinguished from a copy";
 
 /// Decides whether a process belongs to the tree of a lease.
 #[must_use]
@@ -347,7 +346,7 @@ pub fn verify_member(
 ) -> Verdict {
     match now.life {
         ProcessState::Gone => return Verdict::Gone("there is no such process"),
-        ProcessState::Zombie => return Verdict::Gone("it is dead and only waits to be reaped"),
+        ProcessState::Zombie => return Verdict::Gone("it is a zombie"),
         ProcessState::Unreadable => return Verdict::Unknown("the process cannot be read"),
         ProcessState::Running => {}
     }

@@ -301,7 +301,7 @@ fn start_times_of_another_clock_say_nothing() {
     assert_eq!(
         verify(&claim, &inside, &SignalGuard::default()).as_str(),
         "owned",
-        "its control group proves it"
+        "the control group proves ownership"
     );
 }
 
@@ -330,8 +330,8 @@ fn a_verdict_says_why_in_words() {
     let (w, live) = (world(), world().live());
     let other = Evidence { inode: Some(1), ..live.clone() };
     for (now, why) in [
-        (Evidence { scope: Some(w.scope.clone()), ..live }, "what was recorded agrees with what runs"),
-        (other, "the number was given to another process (pidfs inode)"),
+        (Evidence { scope: Some(w.scope.clone()), ..live }, "the record matches the running processes"),
+        (other, "the pid was reused by another process (pidfs inode)"),
     ] {
         assert_eq!(verify(&w.record(Some(INODE)), &now, &SignalGuard::default()).why(), why);
     }
@@ -412,7 +412,7 @@ fn the_group_of_the_lease_stands_in_for_what_cannot_be_read() {
     }
     let guard = SignalGuard { own_ancestry: [PID].into(), ..SignalGuard::default() };
     let claim = Claim { cgroup: Some(LEAF), ..w.record(Some(INODE)) };
-    assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "never itself");
+    assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "the supervisor itself is never owned");
 }
 
 #[test]
@@ -436,5 +436,5 @@ fn members_of_the_group_of_the_lease_are_of_its_tree() {
     }
     let guard = SignalGuard { other_roots: [PID].into(), ..SignalGuard::default() };
     let verdict = verify_member(w.lease, w.gateway, Membership::InCgroup(LEAF), &inside, &guard);
-    assert_eq!(verdict.as_str(), "not_ours", "h21: never the root of another lease");
+    assert_eq!(verdict.as_str(), "not_ours", "h21: the root of another lease is never owned");
 }

@@ -109,7 +109,7 @@ impl Helper {
             sweep_ms: SWEEP_MS,
             confine: confined.confine,
         };
-        let cannot = |source| SpawnError::Io { what: "make the pipes of a file helper", source };
+        let cannot = |source| SpawnError::Io { what: "create the pipes of a file helper", source };
         let (stdio, to, from) = streams().map_err(cannot)?;
         let root = context.wrapper_root.helpers();
         let RunningWrapper { child, control, .. } = start_wrapper(context, root, launch, None).await?;
@@ -181,7 +181,7 @@ impl Helper {
 }
 
 fn unexpected_reply() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "an answer that was not asked for")
+    io::Error::new(io::ErrorKind::InvalidData, "unexpected answer")
 }
 
 /// Appends received bytes, and returns the reply once it is complete: exactly one, of the kind of the

@@ -140,7 +140,7 @@ impl FileQueues {
     ) {
         let size = u32::try_from(request.bytes()).unwrap_or(u32::MAX);
         let Ok(bytes) = Arc::clone(&self.bytes).try_acquire_many_owned(size) else {
-            return busy(to, "too many bytes wait to be written to files");
+            return busy(to, "too many bytes are queued for file writes");
         };
         let FilesRequest { scope, roots, op } = request;
         let Some(jobs) = self.queue(context, HelperKey { gateway: requester.gateway, scope }) else {
@@ -150,7 +150,7 @@ impl FileQueues {
         match jobs.try_send(FilesJob { setting, op, to, _bytes: bytes }) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(job) | mpsc::error::TrySendError::Closed(job)) => {
-                busy(job.to, "too many file requests of this session wait");
+                busy(job.to, "too many file requests of this session are pending");
             }
         }
     }

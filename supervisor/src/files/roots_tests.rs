@@ -57,7 +57,7 @@ fn what_is_written_is_read() {
     assert_eq!(place.read("a.txt"), Ok("\u{e9}\n".to_owned()));
     assert_eq!(place.write("new/deep/er/b.txt", "b"), Ok(()));
     assert_eq!(place.read("new/deep/er/b.txt"), Ok("b".to_owned()));
-    assert_eq!(place.read("new/../a.txt"), Ok("\u{e9}\n".to_owned()), "inside is inside");
+    assert_eq!(place.read("new/../a.txt"), Ok("\u{e9}\n".to_owned()), "a path inside of the root is allowed");
     assert_eq!(place.read("none.txt"), Err(FilesError::NotFound));
     assert_eq!(place.names(), ["a.txt", "new"], "no temporary file is left");
 }
@@ -355,7 +355,7 @@ fn a_link_swapped_between_check_and_open_stays_inside() {
         });
         assert!(!leaked, "{swapped}: something from outside was read");
         assert_eq!(std::fs::read_to_string(&secret).unwrap(), "secret");
-        assert_eq!(std::fs::read_dir(&place.outside).unwrap().count(), 1, "nothing was made outside");
+        assert_eq!(std::fs::read_dir(&place.outside).unwrap().count(), 1, "no file was created outside");
         assert!(
             reads + writes > 0 && refused > 0,
             "{swapped}: {reads} reads, {writes} writes, {refused} refused"

@@ -136,7 +136,7 @@ impl Worker {
             match &mut self.slot {
                 HelperSlot::Empty => {
                     if !self.has_room().await {
-                        let message = "an earlier one does not end: its file system does not answer";
+                        let message = "an earlier helper does not end: its file system does not answer";
                         return Err(FilesError::NoHelper { message: message.to_owned() });
                     }
                     let start = Helper::start(Arc::clone(&self.context), setting.clone());

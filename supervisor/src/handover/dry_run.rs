@@ -57,7 +57,7 @@ pub(crate) fn try_program(
     want: &Summary,
 ) -> Result<String, String> {
     let shown = program.display();
-    let read = image.try_clone().map_err(|e| format!("no descriptor is left: {e}"))?;
+    let read = image.try_clone().map_err(|e| format!("cannot duplicate a descriptor: {e}"))?;
     let mut command = Command::new(program);
     command.args(["--json", "handover-check", "--"]).args(args);
     command.stdin(Stdio::from(read)).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -83,7 +83,7 @@ fn check_answer(answer: &[u8], want: &Summary) -> Result<String, String> {
         .map_err(|_| format!("does not understand the handover: {}", shown(answer)))?;
     let read = Summary { leases: proof.leases, checksum: proof.checksum };
     if proof.handover != HANDOVER_VERSION || read != *want {
-        return Err(format!("has read something else: {}", shown(answer)));
+        return Err(format!("has read a different handover: {}", shown(answer)));
     }
     Ok(proof.version)
 }
@@ -123,16 +123,16 @@ fn read_until(child: &mut Child, until: Instant) -> Result<Vec<u8>, String> {
             Ok(_) => {}
             // A child of this process can exit at any time and interrupt the call with SIGCHLD.
             Err(Errno::INTR) => continue,
-            Err(errno) => return Err(format!("cannot be heard: {errno}")),
+            Err(errno) => return Err(format!("has unreadable output: {errno}")),
         }
         match pipe.read(&mut piece) {
             Ok(0) => return Ok(answer),
             Ok(count) => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(format!("cannot be heard: {error}")),
+            Err(error) => return Err(format!("has unreadable output: {error}")),
         }
         if answer.len() > ANSWER_BYTES_MAX {
-            return Err("says more than was asked".to_owned());
+            return Err("prints too much output".to_owned());
         }
     }
 }

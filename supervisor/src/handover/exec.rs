@@ -23,10 +23,10 @@ pub enum ResumeError {
     #[error(transparent)]
     Image(#[from] Box<dyn std::error::Error + Send + Sync>),
     /// Another process wrote the handover.
-    #[error("this handover is of process {0}")]
+    #[error("this handover belongs to process {0}")]
     Process(i32),
     /// The program panicked before it resumed.
-    #[error("it panicked: {0}")]
+    #[error("the program panicked: {0}")]
     Panicked(String),
 }
 
@@ -35,7 +35,7 @@ impl ResumeError {
     pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Self {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Self::Panicked(text.unwrap_or("without a word").to_owned())
+        Self::Panicked(text.unwrap_or("no message").to_owned())
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
 /// or was tried before.
 pub(crate) fn exec_previous(mut handover: Handover, why: &dyn std::error::Error) -> io::Error {
     if handover.head.failed.is_some() {
-        return io::Error::other("the program before could not begin either");
+        return io::Error::other("the previous program could not start either");
     }
     let mut text = why.to_string();
     let mut source = why.source();

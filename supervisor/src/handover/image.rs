@@ -29,7 +29,7 @@ pub(crate) enum ImageError {
     #[error("the handover cannot be read")]
     Io(#[from] io::Error),
     /// The file is not a handover.
-    #[error("this is no handover: {0}")]
+    #[error("this is not a handover: {0}")]
     Foreign(&'static str),
     /// The handover has another version.
     #[error("the handover has version {found}, this program reads {HANDOVER_VERSION}")]
@@ -38,7 +38,7 @@ pub(crate) enum ImageError {
         found: u32,
     },
     /// A record does not match the types of this program.
-    #[error("the handover cannot be understood")]
+    #[error("the handover cannot be decoded")]
     Record(#[from] serde_json::Error),
 }
 
@@ -149,7 +149,7 @@ fn get(from: &mut impl Read, body_bytes: u64) -> Result<Vec<u8>, ImageError> {
     from.read_exact(&mut length)?;
     let length = u64::from_be_bytes(length);
     if length > body_bytes {
-        return Err(ImageError::Foreign("a length is larger than the whole"));
+        return Err(ImageError::Foreign("a length exceeds the size of the handover"));
     }
     let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     from.read_exact(&mut bytes)?;
@@ -165,7 +165,7 @@ fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
     file.read_exact_at(&mut head, 0)?;
     let (magic, rest) = head.split_at(8);
     if magic != MAGIC {
-        return Err(ImageError::Foreign("it begins with something else"));
+        return Err(ImageError::Foreign("its header does not match"));
     }
     let word = |at: usize| rest.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);
     if word(0) != HANDOVER_VERSION {
@@ -173,7 +173,7 @@ fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
     }
     let body_bytes = (u64::from(word(8)) << 32) | u64::from(word(12));
     if file.metadata()?.len() != HEADER_BYTES as u64 + body_bytes {
-        return Err(ImageError::Foreign("it is cut off"));
+        return Err(ImageError::Foreign("it is truncated"));
     }
     let mut hash = Sha256::new();
     io::copy(&mut BufReader::new(OffsetReader { file, offset: HEADER_BYTES as u64 }), &mut hash)?;
@@ -189,7 +189,8 @@ fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
 /// # Errors
 /// [`ImageError`] if the file is not a valid handover of this version.
 pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError> {
-    let sealed = rustix::fs::fcntl_get_seals(fd).map_err(|_| ImageError::Foreign("no memory file"))?;
+    let sealed =
+        rustix::fs::fcntl_get_seals(fd).map_err(|_| ImageError::Foreign("it is not a memory file"))?;
     if !sealed.contains(SEALS) {
         return Err(ImageError::Foreign("it is not sealed"));
     }
@@ -202,7 +203,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError
         let mut entry: EntryState = get_record(&mut from, body_bytes)?;
         // Each message has a length of eight bytes at least.
         if entry.relay.as_ref().map_or(0, RelayState::queued_count) as u64 > body_bytes / 8 {
-            return Err(ImageError::Foreign("more messages wait than it has room for"));
+            return Err(ImageError::Foreign("it has more pending messages than a queue can hold"));
         }
         for bulk in entry.relay.iter_mut().flat_map(RelayState::raw_buffers) {
             *bulk = get(&mut from, body_bytes)?;
@@ -210,7 +211,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError
         entries.push(entry);
     }
     if from.read(&mut [0])? != 0 {
-        return Err(ImageError::Foreign("bytes are left over"));
+        return Err(ImageError::Foreign("it has trailing bytes"));
     }
     Ok((Handover { head, entries }, summary))
 }

@@ -39,7 +39,7 @@ pub(crate) fn check(program: &Path) -> Result<(), String> {
             return Err(format!("{} {what}", path.display()));
         }
         if path == real && !(meta.is_file() && meta.mode() & 0o111 != 0) {
-            return Err(format!("{shown} is no program"));
+            return Err(format!("{shown} is not an executable file"));
         }
         at = path.parent();
     }
@@ -70,13 +70,13 @@ mod tests {
         assert!(refused(&inside.join("program")).contains("can be written by other users"));
         assert!(refused(Path::new("program")).contains("not an absolute path"));
         assert!(refused(&dir.path().join("missing")).contains("cannot be found"));
-        assert!(refused(dir.path()).contains("is no program"));
+        assert!(refused(dir.path()).contains("is not an executable file"));
         for bits in [0o775, 0o757] {
             mode(&file, bits);
             assert!(refused(&file).contains("can be written by other users"), "{bits:o}");
         }
         mode(&file, 0o644);
-        assert!(refused(&file).contains("is no program"));
+        assert!(refused(&file).contains("is not an executable file"));
         if geteuid().is_root() {
             mode(&file, 0o755);
             std::os::unix::fs::chown(&file, Some(12_345), None).unwrap();

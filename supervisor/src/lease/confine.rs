@@ -48,7 +48,9 @@ pub(crate) async fn confine<S: Sys>(
     let decided = context.blocking(move |_| {
         Ok(decide(&at.tenants, own_uid, requester, users::account(requester.uid), &start))
     });
-    decided.await.unwrap_or_else(|source| Err(SpawnError::Io { what: "decide as whom it runs", source }))
+    decided
+        .await
+        .unwrap_or_else(|source| Err(SpawnError::Io { what: "determine the user that it runs as", source }))
 }
 
 fn decide(

@@ -45,9 +45,7 @@ pub enum LaunchDirError {
         source: io::Error,
     },
     /// The file can be executed, but is not a wrapper.
-    #[error(
-        "{path} is no acp-wrapper: with --version it ended with {status}; name the right one with --wrapper"
-    )]
+    #[error("{path} is not an acp-wrapper: --version ended with {status}; name the right one with --wrapper")]
     NotOne {
         /// Path of the file.
         path: PathBuf,
@@ -93,15 +91,16 @@ fn prepare<T>(path: &Path, result: io::Result<T>) -> Result<T, LaunchDirError> {
 /// root made it private.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     if path.exists() && !path.is_dir() {
-        return Err(io::Error::other("it is there and is no directory; choose another"));
+        return Err(io::Error::other("it exists and is not a directory; choose another"));
     }
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     // Root may change the mode of any user's directory, but its owner could still put other files there.
     let dir = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
     let (owner, own) = (dir.metadata()?.uid(), rustix::process::geteuid().as_raw());
     if owner != own {
-        let why =
-            format!("it belongs to user {owner} and this runs as user {own}; chown it, or choose another");
+        let why = format!(
+            "it belongs to user {owner}, but this program runs as user {own}; chown it, or choose another"
+        );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     dir.set_permissions(std::fs::Permissions::from_mode(0o700))
@@ -309,7 +308,7 @@ mod tests {
         assert!(error.starts_with("it belongs to user "), "{error}");
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(private_dir(&file).unwrap_err().to_string().contains("is no directory"));
+        assert!(private_dir(&file).unwrap_err().to_string().contains("is not a directory"));
     }
 
     #[test]

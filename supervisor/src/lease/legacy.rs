@@ -41,7 +41,9 @@ pub fn read(path: &Path) -> io::Result<LegacyRecords> {
     }
     if meta.mode() & 0o022 != 0 {
         // If others can write the file, it may not contain the owner's data.
-        return Err(io::Error::other("others than its owner can write it; take that away (chmod go-w)"));
+        return Err(io::Error::other(
+            "users other than its owner can write it; remove that permission (chmod go-w)",
+        ));
     }
     let value: serde_json::Value = serde_json::from_reader(file)?;
     let under = ["records", "sessions", "leases"].into_iter().find_map(|key| value.get(key));
@@ -101,7 +103,7 @@ fn one<S: Sys>(
         pid: record.pid,
         verdict: "unknown",
         action: "leave",
-        why: "the record names no process".into(),
+        why: "the record contains no process".into(),
         tree: Vec::new(),
         survivors: Vec::new(),
     };

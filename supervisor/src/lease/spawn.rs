@@ -113,13 +113,13 @@ pub enum SpawnError {
         error: io::Error,
     },
     /// The wrapper ended or sent an unexpected message.
-    #[error("the wrapper ended or broke its protocol at {0:?}")]
+    #[error("the wrapper ended or violated its protocol at {0:?}")]
     Wrapper(SpawnStep),
     /// The wrapper's report differs from the evidence.
-    #[error("the processes are not what the wrapper says: {0}")]
+    #[error("the processes do not match the wrapper's report: {0}")]
     Mismatch(&'static str),
     /// The wrapper was not ready in time.
-    #[error("the wrapper did not get ready in time")]
+    #[error("the wrapper was not ready in time")]
     Timeout,
     /// The lease was no longer in a state that permits the step.
     #[error(transparent)]
@@ -209,7 +209,7 @@ pub async fn start<S: Sys>(
         confine(context, requester, confine::ConfinementInput { env: spec.env.clone(), directories }).await?;
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
-    let (theirs, ours) = make_pipes(&spec.kind).map_err(io_context("make the adapter's pipes"))?;
+    let (theirs, ours) = make_pipes(&spec.kind).map_err(io_context("create the adapter's pipes"))?;
     let limits =
         cgroup_limits_for(&context.tenants, context.containment.limits, lease.owner_uid, lease.gateway);
     let group = context.containment.leaf(lease.lease_id).map(|leaf| (leaf, limits));
@@ -243,7 +243,7 @@ pub(crate) async fn start_wrapper<S: Sys>(
     group: Option<(LeaseCgroup, CgroupLimits)>,
 ) -> Result<RunningWrapper<S>, SpawnError> {
     let (their_control, our_control) =
-        packet::control_pair().map_err(io_context("make the control socket"))?;
+        packet::control_pair().map_err(io_context("create the control socket"))?;
     packet::pass_credentials(our_control.as_fd()).map_err(io_context("prepare the control socket"))?;
     if context.abilities.scm_pidfd {
         linux::pass_pidfd(our_control.as_fd()).map_err(io_context("prepare the control socket"))?;
@@ -285,7 +285,7 @@ fn prepare<S: Sys>(
 ) -> Result<PreparedWrapper<S::Handle>, SpawnError> {
     let path = root.make(launch)?.wrapper;
     let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
-    let unlimited = unlimited.map_err(io_context("make the control group"))?;
+    let unlimited = unlimited.map_err(io_context("create the control group"))?;
     let handle = start_wrapper_process(context, &path, launch, control)?;
     // The wrapper waits for its first message, so its later children start inside the cgroup.
     if let Some(Err(error)) = group.map(|(leaf, _)| context.sys.join_group(leaf, &handle)) {
@@ -301,7 +301,7 @@ fn running_reason(unlimited: &[String]) -> String {
     if unlimited.is_empty() {
         return "the adapter runs".to_owned();
     }
-    format!("the adapter runs; its control group did not take {}", unlimited.join(", "))
+    format!("the adapter runs; its control group did not accept {}", unlimited.join(", "))
 }
 
 fn launch(lease: &Lease, spec: &Spawn, confined: AdapterStart) -> Launch {
@@ -478,15 +478,13 @@ async fn recv_message<S: Sys>(
     let Some(heard) = control.recv().await? else { return Ok(None) };
     match heard.from(context.sys.as_ref(), child.handle()) {
         Ok(message) => Ok(Some(message.map_err(ControlError::from)?)),
-        Err(PacketRejection::Other) => Err(SpawnError::Mismatch("another process speaks for the wrapper")),
-        Err(PacketRejection::Laden) => {
-            Err(SpawnError::Mismatch("what the wrapper says comes with descriptors"))
-        }
+        Err(PacketRejection::Other) => Err(SpawnError::Mismatch("another process sent the wrapper's report")),
+        Err(PacketRejection::Laden) => Err(SpawnError::Mismatch("the wrapper's report carries descriptors")),
     }
 }
 
 /// At this point it is unknown if the process ever was the wrapper's adapter.
-const NO_ADAPTER: &str = "the adapter has ended before it was let go, or was never there";
+const NO_ADAPTER: &str = "the adapter ended before it was released, or never existed";
 
 /// Checks that both processes match the wrapper's report. The adapter is blocked and its parent is an own
 /// child that was not reaped, so neither pid can have been reused.
@@ -497,13 +495,13 @@ fn verify<S: Sys>(
     adapter_pid: i32,
 ) -> Result<BoundProcesses, SpawnError> {
     let check = |holds: bool, why: &'static str| if holds { Ok(()) } else { Err(SpawnError::Mismatch(why)) };
-    check(wrapper_pid == wrapper.pid(), "the wrapper names another pid than that of the child")?;
+    check(wrapper_pid == wrapper.pid(), "the wrapper reports another pid than that of the child")?;
     let w = context.sys.kernel_evidence(wrapper);
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
     let adapter = context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch(NO_ADAPTER))?;
     let a = context.sys.kernel_evidence(&adapter);
     check(!matches!(a.life, ProcessState::Zombie | ProcessState::Gone), NO_ADAPTER)?;
-    check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
+    check(a.ppid == Some(wrapper_pid), "the adapter is not a child of the wrapper")?;
     check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
     check(a.sid == Some(wrapper_pid), "the adapter is not in the wrapper's session")?;
     let records = wrapper.record().zip(adapter.record());

@@ -447,7 +447,7 @@ impl<S: Sys> LeaseTask<S> {
             tracing::warn!(lease_id = %self.lease.lease_id, %status, "wrapper ended without report");
         }
         self.adapter_ended(ExitStatus::Unknown);
-        self.start_closing(&format!("its wrapper ended without a word ({status})")).await;
+        self.start_closing(&format!("its wrapper ended without a report ({status})")).await;
         Some(EscalationInput::WrapperGone)
     }
 

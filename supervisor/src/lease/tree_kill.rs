@@ -245,7 +245,7 @@ fn read_evidence_with<S: Sys>(
 }
 
 /// Reason if the cgroup has only exiting processes, which have not ended yet.
-const DYING: &str = "something in its control group is dying and not yet dead";
+const DYING: &str = "a process in its control group is dying but not yet gone";
 
 /// Reason if the recorded cgroup is not the one that the supervisor of this state directory creates for the
 /// lease.

@@ -72,7 +72,7 @@ impl Owner {
         link: ConnectionHandle,
     ) -> Result<(Welcome, Option<RecordedFuture>), Denial> {
         if self.stopping || self.leaving {
-            return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending").into());
+            return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is shutting down").into());
         }
         match &hello.role {
             Role::Admin => self.policy.authorize_admin(peer.uid, peer.gid)?,
@@ -91,7 +91,7 @@ impl Owner {
                 let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
                 self.policy.check_gateway_secret(peer.uid, tenant, hello.secret.as_ref())?;
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
-                    let why = "the machine id is no machine id";
+                    let why = "the machine id is too long";
                     return Err(Refusal::new(RefusalCode::BadRequest, why).into());
                 }
                 let on_record = self.admit_gateway(*instance_id, (*epoch, marks.as_ref()), home, peer)?;
@@ -190,7 +190,7 @@ impl Owner {
             {
                 connected.link.refuse(Refusal::new(
                     RefusalCode::EpochStale,
-                    "a newer connection of this gateway took over",
+                    "a newer connection of this gateway replaced this one",
                 ));
                 // An unread last message must not delay the end of the old connection any further.
                 let end = connected.link.end().clone();

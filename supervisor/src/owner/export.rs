@@ -107,7 +107,7 @@ pub(crate) struct ExportedState {
 }
 
 fn failed(why: &str) -> Refusal {
-    Refusal::new(RefusalCode::UpgradeFailed, format!("this supervisor goes on as it is: {why}"))
+    Refusal::new(RefusalCode::UpgradeFailed, format!("this supervisor keeps running unchanged: {why}"))
 }
 
 fn busy(why: &str) -> Refusal {
@@ -118,13 +118,13 @@ impl Owner {
     /// Starts an upgrade: the new program is tried while the supervisor keeps running.
     pub(crate) fn upgrade(&mut self, program: Option<String>, to: Responder) {
         let Some(resources) = &self.resources else {
-            return to.answer(Err(busy("this supervisor is just starting")));
+            return to.answer(Err(busy("this supervisor is still starting")));
         };
         if self.stopping {
-            return to.refuse(RefusalCode::ShuttingDown, "the supervisor is ending");
+            return to.refuse(RefusalCode::ShuttingDown, "the supervisor is shutting down");
         }
         if self.upgrade.is_some() {
-            return to.answer(Err(busy("another upgrade is under way")));
+            return to.answer(Err(busy("another upgrade is in progress")));
         }
         let program = program.map_or_else(|| resources.program.clone(), PathBuf::from);
         tracing::info!(program = %program.display(), "upgrade requested");
@@ -165,7 +165,8 @@ impl Owner {
     /// Returns why spawns are refused now; `None` if they are accepted.
     pub(crate) fn spawn_refusal(&self) -> Option<Refusal> {
         let drains = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some());
-        (drains || self.leaving).then(|| busy("the supervisor is being upgraded; spawn again in a moment"))
+        (drains || self.leaving)
+            .then(|| busy("the supervisor is being upgraded; retry the spawn in a moment"))
     }
 
     /// Cancels an upgrade; the supervisor continues unchanged.
@@ -179,7 +180,7 @@ impl Owner {
     pub(crate) fn cancel_overdue_upgrade(&mut self, now_ms: u64) {
         let until = self.upgrade.as_ref().and_then(|upgrade| upgrade.drain_until_ms);
         if until.is_some_and(|until| now_ms >= until) {
-            self.cancel_upgrade("a spawn that is on its way does not end");
+            self.cancel_upgrade("a spawn in progress did not finish in time");
         }
     }
 
@@ -198,7 +199,7 @@ impl Owner {
         let paused = match self.pause(events).await {
             Ok(paused) if !self.stopping => paused,
             Ok(_) => {
-                self.cancel_upgrade("it is to end");
+                self.cancel_upgrade("a shutdown was requested");
                 return None;
             }
             Err(why) => {
@@ -215,7 +216,7 @@ impl Owner {
             Ok(left) => left,
             Err(error) => {
                 self.resources = Some(resources);
-                requester.answer(Err(failed(&format!("its own program cannot be opened: {error}"))));
+                requester.answer(Err(failed(&format!("the running program cannot be opened: {error}"))));
                 return None;
             }
         };
@@ -275,7 +276,7 @@ impl Owner {
         loop {
             tokio::select! {
                 done = &mut all => {
-                    return done.map(|()| paused).map_err(|_| "the end of a process tree takes all its time");
+                    return done.map(|()| paused).map_err(|_| "ending a process tree takes too long");
                 }
                 Some(event) = events.recv() => self.on(event),
             }
@@ -284,8 +285,7 @@ impl Owner {
 
     /// Disconnects every client except the one that waits for the outcome.
     async fn disconnect_clients(&mut self, requester: &ConnectionHandle, events: &mut mpsc::Receiver<Event>) {
-        let leave =
-            Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
+        let leave = Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; reconnect");
         let mut ends = Vec::new();
         for (id, connected) in std::mem::take(&mut self.links) {
             if let ClientKind::Gateway(gateway) = connected.who {
@@ -448,7 +448,7 @@ impl ExportedState {
 
 /// Waits until the client has read the reply, then closes the connection.
 async fn close_after_reply(link: &ConnectionHandle) {
-    link.refuse(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again"));
+    link.refuse(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; reconnect"));
     drop(tokio::time::timeout(LAST_MESSAGES_WAIT, link.end().cancelled()).await);
     link.end().cancel();
 }

@@ -113,9 +113,9 @@ impl Owner {
             let until = time(wall_ms().saturating_add(left));
             let agents = self.acked_outputs(*gateway).len();
             format!(
-                "gateway {gateway} is refused: its database went back in time. Its {agents} living agents are kept \
-                 until {until}; on its machine, stop it and use `acp-gateway store restore` or `acp-gateway store \
-                 accept-loss`"
+                "gateway {gateway} is refused: its database was rolled back. Its {agents} living agents are \
+                 kept until {until}; on its machine, stop it and use `acp-gateway store restore` or \
+                 `acp-gateway store accept-loss`"
             )
         };
         self.pending.kept_until_ms.iter().map(line).collect()

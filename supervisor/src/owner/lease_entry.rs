@@ -89,7 +89,8 @@ impl LeaseEntry {
     /// Returns the refusal for a living lease that no task of this supervisor works on.
     pub(crate) fn left_over_refusal(&self) -> Refusal {
         let why = format!(
-            "lease {} is left over ({}) and not verified gone yet; the sweep looks at it again",
+            "lease {} of an earlier supervisor is {} and not verified to be gone yet; the sweep checks it \
+             again",
             self.lease.lease_id, self.lease.state
         );
         Refusal::new(RefusalCode::SessionBusy, why).retry_after(handlers::spawn::SESSION_RETRY_MS)

@@ -31,7 +31,7 @@ impl Owner {
             .collect();
         for gateway in away {
             self.detached_at_ms.remove(&gateway);
-            self.close_all(|lease| lease.gateway == gateway, "its gateway did not come back");
+            self.close_all(|lease| lease.gateway == gateway, "its gateway did not reconnect");
         }
         if self.pending.save_at_ms().is_some_and(|at| at <= now) {
             self.save_progress(None);
@@ -193,8 +193,9 @@ impl Owner {
         let (first, why) = kept.next()?;
         let count = kept.count() + 1;
         Some(format!(
-            "lost leases past retention_ms that are kept because they are {NOT_PROVED}: {count}; the first is {first} ({why}). \
-             `acp-supervisor leases verify ID` shows the evidence; the next start of the machine proves it"
+            "lost leases past retention_ms that are kept because they are {NOT_PROVED}: {count}; the first \
+             is {first} ({why}). `acp-supervisor leases verify ID` shows the evidence; a reboot of the \
+             machine proves it"
         ))
     }
 

@@ -112,7 +112,7 @@ async fn find_kept_output(
                 refuse(
                     command,
                     RefusalCode::Busy,
-                    "what is kept of this lease cannot be read now; try again",
+                    "the stored output of this lease cannot be read now; try again",
                 );
             }
         }
@@ -422,7 +422,7 @@ impl AgentRelay {
                 Err(out) => Err(Refusal::new(RefusalCode::OffsetUnavailable, out.to_string())),
             }),
             RelayCmd::Tail(to) => {
-                to.refuse(RefusalCode::BadRequest, "this lease is an agent's; attach to it instead")
+                to.refuse(RefusalCode::BadRequest, "this lease belongs to an agent; attach to it instead")
             }
             RelayCmd::CloseStdin => self.close_stdin("the lease is closing"),
             RelayCmd::State(state) => self.state = state,
@@ -469,7 +469,7 @@ impl AgentRelay {
         if large && seq > self.input.accepted() && self.share.is_spent() {
             to.answer(Err(Refusal::new(
                 RefusalCode::Busy,
-                "the streams of this gateway hold all their memory",
+                "the streams of this gateway use all their memory",
             )
             .retry_after(BUSY_RETRY_MS)));
             return;
@@ -497,7 +497,7 @@ impl AgentRelay {
                 format!("input {seq} was written so long ago that it can no longer be compared"),
             ),
             OfferResult::Gap { expected } => {
-                to.refuse(RefusalCode::SeqGap, format!("input {seq} came where {expected} is due"));
+                to.refuse(RefusalCode::SeqGap, format!("received input {seq}, expected {expected}"));
             }
             OfferResult::Busy => {
                 to.answer(Err(Refusal::new(RefusalCode::Busy, "the adapter reads its input too slowly")

@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(kept.read_space(true, 100, &place).await, 100);
         kept.push(b"klmn").await.unwrap();
         assert_eq!((kept.base(), kept.end()), (2, 14));
-        assert_eq!(kept.read_space(true, 100, &place).await, 0, "the spool has a limit too");
+        assert_eq!(kept.read_space(true, 100, &place).await, 0, "the spool size is limited");
         assert_eq!(kept.read(2, 100).await.unwrap(), b"cdefghijklmn");
         assert_eq!(kept.read(9, 2).await.unwrap(), b"jk");
         kept.ack(5).unwrap();
@@ -340,7 +340,7 @@ mod tests {
         let (mut first, mut second) = (full(), full());
         let (a, b) = (LeaseId::mint(), LeaseId::mint());
         assert!(first.spool(&place(a)).await);
-        assert_eq!(first.read_space(true, 9, &place(a)).await, 0, "there is no more of it");
+        assert_eq!(first.read_space(true, 9, &place(a)).await, 0, "no more data");
         assert!(!second.spool(&place(b)).await && found(&gateway_spools, b).is_none());
         assert_eq!(second.read(0, 9).await.unwrap(), b"abcd", "it stays in memory");
         first.discard().await;

@@ -186,7 +186,11 @@ impl Relay {
                 refuse(command, RefusalCode::Busy, "this lease is busy; keep the message and try again");
             }
             Err(mpsc::error::TrySendError::Closed(command)) => {
-                refuse(command, RefusalCode::LeaseEnded, "this lease has ended and nothing of it is kept");
+                refuse(
+                    command,
+                    RefusalCode::LeaseEnded,
+                    "this lease has ended and its streams are no longer stored",
+                );
             }
         }
     }
@@ -371,7 +375,7 @@ mod tests {
         let mut taken: Vec<u8> = Vec::new();
         let (mut rest, mut buffer) = (PipeRemainder::of(&read).unwrap(), [0; 4]);
         while let Some(piece) = rest.next(&mut buffer).unwrap() {
-            assert!(taken.len() < 10, "more than there was");
+            assert!(taken.len() < 10, "more data than was written");
             taken.extend(piece);
             // A process outside of the tree has the other end, and is never done.
             rustix::io::write(&write, &[b'b'; 10]).unwrap();

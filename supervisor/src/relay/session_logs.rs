@@ -402,9 +402,9 @@ mod tests {
         };
         assert_eq!((left("a"), left("b")), (vec!["2".to_owned(), "3".to_owned()], vec!["1".to_owned()]));
         append(&log("a", "4"), b"line 0\n", SMALL).unwrap();
-        assert_eq!(left("a"), ["2", "4"], "the one that was written longest ago went");
+        assert_eq!(left("a"), ["2", "4"], "the least recently written log is removed");
         append(&log("a", "5"), &[b'x'; 200], SMALL).unwrap();
-        assert_eq!(left("a"), ["5"], "one that is too large alone stays");
+        assert_eq!(left("a"), ["5"], "a single log above the limit is kept");
     }
 
     #[tokio::test]

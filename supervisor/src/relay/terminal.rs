@@ -170,7 +170,10 @@ impl TerminalRelay {
                 exit: self.exit.filter(|_| self.output.is_none()),
             }))),
             RelayCmd::Attach { to, .. } | RelayCmd::Input { to, .. } | RelayCmd::Ack { to, .. } => {
-                to.refuse(RefusalCode::BadRequest, "this lease is a terminal's; ask for its tail instead");
+                to.refuse(
+                    RefusalCode::BadRequest,
+                    "this lease belongs to a terminal; request its tail instead",
+                );
             }
             RelayCmd::AdapterEnded(status) => self.exit = Some(status),
             RelayCmd::TreeGone(answer) => {

@@ -40,13 +40,15 @@ fn read(path: &Path) -> io::Result<Secret> {
     let mut file = File::open(path)?;
     let meta = file.metadata()?;
     if meta.mode() & 0o077 != 0 || meta.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("others can read it; remove it, and a new one is made"));
+        return Err(io::Error::other(
+            "other users can read it; remove it, and the supervisor creates a new one",
+        ));
     }
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     let text = text.trim();
     if text.len() < TEXT_BYTES_MIN {
-        return Err(io::Error::other("it is too short; remove it, and a new one is made"));
+        return Err(io::Error::other("it is too short; remove it, and the supervisor creates a new one"));
     }
     Ok(Secret::new(text.to_owned()))
 }

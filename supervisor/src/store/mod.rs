@@ -39,9 +39,9 @@ pub enum StoreError {
     Sqlite(String),
     /// The content of the file is not what this program wrote.
     #[error(
-        "{path} is damaged ({why}); nothing was signalled and nothing is started on it. Restore it from a backup, or move it away \
-         together with its -wal: its leases are forgotten then, and what is left of their processes has to be looked for by hand \
-         (grep -lz ^OPENCLAW_ACPX_LEASE_ID= /proc/[0-9]*/environ)"
+        "{path} is damaged ({why}); no process was signalled and nothing is started. Restore it from a \
+         backup, or move it away together with its -wal; then its leases are lost, and their remaining \
+         processes must be searched for by hand (grep -lz ^OPENCLAW_ACPX_LEASE_ID= /proc/[0-9]*/environ)"
     )]
     Damaged {
         /// Path of the file.
@@ -50,13 +50,13 @@ pub enum StoreError {
         why: String,
     },
     /// The store was opened read-only.
-    #[error("the lease store is only read: {0}")]
+    #[error("the lease store is read-only: {0}")]
     ReadOnly(String),
     /// The file cannot be created, or its mode cannot be restricted to this user.
     #[error("the lease store's file cannot be used: {0}")]
     File(String),
     /// The store contains an invalid row.
-    #[error("the lease store holds a row that makes no sense: {0}")]
+    #[error("the lease store contains an invalid row: {0}")]
     Row(String),
     /// The writer's queue is full.
     #[error("the lease store is behind")]
@@ -190,9 +190,9 @@ impl Store {
     pub fn check(state_dir: &Path) -> Result<(), StoreError> {
         match open::newer(state_dir)? {
             None => Ok(()),
-            Some((_, version)) => {
-                Err(StoreError::ReadOnly(format!("schema {version} is of a newer program")))
-            }
+            Some((_, version)) => Err(StoreError::ReadOnly(format!(
+                "schema {version} belongs to a newer version of this program"
+            ))),
         }
     }
 

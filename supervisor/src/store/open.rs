@@ -74,7 +74,7 @@ pub(super) fn open(dir: &Path) -> Result<OpenedStore, StoreError> {
     let mut warnings = Vec::new();
     if file(dir, ".new").exists() {
         warnings.push(
-            "the lease store's file had been taken away from an earlier supervisor, and was written anew"
+            "the lease store's file was removed while an earlier supervisor used it, and was written again"
                 .into(),
         );
         move_aside(dir, &[])?;
@@ -86,12 +86,12 @@ pub(super) fn open(dir: &Path) -> Result<OpenedStore, StoreError> {
         Ok(_) => false,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if std::fs::metadata(file(dir, "-wal")).is_ok_and(|wal| wal.len() > 0) {
-                return Err(damaged(dir, "it is gone, and its -wal is still there"));
+                return Err(damaged(dir, "it is missing, but its -wal exists"));
             }
             create(dir)?;
             true
         }
-        Err(error) => return Err(io_context("look at it")(error)),
+        Err(error) => return Err(io_context("read its metadata")(error)),
     };
     if let Some((connection, version)) = newer(dir)? {
         let why = format!(
@@ -124,7 +124,7 @@ pub(super) fn connect(dir: &Path) -> Result<Connection, StoreError> {
     let path = file(dir, "");
     // SQLite gives the `-wal` and `-shm` files the same mode.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
-        .map_err(io_context("keep it to this user"))?;
+        .map_err(io_context("set its mode"))?;
     let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.busy_timeout(BUSY_WAIT)?;
     connection.pragma_update(None, "journal_mode", "WAL").map_err(map_open_error(dir))?;
@@ -167,7 +167,7 @@ fn remove_incomplete(dir: &Path) -> Result<(), StoreError> {
     for suffix in [".part", ".part-journal"] {
         match std::fs::remove_file(file(dir, suffix)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(io_context("remove what a crash left of it")(error));
+                return Err(io_context("remove its temporary file")(error));
             }
             Ok(()) | Err(_) => {}
         }
@@ -179,7 +179,12 @@ fn remove_incomplete(dir: &Path) -> Result<(), StoreError> {
 pub(super) fn create_incomplete(dir: &Path) -> Result<PathBuf, StoreError> {
     remove_incomplete(dir)?;
     let path = file(dir, ".part");
-    OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(io_context("make it"))?;
+    OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io_context("create it"))?;
     Ok(path)
 }
 
@@ -196,7 +201,7 @@ pub(super) fn move_aside(dir: &Path, ours: &[(u64, u64)]) -> Result<(), StoreErr
         let path = file(dir, suffix);
         if identity(&path).is_some_and(|found| !ours.contains(&found)) {
             let aside = dir.join(format!("{STORE_FILE}.replaced{suffix}"));
-            std::fs::rename(&path, aside).map_err(io_context("move another file out of its place"))?;
+            std::fs::rename(&path, aside).map_err(io_context("move another file away from its path"))?;
         }
     }
     Ok(())
@@ -207,5 +212,5 @@ pub(super) fn install(dir: &Path) -> Result<(), StoreError> {
     // The index of another file must not be used.
     drop(std::fs::remove_file(file(dir, "-shm")));
     let renamed = std::fs::rename(file(dir, ".new"), file(dir, ""));
-    renamed.and_then(|()| File::open(dir)?.sync_all()).map_err(io_context("give it its name"))
+    renamed.and_then(|()| File::open(dir)?.sync_all()).map_err(io_context("rename it"))
 }

@@ -199,7 +199,7 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
     let (pgid, sid): (Option<i32>, Option<i32>) = (row.get("pgid")?, row.get("sid")?);
     let bound = wrapper.zip(adapter).zip(pgid.zip(sid));
     if bound.is_none() && (wrapper.is_some() || adapter.is_some() || pgid.is_some() || sid.is_some()) {
-        return Err(bad("half a tree of", &id));
+        return Err(bad("incomplete process tree of", &id));
     }
     Ok(Lease {
         lease_id: LeaseId::parse(&id).map_err(|_| bad("lease id", &id))?,
@@ -342,9 +342,8 @@ pub(super) fn installations(connection: &Connection) -> Result<(Vec<Installation
     while let Some(row) = rows.next()? {
         let id: String = row.get("gateway_instance_id").unwrap_or_default();
         let Ok(gateway) = GatewayInstanceId::parse(&id) else {
-            warnings.push(format!(
-                "what is known of a gateway cannot be read and is left alone: its id is {id:?}"
-            ));
+            warnings
+                .push(format!("the record of a gateway cannot be read and is left alone: its id is {id:?}"));
             continue;
         };
         all.push(installation(row, gateway).unwrap_or_else(|error| {

@@ -46,7 +46,7 @@ async fn what_is_saved_is_loaded() {
     for file in std::fs::read_dir(dir.path()).unwrap() {
         use std::os::unix::fs::PermissionsExt;
         let mode = file.unwrap().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o077, 0, "nobody else reads what agents were started with");
+        assert_eq!(mode & 0o077, 0, "other users cannot read how agents were started");
     }
     store.save_lease(&plain).await.unwrap();
     store.save_lease(&full).await.unwrap();
@@ -128,9 +128,9 @@ async fn rows_that_make_no_sense_are_lost_and_name_no_process() {
     drop(connection);
     let (_store, _, loaded) = Store::open(dir.path()).unwrap();
     assert_eq!(loaded.leases.len(), 3, "{:?}", loaded.warnings);
-    assert_eq!(loaded.warnings.len(), 1, "what has no id is said");
+    assert_eq!(loaded.warnings.len(), 1, "a row without an id is reported");
     assert!(loaded.leases.contains(&good));
-    for (lease, why) in [(&state, "frozen"), (&half, "half a tree")] {
+    for (lease, why) in [(&state, "frozen"), (&half, "incomplete process tree")] {
         let got = loaded.leases.iter().find(|l| l.lease_id == lease.lease_id).unwrap();
         assert_eq!((got.state, got.bound), (LeaseState::Lost, None));
         assert!(got.state_reason.starts_with("quarantined") && got.state_reason.contains(why), "{got:?}");
@@ -173,7 +173,7 @@ async fn where_the_new_file_cannot_be_made_nothing_is_said_to_be_durable() {
     std::fs::create_dir(open::file(dir.path(), ".part")).unwrap();
     std::fs::remove_file(open::file(dir.path(), "")).unwrap();
     assert!(matches!(store.save_lease(&fixture::lease()).await, Err(StoreError::File(_))));
-    assert!(store.warnings()[0].contains("nothing can be written down"));
+    assert!(store.warnings()[0].contains("cannot be written"));
     std::fs::remove_dir(open::file(dir.path(), ".part")).unwrap();
     store.save_lease(&fixture::lease()).await.unwrap();
     assert_eq!(store.warnings().len(), 1);
@@ -247,7 +247,7 @@ async fn a_damaged_home_is_not_believed_and_the_others_are() {
     connection.execute("INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1, NULL, 0, NULL)", []).unwrap();
     drop(connection);
     let (_store, _, loaded) = Store::open(dir.path()).unwrap();
-    assert!(!loaded.unreadable, "leases are another matter");
+    assert!(!loaded.unreadable, "leases are not affected");
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
     let of = |gateway| loaded.installations.iter().find(|known| known.gateway == gateway);
     assert_eq!((loaded.installations.len(), of(sound.gateway)), (2, Some(&sound)));

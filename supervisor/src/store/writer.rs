@@ -70,7 +70,8 @@ impl StoreFile {
 
     fn commit(&mut self, ops: &[WriteOp]) -> Vec<CommitResult> {
         let result = self.try_commit(ops);
-        let failing = result.as_ref().err().map(|error| format!("nothing can be written down: {error}"));
+        let failing =
+            result.as_ref().err().map(|error| format!("the lease store cannot be written: {error}"));
         *self.health.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
         result.unwrap_or_else(|error| {
             tracing::error!(%error, "lease store commit failed");
@@ -122,8 +123,8 @@ impl StoreFile {
         self.connection = Some(open::connect(&self.dir)?);
         self.ours = current_identities(&self.dir);
         *self.health.rewritten.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!(
-            "the lease store's file was deleted or replaced while in use; it was written anew from the open one \
-             (in {}: what was found in its place is supervisor.db.replaced)",
+            "the lease store's file was deleted or replaced while in use; it was written again from the open \
+             file (in {}: the file found in its place is now supervisor.db.replaced)",
             self.dir.display()
         ));
         Ok(())

@@ -125,6 +125,6 @@ mod tests {
             work.await.unwrap().unwrap();
         }
         disk.wait_idle().await;
-        assert_eq!(begun.load(std::sync::atomic::Ordering::Relaxed), 4 * SLOTS, "all of it is done");
+        assert_eq!(begun.load(std::sync::atomic::Ordering::Relaxed), 4 * SLOTS, "all work is done");
     }
 }

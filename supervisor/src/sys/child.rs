@@ -101,7 +101,7 @@ pub enum ControlError {
     #[error("the wrapper's control socket failed")]
     Io(#[from] io::Error),
     /// The wrapper sent an invalid message.
-    #[error("the wrapper broke its protocol")]
+    #[error("the wrapper violated its protocol")]
     Wire(#[from] WireError),
 }
 

@@ -433,7 +433,10 @@ pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
     if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
         return Ok(fd);
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "what was handed over is no listening Unix socket"))
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the inherited descriptor is not a listening Unix socket",
+    ))
 }
 
 /// Asks the kernel to send a pidfd of the sender with each packet.

@@ -172,7 +172,7 @@ mod tests {
         }
         assert!(
             began.elapsed() < Duration::from_millis(900),
-            "each look waited for it: {:?}",
+            "each read waited for it: {:?}",
             began.elapsed()
         );
         drop(release);
@@ -189,7 +189,7 @@ mod tests {
         let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hangs).unzip();
         assert_eq!(reads.run_all(stuck), [None, None, None]);
         assert_eq!(lock(&reads.hanging).len(), 2);
-        assert_eq!(reads.run_one(9, || 1), None, "nothing is read any more");
+        assert_eq!(reads.run_one(9, || 1), None, "no process is read any more");
         drop(releases);
         let until = std::time::Instant::now() + Duration::from_secs(20);
         while reads.run_one(9, || 1).is_none() {

@@ -234,7 +234,7 @@ async fn what_others_chose_gives_a_terminal_no_orders() {
     assert_eq!(
         host.json(&["leases", "show", &id])["state_reason"].as_str(),
         Some("\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\u{9b}31m\u{202e}x\\r\\n"),
-        "what it controls with is escaped before it is stored"
+        "control characters are escaped before they are stored"
     );
 }
 
@@ -258,7 +258,7 @@ async fn an_admin_closes_in_order_and_waits() {
     );
     assert!(marked(spec.lease_id).is_empty());
     gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closed).await;
-    assert!(!marked(other.lease_id).is_empty(), "the other one runs on");
+    assert!(!marked(other.lease_id).is_empty(), "the other agent keeps running");
     // Again: it has ended, and that is no failure.
     assert_eq!(host.json(&["leases", "close", &id, "--yes", "--wait"])[0]["state"], "closed");
     // One that takes its time is named.
@@ -272,7 +272,7 @@ async fn an_admin_closes_in_order_and_waits() {
         host.cli(&["leases", "close", &slow.lease_id.to_string(), "--yes", "--wait", "--timeout", "300ms"]);
     assert_eq!(late.status.code(), Some(1));
     let text = String::from_utf8(late.stderr).unwrap();
-    assert!(text.contains("cannot be closed: it is still closing"), "{text}");
+    assert!(text.contains("cannot be closed: still closing"), "{text}");
 }
 
 #[tokio::test]
@@ -324,6 +324,6 @@ async fn verify_tells_by_its_exit_code() {
     assert_eq!(
         verified.status.code(),
         Some(0),
-        "{state}: a tree that is gone is as its record says: {verified:?}"
+        "{state}: a tree that is gone matches its record: {verified:?}"
     );
 }

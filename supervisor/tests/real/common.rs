@@ -387,9 +387,10 @@ impl Client {
     }
 
     async fn recv(&mut self) {
-        let message =
-            tokio::time::timeout(DEADLINE, self.conn.receiver.recv()).await.expect("an answer in time");
-        match message.unwrap().expect("an open connection") {
+        let message = tokio::time::timeout(DEADLINE, self.conn.receiver.recv())
+            .await
+            .expect("the answer arrives in time");
+        match message.unwrap().expect("the connection is open") {
             ToClient::Reply { id, result } => self.replies.push_back((id, result)),
             ToClient::Notice(notice) => self.notices.push_back(notice),
             other @ (ToClient::Welcome(_) | ToClient::Refused(_) | ToClient::RolledBack(_)) => {
@@ -433,7 +434,9 @@ impl Client {
 
     /// Takes in what comes next; `None` when the connection has ended.
     async fn try_recv(&mut self) -> Option<()> {
-        let message = tokio::time::timeout(DEADLINE, self.conn.receiver.recv()).await.expect("news in time");
+        let message = tokio::time::timeout(DEADLINE, self.conn.receiver.recv())
+            .await
+            .expect("the notification arrives in time");
         match message {
             Ok(Some(ToClient::Reply { id, result })) => self.replies.push_back((id, result)),
             Ok(Some(ToClient::Notice(notice))) => self.notices.push_back(notice),
@@ -536,7 +539,7 @@ impl Client {
             if let Notice::Exited { lease_id, status, end_offset, stderr_tail, .. } = self.notice().await
                 && lease_id == lease
             {
-                assert_eq!(stderr_tail, "", "standard error is sent to nobody who does not ask");
+                assert_eq!(stderr_tail, "", "standard error is sent on request only");
                 return (status, end_offset);
             }
         }

@@ -81,7 +81,7 @@ async fn on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_st
     host.start();
     let gone = left.iter().all(|pid| !runs(*pid));
     assert!(gone, "everything is gone before the first connection");
-    assert!(runs(foreign.pid()) && runs(other.pid()), "strangers live");
+    assert!(runs(foreign.pid()) && runs(other.pid()), "foreign processes are alive");
     let mut gateway = identity.connect().await;
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.state, info.state_reason.as_str()), (LeaseState::Closed, "its tree is gone"));
@@ -149,7 +149,7 @@ async fn on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervi
     // Once its supervisor is dead the lease is swept without anybody's asking.
     host.crash();
     // Its wrapper ends the tree, or the copy does what is left of that: whoever is first.
-    eventually("the copy sees that the lease is over", || {
+    eventually("the copy reports that the lease has ended", || {
         let state = copy.json(&["leases", "list"])[0]["state"].clone();
         state == "lost" || state == "closed"
     });
@@ -170,13 +170,13 @@ async fn on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_di
         "setsid env -i sh -c 'echo $$ > {path}.tmp; mv {path}.tmp {path}; trap \"\" TERM; sleep 300; :' & sleep 300"
     ));
     let info = gateway.spawn(&spec).await;
-    eventually("the stray is there", || file.exists());
+    eventually("the orphan exists", || file.exists());
     let stray: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
     assert!(runs(stray) && !marked(spec.lease_id).contains(&stray));
     kill(info.wrapper_pid.unwrap(), Signal::KILL);
     gateway.state(spec.lease_id, LeaseState::Lost).await;
-    eventually("the stray is gone", || !runs(stray));
-    eventually("and reaped", || !std::path::Path::new(&format!("/proc/{stray}")).exists());
+    eventually("the orphan is gone", || !runs(stray));
+    eventually("the orphan is reaped", || !std::path::Path::new(&format!("/proc/{stray}")).exists());
     // Other leases were never in danger.
     let other = agent(&["cat"]);
     gateway.spawn(&other).await;
@@ -223,12 +223,12 @@ async fn on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(r
         // However slow the machine is, half of them are killed with something begun.
         if round >= 6 {
             let begun = |spec: &Spawn| !marked(spec.lease_id).is_empty();
-            eventually("one of them has begun", || specs.iter().any(begun));
+            eventually("one of them has started", || specs.iter().any(begun));
         }
         tokio::time::sleep(std::time::Duration::from_millis(round % 6 * 10)).await;
         host.crash();
         for spec in &specs {
-            eventually("nothing of it runs", || marked(spec.lease_id).is_empty());
+            eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
         }
         host.start();
     }
@@ -270,7 +270,7 @@ async fn on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing(rung: 
         if kept {
             gateway.close(spec.lease_id).await;
         }
-        eventually("nothing of it runs", || marked(spec.lease_id).is_empty());
+        eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
     }
     let ended = |lease: &acp_shared::protocol::LeaseInfo| lease.state.is_ended();
     let mut all = false;

@@ -71,7 +71,7 @@ async fn refused(gateway: &mut Client) -> String {
 }
 
 fn warned(host: &Host) -> bool {
-    host.json(&["status"])["warnings"].to_string().contains("nothing can be written down")
+    host.json(&["status"])["warnings"].to_string().contains("the lease store cannot be written")
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn on_a_full_disk_nothing_is_spawned_and_everything_can_be_ended() {
     gateway.state(living.lease_id, LeaseState::Closed).await;
     std::fs::remove_file(filler).unwrap();
     let next = agent(&["cat"]);
-    assert_eq!(gateway.spawn(&next).await.state, LeaseState::Open, "it goes on by itself");
+    assert_eq!(gateway.spawn(&next).await.state, LeaseState::Open, "it recovers without intervention");
     assert!(!warned(&host));
     assert_eq!(host.stop(), Some(0));
 }
@@ -198,7 +198,7 @@ async fn a_hung_disk_holds_up_no_end_and_lets_nothing_start() {
     let spawn = gateway.send(Request::Spawn(next.clone())).await;
     assert!(answered_within(&mut gateway, living.lease_id, Duration::from_secs(20)).await);
     gateway.state(living.lease_id, LeaseState::Closed).await;
-    assert!(marked(next.lease_id).is_empty(), "nothing starts that is not on record");
+    assert!(marked(next.lease_id).is_empty(), "nothing starts without a record");
     assert!(host.json(&["status"])["pid"].is_number(), "others are answered throughout");
     drop(frozen);
     // What waited for the disk goes on where it was.

@@ -24,11 +24,7 @@ fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value + use<>) {
     let checks = line["data"]["checks"].as_array().unwrap().clone();
     for check in &checks {
         assert!(!check["means"].as_str().unwrap().is_empty(), "{check}");
-        assert_eq!(
-            check["verdict"] == "ok",
-            check["next"] == "",
-            "what is not well comes with a next step: {check}"
-        );
+        assert_eq!(check["verdict"] == "ok", check["next"] == "", "a failed check has a next step: {check}");
     }
     let fails = checks.iter().any(|check| check["verdict"] == "fail");
     assert_eq!(output.status.code(), Some(i32::from(fails)));
@@ -75,10 +71,10 @@ async fn a_running_supervisor_is_well() {
     };
     let line: Value = serde_json::from_slice(&run(&host.state_dir(), &["--json"]).stdout).unwrap();
     assert_eq!(chosen(&line), [rung], "the ladder is that of the supervisor");
-    assert_eq!(check("isolation")["verdict"], "warn", "the same uid is no boundary");
+    assert_eq!(check("isolation")["verdict"], "warn", "processes of one uid are not isolated");
     // People read the same, and what to do about what is not well.
     let text = String::from_utf8(run(&host.state_dir(), &[]).stdout).unwrap();
-    for words in ["isolation", "it means", "no security boundary", "FAIL", " checks: "] {
+    for words in ["isolation", "meaning", "not isolated", "FAIL", " checks: "] {
         assert_eq!(text.contains(words), words != "FAIL", "{words}: {text}");
     }
 }
@@ -99,7 +95,7 @@ async fn what_is_wrong_is_found() {
     host.crash();
     let (_, check) = doctor(&dir);
     assert_eq!(check("supervisor")["verdict"], "warn", "{}", check("supervisor"));
-    assert!(check("supervisor")["found"].as_str().unwrap().contains("left over"), "{}", check("supervisor"));
+    assert!(check("supervisor")["found"].as_str().unwrap().contains("is stale"), "{}", check("supervisor"));
     assert_eq!((&check("lock")["found"], &check("database")["verdict"]), (&"free".into(), &"ok".into()));
     assert!(check("database")["found"].as_str().unwrap().ends_with(", 1 lease"), "{}", check("database"));
     crate::common::eventually("its wrapper has ended", || !crate::common::runs(info.wrapper_pid.unwrap()));
@@ -158,9 +154,9 @@ fn the_ladder_is_tried_with_the_configuration() {
     };
     let (code, data) = tried("rung = \"R3\"");
     assert_eq!(code, Some(0), "{data:#}");
-    assert!(rung(&data).starts_with("R3 is what a supervisor started from here would use"), "{data:#}");
+    assert!(rung(&data).starts_with("R3 would be used by a supervisor started from here"), "{data:#}");
     let (code, data) = tried("rung = \"R1\"\ncgroup_root = \"/nonexistent\"");
     assert_eq!(code, Some(1), "{data:#}");
-    assert!(rung(&data).contains("rung = \"R1\" is configured and cannot be had here"), "{data:#}");
+    assert!(rung(&data).contains("rung = \"R1\" is configured but not available here"), "{data:#}");
     assert!(data["ladder"].as_array().unwrap().iter().all(|report| report["chosen"] == false), "{data:#}");
 }

@@ -15,7 +15,7 @@ fn file(host: &Host, suffix: &str) -> PathBuf {
 }
 
 /// The store's file, to be looked at or spoilt while no supervisor runs.
-#[expect(clippy::disallowed_methods, reason = "the test plays another program")]
+#[expect(clippy::disallowed_methods, reason = "the test acts as another program")]
 fn open(host: &Host) -> rusqlite::Connection {
     rusqlite::Connection::open(file(host, "")).unwrap()
 }
@@ -100,7 +100,7 @@ async fn a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
         assert_eq!(error["code"], "STORE_DAMAGED", "{damage}: {error}");
         assert!(error["message"].as_str().unwrap().contains("move it away"), "{error}");
         if file(&host, "").exists() {
-            assert!(std::fs::read(file(&host, "")).unwrap() == bytes, "{damage}: it is left as it is");
+            assert!(std::fs::read(file(&host, "")).unwrap() == bytes, "{damage}: the file is not changed");
         }
         // What the message says to do helps, and what is forgotten is said.
         for suffix in ["", "-wal", "-shm"] {
@@ -158,14 +158,17 @@ async fn a_store_that_is_deleted_or_replaced_is_written_anew() {
     for suffix in ["", "-wal", "-shm"] {
         std::fs::remove_file(file(&host, suffix)).unwrap();
     }
-    eventually("it is written anew without anybody's asking", || file(&host, "").exists());
+    eventually("it is written again without a request", || file(&host, "").exists());
     gateway.spawn(&second).await;
-    assert!(warnings(&host).contains("written anew"), "{}", warnings(&host));
+    assert!(warnings(&host).contains("written again"), "{}", warnings(&host));
     std::fs::write(file(&host, ".other"), b"not even a database").unwrap();
     std::fs::rename(file(&host, ".other"), file(&host, "")).unwrap();
     gateway.spawn(&third).await;
-    assert!(std::fs::read(file(&host, ".replaced")).unwrap() == b"not even a database", "it is kept aside");
-    assert_eq!(marked(first.lease_id).len(), 2, "nobody was harmed");
+    assert!(
+        std::fs::read(file(&host, ".replaced")).unwrap() == b"not even a database",
+        "the other file is kept"
+    );
+    assert_eq!(marked(first.lease_id).len(), 2, "no process was signalled");
     host.crash();
     host.start();
     for spec in [first, second, third] {
@@ -298,12 +301,12 @@ async fn with_a_newer_store_it_looks_and_signals_nothing() {
     }
     assert!(left.iter().all(|pid| runs(*pid)), "nothing was signalled");
     assert_eq!(host.stop(), Some(0));
-    assert!(left.iter().all(|pid| runs(*pid)), "not at its end either");
+    assert!(left.iter().all(|pid| runs(*pid)), "no process was signalled at the end");
     assert!(std::fs::read(file(&host, "")).unwrap() == before, "nothing was written");
 
     open(&host).pragma_update(None, "user_version", version).unwrap();
     host.start();
-    assert!(!left.iter().any(|pid| runs(*pid)), "the version that knows it ends what is left");
+    assert!(!left.iter().any(|pid| runs(*pid)), "the newer version ends the remaining processes");
 }
 
 #[tokio::test]

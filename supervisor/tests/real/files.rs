@@ -90,7 +90,7 @@ async fn one_helper_serves_a_lease_and_ends_when_it_is_idle() {
     let identity = host.gateway();
     let mut gateway = identity.connect().await;
     let session = Session::new(&mut gateway).await;
-    assert_eq!(helpers(identity.id), [0; 0], "none before it is needed");
+    assert_eq!(helpers(identity.id), [0; 0], "no helper before the first request");
     assert_eq!(session.ask(&mut gateway, session.write("a", "one")).await, Ok(FilesReply::Written));
     let first = helpers(identity.id);
     assert_eq!(first.len(), 1);
@@ -356,5 +356,5 @@ async fn heavy_a_link_swapped_under_the_helper_leads_nowhere() {
     say(&format!("{good} inside, {refused} refused"));
     assert!(good > 0 && refused > 0, "the race was no race");
     assert_eq!(std::fs::read_to_string(outside.path().join("file")).unwrap(), "outside");
-    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1, "nothing was made outside");
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1, "no file was created outside");
 }

@@ -81,7 +81,7 @@ async fn a_lease_has_a_group_from_its_first_process_to_its_last() {
     held.closed().await;
     assert!(!held.leaf.exists(), "the group is removed");
     assert_eq!(held.host.stop(), Some(0));
-    assert!(held.host.group.as_ref().unwrap().below().is_empty(), "and so is the supervisor's own");
+    assert!(held.host.group.as_ref().unwrap().below().is_empty(), "the supervisor's own group is removed");
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn a_nested_pid_namespace_is_ended_with_its_lease() {
     kill(held.info.wrapper_pid.unwrap(), Signal::KILL);
     held.gateway.state(spec.lease_id, LeaseState::Lost).await;
     // Who is on its way out has left its group before it is a zombie.
-    eventually("nobody of it runs", || !all.iter().any(|pid| runs(*pid)));
+    eventually("no process of it runs", || !all.iter().any(|pid| runs(*pid)));
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn a_fork_bomb_is_over_at_once() {
     let Some(mut held) = Held::new(&spec).await else { return };
     let other = agent(&["cat"]);
     let bystander = held.gateway.spawn(&other).await;
-    eventually("it has spread", || members(&held.leaf).len() > 200);
+    eventually("the tree has grown", || members(&held.leaf).len() > 200);
     let all = members(&held.leaf);
     let since = std::time::Instant::now();
     held.closed().await;
@@ -213,7 +213,7 @@ async fn a_group_with_the_supervisor_in_it_is_walked_instead() {
     put(&held.leaf, held.host.pid());
     held.closed().await;
     assert!(runs(held.host.pid()), "the supervisor has not killed itself");
-    assert_eq!(members(&held.leaf), [held.host.pid()], "and everything else is gone");
+    assert_eq!(members(&held.leaf), [held.host.pid()], "all other processes are gone");
     // Into a group of its own: one with controllers for those below it takes no process.
     let home = held.host.group.as_ref().unwrap().dir().join("home");
     std::fs::create_dir(&home).unwrap();
@@ -240,7 +240,7 @@ async fn the_root_of_another_lease_is_never_killed_with_a_group() {
 }
 
 /// Changes the group that the one lease of a dead supervisor names, and opens it again.
-#[expect(clippy::disallowed_methods, reason = "no store would write this")]
+#[expect(clippy::disallowed_methods, reason = "the store never writes this")]
 fn name_group(host: &Host, group: &str) {
     let db = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
     let sql = "UPDATE leases SET cgroup_path = ?1, state = 'open', ended_at_ms = NULL";
@@ -278,10 +278,13 @@ async fn a_rung_that_cannot_be_had_refuses_the_start() {
     host.group = None;
     host.config = "rung = \"R1\"\ncgroup_root = \"/nonexistent/group\"".to_owned();
     let output = host.command().output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "a service manager does not try it again");
+    assert_eq!(output.status.code(), Some(2), "a service manager does not restart it");
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("RUNG_UNAVAILABLE") && said.contains("cannot be had here"), "{said}");
+    assert!(
+        said.contains("RUNG_UNAVAILABLE") && said.contains("is configured but not available here"),
+        "{said}"
+    );
     assert!(!host.socket().exists());
     // The best there is, without a name, is taken.
     host.config = "cgroup_root = \"/nonexistent/group\"".to_owned();

@@ -65,13 +65,16 @@ async fn a_large_frame_before_the_welcome_is_refused_by_its_header() {
     {
         let begun = std::time::Instant::now();
         assert!(throw(&host, &bytes).is_empty(), "{name}");
-        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{name}: not by its header");
+        assert!(
+            begun.elapsed() < std::time::Duration::from_secs(20),
+            "{name}: the header alone is not refused"
+        );
     }
     let mut gateway = host.gateway().connect().await;
     let spec = agent(&["cat"]);
     gateway.spawn(&spec).await;
     let large = gateway.input(spec.lease_id, 1, &vec![b'x'; 1 << 20]).await;
-    assert_eq!(large, Ok(Reply::Written { seq: 1 }), "afterwards frames are large");
+    assert_eq!(large, Ok(Reply::Written { seq: 1 }), "frames may be large after the handshake");
 }
 
 #[tokio::test]
@@ -127,12 +130,12 @@ async fn connected_gateways_are_bounded_and_known_ones_always_get_in() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(host.cli(&["status"]).status.success(), "an admin gets in");
+    assert!(host.cli(&["status"]).status.success(), "an admin can connect");
     assert!(matches!(known.connect().await.call(Request::Status).await, Ok(Reply::Status(_))));
     held.pop();
     let until = std::time::Instant::now() + DEADLINE;
     while host.gateway().try_connect().await.is_err() {
-        assert!(std::time::Instant::now() < until, "a place comes free");
+        assert!(std::time::Instant::now() < until, "a connection slot becomes free");
     }
 }
 
@@ -153,11 +156,11 @@ async fn a_client_that_never_reads_is_cut_off_and_holds_up_nobody() {
             Err(_) => break,
         }
     }
-    assert!(sent < 1_000_000, "it was never cut off");
+    assert!(sent < 1_000_000, "it was never disconnected");
     assert!(matches!(good.call(Request::Status).await, Ok(Reply::Status(_))));
     let mut again = identity;
     again.epoch = 2;
-    assert_eq!(again.connect().await.leases().await.len(), 1, "its lease lives on");
+    assert_eq!(again.connect().await.leases().await.len(), 1, "its lease keeps living");
 }
 
 /// H9: an agent has the user of its supervisor, and the socket within reach; it is refused all the same, in disguise
@@ -174,8 +177,8 @@ async fn an_agent_cannot_command_its_supervisor() {
         gateway.spawn(&spec).await;
         gateway.attach(spec.lease_id, 0).await;
         let (_, end) = gateway.exited(spec.lease_id).await;
-        assert_eq!(end, 0, "it was told of leases");
-        gateway.log_with(&spec.session_key, "does not take orders").await;
+        assert_eq!(end, 0, "it received leases");
+        gateway.log_with(&spec.session_key, "refuses connections from the process trees").await;
     }
     assert_eq!(host.json(&["leases", "list"]).as_array().unwrap().len(), 2);
 }

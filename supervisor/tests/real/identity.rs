@@ -25,7 +25,7 @@ async fn numbers_that_were_given_to_strangers_are_not_signalled() {
     let wrapper = stranger(info.wrapper_pid.unwrap(), &SLEEP, &env, None);
     let adapter = stranger(info.adapter_pid.unwrap(), &SLEEP, &env, None);
     host.start();
-    assert!(wrapper.runs() && adapter.runs(), "strangers live");
+    assert!(wrapper.runs() && adapter.runs(), "foreign processes are alive");
     let (state, reason, evidence) = host.row(info.lease_id);
     assert_eq!(state, "lost", "{reason}");
     assert!(evidence.contains("\"tree\":[]"), "{evidence}");
@@ -78,12 +78,12 @@ async fn the_same_tick_is_told_apart_by_the_inode() {
         crate::common::say("probe: pidfds have no inode here: left out");
         return;
     }
-    assert_ne!(w_inode, inode(w), "an inode is never given anew");
+    assert_ne!(w_inode, inode(w), "an inode is never reused");
     let row = [("wrapper", w_ticks, w_inode), ("adapter", a_ticks, a_inode)]
         .map(|(of, ticks, inode)| format!("{of}_start = {ticks}, {of}_inode = {}", inode.unwrap()));
     host.edit(info.lease_id, &row.join(", "));
     host.start();
-    assert!(wrapper.runs() && adapter.runs(), "strangers live");
+    assert!(wrapper.runs() && adapter.runs(), "foreign processes are alive");
     assert_eq!(host.row(info.lease_id).0, "lost");
     let report = host.json(&["leases", "verify", &info.lease_id.to_string()]);
     assert_eq!(report["verdict"], "not_ours", "{report}");
@@ -112,7 +112,7 @@ async fn another_gateways_wrapper_at_the_number_is_not_signalled() {
         stranger(info.wrapper_pid.unwrap(), &[&theirs.wrapper_path], &env, Some(control_end.as_fd()));
     host.start();
     assert!(wrapper.runs(), "the neighbour's wrapper lives");
-    assert_eq!(marked(theirs.lease_id).len(), 3, "and so does the rest of its trees");
+    assert_eq!(marked(theirs.lease_id).len(), 3, "the rest of the neighbour's trees lives");
     assert_eq!(host.row(info.lease_id).0, "lost");
     drop(kept);
 }
@@ -311,7 +311,7 @@ async fn on_c13_c17_r_a_living_supervisor_is_not_taken_for_dead_by_another_clock
         assert_eq!(ready["event"], "ready", "{ready}");
         let lines = copy.json(&["leases", "reap", "--dry-run"]);
         assert_eq!(lines[0]["action"], "leave", "{shift}: {lines}");
-        let why = "it cannot be told whether the supervisor that spawned it lives";
+        let why = "it is unknown whether the supervisor that spawned it lives";
         assert_eq!(lines[0]["why"], why, "{shift}: {lines}");
         assert!(runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap()), "{shift}");
         assert_eq!(copy.row(spec.lease_id).0, "open", "{shift}");
@@ -336,7 +336,7 @@ async fn a_thread_of_a_stranger_is_no_process_of_ours() {
     let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
     let tids: Vec<i32> = tids.filter(|tid| *tid != other.pid()).take(2).collect();
     let &[w, a] = tids.as_slice() else { panic!("a supervisor of few threads: {tids:?}") };
-    assert!(std::path::Path::new(&format!("/proc/{w}")).exists(), "the number can be looked at");
+    assert!(std::path::Path::new(&format!("/proc/{w}")).exists(), "the pid can be examined");
     let ticks = [w, a].map(|tid| start_ticks(&format!("/proc/{tid}/stat")));
     for inode in ["= wrapper_inode", "= NULL"] {
         host.edit(

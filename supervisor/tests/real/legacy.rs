@@ -99,7 +99,7 @@ fn only_what_agrees_is_ended() {
         let lines = place.run(verb, &records);
         assert_eq!(column(&lines, "verdict"), verdicts, "{lines:#}");
         assert_eq!(lines.as_array().unwrap().iter().filter(|l| l["action"] == "signal").count(), 2);
-        assert!([&wrapper, &command].iter().all(|p| runs(p.pid())), "{verb:?} only looks");
+        assert!([&wrapper, &command].iter().all(|p| runs(p.pid())), "{verb:?} signals nothing");
     }
     let lines = place.run(&["reap", "--yes"], &records);
     assert_eq!(column(&lines, "verdict"), verdicts, "{lines:#}");

@@ -1,6 +1,6 @@
 //! The supervisor and the wrapper as real processes, driven over the socket as gateways and people do.
 
-#![expect(clippy::print_stdout, reason = "a test says what a probe saw, and which figures it measured")]
+#![expect(clippy::print_stdout, reason = "a test prints probe results and measured figures")]
 
 mod admin;
 mod common;

@@ -208,7 +208,7 @@ impl Rig {
         self.check_named(spec.lease_id, decoys, at);
         let left = |pid: &i32| !decoys.iter().any(|decoy| decoy.pid() == *pid);
         self.start();
-        eventually("nothing of it runs", || !marked(spec.lease_id).iter().any(left));
+        eventually("no process of the tree runs", || !marked(spec.lease_id).iter().any(left));
         tracer.finish();
         // Before it was durable there is none.
         let ended = |lease: &(String, String, String)| ["closed", "lost"].contains(&lease.0.as_str());
@@ -248,10 +248,7 @@ impl Rig {
         if !active.is_empty() {
             let row = self.host.find(lease_id).map(|(state, ..)| state);
             let named = row.as_deref().is_some_and(|state| ["bound", "open", "closing"].contains(&state));
-            assert!(
-                named && self.host.is_bound(lease_id),
-                "{active:?} run and no lease names them: {row:?} {at:?}"
-            );
+            assert!(named && self.host.is_bound(lease_id), "{active:?} run without a lease: {row:?} {at:?}");
         }
     }
 
@@ -461,7 +458,7 @@ async fn the_supervisor_is_killed_when_it_is_stuck() {
         rig.start();
         assert!(runs(info.adapter_pid.unwrap()));
         let (state, reason, _) = rig.host.row(spec.lease_id);
-        assert_eq!(state, "closing", "what lives is not called closed");
+        assert_eq!(state, "closing", "a lease with living processes is not closed");
         assert!(reason.contains(&info.adapter_pid.unwrap().to_string()), "the survivor is named: {reason}");
         drop(frozen);
         rig.check_the_rest(&spec, &decoys, &at);

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// Says what a probe saw, or a figure.
-#[expect(clippy::print_stdout, reason = "what a test saw is read in its output")]
+#[expect(clippy::print_stdout, reason = "a test prints its observations")]
 pub(crate) fn say(text: &str) {
     println!("{text}");
 }

@@ -13,7 +13,7 @@ const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do 
 const QUICK: &str = "reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 300";
 
 /// The store's file, to be changed while no supervisor runs.
-#[expect(clippy::disallowed_methods, reason = "the test plays another program")]
+#[expect(clippy::disallowed_methods, reason = "the test acts as another program")]
 fn change(host: &Host, sql: &str) {
     let connection = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
     connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
@@ -70,17 +70,17 @@ async fn a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
     // Seen from this namespace, nothing proves that it is gone.
     change(&host, "UPDATE leases SET pidns = pidns + 1, state = 'lost', ended_at_ms = 1");
     host.start();
-    eventually("it says why it is kept", || {
+    eventually("the reason for keeping it is shown", || {
         lease(&host, spec.lease_id).unwrap()["state_reason"].to_string().contains("not proved gone")
     });
-    eventually("a person is told", || warnings(&host).contains("not proved gone"));
+    eventually("a warning is shown", || warnings(&host).contains("not proved gone"));
     let doctor = host.cli(&["doctor"]);
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("not proved gone"), "{doctor:?}");
     // One that is looked at where it was recorded is: its supervisor is dead, and nothing of its tree is there.
     assert_eq!(host.stop(), Some(0));
     change(&host, "UPDATE leases SET pidns = pidns - 1");
     host.start();
-    eventually("it is forgotten", || lease(&host, spec.lease_id).is_none());
+    eventually("the lease is removed", || lease(&host, spec.lease_id).is_none());
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() 
     eventually("the tree is gone", || marked(spec.lease_id).is_empty());
     host.start();
     assert_eq!(lease(&host, spec.lease_id).unwrap()["state"], "lost");
-    eventually("it is forgotten", || lease(&host, spec.lease_id).is_none());
+    eventually("the lease is removed", || lease(&host, spec.lease_id).is_none());
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn a_spool_without_a_row_is_removed_and_nothing_else() {
         std::fs::write(file, b"bytes").unwrap();
     }
     host.start();
-    assert!(!orphan.exists(), "what no lease names is removed");
+    assert!(!orphan.exists(), "files without a lease are removed");
     assert!(kept.iter().all(|file| file.exists()), "{kept:?}");
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Says what was tried of an ability that this machine lacks.
-#[expect(clippy::print_stderr, reason = "a test that cannot run says why")]
+#[expect(clippy::print_stderr, reason = "a test that cannot run prints the reason")]
 pub(crate) fn probe(tried: &str, got: &dyn std::fmt::Debug) {
     eprintln!("probe: {tried}: {got:?}");
 }

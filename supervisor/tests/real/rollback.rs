@@ -34,11 +34,11 @@ fn rollback(opened: Result<Client, ConnError>) -> Rollback {
     match opened {
         Err(ConnError::RolledBack(rollback)) => *rollback,
         Err(other) => panic!("{other:?}"),
-        Ok(client) => panic!("let in: {:?}", client.welcome),
+        Ok(client) => panic!("unexpectedly connected: {:?}", client.welcome),
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "looks into the file from outside")]
+#[expect(clippy::disallowed_methods, reason = "the test reads the file directly")]
 fn event_mark(host: &Host) -> Option<i64> {
     let path = host.state_dir().join("supervisor.db");
     let db = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
@@ -70,7 +70,7 @@ async fn older_epoch_is_refused_and_its_agent_is_kept_until_the_loss_is_accepted
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(runs(pid), "its agent is kept");
     let warnings = host.json(&["status"])["warnings"].to_string();
-    for says in [identity.id.to_string().as_str(), "went back in time", "1 living agents are kept until 2"] {
+    for says in [identity.id.to_string().as_str(), "was rolled back", "1 living agents are kept until 2"] {
         assert!(warnings.contains(says), "{says}: {warnings}");
     }
     // The time does not begin anew with each attempt.

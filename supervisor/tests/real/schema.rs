@@ -28,7 +28,7 @@ fn has_type(name: &str, value: &Value) -> bool {
         "object" => value.is_object(),
         "array" => value.is_array(),
         "null" => value.is_null(),
-        other => panic!("the judge does not know the type {other}"),
+        other => panic!("unknown schema type {other}"),
     }
 }
 
@@ -38,7 +38,7 @@ fn judge(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<()
         match word.as_str() {
             "$schema" | "$defs" | "title" | "description" | "properties" | "additionalProperties" => {}
             "$ref" => {
-                let path = rule.as_str().unwrap().strip_prefix('#').expect("a reference into the document");
+                let path = rule.as_str().unwrap().strip_prefix('#').expect("a reference within the document");
                 let to = document.pointer(path).unwrap_or_else(|| panic!("nothing at {path}"));
                 judge(document, to, value, at)?;
             }
@@ -74,7 +74,7 @@ fn judge(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<()
                 }
             }
             "const" | "enum" => return Err(format!("{at}: {value} is not {rule}")),
-            other => panic!("the judge does not know {other}"),
+            other => panic!("unknown schema keyword {other}"),
         }
     }
     let named = schema.get("properties").and_then(Value::as_object);

@@ -159,14 +159,14 @@ fn a_thousand_connections_at_once() {
         // Those over the limit are closed already.
         let _ = stream.write_all(&[0xff; 64]);
     }
-    assert!(began.elapsed() < DEADLINE, "they are kept waiting");
+    assert!(began.elapsed() < DEADLINE, "they must wait");
     honest.goes_on();
     if root {
         Honest::begin(host.gateway()).end("one that came later");
         assert!(host.log().contains("too many connections in the handshake"), "{}", host.log());
     }
     // The silent ones have the time of the handshake.
-    eventually("all of them are cut off", || streams.iter_mut().all(is_cut_off));
+    eventually("all of them are disconnected", || streams.iter_mut().all(is_cut_off));
     drop(streams);
     honest.end("a thousand connections");
     eventually("their descriptors are given back", || Size::of(host.pid()).fds <= before.fds + 2);
@@ -180,12 +180,12 @@ fn a_handshake_byte_by_byte_is_cut_off_in_its_time() {
     let bytes = hello(&host.gateway());
     let mut streams = connect(&host.socket(), 50);
     let (mut sent, began) = (0, Instant::now());
-    eventually("all of them are cut off", || {
+    eventually("all of them are disconnected", || {
         let byte = bytes[sent..].first().copied();
         sent += 1;
         // Ten milliseconds lie between two of them.
         streams.retain_mut(|stream| {
-            assert!(byte.is_some(), "a handshake of {:?} was let through", began.elapsed());
+            assert!(byte.is_some(), "a handshake of {:?} was accepted", began.elapsed());
             stream.write_all(&[byte.unwrap_or_default()]).is_ok()
         });
         streams.is_empty()
@@ -207,7 +207,7 @@ fn welcomed_gateways_that_go_wrong_end_themselves_alone() {
             let mut stream = welcomed(&host.gateway());
             // It may close before it has read everything.
             let _ = stream.write_all(bytes);
-            eventually("it is cut off", || is_cut_off(&mut stream));
+            eventually("it is disconnected", || is_cut_off(&mut stream));
         }
     }
     honest.goes_on();
@@ -220,7 +220,7 @@ fn welcomed_gateways_that_go_wrong_end_themselves_alone() {
     }
     let memory = Size::of(host.pid()).rss_kib;
     honest.goes_on();
-    assert!(memory < 300 * 1024, "{memory} KiB for what was only announced");
+    assert!(memory < 300 * 1024, "{memory} KiB for frames that were only announced");
     assert!(!halves.iter_mut().any(is_cut_off), "they may take their time");
     honest.end("half frames");
 }

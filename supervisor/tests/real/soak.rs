@@ -137,7 +137,7 @@ impl Soak {
             gateway.settle().await;
         }
         self.watch.look_now(&self.fleet);
-        assert_eq!(self.watch.of_ours(), [0; 0], "something outlives every lease");
+        assert_eq!(self.watch.of_ours(), [0; 0], "a process outlives every lease");
         let table = self.host.json(&["leases", "list"]);
         let ended = |state: &str| state == "closed" || state == "lost";
         for lease in table.as_array().unwrap() {

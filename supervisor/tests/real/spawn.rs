@@ -194,11 +194,11 @@ async fn a_wrapper_that_lies_is_ended_and_nobody_else() {
     let mut named = std::process::Command::new("sleep").arg("300").spawn().unwrap();
     let pid = named.id().to_string();
     for (what, why) in [
-        ("wrapper", "names another pid"),
-        ("adapter", "no child of the wrapper"),
-        ("sender", "another process speaks for the wrapper"),
-        ("garbage", "broke its protocol"),
-        ("descriptors", "comes with descriptors"),
+        ("wrapper", "reports another pid"),
+        ("adapter", "not a child of the wrapper"),
+        ("sender", "another process sent the wrapper's report"),
+        ("garbage", "violated its protocol"),
+        ("descriptors", "carries descriptors"),
         // It may be gone before it is told anything.
         ("nothing", ""),
     ] {
@@ -206,7 +206,7 @@ async fn a_wrapper_that_lies_is_ended_and_nobody_else() {
         let refusal = gateway.call(Request::Spawn(spec.clone())).await.unwrap_err();
         assert_eq!(refusal.code, RefusalCode::SpawnFailed);
         let gone = what == "nothing"
-            && ["ended or broke its protocol", "control socket failed"]
+            && ["ended or violated its protocol", "control socket failed"]
                 .iter()
                 .any(|w| refusal.message.contains(w));
         assert!(gone || (!why.is_empty() && refusal.message.contains(why)), "{what}: {}", refusal.message);
@@ -232,7 +232,7 @@ async fn nobody_else_speaks_for_a_wrapper() {
     let done = host.dir.path().join("done");
     let spec = agent(&["lie", "usurped", done.to_str().unwrap()]);
     gateway.spawn(&spec).await;
-    eventually("all lies are told", || done.exists());
+    eventually("all false messages are sent", || done.exists());
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.state, info.exit), (LeaseState::Open, None));
     eventually("no descriptor is kept", || open() < before + 12);

@@ -45,14 +45,16 @@ async fn what_ended_agents_said_takes_no_descriptor() {
     drop(gateway);
     assert!(host.cli(&["upgrade"]).status.success());
     let mut gateway = again(&identity).await;
-    eventually("nor after an upgrade", || descriptors(&host) <= before + 1);
+    eventually("an ended lease holds no descriptor after an upgrade", || descriptors(&host) <= before + 1);
     read_all(&mut gateway, &said).await;
     drop(gateway);
     assert_eq!(host.stop(), Some(0));
     host.start();
     let mut gateway = identity.connect().await;
     read_all(&mut gateway, &said).await;
-    eventually("nor in the next supervisor", || descriptors(&host) <= before + 1);
+    eventually("an ended lease holds no descriptor in the next supervisor", || {
+        descriptors(&host) <= before + 1
+    });
     for (lease_id, _) in &said {
         assert_eq!(gateway.call(Request::Release { lease_id: *lease_id }).await, Ok(Reply::Done));
     }

@@ -63,7 +63,7 @@ async fn on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_leas
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
     kill(info.wrapper_pid.unwrap(), Signal::KILL);
     let reason = gateway.state(spec.lease_id, LeaseState::Lost).await;
-    assert!(reason.starts_with("its wrapper ended without a word"), "{reason}");
+    assert!(reason.starts_with("its wrapper ended without a report"), "{reason}");
     assert!(marked(spec.lease_id).is_empty());
     assert!(runs(host.pid()));
 }
@@ -145,7 +145,7 @@ async fn a_shutdown_that_is_repeated_is_no_hurry() {
         assert_eq!(gateway.call(Request::Shutdown { state_dir: state_dir.clone() }).await, Ok(Reply::Done));
     }
     assert_eq!(host.wait(), Some(0));
-    assert!(file.exists(), "it was not let to end by itself");
+    assert!(file.exists(), "the agent was not given time to end by itself");
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
     away.epoch = 2;
     let mut gateway = away.connect().await;
     let info = gateway.leases().await.remove(0);
-    assert_eq!(info.state_reason, "its gateway did not come back");
+    assert_eq!(info.state_reason, "its gateway did not reconnect");
     // A short absence changes nothing.
     drop(watcher);
     let mut watcher = other.connect().await;

@@ -6,7 +6,7 @@ use crate::common::{Host, agent, eventually, marked};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 
 /// Holds the write lock of the store: every commit of the supervisor fails while this lives.
-#[expect(clippy::disallowed_methods, reason = "the test plays a disk that fails")]
+#[expect(clippy::disallowed_methods, reason = "the test simulates a failing disk")]
 fn block(host: &Host) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();

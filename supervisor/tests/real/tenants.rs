@@ -348,7 +348,7 @@ fn files_are_written_as_the_tenants_user() {
     let of_others = b.call(request(FilesScope::Tenant, &work, read(text(&written))));
     assert_eq!(of_others, Ok(Reply::Files(Err(FilesError::Denied))));
     let own = b.call(request(FilesScope::Tenant, &other, read(private)));
-    assert_eq!(own, Ok(Reply::Files(Err(FilesError::Denied))), "the file is root's");
+    assert_eq!(own, Ok(Reply::Files(Err(FilesError::Denied))), "the file belongs to root");
     let spec = agent(&["cat"]);
     b.spawn(&spec);
     let own = b.call(request(FilesScope::Lease(spec.lease_id), &other, write(&other.join("mine"))));

@@ -108,7 +108,7 @@ async fn terminals_leave_a_quarter_of_the_leases_to_agents() {
     }
     let over = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
     assert_eq!(over.code, RefusalCode::QuotaExceeded);
-    assert!(over.message.contains("kept for agents"), "{over}");
+    assert!(over.message.contains("reserved for agents"), "{over}");
     gateway.spawn(&agent(&["cat", "-"])).await;
 }
 

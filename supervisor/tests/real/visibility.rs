@@ -42,7 +42,7 @@ async fn hidden_processes_are_not_missed_and_not_touched() {
     let ready = host.launch(under(&prefix, &host.own_command()));
     assert_eq!(ready["event"], "ready", "{ready}");
     assert_eq!(left(1), 0);
-    assert!(decoys.iter().all(|decoy| runs(decoy.pid())), "what cannot be seen lives");
+    assert!(decoys.iter().all(|decoy| runs(decoy.pid())), "the invisible process lives");
     assert_eq!(host.row(orphaned.lease_id).0, "closed");
 }
 
@@ -182,7 +182,7 @@ async fn without_signals_through_handles_nothing_is_guessed() {
     let command = blind(&host);
     assert_eq!(host.launch(command)["event"], "ready");
     assert_eq!(marked(orphaned.lease_id).len(), 2, "it cannot be signalled");
-    assert_eq!(host.row(orphaned.lease_id).0, "closing", "and is not called closed");
+    assert_eq!(host.row(orphaned.lease_id).0, "closing", "the lease is not closed");
     let rung = host.json(&["status"])["rung"].clone();
     let spawned = host.gateway().connect().await.call(Request::Spawn(agent(&["cat"]))).await;
     assert_eq!(spawned.is_err(), rung == "R4", "{rung}: {spawned:?}");
@@ -219,7 +219,7 @@ async fn what_hides_in_a_nested_pid_namespace_goes_too() {
             gateway.close(spec.lease_id).await;
             gateway.state(spec.lease_id, LeaseState::Closed).await;
         }
-        eventually("nothing of it runs", || marked(spec.lease_id).is_empty() && !runs(escapee));
+        eventually("no process of the tree runs", || marked(spec.lease_id).is_empty() && !runs(escapee));
     }
 }
 
@@ -250,7 +250,7 @@ async fn without_a_process_list_no_lease_is_judged() {
     let said = host.launch(blind);
     assert_eq!(said["event"], "ready", "{said}");
     let warnings = host.json(&["status"])["warnings"].to_string();
-    assert!(warnings.contains("not looked at yet"), "{warnings}");
+    assert!(warnings.contains("not checked yet"), "{warnings}");
     assert!(runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap()));
     assert_eq!(host.row(spec.lease_id).0, "open");
     // The rung is R4: nothing is started that could not be held.

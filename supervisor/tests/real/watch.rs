@@ -74,7 +74,7 @@ async fn a_supervisor_that_comes_back_is_found_again() {
     let mut pty = Pty::start(command(&host, &[]), 80, 24);
     pty.until("q quit");
     host.crash();
-    pty.until("no answer, still trying");
+    pty.until("no answer, retrying");
     pty.forget();
     host.start();
     pty.until("q quit");

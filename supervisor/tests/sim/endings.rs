@@ -36,7 +36,7 @@ async fn what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
     assert!(s.kernel().alive(tree.lease).is_empty());
     let first = |signal| s.sent().iter().find(|sent| sent.signal == signal).map(|sent| sent.at_ms).unwrap();
     assert!(first(Kill) >= first(Term) + REAP_TERM_MS, "{:?}", s.sent());
-    assert_eq!(s.sent_to(tree.wrapper), [Term, Cont, Kill], "once each");
+    assert_eq!(s.sent_to(tree.wrapper), [Term, Cont, Kill], "each is recorded once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,7 +193,7 @@ async fn of_two_leases_with_one_process_the_newest_owns_it() {
         assert_eq!((s.state(&tree), s.state(&other)), (Lost, Closed));
         assert!(s.lease(&tree).state_reason.contains("newer lease"), "{}", s.lease(&tree).state_reason);
         assert!(s.kernel().alive(tree.lease).is_empty());
-        assert_eq!(s.sent_to(tree.wrapper), [Term], "once, for one of them");
+        assert_eq!(s.sent_to(tree.wrapper), [Term], "recorded once, for one of them");
     }
 }
 
@@ -333,14 +333,14 @@ async fn escalation(handed: Option<(u64, u64)>) -> [u64; 2] {
         s.pass(after_ms).await;
         let before = s.sent();
         s.hand_over(id, away_ms).await;
-        assert_eq!(s.sent(), before, "nobody drives it meanwhile");
+        assert_eq!(s.sent(), before, "no task works on it meanwhile");
     }
     s.reaches(id, Closed).await;
     assert!(s.kernel().alive(id).is_empty());
     // SIGKILL comes to its whole group and to itself.
     let mut sent = s.sent_to(tree.wrapper);
     sent.dedup();
-    assert_eq!(sent, [Term, Cont, Kill], "each step once: {handed:?}");
+    assert_eq!(sent, [Term, Cont, Kill], "each step happens once: {handed:?}");
     assert_eq!(s.by_id(id).state_reason, "asked");
     let at = |signal| {
         s.sent().iter().find(|sent| sent.pid == tree.wrapper && sent.signal == signal).unwrap().at_ms
@@ -393,7 +393,7 @@ async fn a_supervisor_that_ends_drains_its_leases() {
         assert!(s.kernel().alive(id).is_empty());
     }
     assert!(s.sent_to(first.wrapper).iter().all(|signal| *signal == Kill), "no grace is left");
-    assert!(s.context.roots.lock().unwrap().is_empty(), "nothing is under care any more");
+    assert!(s.context.roots.lock().unwrap().is_empty(), "no lease is supervised any more");
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,7 +405,7 @@ async fn a_wrapper_that_a_tracer_holds_is_collected_when_the_tracer_lets_go() {
     s.tell(id, LeaseCmd::Hurry).await;
     s.until("the tree is dead", |s| s.kernel().alive(id).is_empty()).await;
     s.pass(500).await;
-    assert_eq!(s.by_id(id).state, Closing, "its number is still taken");
+    assert_eq!(s.by_id(id).state, Closing, "its pid is still in use");
     s.kernel().untrace(tree.wrapper);
     s.reaches(id, Closed).await;
 }
@@ -417,7 +417,7 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
     let tree = s.grow(id);
     let look = |s: &Stage| orphans::reap_orphans(&s.context, s.sys.as_ref());
     look(&s);
-    assert!(s.untouched(&tree), "a child that is held is no stray");
+    assert!(s.untouched(&tree), "a child with a handle is not an orphan");
     // A daemon of a tree that has lost its wrapper, hidden behind nothing and nobody's marker.
     let daemon = s.kernel().fork(tree.child, "daemon");
     s.kernel().setsid(daemon);
@@ -426,7 +426,7 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
     assert_eq!((s.sent_to(daemon), s.kernel().runs(daemon)), (vec![Kill], false));
     assert!(s.kernel().get(daemon).is_some());
     look(&s);
-    assert!(s.kernel().get(daemon).is_none(), "it was collected");
+    assert!(s.kernel().get(daemon).is_none(), "it was reaped");
     // Nobody is a stray while another program's orphans could come here.
     let mut abilities = s.context.abilities;
     abilities.subreaper = false;

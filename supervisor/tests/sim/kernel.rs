@@ -283,7 +283,7 @@ impl Kernel {
 
     /// Starts a process of nobody's tree in a session of its own, under a number that must be free.
     pub(crate) fn place(&mut self, pid: i32, ppid: i32, name: &str) -> Serial {
-        assert!(!self.is_taken(pid), "the number {pid} is not free");
+        assert!(!self.is_taken(pid), "the pid {pid} is not free");
         let serial = Serial(self.next_serial);
         self.next_serial += 1;
         let task = Task {
@@ -383,7 +383,7 @@ impl Kernel {
 
     /// Collects a zombie: its number is free.
     pub(crate) fn reap(&mut self, pid: i32) {
-        assert_eq!(self.task(pid).state, State::Zombie, "only the dead are collected");
+        assert_eq!(self.task(pid).state, State::Zombie, "only dead processes are reaped");
         self.tasks.remove(&pid);
     }
 

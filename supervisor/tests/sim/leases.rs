@@ -121,7 +121,7 @@ async fn a_crash_at_any_page_of_a_checkpoint_leaves_one_version() {
 }
 
 /// The file once its log is in it.
-#[expect(clippy::disallowed_methods, reason = "the test plays a crash in the middle of what SQLite does")]
+#[expect(clippy::disallowed_methods, reason = "the test simulates a crash within an SQLite operation")]
 fn checkpointed(dir: &Path) -> Vec<u8> {
     let connection = rusqlite::Connection::open(file(dir, "")).unwrap();
     connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
@@ -140,12 +140,12 @@ async fn with_a_newer_store_nothing_is_written_and_nothing_is_started() {
     let before = std::fs::read(file(s.state_dir(), "")).unwrap();
     let id = s.spawn().await;
     assert_eq!(s.refusals[&id].code, RefusalCode::StoreUnavailable);
-    assert_eq!(s.kernel().tasks().count(), 2, "no process was made");
+    assert_eq!(s.kernel().tasks().count(), 2, "no process was created");
     assert!(s.sent().is_empty());
     assert_eq!(std::fs::read(file(s.state_dir(), "")).unwrap(), before);
 }
 
-#[expect(clippy::disallowed_methods, reason = "the test plays a newer program")]
+#[expect(clippy::disallowed_methods, reason = "the test acts as a newer program")]
 fn newer(dir: &Path) {
     let connection = rusqlite::Connection::open(file(dir, "")).unwrap();
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
@@ -170,9 +170,9 @@ async fn with_a_newer_store_what_an_earlier_supervisor_left_is_seen_and_not_touc
             },
         );
         assert!(s.context.store.read_only().is_some());
-        assert_eq!(s.leases, rows, "it looks");
+        assert_eq!(s.leases, rows, "it reads the store");
         let lines: Vec<_> = s.dry_run().into_iter().map(|line| line.action).collect();
-        assert_eq!(lines, ["signal"], "and says what it would do");
+        assert_eq!(lines, ["signal"], "it reports the planned actions");
         let found = std::fs::read(file(s.state_dir(), "")).unwrap();
         s.look(|_| true).await.unwrap();
         s.pass(2_000).await;

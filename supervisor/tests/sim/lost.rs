@@ -31,7 +31,7 @@ async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() 
         assert_eq!(proved, want == Lost, "{state}");
         for after_ms in [0, DAY_MS, KEEP_MS] {
             s.forget_after(after_ms, 0).await;
-            assert_eq!(s.leases.len(), 1, "{state}: its time is not over after {after_ms} ms");
+            assert_eq!(s.leases.len(), 1, "{state}: not expired after {after_ms} ms");
         }
         s.forget_after(KEEP_MS + 1, 0).await;
         assert!(s.leases.is_empty(), "{state}");
@@ -44,7 +44,7 @@ async fn retention_alone_forgets_nothing_that_is_lost() {
     let tree = lost(&mut s).await;
     s.kernel().vanish(tree.lease);
     s.forget_after(100 * KEEP_MS, 0).await;
-    assert_eq!(s.leases.len(), 1, "nobody has looked at it again");
+    assert_eq!(s.leases.len(), 1, "it was not checked again");
     s.look_at_lost().await;
     s.forget_after(100 * KEEP_MS, 0).await;
     assert!(s.leases.is_empty());
@@ -62,7 +62,7 @@ async fn a_clock_that_is_set_by_years_forgets_nothing_at_once() {
         s.forget_after(WALL_SETTLES_MS, set_ms).await;
         assert_eq!(s.leases.len(), 1, "{set_ms}");
         s.forget_after(KEEP_MS + 1, set_ms).await;
-        assert!(s.leases.is_empty(), "{set_ms}: nor is it kept for ever");
+        assert!(s.leases.is_empty(), "{set_ms}: it expires in the end");
     }
 }
 
@@ -76,7 +76,10 @@ async fn a_lost_tree_that_is_there_after_all_is_ended() {
     assert_eq!(s.state(&tree), Closed);
     assert_eq!(s.stored().await[0].state, Closed);
     assert!(s.kernel().alive(tree.lease).is_empty());
-    assert!(s.sent_to(tree.wrapper).starts_with(&[Signal::Term, Signal::Cont]), "in order, and verified");
+    assert!(
+        s.sent_to(tree.wrapper).starts_with(&[Signal::Term, Signal::Cont]),
+        "ended in order and verified"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,7 +153,7 @@ async fn a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is_gone(
     }
     s.look_at_lost().await;
     s.forget_after(100 * KEEP_MS, 0).await;
-    assert!(s.leases.is_empty(), "once it has ended, it is");
+    assert!(s.leases.is_empty(), "it is removed after its end");
 }
 
 #[tokio::test(start_paused = true)]

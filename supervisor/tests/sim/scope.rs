@@ -124,7 +124,7 @@ async fn without_inodes_a_shifted_start_time_proves_nothing() {
 async fn a_living_supervisor_is_not_taken_for_dead_by_another_clock() {
     for (inode, why) in [
         (true, "the supervisor that spawned it lives"),
-        (false, "it cannot be told whether the supervisor that spawned it lives"),
+        (false, "it is unknown whether the supervisor that spawned it lives"),
     ] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let tree = s.orphan(Open).await;
@@ -234,7 +234,7 @@ async fn a_living_supervisors_leases_are_its_own_business() {
         (true, true, "the supervisor that spawned it lives"),
         (false, true, "the supervisor that spawned it lives"),
         (true, false, "the supervisor that spawned it lives"),
-        (false, false, "it cannot be told whether the supervisor that spawned it lives"),
+        (false, false, "it is unknown whether the supervisor that spawned it lives"),
     ] {
         let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
         let tree = s.orphan(Open).await;

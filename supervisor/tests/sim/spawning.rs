@@ -19,8 +19,8 @@ async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
         orphans::reap_orphans(&s.context, s.sys.as_ref());
     }
     assert!(s.kernel().alive(id).is_empty());
-    assert_eq!(s.kernel().execs, 0, "the adapter was never let go");
-    assert!(!s.kernel().tasks().any(|t| t.ppid == ME), "every child is collected");
+    assert_eq!(s.kernel().execs, 0, "the adapter was never released");
+    assert!(!s.kernel().tasks().any(|t| t.ppid == ME), "every child is reaped");
     assert!(s.context.children.lock().unwrap().registered.is_empty());
     assert!(s.context.roots.lock().unwrap().is_empty());
 }
@@ -49,7 +49,7 @@ async fn without_a_durable_reservation_nothing_is_started() {
     s.damage(&trigger("reserved"));
     let id = s.spawn().await;
     assert_eq!(s.refusals[&id].code, RefusalCode::StoreUnavailable);
-    assert_eq!(s.kernel().tasks().count(), 2, "no process was made");
+    assert_eq!(s.kernel().tasks().count(), 2, "no process was created");
     assert!(s.stored().await.iter().all(|l| l.state.is_ended()));
     nothing_is_left(&mut s, id).await;
 }
@@ -80,7 +80,7 @@ async fn processes_are_ended_even_where_nothing_can_be_written() {
     s.close(id).await;
     s.reaches(id, Closed).await;
     assert!(s.kernel().alive(id).is_empty());
-    assert_eq!(s.stored().await[0].state, Open, "a later supervisor looks at it again");
+    assert_eq!(s.stored().await[0].state, Open, "a later supervisor checks it again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,7 +126,7 @@ async fn a_hello_of_another_sender_is_not_believed() {
     let id = s.spawn().await;
     assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
     assert!(
-        s.refusals[&id].message.contains("another process speaks for the wrapper"),
+        s.refusals[&id].message.contains("another process sent the wrapper's report"),
         "{:?}",
         s.refusals[&id]
     );
@@ -180,7 +180,7 @@ async fn the_dead_of_failed_starts_are_collected_without_the_part_of_a_subreaper
         s.pass(10).await;
         orphans::reap_orphans(&s.context, s.sys.as_ref());
     }
-    assert!(s.kernel().runs(other), "it is not ours");
+    assert!(s.kernel().runs(other), "the process is not owned");
     s.kernel().exit(other, acp_shared::launch::ExitStatus::Exited(0));
     orphans::reap_orphans(&s.context, s.sys.as_ref());
     nothing_is_left(&mut s, id).await;
@@ -227,7 +227,7 @@ async fn a_wait_that_fails_is_no_end() {
     // Whoever waits is asked again only now and then: the end of a child wakes it.
     s.kernel().exit(tree.wrapper, acp_shared::launch::ExitStatus::Exited(0));
     s.pass(1_000).await;
-    assert_eq!(s.by_id(id).state, Open, "nobody knows that it has ended");
+    assert_eq!(s.by_id(id).state, Open, "its end is unknown");
     s.kernel().collect_fails = None;
     s.reaches(id, Lost).await;
     assert!(s.kernel().alive(id).is_empty());

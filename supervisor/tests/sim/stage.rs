@@ -189,7 +189,7 @@ impl Stage {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                () = self.step() => assert!(since.elapsed() < PATIENCE, "it is never done"),
+                () = self.step() => assert!(since.elapsed() < PATIENCE, "it never finishes"),
             }
         }
     }
@@ -431,7 +431,7 @@ impl Stage {
         let before = self.sent();
         let lines =
             reaper::dry_run(self.sys.as_ref(), &self.leases, &ReaperContext::of(&self.context)).unwrap();
-        assert_eq!(self.sent(), before, "a dry run signals nobody");
+        assert_eq!(self.sent(), before, "a dry run signals no process");
         lines
     }
 
@@ -453,7 +453,7 @@ impl Stage {
     }
 
     /// Writes to the store what this program never would.
-    #[expect(clippy::disallowed_methods, reason = "damage comes from outside of the store")]
+    #[expect(clippy::disallowed_methods, reason = "the test damages the file outside of the store")]
     pub(crate) fn damage(&self, sql: &str) {
         let connection = rusqlite::Connection::open(self.dir.path().join(STORE_FILE)).unwrap();
         connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
@@ -494,7 +494,7 @@ impl Stage {
     /// The tree of a lease that runs, with a tool below the adapter.
     pub(crate) fn grow(&self, id: LeaseId) -> Tree {
         let lease = self.by_id(id);
-        let bound = lease.bound.unwrap_or_else(|| panic!("{id} names no processes"));
+        let bound = lease.bound.unwrap_or_else(|| panic!("{id} has no recorded processes"));
         let child = self.kernel().fork(bound.adapter.pid, "tool");
         let gateway = lease.gateway;
         Tree { lease: id, gateway, wrapper: bound.wrapper.pid, adapter: bound.adapter.pid, child }
@@ -549,7 +549,7 @@ impl Drop for Stage {
         }
         let kernel = self.kernel();
         assert_eq!(kernel.violations, Vec::<String>::new(), "signals outside of the trees of our leases");
-        assert!(kernel.script_is_over(), "something that was scripted never happened");
+        assert!(kernel.script_is_over(), "a scripted event never happened");
         for pid in [1, ME] {
             assert!(kernel.runs(pid), "{pid} is gone");
         }

@@ -51,7 +51,7 @@ async fn hidden_processes_are_known_by_their_inode_or_not_at_all() {
         s.reap().await;
         if inode {
             assert_eq!(s.state(&tree), Closed);
-            assert!(s.kernel().alive(tree.lease).is_empty(), "the child goes with its group");
+            assert!(s.kernel().alive(tree.lease).is_empty(), "the child ends with its group");
         } else {
             assert_eq!(s.state(&tree), Open);
             assert!(s.untouched(&tree));
@@ -190,7 +190,11 @@ async fn a_hidden_survivor_is_named_and_its_lease_stays_closing() {
         assert_eq!(s.by_id(id).state, Closing);
         let reason = s.by_id(id).state_reason.clone();
         assert!(reason.contains(&format!("did not end: {hidden} ")), "{pidfd_info}: {reason}");
-        assert_eq!(s.kernel().alive(id), [tree.wrapper, hidden], "who would adopt its children is spared");
+        assert_eq!(
+            s.kernel().alive(id),
+            [tree.wrapper, hidden],
+            "the process that would adopt its children is spared"
+        );
         s.kernel().exit(hidden, ExitStatus::Exited(0));
         s.reaches(id, Closed).await;
         assert!(s.kernel().alive(id).is_empty());

@@ -48,7 +48,7 @@ fn stranger_with(number: i32) -> Option<Stranger> {
         let started = Started(child);
         if started.pid() == number {
             let leads = || status_field(number, "NSpgid").is_some_and(|group| group == number.to_string());
-            eventually("the stranger leads its group", leads);
+            eventually("the foreign process leads its group", leads);
             return Some(Stranger::Ours(started));
         }
         if is_alive(number) {
@@ -60,7 +60,7 @@ fn stranger_with(number: i32) -> Option<Stranger> {
 
 fn assert_unharmed(stranger: &Stranger) {
     if let Stranger::Ours(started) = stranger {
-        assert!(is_alive(started.pid()), "a stranger was hit");
+        assert!(is_alive(started.pid()), "a foreign process was signalled");
     }
 }
 
@@ -90,14 +90,14 @@ fn the_number_of_a_dead_adapters_group() {
     });
     let member = rig.only();
     assert_eq!(status_field(member, "NSpgid"), Some(adapter.to_string()));
-    assert!(stranger_with(adapter).is_none(), "the number was given away while its group lives");
+    assert!(stranger_with(adapter).is_none(), "the pid was reused while its group lives");
     // The group is empty now, and its number free: a stranger takes it before the wrapper looks again.
     rig.signal(Signal::STOP);
     eventually("the wrapper is stopped", || {
         status_field(rig.wrapper_pid(), "State").is_some_and(|state| state.starts_with('T'))
     });
     crate::rig::kill_verified(member, || status_field(member, "NSpgid") == Some(adapter.to_string()));
-    assert!(stranger_with(adapter).is_none(), "the zombie holds its number as long as the wrapper does");
+    assert!(stranger_with(adapter).is_none(), "the zombie keeps its pid as long as the wrapper lives");
     rig.signal(Signal::CONT);
     assert_eq!(rig.exit_code(), 4);
     let stranger = stranger_with(adapter).unwrap_or_else(|| panic!("{adapter} is not free after the end"));
@@ -134,7 +134,7 @@ fn children_of_threads_are_found() {
     let mut launch = program(&[&helper.text(), "threads", "8"]);
     launch.term_grace_ms = 100;
     let mut rig = Rig::running(&launch);
-    eventually("all are there", || rig.below().len() == 9);
+    eventually("all processes exist", || rig.below().len() == 9);
     rig.signal(Signal::TERM);
     assert_eq!(rig.exit_code(), 128 + libc::SIGTERM);
     // By the mark of the lease: others choose numbers meanwhile, and take those of the dead.
@@ -165,7 +165,7 @@ fn a_tracer_is_stuck() {
     assert!(matches!(&last, Some(FromWrapper::Done { survivors, .. }) if survivors.is_empty()), "{last:?}");
     rig.exit_code();
     assert!(!is_alive(adapter));
-    assert!(is_alive(tracer.pid()), "the tracer is a stranger");
+    assert!(is_alive(tracer.pid()), "the tracer is a foreign process");
 }
 
 /// A limit on memory for the processes in it, by whichever version of control groups has the controller here.
@@ -252,7 +252,7 @@ fn the_wrapper_is_ended_when_memory_runs_out() {
     }
     assert_eq!(rig.hear(), FromWrapper::Running);
     rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
-    assert_eq!(rig.hear_all(), Vec::new(), "it had no time to say anything");
+    assert_eq!(rig.hear_all(), Vec::new(), "it had no time to send a message");
     assert_eq!(rig.exit_code(), 1000 + libc::SIGKILL);
     eventually("the adapter has died with its wrapper", || !is_alive(adapter));
     rig.nobody_lives();
@@ -313,7 +313,7 @@ fn the_parent_is_killed_in_a_pid_namespace() {
     });
     rig.launch();
     let FromWrapper::Hello { wrapper_pid, .. } = rig.hear() else { panic!("no hello") };
-    assert!(wrapper_pid < 100, "it counts in its own namespace: {wrapper_pid}");
+    assert!(wrapper_pid < 100, "the pid is from its own namespace: {wrapper_pid}");
     rig.say(&acp_shared::launch::ToWrapper::Go);
     assert_eq!(rig.hear(), FromWrapper::Running);
     rig.read_until("up");

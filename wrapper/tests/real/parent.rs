@@ -59,7 +59,7 @@ impl Clock {
         let grace = Duration::from_millis(GRACE_MS);
         let over = took.saturating_sub(grace);
         println!("gone {over:?} after the grace; the machine was late by up to {delay:?}");
-        assert!(took >= grace, "they had no grace: {took:?}");
+        assert!(took >= grace, "they had no grace period: {took:?}");
         over < SLACK + WAKES * delay
     }
 }

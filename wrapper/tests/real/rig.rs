@@ -30,7 +30,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < deadline, "still not: {what}");
+        assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -239,7 +239,7 @@ impl Rig {
         self.release();
         match self.hear() {
             FromWrapper::ExecFailed { errno, stage } => (errno, stage),
-            other => panic!("it was not to start: {other:?}"),
+            other => panic!("the adapter must not start: {other:?}"),
         }
     }
 
@@ -295,7 +295,7 @@ impl Rig {
         let control = self.control.as_ref().unwrap();
         let mut ready = [PollFd::new(control, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "the wrapper says nothing");
+        assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "the wrapper sends nothing");
         let mut bytes = vec![0; CONTROL_BYTES_MAX];
         match rustix::net::recv(control, &mut bytes[..], RecvFlags::empty()) {
             Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Heard(None),
@@ -377,11 +377,11 @@ impl Rig {
 
     /// Waits until no process of the lease lives.
     pub(crate) fn nobody_lives(&self) {
-        eventually("nobody of the lease lives", || self.living().is_empty());
+        eventually("no process of the lease lives", || self.living().is_empty());
     }
 
     /// Sends a signal to the wrapper, which this test has not reaped.
-    #[expect(clippy::disallowed_methods, reason = "an own child that is not reaped: its number is its own")]
+    #[expect(clippy::disallowed_methods, reason = "an unreaped own child, so its pid is not reused")]
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::kill_process(Pid::from_raw(self.wrapper_pid()).unwrap(), signal).unwrap();
     }

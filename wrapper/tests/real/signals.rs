@@ -102,7 +102,7 @@ fn an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
     let want =
         vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
     assert_eq!(rig.hear_all(), want);
-    assert!(before.elapsed() >= Duration::from_millis(400), "it was killed before its grace was over");
+    assert!(before.elapsed() >= Duration::from_millis(400), "it was killed before its grace period expired");
     assert_eq!(rig.exit_code(), 137);
     rig.nobody_lives();
 }
@@ -135,7 +135,7 @@ fn an_idle_wrapper_sleeps() {
         of("voluntary_ctxt_switches") + of("nonvoluntary_ctxt_switches")
     };
     let mut before = switches(&rig);
-    crate::rig::eventually("the wrapper has come to rest", || {
+    crate::rig::eventually("the wrapper is idle", || {
         std::thread::sleep(Duration::from_millis(50));
         let now = switches(&rig);
         std::mem::replace(&mut before, now) == now

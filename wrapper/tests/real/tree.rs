@@ -18,7 +18,7 @@ fn leaves_behind(text: &str, expected: usize) {
     let mut launch = script(&format!("{text}\nread x; exit 4"));
     launch.term_grace_ms = 300;
     let mut rig = Rig::running(&launch);
-    crate::rig::eventually("all of them are there", || rig.living().len() >= expected);
+    crate::rig::eventually("all of them exist", || rig.living().len() >= expected);
     let others: Vec<i32> = rig.living();
     drop(rig.stdin.take());
     let status = ExitStatus::Exited(4);
@@ -167,7 +167,7 @@ fn zombies_are_dead() {
     let mut rig = Rig::running(&launch);
     let before = Instant::now();
     assert_eq!(rig.exit_code(), 0);
-    assert!(before.elapsed() < Duration::from_secs(20), "it waited for the dead");
+    assert!(before.elapsed() < Duration::from_secs(20), "it waited for dead processes");
 }
 
 /// In the group and out of it, within a second beyond what this machine needs at the same time to end as many idle

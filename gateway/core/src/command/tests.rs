@@ -165,7 +165,7 @@ const BAD: [(&str, &str); 54] = [
     ("/acp verbosity loud", "\"loud\" is none of full, compact, none, default."),
     ("/acp verbosity full x", "It takes one word; \"x\" is too much."),
     ("/acp spawn a b", "It takes one agent; \"b\" is one too many."),
-    ("/acp spawn a!", "\"a!\": agent name may hold letters, digits and -_.:/@ only."),
+    ("/acp spawn a!", "\"a!\": agent name may contain only letters, digits and -_.:/@."),
     ("/acp spawn --cwd", "--cwd wants a value."),
     ("/acp spawn --cwd --label x", "--cwd wants a value."),
     ("/acp spawn --cwd=", "--cwd wants a value."),

@@ -41,21 +41,21 @@ pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
     let meta = match std::fs::metadata(dir) {
         Ok(meta) => meta,
         Err(error) if error.kind() == ErrorKind::NotFound && !running => {
-            let found = format!("{shown} is not there yet");
+            let found = format!("{shown} does not exist yet");
             return vec![Check::warn(
                 name,
                 found,
-                "nothing was ever supervised from it",
-                "`acp-supervisor serve` makes it",
+                "no supervisor has used it",
+                "`acp-supervisor serve` creates it",
             )];
         }
         Err(error) if running => {
-            let means = "the supervisor that answers keeps its state elsewhere or hides it from this user";
+            let means = "the running supervisor uses another state directory, or this user may not access it";
             return vec![Check::warn(name, format!("{shown}: {error}"), means, "name it with --state-dir")];
         }
         Err(error) => {
             let next = "run this as root or as the supervisor's user";
-            return vec![Check::fail(name, format!("{shown}: {error}"), "it cannot be looked at", next)];
+            return vec![Check::fail(name, format!("{shown}: {error}"), "it cannot be read", next)];
         }
     };
     let mode = meta.mode() & 0o7777;
@@ -66,7 +66,12 @@ pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
         Check::fail(name, found, means, format!("chmod 700 {shown}"))
     } else if meta.uid() != me && me != 0 {
         let next = "run this as root or as that user";
-        return vec![Check::fail(name, found, "it is another user's: what is in it cannot be seen", next)];
+        return vec![Check::fail(
+            name,
+            found,
+            "it belongs to another user: its contents cannot be read",
+            next,
+        )];
     } else {
         Check::ok(name, found, "only its owner can enter")
     };
@@ -96,19 +101,19 @@ fn lock(dir: &Path, running: bool) -> Check {
     let name = "lock";
     match (holder(dir), running) {
         (Some(pid), true) => {
-            Check::ok(name, format!("held by pid {pid}"), "no second supervisor can use this state")
+            Check::ok(name, format!("held by pid {pid}"), "no second supervisor can use this directory")
         }
-        (None, false) => Check::ok(name, "free", "no supervisor uses this state"),
+        (None, false) => Check::ok(name, "free", "no supervisor uses this directory"),
         (Some(pid), false) => Check::fail(
             name,
             format!("held by pid {pid}, and no supervisor answers"),
             "a supervisor is starting or hangs, or it listens at another socket",
-            "look at that process and its log, or name its socket with --socket",
+            "check that process and its log, or name its socket with --socket",
         ),
         (None, true) => Check::warn(
             name,
-            "not seen",
-            "the supervisor that answers uses another state directory, or its lock cannot be seen from here",
+            "not found",
+            "the running supervisor uses another state directory, or its lock is not visible here",
             "name the directory with --state-dir",
         ),
     }
@@ -120,15 +125,15 @@ fn database(dir: &Path, running: bool) -> Check {
     if !path.exists() {
         return Check::ok(
             name,
-            format!("{shown} is not there yet"),
-            "the supervisor makes it at its first start",
+            format!("{shown} does not exist yet"),
+            "the supervisor creates it at its first start",
         );
     }
     match inspect(&path) {
         Ok(seen) if seen.version > seen.newest => Check::fail(
             name,
             format!("{shown}: schema {}, this program knows {}", seen.version, seen.newest),
-            "it was written by a newer version, which this one does not touch",
+            "it was written by a newer version; this version does not open it",
             "use that version, or move the file away",
         ),
         Ok(seen) => Check::ok(
@@ -147,7 +152,7 @@ fn database(dir: &Path, running: bool) -> Check {
         Err(error) => Check::fail(
             name,
             format!("{shown}: {error}"),
-            "leases cannot be kept: nothing is spawned without a record",
+            "leases cannot be recorded, so nothing is spawned",
             "check the disk; restore the file, or move it away when no supervisor runs",
         ),
     }
@@ -157,11 +162,11 @@ fn disk(dir: &Path) -> Check {
     let name = "disk";
     let stat = match rustix::fs::statvfs(dir) {
         Ok(stat) => stat,
-        Err(error) => return Check::warn(name, error.to_string(), "free space is not known", "look with df"),
+        Err(error) => return Check::warn(name, error.to_string(), "free space is unknown", "check with df"),
     };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let found = format!("{} and {} inodes free", text::size(free), stat.f_favail);
-    let next = "make room: spools of unread output and the lease store live here";
+    let next = "free space: spools of unread output and the lease store are stored here";
     // File systems without an inode count report 0 of 0.
     let no_inodes = stat.f_files > 0 && stat.f_favail < 100;
     if stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
@@ -169,11 +174,11 @@ fn disk(dir: &Path) -> Check {
         return Check::fail(name, found, means, "mount it writable");
     }
     if free < DISK_FAIL || no_inodes {
-        Check::fail(name, found, "a commit of the lease store may fail: nothing is spawned then", next)
+        Check::fail(name, found, "a commit of the lease store may fail; then nothing is spawned", next)
     } else if free < DISK_WARN {
-        Check::warn(name, found, "less than 1 GiB: output that nobody reads may not fit", next)
+        Check::warn(name, found, "less than 1 GiB: unread output may not fit", next)
     } else {
-        Check::ok(name, found, "room for the lease store and for spools")
+        Check::ok(name, found, "enough for the lease store and for spools")
     }
 }
 
@@ -185,7 +190,7 @@ pub(super) fn wrapper(wrapper: &Path, config: &Config, state_dir: &Path) -> Vec<
 
 fn program(wrapper: &Path) -> Check {
     let (name, shown) = ("wrapper", wrapper.display());
-    let means = "nothing can be started";
+    let means = "no agent can be started";
     let said = Command::new(wrapper)
         .arg("--version")
         .env_clear()
@@ -205,13 +210,11 @@ fn program(wrapper: &Path) -> Check {
     };
     let version = said.rsplit(' ').next().unwrap_or_default();
     if version == env!("CARGO_PKG_VERSION") {
-        Check::ok(name, format!("{shown} ({said})"), "it runs and is of this version")
+        Check::ok(name, format!("{shown} ({said})"), "it runs and has this version")
     } else {
-        let means = format!(
-            "this supervisor is version {}; they may not understand each other",
-            env!("CARGO_PKG_VERSION")
-        );
-        Check::fail(name, format!("{shown} ({said})"), means, "install both of one version")
+        let means =
+            format!("this supervisor is version {}; the two may be incompatible", env!("CARGO_PKG_VERSION"));
+        Check::fail(name, format!("{shown} ({said})"), means, "install the same version of both")
     }
 }
 
@@ -227,9 +230,12 @@ fn mount(root: &Path) -> Check {
             "choose another wrapper_root",
         ),
         Ok(_) => Check::ok(name, shown.to_string(), "programs can be started from this mount"),
-        Err(error) => {
-            Check::warn(name, format!("{shown}: {error}"), "its mount is not known", "look with findmnt")
-        }
+        Err(error) => Check::warn(
+            name,
+            format!("{shown}: {error}"),
+            "its mount options are unknown",
+            "check with findmnt",
+        ),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
     let meta = match std::fs::symlink_metadata(socket) {
         Ok(meta) if meta.file_type().is_socket() => meta,
         Ok(_) => {
-            let found = format!("{shown} is no socket");
+            let found = format!("{shown} is not a socket");
             return (
                 Check::fail(
                     NAME,
@@ -41,14 +41,19 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             let next = "run this as root or as the supervisor's user, or join one of its admin_gids";
             return (
-                Check::fail(NAME, format!("{shown}: {error}"), "this user may not look there", next),
+                Check::fail(
+                    NAME,
+                    format!("{shown}: {error}"),
+                    "this user has no permission to access it",
+                    next,
+                ),
                 None,
             );
         }
         Err(_) => {
-            let found = format!("none listens at {shown}");
+            let found = format!("no supervisor listens at {shown}");
             let next = "start one with `acp-supervisor serve`, or name its socket with --socket";
-            return (Check::warn(NAME, found, "nothing is supervised from here", next), None);
+            return (Check::warn(NAME, found, "no supervisor runs with this socket", next), None);
         }
     };
     let mode = meta.mode() & 0o777;
@@ -63,7 +68,7 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
         Err(CliError::Connect { source: ConnError::Io(error), .. })
             if error.kind() == std::io::ErrorKind::ConnectionRefused =>
         {
-            let found = format!("{shown} is left over: nobody listens");
+            let found = format!("{shown} is stale: no process listens");
             (
                 Check::warn(
                     NAME,
@@ -76,8 +81,9 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
         }
         Err(error) => {
             let found = format!("{} (mode {mode:03o}, uid {})", error.message(), meta.uid());
-            let next = "run this as root or as the supervisor's user; is it of this version?";
-            (Check::fail(NAME, found, "it cannot be asked", next), None)
+            let next = "run this as root or as the supervisor's user, and check that both have the same \
+                        version";
+            (Check::fail(NAME, found, "its state cannot be read", next), None)
         }
     }
 }
@@ -93,18 +99,18 @@ fn answered(status: &Status, mode: u32, uid: u32) -> Check {
         return Check::fail(
             NAME,
             format!("{found}; read-only: {why}"),
-            "it only looks: nothing is started and nothing is signalled",
-            "do what it says, and start it again",
+            "it is read-only: no agent is started and no process is signalled",
+            "follow its message, then restart it",
         );
     }
     if status.version != here {
         let means =
-            format!("this program is version {here}: they understand each other, but one of them is old");
+            format!("this program is version {here}: the two are compatible, but one of them is older");
         return Check::warn(NAME, found, means, "restart or upgrade the supervisor");
     }
     match mode {
         0o666 => {
-            Check::ok(NAME, found, "every user may connect; who may do what is decided by uid (allowed_uids)")
+            Check::ok(NAME, found, "every user may connect; permissions depend on the uid (allowed_uids)")
         }
         0o660 => Check::ok(NAME, found, "its groups may connect (allowed_gids, admin_gids)"),
         _ => Check::ok(NAME, found, "its own user and root may connect"),
@@ -127,8 +133,10 @@ pub(super) fn leases(seen: &LiveState) -> Vec<Check> {
         Check::warn(
             "lost leases",
             found,
-            "their trees vanished without an orderly end or cannot be proved ours; nothing is signalled without proof",
-            "`acp-supervisor leases verify --all` shows the evidence; they are looked at again, and forgotten after retention_ms once they are proved gone",
+            "their process trees vanished without an orderly end or cannot be identified; no process is \
+             signalled without proof",
+            "`acp-supervisor leases verify --all` shows the evidence; they are checked again, and deleted \
+             after retention_ms once they are proved gone",
         )
     }];
     let stuck: Vec<&LeaseInfo> =
@@ -138,12 +146,12 @@ pub(super) fn leases(seen: &LiveState) -> Vec<Check> {
             "survivors",
             format!("{}; {}: {}", text::count(stuck.len(), "lease"), first.lease_id, first.state_reason),
             "a process outlives SIGKILL: uninterruptible, traced, or another user's",
-            "look at the named processes; the lease closes when they are gone",
+            "check the named processes; the lease closes when they are gone",
         ));
     }
     checks.push(sweep(seen.status.swept_at_ms, crate::app::context::wall_ms()));
     for warning in &seen.status.warnings {
-        checks.push(Check::warn("warning", warning.clone(), "the supervisor says so itself", "see its log"));
+        checks.push(Check::warn("warning", warning.clone(), "reported by the supervisor", "see its log"));
     }
     checks
 }
@@ -152,15 +160,13 @@ pub(super) fn leases(seen: &LiveState) -> Vec<Check> {
 fn sweep(swept_at_ms: Option<u64>, now_ms: u64) -> Check {
     let name = "last sweep";
     match swept_at_ms.map(|at| now_ms.saturating_sub(at)) {
-        Some(ms) if ms < SWEEP_LATE_MS => Check::ok(
-            name,
-            format!("{} ago", text::duration(ms)),
-            "what was left over is looked at again in time",
-        ),
+        Some(ms) if ms < SWEEP_LATE_MS => {
+            Check::ok(name, format!("{} ago", text::duration(ms)), "leftover leases are checked on schedule")
+        }
         Some(ms) => Check::warn(
             name,
             format!("{} ago", text::duration(ms)),
-            "leases that are left over are not looked at again: the supervisor is stuck, or reap_every_ms is long",
+            "leftover leases are not checked again: the supervisor is stuck, or reap_every_ms is long",
             "see its log and reap_every_ms",
         ),
         None => Check::ok(name, "none yet", "the supervisor has just started"),

@@ -24,11 +24,11 @@ pub(super) fn kernel() -> Vec<Check> {
     let root = rustix::process::geteuid().is_root();
     let hidden = match hidden.as_deref() {
         None | Some("0" | "off") => Check::ok("hidepid", "off", "every process can be seen"),
-        Some(value) if root => Check::ok("hidepid", value, "root sees every process all the same"),
+        Some(value) if root => Check::ok("hidepid", value, "root sees every process anyway"),
         Some(value) => Check::warn(
             "hidepid",
             value,
-            "processes of other users cannot be seen: what an agent starts as another user is not found",
+            "processes of other users cannot be seen: agent processes that run as another user are not found",
             "run the supervisor as root, or in the group of the mount's gid= option",
         ),
     };
@@ -47,7 +47,7 @@ pub(super) fn kernel() -> Vec<Check> {
         ),
     };
     let pid_max: u64 = read("/proc/sys/kernel/pid_max").and_then(|text| text.parse().ok()).unwrap_or(0);
-    let means = "how soon a process number is used again; identity does not rest on numbers alone";
+    let means = "how soon a pid is reused; processes are not identified by pid alone";
     let pids = if pid_max > 32_768 {
         Check::ok("pid_max", pid_max.to_string(), means)
     } else {
@@ -71,12 +71,12 @@ pub(super) fn limits(config: &Config) -> Vec<Check> {
     let processes = getrlimit(Resource::Nproc).maximum;
     let found = format!("nproc {} (hard)", say(processes));
     let processes = if rustix::process::geteuid().is_root() || processes.is_none_or(|limit| limit >= 4_096) {
-        Check::ok("processes", found, "enough for agents and what they start")
+        Check::ok("processes", found, "enough for agents and their processes")
     } else {
         Check::warn(
             "processes",
             found,
-            "agents share it: forks fail when it is reached",
+            "agents share this limit: forks fail when it is reached",
             "raise it (LimitNPROC=)",
         )
     };
@@ -107,10 +107,10 @@ pub(super) fn systemd(pid: Option<i32>) -> Check {
                 return Check::ok(
                     name,
                     format!("{unit}, Delegate is on"),
-                    "it may make a control group for each lease",
+                    "it can create a control group for each lease",
                 );
             }
-            let means = "without Delegate=yes it has no control groups of its own: trees are held by rung R2";
+            let means = "without Delegate=yes it cannot create control groups and uses rung R2";
             Check::warn(
                 name,
                 format!("{unit}, Delegate is off"),
@@ -118,10 +118,14 @@ pub(super) fn systemd(pid: Option<i32>) -> Check {
                 "use the packaged unit, or set Delegate=yes",
             )
         }
-        _ if managed => Check::ok(name, "not a unit", "systemd runs here, and does not run this supervisor"),
-        _ => {
-            Check::ok(name, "systemd does not run here", "the supervisor must be restarted by something else")
+        _ if managed => {
+            Check::ok(name, "not a unit", "systemd runs here but does not manage this supervisor")
         }
+        _ => Check::ok(
+            name,
+            "systemd does not run here",
+            "another service manager must restart the supervisor",
+        ),
     }
 }
 
@@ -129,11 +133,13 @@ pub(super) fn systemd(pid: Option<i32>) -> Check {
 pub(super) fn isolation() -> Check {
     Check::warn(
         "isolation",
-        "agents run as the user of their supervisor or as the configured one",
-        "the same user is no security boundary: an agent of the supervisor's own user can signal other processes of \
-         that user, read their files, and end the supervisor. Sockets refuse what comes from a tree in their care; \
-         that guards against accidents, not against an attacker",
-        "give hostile agents another user (run as root with run-as), a container or a virtual machine",
+        "agents run as the supervisor's user or as the configured user",
+        "processes of the same user are not isolated from each other: an agent that runs as the supervisor's \
+         user can signal other processes of that user, read their files, and end the supervisor. The sockets \
+         refuse connections from supervised process trees; this guards against accidents, not against an \
+         attacker",
+        "run hostile agents as another user (supervisor as root, with run_as_user), in a container or in a \
+         virtual machine",
     )
 }
 

@@ -120,7 +120,7 @@ fn text(checks: &[Check], verbose: bool, look: TableFormat) -> String {
         };
         rows.push(vec![Cell::new(mark).tone(tone), check.name.into(), Cell::new(&check.found)]);
         let more = verbose || check.verdict != CheckStatus::Ok;
-        for (label, words) in [("it means", &check.means), ("do", &check.next)] {
+        for (label, words) in [("meaning", &check.means), ("next step", &check.next)] {
             if more && !words.is_empty() {
                 for (n, line) in
                     wrap(words, look.width.unwrap_or(100).saturating_sub(40).max(40)).into_iter().enumerate()
@@ -137,7 +137,7 @@ fn text(checks: &[Check], verbose: bool, look: TableFormat) -> String {
     }
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     format!(
-        "{}\n\n{}: {} ok, {} to know, {} failed",
+        "{}\n\n{}: {} ok, {} with warnings, {} failed",
         render(&columns, &rows, TableFormat { headers: false, ..look }),
         text::count(checks.len(), "check"),
         count(CheckStatus::Ok),
@@ -178,13 +178,13 @@ mod tests {
             [
                 "ok    state directory  /s",
                 "warn  lost leases      2",
-                "        it means       nobody knows \\u{1b}[2J",
-                "        do             look at them",
+                "        meaning        nobody knows \\u{1b}[2J",
+                "        next step      look at them",
                 "FAIL  wrapper          none",
-                "        it means       nothing can be started",
-                "        do             install it",
+                "        meaning        nothing can be started",
+                "        next step      install it",
                 "",
-                "3 checks: 1 ok, 1 to know, 1 failed"
+                "3 checks: 1 ok, 1 with warnings, 1 failed"
             ]
         );
         assert!(text(&checks, true, look).contains("it is private"));

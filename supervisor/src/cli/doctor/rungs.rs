@@ -74,13 +74,13 @@ impl ContainmentLevels {
         let best = self.reports.iter().position(|report| report.chosen).unwrap_or(self.reports.len());
         for report in self.reports.iter().take(best).filter(|_| self.refused.is_none()) {
             if let Some(why) = &report.why_not {
-                let means = format!("it would be {}, and catch {}", report.holds_by, report.catches);
-                checks.push(Check::warn(report.rung, "cannot be had here", means, why.clone()));
+                let means = format!("it would use {}, and find {}", report.holds_by, report.catches);
+                checks.push(Check::warn(report.rung, "not available here", means, why.clone()));
             }
         }
         checks.push(self.abilities());
         let unlimited = self.unlimited.iter().map(|limit| {
-            let next = "do what it says, or remove the limit: nobody should count on it";
+            let next = "follow the message, or remove the limit so that nobody relies on it";
             Check::warn("limit", limit.clone(), "leases run without this limit", next)
         });
         checks.extend(unlimited);
@@ -90,22 +90,31 @@ impl ContainmentLevels {
     fn chosen(&self) -> Check {
         let name = "rung";
         if let Some(refusal) = &self.refused {
-            let next = "do what it says, or set rung = \"auto\"";
-            return Check::fail(name, refusal.clone(), "a supervisor does not start with this", next);
+            let next = "follow the message, or set rung = \"auto\"";
+            return Check::fail(
+                name,
+                refusal.clone(),
+                "the supervisor does not start with this setting",
+                next,
+            );
         }
         let Some(report) = self.reports.iter().find(|report| report.chosen) else {
-            let means = "this program does not know it: it is older than the supervisor";
-            return Check::warn(name, "another one is in use", means, "use acp-supervisor of that version");
+            let means = "this program is older than the supervisor and does not know its rung";
+            return Check::warn(
+                name,
+                "an unknown one is in use",
+                means,
+                "use acp-supervisor of that version",
+            );
         };
-        let whose =
-            if self.in_use { "is in use" } else { "is what a supervisor started from here would use" };
+        let whose = if self.in_use { "is in use" } else { "would be used by a supervisor started from here" };
         let found = format!("{} {whose}: {}", report.rung, report.holds_by);
         let residue = report.residue.join(" ");
-        let means = format!("It catches {}. It misses {}. {residue}", report.catches, report.misses);
+        let means = format!("It finds {}. It misses {}. {residue}", report.catches, report.misses);
         match report.rung {
             "R1" | "R2" => Check::ok(name, found, means.trim_end()),
-            "R3" => Check::warn(name, found, means.trim_end(), "make R2 or R1 possible, or agree with this"),
-            _ => Check::fail(name, found, means.trim_end(), "make one of the rungs above it possible"),
+            "R3" => Check::warn(name, found, means.trim_end(), "make R2 or R1 possible, or accept this rung"),
+            _ => Check::fail(name, found, means.trim_end(), "make R3, R2 or R1 possible"),
         }
     }
 
@@ -119,7 +128,7 @@ impl ContainmentLevels {
         };
         let chosen = self.reports.iter().any(|report| report.chosen && report.rung == asked);
         (self.in_use && !chosen).then(|| {
-            let found = format!("rung = \"{asked}\" is configured, and another one is in use");
+            let found = format!("rung = \"{asked}\" is configured, but another one is in use");
             let means = "the running supervisor was started with another configuration";
             Check::warn("configured rung", found, means, "restart it with this configuration")
         })
@@ -130,15 +139,19 @@ impl ContainmentLevels {
         // Missing cgroups are reported by the check of R1.
         let missing: Vec<&str> = missing.map(|(n, _)| n.as_str()).filter(|n| *n != "cgroup_kill").collect();
         if missing.is_empty() {
-            return Check::ok("abilities", "all that were probed", "identity and signals rest on pidfds");
+            return Check::ok(
+                "abilities",
+                "all available",
+                "processes are identified and signalled through pidfds",
+            );
         }
         let effect = |name: &&str| {
             Some(match *name {
-                "pidfd" | "pidfs_inode" => "processes are told by start time and marker",
-                "pidfd_group" => "one signal for each process",
-                "scm_pidfd" => "a client is known by its uid and pid only",
-                "proc_list" => "nothing can be found",
-                "subreaper" => "orphans of a dead wrapper are found by their marker",
+                "pidfd" | "pidfs_inode" => "processes are identified by start time and environment",
+                "pidfd_group" => "each process is signalled separately",
+                "scm_pidfd" => "clients are identified by uid and pid only",
+                "proc_list" => "no process can be found",
+                "subreaper" => "orphans of a dead wrapper are found by their environment only",
                 "cgroup_memory" => "memory_max_bytes has no effect",
                 "cgroup_pids" => "pids_max has no effect",
                 "cgroup_cpu" => "cpu_weight has no effect",
@@ -146,7 +159,7 @@ impl ContainmentLevels {
             })
         };
         let means: Vec<String> =
-            missing.iter().filter_map(|n| Some(format!("without {n} {}", effect(n)?))).collect();
+            missing.iter().filter_map(|n| Some(format!("without {n}, {}", effect(n)?))).collect();
         let next = "use a newer kernel (pidfds 5.3; their inodes and group signals 6.9); for cgroup_* delegate the \
                     controllers (Delegate=memory pids cpu)";
         Check::warn("abilities", format!("missing: {}", missing.join(", ")), means.join("; "), next)
@@ -155,11 +168,11 @@ impl ContainmentLevels {
 
 /// Reports that the containment levels could not be probed.
 pub(super) fn not_tried(error: &LaunchDirError) -> Check {
-    let next = "see what is said of the wrapper; the directory for temporary files must allow exec";
+    let next = "see the check of the wrapper; the directory for temporary files must allow exec";
     Check::warn(
         "rung",
         error.to_string(),
-        "which rung a supervisor would use is tried with the wrapper",
+        "the rung that a supervisor would use is probed with the wrapper",
         next,
     )
 }
@@ -207,7 +220,7 @@ mod tests {
             told(rung, &SOME).checks(&Config::default()).iter().map(|check| check.name).collect()
         };
         assert_eq!(names("R2"), ["rung", "R1", "abilities"]);
-        assert_eq!(names("R1"), ["rung", "abilities"], "what is worse is not missed");
+        assert_eq!(names("R1"), ["rung", "abilities"], "worse levels are not reported as missing");
         assert_eq!(told("R2", &SOME).checks(&Config::default())[1].next, CgroupSupport::NotDelegated.why());
     }
 

@@ -63,7 +63,9 @@ pub(super) async fn run(client: &mut Client, args: &CloseArgs, out: &mut Output)
 /// Asks the user at the terminal to confirm. Fails if there is no terminal.
 fn confirm(leases: &[&LeaseInfo], out: &mut Output) -> Result<bool, CliError> {
     if !std::io::stdin().is_terminal() || out.is_json() {
-        return Err(CliError::usage("nobody can be asked here whether this is meant: add --yes"));
+        return Err(CliError::usage(
+            "confirmation needs a terminal and no --json; add --yes to close without it",
+        ));
     }
     let names: Vec<String> =
         leases.iter().map(|l| format!("{} ({}, {})", l.lease_id, l.session_key, l.state)).collect();
@@ -80,7 +82,7 @@ async fn wait(client: &mut Client, ids: &[LeaseId], timeout: Duration) -> Result
         let leases = of(list_all(client, false).await?, ids);
         let Some(waiting) = leases.iter().find(|lease| !lease.state.is_ended()) else { return Ok(leases) };
         if Instant::now() >= until {
-            let why = format!("it is still {} ({})", waiting.state, waiting.state_reason);
+            let why = format!("still {} ({})", waiting.state, waiting.state_reason);
             return Err(CliError::NotClosed(waiting.lease_id, why));
         }
         tokio::time::sleep(POLL).await;

@@ -63,8 +63,8 @@ pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) 
 fn empty_message(total: usize) -> String {
     match total {
         0 => "no leases".to_owned(),
-        1 => "no lease fits; without filters there is 1".to_owned(),
-        _ => format!("no lease fits; without filters there are {total}"),
+        1 => "no lease matches; there is 1 without filters".to_owned(),
+        _ => format!("no lease matches; there are {total} without filters"),
     }
 }
 
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn what_the_filters_hide_is_said() {
         assert_eq!(empty_message(0), "no leases");
-        assert_eq!(empty_message(1), "no lease fits; without filters there is 1");
-        assert_eq!(empty_message(3), "no lease fits; without filters there are 3");
+        assert_eq!(empty_message(1), "no lease matches; there is 1 without filters");
+        assert_eq!(empty_message(3), "no lease matches; there are 3 without filters");
     }
 
     #[test]

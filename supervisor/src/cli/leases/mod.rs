@@ -77,7 +77,9 @@ pub(super) fn resolve(leases: &[LeaseInfo], id: &str) -> Result<LeaseId, CliErro
         (Some(one), Some(two)) => {
             let more = found.count();
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-            Err(CliError::usage(format!("{id} is a part of {one}, {two}{more}; write more of it")))
+            Err(CliError::usage(format!(
+                "{id} is ambiguous: it matches {one}, {two}{more}; give more characters"
+            )))
         }
     }
 }
@@ -174,13 +176,13 @@ mod tests {
         assert_eq!(say("0190B5F0-0"), Ok(first.to_owned()));
         assert_eq!(say("00000001"), Ok(first.to_owned()));
         let none = |id: &str| {
-            (1, format!("there is no lease {id}; `acp-supervisor leases list` shows which there are"))
+            (1, format!("unknown lease {id}; list the known ones with `acp-supervisor leases list`"))
         };
         assert_eq!(say("ff"), Err(none("ff")));
         let unknown = "0190b5f0-0000-7000-8000-00000000000f";
         assert_eq!(say(unknown), Err(none(unknown)));
-        let two = "0190b5f0 is a part of 0190b5f0-0000-7000-8000-000000000001, \
-                   0190b5f0-1000-7000-8000-000000000002 and 1 more; write more of it";
+        let two = "0190b5f0 is ambiguous: it matches 0190b5f0-0000-7000-8000-000000000001, \
+                   0190b5f0-1000-7000-8000-000000000002 and 1 more; give more characters";
         assert_eq!(say("0190b5f0"), Err((2, two.to_owned())));
         for wrong in ["", "x", "agent:demo"] {
             assert_eq!(say(wrong).map_err(|(exit, _)| exit), Err(2), "{wrong}");

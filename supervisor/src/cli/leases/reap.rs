@@ -46,7 +46,7 @@ fn words(action: &str, dry_run: bool) -> (&'static str, Tone) {
 
 fn text(lines: &[ReapLine], dry_run: bool, short: IdAbbreviation, look: TableFormat) -> String {
     if lines.is_empty() {
-        return if dry_run { "no lease is open" } else { "no lease is left over; nothing to do" }.to_owned();
+        return if dry_run { "no lease is open" } else { "no leftover leases; nothing to do" }.to_owned();
     }
     let columns = [
         Column::new("LEASE"),

@@ -100,7 +100,7 @@ pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static 
 fn text(lease: &LeaseInfo, now_ms: u64, look: TableFormat) -> String {
     let sections = sections(lease, now_ms);
     let next = match lease.state {
-        acp_shared::protocol::LeaseState::Lost => "its tree could not be proved ours, or is gone",
+        acp_shared::protocol::LeaseState::Lost => "its process tree is gone, or could not be identified",
         _ => "",
     };
     let mut text: Vec<String> = sections.iter().map(|(title, rows)| section(title, rows, look)).collect();
@@ -158,7 +158,8 @@ mod tests {
         );
         assert!(
             lost.ends_with(
-                "or is gone: `acp-supervisor leases verify 0190b5f0-2000-7000-8000-000000000003` shows why"
+                "or could not be identified: `acp-supervisor leases verify \
+                 0190b5f0-2000-7000-8000-000000000003` shows why"
             ),
             "{lost}"
         );

@@ -143,7 +143,7 @@ fn one(report: &EvidenceReport, look: TableFormat) -> String {
 fn tree(report: &EvidenceReport) -> String {
     let tree: Vec<String> =
         report.tree.iter().map(|(pid, name)| format!("{pid} ({})", text::plain(name))).collect();
-    if tree.is_empty() { "no process of it runs".to_owned() } else { tree.join(", ") }
+    if tree.is_empty() { "no processes".to_owned() } else { tree.join(", ") }
 }
 
 fn many(reports: &[EvidenceReport], short: IdAbbreviation, look: TableFormat) -> String {

@@ -125,9 +125,11 @@ fn words(change: &WatchChange, now_ms: u64) -> String {
             format!("{at}  {}  {from} -> {}  {}", lease.lease_id, lease.state, of(lease))
         }
         WatchChange::Changed(_, lease) => format!("{at}  {}  {}  {}", lease.lease_id, lease.state, of(lease)),
-        WatchChange::Forgotten(id) => format!("{at}  {id}  forgotten"),
-        WatchChange::Disconnected(why) => format!("{at}  the supervisor went away: {}", text::plain(why)),
-        WatchChange::Connected => format!("{at}  the supervisor is back"),
+        WatchChange::Forgotten(id) => format!("{at}  {id}  removed"),
+        WatchChange::Disconnected(why) => {
+            format!("{at}  connection to the supervisor lost: {}", text::plain(why))
+        }
+        WatchChange::Connected => format!("{at}  connected to the supervisor again"),
     }
 }
 
@@ -178,9 +180,9 @@ mod tests {
             ),
             (
                 WatchChange::Forgotten(leases[2].lease_id),
-                format!("{at}  0190b5f0-2000-7000-8000-000000000003  forgotten"),
+                format!("{at}  0190b5f0-2000-7000-8000-000000000003  removed"),
             ),
-            (WatchChange::Connected, format!("{at}  the supervisor is back")),
+            (WatchChange::Connected, format!("{at}  connected to the supervisor again")),
         ] {
             assert_eq!(words(&change, NOW_MS), want);
         }

@@ -166,9 +166,7 @@ impl View {
             self.put(buffer, height - 1 - below + 1 + n, &[(line.clone(), Style::new())]);
         }
         let foot = match (failure, self.typing) {
-            (Some(why), _) => {
-                (format!("no answer, still trying: {}", text::plain(&why)), self.style(Tone::Bad))
-            }
+            (Some(why), _) => (format!("no answer, retrying: {}", text::plain(&why)), self.style(Tone::Bad)),
             (None, true) => (format!("filter: {}▏", self.needle), Style::new()),
             (None, false) => (KEYS.to_owned(), self.style(Tone::Dim)),
         };

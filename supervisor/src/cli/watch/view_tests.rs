@@ -113,6 +113,6 @@ fn a_supervisor_that_is_away_is_said_and_the_last_picture_stays() {
     let mut view = view();
     view.update(Err("gone \u{1b}[2J".into()), NOW_MS + 1_000);
     let (lines, _) = picture(&mut view, 100, 8);
-    assert_eq!(lines[7], "no answer, still trying: gone \\u{1b}[2J");
+    assert_eq!(lines[7], "no answer, retrying: gone \\u{1b}[2J");
     assert!(lines[2].contains(LeaseState::Open.as_str()), "{lines:#?}");
 }

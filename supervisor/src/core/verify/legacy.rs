@@ -77,17 +77,17 @@ pub fn verify_legacy(
     guard: &SignalGuard,
 ) -> Verdict {
     if record.lease_id.is_some() {
-        return Verdict::NotOurs("it has a lease, and is that lease's business");
+        return Verdict::NotOurs("it has a lease, which handles it");
     }
     if record.pid != Some(i64::from(now.pid)) {
-        return Verdict::NotOurs("another number was looked at");
+        return Verdict::NotOurs("another pid was examined");
     }
     if let Some(why) = guard.forbids(now.pid) {
         return Verdict::NotOurs(why);
     }
     match now.life {
         ProcessState::Gone => return Verdict::Gone("there is no such process"),
-        ProcessState::Zombie => return Verdict::Gone("it is dead and only waits to be reaped"),
+        ProcessState::Zombie => return Verdict::Gone("it is a zombie"),
         ProcessState::Unreadable => return Verdict::Unknown("the process cannot be read"),
         ProcessState::Running => {}
     }
@@ -113,7 +113,7 @@ pub fn verify_legacy(
 pub fn verify_legacy_child(parent: i32, now: &Evidence, guard: &SignalGuard) -> Verdict {
     match now.life {
         ProcessState::Gone => Verdict::Gone("there is no such process"),
-        ProcessState::Zombie => Verdict::Gone("it is dead and only waits to be reaped"),
+        ProcessState::Zombie => Verdict::Gone("it is a zombie"),
         ProcessState::Unreadable => Verdict::Unknown("the process cannot be read"),
         ProcessState::Running if now.ppid != Some(parent) => {
             Verdict::NotOurs("nothing proves that it belongs to the tree")
@@ -128,12 +128,12 @@ fn same_process(record: &LegacyRecord, now: &Evidence) -> Result<(), Verdict> {
         return Err(Verdict::Unknown("boot id or pid namespace cannot be read"));
     };
     if here.boot_id != recorded.boot_id {
-        return Err(Verdict::Gone("the machine was started anew since"));
+        return Err(Verdict::Gone("the machine has been rebooted since"));
     }
     match now.start_ticks {
         None => Err(Verdict::Unknown("the start time cannot be read")),
         Some(ticks) if ticks != recorded.start_ticks => {
-            Err(Verdict::NotOurs("the number was given to another process (start time)"))
+            Err(Verdict::NotOurs("the pid was reused by another process (start time)"))
         }
         Some(_) => Ok(()),
     }
@@ -155,7 +155,7 @@ fn wrapper_agrees(
     exe: Option<&str>,
 ) -> Result<(), Verdict> {
     if !root.is_absolute() || root.parent().is_none() || !is_plain(root) {
-        return Err(Verdict::Unknown("the wrapper root of the record is no directory of its own"));
+        return Err(Verdict::Unknown("the wrapper root of the record is not a plain absolute path below /"));
     }
     let Some(exe) = exe else { return Err(Verdict::Unknown("its program cannot be read")) };
     // A program whose file was replaced since the start is still the started one.
@@ -164,7 +164,7 @@ fn wrapper_agrees(
     let runs_script = exe.file_name().and_then(|n| n.to_str()).is_some_and(|n| INTERPRETERS.contains(&n));
     let script = argv.iter().skip(1).find(|arg| !arg.starts_with('-')).filter(|_| runs_script).map(Path::new);
     let wrapper = if below(exe) { Some(exe) } else { script.filter(|path| below(path)) };
-    let Some(wrapper) = wrapper else { return Err(Verdict::NotOurs("it is no wrapper of that root")) };
+    let Some(wrapper) = wrapper else { return Err(Verdict::NotOurs("it is not a wrapper of that root")) };
     match &record.wrapper_path {
         Some(path) if Path::new(path) != wrapper => {
             Err(Verdict::NotOurs("it is another wrapper of that root"))

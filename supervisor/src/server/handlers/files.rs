@@ -30,7 +30,7 @@ fn check(owner: &mut Owner, who: ClientKind, request: &FilesRequest) -> Result<G
         return refuse(RefusalCode::NotAuthorised, "only a gateway may use files".to_owned());
     };
     if owner.stopping {
-        return refuse(RefusalCode::ShuttingDown, "the supervisor is ending".to_owned());
+        return refuse(RefusalCode::ShuttingDown, "the supervisor is shutting down".to_owned());
     }
     if owner.context.containment.rung == ContainmentLevel::R4 {
         return Err(super::spawn::no_containment());
@@ -60,14 +60,14 @@ fn is_sane(FilesRequest { scope, roots, op }: &FilesRequest) -> Result<(), Refus
         return refuse(RefusalCode::TooLarge, format!("a search path of more than {SEARCH_BYTES_MAX} bytes"));
     }
     if op.content().len() as u64 > WRITE_BYTES_MAX {
-        let why = format!("a file is written with at most {WRITE_BYTES_MAX} bytes");
+        let why = format!("a write of more than {WRITE_BYTES_MAX} bytes");
         return refuse(RefusalCode::TooLarge, why);
     }
     if roots.iter().any(|root| !root.starts_with('/') || root.contains('\0')) {
-        return refuse(RefusalCode::BadRequest, "a root is no absolute path".to_owned());
+        return refuse(RefusalCode::BadRequest, "a root is not an absolute path".to_owned());
     }
     if *scope == FilesScope::Tenant && matches!(op, FilesOp::Write { .. }) {
-        return refuse(RefusalCode::BadRequest, "a file is written for a lease".to_owned());
+        return refuse(RefusalCode::BadRequest, "a write needs a lease".to_owned());
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Req
     if let Some(why) = owner.context.store.read_only()
         && !is_read_only(&body)
     {
-        let why = format!("this supervisor only looks, and signals nothing: {why}");
+        let why = format!("this supervisor is read-only and signals nothing: {why}");
         return to.answer(Err(Refusal::new(RefusalCode::StoreUnavailable, why)));
     }
     match body {

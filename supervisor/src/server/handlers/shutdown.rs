@@ -26,7 +26,10 @@ fn check(owner: &Owner, who: ClientKind, uid: u32, state_dir: &str) -> Result<()
     let others = owner.leases.values().filter(|e| !e.lease.state.is_ended() && e.commands.is_some());
     let others = others.filter(|e| who != ClientKind::Gateway(e.lease.gateway)).count();
     if others > 0 {
-        return Err(Refusal::new(RefusalCode::InUse, format!("{others} leases of other gateways live here")));
+        return Err(Refusal::new(
+            RefusalCode::InUse,
+            format!("{others} leases of other gateways are living"),
+        ));
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<
         };
     }
     if owner.stopping {
-        return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
+        return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is shutting down"));
     }
     if owner.context.containment.rung == ContainmentLevel::R4 {
         return Err(no_containment());
@@ -141,7 +141,8 @@ fn graces(spec: &Spawn) -> Graces {
 /// Returns the refusal for a machine without containment: a tree that could not be found again is not
 /// started.
 pub(super) fn no_containment() -> Refusal {
-    let why = "this machine gives no way to hold a process tree (rung R4): nothing is started; acp-supervisor doctor says what is missing";
+    let why = "this machine has no means to contain a process tree (rung R4), so nothing is started; \
+               `acp-supervisor doctor` shows what is missing";
     Refusal::new(RefusalCode::RungUnavailable, why)
 }
 
@@ -172,7 +173,10 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
     }
     let graces = [spec.graces.eof_ms, spec.graces.term_ms, spec.graces.kill_ms];
     if graces.into_iter().any(|ms| ms > grace_max_ms) {
-        return Err(Refusal::new(RefusalCode::TooLarge, format!("a grace is over {grace_max_ms} ms")));
+        return Err(Refusal::new(
+            RefusalCode::TooLarge,
+            format!("a grace period is longer than {grace_max_ms} ms"),
+        ));
     }
     Ok(())
 }
@@ -190,14 +194,14 @@ fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32, kind: &LeaseK
     let tenant = tenant_of(tenants, uid, gateway);
     let of_tenant = |l: &Lease| tenant.is_some_and(|t| t.covers(l.owner_uid, l.gateway));
     let caps: [LeaseCap<'_>; 4] = [
-        (config.leases_max, "here", "leases_max", &|_| true),
-        (config.leases_per_gateway_max, "under this gateway", "leases_per_gateway_max", &|l| {
+        (config.leases_max, "of this supervisor", "leases_max", &|_| true),
+        (config.leases_per_gateway_max, "of this gateway", "leases_per_gateway_max", &|l| {
             l.gateway == gateway
         }),
-        (config.leases_per_user_max, "under this user", "leases_per_user_max", &|l| l.owner_uid == uid),
+        (config.leases_per_user_max, "of this user", "leases_per_user_max", &|l| l.owner_uid == uid),
         (
             tenant.and_then(|t| t.leases_max).unwrap_or(u64::MAX),
-            "under this tenant",
+            "of this tenant",
             "leases_max of its [[tenant]]",
             &of_tenant,
         ),
@@ -208,11 +212,12 @@ fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32, kind: &LeaseK
         let all = living().filter(|l| of(l)).count() as u64;
         let terminals = || living().filter(|l| of(l) && is_terminal(l)).count() as u64;
         let what = if all >= max {
-            format!("{max} leases live {whose}, which is the limit ({key}); close sessions that are not used")
+            format!("the limit of {max} living leases {whose} is reached ({key}); close unused sessions")
         } else if *kind != LeaseKind::Agent && terminals() >= terminal_share(max) {
             let part = terminal_share(max);
             format!(
-                "{part} terminals live {whose}, and the rest of {key} is kept for agents; end some terminals"
+                "the limit of {part} terminals {whose} is reached, the rest of {key} is reserved for agents; \
+                 end some terminals"
             )
         } else {
             continue;
@@ -230,8 +235,8 @@ fn check_terminals(owner: &Owner, parent: LeaseId) -> Result<(), Refusal> {
         return Ok(());
     }
     let why = format!(
-        "{max} terminals of this agent run, which is the limit (terminals_per_agent_max of the supervisor); end or \
-         release one first"
+        "the limit of {max} running terminals of this agent is reached (terminals_per_agent_max of the \
+         supervisor); end or release one first"
     );
     Err(Refusal::new(RefusalCode::QuotaExceeded, why))
 }
@@ -267,16 +272,14 @@ fn check_session(owner: &Owner, gateway: GatewayInstanceId, spec: &Spawn) -> Res
                 let max = owner.context.config.terminal_bytes_max;
                 return Err(Refusal::new(
                     RefusalCode::TooLarge,
-                    format!("a terminal keeps at most {max} bytes"),
+                    format!("a terminal may keep at most {max} bytes of output"),
                 ));
             }
             let parent = owner.leases.get(parent_lease_id).filter(|e| e.lease.gateway == gateway);
             match parent {
-                None => {
-                    Err(Refusal::new(RefusalCode::LeaseUnknown, "there is no such parent lease of yours"))
-                }
+                None => Err(Refusal::new(RefusalCode::LeaseUnknown, "this gateway has no such parent lease")),
                 Some(e) if e.lease.kind != LeaseKind::Agent => {
-                    Err(Refusal::new(RefusalCode::BadRequest, "the parent lease is a terminal's"))
+                    Err(Refusal::new(RefusalCode::BadRequest, "the parent lease belongs to a terminal"))
                 }
                 Some(e) if e.is_ending() => {
                     Err(Refusal::new(RefusalCode::LeaseEnded, "the parent lease is ending"))

@@ -297,8 +297,8 @@ impl Gateway {
             assert!(released.is_ok() || state == LeaseState::Lost, "{lease}: {released:?}");
         }
         for (lease, (state, _)) in states {
-            assert_eq!(self.ended.get(&lease).copied().unwrap_or(state), state, "{lease} was over");
-            assert!(self.ended.contains_key(&lease), "{lease} is nobody's");
+            assert_eq!(self.ended.get(&lease).copied().unwrap_or(state), state, "{lease} had ended");
+            assert!(self.ended.contains_key(&lease), "{lease} has no owner");
         }
     }
 
@@ -333,7 +333,7 @@ impl Agent {
     /// Reads all that it has to say.
     async fn hear(&mut self, client: &mut Client) {
         let said = client.read(self.spec.lease_id, self.offset, self.unread.len()).await;
-        assert_eq!(said, self.unread, "what it said is what it was told");
+        assert_eq!(said, self.unread, "the output equals the input");
         self.unread.clear();
         self.offset += said.len() as u64;
         client.ack(self.spec.lease_id, self.offset).await;

@@ -80,7 +80,7 @@ impl Watch {
     /// Nobody has killed a stranger.
     pub(crate) fn strangers_live(&mut self) {
         for decoy in self.lasting.iter().chain(&self.disguised) {
-            assert!(runs(decoy.pid()), "a stranger was killed");
+            assert!(runs(decoy.pid()), "a foreign process was killed");
         }
         assert!(self.twin.try_wait().unwrap().is_none(), "a program like an agent's was killed");
     }
@@ -116,10 +116,10 @@ impl Watch {
         for (lease, wrapper, adapter) in fleet.living() {
             let pids = of.remove(lease.to_string().as_str()).unwrap_or_default();
             for pid in [wrapper, adapter] {
-                assert!(runs(pid), "{lease} is open; of it runs {pids:?}, not {pid}");
+                assert!(runs(pid), "{lease} is open; {pids:?} run, but not {pid}");
                 // The marks of a program that is being started cannot be read for a moment.
                 let marked = || marks(pid).is_some_and(|one| one.lease == lease.to_string());
-                eventually("it says that it is of its lease", || pids.contains(&pid) || marked());
+                eventually("its environment names its lease", || pids.contains(&pid) || marked());
             }
         }
         for (lease, pids) in of {

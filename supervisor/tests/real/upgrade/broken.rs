@@ -46,7 +46,7 @@ async fn a_program_that_cannot_take_over_does_not() {
         assert_eq!(output.status.code(), Some(1), "{what}: {output:?}");
         let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(error["code"], "UPGRADE_FAILED", "{what}: {error}");
-        assert!(error["message"].as_str().unwrap().contains("goes on as it is"), "{what}: {error}");
+        assert!(error["message"].as_str().unwrap().contains("keeps running unchanged"), "{what}: {error}");
     }
     // Nobody was let go, and nothing of those programs is left.
     assert_eq!(gateway.input(spec.lease_id, 2, b"after").await, Ok(Reply::Written { seq: 2 }));
@@ -85,7 +85,8 @@ async fn what_was_frozen_thaws_in_the_old_program() {
     let real = binary();
     let proof = format!("[ -e $0.1 ] && exit 1; touch $0.1; exec {} \"$@\"", real.display());
     let vanishes = format!("[ -e $0.1 ] && rm $0; touch $0.1; exec {} \"$@\"", real.display());
-    for (text, told) in [(proof, "goes on as it is"), (vanishes, "goes on as it was")] {
+    for (text, told) in [(proof, "keeps running unchanged"), (vanishes, "the earlier program keeps running")]
+    {
         let (path, state_dir) = (program(&host, &text), host.state_dir());
         let upgrading = std::thread::spawn(move || {
             let mut command = std::process::Command::new(binary());
@@ -104,7 +105,7 @@ async fn what_was_frozen_thaws_in_the_old_program() {
         reader.piece().await;
     }
     assert!(reader.all == lines(1, 4_000));
-    assert!(reader.connections >= 3, "it was frozen twice");
+    assert!(reader.connections >= 3, "it was handed over twice");
     let gateway = &mut reader.client;
     assert_eq!(tail(gateway, running.lease_id).await.bytes, b"here\n");
     assert_eq!(gateway.attach(parent.lease_id, 0).await.stdin_written, 1);
@@ -139,7 +140,7 @@ async fn a_program_that_cannot_begin_gives_back() {
     assert_eq!(gateway.read(spec.lease_id, 0, 5).await, b"still");
     assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
-    assert_eq!(program, binary().canonicalize().unwrap(), "the old one runs");
+    assert_eq!(program, binary().canonicalize().unwrap(), "the old program keeps running");
     upgrade(&host);
 }
 
@@ -157,13 +158,13 @@ async fn a_program_that_panics_late_gives_back() {
     let output = try_upgrade(&host, &late);
     let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &error["code"]), (Some(1), &"UPGRADE_FAILED".into()), "{error}");
-    assert!(error["message"].as_str().unwrap().contains("it panicked: it fails late"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("the program panicked: it fails late"), "{error}");
     let mut gateway = again(&identity).await;
     let attached = gateway.attach(spec.lease_id, 0).await;
     assert_eq!((attached.stdin_written, attached.stdout_end), (1, 6));
     assert_eq!(gateway.read(spec.lease_id, 0, 6).await, b"before");
     assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
-    assert_eq!(program, binary().canonicalize().unwrap(), "the old one runs");
+    assert_eq!(program, binary().canonicalize().unwrap(), "the old program keeps running");
     upgrade(&host);
 }

@@ -35,7 +35,11 @@ async fn a_control_group_is_carried_on() {
     eventually("the whole group was killed", || stranger.try_wait().unwrap().is_some());
     assert!(!leaf.exists() && marked(spec.lease_id).is_empty());
     assert_eq!(host.stop(), Some(0));
-    assert_eq!(host.group.as_ref().unwrap().below(), Vec::<std::path::PathBuf>::new(), "all is given back");
+    assert_eq!(
+        host.group.as_ref().unwrap().below(),
+        Vec::<std::path::PathBuf>::new(),
+        "all groups are removed"
+    );
 }
 
 /// One crash before the upgrade and one after it are two in a row; and a run that began before it is as short as it

@@ -37,7 +37,7 @@ fn descriptors(host: &Host) -> usize {
 
 /// The supervisor's descriptors once nobody is connected any more.
 fn settled(host: &Host, want: usize) {
-    eventually("no descriptor is left over", || descriptors(host) <= want);
+    eventually("no descriptor remains", || descriptors(host) <= want);
 }
 
 /// Connects again as a gateway does: until it is let in.
@@ -130,7 +130,7 @@ async fn a_turn_goes_on_over_an_upgrade() {
     crate::schema::check(&done);
     assert!(reader.all == lines(1, LINES));
     assert!(reader.connections >= 2, "the upgrade came after the turn");
-    assert_eq!(reader.client.welcome.supervisor_id, supervisor, "gateways take it for the same supervisor");
+    assert_eq!(reader.client.welcome.supervisor_id, supervisor, "gateways see the same supervisor");
     assert_eq!(reader.client.welcome.pid, host.pid());
     // The same agent, which can still be spoken to, closed, and is collected.
     let now = reader.client.leases().await.remove(0);
@@ -201,12 +201,20 @@ async fn an_end_goes_on_where_it_was() {
     gateway.close(spec.lease_id).await;
     gateway.state(spec.lease_id, LeaseState::Closing).await;
     upgrade(&host);
-    assert!(runs(info.adapter_pid.unwrap()), "its grace is not over");
+    assert!(runs(info.adapter_pid.unwrap()), "its grace period has not expired");
     let mut gateway = again(&identity).await;
     assert_eq!(gateway.attach(spec.lease_id, 3).await.state, LeaseState::Closing);
     gateway.state(spec.lease_id, LeaseState::Closed).await;
-    assert!(asked.elapsed() >= Duration::from_millis(3_250), "the grace was cut: {:?}", asked.elapsed());
-    assert!(asked.elapsed() < Duration::from_secs(12), "the grace began anew: {:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() >= Duration::from_millis(3_250),
+        "the grace period was shortened: {:?}",
+        asked.elapsed()
+    );
+    assert!(
+        asked.elapsed() < Duration::from_secs(12),
+        "the grace period started again: {:?}",
+        asked.elapsed()
+    );
     assert!(marked(spec.lease_id).is_empty());
 }
 
@@ -279,7 +287,7 @@ async fn terminals_go_on_and_ended_ones_are_remembered() {
     assert!(got == want || got == want_whole, "{got:?}");
     assert_eq!(tail(&mut gateway, running.lease_id).await.bytes, b"one\n");
     std::fs::write(&flag, "").unwrap();
-    assert_eq!(gateway.exited(running.lease_id).await.0, ExitStatus::Exited(5), "its gateway is told");
+    assert_eq!(gateway.exited(running.lease_id).await.0, ExitStatus::Exited(5), "its gateway is notified");
     assert_eq!(tail(&mut gateway, running.lease_id).await.bytes, b"one\ntwo\n");
     gateway.close(parent.lease_id).await;
     gateway.state(parent.lease_id, LeaseState::Closed).await;
@@ -296,8 +304,8 @@ async fn a_gateway_that_is_away_has_its_grace() {
     drop(other);
     upgrade(&host);
     let mut gateway = again(&here).await;
-    assert!(!marked(lost.lease_id).is_empty(), "its grace is not over");
-    eventually("the leases of the one that stays away are closed", || marked(lost.lease_id).is_empty());
+    assert!(!marked(lost.lease_id).is_empty(), "its grace period has not expired");
+    eventually("the leases of the disconnected gateway are closed", || marked(lost.lease_id).is_empty());
     assert_eq!(marked(kept.lease_id).len(), 2);
     assert_eq!(gateway.attach(kept.lease_id, 0).await.state, LeaseState::Open);
 }
