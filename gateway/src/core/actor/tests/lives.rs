@@ -423,7 +423,7 @@ fn a_session_that_ran_out_is_closed_with_the_reason() {
     expire(&mut world, TimeoutKind::Session, None, true);
     assert_eq!(world.rows.session.state, SessionState::Closed);
     assert_eq!(world.rows.session.ending, Some(Ending::Expired));
-    assert_eq!(world.rows.ended, ["it was not used for 1m, the limit of sessions"]);
+    assert_eq!(world.rows.ended, ["session unused for 1m, the session timeout"]);
     assert_eq!(world.rows.session.lease_id, None, "its agent ends with it");
 }
 
@@ -435,10 +435,10 @@ fn the_last_binding_takes_its_session_along_and_another_does_not() {
     assert_eq!(world.rows.session.state, SessionState::Idle);
     assert_eq!(said(&world, "unbound"), 1);
     let notice = world.rows.events.last().unwrap().payload.clone();
-    assert!(notice.contains(&id.to_string()) && notice.contains("the idle limit"), "{notice}");
+    assert!(notice.contains(&id.to_string()) && notice.contains("the idle timeout"), "{notice}");
     expire(&mut world, TimeoutKind::BindingMaxAge, Some(id), true);
     assert_eq!(world.rows.session.state, SessionState::Closed);
-    let why = "it was bound here for 1m, the maximum age";
+    let why = "bound here for 1m, the maximum age";
     assert_eq!(world.rows.ended.last().map(String::as_str), Some(why));
 }
 

@@ -201,7 +201,7 @@ fn a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     }
     let refused = ask(&mut world, prompt_request("prompt 50")).unwrap_err();
     assert_eq!((refused.code, refused.retryable), (Code::LimitReached, true));
-    assert!(refused.message.contains("50 prompts run or wait already"), "{}", refused.message);
+    assert!(refused.message.contains("50 prompts are already running or queued"), "{}", refused.message);
     for place in (3..50).step_by(3) {
         let dropped = CancelResult { run_id: Some(runs[place]), state: Some(RunState::Cancelled) };
         assert_eq!(
@@ -276,7 +276,7 @@ fn what_an_agent_may_have_begun_is_never_tried_a_second_time() {
         let row = world.rows.runs.iter().find(|row| row.run_id == run).unwrap();
         let failure = row.error.clone().unwrap();
         assert_eq!((row.state, failure.code), (RunState::Failed, Code::TurnFailed));
-        assert!(failure.message.contains("was not tried again"), "{}", failure.message);
+        assert!(failure.message.contains("was not retried"), "{}", failure.message);
         assert_eq!(world.processes.len(), 1, "no other agent is started for it");
         assert_eq!(world.rows.session.backend, backend);
         let prompts = world.stdin().iter().filter(|text| text.starts_with("prompt")).count();
