@@ -142,8 +142,7 @@ fn a_conversation_is_told_who_works_there_and_for_how_long() {
     assert_eq!(
         told,
         "docs is bound here, in /tmp: session agent:demo:acp:1, agent's session id sess-7. Messages here go \
-         to it. The \
-         binding ends after 1h30m of inactivity, and 2d after its start at the latest."
+         to it. The binding ends after 1h30m of inactivity, and 2d after its start at the latest."
     );
     for (idle, age, want) in [
         (None, None, "The binding has no timeout."),

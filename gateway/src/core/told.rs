@@ -28,8 +28,7 @@ pub(crate) fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
                  of the intended bot."
             }
             "BINDING_EXPIRED" => {
-                "/focus the session named above again, or start another one with /acp \
-                                  spawn."
+                "/focus the session named above again, or start another one with /acp spawn."
             }
             "BINDING_PENDING" | "MAILBOX_FULL" => "send it again in a moment.",
             "BOUND_BY_OTHER" => "ask the person who bound it to /unfocus, or use another conversation.",

@@ -259,8 +259,7 @@ impl Actor {
             return;
         }
         let text = "The gateway's database is older than the running agent's state (restored from a \
-                    backup?). \
-                    Output or input is missing here; the agent was stopped.";
+                    backup?). Output or input is missing here; the agent was stopped.";
         self.end_runs_without_lease(out);
         self.abandon_output(text, "the gateway's state is behind the lease", out);
     }
@@ -268,8 +267,7 @@ impl Actor {
     /// Handles a saved backend state that cannot be restored.
     pub(super) fn on_backend_state_lost(&mut self, out: &mut StepOutput) {
         let text = "The saved state of the connection with the agent cannot be read. Output may be missing \
-                    here; the \
-                    agent was stopped, and the next prompt starts it again.";
+                    here; the agent was stopped, and the next prompt starts it again.";
         self.abandon_output(text, "the saved state of the backend cannot be read", out);
     }
 
