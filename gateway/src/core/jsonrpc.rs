@@ -60,20 +60,14 @@ impl<'a> ObjectMembers<'a> {
     }
 
     /// Returns names and raw values in order, duplicates included.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the surfaces that pass messages on under other ids")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for interfaces that forward messages under other ids"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &'a str)> {
         self.list.iter().map(|(key, value)| (key.as_ref(), value.get()))
     }
 
     /// Returns the object's text with the values of these members replaced by other raw values; all other
     /// bytes stay. Missing members are not added.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the surfaces that pass messages on under other ids")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for interfaces that forward messages under other ids"))]
     pub(crate) fn rewritten(&self, changes: &[(&str, &str)]) -> String {
         let mut out = String::with_capacity(self.text.len());
         let mut copied = 0;

@@ -313,7 +313,7 @@ mod tests {
         for (i, preset) in PRESETS.iter().enumerate() {
             let name = preset.name;
             assert!(AgentName::parse(name).is_ok(), "{name}");
-            assert!(PRESETS.iter().skip(i + 1).all(|other| other.name != name), "{name} is there twice");
+            assert!(PRESETS.iter().skip(i + 1).all(|other| other.name != name), "{name} is listed twice");
             assert_eq!(find(name), Some(preset));
             assert!(!preset.title.is_empty() && !preset.install.is_empty(), "{name}");
             assert!(!preset.commands.is_empty(), "{name}");

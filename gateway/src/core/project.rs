@@ -166,7 +166,7 @@ pub(crate) fn uncertain_notice(binding_id: BindingId, part: &MessagePart) -> Opt
     missing_part_notice(
         binding_id,
         part,
-        "It is unknown whether a message was delivered here",
+        "It is unknown whether a message arrived here",
         "It is not sent again; the",
     )
 }

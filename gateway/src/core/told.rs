@@ -95,7 +95,7 @@ const fn next_step_by_code(code: Code) -> &'static str {
         Code::Timeout => {
             "/acp status shows whether it is still running; /acp timeout 0 removes the time limit of turns."
         }
-        Code::NoSession => "/acp sessions lists the sessions.",
+        Code::NoSession => "/acp sessions lists them.",
         Code::Usage => "/acp help lists the commands.",
         Code::ConfigInvalid => "ask the operator of this gateway to correct its configuration.",
         Code::GatewayUnavailable => "start a gateway with `acp-gateway up`.",

@@ -413,9 +413,7 @@ async fn a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
         let (notice, before) = texts.split_last().unwrap();
         assert_eq!(before, shown);
         assert!(
-            notice.starts_with(
-                "It is unknown whether a message was delivered here: the agent's answer (part 1)"
-            )
+            notice.starts_with("It is unknown whether a message arrived here: the agent's answer (part 1)")
         );
     }
 }

@@ -157,7 +157,7 @@ impl EffectivePolicy {
 fn limit_error(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
     let text = format!(
         "{} {what}, which is the maximum: {}. Close one that is not needed, or wait until one is idle and \
-         its agent stops; /acp sessions lists the sessions.",
+         its agent stops; /acp sessions lists them.",
         max.value,
         max.describe()
     );

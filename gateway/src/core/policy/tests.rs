@@ -269,7 +269,11 @@ fn tags_have_their_own_visibility() {
         [seen("tool_call"), seen("of_my_own"), seen("agent_message_chunk"), seen("plan"), seen("unheard_of")],
         [Some(true), Some(false), Some(true), Some(false), None]
     );
-    assert_eq!(tags.source, Source::File { path: "/g.toml".into(), line: 3 }, "the first of them by name");
+    assert_eq!(
+        tags.source,
+        Source::File { path: "/g.toml".into(), line: 3 },
+        "source of the first tag by name"
+    );
 }
 
 /// Every value is listed with its key, and a configured one with its source.

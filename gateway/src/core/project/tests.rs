@@ -188,7 +188,7 @@ fn failures_name_no_path_of_the_server() {
         journal.push(Some(run), EventKind::Error, payload);
     });
     assert!(got[0].1.contains("started: [path] could not be started (exec: ENOENT)"), "{got:?}");
-    assert!(got[1].1.starts_with("I read /etc/hosts/x.\n\n"), "what the agent says stays: {got:?}");
+    assert!(got[1].1.starts_with("I read /etc/hosts/x.\n\n"), "the agent's text is not changed: {got:?}");
     assert!(got[1].1.contains("cannot use [path]") && !got[1].1.contains("/srv"), "{got:?}");
 }
 

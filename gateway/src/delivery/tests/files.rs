@@ -243,7 +243,7 @@ async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
             "another size, and it may be there",
             OTHER,
             "sending",
-            "It is unknown whether a message was delivered here",
+            "It is unknown whether a message arrived here",
         ),
         (
             "none at all",

@@ -85,12 +85,16 @@ fn that_there_is_more_is_said_once() {
         journal.tool(run, "a", "read", "completed").say(run, "and more").done(run, "end_turn");
     });
     let notice = "(Output truncated; `acp-gateway sessions history` shows all of it.)";
-    assert_eq!(text, format!("123456789\n\n{notice}\n\n[1 tool call (1 read)]"), "no half of an accent");
+    assert_eq!(
+        text,
+        format!("123456789\n\n{notice}\n\n[1 tool call (1 read)]"),
+        "a combining accent is not split off"
+    );
     let style = Style { output_chars_max: 16, ..style };
     let text = told(&style, |journal| {
         journal.say(run, "12345678").say(run, "12345678").done(run, "end_turn");
     });
-    assert_eq!(text, "1234567812345678", "nothing is said when nothing is missing");
+    assert_eq!(text, "1234567812345678", "complete output gets no notice");
 }
 
 #[test]
