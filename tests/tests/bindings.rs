@@ -166,10 +166,11 @@ fn a_conversation_of_the_configuration_from_its_first_word() {
     reconfigure(&house, &one, &two);
     let next = say(&house, "room", "6", "say four");
     assert_eq!(next["session_key"], format!("{key}:2"));
-    let over = format!("{key} is over: the configuration of this conversation has another cwd.");
+    let over = format!("{key} is over: the configuration of this conversation changed: cwd.");
     assert!(next["text"].as_str().unwrap().starts_with(&over), "{next}");
     answered(&house, "four");
-    let closed = told(&house, "room").into_iter().filter(|text| text.contains("has another cwd")).count();
+    let closed =
+        told(&house, "room").into_iter().filter(|text| text.contains("conversation changed: cwd")).count();
     assert!(closed >= 1, "the conversation hears of it: {:?}", told(&house, "room"));
     let state = house.verb(&["sessions", "show", &key]);
     assert_eq!(state["state"], "closed", "{state}");

@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(now.lines(), want);
         now.apply(SettingsReport::Options(Vec::new()));
         want.truncate(1);
-        assert_eq!(now.lines(), want, "a list of options says nothing of the modes");
+        assert_eq!(now.lines(), want, "an option list does not change the modes");
         now.models = Some(choices("m1", &[]));
         now.apply(SettingsReport::Value { id: MODEL_OPTION.to_owned(), value: "m2".to_owned() });
         assert_eq!(now.lines().last(), Some(&row("model", "m2")));

@@ -97,18 +97,19 @@ impl StaleReason {
     pub fn failure(self, binding: &BindingRow, removed: bool) -> Failure {
         let (key, code) = (&binding.session_key, Code::StaleBinding);
         let what = match self {
-            Self::SessionMissing => "does not exist any more",
+            Self::SessionMissing => "no longer exists",
             Self::SessionClosed => "is closed",
         };
         let text = if removed {
             format!(
-                "This conversation was bound to {key}, which {what} ({code}). Your message went nowhere, and the \
-                 binding was removed. Start a session with /acp spawn, or bind one with /focus KEY."
+                "This conversation was bound to {key}, which {what} ({code}). Your message was not \
+                 delivered, and the binding was removed. Start a session with /acp spawn, or bind one with \
+                 /focus KEY."
             )
         } else {
             format!(
-                "This conversation is bound to {key}, which {what} ({code}). Your message went nowhere. Say /unfocus, \
-                 then start a session with /acp spawn or bind one with /focus KEY."
+                "This conversation is bound to {key}, which {what} ({code}). Your message was not delivered. \
+                 Use /unfocus, then start a session with /acp spawn or bind one with /focus KEY."
             )
         };
         let detail = match self {
@@ -194,11 +195,11 @@ pub fn with_timeout(
 pub fn binding_notice(session: &SessionRow, binding: &BindingRow) -> String {
     let name = sanitize::line(session.label.as_deref().unwrap_or(session.agent.as_str()), usize::MAX);
     let own = match &session.agent_session_id {
-        Some(id) => format!("agent's id {}", sanitize::line(id, usize::MAX)),
-        None => "agent's id with its first answer".to_owned(),
+        Some(id) => format!("agent's session id {}", sanitize::line(id, usize::MAX)),
+        None => "agent's session id not yet known".to_owned(),
     };
     format!(
-        "{name} is bound here, in {}: session {}, {own}. What you type goes to it. {}",
+        "{name} is bound here, in {}: session {}, {own}. Messages here go to it. {}",
         sanitize::line(&session.cwd, usize::MAX),
         session.session_key,
         lifetime_text(binding)
@@ -209,11 +210,11 @@ pub fn binding_notice(session: &SessionRow, binding: &BindingRow) -> String {
 pub fn lifetime_text(binding: &BindingRow) -> String {
     let on = |window: Option<u64>| window.filter(|ms| *ms > 0).map(format_duration);
     match (on(binding.idle_ms), on(binding.max_age_ms)) {
-        (None, None) => "The binding does not end by itself.".to_owned(),
-        (Some(idle), None) => format!("The binding ends after {idle} without a word."),
-        (None, Some(age)) => format!("The binding ends {age} after it began."),
+        (None, None) => "The binding has no timeout.".to_owned(),
+        (Some(idle), None) => format!("The binding ends after {idle} of inactivity."),
+        (None, Some(age)) => format!("The binding ends {age} after its start."),
         (Some(idle), Some(age)) => {
-            format!("The binding ends after {idle} without a word, and {age} after it began at the latest.")
+            format!("The binding ends after {idle} of inactivity, and {age} after its start at the latest.")
         }
     }
 }

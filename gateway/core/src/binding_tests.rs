@@ -133,21 +133,21 @@ fn a_conversation_is_told_who_works_there_and_for_how_long() {
     let told = binding_notice(&session, &row(Some(86_400_000), None));
     assert_eq!(
         told,
-        "demo is bound here, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes \
-         to it. The binding ends after 1d without a word."
+        "demo is bound here, in /tmp: session agent:demo:acp:1, agent's session id not yet known. Messages \
+         here go to it. The binding ends after 1d of inactivity."
     );
     session.label = Some("docs".to_owned());
     session.agent_session_id = Some("sess-7".to_owned());
     let told = binding_notice(&session, &row(Some(5_400_000), Some(172_800_000)));
     assert_eq!(
         told,
-        "docs is bound here, in /tmp: session agent:demo:acp:1, agent's id sess-7. What you type goes to it. The \
-         binding ends after 1h30m without a word, and 2d after it began at the latest."
+        "docs is bound here, in /tmp: session agent:demo:acp:1, agent's session id sess-7. Messages here go \
+         to it. The binding ends after 1h30m of inactivity, and 2d after its start at the latest."
     );
     for (idle, age, want) in [
-        (None, None, "The binding does not end by itself."),
-        (Some(0), Some(0), "The binding does not end by itself."),
-        (None, Some(60_000), "The binding ends 1m after it began."),
+        (None, None, "The binding has no timeout."),
+        (Some(0), Some(0), "The binding has no timeout."),
+        (None, Some(60_000), "The binding ends 1m after its start."),
     ] {
         assert_eq!(lifetime_text(&row(idle, age)), want);
     }
@@ -180,10 +180,10 @@ fn a_rebind_keeps_the_windows() {
 fn a_stale_binding_is_said_with_its_code_and_what_to_do() {
     let row = row(None, None);
     for (stale, what) in [
-        (StaleReason::SessionMissing, "which does not exist any more"),
+        (StaleReason::SessionMissing, "which no longer exists"),
         (StaleReason::SessionClosed, "which is closed"),
     ] {
-        for (removed, next) in [(false, "Say /unfocus"), (true, "the binding was removed")] {
+        for (removed, next) in [(false, "Use /unfocus"), (true, "the binding was removed")] {
             let failure = stale.failure(&row, removed);
             assert_eq!(failure.code, Code::StaleBinding);
             for part in ["ACP_STALE_BINDING", "agent:demo:acp:1", what, next, "/acp spawn", "/focus KEY"] {

@@ -337,7 +337,7 @@ impl Card {
         }
         let message_id = self.record.message_id.clone().filter(|_| self.can_edit)?;
         self.start_new_message();
-        let text = self.with_tools("This goes on below");
+        let text = self.with_tools("Continued below");
         Some(CardUpdate::Edit { message_id, text: first_part(&text, self.limit) })
     }
 
@@ -357,7 +357,7 @@ impl Card {
     /// Returns the last edit of the card, after the run ended and the answer was sent.
     pub fn closing_edit(&self) -> Option<CardUpdate> {
         let message_id = self.record.message_id.clone().filter(|_| self.can_edit)?;
-        let text = self.with_tools(self.ending.unwrap_or("Not followed any more"));
+        let text = self.with_tools(self.ending.unwrap_or("No longer updated"));
         Some(CardUpdate::Edit { message_id, text: first_part(&text, self.limit) })
     }
 

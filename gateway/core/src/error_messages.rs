@@ -24,29 +24,33 @@ pub fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
     let by_detail = detail.and_then(|detail| {
         Some(match detail {
             "ACCOUNT_DEAF" => {
-                "say it again when that is mended (`acp-gateway doctor` says how), or use the slash command of the bot that \
-                 you mean."
+                "send it again when that is fixed (`acp-gateway doctor` says how), or use the slash command \
+                 of the intended bot."
             }
-            "BINDING_EXPIRED" => "/focus the session named above again, or /acp spawn another one.",
+            "BINDING_EXPIRED" => {
+                "/focus the session named above again, or start another one with /acp spawn."
+            }
             "BINDING_PENDING" | "MAILBOX_FULL" => "send it again in a moment.",
-            "BOUND_BY_OTHER" => "ask who bound it to /unfocus, or use another conversation.",
+            "BOUND_BY_OTHER" => "ask the person who bound it to /unfocus, or use another conversation.",
             "CONVERSATION_BOUND" => {
-                "/acp close ends that session; /unfocus leaves it running and frees the conversation."
+                "/acp close closes that session; /unfocus keeps it open and frees the conversation."
             }
             "NOT_APPROVER" => {
-                "ask one of them to answer; whoever runs this gateway can name you in approver_users or approver_roles."
+                "ask an approver to answer; the operator of this gateway can add you to approver_users or \
+                 approver_roles."
             }
             "OPTION_REFUSED" => "/acp status lists what the agent offers.",
-            "OPTION_UNANSWERED" => "/acp status shows what the agent is set to.",
-            "PERMISSION_NOT_PENDING" => "/acp permissions lists what waits.",
+            "OPTION_UNANSWERED" => "/acp status shows the agent's current settings.",
+            "PERMISSION_NOT_PENDING" => "/acp permissions lists the pending requests.",
             "SANDBOXED" => "ask a person to start it.",
             "SESSION_BACKEND" => {
-                "/acp spawn starts a session with a backend that is there; /acp close ends this one."
+                "/acp spawn starts a session with an available backend; /acp close closes this one."
             }
             "STORE_DAMAGED" | "STORE_UNREADABLE" => {
-                "ask whoever runs this gateway to repair the database; `acp-gateway doctor` names what stands still."
+                "ask the operator of this gateway to repair the database; `acp-gateway doctor` names what is \
+                 blocked."
             }
-            "TURN_RUNS" => "/acp cancel stops the turn; or wait for its end.",
+            "TURN_RUNS" => "cancel the turn with /acp cancel, or wait for its end.",
             _ => return None,
         })
     });
@@ -55,44 +59,49 @@ pub fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
 
 const fn next_step_by_code(code: Code) -> &'static str {
     match code {
-        Code::BackendMissing => "/acp install says how it is set up, /acp doctor what is there.",
-        Code::BackendUnavailable => "send it again in a moment; /acp doctor says what is wrong.",
-        Code::SessionInitFailed => "/acp doctor and /acp status say more; the next message tries again.",
+        Code::BackendMissing => "/acp install explains the setup, /acp doctor shows what is available.",
+        Code::BackendUnavailable => "send it again in a moment; /acp doctor shows the problem.",
+        Code::SessionInitFailed => "see /acp doctor and /acp status for details; the next message retries.",
         Code::TurnFailed => "send it again, or see /acp status.",
         Code::AuthRequired => "sign in as the gateway's user, then send the message again.",
         Code::ResumeUnavailable => {
-            "/acp new starts a new conversation in this session, which knows nothing of the old one."
+            "/acp new starts a new conversation in this session, without the old context."
         }
-        Code::Uncertain => "look at what was done, and send it again only if nothing was.",
+        Code::Uncertain => "check what was done, and send it again only if nothing was.",
         Code::DispatchDisabled => {
-            "ask whoever runs this gateway to switch dispatch on; commands work in the meantime."
+            "ask the operator of this gateway to enable dispatch; commands work in the meantime."
         }
-        Code::Disabled => "ask whoever runs this gateway to change that setting.",
-        Code::AgentNotAllowed => "/agents lists those that can be started here.",
+        Code::Disabled => "ask the operator of this gateway to change that setting.",
+        Code::AgentNotAllowed => "/agents lists the agents that can be started here.",
         Code::CwdNotAllowed => {
-            "name another directory, in /acp spawn with --cwd, or ask for a root to be allowed."
+            "choose another directory (/acp spawn --cwd), or ask the operator of this gateway to allow it."
         }
         Code::LimitReached => "wait for running work to end, or /acp close a session that is not needed.",
-        Code::SessionClosed => "/acp spawn starts another one.",
-        Code::StaleBinding => "/acp sessions lists those that you can /focus instead.",
-        Code::ChannelUnavailable => "ask whoever runs this gateway to turn that account on.",
-        Code::NotBound => "/acp spawn starts a session here; /acp sessions lists those that you can /focus.",
-        Code::NotOwner => "ask who started or bound it, or who runs this gateway.",
+        Code::SessionClosed => "/acp spawn starts another session.",
+        Code::StaleBinding => "/acp sessions lists the sessions that you can /focus instead.",
+        Code::ChannelUnavailable => "ask the operator of this gateway to enable that account.",
+        Code::NotBound => {
+            "/acp spawn starts a session here; /acp sessions lists the sessions that you can /focus."
+        }
+        Code::NotOwner => "ask the person who started or bound it, or the operator of this gateway.",
         Code::IdempotencyConflict => "send it as a new message.",
         Code::ProtocolError => "send it again; if that does not help, /acp close and use another agent.",
-        Code::StoreUnavailable => "try again later; /acp doctor says how the store is.",
+        Code::StoreUnavailable => "try again later; /acp doctor shows the state of the database.",
         Code::PermissionPromptUnavailable => {
-            "ask from where questions can be answered, or change /acp permissions."
+            "send it from a conversation where permission requests can be answered, or change the mode with \
+             /acp permissions."
         }
-        Code::PermissionDenied => "if it should be allowed, send the message again and /acp allow it.",
+        Code::PermissionDenied => "to allow it, send the message again and use /acp allow.",
         Code::Timeout => {
-            "/acp status says whether it still works; /acp timeout 0 takes the limit of a turn away."
+            "/acp status shows whether it is still running; /acp timeout 0 removes the time limit of turns."
         }
         Code::NoSession => "/acp sessions lists them.",
         Code::Usage => "/acp help lists the commands.",
-        Code::ConfigInvalid => "ask whoever runs this gateway to correct its configuration.",
+        Code::ConfigInvalid => "ask the operator of this gateway to correct its configuration.",
         Code::GatewayUnavailable => "start a gateway with `acp-gateway up`.",
-        Code::Runtime => "try again; if it stays, ask whoever runs this gateway to look at its log.",
+        Code::Runtime => {
+            "try again; if the error persists, ask the operator of this gateway to check its log."
+        }
     }
 }
 
@@ -147,7 +156,7 @@ mod tests {
         );
         steps.sort_unstable();
         steps.dedup();
-        assert!(steps.len() > Code::ALL.len() / 2, "steps that fit everything help nobody");
+        assert!(steps.len() > Code::ALL.len() / 2, "next steps are specific to their codes");
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl DecisionReason {
     pub const fn refusal(self) -> &'static str {
         match self {
             Self::Mode => "refused: the permission mode of this session does not allow it",
-            Self::Nobody => "refused: this needs a permission, and nobody can be asked",
+            Self::Nobody => "refused: permission is required, and no approver is available",
             Self::Stopped => "refused: the turn was stopped",
             Self::Deadline => "refused: nobody answered in time",
             Self::Granted | Self::Unchanged | Self::Answer => "refused: the person rejected it",

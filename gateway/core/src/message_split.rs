@@ -534,13 +534,13 @@ mod tests {
                 prop_assert!(!piece.body.is_empty());
             }
             for part in split(&text, limit) {
-                prop_assert!(limit.fits(&part), "{:?} is over {:?}", part, limit);
+                prop_assert!(limit.fits(&part), "{:?} exceeds {:?}", part, limit);
             }
             prop_assert_eq!(first_part(&text, limit), split(&text, limit).into_iter().next());
             let start = head_bytes(&text, max);
             prop_assert!(text.starts_with(start) && start.len() <= max);
             let tail = last_part(&text, limit);
-            prop_assert!(limit.fits(&tail), "{:?} is over {:?}", tail, limit);
+            prop_assert!(limit.fits(&tail), "{:?} exceeds {:?}", tail, limit);
             prop_assert_eq!(tail.is_empty(), text.is_empty());
             let head = head(&text, chars_max);
             prop_assert!(text.starts_with(head) && head.chars().count() <= chars_max);

@@ -58,7 +58,7 @@ pub const DEFAULT: Preset = Preset {
 };
 
 const NO_RESUME: &str =
-    "A lost process cannot go on with its conversation: you will be asked to begin a new one.";
+    "A conversation cannot be resumed after its process ended: you will be asked to start a new one.";
 const VENDOR: &str = "see the vendor's page";
 
 /// Names of session modes that approve without asking, for any agent.
@@ -114,7 +114,7 @@ pub const PRESETS: &[Preset] = &[
         // Ignores SIGTERM while idle, so a long timeout is useless.
         eof_ms: 2_000,
         term_ms: 1_000,
-        resume_note: "Some releases do not find a session again that they made themselves.",
+        resume_note: "Some releases cannot find sessions that they created.",
         install: "npm install -g @google/gemini-cli",
         ..DEFAULT
     },
@@ -313,7 +313,7 @@ mod tests {
         for (i, preset) in PRESETS.iter().enumerate() {
             let name = preset.name;
             assert!(AgentName::parse(name).is_ok(), "{name}");
-            assert!(PRESETS.iter().skip(i + 1).all(|other| other.name != name), "{name} is there twice");
+            assert!(PRESETS.iter().skip(i + 1).all(|other| other.name != name), "{name} is listed twice");
             assert_eq!(find(name), Some(preset));
             assert!(!preset.title.is_empty() && !preset.install.is_empty(), "{name}");
             assert!(!preset.commands.is_empty(), "{name}");

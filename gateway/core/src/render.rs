@@ -49,7 +49,7 @@ const PARTS_MAX: u32 = 100_000;
 /// parts are sent behind the checkpoint of their conversation.
 pub const LATE_PART_NO_MIN: u32 = 2 * PARTS_MAX;
 /// Placeholder for a row with an unreadable payload.
-const UNREADABLE: &str = "(Something of this session cannot be shown here: its record cannot be read.)";
+const UNREADABLE: &str = "(Part of this session cannot be shown here: its record is unreadable.)";
 /// Status values not shown, since later rows imply them.
 pub const HIDDEN_STATUSES: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// Status values of agent and binding that are shown even at verbosity `none`.
@@ -165,19 +165,14 @@ pub fn uncertain_notice(binding_id: BindingId, part: &MessagePart) -> Option<Mes
     missing_part_notice(
         binding_id,
         part,
-        "It is not known whether a message arrived here",
+        "It is unknown whether a message arrived here",
         "It is not sent again; the",
     )
 }
 
 /// Returns the notice about a part that the channel rejected, so that people know about the missing part.
 pub fn rejected_notice(binding_id: BindingId, part: &MessagePart) -> Option<MessagePart> {
-    missing_part_notice(
-        binding_id,
-        part,
-        "A message is not shown here, since the channel will not have it",
-        "The",
-    )
+    missing_part_notice(binding_id, part, "A message is missing here because the channel rejected it", "The")
 }
 
 /// Returns the notice about a part whose files cannot be recomputed.
@@ -185,7 +180,7 @@ pub fn lost_files_notice(binding_id: BindingId, part: &MessagePart) -> Option<Me
     missing_part_notice(
         binding_id,
         part,
-        "A message is not shown here, since its file cannot be made any more",
+        "A message is missing here because its file can no longer be generated",
         "The",
     )
 }
@@ -202,7 +197,7 @@ fn missing_part_notice(
     }
     let what = match part.kind {
         PartKind::Final => "the agent's answer",
-        PartKind::Permission => "a question of the agent",
+        PartKind::Permission => "a permission request",
         PartKind::Notice | PartKind::Error | PartKind::Card => "a notice",
     };
     let part_no = PARTS_MAX + part.part_no;
@@ -235,7 +230,7 @@ pub fn unedited_notice(
         part_no,
         run_id,
         kind: PartKind::Notice,
-        text: format!("A message here could not be changed, and its buttons mean nothing any more. {became}"),
+        text: format!("A message here could not be updated; its buttons no longer work. {became}"),
         nonce: nonce(binding_id, session_seq, part_no),
         asks: None,
         files: Vec::new(),
@@ -471,12 +466,13 @@ fn completed_content(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKi
             Some("The turn ended without an answer.".to_owned())
         }
         "" | "end_turn" => None,
-        "cancelled" => Some("The turn was cancelled. Send the next message to go on.".to_owned()),
-        "refusal" => {
-            Some("The agent refused to go on. Say it differently, or /acp new starts anew.".to_owned())
-        }
-        "max_tokens" => Some("The agent stopped at its length limit. Ask it to go on.".to_owned()),
-        "max_turn_requests" => Some("The agent stopped at its limit of steps. Ask it to go on.".to_owned()),
+        "cancelled" => Some("The turn was cancelled. Send a message to continue.".to_owned()),
+        "refusal" => Some(
+            "The agent refused to continue. Rephrase the message, or start a new conversation with /acp new."
+                .to_owned(),
+        ),
+        "max_tokens" => Some("The agent stopped at its length limit. Ask it to continue.".to_owned()),
+        "max_turn_requests" => Some("The agent stopped at its step limit. Ask it to continue.".to_owned()),
         other => Some(format!("The turn ended: {}.", short_line(other))),
     };
     Some((PartKind::Final, ending))
@@ -500,7 +496,7 @@ fn failure_text(payload: &Value) -> String {
     let next = next_step_for(Code::parse(code).unwrap_or(Code::TurnFailed), payload["detail_code"].as_str());
     text.push_str(&format!("\nNext: {next}"));
     if payload["retryable"].as_bool() == Some(true) {
-        text.push_str(" Sending it again may work.");
+        text.push_str(" Sending the prompt again may work.");
     }
     text
 }

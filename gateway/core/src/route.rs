@@ -115,7 +115,8 @@ pub fn route_inbound(
         (BindingStatus::Active | BindingStatus::Parked, None) => match expired(binding, session, now_ms) {
             Some(why) => {
                 let text = format!(
-                    "This conversation's binding is over ({why}). Bind it again with /focus {}, or start a new session with /acp spawn.",
+                    "The binding of this conversation has expired ({why}). Bind it again with /focus {}, or \
+                     start a new session with /acp spawn.",
                     binding.session_key
                 );
                 let failure = Failure::new(Code::NotBound, text).detail("BINDING_EXPIRED");
@@ -236,8 +237,9 @@ fn pending() -> Route {
 
 fn ambiguous(session_key: &SessionKey, reason: &'static str) -> Route {
     let text = format!(
-        "It is not clear in which conversation {session_key} should answer: it is bound elsewhere, or to several. \
-         Nothing was sent. Ask in a conversation that is bound to it; `acp-gateway sessions show` lists them."
+        "The conversation in which {session_key} should answer is ambiguous: the session is bound to another \
+         conversation, or to several. Nothing was sent. Send the message in a conversation that is bound to \
+         it; `acp-gateway sessions show` lists them."
     );
     Route::Refused { failure: Failure::new(Code::NotBound, text).detail("AMBIGUOUS_DESTINATION"), reason }
 }
@@ -249,9 +251,9 @@ fn unserved(at: &ConversationRef) -> Route {
 /// Returns the error for an account without an adapter.
 pub fn no_adapter_error(channel: &str, account_id: &str) -> Failure {
     let text = format!(
-        "No adapter serves account {account_id:?} of channel {channel:?}, so nothing can be said there. Turn that \
-         account on in the configuration and restart the gateway, or unbind what is bound there; what was to be said \
-         waits until then."
+        "No adapter serves account {account_id:?} of channel {channel:?}, so no message can be sent there. \
+         Enable the account in the configuration and restart the gateway, or unbind its conversations; \
+         pending messages wait until then."
     );
     Failure::new(Code::ChannelUnavailable, text).origin("gateway").retryable()
 }

@@ -172,9 +172,9 @@ impl RetiredSession {
     /// Returns the reason of the close, for the journal and the conversation.
     pub fn reason(&self) -> String {
         if self.changed.is_empty() {
-            return "the configuration binds this conversation no more".to_owned();
+            return "the configuration no longer binds this conversation".to_owned();
         }
-        format!("the configuration of this conversation has another {}", self.changed.join(" and another "))
+        format!("the configuration of this conversation changed: {}", self.changed.join(", "))
     }
 }
 

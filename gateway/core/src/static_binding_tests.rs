@@ -255,11 +255,8 @@ fn what_is_done_before_a_message_is_routed() {
 #[test]
 fn why_a_session_is_closed_is_said_in_words() {
     let reason = |changed: &[&str]| RetiredSession::new(&key("k"), changed).reason();
-    assert_eq!(reason(&[]), "the configuration binds this conversation no more");
-    assert_eq!(
-        reason(&["agent", "cwd"]),
-        "the configuration of this conversation has another agent and another cwd"
-    );
+    assert_eq!(reason(&[]), "the configuration no longer binds this conversation");
+    assert_eq!(reason(&["agent", "cwd"]), "the configuration of this conversation changed: agent, cwd");
 }
 
 prop_compose! {

@@ -152,10 +152,10 @@ impl Expiry {
     pub fn reason(&self) -> String {
         let window = format_duration(self.window_ms);
         match self.source {
-            TimeoutKind::BindingIdle => format!("nothing was said here for {window}, the idle limit"),
-            TimeoutKind::BindingMaxAge => format!("it was bound here for {window}, the maximum age"),
-            TimeoutKind::Session => format!("it was not used for {window}, the limit of sessions"),
-            TimeoutKind::Runtime => format!("it had nothing to do for {window}"),
+            TimeoutKind::BindingIdle => format!("no activity here for {window}, the idle timeout"),
+            TimeoutKind::BindingMaxAge => format!("bound here for {window}, the maximum age"),
+            TimeoutKind::Session => format!("session unused for {window}, the session timeout"),
+            TimeoutKind::Runtime => format!("agent idle for {window}"),
         }
     }
 }
@@ -254,12 +254,9 @@ mod tests {
     #[test]
     fn people_read_which_limit_it_was() {
         let say = |source, window_ms| Expiry { at_ms: 0, source, window_ms, binding_id: None }.reason();
-        assert_eq!(say(TimeoutKind::BindingIdle, 86_400_000), "nothing was said here for 1d, the idle limit");
-        assert_eq!(
-            say(TimeoutKind::BindingMaxAge, 5_400_000),
-            "it was bound here for 1h30m, the maximum age"
-        );
-        assert_eq!(say(TimeoutKind::Session, 2_500), "it was not used for 2s500ms, the limit of sessions");
-        assert_eq!(say(TimeoutKind::Runtime, 0), "it had nothing to do for 0s");
+        assert_eq!(say(TimeoutKind::BindingIdle, 86_400_000), "no activity here for 1d, the idle timeout");
+        assert_eq!(say(TimeoutKind::BindingMaxAge, 5_400_000), "bound here for 1h30m, the maximum age");
+        assert_eq!(say(TimeoutKind::Session, 2_500), "session unused for 2s500ms, the session timeout");
+        assert_eq!(say(TimeoutKind::Runtime, 0), "agent idle for 0s");
     }
 }

@@ -307,7 +307,7 @@ async fn what_rests_is_dead_or_closed_is_not_in_use() {
     refused(
         world.prompt(&resting).await,
         Code::LimitReached,
-        &["5 sessions are in use", "wait until one rests"],
+        &["5 sessions are in use", "wait until one is idle"],
     );
     world.prompt(&made[1]).await.unwrap();
     world.close(&made[0]).await;
@@ -529,7 +529,7 @@ async fn what_is_woken_at_once_does_not_pass_the_cap() {
         assert_eq!(woken.len(), max, "{account:?}");
         for result in not {
             assert_eq!(result.as_ref().unwrap_err().detail_code.as_deref(), Some(detail));
-            refused(result, Code::LimitReached, &["as many as may be", "(/g.toml:"]);
+            refused(result, Code::LimitReached, &["which is the maximum", "(/g.toml:"]);
         }
         // Who was refused is as well as before: nothing was made, and there is room when another one goes.
         let awake = async |key: &SessionKey| {

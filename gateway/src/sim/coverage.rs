@@ -142,21 +142,21 @@ pub(super) fn comes_last(names: &str) -> bool {
 const BEYOND: [(&str, &str); 12] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
-    ("binding_stale", "no session is ever taken away from under its binding"),
-    ("configured_decide", "the configuration binds no conversation"),
+    ("binding_stale", "no session is removed while a binding refers to it"),
+    ("configured_decide", "the configuration has no static bindings"),
     ("console_child", "the console is another channel than the room"),
     ("console_edit", "as before"),
     ("console_send", "as before"),
-    ("forget_said", "of what is older than thirty days"),
-    ("inbox_keep", "nobody in the room uses a slash command or a button"),
+    ("forget_said", "concerns rows older than thirty days"),
+    ("inbox_keep", "no simulated user sends a slash command or a click"),
     ("inbox_told", "as before"),
     ("inbox_withdraw", "as before"),
-    ("settle_loss", "its supervisor refuses no database"),
+    ("settle_loss", "the simulated supervisor refuses no database"),
 ];
 
 /// Transactions of the gateway that are too rare to require a crash around each, with reasons.
 const RARE: [(&str, &str); 2] = [
-    ("delivery_card", "the room cannot change what it shows: only what was a card before is looked after"),
+    ("delivery_card", "the room cannot edit messages: only former cards are maintained"),
     ("delivery_fold", "as before"),
 ];
 
@@ -183,7 +183,7 @@ fn wanted() -> BTreeSet<String> {
         wanted.extend(["before", "after"].map(|when| format!("crash {when} {effect}")));
     }
     for name in PASSED_BY {
-        assert!(wanted.remove(name), "{name} is no transition");
+        assert!(wanted.remove(name), "{name} is not a transition");
     }
     wanted
 }

@@ -35,14 +35,14 @@ pub(super) fn rooms(stage: &SimScheduler<'_>, db: &Connection) -> Result<(), Vio
         planned.insert((thread, nonce));
         match (state.as_str(), place) {
             ("sent", None) => {
-                return Err(Violation(format!("I7: {:?} is sent, and nobody sees it", text(4))));
+                return Err(Violation(format!("I7: {:?} is marked as sent but not shown", text(4))));
             }
             ("rejected", Some(_)) => {
-                return Err(Violation(format!("I7: {:?} is rejected and shown", text(4))));
+                return Err(Violation(format!("I7: {:?} is marked as rejected but shown", text(4))));
             }
             ("sent", Some(at)) => {
                 let Some(shown) = room.shown.get(at).filter(|shown| shown.message.text == text(4)) else {
-                    return Err(Violation(format!("I7: {:?} reads otherwise", text(4))));
+                    return Err(Violation(format!("I7: {:?} is shown with another text", text(4))));
                 };
                 files_as_planned(&shown.message, row.get(5).unwrap_or_else(|error| panic!("{error}")))?;
                 if last.as_ref().is_some_and(|(of, before)| *of == binding && *before > at) {
@@ -58,7 +58,7 @@ pub(super) fn rooms(stage: &SimScheduler<'_>, db: &Connection) -> Result<(), Vio
         shown.message.kind == PartKind::Final && !planned.contains(&key)
     });
     match unplanned {
-        Some(shown) => Err(Violation(format!("I7: nobody planned {:?}", shown.message.text))),
+        Some(shown) => Err(Violation(format!("I7: {:?} was never planned", shown.message.text))),
         None => says_all(db, &room.shown),
     }
 }
@@ -71,7 +71,7 @@ fn files_as_planned(message: &Outgoing, planned: Option<String>) -> Result<(), V
     match Value::Array(shown.collect()) == planned {
         true => Ok(()),
         false => Err(Violation(format!(
-            "I7: the files of {:?} are {:?} and were to be {planned}",
+            "I7: the files of {:?} are {:?}, planned were {planned}",
             message.text, message.files
         ))),
     }
@@ -149,16 +149,16 @@ fn says_all(db: &Connection, shown: &[ShownMessage]) -> Result<(), Violation> {
             if dense.contains(title) != (verbosity.as_deref() == Some("full")) {
                 let chosen = verbosity.as_deref().unwrap_or("default");
                 return Err(Violation(format!(
-                    "it is told as somebody chose: {title:?} in a final that is told {chosen}: {text:?}"
+                    "the chosen verbosity holds: {title:?} in a final with verbosity {chosen}: {text:?}"
                 )));
             }
             let is_told = match &diff {
                 Some(diff) => diff.contains(title),
-                None => dense.contains("isnotattached"),
+                None => dense.contains("arenotattached"),
             };
             if call["kind"] == "edit" && !is_told {
                 return Err(Violation(format!(
-                    "I7: {title:?} of run {run} is not in what it changed: {diff:?}"
+                    "I7: {title:?} of run {run} is missing in its diff: {diff:?}"
                 )));
             }
         }
@@ -179,7 +179,7 @@ pub(super) fn as_chosen(db: &Connection) -> Result<(), Violation> {
          WHERE p.kind = 'notice' AND e.kind = 'status' AND json_extract(e.payload_json, '$.status') NOT IN ({owed}) \
          AND {chosen} = 'none'"
     );
-    broken("no more is told than somebody chose", &texts(db, &more))?;
+    broken("no notice exceeds the chosen verbosity", &texts(db, &more))?;
     let quiet = list(&HIDDEN_STATUSES);
     let less = format!(
         "SELECT b.binding_key || ' ' || e.payload_json FROM acp_events e JOIN acp_bindings b USING (session_key) \
@@ -191,5 +191,5 @@ pub(super) fn as_chosen(db: &Connection) -> Result<(), Violation> {
          AND {chosen} IS NOT 'none' AND NOT EXISTS (SELECT 1 FROM acp_delivery_part p \
          WHERE p.binding_key = b.binding_key AND p.session_seq = e.session_seq)"
     );
-    broken("what somebody wants to be told is told", &texts(db, &less))
+    broken("every due notice is sent", &texts(db, &less))
 }

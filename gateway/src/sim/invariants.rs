@@ -19,16 +19,16 @@ use std::sync::LazyLock;
 /// Rules over the rows that hold only in the simulation, since all its prompts differ.
 const RULES: [(&str, &str); 3] = [
     (
-        "I5: a wish makes one run",
+        "I5: a request creates one run",
         "SELECT prompt || ': ' || count(*) FROM acp_runs GROUP BY prompt HAVING count(*) > 1",
     ),
     (
-        "I5: a message makes one run",
+        "I5: a message creates one run",
         "SELECT requester_message_id || ': ' || count(*) FROM acp_runs WHERE requester_message_id IS NOT NULL \
          GROUP BY requester_message_id HAVING count(*) > 1",
     ),
     (
-        "no fallback: a message goes where its conversation is bound",
+        "no fallback: a message goes to the session bound to its conversation",
         "SELECT r.requester_message_id || ' went to ' || r.session_key FROM acp_runs r \
          JOIN acp_inbox i ON i.message_id = r.requester_message_id WHERE NOT EXISTS (SELECT 1 FROM acp_bindings b \
          WHERE b.session_key = r.session_key AND b.thread_id = i.conversation_id)",
@@ -126,11 +126,7 @@ pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Viola
         }
         _ => true,
     };
-    if known {
-        Ok(())
-    } else {
-        Err(Violation(format!("commit, then act: {request:?} is explained by no row")))
-    }
+    if known { Ok(()) } else { Err(Violation(format!("commit, then act: no row justifies {request:?}"))) }
 }
 
 /// Checks that an answered message is stored, since its sender does not repeat it.
@@ -141,7 +137,7 @@ pub(super) fn of_answer(no: usize, wish: &SubmittedRequest, db: &Connection) -> 
     if found.unwrap_or_else(|error| panic!("{error}: {SQL}")) {
         return Ok(());
     }
-    Err(Violation(format!("what is answered is on record: {text:?} is not")))
+    Err(Violation(format!("accepted messages are stored: {text:?} is not")))
 }
 
 /// Checks that a request may be refused with this failure.
@@ -169,13 +165,13 @@ pub(super) fn after(
     committed: bool,
     pump: &SimWriter,
 ) -> Result<(), Violation> {
-    broken("the supervisor complains", &stage.host.complaints.0)?;
+    broken("the supervisor reports violations", &stage.host.complaints.0)?;
     let twice = stage.host.minds.heard.iter().filter(|(_, count)| **count > 1);
-    broken("an agent reads what it is told once", &twice.map(|(run, _)| run.clone()).collect::<Vec<_>>())?;
+    broken("an agent reads each prompt once", &twice.map(|(run, _)| run.clone()).collect::<Vec<_>>())?;
     for line in log_capture::errors() {
         let own = OWN_FAULTS.iter().any(|known| line.starts_with(known));
         if !own || NEVER.iter().any(|never| line.contains(never)) {
-            return Err(Violation(format!("the gateway finds a fault in itself: {line}")));
+            return Err(Violation(format!("the gateway logs an internal error: {line}")));
         }
     }
     of_room(stage)?;
@@ -237,19 +233,19 @@ fn of_journal(stage: &mut SimScheduler<'_>, db: &Connection) -> Result<(), Viola
     for (event_id, session, kind, payload) in rows {
         stage.read.event_id = event_id;
         if kind == "gap" {
-            return Err(Violation(format!("nothing is lost: {session} says {payload}")));
+            return Err(Violation(format!("nothing is lost: {session} has a gap: {payload}")));
         }
         let Some((lease, word)) = word_of(&payload) else { continue };
         let has = stage.read.words.entry(lease).or_default();
         if word != *has + 1 {
             return Err(Violation(format!(
-                "nothing lost, nothing twice: word {word} of process {lease} after {has}"
+                "no word is lost or repeated: word {word} of process {lease} after {has}"
             )));
         }
         *has = word;
         let found = stage.host.leases.values().find(|it| it.no == lease);
         if found.is_none_or(|it| it.spawn.session_key.as_str() != session) {
-            return Err(Violation(format!("{session} says what process {lease} of another session said")));
+            return Err(Violation(format!("{session} has output of process {lease} of another session")));
         }
     }
     Ok(())
@@ -279,7 +275,7 @@ pub(super) fn at_rest(stage: &mut SimScheduler<'_>) -> Result<(), Violation> {
     expected_output::rooms(stage, db)?;
     expected_output::as_chosen(db)?;
     let open = stage.wishes.iter().filter(|wish| wish.answer.is_none() && !wish.refused);
-    broken("every wish is answered", &open.map(|wish| format!("{:?}", wish.want)).collect::<Vec<_>>())
+    broken("every request is answered", &open.map(|wish| format!("{:?}", wish.want)).collect::<Vec<_>>())
 }
 
 const AT_REST: [(&str, &str); 7] = [
@@ -293,13 +289,16 @@ const AT_REST: [(&str, &str); 7] = [
         "SELECT r.run_id || ' ' || r.state || ' in ' || s.state FROM acp_runs r JOIN acp_sessions s USING (session_key) \
          WHERE r.state IN ('queued','running')",
     ),
-    ("every message is settled", "SELECT message_id || ' ' || text FROM acp_inbox WHERE state = 'received'"),
+    (
+        "every message has an outcome",
+        "SELECT message_id || ' ' || text FROM acp_inbox WHERE state = 'received'",
+    ),
     (
         "I7: everything planned is sent",
         "SELECT nonce || ' ' || state || ' ' || text FROM acp_delivery_part WHERE state IN ('planned','sending')",
     ),
     (
-        "I6: a finished turn of a bound session has its final, once",
+        "I6: a finished turn of a bound session has its final message",
         "SELECT r.run_id || ' ' || r.state || ' in ' || b.binding_key FROM acp_runs r \
          JOIN acp_events e ON e.run_id = r.run_id AND e.kind IN ('done','error') \
          JOIN acp_bindings b ON b.session_key = r.session_key \
@@ -310,12 +309,12 @@ const AT_REST: [(&str, &str); 7] = [
          AND p.run_id = r.run_id AND p.kind = 'final' AND p.session_seq = e.session_seq AND p.part_no = 0)",
     ),
     (
-        "I6: one row of a run has a final",
+        "I6: a run has one row with a final message",
         "SELECT run_id FROM acp_delivery_part WHERE kind = 'final' GROUP BY binding_key, run_id \
          HAVING count(DISTINCT session_seq) > 1",
     ),
     (
-        "H4: no question outlives its process",
+        "H4: no permission request outlives its process",
         "SELECT p.lease_id || ' ' || p.stdout_offset FROM acp_permission p JOIN acp_leases l USING (lease_id) \
          WHERE p.state = 'pending' AND l.usage = 'ended'",
     ),
@@ -346,10 +345,10 @@ fn processes(stage: &SimScheduler<'_>, db: &Connection) -> Result<(), Violation>
         .map(|(id, _)| id.to_string())
         .collect();
     broken(
-        "I8: a process lives whose lease is over",
+        "I8: the process of an ended lease is alive",
         &living.difference(&open).cloned().collect::<Vec<_>>(),
     )?;
-    broken("I8: a lease is open without a process", &open.difference(&living).cloned().collect::<Vec<_>>())
+    broken("I8: an open lease has no process", &open.difference(&living).cloned().collect::<Vec<_>>())
 }
 
 /// Installs triggers that record, besides the rows, the starts of bindings, chosen verbosities with their

@@ -144,7 +144,7 @@ impl<'a> SimScheduler<'a> {
         loop {
             self.tally.lives += 1;
             let ended = self.live()?;
-            log_capture::note(|| format!("the gateway is gone: {ended:?}"));
+            log_capture::note(|| format!("the gateway exited: {ended:?}"));
             if ended == GatewayEnd::AtRest {
                 break;
             }
@@ -188,7 +188,8 @@ impl<'a> SimScheduler<'a> {
             wish.waits = false;
         }
         let SimPorts { pump, .. } = ports;
-        let pump = Arc::into_inner(pump).ok_or_else(|| Violation("somebody holds the store".to_owned()))?;
+        let pump =
+            Arc::into_inner(pump).ok_or_else(|| Violation("the store is still referenced".to_owned()))?;
         let pump = pump.into_inner().map_err(|error| Violation(error.to_string()))?;
         self.hand.stop(pump);
         played
@@ -221,7 +222,7 @@ impl<'a> SimScheduler<'a> {
             self.steps += 1;
             if self.steps > STEPS_MAX {
                 let busy = self.host.busy().join("; ");
-                return Err(Violation(format!("it does not come to rest: {busy}")));
+                return Err(Violation(format!("the simulation does not come to rest: {busy}")));
             }
             self.collect(ports);
             if !self.calm
@@ -236,7 +237,7 @@ impl<'a> SimScheduler<'a> {
             }
             let options = self.options(ports);
             let Some(next) = self.chance.weighted(&options) else {
-                return Err(Violation("nothing can happen".to_owned()));
+                return Err(Violation("no event is possible".to_owned()));
             };
             let name = self.name(next, ports);
             let crash = self.crash(&name);
@@ -282,7 +283,7 @@ impl<'a> SimScheduler<'a> {
     }
 
     fn calm_down(&mut self) {
-        log_capture::note(|| "from now on nothing goes wrong".to_owned());
+        log_capture::note(|| "no further faults are injected".to_owned());
         self.calm = true;
         self.room.lock().asleep = false;
         self.take_all_out();

@@ -2,7 +2,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a failed unwrap is a failed test, and it says why"
+    reason = "a failed unwrap fails the test and shows the error"
 )]
 
 use crate::sim::chat::SimChannel;
@@ -74,11 +74,11 @@ impl SeedRunner {
             Err(Violation(why)) => {
                 let last = lines.iter().rev().take(LINES).rev().cloned().collect::<Vec<_>>().join("\n");
                 let rows = invariants::rows(self.hand.db());
-                panic!("seed {seed} (SIM_SEED={seed} plays it again): {why}\n{last}\n{rows}\n{why}");
+                panic!("seed {seed} (SIM_SEED={seed} reproduces it): {why}\n{last}\n{rows}\n{why}");
             }
         };
-        assert!(tally.effects >= EFFECTS_MIN, "seed {seed} has {} effects only", tally.effects);
-        assert!(tally.sessions >= SESSIONS_MIN, "seed {seed} has {} sessions only", tally.sessions);
+        assert!(tally.effects >= EFFECTS_MIN, "seed {seed} has only {} effects", tally.effects);
+        assert!(tally.sessions >= SESSIONS_MIN, "seed {seed} has only {} sessions", tally.sessions);
         all.add(tally);
     }
 }
@@ -130,9 +130,9 @@ fn seeds_fixed() {
     let tally = all_hold(0, count);
     eprintln!("{count} seeds, {} effects, {} lives, {:?}", tally.effects, tally.lives, begun.elapsed());
     let unknown = coverage::unknown(&tally.reached);
-    assert!(unknown.is_empty(), "reached, and on no list: {unknown:#?}");
+    assert!(unknown.is_empty(), "reached, but not listed: {unknown:#?}");
     let missing = coverage::missing(&tally.reached);
-    eprintln!("reached, in how many seeds: {:#?}\nnot reached: {missing:#?}", tally.reached);
+    eprintln!("reached (number of seeds): {:#?}\nnot reached: {missing:#?}", tally.reached);
     assert!(count < REACHES_ALL || missing.is_empty(), "not reached: {missing:#?}");
 }
 
@@ -260,11 +260,7 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
         }
         (failed, false)
     });
-    assert_eq!(
-        asked,
-        (true, true),
-        "whether the claim was made to fail, and whether an agent was started then"
-    );
+    assert_eq!(asked, (true, true), "the claim failed, and an agent was started afterwards");
 }
 
 /// Checks that the bug breaks this invariant in one of the first seeds; it may break others before.
@@ -302,18 +298,18 @@ macro_rules! plants {
 
 plants! {
     found_ack_before_commit = AckBeforeCommit breaks "nothing is lost",
-    found_checkpoint_before_send = CheckpointBeforeSend breaks "is sent, and nobody sees it",
-    found_a_replayed_key_that_acts = ReplayedKeyActs breaks "I5: a wish makes one run",
+    found_checkpoint_before_send = CheckpointBeforeSend breaks "is marked as sent but not shown",
+    found_a_replayed_key_that_acts = ReplayedKeyActs breaks "I5: a request creates one run",
     found_a_fallback_route = Fallback breaks "no fallback",
-    found_a_number_used_again = SeqAgain breaks "the supervisor complains: input",
-    found_a_prompt_handed_over_twice = InputTwice breaks "an agent reads what it is told once",
+    found_a_number_used_again = SeqAgain breaks "the supervisor reports violations: input",
+    found_a_prompt_handed_over_twice = InputTwice breaks "an agent reads each prompt once",
     found_a_nonce_that_is_ignored = NonceIgnored breaks "I7: shown twice",
     found_a_lost_row_of_the_outbox = OutboxRowLost breaks "I6: a finished turn of a bound session has its final",
     found_a_run_that_ends_twice = CompletedTwice breaks "I6: a run that ended says so once",
     found_a_superseded_actor_that_writes = SupersededWrites breaks "the number of an event in its session",
     found_a_dead_lease_that_is_not_drained = DeadLeaseNotDrained breaks "nothing is lost",
     found_a_process_that_is_not_ended = LeaseNotClosed breaks "I8: the process of a closed session ends",
-    found_a_message_that_is_forgotten = InboxRowLost breaks "what is answered is on record",
+    found_a_message_that_is_forgotten = InboxRowLost breaks "accepted messages are stored",
     found_files_that_are_lost = FilesLost breaks "I7: the files of",
-    found_a_choice_that_is_forgotten = ChoiceForgotten breaks "somebody chose",
+    found_a_choice_that_is_forgotten = ChoiceForgotten breaks "chosen verbosity",
 }

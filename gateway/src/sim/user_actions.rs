@@ -28,7 +28,7 @@ impl SimScheduler<'_> {
             Ok(text) => match &wish.answer {
                 Some(first) if *first != text => {
                     return Err(Violation(format!(
-                        "I5: wish {no} {:?} was answered {first} and then {text}",
+                        "I5: request {no} {:?} was answered {first} and then {text}",
                         wish.want
                     )));
                 }

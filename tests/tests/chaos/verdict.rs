@@ -183,7 +183,7 @@ fn check_conversations(journal: &Connection, held: &BTreeMap<String, Vec<Message
         let unsure = parts.iter().filter(|part| part.state != "sent").count();
         assert_eq!(unsure, 0, "parts of {name} were given up");
         let answered = outcomes_of(journal, name).iter().filter(|outcome| is_shown(outcome)).count();
-        let says = |part: &&Part| part.text.starts_with("The permission is settled. Answered: ");
+        let says = |part: &&Part| part.text.starts_with("The permission request is resolved. Answered: ");
         let told = parts.iter().filter(says).count();
         assert_eq!(told, answered, "answers of people that are told in {name}, and those that were given");
         let is_part = |message: &&Message| parts.iter().any(|part| part.nonce == message.text.nonce);

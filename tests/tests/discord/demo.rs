@@ -101,7 +101,7 @@ fn asks_and_waits(talk: &mut Talk<'_>) {
 
 fn is_stopped_and_steered(talk: &mut Talk<'_>) {
     let (stage, thread) = (talk.stage, talk.thread);
-    talk.say("Begun.\nslow 60000", "Begun.\n\nThe turn was cancelled. Send the next message to go on.");
+    talk.say("Begun.\nslow 60000", "Begun.\n\nThe turn was cancelled. Send a message to continue.");
     let card = stage.said(thread, "Begun.");
     stage.press(stage.ann, &card, "Stop");
     talk.answered();

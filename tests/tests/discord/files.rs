@@ -38,7 +38,9 @@ fn is_whole(stage: &Stage, message: &Message) {
     let diff = &files[1].1;
     assert!(diff.starts_with("--- ") && diff.contains("\n+++ b/") && diff.contains("/notes.txt\n"), "{diff}");
     assert!(diff.contains("\n+Something new\n"), "{diff}");
-    assert!(message.content.starts_with("chunk 1.") && message.content.contains("answer.md has all of it"));
+    assert!(
+        message.content.starts_with("chunk 1.") && message.content.contains("answer.md has the whole answer")
+    );
 }
 
 fn numbers(text: &str) -> Vec<usize> {

@@ -156,7 +156,7 @@ fn is_stopped(visit: &mut Visit) {
         }
         let number = visit.want[&thread].len();
         let told = eventually(LONG, "that it was cancelled", || visit.whole(thread).get(number).cloned());
-        let said = told.strip_suffix("\n\nThe turn was cancelled. Send the next message to go on.");
+        let said = told.strip_suffix("\n\nThe turn was cancelled. Send a message to continue.");
         let said = said.unwrap_or_else(|| panic!("cancelled: {told}"));
         assert!(words(5_000).starts_with(said), "{said}");
         let folded = stage.shows(&card, "Cancelled");

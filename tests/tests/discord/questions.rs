@@ -10,7 +10,7 @@ const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 50
 
 /// The messages in which everybody reads how a question ended.
 fn ends(stage: &Stage, thread: Id) -> Vec<Id> {
-    let says = ["nswered", "Over without an answer", "is settled"];
+    let says = ["nswered", "Closed without an answer", "is resolved"];
     let told = stage.told(thread).into_iter();
     let public = told.filter(|it| it.flags & EPHEMERAL == 0);
     public.filter(|it| says.iter().any(|part| it.content.contains(part))).map(|it| it.id).collect()
@@ -34,7 +34,7 @@ fn what_became_of_a_question_is_told_once_whoever_answers() {
         "Answered: “reject once” (by “boss”).",
         "Answered: “allow always” (by “boss”).",
         "Answered: “reject once” (by “",
-        "Over without an answer (the turn was stopped).",
+        "Closed without an answer (the turn was stopped).",
     ]) {
         stage.fake.post(stage.ann, thread, &format!("say On it. \npermission Step {number}"));
         let asked = stage.said(thread, &format!("**Step {number}** (execute)"));

@@ -40,7 +40,7 @@ fn what_waits_can_be_steered_dropped_changed_and_deleted() {
     stage.shows(&dropped, "dropped");
     let (_, steered) = queued("say steered", 1);
     stage.press(stage.ann, &steered, "Steer now");
-    stage.shows(&steered, "It was said into the running turn.");
+    stage.shows(&steered, "It was sent into the running turn.");
     let (changed, _) = queued("say before", 1);
     stage.fake.edit(changed, "say after");
     let (deleted, gone) = queued("say deleted", 2);

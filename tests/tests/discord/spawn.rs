@@ -65,7 +65,7 @@ fn a_channel_gets_a_thread_or_is_bound_itself_or_is_left_alone() {
         works(&stage, own, if form { "focused by form" } else { "focused by text" });
     }
     let said = by_text(&stage, stage.channel, "--thread here --bind here", "--thread and --bind");
-    assert!(said.contains("give one of them"), "{said}");
+    assert!(said.contains("use only one of them"), "{said}");
     // The channel itself; what is said there is for the agent from then on.
     let said = by_form(&stage, stage.channel, &[("thread", json!("here"))]);
     assert!(said.contains("is bound here"), "{said}");

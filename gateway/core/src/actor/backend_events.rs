@@ -180,16 +180,16 @@ impl Actor {
             self.close_lease("the agent did not open a session in time", out);
         }
         if due(&mut self.timers.cancel_ms) {
-            let text = "The agent did not stop when it was asked to; its process is ended.";
+            let text = "The agent did not stop after the cancel request; its process is being ended.";
             let payload = json!({ "status": "cancel_stuck", "text": text });
             out.event(&mut self.session, None, EventKind::Status, payload.to_string());
-            self.close_lease("the agent did not settle a cancel", out);
+            self.close_lease("the agent did not complete a cancel in time", out);
         }
         if due(&mut self.timers.close_ms) {
             self.close_lease("session closed", out);
         }
         if due(&mut self.timers.silent_ms) && self.current().is_some() {
-            let text = format!("Nothing was heard of the agent for {} s.", self.limits.silent_ms / 1000);
+            let text = format!("No output from the agent for {} s.", self.limits.silent_ms / 1000);
             let payload = json!({ "status": "silent", "text": text }).to_string();
             let run = self.runs.front_mut();
             out.event(&mut self.session, run, EventKind::Status, payload);
@@ -217,8 +217,9 @@ impl Actor {
         let within = format_duration(self.profile.init_ms);
         if self.lease.as_ref().is_none_or(|lease| lease.row.usage == LeaseStatus::Intended) {
             let text = format!(
-                "The agent was not started within {within}: the supervisor does not answer, or has no room. \
-                 `acp-gateway doctor` says more; send it again once the supervisor is there."
+                "The agent was not started within {within}: the supervisor does not respond or has no \
+                 capacity. Run `acp-gateway doctor` for details; send the prompt again once the supervisor \
+                 is available."
             );
             let failure = Failure::new(Code::BackendUnavailable, text).detail("NOT_STARTED");
             return failure.origin("supervisor").retryable();
@@ -235,7 +236,7 @@ impl Actor {
         let limit_ms =
             self.session.options.timeout_s.map_or(self.limits.turn_ms, |s| s.saturating_mul(1_000));
         let text = format!(
-            "The turn was stopped: it took longer than {}. The session goes on with the next prompt.",
+            "The turn was stopped: it took longer than {}. The session continues with the next prompt.",
             format_duration(limit_ms)
         );
         self.fail_after_cancel(
@@ -249,15 +250,15 @@ impl Actor {
     fn fail_lost_turn(&mut self, out: &mut StepOutput) {
         let Some(run_id) = self.current_id() else { return };
         let text = format!(
-            "The agent was not found again within {} after the restart, so it is not known what became of this turn. \
-             Look at what it did before you send it again.",
+            "The agent could not be reached again within {} after a restart or a lost connection, so the \
+             result of this turn is unknown. Check what it did before you send the prompt again.",
             format_duration(self.limits.reconcile_ms)
         );
         let failure = Failure::new(Code::Uncertain, text).detail("AGENT_NOT_FOUND").origin("gateway");
         self.session.last_error = Some(failure.clone());
         self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out);
         // End the process in case the agent still runs: the turn has been failed.
-        self.close_lease("the agent was not found again in time", out);
+        self.close_lease("the agent was not reached again in time", out);
     }
 
     /// Ends the process of an idle agent; the session stays open.
@@ -266,7 +267,7 @@ impl Actor {
             return;
         }
         let text = format!(
-            "The agent was ended: it had nothing to do for {}. The next prompt starts it again.",
+            "The agent was stopped after {} without work. The next prompt starts it again.",
             format_duration(self.limits.runtime_idle_ms)
         );
         let payload = json!({ "status": "agent_rests", "text": text }).to_string();
@@ -306,8 +307,8 @@ impl Actor {
     /// returns.
     fn notify_unreachable(&mut self, out: &mut StepOutput) {
         self.unreachable_notified = true;
-        let text = "The agent is out of reach: the supervisor does not answer. What was said waits until it does; \
-                    `acp-gateway doctor` says more, and a cancel takes it back.";
+        let text = "The agent cannot be reached: the supervisor does not respond. Queued prompts wait until \
+                    it does; run `acp-gateway doctor` for details, or cancel a prompt to withdraw it.";
         let payload = json!({ "status": "agent_away", "text": text }).to_string();
         out.event(&mut self.session, None, EventKind::Status, payload);
     }
@@ -335,7 +336,7 @@ impl Actor {
         if self.timers.alive_ms.is_some_and(|at| at <= out.now_ms) {
             self.timers.alive_ms = None;
             let text =
-                "The agent does not answer any more; its process is ended. The next prompt starts it again.";
+                "The agent no longer responds; its process is being ended. The next prompt starts it again.";
             let payload = json!({ "status": "unresponsive", "text": text }).to_string();
             out.event(&mut self.session, None, EventKind::Status, payload);
             self.close_lease("the idle agent does not answer", out);

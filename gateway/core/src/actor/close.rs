@@ -83,7 +83,7 @@ impl Actor {
     pub(super) fn close_oneshot(&mut self, out: &mut StepOutput) {
         let oneshot = self.session.mode == SessionMode::Oneshot;
         if oneshot && out.run_ended && self.runs.is_empty() && self.session.state != SessionState::Closed {
-            self.close(&CloseRequest::new("the one-shot session has done its run"), out);
+            self.close(&CloseRequest::new("the run of the one-shot session has ended"), out);
         }
     }
 
@@ -107,7 +107,8 @@ impl Actor {
                 self.close(&CloseRequest { reason, ending: Ending::Expired, discard: false }, out);
             } else if let Some(binding_id) = expiry.binding_id {
                 let text = format!(
-                    "This conversation is not bound any more ({reason}). The session goes on; /focus {} binds it again.",
+                    "This conversation was unbound ({reason}). The session stays open; /focus {} binds it \
+                     again.",
                     self.session.session_key
                 );
                 let payload = json!({ "status": "unbound", "text": text, "binding_id": binding_id });

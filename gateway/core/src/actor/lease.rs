@@ -138,7 +138,7 @@ impl Actor {
             });
         }
         if lease.closing {
-            let reason = "end repeated after a reconnect".to_owned();
+            let reason = "close repeated after a reconnect".to_owned();
             out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
         }
     }
@@ -229,7 +229,7 @@ impl Actor {
             return;
         };
         if lease.lines.next_offset() < end.end_offset {
-            self.gap("The agent has ended, and its last output is lost.", out);
+            self.gap("The agent has exited, and its last output is lost.", out);
         }
         self.on_unknown();
     }
@@ -258,17 +258,17 @@ impl Actor {
             self.on_unknown();
             return;
         }
-        let text = "The control plane is older than the running agent (restored from a backup?). \
-                    Output or input is missing here; the agent was stopped.";
+        let text = "The gateway's database is older than the running agent's state (restored from a \
+                    backup?). Output or input is missing here; the agent was stopped.";
         self.end_runs_without_lease(out);
         self.abandon_output(text, "the gateway's state is behind the lease", out);
     }
 
     /// Handles a saved backend state that cannot be restored.
     pub(super) fn on_backend_state_lost(&mut self, out: &mut StepOutput) {
-        let text = "What the gateway kept of its talk with the agent cannot be read. Output may be missing here; the \
-                    agent was stopped, and the next prompt starts it again.";
-        self.abandon_output(text, "the gateway cannot read what it kept of the agent", out);
+        let text = "The saved state of the connection with the agent cannot be read. Output may be missing \
+                    here; the agent was stopped, and the next prompt starts it again.";
+        self.abandon_output(text, "the saved state of the backend cannot be read", out);
     }
 
     /// Marks the lease as unreadable: all further output is skipped, also after a restart.
@@ -323,7 +323,7 @@ impl Actor {
         }
         let waiting = self.lease.as_ref().map_or(0, |lease| lease.outbox.len());
         if waiting > OUTBOX_ROWS_MAX {
-            let text = format!("The agent does not read its input: {waiting} messages wait for it.");
+            let text = format!("The agent does not read its input: {waiting} messages are pending.");
             self.fail_protocol_limit(text, offset + bytes.len() as u64, out);
         }
     }
@@ -335,7 +335,7 @@ impl Actor {
         }
         let failure = Failure::new(Code::ProtocolError, text).origin("agent");
         self.fail_session(&failure, out);
-        self.close_lease("the agent broke a limit", out);
+        self.close_lease("the agent exceeded a limit", out);
         self.mark_output_broken(out);
         if let Some(lease) = &mut self.lease {
             lease.lines = LineSplitter::new(seen, self.limits.line_bytes_max);
@@ -374,7 +374,7 @@ impl Actor {
             RefusalCode::SeqConflict => self.on_state_lost(out),
             // The end arrives as an event of its own; a live agent that takes no more input is made to end.
             RefusalCode::LeaseEnded if !lease.closing && lease.ended.is_none() => {
-                let reason = "the agent takes no more input".to_owned();
+                let reason = "the agent no longer accepts input".to_owned();
                 out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
             }
             RefusalCode::LeaseEnded | RefusalCode::LeaseUnknown => {}

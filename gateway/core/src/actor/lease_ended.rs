@@ -72,13 +72,13 @@ impl Actor {
             Some((run_id, delivery)) => self.end_turn_without_agent(run_id, delivery, status, out),
             None if is_closed || was_asked => {}
             None if opening => {
-                let text = format!("The agent ended before it opened a session ({status}). {log}");
+                let text = format!("The agent exited before it opened a session ({status}). {log}");
                 let failure =
                     Failure::new(Code::SessionInitFailed, text).detail("AGENT_EXITED").origin("agent");
                 self.fail_session(&failure, out);
             }
             None => {
-                let text = format!("The agent ended ({status}). {log}");
+                let text = format!("The agent exited ({status}). {log}");
                 let payload = json!({ "status": "agent_exited", "text": text });
                 out.event(&mut self.session, None, EventKind::Status, payload.to_string());
             }
@@ -124,8 +124,8 @@ impl Actor {
             }
             PromptDelivery::NeverArrived | PromptDelivery::Arrived => {
                 let text = format!(
-                    "The agent ended in the middle of the turn ({status}). The turn was not tried again: look at \
-                     what it did before you send it again. {}",
+                    "The agent exited during the turn ({status}). The turn was not retried: check what it \
+                     did before you send the prompt again. {}",
                     self.log_hint()
                 );
                 Failure::new(Code::TurnFailed, text).detail("AGENT_EXITED")
@@ -150,7 +150,9 @@ impl Actor {
                 return;
             }
             PromptDelivery::Arrived => {
-                let text = format!("The agent ended before it said whether it took this ({status}).");
+                let text = format!(
+                    "The agent exited before it reported whether it accepted this message ({status})."
+                );
                 Failure::new(Code::TurnFailed, text).detail("AGENT_EXITED")
             }
             PromptDelivery::Uncertain => Failure::of(Code::Uncertain).detail("UNCERTAIN"),

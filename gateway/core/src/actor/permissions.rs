@@ -122,7 +122,8 @@ impl Actor {
             let Some(row) = self.permissions.remove(&at) else { continue };
             if !std::mem::replace(&mut is_said, true) {
                 // Separates the outcome from its question: adjacent rows mean that nobody was asked.
-                let text = "Another permission mode holds now. It decides about the questions that wait.";
+                let text =
+                    "The permission mode was changed. The new mode decides pending permission requests.";
                 let payload = json!({ "status": "decided_again", "text": text });
                 self.run_event(row.request.run_id, EventKind::Status, payload, out);
             }
@@ -193,7 +194,7 @@ impl Actor {
         let hears = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
         let found = self.permissions.values().find(|row| hears && row.permission_id() == permission_id);
         let Some(row) = found else {
-            let text = "This permission is unknown, already settled, or its turn has ended.";
+            let text = "This permission request is unknown, already resolved, or its turn has ended.";
             return Err(Failure::new(Code::Usage, text).detail(NOT_PENDING));
         };
         if let AgentRequestKind::Permission { options, .. } = &row.request.what

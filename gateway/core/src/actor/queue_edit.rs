@@ -58,7 +58,8 @@ impl Actor {
         run.mode = RunMode::Steer;
         out.run(run);
         let submit = SubmitParams { run_id, text: run.text.clone(), files: run.files.clone(), steer: true };
-        let payload = json!({ "status": "prompt_steered", "text": "A prompt that waited is said into the running turn." });
+        let payload =
+            json!({ "status": "prompt_steered", "text": "A queued prompt was sent into the running turn." });
         out.event(&mut self.session, Some(run), EventKind::Status, payload.to_string());
         let steps = self.backend.submit(&submit);
         self.mark_backend_dirty();
@@ -69,7 +70,7 @@ impl Actor {
     fn reword(&mut self, run_id: RunId, text: String, out: &mut StepOutput) {
         let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) else { return };
         let payload = json!({
-            "status": "prompt_reworded", "text": "A prompt that waited says something else now.", "prompt": text,
+            "status": "prompt_reworded", "text": "The text of a queued prompt was changed.", "prompt": text,
         });
         run.text.clone_from(&text);
         out.writes.push(Write::Reword { run_id, text });

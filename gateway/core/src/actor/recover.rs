@@ -63,8 +63,7 @@ impl Actor {
 
     /// Repairs a combination of rows that no transaction of the gateway produces.
     fn repair_rows(&mut self, repair: Repair, out: &mut StepOutput) {
-        out.effects
-            .push(ActorEffect::Log(format!("the rows contradict each other and are mended: {repair:?}")));
+        out.effects.push(ActorEffect::Log(format!("inconsistent rows repaired: {repair:?}")));
         match repair {
             Repair::CancelRuns => {
                 for run_id in self.runs.iter().map(|run| run.run_id).collect::<Vec<_>>() {
@@ -83,7 +82,7 @@ impl Actor {
                 if let Some(run_id) = self.current_id() {
                     self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out);
                 }
-                self.close_lease("a turn that is in no state to run", out);
+                self.close_lease("the turn had no consistent state", out);
             }
         }
     }

@@ -53,7 +53,8 @@ impl Actor {
             Some(option) => {
                 self.session.options.store_accepted(&option);
                 let text = format!(
-                    "No agent runs now. Its next start asks for the {option}, and drops it if refused."
+                    "No agent is running. The {option} will be requested at the next start, and dropped if \
+                     the agent refuses it."
                 );
                 self.answer_setting(ticket, keyed, Some(SettingResult { is_applied: false, text }), out);
             }
@@ -87,7 +88,7 @@ impl Actor {
             self.arm_turn_timer();
         }
         if setting.requires_restart() {
-            self.close_lease("started again with other settings", out);
+            self.close_lease("restart with changed settings", out);
         }
         if matches!(setting, Setting::Permission(_)) {
             self.report_ask_guarantee(out);
@@ -139,8 +140,8 @@ impl Actor {
     pub(super) fn expire_options(&mut self, out: &mut StepOutput) {
         while let Some(pending) = self.pending_options.pop_front_if(|it| it.until_ms <= out.now_ms) {
             let text = format!(
-                "The agent was asked for the {} and has not answered within {}. If it still takes it, the session \
-                 keeps it.",
+                "The agent did not answer the request for the {} within {}. If it accepts it later, the \
+                 session keeps it.",
                 pending.option,
                 format_duration(ANSWER_MS)
             );
@@ -152,8 +153,7 @@ impl Actor {
     /// Replies to callers whose agent has ended.
     pub(super) fn fail_options(&mut self, out: &mut StepOutput) {
         for pending in std::mem::take(&mut self.pending_options) {
-            let text =
-                format!("The agent ended before it answered; it was asked for the {}.", pending.option);
+            let text = format!("The agent exited before it answered the request for the {}.", pending.option);
             let failure = Failure::new(Code::SessionInitFailed, text).detail("AGENT_EXITED").origin("agent");
             out.reply(pending.ticket, Err(failure.retryable()));
         }
@@ -174,11 +174,11 @@ impl Actor {
             matches!(self.session.options.permission, PermissionMode::Ask | PermissionMode::ApproveReads);
         let text = match self.session.options.asking {
             Some(AskGuarantee::Unknown) if promises => {
-                "This agent may act without asking: no mode in which it asks is known, or none could be set. Files \
-                 and commands that it asks the gateway for are asked about."
+                "This agent may act without asking: no mode in which it asks is known, or none could be set. \
+                 The gateway still asks about files and commands that the agent requests from it."
             }
             Some(AskGuarantee::Never) if promises => {
-                "This agent is in a mode in which it approves by itself, and may act without asking."
+                "This agent is in a mode that approves its own actions; it may act without asking."
             }
             _ => return,
         };
@@ -189,11 +189,11 @@ impl Actor {
     /// Checks that the agent can be ended and started again without loss.
     fn may_restart(&self) -> Result<(), Failure> {
         if self.current().is_some() {
-            let text = "A turn runs. Cancel it or wait for its end, then change this.";
+            let text = "A turn is running. Cancel it or wait for its end, then change this setting.";
             return Err(Failure::new(Code::Usage, text).detail("TURN_RUNS").retryable());
         }
         if self.session.agent_session_id.is_some() && !self.session.resumable {
-            let text = "The agent would be started again for this, and it cannot resume its conversation. \
+            let text = "This change restarts the agent, which cannot resume its conversation. \
                         Start a new conversation first (/acp new), or spawn a session with this setting.";
             return Err(Failure::new(Code::ResumeUnavailable, text).origin("gateway"));
         }

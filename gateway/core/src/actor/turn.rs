@@ -91,7 +91,8 @@ impl Actor {
         self.check_size(&request.text)?;
         if self.runs.len() >= self.limits.queue_runs_max {
             let max = self.limits.queue_runs_max;
-            let text = format!("{max} prompts run or wait already. Wait for one to end, or cancel one.");
+            let text =
+                format!("{max} prompts are already running or queued. Wait for one to end, or cancel one.");
             return Err(Failure::new(Code::LimitReached, text).retryable());
         }
         if let Some(failure) = self.profile.refused.as_ref().filter(|_| self.lease.is_none()) {

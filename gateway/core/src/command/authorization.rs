@@ -69,11 +69,11 @@ impl AccessRequirement {
     /// Description for the manual.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Anyone => "everybody",
-            Self::Owner => "who owns the session",
-            Self::Approver => "who owns the session, or whom the channel lets approve",
-            Self::Binder => "who made the binding",
-            Self::Focus => "who owns the session, where nobody else is bound",
+            Self::Anyone => "everyone",
+            Self::Owner => "owner of the session",
+            Self::Approver => "owner of the session, or approver of the channel",
+            Self::Binder => "creator of the binding",
+            Self::Focus => "owner of the session, unless another person bound the conversation",
         }
     }
 }
@@ -137,7 +137,7 @@ impl Requester<'_> {
     /// `ACP_NOT_OWNER` with the detail `SANDBOXED`.
     pub fn may_spawn(&self) -> Result<(), Failure> {
         if self.role == RequesterRole::Sandboxed {
-            let text = "What runs in a sandbox cannot start sessions.";
+            let text = "A sandboxed requester cannot start sessions.";
             return Err(Failure::new(Code::NotOwner, text).detail("SANDBOXED").origin("gateway"));
         }
         Ok(())
@@ -172,13 +172,13 @@ impl Requester<'_> {
 }
 
 fn not_approver() -> Failure {
-    let text = "What agents ask here is answered by those alone whom this gateway names for that.";
+    let text = "Only approvers configured for this gateway can answer permission requests here.";
     Failure::new(Code::NotOwner, text).detail("NOT_APPROVER").origin("gateway")
 }
 
 fn bound_by_other() -> Failure {
-    let text =
-        "Somebody else bound this conversation, and only they or who runs this gateway may change that.";
+    let text = "Another person bound this conversation; only that person or the operator of this gateway can \
+                change the binding.";
     Failure::new(Code::NotOwner, text).detail("BOUND_BY_OTHER").origin("gateway")
 }
 

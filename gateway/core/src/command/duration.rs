@@ -12,14 +12,14 @@ const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3
 /// like.
 ///
 /// # Errors
-/// A sentence for the person, if the text is no time span or too long.
+/// A sentence for the person, if the text is not a duration or too long.
 pub fn parse(text: &str) -> Result<Option<u64>, String> {
     let text = text.trim().to_lowercase();
     if OFF.contains(&text.as_str()) {
         return Ok(None);
     }
     let wrong =
-        || format!("{} is no time span: say 90m, 1h30m, 2d, a number of hours, or off.", quote_word(&text));
+        || format!("{} is not a duration: use 90m, 1h30m, 2d, a number of hours, or off.", quote_word(&text));
     let mut total: u64 = 0;
     let mut rest = text.as_str();
     while !rest.is_empty() {
@@ -37,7 +37,7 @@ pub fn parse(text: &str) -> Result<Option<u64>, String> {
         return Err(wrong());
     }
     if total > LONGEST_MS {
-        return Err("A window has 365 days at most; off takes it away.".to_owned());
+        return Err("A timeout can be at most 365 days; off removes it.".to_owned());
     }
     Ok((total > 0).then_some(total))
 }
@@ -71,9 +71,9 @@ mod tests {
         for text in
             ["", "soon", "1w", "h", "-1h", "1.5h", "1h30", "99999999999999999999", "18446744073709551615d"]
         {
-            assert!(parse(text).is_err_and(|why| why.contains("is no time span")), "{text}");
+            assert!(parse(text).is_err_and(|why| why.contains("is not a duration")), "{text}");
         }
-        assert!(parse("366d").is_err_and(|why| why.contains("365 days at most")));
+        assert!(parse("366d").is_err_and(|why| why.contains("at most 365 days")));
     }
 
     proptest! {

@@ -221,7 +221,7 @@ pub fn parse(text: &str) -> Option<ChatCommand> {
         let found = rows.find(|row| row.verb == verb || row.aliases.contains(&verb.as_str()));
         let Some(row) = found else {
             let why = match verb.as_str() {
-                "" => format!("{head} wants to know what."),
+                "" => format!("{head} requires a command."),
                 _ => format!("{head} has no command {}.", tokenizer::quote_word(&verb)),
             };
             return Some(ChatCommand::Misused { why, usage: None });

@@ -35,7 +35,10 @@ fn session_arg(given: &ParsedArgs, words: &[String]) -> Result<Option<String>, S
     match (said.is_empty(), given.value("session")) {
         (true, flag) => Ok(flag.map(str::to_owned)),
         (false, None) => Ok(Some(said)),
-        (false, Some(_)) => Err(format!("{} is too much beside --session.", quote_word(&said))),
+        (false, Some(_)) => Err(format!(
+            "Unexpected argument {}: the session is already given by --session.",
+            quote_word(&said)
+        )),
     }
 }
 
@@ -43,7 +46,7 @@ fn without_args(args: &str, command: ChatCommand) -> ParseResult {
     if args.is_empty() {
         Ok(command)
     } else {
-        Err(format!("It takes nothing; {} is too much.", quote_word(args)))
+        Err(format!("Unexpected argument {}: the command takes none.", quote_word(args)))
     }
 }
 
@@ -60,7 +63,9 @@ fn value_command(
     act: impl FnOnce(&str) -> Result<SessionAction, String>,
 ) -> ParseResult {
     let given = parse_args(args)?;
-    let Some((value, rest)) = given.words.split_first() else { return Err(format!("It wants {what}.")) };
+    let Some((value, rest)) = given.words.split_first() else {
+        return Err(format!("Missing argument: {what}."));
+    };
     Ok(ChatCommand::On { target: session_arg(&given, rest)?, act: act(value)? })
 }
 
@@ -91,7 +96,9 @@ pub(super) fn unfocus(args: &str) -> ParseResult {
 pub(super) fn focus(args: &str) -> ParseResult {
     let given = parse_args(args)?;
     let target = session_arg(&given, &given.words)?;
-    target.map(ChatCommand::Focus).ok_or_else(|| "It wants a session: its key, id or label.".to_owned())
+    target
+        .map(ChatCommand::Focus)
+        .ok_or_else(|| "Missing argument: a session (its key, id or label).".to_owned())
 }
 
 pub(super) fn cancel(args: &str) -> ParseResult {
@@ -103,12 +110,14 @@ pub(super) fn cancel(args: &str) -> ParseResult {
 
 pub(super) fn drop_run(args: &str) -> ParseResult {
     let given = parse_args(args)?;
-    let Some((id, rest)) = given.words.split_first() else { return Err("It wants a run.".to_owned()) };
+    let Some((id, rest)) = given.words.split_first() else {
+        return Err("Missing argument: a run id.".to_owned());
+    };
     Ok(ChatCommand::On { target: session_arg(&given, rest)?, act: SessionAction::Drop(run(id)?) })
 }
 
 fn run(id: &str) -> Result<RunId, String> {
-    RunId::parse(id).map_err(|_| format!("{} is no run.", quote_word(id)))
+    RunId::parse(id).map_err(|_| format!("{} is not a run id.", quote_word(id)))
 }
 
 pub(super) fn new(args: &str) -> ParseResult {
@@ -130,12 +139,12 @@ pub(super) fn steer(args: &str) -> ParseResult {
         let what = if text.is_empty() {
             Ok(SessionAction::SteerRun(run(id)?))
         } else {
-            Err("With --run it takes no text.")
+            Err("--run and a text cannot be combined.")
         };
         return Ok(ChatCommand::On { target: session_arg(&given, &[])?, act: what? });
     }
     if text.is_empty() {
-        return Err("It wants a text.".to_owned());
+        return Err("Missing argument: a text.".to_owned());
     }
     Ok(ChatCommand::On { target: session_arg(&given, &[])?, act: SessionAction::Steer(text.to_owned()) })
 }
@@ -178,7 +187,7 @@ pub(super) fn timeout(args: &str) -> ParseResult {
     value_command(args, "a number of seconds", |seconds| {
         let digits = !seconds.is_empty() && seconds.chars().all(|c| c.is_ascii_digit());
         let parsed = seconds.parse().ok().filter(|_| digits);
-        let parsed = parsed.ok_or_else(|| format!("{} is no number of seconds.", quote_word(seconds)))?;
+        let parsed = parsed.ok_or_else(|| format!("{} is not a number of seconds.", quote_word(seconds)))?;
         Ok(SessionAction::Set(Setting::TimeoutS(parsed)))
     })
 }
@@ -186,7 +195,7 @@ pub(super) fn timeout(args: &str) -> ParseResult {
 pub(super) fn set(args: &str) -> ParseResult {
     let given = parse_args(args)?;
     let [option, value, rest @ ..] = given.words.as_slice() else {
-        return Err("It wants an option and a value.".to_owned());
+        return Err("Missing argument: an option and a value are required.".to_owned());
     };
     let value = value.clone();
     let setting = match normalize_keyword(option).as_str() {
@@ -203,7 +212,10 @@ pub(super) fn permissions(args: &str) -> ParseResult {
         return Ok(ChatCommand::On { target: session_arg(&given, &[])?, act: SessionAction::Permissions });
     };
     let mode = permission_mode(mode).ok_or_else(|| {
-        format!("{} is none of ask, approve-reads, approve-all, deny-all.", quote_word(mode))
+        format!(
+            "{} is not a permission mode; use ask, approve-reads, approve-all or deny-all.",
+            quote_word(mode)
+        )
     })?;
     Ok(ChatCommand::On {
         target: session_arg(&given, rest)?,
@@ -234,7 +246,12 @@ fn verdict(args: &str, verdict: PermissionChoice) -> ParseResult {
     let permission = match given.words.as_slice() {
         [] => None,
         [id] => Some(id.clone()),
-        [_, extra, ..] => return Err(format!("It takes one permission; {} is too much.", quote_word(extra))),
+        [_, extra, ..] => {
+            return Err(format!(
+                "Unexpected argument {}: the command takes one permission request.",
+                quote_word(extra)
+            ));
+        }
     };
     answered(&given, permission, verdict)
 }
@@ -244,7 +261,12 @@ pub(super) fn answer(args: &str) -> ParseResult {
     let (permission, option) = match given.words.as_slice() {
         [option] => (None, option.clone()),
         [id, option] => (Some(id.clone()), option.clone()),
-        _ => return Err("It wants an option, and before it the permission if there are several.".to_owned()),
+        _ => {
+            return Err(
+                "The command takes an option, preceded by the permission request if several are pending."
+                    .to_owned(),
+            );
+        }
     };
     answered(&given, permission, PermissionChoice::Option(option))
 }
@@ -277,11 +299,13 @@ pub(super) fn verbosity(args: &str) -> ParseResult {
     let word = match ParsedArgs::parse(args, &[])?.words.as_slice() {
         [] => return Ok(ChatCommand::Verbosity { change: None }),
         [word] => normalize_keyword(word),
-        [_, extra, ..] => return Err(format!("It takes one word; {} is too much.", quote_word(extra))),
+        [_, extra, ..] => {
+            return Err(format!("Unexpected argument {}: the command takes one value.", quote_word(extra)));
+        }
     };
     let known = Verbosity::ALL.into_iter().find(|known| known.as_str() == word);
     if known.is_none() && word != "default" {
-        return Err(format!("{} is none of full, compact, none, default.", quote_word(&word)));
+        return Err(format!("{} is not a verbosity; use full, compact, none or default.", quote_word(&word)));
     }
     Ok(ChatCommand::Verbosity { change: Some(known) })
 }
@@ -291,21 +315,23 @@ pub(super) fn spawn(args: &str) -> ParseResult {
     let agent = match given.words.as_slice() {
         [] => None,
         [agent] => Some(AgentName::parse(agent).map_err(|error| format!("{}: {error}.", quote_word(agent)))?),
-        [_, extra, ..] => return Err(format!("It takes one agent; {} is one too many.", quote_word(extra))),
+        [_, extra, ..] => {
+            return Err(format!("Unexpected argument {}: the command takes one agent.", quote_word(extra)));
+        }
     };
     let mode = match given.value("mode").map(normalize_keyword).as_deref() {
         None => None,
         Some("persistent") => Some(SessionMode::Persistent),
         Some("oneshot") => Some(SessionMode::Oneshot),
-        Some(_) => return Err("--mode is persistent or oneshot.".to_owned()),
+        Some(_) => return Err("--mode must be persistent or oneshot.".to_owned()),
     };
-    let permission = match given.value("permission") {
-        None => None,
-        Some(word) => Some(
-            permission_mode(word)
-                .ok_or_else(|| "--permission is ask, approve-reads, approve-all or deny-all.".to_owned())?,
-        ),
-    };
+    let permission =
+        match given.value("permission") {
+            None => None,
+            Some(word) => Some(permission_mode(word).ok_or_else(|| {
+                "--permission must be ask, approve-reads, approve-all or deny-all.".to_owned()
+            })?),
+        };
     let own = |name: &str| given.value(name).map(str::to_owned);
     let place = place(&given)?;
     Ok(ChatCommand::Spawn(SpawnArgs { agent, cwd: own("cwd"), label: own("label"), mode, permission, place }))
@@ -315,11 +341,13 @@ fn place(given: &ParsedArgs) -> Result<SpawnPlacement, String> {
     let thread = given.value("thread").map(normalize_keyword);
     let bind = given.value("bind").map(normalize_keyword);
     match (thread.as_deref(), bind.as_deref()) {
-        (Some(_), Some(_)) => Err("--thread and --bind say the same thing: give one of them.".to_owned()),
+        (Some(_), Some(_)) => {
+            Err("--thread and --bind set the same option: use only one of them.".to_owned())
+        }
         (None, None) | (Some("auto"), None) => Ok(SpawnPlacement::Auto),
         (Some("here"), None) | (None, Some("here")) => Ok(SpawnPlacement::Here),
         (Some("off"), None) | (None, Some("off")) => Ok(SpawnPlacement::Off),
-        (Some(_), None) => Err("--thread is auto, here or off.".to_owned()),
-        (None, Some(_)) => Err("--bind is here or off.".to_owned()),
+        (Some(_), None) => Err("--thread must be auto, here or off.".to_owned()),
+        (None, Some(_)) => Err("--bind must be here or off.".to_owned()),
     }
 }

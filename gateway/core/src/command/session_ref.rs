@@ -61,7 +61,7 @@ pub fn find_session(name: &str, candidates: &[SessionCandidate]) -> Result<Sessi
                 let keys: Vec<&str> = several.iter().take(NAMED_MAX).map(|key| key.as_str()).collect();
                 let more = if several.len() > NAMED_MAX { ", …" } else { "" };
                 let text = format!(
-                    "{} fits several sessions: {}{more}. Use the key.",
+                    "{} matches several sessions: {}{more}. Use the key.",
                     quote_word(name),
                     keys.join(", ")
                 );
@@ -151,7 +151,7 @@ mod tests {
             (0..9).map(|n| candidate(&format!("agent:a:acp:{n}"), "", "twin")).collect();
         let failure = find_session("twin", &all).unwrap_err();
         let keys: Vec<String> = (0..5).map(|n| format!("agent:a:acp:{n}")).collect();
-        let want = format!("\"twin\" fits several sessions: {}, …. Use the key.", keys.join(", "));
+        let want = format!("\"twin\" matches several sessions: {}, …. Use the key.", keys.join(", "));
         assert_eq!(failure.message, want);
         // The same session twice is one.
         assert_eq!(find_session("twin", &[all[0].clone(), all[0].clone()]), Ok(key("agent:a:acp:0")));

@@ -78,65 +78,66 @@ pub const COMMANDS: [CommandSpec; 30] = [
         "[SESSION] [--run RUN]",
         AccessRequirement::Owner,
         parser::cancel,
-        "stop the running turn, or the next in the queue; with `--run` that one and no other",
+        "cancel the running turn, or else the next queued prompt; with `--run`, only that run",
     ),
     row(
         acp("steer"),
         "[--session SESSION] TEXT | --run RUN",
         AccessRequirement::Owner,
         parser::steer,
-        "say something into the running turn, or queue it where the agent cannot take it; with `--run` what waits there",
+        "send a message into the running turn, or queue it if the agent cannot take it; with `--run`, send \
+         that queued prompt",
     ),
-    row(
-        acp("drop"),
-        "RUN [SESSION]",
-        AccessRequirement::Owner,
-        parser::drop_run,
-        "take a message out of the queue",
-    ),
+    row(acp("drop"), "RUN [SESSION]", AccessRequirement::Owner, read::drop_run, "remove a queued prompt"),
     row(
         acp("close"),
         "[SESSION] [--discard]",
         AccessRequirement::Owner,
         parser::close,
-        "end the session; with `--discard` its agent forgets it too",
+        "close the session; with `--discard`, its agent deletes the conversation too",
     ),
     row(
         acp("archive"),
         "[SESSION] [--discard]",
         AccessRequirement::Owner,
         parser::archive,
-        "end it, to be read later",
+        "close the session and keep it for later reading",
     ),
     row(
         acp("delete"),
         "[SESSION] [--discard]",
         AccessRequirement::Owner,
         parser::delete,
-        "end it, and list it no more",
+        "close the session and hide it from lists",
     ),
     row(
         acp("reset"),
         "[SESSION] [--discard]",
         AccessRequirement::Owner,
         parser::reset,
-        "end it, to begin again with another one",
+        "close the session, to replace it with a new one",
     ),
     row(
         acp("new"),
         "[SESSION]",
         AccessRequirement::Owner,
         parser::new,
-        "start the agent's conversation anew; the session stays",
+        "start a new conversation with the agent in the same session",
     ),
     row(
         acp("sessions"),
         "",
         AccessRequirement::Anyone,
         parser::sessions,
-        "the sessions, the one used last first",
+        "list the sessions, most recently used first",
     ),
-    row(acp("status"), "[SESSION]", AccessRequirement::Owner, parser::status, "what a session is and does"),
+    row(
+        acp("status"),
+        "[SESSION]",
+        AccessRequirement::Owner,
+        parser::status,
+        "show the settings and state of a session",
+    ),
     row(
         ("/acp", "set-mode", &["mode"]),
         "MODE [SESSION]",
@@ -149,22 +150,22 @@ pub const COMMANDS: [CommandSpec; 30] = [
         "OPTION VALUE [SESSION]",
         AccessRequirement::Owner,
         parser::set,
-        "set one of the agent's options; `cwd` and `model` are the commands of that name",
+        "set one of the agent's options; `cwd` and `model` act like the commands of these names",
     ),
-    row(acp("cwd"), "DIR [SESSION]", AccessRequirement::Owner, parser::cwd, "go on in another directory"),
+    row(acp("cwd"), "DIR [SESSION]", AccessRequirement::Owner, parser::cwd, "change the working directory"),
     row(
         acp("permissions"),
         "[ask|approve-reads|approve-all|deny-all [SESSION]]",
         AccessRequirement::Owner,
         parser::permissions,
-        "what the agent waits for; with a mode, what happens when it asks",
+        "list pending permission requests; with a mode, set the permission mode",
     ),
     row(
         acp("timeout"),
         "SECONDS [SESSION]",
         AccessRequirement::Owner,
         parser::timeout,
-        "how long a turn may take; 0 takes the limit away",
+        "set the time limit of a turn; 0 removes it",
     ),
     row(acp("model"), "MODEL [SESSION]", AccessRequirement::Owner, parser::model, "set the agent's model"),
     row(
@@ -172,40 +173,53 @@ pub const COMMANDS: [CommandSpec; 30] = [
         "[SESSION]",
         AccessRequirement::Owner,
         parser::reset_options,
-        "all settings back to what configuration says",
+        "reset all settings to the configuration",
     ),
     row(
         acp("allow"),
         "[ID] [--session SESSION]",
         AccessRequirement::Approver,
         parser::allow,
-        "allow what the agent asks for",
+        "allow a permission request",
     ),
-    row(acp("deny"), "[ID] [--session SESSION]", AccessRequirement::Approver, parser::deny, "refuse it"),
+    row(
+        acp("deny"),
+        "[ID] [--session SESSION]",
+        AccessRequirement::Approver,
+        parser::deny,
+        "reject a permission request",
+    ),
     row(
         acp("answer"),
         "[ID] OPTION [--session SESSION]",
         AccessRequirement::Approver,
         parser::answer,
-        "answer it with an option, by its number or id",
+        "answer a permission request with an option, by its number or id",
     ),
     row(
         acp("verbosity"),
         "[full|compact|none|default]",
         AccessRequirement::Binder,
         parser::verbosity,
-        "how much this conversation is told of a turn beside its answer: a card with every tool call, a card that says \
-         how far it is, nothing, what configuration says; without a word, it is shown",
+        "set what this conversation shows of a turn besides its answer: `full` a card with every tool call, \
+         `compact` a card with the progress, `none` nothing, `default` the configured value; without a \
+         value, show it",
     ),
     row(
         acp("doctor"),
         "",
         AccessRequirement::Anyone,
         parser::doctor,
-        "how the gateway is, and what to do about it",
+        "show the health of the gateway, and how to fix problems",
     ),
-    row(acp("install"), "", AccessRequirement::Anyone, parser::install, "how backend and agents are set up"),
-    row(("/acp", "help", &["", "--help", "-h"]), "", AccessRequirement::Anyone, parser::help, "this"),
+    row(
+        acp("install"),
+        "",
+        AccessRequirement::Anyone,
+        parser::install,
+        "explain the setup of backend and agents",
+    ),
+    row(("/acp", "help", &["", "--help", "-h"]), "", AccessRequirement::Anyone, parser::help, "show this help"),
     row(
         ("/focus", "", &[]),
         "SESSION",
@@ -218,28 +232,29 @@ pub const COMMANDS: [CommandSpec; 30] = [
         "",
         AccessRequirement::Binder,
         parser::unfocus,
-        "unbind this conversation; the session goes on",
+        "unbind this conversation; the session stays open",
     ),
     row(
         ("/agents", "", &[]),
         "",
         AccessRequirement::Anyone,
         parser::agents,
-        "what runs, where it is bound, and what can be started",
+        "list running agents, their bindings, and the agents that can be started",
     ),
     row(
         ("/session", "idle", &[]),
         "[TIME|off] [SESSION]",
         AccessRequirement::Binder,
         parser::idle,
-        "after how long without a word the binding ends: `90m`, `1h30m`, `2d`, hours as a number; without, it is shown",
+        "set the idle timeout of the binding: `90m`, `1h30m`, `2d` or a number of hours; without a time, \
+         show it",
     ),
     row(
         ("/session", "max-age", &[]),
         "[TIME|off] [SESSION]",
         AccessRequirement::Binder,
         parser::max_age,
-        "how long the binding lasts in any case, from now on; without a time, it is shown",
+        "set the maximum age of the binding, counted from now; without a time, show it",
     ),
 ];
 
@@ -251,8 +266,8 @@ pub fn help_text() -> String {
         let _ = write!(out, "\n{}: {}", row.usage(), row.summary.replace('`', ""));
     }
     out.push_str(
-        "\nSESSION is a key, its id or the beginning of it, or a label; without one, the session of this conversation \
-         is meant. Words with spaces go in quotes. Everything else that you type goes to the agent.",
+        "\nSESSION is a key, its id or the beginning of the id, or a label; the default is the session of \
+         this conversation. Quote words that contain spaces. All other messages go to the agent.",
     );
     out
 }

@@ -73,7 +73,7 @@ impl<'a> Tokenizer<'a> {
                 (Some('\''), '\\') => word.get_or_insert_default().push(c),
                 (_, '\\') => {
                     let (_, next) =
-                        chars.next().ok_or_else(|| "A backslash at the end means nothing.".to_owned())?;
+                        chars.next().ok_or_else(|| "A backslash at the end escapes nothing.".to_owned())?;
                     word.get_or_insert_default().push(next);
                 }
                 (Some('\''), '\'') => quote = None,
@@ -164,7 +164,7 @@ impl ParsedArgs {
             None => (normalize_keyword(flag), None),
         };
         let Some(known) = known.iter().find(|known| known.name() == name) else {
-            return Err(format!("There is no flag {} here.", quote_word(&format!("--{name}"))));
+            return Err(format!("Unknown flag {}.", quote_word(&format!("--{name}"))));
         };
         let value = match (known, value) {
             (Flag::Switch(_), None) => String::new(),
@@ -176,7 +176,7 @@ impl ParsedArgs {
             }
         };
         if matches!(known, Flag::Value(_)) && value.is_empty() {
-            return Err(format!("--{name} wants a value."));
+            return Err(format!("--{name} requires a value."));
         }
         if self.has(known.name()) {
             return Err(format!("--{name} is given twice."));
@@ -224,7 +224,7 @@ mod tests {
         for (text, why) in [
             ("'x", "A quote (') is not closed."),
             ("\u{201C}x", "A quote (\") is not closed."),
-            ("x\\", "A backslash at the end means nothing."),
+            ("x\\", "A backslash at the end escapes nothing."),
         ] {
             assert_eq!(words(text), Err(why.to_owned()), "{text:?}");
         }
@@ -259,13 +259,13 @@ mod tests {
             assert_eq!(found, Ok((Some("/a"), "x".to_owned(), false)), "{text:?}");
         }
         for (text, why) in [
-            ("--cwd", "--cwd wants a value."),
-            ("--cwd=", "--cwd wants a value."),
-            ("--cwd ''", "--cwd wants a value."),
-            ("--cwd --discard", "--cwd wants a value."),
+            ("--cwd", "--cwd requires a value."),
+            ("--cwd=", "--cwd requires a value."),
+            ("--cwd ''", "--cwd requires a value."),
+            ("--cwd --discard", "--cwd requires a value."),
             ("--cwd /a --cwd=/b", "--cwd is given twice."),
             ("--discard=yes", "--discard takes no value."),
-            ("--other", "There is no flag \"--other\" here."),
+            ("--other", "Unknown flag \"--other\"."),
         ] {
             assert_eq!(read(text), Err(why.to_owned()), "{text:?}");
         }
@@ -287,7 +287,7 @@ mod tests {
             assert_eq!(found, Ok((session, rest)), "{text:?}");
         }
         let unknown = ParsedArgs::before_text("--sesion x y", &KNOWN).map(|_| ());
-        assert_eq!(unknown, Err("There is no flag \"--sesion\" here.".to_owned()));
+        assert_eq!(unknown, Err("Unknown flag \"--sesion\".".to_owned()));
     }
 
     proptest! {

@@ -198,16 +198,13 @@ fn grants_are_bounded_and_survive_the_database() {
     let many: Vec<Value> = (0..1_000).map(|n| diff(&format!("/w/{n}"))["content"][0].clone()).collect();
     let mut none = Grants::default();
     none.add_answer(Some(run_id), "allow_once", &json!({"content": many}));
-    assert!(none.is_empty(), "one question about a thousand files allows none of them in advance");
+    assert!(none.is_empty(), "a question with too many files to show grants none of them");
     let text = serde_json::to_string(&grants).unwrap();
     assert!(text.len() < 10_000, "{}", text.len());
     assert_eq!(serde_json::from_str::<Grants>(&text).unwrap(), grants);
     grants.end_run(run_id);
     let (wanted, found) = write("/w/never-named");
-    assert!(
-        grants.covers(None, &wanted, found.as_ref(), "/w"),
-        "what holds for the session outlives its run"
-    );
+    assert!(grants.covers(None, &wanted, found.as_ref(), "/w"), "a grant for the session outlives its run");
 }
 
 /// A grant for the session covers only the kind of effect that its question showed.

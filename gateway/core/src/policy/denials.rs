@@ -6,7 +6,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
 
 /// Last sentence of refusals.
-const REMEDY: &str = "Whoever runs this gateway can change that in its configuration and reload it.";
+const REMEDY: &str = "The operator of this gateway can change this in its configuration and reload it.";
 
 /// Detail code of a refusal: the maximum number of sessions is in use.
 pub const SESSIONS_MAX: &str = "SESSIONS_MAX";
@@ -94,8 +94,8 @@ impl EffectivePolicy {
         if let Some((gate, what)) = gate.filter(|(gate, _)| !gate.value) {
             let what = format!("{what} is disabled here");
             let how = format!(
-                "Whoever runs this gateway can set {} = true in gateway.toml (`acp-gateway doctor` names the file) and \
-                 reload it. Until then /acp spawn --thread off starts a session that is bound to nothing.",
+                "The operator of this gateway can set {} = true in gateway.toml (`acp-gateway doctor` names \
+                 the file) and reload it. Until then, /acp spawn --thread off starts an unbound session.",
                 gate.key
             );
             return Err(
@@ -146,17 +146,17 @@ impl EffectivePolicy {
         let how = match &self.install_command.value {
             _ if failure.code != Code::BackendMissing => String::new(),
             Some(command) => format!(" Install it: {command}"),
-            None => format!(" {} = direct is the backend that is built in.", self.backend.key),
+            None => format!(" The built-in backend is {} = direct.", self.backend.key),
         };
-        let message = format!("{} It is asked for by {}.{how}", failure.message, self.backend.describe());
+        let message = format!("{} It is required by {}.{how}", failure.message, self.backend.describe());
         Failure { message, ..failure }
     }
 }
 
 fn limit_error(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
     let text = format!(
-        "{} {what}, as many as may be: {}. Close one that is not needed, or wait until one rests; /acp sessions lists \
-         them.",
+        "{} {what}, which is the maximum: {}. Close one that is not needed, or wait until one is idle and \
+         its agent stops; /acp sessions lists them.",
         max.value,
         max.describe()
     );

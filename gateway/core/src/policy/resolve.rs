@@ -127,7 +127,7 @@ impl Resolver<'_> {
         let own = account.and_then(|(_, sessions_max, _)| sessions_max);
         let mut max = self.pick(vec![(path, own)], last).map(|max| set(max, 1));
         if max.value.is_some_and(|max| max > sessions_max.value) {
-            max.note = Some(format!("{} holds before it is reached", sessions_max.describe()));
+            max.note = Some(format!("{} is reached first", sessions_max.describe()));
         }
         max
     }
@@ -195,7 +195,7 @@ impl Resolver<'_> {
         all.sort();
         all.dedup();
         let found = self.pick(levels, self.plain("acp.env_allow", Vec::new()));
-        let note = (keys.len() > 1).then(|| format!("together: {}", keys.join(", ")));
+        let note = (keys.len() > 1).then(|| format!("merged from: {}", keys.join(", ")));
         Effective { value: all, note, ..found }
     }
 
@@ -226,7 +226,7 @@ impl Resolver<'_> {
         let mut coalesce = self.plain(&at("coalesce_idle_ms"), config.coalesce_idle_ms);
         if live && coalesce.value < LIVE_COALESCE_MS_MIN {
             coalesce.note =
-                Some(format!("{} set, {LIVE_COALESCE_MS_MIN} at least in live mode", coalesce.value));
+                Some(format!("{} set; the minimum in live mode is {LIVE_COALESCE_MS_MIN}", coalesce.value));
             coalesce.value = LIVE_COALESCE_MS_MIN;
         }
         let between = if live { Separator::Space } else { Separator::Paragraph };

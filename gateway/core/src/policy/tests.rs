@@ -202,7 +202,7 @@ fn env_allow_is_of_all_levels_together() {
             key: "agents.demo.env_allow".to_owned(),
             source: Source::File { path: "/g.toml".into(), line: 6 },
             note: Some(
-                "together: agents.demo.env_allow, backends.direct.env_allow, acp.env_allow".to_owned()
+                "merged from: agents.demo.env_allow, backends.direct.env_allow, acp.env_allow".to_owned()
             ),
         }
     );
@@ -236,7 +236,7 @@ fn the_cap_of_an_account() {
         assert_eq!(line(&effective_policy(&loaded(text), &at), "account_sessions_max"), want, "{at:?}");
     }
     let note = effective_policy(&loaded(&text), &scope("discord", "main", "")).account_sessions_max.note;
-    assert_eq!(note.unwrap(), "acp.max_concurrent_sessions = 8 (/g.toml:2) holds before it is reached");
+    assert_eq!(note.unwrap(), "acp.max_concurrent_sessions = 8 (/g.toml:2) is reached first");
 }
 
 #[test]
@@ -244,12 +244,12 @@ fn what_is_bent_in_live_mode_says_so() {
     let live = "[acp.stream]\ndelivery_mode = \"live\"\n";
     for (text, idle_ms, note, separator) in [
         ("".to_owned(), 350, None, Separator::Paragraph),
-        (live.to_owned(), 750, Some("350 set, 750 at least in live mode"), Separator::Space),
+        (live.to_owned(), 750, Some("350 set; the minimum in live mode is 750"), Separator::Space),
         (format!("{live}coalesce_idle_ms = 800\n"), 800, None, Separator::Space),
         (
             format!("{live}hidden_boundary_separator = \"newline\"\n"),
             750,
-            Some("350 set, 750 at least in live mode"),
+            Some("350 set; the minimum in live mode is 750"),
             Separator::Newline,
         ),
     ] {
@@ -269,7 +269,11 @@ fn tags_have_their_own_visibility() {
         [seen("tool_call"), seen("of_my_own"), seen("agent_message_chunk"), seen("plan"), seen("unheard_of")],
         [Some(true), Some(false), Some(true), Some(false), None]
     );
-    assert_eq!(tags.source, Source::File { path: "/g.toml".into(), line: 3 }, "the first of them by name");
+    assert_eq!(
+        tags.source,
+        Source::File { path: "/g.toml".into(), line: 3 },
+        "source of the first tag by name"
+    );
 }
 
 /// Every value is listed with its key, and a configured one with its source.

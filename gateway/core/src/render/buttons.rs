@@ -135,14 +135,14 @@ pub fn text_after_resolution(text: &str, state: SubjectState<'_>, is_markdown: b
         },
         SubjectState::Run(_, RunState::Queued) => return None,
         SubjectState::Run(RunMode::Steer, RunState::Failed) => {
-            "It could not be said into the running turn.".to_owned()
+            "It could not be sent into the running turn.".to_owned()
         }
-        SubjectState::Run(RunMode::Steer, _) => "It was said into the running turn.".to_owned(),
-        SubjectState::Run(RunMode::Prompt, RunState::Cancelled) => "It was dropped, or stopped.".to_owned(),
+        SubjectState::Run(RunMode::Steer, _) => "It was sent into the running turn.".to_owned(),
+        SubjectState::Run(RunMode::Prompt, RunState::Cancelled) => "It was dropped or cancelled.".to_owned(),
         SubjectState::Run(RunMode::Prompt, RunState::Running | RunState::Completed | RunState::Failed) => {
             "It has started.".to_owned()
         }
-        SubjectState::Gone => "It is over.".to_owned(),
+        SubjectState::Gone => "It no longer exists.".to_owned(),
     };
     Some(format!("{}\n{end}", strip_waiting_lines(text)))
 }

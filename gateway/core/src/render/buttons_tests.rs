@@ -145,9 +145,9 @@ fn a_message_says_what_became_of_it() {
     for (fate, want) in [
         (SubjectState::Permission(&pending), None),
         (SubjectState::Permission(&yes), Some("Answered: “Yes, once” (by “ann”).")),
-        (SubjectState::Permission(&odd), Some("Answered: “z” (nobody named).")),
+        (SubjectState::Permission(&odd), Some("Answered: “z” (by unknown).")),
         (SubjectState::Permission(&over), Some("Nobody answered in time: refused.")),
-        (SubjectState::Gone, Some("It is over.")),
+        (SubjectState::Gone, Some("It no longer exists.")),
     ] {
         assert_eq!(
             text_after_resolution(asked, fate, false),
@@ -160,9 +160,9 @@ fn a_message_says_what_became_of_it() {
         (SubjectState::Run(Steer, R::Queued), None),
         (SubjectState::Run(Prompt, R::Running), Some("It has started.")),
         (SubjectState::Run(Prompt, R::Completed), Some("It has started.")),
-        (SubjectState::Run(Prompt, R::Cancelled), Some("It was dropped, or stopped.")),
-        (SubjectState::Run(Steer, R::Completed), Some("It was said into the running turn.")),
-        (SubjectState::Run(Steer, R::Failed), Some("It could not be said into the running turn.")),
+        (SubjectState::Run(Prompt, R::Cancelled), Some("It was dropped or cancelled.")),
+        (SubjectState::Run(Steer, R::Completed), Some("It was sent into the running turn.")),
+        (SubjectState::Run(Steer, R::Failed), Some("It could not be sent into the running turn.")),
     ] {
         assert_eq!(
             text_after_resolution("Queued.", fate, false),

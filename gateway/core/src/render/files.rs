@@ -14,7 +14,7 @@ const DIFF: &str = "turn.diff";
 /// Maximum size of a diff, in bytes.
 const DIFF_BYTES_MAX: usize = 1024 * 1024;
 /// Text in place of a diff that the channel did not accept.
-const NO_DIFF: &str = "(What this turn changed is not attached: the channel did not take the file.)";
+const NO_DIFF: &str = "(The changes of this turn are not attached: the channel rejected the file.)";
 
 /// Settings for sending content as files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ pub(super) fn lay_out(said: &MessageContent, run: Option<&RunDigest>) -> Vec<Mes
         last.files.push(MessageFile {
             name: DIFF,
             content_type: "text/x-diff",
-            description: "What this turn changed",
+            description: "Changes of this turn",
             text,
         });
     }
@@ -112,11 +112,12 @@ fn answer_with_file(said: &MessageContent, run: &RunDigest, how: &FileSettings) 
     let text = head_bytes(&whole, how.bytes_max).to_owned();
     let note = if run.is_cut() || text.len() < whole.len() {
         format!(
-            "({ANSWER} has the first {} bytes of it; `acp-gateway sessions history` shows all of it.)",
+            "({ANSWER} has the first {} bytes of the answer; `acp-gateway sessions history` shows all of \
+             it.)",
             text.len()
         )
     } else {
-        format!("(It goes on: {ANSWER} has all of it.)")
+        format!("(Truncated: {ANSWER} has the whole answer.)")
     };
     let end = join_paragraphs(note, Some(said.end.clone()).filter(|end| !end.is_empty()));
     let room = said.limit.minus(&format!("\n\n{end}"))?;

@@ -116,7 +116,10 @@ pub(super) fn resolution_notice(style: &Style, payload: &Value) -> Option<String
         return None;
     }
     let option = payload["option_name"].as_str().or_else(|| payload["option_id"].as_str());
-    Some(format!("The permission is settled. {}", resolution_text(option, &by, style.shows.markdown)))
+    Some(format!(
+        "The permission request is resolved. {}",
+        resolution_text(option, &by, style.shows.markdown)
+    ))
 }
 
 /// Returns the person or rule that resolved a permission, from its journal row.
@@ -132,7 +135,7 @@ fn resolved_by(payload: &Value) -> ResolvedBy {
 pub fn resolution_text(option: Option<&str>, by: &ResolvedBy, is_markdown: bool) -> String {
     let option = option.map(|name| quote_name(name, is_markdown));
     let by_name = |name: &str| match name.trim() {
-        "" => "nobody named".to_owned(),
+        "" => "by unknown".to_owned(),
         name => format!("by {}", quote_name(name, is_markdown)),
     };
     let why = match (option, by) {
@@ -154,13 +157,14 @@ pub fn resolution_text(option: Option<&str>, by: &ResolvedBy, is_markdown: bool)
             AutoResolution::TurnEnded => "the turn has ended",
             AutoResolution::LeaseEnded => "the agent has ended",
             AutoResolution::SessionClosed => "the session was closed",
-            AutoResolution::Agent => "the agent took it back",
+            AutoResolution::Agent => "the agent withdrew it",
             AutoResolution::Adopted => "another gateway took over",
-            AutoResolution::Policy | AutoResolution::Deadline | AutoResolution::Nobody => without.as_str(),
+            AutoResolution::Nobody => "no approver was available",
+            AutoResolution::Policy | AutoResolution::Deadline => without.as_str(),
         }
         .to_owned(),
     };
-    format!("Over without an answer ({why}).")
+    format!("Closed without an answer ({why}).")
 }
 
 #[cfg(test)]

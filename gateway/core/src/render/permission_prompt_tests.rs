@@ -125,7 +125,7 @@ fn what_an_answer_allows_is_shown_beside_long_options() {
 #[test]
 fn what_became_of_a_question_is_said_once() {
     let resolved_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
-    let said = "The permission is settled. Answered: “Yes, once” (by “ann”).".to_owned();
+    let said = "The permission request is resolved. Answered: “Yes, once” (by “ann”).".to_owned();
     assert_eq!(resolution_notice(&style(chat()), &resolved_by("ann")), None);
     assert_eq!(resolution_notice(&style(ChannelFeatures::default()), &resolved_by("ann")), Some(said));
     assert_eq!(
@@ -137,7 +137,7 @@ fn what_became_of_a_question_is_said_once() {
     );
     // A question without an id has no message that could be edited.
     let nameless = json!({"option_id": "y", "by": "ann"});
-    let said = "The permission is settled. Answered: “y” (by “ann”).".to_owned();
+    let said = "The permission request is resolved. Answered: “y” (by “ann”).".to_owned();
     assert_eq!(resolution_notice(&style(chat()), &nameless), Some(said));
 }
 
@@ -147,31 +147,31 @@ fn how_a_question_ended_is_said_in_words() {
     let without = ResolvedBy::Auto;
     for (option, by, want) in [
         (Some("Allow"), person("ann"), "Answered: “Allow” (by “ann”)."),
-        (Some("Allow"), person(""), "Answered: “Allow” (nobody named)."),
+        (Some("Allow"), person(""), "Answered: “Allow” (by unknown)."),
         (Some("Allow\u{202e}"), person("a\nb"), "Answered: “Allow\\u{202e}” (by “a b”)."),
         // A person with the name of a rule is still a person.
         (Some("Allow"), person("the deadline"), "Answered: “Allow” (by “the deadline”)."),
         (Some("Allow"), person("policy"), "Answered: “Allow” (by “policy”)."),
-        (Some("Allow"), person("nobody named"), "Answered: “Allow” (by “nobody named”)."),
+        (Some("Allow"), person("unknown"), "Answered: “Allow” (by “unknown”)."),
         (
             Some("No” (policy). “"),
             person("ann”). (policy"),
             "Answered: “No' (policy). '” (by “ann'). (policy”).",
         ),
-        (None, person("cancel"), "Over without an answer (by “cancel”)."),
+        (None, person("cancel"), "Closed without an answer (by “cancel”)."),
         (Some("Allow"), without(AutoResolution::Policy), "Answered: “Allow” (policy)."),
         (Some("Reject"), without(AutoResolution::Deadline), "Nobody answered in time: “Reject”."),
         (Some("refused"), without(AutoResolution::Deadline), "Nobody answered in time: “refused”."),
         (None, without(AutoResolution::Deadline), "Nobody answered in time: refused."),
-        (None, without(AutoResolution::Cancel), "Over without an answer (the turn was stopped)."),
-        (None, without(AutoResolution::TurnEnded), "Over without an answer (the turn has ended)."),
-        (None, without(AutoResolution::LeaseEnded), "Over without an answer (the agent has ended)."),
-        (None, without(AutoResolution::SessionClosed), "Over without an answer (the session was closed)."),
-        (None, without(AutoResolution::Agent), "Over without an answer (the agent took it back)."),
-        (None, without(AutoResolution::Adopted), "Over without an answer (another gateway took over)."),
-        (None, without(AutoResolution::Nobody), "Over without an answer (nobody can be asked)."),
-        (None, person(""), "Over without an answer (nobody named)."),
-        (None, person("else"), "Over without an answer (by “else”)."),
+        (None, without(AutoResolution::Cancel), "Closed without an answer (the turn was stopped)."),
+        (None, without(AutoResolution::TurnEnded), "Closed without an answer (the turn has ended)."),
+        (None, without(AutoResolution::LeaseEnded), "Closed without an answer (the agent has ended)."),
+        (None, without(AutoResolution::SessionClosed), "Closed without an answer (the session was closed)."),
+        (None, without(AutoResolution::Agent), "Closed without an answer (the agent withdrew it)."),
+        (None, without(AutoResolution::Adopted), "Closed without an answer (another gateway took over)."),
+        (None, without(AutoResolution::Nobody), "Closed without an answer (no approver was available)."),
+        (None, person(""), "Closed without an answer (by unknown)."),
+        (None, person("else"), "Closed without an answer (by “else”)."),
     ] {
         assert_eq!(resolution_text(option, &by, false), want);
     }

@@ -115,7 +115,7 @@ impl RunDigest {
 
     /// Output of the run without its ending, up to the maximum length for messages.
     pub(super) fn output_text(&self) -> String {
-        let more = "(The output goes on; `acp-gateway sessions history` shows all of it.)";
+        let more = "(Output truncated; `acp-gateway sessions history` shows all of it.)";
         self.render_output(self.output_chars_max, more)
     }
 

@@ -133,8 +133,8 @@ fn a_run_ends_in_one_final_message() {
     let run = run_id(1);
     let finals = [
         ("end_turn", "Hello world"),
-        ("cancelled", "Hello world\n\nThe turn was cancelled. Send the next message to go on."),
-        ("max_tokens", "Hello world\n\nThe agent stopped at its length limit. Ask it to go on."),
+        ("cancelled", "Hello world\n\nThe turn was cancelled. Send a message to continue."),
+        ("max_tokens", "Hello world\n\nThe agent stopped at its length limit. Ask it to continue."),
         ("made_up", "Hello world\n\nThe turn ended: made_up."),
     ];
     for (stop_reason, want) in finals {
@@ -188,7 +188,7 @@ fn failures_name_no_path_of_the_server() {
         journal.push(Some(run), EventKind::Error, payload);
     });
     assert!(got[0].1.contains("started: [path] could not be started (exec: ENOENT)"), "{got:?}");
-    assert!(got[1].1.starts_with("I read /etc/hosts/x.\n\n"), "what the agent says stays: {got:?}");
+    assert!(got[1].1.starts_with("I read /etc/hosts/x.\n\n"), "the agent's text is not changed: {got:?}");
     assert!(got[1].1.contains("cannot use [path]") && !got[1].1.contains("/srv"), "{got:?}");
 }
 
@@ -239,7 +239,7 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
     });
     let want = "The agent asks for a permission: Write notes.txt\n1. Allow once\n2. r\n\
         Answer with /acp allow, /acp deny or /acp answer NUMBER.\nWaits for an answer · id 2GKu";
-    let said = "The permission is settled. Answered: “a” (by “ann”).";
+    let said = "The permission request is resolved. Answered: “a” (by “ann”).";
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
     let got = one(|journal| {
         journal.push(Some(run), EventKind::Permission, asked.clone());
@@ -251,7 +251,7 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
         journal.push(Some(run), EventKind::Permission, asked.clone());
         journal.push(Some(run), EventKind::PermissionSettled, settle("by", "policy"));
     });
-    let said = "The permission is settled. Answered: “a” (by “policy”).";
+    let said = "The permission request is resolved. Answered: “a” (by “policy”).";
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
 }
 
@@ -424,7 +424,7 @@ proptest! {
         for at in 0..journal.rows.len() {
             let parts = journal.parts_in(&style, at, RunMode::Prompt, true);
             let whole: String = parts.iter().map(|part| part.text.as_str()).collect();
-            prop_assert!(whole.matches("The output goes on").count() <= 1, "{}", whole);
+            prop_assert!(whole.matches("Output truncated").count() <= 1, "{}", whole);
         }
     }
 
@@ -442,7 +442,7 @@ proptest! {
 /// D2: the timeout of one binding is reported in its own conversation only.
 #[test]
 fn the_end_of_one_binding_is_said_there_alone() {
-    let text = "This conversation is not bound any more.";
+    let text = "This conversation was unbound.";
     for (of, parts) in [(binding(), 1), (BindingId::mint(), 0)] {
         let mut journal = Journal::default();
         let payload = json!({"status": "unbound", "text": text, "binding_id": of});

@@ -30,7 +30,7 @@ const WHOLE_LINES_MAX: usize = 12;
 /// Room that holds these targets and the surrounding code block, in bytes.
 const WHOLE_ROOM: usize = 900;
 /// Note below a truncated excerpt.
-const MORE: &str = "It goes on: `acp-gateway sessions history` shows all of it.";
+const MORE: &str = "Truncated: `acp-gateway sessions history` shows all of it.";
 /// Zero-width character that breaks up a sequence of backticks.
 const ZERO_WIDTH_SPACE: char = '\u{200b}';
 

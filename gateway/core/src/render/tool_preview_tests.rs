@@ -86,14 +86,14 @@ fn a_long_one_is_cut_and_says_so() {
     };
     let lines = "line\n".repeat(40);
     let more = "`acp-gateway sessions history` shows all of it.";
-    let want = format!("```sh\n{}\n```\n-# It goes on: {more}", "line\n".repeat(24).trim_end());
+    let want = format!("```sh\n{}\n```\n-# Truncated: {more}", "line\n".repeat(24).trim_end());
     assert_eq!(of(&lines, ROOM, true), Some(want));
-    let want = format!("{}\n(It goes on: {more})", "    line\n".repeat(24).trim_end());
+    let want = format!("{}\n(Truncated: {more})", "    line\n".repeat(24).trim_end());
     assert_eq!(of(&lines, ROOM, false), Some(want));
     let wide = of(&"é".repeat(5_000), ROOM, true).unwrap();
-    assert_eq!(wide, format!("```sh\n{}\n```\n-# It goes on: {more}", "é".repeat(1_000)));
+    assert_eq!(wide, format!("```sh\n{}\n```\n-# Truncated: {more}", "é".repeat(1_000)));
     assert_eq!(of("ls", MessageLimit::new(Unit::Bytes, 90), true), None, "no room");
-    assert_eq!(of(&"line\n".repeat(24), ROOM, true).unwrap().matches("goes on").count(), 0);
+    assert_eq!(of(&"line\n".repeat(24), ROOM, true).unwrap().matches("Truncated").count(), 0);
 }
 
 #[test]

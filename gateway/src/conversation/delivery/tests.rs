@@ -372,7 +372,7 @@ async fn what_a_channel_never_takes_is_passed_over_and_that_is_said() {
     settled(&store, want.len() + 1).await;
     stop.cancel();
     task.await.unwrap();
-    assert!(channel.texts()[0].contains("will not have it: a question of the agent (part 1)."));
+    assert!(channel.texts()[0].contains("rejected it: a permission request (part 1)."));
     assert_eq!((&channel.texts()[1..], &*states(&store).await[0]), (&want[1..], "rejected"));
 }
 
@@ -413,7 +413,7 @@ async fn a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
         let (notice, before) = texts.split_last().unwrap();
         assert_eq!(before, shown);
         assert!(
-            notice.starts_with("It is not known whether a message arrived here: the agent's answer (part 1)")
+            notice.starts_with("It is unknown whether a message arrived here: the agent's answer (part 1)")
         );
     }
 }

@@ -34,13 +34,13 @@ const DROPPED: &str = "A queued prompt was cancelled before its turn.";
 /// With this a question begins.
 pub(super) const ASKS: &str = "The agent asks for a permission: ";
 /// With these a card begins that is over.
-const FOLDED: [&str; 4] = ["Done", "Failed", "Cancelled", "Not followed any more"];
+const FOLDED: [&str; 4] = ["Done", "Failed", "Cancelled", "No longer updated"];
 /// With these a card begins that is not.
 const OPEN: [&str; 2] = ["Working", "Waiting for a permission"];
 /// With this begins what is said to everybody about a press that was taken and never called so.
 const PRESSED_LATE: &str = "`/acp answer` of ";
 /// That an agent ended.
-const ENDED: [&str; 2] = ["The agent ended (", "The agent ended before it opened a session ("];
+const ENDED: [&str; 2] = ["The agent exited (", "The agent exited before it opened a session ("];
 
 /// A message of a person's, and what the agent says to it.
 #[derive(Debug, Clone)]

@@ -102,7 +102,7 @@ fn late_press(thread: Id) -> Message {
 
 /// That a message waited, and was dropped.
 fn dropped() -> Vec<Message> {
-    let waited = message(ONE, "The agent is busy: queued behind 1.\nIt was dropped, or stopped.");
+    let waited = message(ONE, "The agent is busy: queued behind 1.\nIt was dropped or cancelled.");
     vec![waited, message(ONE, "A queued prompt was cancelled before its turn.\n-# k3fQ9a")]
 }
 
@@ -146,7 +146,7 @@ fn what_may_be_seen() {
         (
             "that an agent ended",
             vec![strike],
-            replaced(1, vec![message(ONE, "The agent ended (killed by signal 9)."), answer(ONE, "tok-1-2")]),
+            replaced(1, vec![message(ONE, "The agent exited (killed by signal 9)."), answer(ONE, "tok-1-2")]),
             (4, 0),
         ),
         (
@@ -261,7 +261,7 @@ fn what_may_not_be_seen() {
         ("a failure beside the answers", [good(), vec![failed("")]].concat(), vec![twice(failure)]),
         (
             "an end of nothing",
-            [good(), vec![message(ONE, "The agent ended (killed by signal 9).")]].concat(),
+            [good(), vec![message(ONE, "The agent exited (killed by signal 9).")]].concat(),
             vec![Wrong::Unstruck { text: "an agent of 11 ended".to_owned() }],
         ),
         (

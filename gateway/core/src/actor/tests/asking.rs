@@ -20,9 +20,9 @@ fn an_agent_that_may_not_ask_is_reported_once_and_before_the_first_turn() {
     assert!(world.settle());
     world.say("Kunknown\n");
     prompt(&mut world, "Thello").unwrap();
-    assert_eq!(reports(&world), 1, "kept over a restart");
+    assert_eq!(reports(&world), 1, "the state survives a restart");
     world.say("Kensured\nKunknown\n");
-    assert_eq!(reports(&world), 2, "lost again");
+    assert_eq!(reports(&world), 2, "the loss is reported once more");
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_permission_mode_that_promises_questions_is_reported_as_well() {
         let mut world = ready();
         world.command(ActorCommand::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
         world.say(&format!("K{asking}\n"));
-        assert_eq!(reports(&world), 0, "nothing is promised: {asking}");
+        assert_eq!(reports(&world), 0, "approve-all promises no questions: {asking}");
         world.command(ActorCommand::Set(Setting::Permission(mode))).unwrap();
         assert_eq!(reports(&world), want, "{asking} {mode:?}");
     }

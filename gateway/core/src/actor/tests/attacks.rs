@@ -66,7 +66,10 @@ fn an_agent_that_is_being_ended_does_not_bring_its_conversation_back() {
     let run = prompt(&mut world, "prompt a").unwrap();
     world.command(ActorCommand::NewConversation).unwrap();
     world.say("Rsession-1\n");
-    assert_eq!(world.rows.session.agent_session_id, None, "what was forgotten stays so");
+    assert_eq!(
+        world.rows.session.agent_session_id, None,
+        "a late answer does not restore the old conversation"
+    );
     (world.deaf, world.unending) = (false, false);
     world.exit(lease(&world), ExitStatus::Exited(0));
     assert!(world.settle());
@@ -312,7 +315,7 @@ fn an_agent_that_closed_its_standard_input_is_ended() {
     world.input(ActorInput::Lease(LeaseEvent::InputRefused { seq: 2, code: RefusalCode::LeaseEnded }));
     world.stuck = false;
     assert!(world.settle());
-    assert_ne!(run_state(&world, run), RunState::Running, "nobody waits for an agent that takes nothing");
+    assert_ne!(run_state(&world, run), RunState::Running, "no run waits for an agent that accepts no input");
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn close_in_a_turn_is_prompt_and_final() {
     assert_eq!(run_state(&world, run), RunState::Cancelled);
     assert_eq!(run_state(&world, queued), RunState::Cancelled);
     assert_eq!(world.rows.session.lease_id, None, "its process has ended");
-    assert_eq!(world.kinds().last(), Some(&K::Closed), "nothing is said after the end");
+    assert_eq!(world.kinds().last(), Some(&K::Closed), "no event follows the close");
     assert_eq!(code(prompt(&mut world, "prompt c")), Code::SessionClosed);
     world.command(ActorCommand::Close(CloseRequest::new("again"))).unwrap();
 }
@@ -150,7 +150,11 @@ fn output_of_a_dead_agent_is_read_to_its_end_before_the_run_fails() {
     world.exit(id, ExitStatus::Exited(0));
     world.boot(None);
     assert!(world.settle());
-    assert_eq!(run_state(&world, run), RunState::Completed, "H1: its last words count");
+    assert_eq!(
+        run_state(&world, run),
+        RunState::Completed,
+        "H1: output before the end of the process is read"
+    );
 }
 
 #[test]
@@ -342,7 +346,7 @@ fn a_line_over_the_limit_ends_the_lease_with_a_typed_error() {
     world.say(&"x".repeat((1 << 20) + 1));
     let row = world.rows.runs.iter().find(|row| row.run_id == run).unwrap();
     assert_eq!(row.error.clone().unwrap().code, Code::ProtocolError);
-    assert_eq!(world.rows.session.lease_id, None, "drained and gone");
+    assert_eq!(world.rows.session.lease_id, None, "the lease is drained and released");
 }
 
 /// The remaining output of an ended agent is read only up to the line over the limit, since the rest starts
@@ -364,7 +368,7 @@ fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
         world.kinds(),
         [K::Status, K::Prompt, K::AgentMessage, K::AgentMessage, K::Error, K::Status, K::Status]
     );
-    assert_eq!(world.rows.session.lease_id, None, "drained and gone");
+    assert_eq!(world.rows.session.lease_id, None, "the lease is drained and released");
 }
 
 /// A restarted gateway reads no output after the line over the limit, since it would start mid-line.

@@ -193,7 +193,7 @@ fn a_write_that_was_allowed_once_is_not_asked_about_once() {
             restart(&mut world);
         }
         world.say("W/w/f newer\n");
-        assert_eq!(pending(&world).len(), 1, "once is once, after a restart too");
+        assert_eq!(pending(&world).len(), 1, "a one-time answer grants nothing further, after a restart too");
     }
 }
 
@@ -228,7 +228,7 @@ fn a_link_does_not_carry_a_permission_to_another_file() {
     let row = world.rows.requests.values().next().unwrap();
     assert!(
         format!("{:?}", row.request.what).contains("/w/b"),
-        "and that one is written, whatever the link is by now"
+        "the inspected file is written, even if the link has changed"
     );
 }
 
@@ -254,7 +254,7 @@ fn always_covers_the_kind_of_call_until_the_mode_changes() {
     restart(&mut world);
     world.say("W/w/b 2\nCls\n");
     assert_eq!(world.performed.iter().filter(|(_, again)| !again).count(), 2);
-    assert_eq!(pending(&world).len(), 1, "a command is another kind");
+    assert_eq!(pending(&world).len(), 1, "a grant for writes does not cover commands");
     for setting in
         [Setting::Permission(PermissionMode::Ask), Setting::Mode("other".to_owned()), Setting::Defaults]
     {
@@ -281,7 +281,7 @@ fn policy_answers_grant_nothing() {
     let (mut world, _) = running(PermissionMode::ApproveReads);
     let lie = json!({"toolCallId": "c", "kind": "read", "content": [{"type": "diff", "path": "/w/f", "newText": "x"}]});
     world.say(&format!("P{lie}\n"));
-    assert_eq!(pending(&world).len(), 0, "taken for a read");
+    assert_eq!(pending(&world).len(), 0, "the request is classified as a read");
     world.say("W/w/f x\n");
     assert_eq!((pending(&world).len(), world.performed.len()), (1, 0));
 }
@@ -376,7 +376,11 @@ fn content_that_the_file_holds_already_uses_the_permission_up() {
     world.say("W/w/f x\n");
     assert_eq!(effects(&world), [effect("write", "allowed", "unchanged")]);
     world.say("W/w/f other\n");
-    assert_eq!((pending(&world).len(), world.performed.len()), (1, 0), "once is once");
+    assert_eq!(
+        (pending(&world).len(), world.performed.len()),
+        (1, 0),
+        "a one-time answer grants nothing further"
+    );
 }
 
 /// A changed permission mode decides pending questions; their old buttons have no effect.
@@ -445,6 +449,6 @@ fn an_effect_that_was_not_sent_is_recalled() {
         assert_eq!((world.performed.len(), world.recalled.len()), (3, 0));
         end(&mut world, run);
         let effects: Vec<u64> = world.performed.iter().skip(1).map(|(at, _)| *at).take(recalled).collect();
-        assert_eq!(world.recalled, effects, "a read goes on");
+        assert_eq!(world.recalled, effects, "reads are not recalled");
     }
 }

@@ -94,16 +94,16 @@ fn a_close_waits_for_no_turn() {
     let queued = prompt(&mut world, "prompt b").unwrap();
     world.deaf = true;
     world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
-    assert_eq!(world.rows.session.state, SessionState::Closed, "at once");
+    assert_eq!(world.rows.session.state, SessionState::Closed, "the session closes at once");
     assert_eq!(world.rows.session.ending, Some(Ending::Closed));
     assert_eq!(
         (run_state(&world, run), run_state(&world, queued)),
         (RunState::Cancelled, RunState::Cancelled)
     );
     assert_eq!(world.rows.ended, ["enough"], "its bindings end in the same transaction");
-    assert!(world.rows.session.lease_id.is_some(), "the agent is given a moment to settle");
+    assert!(world.rows.session.lease_id.is_some(), "the agent has a grace period to settle");
     wait(&mut world);
-    assert_eq!(world.rows.session.lease_id, None, "and no more than that");
+    assert_eq!(world.rows.session.lease_id, None, "the process is ended after the grace period");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
         let answer = world.command(ActorCommand::Close(discard())).unwrap();
         assert_eq!(discarded(answer), Some(true));
         assert_eq!(world.stdin().last().map(String::as_str), Some("discard\n"));
-        assert_eq!(world.rows.session.lease_id, None, "once the agent has answered");
+        assert_eq!(world.rows.session.lease_id, None, "the process ends once the agent has answered");
     }
     // The wait for an unresponsive agent is limited.
     let mut world = ready();
@@ -168,7 +168,10 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
 fn a_steer_reaches_the_turn_or_says_that_it_waits() {
     let mut world = ready();
     let steer = |text: &str| PromptRequest { mode: RunMode::Steer, ..prompt_request(text) };
-    assert!(!ask(&mut world, steer("prompt alone")).unwrap().steered, "nothing runs: a turn of its own");
+    assert!(
+        !ask(&mut world, steer("prompt alone")).unwrap().steered,
+        "without a running turn, a steer becomes a prompt"
+    );
     prompt(&mut world, "Thello").unwrap();
     assert!(ask(&mut world, steer("left")).unwrap().steered);
 }
@@ -225,7 +228,7 @@ fn a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
     world.say("Runresumable\n");
     world.now_ms += 500_000;
     world.input(ActorInput::Tick);
-    assert!(world.rows.session.lease_id.is_some(), "nobody could go on with this conversation");
+    assert!(world.rows.session.lease_id.is_some(), "a conversation that cannot be resumed keeps its agent");
 }
 
 #[test]
@@ -285,8 +288,8 @@ fn a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
     assert_eq!(run_state(&world, run), RunState::Failed);
     let failure = error_of(&world, run);
     assert_eq!((failure.code, failure.detail_code.as_deref()), (Code::Uncertain, Some("AGENT_NOT_FOUND")));
-    assert_eq!(world.rows.session.state, SessionState::Idle, "not stuck");
-    assert!(world.processes[&id].exit.is_some(), "should it live after all, it is ended");
+    assert_eq!(world.rows.session.state, SessionState::Idle, "the session is not stuck");
+    assert!(world.processes[&id].exit.is_some(), "a process that still lives is ended");
 }
 
 #[test]
@@ -324,7 +327,7 @@ fn rows_that_contradict_each_other_are_mended() {
     world.boot(None);
     assert!(world.settle());
     let next = prompt(&mut world, "prompt a").unwrap();
-    assert_eq!(run_state(&world, next), RunState::Completed, "a session that runs nothing is not stuck");
+    assert_eq!(run_state(&world, next), RunState::Completed, "a session without a running turn is not stuck");
 }
 
 #[test]
@@ -352,7 +355,7 @@ fn options_are_applied_again_to_the_next_process() {
         world.command(ActorCommand::Set(setting)).unwrap();
     }
     let told: Vec<String> = world.stdin().into_iter().filter(|text| text.starts_with("set")).collect();
-    assert_eq!(told.len(), 3, "the agent hears of what is its own: {told:?}");
+    assert_eq!(told.len(), 3, "the agent gets only its own settings: {told:?}");
     assert_eq!(code(world.command(ActorCommand::Set(Setting::Mode("x".repeat(65))))), Code::Usage);
     world.exit(lease(&world), ExitStatus::Exited(0));
     assert!(world.settle());
@@ -412,7 +415,7 @@ fn what_is_closed_stays_closed_after_a_restart() {
     world.boot(None);
     assert!(world.settle());
     assert_eq!(world.rows.session.state, SessionState::Closed);
-    assert_eq!(world.rows.session.lease_id, None, "its process is asked to end again");
+    assert_eq!(world.rows.session.lease_id, None, "the end of the process is requested again");
     assert_eq!(code(prompt(&mut world, "prompt a")), Code::SessionClosed);
 }
 
@@ -423,7 +426,7 @@ fn a_session_that_ran_out_is_closed_with_the_reason() {
     expire(&mut world, TimeoutKind::Session, None, true);
     assert_eq!(world.rows.session.state, SessionState::Closed);
     assert_eq!(world.rows.session.ending, Some(Ending::Expired));
-    assert_eq!(world.rows.ended, ["it was not used for 1m, the limit of sessions"]);
+    assert_eq!(world.rows.ended, ["session unused for 1m, the session timeout"]);
     assert_eq!(world.rows.session.lease_id, None, "its agent ends with it");
 }
 
@@ -435,10 +438,10 @@ fn the_last_binding_takes_its_session_along_and_another_does_not() {
     assert_eq!(world.rows.session.state, SessionState::Idle);
     assert_eq!(said(&world, "unbound"), 1);
     let notice = world.rows.events.last().unwrap().payload.clone();
-    assert!(notice.contains(&id.to_string()) && notice.contains("the idle limit"), "{notice}");
+    assert!(notice.contains(&id.to_string()) && notice.contains("the idle timeout"), "{notice}");
     expire(&mut world, TimeoutKind::BindingMaxAge, Some(id), true);
     assert_eq!(world.rows.session.state, SessionState::Closed);
-    let why = "it was bound here for 1m, the maximum age";
+    let why = "bound here for 1m, the maximum age";
     assert_eq!(world.rows.ended.last().map(String::as_str), Some(why));
 }
 

@@ -79,5 +79,5 @@ fn a_start_that_nobody_looks_up_fails_in_time_and_a_cancelled_one_does_not() {
     let (mut world, run_id) = waiting();
     world.command(ActorCommand::Cancel(Some(run_id))).unwrap();
     assert_eq!(run_state(&world, run_id), RunState::Cancelled);
-    assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), None, "nothing waits");
+    assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), None, "no deadline is armed");
 }

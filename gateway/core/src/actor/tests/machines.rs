@@ -30,7 +30,7 @@ fn every_pair_of_the_sessions_machine_is_taken_or_refused_and_told() {
             };
             assert_eq!(out.transitions, [told]);
             assert_eq!(actor.session.state, from.on(event).unwrap_or(from));
-            assert!(out.writes.is_empty() && out.effects.is_empty(), "the table does nothing by itself");
+            assert!(out.writes.is_empty() && out.effects.is_empty(), "a transition by itself writes nothing");
         }
     }
 }
@@ -163,7 +163,9 @@ fn lives_take_every_edge_and_tell_each() {
                         assert_eq!(from.on(event), Ok(run.to));
                         runs.insert(format!("{from} {} {}", event.as_str(), run.to));
                     }
-                    told => assert_eq!((told, run.to), ((None, None), RunState::Queued), "as accepted"),
+                    told => {
+                        assert_eq!((told, run.to), ((None, None), RunState::Queued), "a new run is queued")
+                    }
                 },
                 refused @ Transition::Refused { .. } => panic!("{refused:?}"),
             }
@@ -192,7 +194,7 @@ fn a_new_conversation_puts_a_fault_behind() {
     let mut world = faulted();
     world.command(ActorCommand::NewConversation).unwrap();
     assert_eq!((world.rows.session.state, &world.rows.session.last_error), (SessionState::Idle, &None));
-    assert_eq!(world.processes.len(), 1, "nothing is started before somebody says something");
+    assert_eq!(world.processes.len(), 1, "no process is started before a prompt");
     let run = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed);
     // A later failure leads to the error state again.

@@ -71,7 +71,7 @@ fn of_two_answers_the_first_wins_wherever_the_gateway_dies() {
         }
         assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
         assert_eq!((heard(&world), settled(&world)), (vec!["no"], 1), "{before} {between}");
-        assert_eq!(run_state(&world, run), RunState::Running, "the agent goes on");
+        assert_eq!(run_state(&world, run), RunState::Running, "the turn continues");
     }
 }
 
@@ -232,7 +232,7 @@ fn an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_r
     };
     world.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
     world.input(ActorInput::Disconnected);
-    assert_eq!(pending(&world), [id.as_str()], "the end is known, and not read to its end yet");
+    assert_eq!(pending(&world), [id.as_str()], "the end is known, but its output is not drained yet");
     assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
     world.input(ActorInput::Lease(LeaseEvent::Connected));
     assert_eq!(pending(&world), [] as [String; 0]);

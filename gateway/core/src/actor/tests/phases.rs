@@ -83,7 +83,7 @@ fn a_cancel_in_every_phase() {
         assert_eq!(first.run_id, run, "{name}");
         let told = world.stdin().iter().filter(|text| *text == "cancel\n").count();
         assert_eq!(told, usize::from(matches!(name, "running" | "asking" | "stopping")), "{name}");
-        assert!(world.rows.permissions.is_empty(), "{name}: nothing is asked any more");
+        assert!(world.rows.permissions.is_empty(), "{name}: no permission request is pending");
         let again = world.command(cancel()).unwrap();
         if name == "stopping" {
             let still = CancelResult { run_id: run, state: Some(RunState::Running) };
@@ -93,10 +93,13 @@ fn a_cancel_in_every_phase() {
             );
             assert!(
                 world.processes.values().all(|process| process.exit.is_none()),
-                "the agent is given its time"
+                "the agent has its grace period"
             );
             wait(&mut world);
-            assert!(world.processes.values().all(|process| process.exit.is_some()), "and no more than that");
+            assert!(
+                world.processes.values().all(|process| process.exit.is_some()),
+                "the process is ended after the grace period"
+            );
         } else {
             assert_eq!(again, CommandReply::Cancel(CancelResult { run_id: None, state: None }), "{name}");
         }
@@ -201,7 +204,7 @@ fn a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     }
     let refused = ask(&mut world, prompt_request("prompt 50")).unwrap_err();
     assert_eq!((refused.code, refused.retryable), (Code::LimitReached, true));
-    assert!(refused.message.contains("50 prompts run or wait already"), "{}", refused.message);
+    assert!(refused.message.contains("50 prompts are already running or queued"), "{}", refused.message);
     for place in (3..50).step_by(3) {
         let dropped = CancelResult { run_id: Some(runs[place]), state: Some(RunState::Cancelled) };
         assert_eq!(
@@ -276,7 +279,7 @@ fn what_an_agent_may_have_begun_is_never_tried_a_second_time() {
         let row = world.rows.runs.iter().find(|row| row.run_id == run).unwrap();
         let failure = row.error.clone().unwrap();
         assert_eq!((row.state, failure.code), (RunState::Failed, Code::TurnFailed));
-        assert!(failure.message.contains("was not tried again"), "{}", failure.message);
+        assert!(failure.message.contains("was not retried"), "{}", failure.message);
         assert_eq!(world.processes.len(), 1, "no other agent is started for it");
         assert_eq!(world.rows.session.backend, backend);
         let prompts = world.stdin().iter().filter(|text| text.starts_with("prompt")).count();
@@ -295,7 +298,7 @@ fn who_waits_for_an_agent_out_of_reach_is_told() {
         world.input(ActorInput::Disconnected);
         world.now_ms += 100_000;
         world.input(ActorInput::Tick);
-        assert_eq!(told(&world), round, "nobody waits");
+        assert_eq!(told(&world), round, "no notice without a queued prompt");
         let run = prompt(&mut world, "prompt a").unwrap();
         let deadline = world.now_ms + world.limits.reconcile_ms;
         assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), Some(deadline));

@@ -22,7 +22,11 @@ fn what_waits_can_be_dropped_worded_anew_and_steered() {
         ["one", "two", "three"].map(|text| prompt(&mut world, &format!("prompt {text}")).unwrap());
     let reword = || QueueEdit::Reword("prompt anew".to_owned());
     for wanted in [QueueEdit::Drop, reword(), QueueEdit::Steer] {
-        assert_eq!(change(&mut world, runs, wanted).unwrap(), QueueEditResult::TooLate, "it runs");
+        assert_eq!(
+            change(&mut world, runs, wanted).unwrap(),
+            QueueEditResult::TooLate,
+            "a running run cannot be changed"
+        );
     }
     assert_eq!(change(&mut world, dropped, QueueEdit::Drop).unwrap(), QueueEditResult::Done);
     assert_eq!(run_state(&world, dropped), RunState::Cancelled);
@@ -30,7 +34,7 @@ fn what_waits_can_be_dropped_worded_anew_and_steered() {
     assert_eq!(change(&mut world, worded, reword()).unwrap(), QueueEditResult::Done);
     let events = world.kinds().len();
     assert_eq!(change(&mut world, worded, reword()).unwrap(), QueueEditResult::Done);
-    assert_eq!(world.kinds().len(), events, "the same words again are nothing new");
+    assert_eq!(world.kinds().len(), events, "the same text again writes no event");
     assert_eq!(change(&mut world, steered, QueueEdit::Steer).unwrap(), QueueEditResult::Done);
     assert!(world.stdin().contains(&"steer prompt three\n".to_owned()), "{:?}", world.stdin());
     assert_eq!(change(&mut world, steered, QueueEdit::Drop).unwrap(), QueueEditResult::TooLate);
@@ -44,7 +48,7 @@ fn what_waits_can_be_dropped_worded_anew_and_steered() {
             world.rows.events.iter().any(|row| row.kind == K::Status && row.payload.contains(status))
         })
         .collect();
-    assert_eq!(said, [true, true], "the journal says it");
+    assert_eq!(said, [true, true], "both changes are journaled");
 }
 
 #[test]

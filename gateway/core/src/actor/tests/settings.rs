@@ -52,10 +52,10 @@ fn a_change_without_an_answer_is_said_to_have_none_and_kept_when_the_agent_takes
     let mut world = ready();
     world.push(mode("mute"));
     assert!(world.settle());
-    assert_eq!(last(&world), None, "nothing is said before the agent has answered");
+    assert_eq!(last(&world), None, "no reply is sent before the agent has answered");
     assert_eq!(world.rows.session.options.mode_id, None);
     let deadline = world.now_ms + ANSWER_MS;
-    assert!(world.actor.as_ref().unwrap().deadline_ms().unwrap() <= deadline, "a tick is asked for");
+    assert!(world.actor.as_ref().unwrap().deadline_ms().unwrap() <= deadline, "a deadline is armed");
     world.now_ms = deadline;
     world.input(ActorInput::Tick);
     let answered = last(&world).unwrap().clone();

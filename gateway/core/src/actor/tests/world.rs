@@ -182,7 +182,7 @@ impl Rows {
                 });
             }
             Write::Session(row) => {
-                assert_eq!(row.last_session_seq, self.session.last_session_seq, "the row follows its events");
+                assert_eq!(row.last_session_seq, self.session.last_session_seq, "the row matches its events");
                 self.session = *row;
             }
             Write::Run(row) => match self.runs.iter_mut().find(|have| have.run_id == row.run_id) {
@@ -191,7 +191,7 @@ impl Rows {
             },
             Write::Reword { run_id, text } => {
                 let row = self.runs.iter_mut().find(|row| row.run_id == run_id).unwrap();
-                assert_eq!(row.state, RunState::Queued, "what has started keeps its words");
+                assert_eq!(row.state, RunState::Queued, "the text of a started run is not changed");
                 row.text = text;
             }
             Write::NewLease(row) => {

@@ -84,13 +84,17 @@ fn that_there_is_more_is_said_once() {
         journal.say(run, "12345678").say(run, "9e\u{301}abc").say(run, "more");
         journal.tool(run, "a", "read", "completed").say(run, "and more").done(run, "end_turn");
     });
-    let notice = "(The output goes on; `acp-gateway sessions history` shows all of it.)";
-    assert_eq!(text, format!("123456789\n\n{notice}\n\n[1 tool call (1 read)]"), "no half of an accent");
+    let notice = "(Output truncated; `acp-gateway sessions history` shows all of it.)";
+    assert_eq!(
+        text,
+        format!("123456789\n\n{notice}\n\n[1 tool call (1 read)]"),
+        "a combining accent is not split off"
+    );
     let style = Style { output_chars_max: 16, ..style };
     let text = told(&style, |journal| {
         journal.say(run, "12345678").say(run, "12345678").done(run, "end_turn");
     });
-    assert_eq!(text, "1234567812345678", "nothing is said when nothing is missing");
+    assert_eq!(text, "1234567812345678", "complete output gets no notice");
 }
 
 #[test]
@@ -247,7 +251,7 @@ fn an_answer_ends_with_what_is_known_of_its_turn() {
     let small = told("cancelled", EventKind::Done, true);
     assert!(
         small.ends_with(
-            "The turn was cancelled. Send the next message to go on.\n-# demo · 2s · 1 tool · ctx 38%"
+            "The turn was cancelled. Send a message to continue.\n-# demo · 2s · 1 tool · ctx 38%"
         ),
         "{small}"
     );

@@ -40,8 +40,8 @@ fn an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
     let parts = told(&turn(&text), &with_files(500, 3));
     let [(part, files)] = parts.as_slice() else { panic!("{parts:?}") };
     assert!(text.starts_with(part.text.split("\n\n(").next().unwrap()), "{}", part.text);
-    assert!(part.text.ends_with("(It goes on: answer.md has all of it.)"), "{}", part.text);
-    assert!(part.text.len() > 400, "as much as there is room for: {}", part.text);
+    assert!(part.text.ends_with("(Truncated: answer.md has the whole answer.)"), "{}", part.text);
+    assert!(part.text.len() > 400, "the beginning fills the message: {}", part.text);
     assert_eq!(
         files.iter().map(|file| (file.name, file.text.as_str())).collect::<Vec<_>>(),
         [("answer.md", text.trim_end())]
@@ -67,12 +67,16 @@ fn a_file_has_what_messages_may_not_hold() {
     let short = Style { output_chars_max: 200, ..with_files(500, 3) };
     let parts = told(&turn(&text), &short);
     assert_eq!((parts.len(), parts[0].1[0].text.as_str()), (1, text.trim_end()));
-    assert!(!parts[0].1[0].text.contains("The output goes on"));
+    assert!(!parts[0].1[0].text.contains("Output truncated"));
     // If even a file is too small, it holds the beginning, and the message says so.
     let tight = FileSettings { bytes_max: 1_000, ..short.files.clone().unwrap() };
     let parts = told(&turn(&text), &Style { files: Some(tight), ..short });
     assert_eq!(parts[0].1[0].text, text[..1_000].trim_end());
-    assert!(parts[0].0.text.contains("answer.md has the first 999 bytes of it"), "{}", parts[0].0.text);
+    assert!(
+        parts[0].0.text.contains("answer.md has the first 999 bytes of the answer"),
+        "{}",
+        parts[0].0.text
+    );
 }
 
 #[test]
@@ -109,7 +113,7 @@ fn what_is_refused_as_a_file_comes_in_messages() {
     let plain = told(&turn(&text), &Style { files: None, ..style.clone() });
     let before = told(&turn(&text), &style);
     let after = told(&turn(&text), &style.clone().with_files_refused());
-    assert_eq!(after[..1], before[..], "what was planned stays");
+    assert_eq!(after[..1], before[..], "planned parts stay unchanged");
     assert_eq!(messages(&after[1..]), messages(&plain));
     let mut changed = Journal::default();
     edit(&mut changed, "1", None, "two\n");
@@ -117,8 +121,8 @@ fn what_is_refused_as_a_file_comes_in_messages() {
     let before = told(&changed, &style);
     let after = told(&changed, &style.with_files_refused());
     assert_eq!((before.len(), &after[..2]), (2, &before[..]));
-    assert_eq!(messages(&after[2..]).len(), 1, "only what was refused is said again");
-    assert!(after[2].0.text.starts_with(&before[1].0.text) && after[2].0.text.contains("is not attached"));
+    assert_eq!(messages(&after[2..]).len(), 1, "only the rejected content is sent again");
+    assert!(after[2].0.text.starts_with(&before[1].0.text) && after[2].0.text.contains("are not attached"));
     let nonces: std::collections::BTreeSet<&String> = after.iter().map(|(part, _)| &part.nonce).collect();
     assert_eq!(nonces.len(), after.len());
 }

@@ -230,7 +230,7 @@ async fn what_became_of_a_question_that_cannot_be_changed_is_said_beside_it() {
     board.is_fixed.store(true, Ordering::SeqCst);
     put(&store, asked(PermissionState::Answered, Some("y"), person("ann"))).await;
     scribe.event(EventKind::PermissionSettled, json!({"permission_id": id, "option_id": "y"})).await;
-    let text = "A message here could not be changed, and its buttons mean nothing any more. Answered: “Yes” (by “ann”).";
+    let text = "A message here could not be updated; its buttons no longer work. Answered: “Yes” (by “ann”).";
     let said = (PartKind::Notice, text.to_owned());
     board.until("what became of it", |shown| shown.get(1) == Some(&said)).await;
     stop.cancel();
@@ -253,7 +253,7 @@ async fn fixed(board: &Arc<Board>) -> (tempfile::TempDir, Store, Scribe, (PartKi
         scribe.event(EventKind::Status, json!({"status": "x", "text": text})).await;
     }
     board.is_fixed.store(true, Ordering::SeqCst);
-    let text = "A message here could not be changed, and its buttons mean nothing any more. It has started.";
+    let text = "A message here could not be updated; its buttons no longer work. It has started.";
     (dir, store, scribe, (PartKind::Notice, text.to_owned()))
 }
 
@@ -378,11 +378,11 @@ async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
     sql(&store, "UPDATE acp_delivery_card SET posted_at = posted_at - 3000001", []).await;
     let (task, stop) = drive(&store, &board, LIVE);
     scribe.say("Two. ").await;
-    let want = [card("This goes on below"), card("Working\n\nOne. Two.")];
+    let want = [card("Continued below"), card("Working\n\nOne. Two.")];
     board.until("the next one", |shown| shown == want).await;
     assert_eq!(board.buttons()[0], Vec::<String>::new());
     scribe.done().await;
-    let want = [card("This goes on below"), card("Done"), last("One. Two.")];
+    let want = [card("Continued below"), card("Done"), last("One. Two.")];
     board.until("the answer", |shown| shown == want).await;
     stop.cancel();
     task.await.unwrap();

@@ -125,7 +125,7 @@ async fn a_file_is_there_once_and_whole_whatever_call_dies() {
         let shown = shelf.shown();
         let [(text, files)] = shown.as_slice() else { panic!("{shown:?}") };
         assert!(
-            text.starts_with("A line of a long answer.\n") && text.contains("answer.md has all of it"),
+            text.starts_with("A line of a long answer.\n") && text.contains("answer.md has the whole answer"),
             "{text}"
         );
         let of = |file: &OutgoingFile| (file.name.clone(), String::from_utf8(file.bytes.to_vec()).unwrap());
@@ -167,7 +167,7 @@ async fn what_is_not_taken_as_a_file_comes_in_messages() {
     let told: String = before.iter().map(|(text, _)| text.as_str()).collect();
     let start = answer();
     assert!(told.starts_with(&start[..23_000]), "messages hold what they may hold: {} bytes", told.len());
-    assert!(told.contains("The output goes on") && told.contains("What this turn changed is not attached"));
+    assert!(told.contains("Output truncated") && told.contains("The changes of this turn are not attached"));
     assert_eq!(states(&store).await[0], "rejected");
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);
 }
@@ -228,7 +228,7 @@ async fn a_refusal_of_files_of_a_message_without_any_is_one_of_the_message() {
         go(&store, &shelf, id).await;
         assert_eq!(states(&store).await, want, "{again}");
         let last = shelf.shown().pop().unwrap().0;
-        assert_eq!(last.starts_with("A message is not shown here"), !again, "{last}");
+        assert_eq!(last.starts_with("A message is missing here"), !again, "{last}");
     }
 }
 
@@ -243,13 +243,13 @@ async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
             "another size, and it may be there",
             OTHER,
             "sending",
-            "It is not known whether a message arrived here",
+            "It is unknown whether a message arrived here",
         ),
         (
             "none at all",
             NONE,
             "planned",
-            "A message is not shown here, since its file cannot be made any more",
+            "A message is missing here because its file can no longer be generated",
         ),
     ] {
         let (_dir, store, id) = written().await;
@@ -269,7 +269,7 @@ async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
         let shown = shelf.shown();
         assert!(shown.iter().all(|(_, files)| files.is_empty()), "{what}");
         assert!(shown[0].0.starts_with(want), "{what}: {}", shown[0].0);
-        assert!(shown.iter().all(|(text, _)| !text.contains("answer.md has all")), "{what}");
+        assert!(shown.iter().all(|(text, _)| !text.contains("answer.md has the whole")), "{what}");
         let first = states(&store).await.remove(0);
         assert_eq!(first == "rejected", state == "planned", "{what}: {first}");
         let told: String = shown.into_iter().map(|(text, _)| text).collect();

@@ -398,7 +398,7 @@ async fn a_conversation_that_is_unbound_is_not_left_with_a_card_that_works() {
     let binding_id =
         store.read("all", |db| rows::delivering_bindings(db, &[])).await.unwrap()[0].binding.binding_id;
     store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
-    board.until("the card to be folded", |shown| shown == [card("Not followed any more")]).await;
+    board.until("the card to be folded", |shown| shown == [card("No longer updated")]).await;
     stop.cancel();
     task.await.unwrap();
 }

@@ -52,7 +52,7 @@ async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
     let text = "0123456789 and more";
     turn(&mut scribe, text).await;
     let told = caught_up(&store, "c", 1).await;
-    assert!(told[0].starts_with("0123456789\n\n(The output goes on"), "{told:?}");
+    assert!(told[0].starts_with("0123456789\n\n(Output truncated"), "{told:?}");
     // Read anew while it runs: what comes from now on is told in the other way.
     live.replace(loaded("[acp.stream]\nmax_chunk_chars = 50\n")).unwrap();
     // A look that was under way goes on as it began; the next one takes the change on.

@@ -28,12 +28,12 @@ async fn a_stale_binding_is_removed_only_where_that_is_allowed() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     close_behind_the_back(&store).await;
     let stays = inlet.accept(message("m1", "hello")).await.unwrap();
-    assert!(stays.text().contains("Say /unfocus"), "{stays:?}");
+    assert!(stays.text().contains("Use /unfocus"), "{stays:?}");
     assert_eq!(ended(&store).await, None);
     fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
     // A command says the same and removes nothing: a person is at it.
     let command = inlet.accept(message("m2", "/acp status")).await.unwrap();
-    assert!(command.text().contains("Say /unfocus"), "{command:?}");
+    assert!(command.text().contains("Use /unfocus"), "{command:?}");
     let goes = inlet.accept(message("m3", "hello")).await.unwrap();
     assert!(goes.text().contains("the binding was removed"), "{goes:?}");
     assert_eq!(ended(&store).await.as_deref(), Some("stale: session-closed"));
@@ -62,7 +62,7 @@ async fn a_stale_binding_with_a_run_that_is_due_stays() {
     close_behind_the_back(&store).await;
     fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
     let stays = inlet.accept(message("m1", "hello")).await.unwrap();
-    assert!(stays.text().contains("Say /unfocus"), "{stays:?}");
+    assert!(stays.text().contains("Use /unfocus"), "{stays:?}");
     assert_eq!(ended(&store).await, None);
 }
 
@@ -136,7 +136,7 @@ async fn a_conversation_is_told_what_was_bound() {
     let inlet = inlet(&store, &fake);
     let spawned = inlet.accept(message("m1", "/acp spawn demo")).await.unwrap();
     let Outcome::Command { session_key: Some(key), .. } = &spawned else { panic!("{spawned:?}") };
-    let want = format!("demo is bound here, in /tmp: session {key}, agent's id with its first answer.");
+    let want = format!("demo is bound here, in /tmp: session {key}, agent's session id not yet known.");
     assert!(spawned.text().starts_with(&want), "{spawned:?}");
     assert_eq!(
         shown(&store).await.last().unwrap(),

@@ -121,7 +121,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
         .unwrap();
     // The fake keeps no rows of runs: what is not there is over.
     let texts: Vec<&str> = over.iter().map(|message| message.text.as_str()).collect();
-    assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt is over."]);
+    assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt no longer exists."]);
     let steer = inlet.accept(message("m3", "/acp steer now")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &steer else { panic!("{steer:?}") };
     assert_eq!(
@@ -150,7 +150,7 @@ async fn what_its_caller_answers_is_said_by_nobody_else() {
     let IntakeOutcome::Accepted(public) = brought(by_caller("i2", "/acp model big")).await else { panic!() };
     assert!(!public.private && public.text.starts_with("The model is big"), "{public:?}");
     let IntakeOutcome::Accepted(misused) = brought(by_caller("i3", "/acp drop x")).await else { panic!() };
-    assert!(misused.private && misused.text.contains("is no run"), "{misused:?}");
+    assert!(misused.private && misused.text.contains("is not a run id"), "{misused:?}");
     assert_eq!(brought(by_caller("i4", "hello")).await, said("", false));
     let IntakeOutcome::Accepted(queued) = brought(by_caller("i5", "more")).await else { panic!() };
     assert_eq!((queued.text.as_str(), queued.actions.len()), ("The agent is busy: queued behind 1.", 2));
@@ -164,7 +164,7 @@ async fn what_its_caller_answers_is_said_by_nobody_else() {
         .await
         .unwrap();
     let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();
-    assert_eq!(over, [("answer to i5", "The agent is busy: queued behind 1.\nIt is over.")]);
+    assert_eq!(over, [("answer to i5", "The agent is busy: queued behind 1.\nIt no longer exists.")]);
     let nowhere = Inbound { conversation: conversation("nowhere"), ..by_caller("i6", "hello") };
     let IntakeOutcome::Accepted(refused) = brought(nowhere).await else { panic!() };
     assert!(refused.private && !refused.text.is_empty(), "{refused:?}");

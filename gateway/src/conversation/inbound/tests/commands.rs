@@ -236,12 +236,12 @@ async fn a_conversation_is_spawned_into_bound_and_unbound() {
     let spawned = say(&inlet, "/acp spawn demo").await;
     let Outcome::Command { session_key: Some(first), .. } = spawned.clone() else { panic!("{spawned:?}") };
     let want = format!(
-        "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+        "demo is bound here, in /tmp: session {first}, agent's session id not yet known. Messages here go to it. The binding has no timeout."
     );
     assert_eq!(spawned.text(), want);
     let taken = answer(&inlet, "/acp spawn demo").await;
     let want = format!(
-        "This conversation is bound to {first}. (USAGE)\nNext: /acp close ends that session; /unfocus leaves it running and frees the conversation."
+        "This conversation is bound to {first}. (USAGE)\nNext: /acp close closes that session; /unfocus keeps it open and frees the conversation."
     );
     assert_eq!(taken, want);
     // Bound to nothing: what is typed still goes to the first one.
@@ -256,7 +256,7 @@ async fn a_conversation_is_spawned_into_bound_and_unbound() {
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);
     assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
     let intro = format!(
-        "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+        "demo is bound here, in /tmp: session {first}, agent's session id not yet known. Messages here go to it. The binding has no timeout."
     );
     assert_eq!(answer(&inlet, &format!("/focus {first}")).await, intro);
     assert_eq!(
@@ -284,7 +284,7 @@ async fn an_unknown_command_is_swallowed_with_help() {
     let used = answer(&inlet, "/acp timeout soon").await;
     assert_eq!(
         used,
-        "\"soon\" is no number of seconds.\nUsage: /acp timeout SECONDS [SESSION]\n/acp help lists all commands."
+        "\"soon\" is not a number of seconds.\nUsage: /acp timeout SECONDS [SESSION]\n/acp help lists all commands."
     );
     assert_eq!((fake.said(), fake.effects()), (Vec::new(), Vec::new()));
     // What is not ours goes to the agent.
@@ -320,7 +320,7 @@ async fn the_named_session_is_meant_and_nothing_is_guessed() {
         (
             "01a1",
             Err(
-                "\"01a1\" fits several sessions: agent:demo:acp:01a1b2c3-one, agent:demo:acp:01a1b2c3-two. Use the key.",
+                "\"01a1\" matches several sessions: agent:demo:acp:01a1b2c3-one, agent:demo:acp:01a1b2c3-two. Use the key.",
             ),
         ),
         ("closed one", Err("No session has the key, id or label \"closed one\".")),
@@ -585,7 +585,7 @@ async fn others_may_neither_look_nor_touch() {
     assert!(says("ann", "c", "/session idle 1h").await.starts_with("/session idle is 1h"));
     assert_eq!(
         says("ann", "d", "/focus anns").await,
-        "anns is bound here, in /tmp: session agent:demo:acp:1, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
+        "anns is bound here, in /tmp: session agent:demo:acp:1, agent's session id not yet known. Messages here go to it. The binding has no timeout."
     );
     assert_eq!(says("ann", "c", "/acp status nobodys").await, "ACP_NOT_OWNER");
     // Bob has one of his own; Ann cannot take his conversation away, nor he hers.

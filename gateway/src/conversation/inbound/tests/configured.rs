@@ -53,7 +53,7 @@ async fn the_first_message_begins_the_session_and_a_restart_finds_it() {
     assert!(key.starts_with("agent:demo:acp:binding:console:default:"), "{key}");
     let want = format!("demo is bound here, in /tmp: session {key}");
     assert!(first.text().starts_with(&want), "{first:?}");
-    assert!(first.text().ends_with("The binding does not end by itself."), "{first:?}");
+    assert!(first.text().ends_with("The binding has no timeout."), "{first:?}");
     assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap(), first, "told again, it is the same");
     let after = super::inlet(&store, &fake);
     let second = after.accept(message("m2", "more")).await.unwrap();
@@ -134,7 +134,7 @@ async fn what_changed_takes_hold_with_the_next_message() {
     let next = inlet.accept(message("m3", "hello")).await.unwrap();
     assert_eq!(session_of(&next), format!("{first}:2"));
     let want = format!(
-        "{first} is over: the configuration of this conversation has another mode and another cwd. demo is bound here"
+        "{first} is over: the configuration of this conversation changed: mode, cwd. demo is bound here"
     );
     assert!(next.text().starts_with(&want), "{next:?}");
     assert_eq!(fake.effects(), [format!("closed {first} false")]);

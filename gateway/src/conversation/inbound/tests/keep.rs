@@ -75,7 +75,8 @@ async fn what_is_kept_and_left_is_done_once_and_the_conversation_is_told() {
         (
             "/acp answer 01890a5d-ac96-774b-bcce-b302099a8057:99 1",
             0,
-            "`/acp answer` of “ann” could not be done: its question is over. Next: /acp permissions lists what waits.",
+            "`/acp answer` of “ann” could not be done: its question is over. Next: /acp permissions lists \
+             the pending requests.",
         ),
         (
             "/acp answer nothing 1",
