@@ -120,9 +120,9 @@ impl EventIntake {
     /// Reports that many sessions were identified within an hour.
     pub(super) fn alarm(&self, count: usize) {
         let text = format!(
-            "{count} sessions were begun within an hour. Discord takes the token away from bots that go on like that \
-             for a day, so from here on there are pauses. Look for what breaks the connection: the network, a proxy, a \
-             second program with the same token."
+            "{count} sessions were identified within an hour. Discord resets the token of a bot that \
+             continues like this for a day, so new sessions are delayed from now on. Find out why \
+             connections break: the network, a proxy, a second program with the same token."
         );
         tracing::error!("Discord: {text}");
         self.put(Event::Alarm(text));

@@ -50,7 +50,7 @@ async fn nothing_is_sent_to_another_host_than_the_configured_one() {
     let server = Server::answering(|_| script::good(&there), |_, conn: Conn| conn.keep()).await;
     let mut bot = bot(&server, 10);
     let Event::Failed(failure) = bot.next().await else { panic!("not refused") };
-    assert!(failure.to_string().contains("another host than the configured one"), "{failure}");
+    assert!(failure.to_string().contains("only to the configured host"), "{failure}");
     assert_eq!(bot.events.next().await, None);
     assert_eq!(bot.end().await, Err(failure));
     assert_eq!((elsewhere.connections(), server.connections()), (0, 0));
@@ -71,7 +71,7 @@ async fn a_refused_token_and_a_used_up_budget_are_said_before_anything_is_connec
     let other = Server::answering(none_left, |_, conn: Conn| conn.keep()).await;
     let mut bot2 = bot(&other, 10);
     let Event::Disconnected { why } = bot2.next().await else { panic!("not told") };
-    assert!(why.contains("no more sessions for 2 minutes"), "{why}");
+    assert!(why.contains("no more new sessions of this bot for 2 minutes"), "{why}");
     bot2.end().await.expect("stopped while it waits");
     assert_eq!((server.connections(), other.connections()), (0, 0));
 }
