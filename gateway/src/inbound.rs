@@ -447,7 +447,7 @@ pub(crate) async fn submit(
     };
     let accepted = service.prompt(session_key, request, message_idempotency_key(inbound)?).await?;
     let text = match (mode, accepted.steered, accepted.queued_behind) {
-        (RunMode::Steer, true, _) => "Said into the running turn.".to_owned(),
+        (RunMode::Steer, true, _) => "Added to the running turn.".to_owned(),
         (RunMode::Steer, false, 0) => "No turn can be steered: it starts as a prompt of its own.".to_owned(),
         (RunMode::Steer, false, n) => format!("This turn cannot be steered: queued as a prompt behind {n}."),
         (RunMode::Prompt, _, 0) => String::new(),

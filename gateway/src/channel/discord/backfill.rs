@@ -225,7 +225,7 @@ impl ConversationWorker {
                     .identity()
                     .is_some_and(|me| classify_message(&me, message) == MessageClass::User);
                 if !self.submit_message(message).await {
-                    let why = "it is not known yet who the bot is".to_owned();
+                    let why = "the bot's user id is not known yet".to_owned();
                     return Err(RestError::Uncertain { why });
                 }
             }

@@ -138,8 +138,8 @@ impl CommandRegistration {
         let named: Vec<String> = facts.problems.iter().map(of).take(NAMED_MAX).collect();
         (!named.is_empty()).then(|| {
             format!(
-                "slash commands are not as configured in {} places ({}); text commands work all the same, and a reload \
-                 tries again",
+                "slash commands are not registered as configured in {} places ({}); text commands still \
+                 work, and a reload retries",
                 facts.problems.len(),
                 named.join("; ")
             )

@@ -93,8 +93,8 @@ async fn an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
     let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
     let echo = Outcome::Ignored { reason: "own-echo".to_owned() };
     inlet.accept(party("m1", "/acp permissions")).await.unwrap();
-    assert_eq!(channel.said.lock().unwrap().as_slice(), ["The agent waits for nothing."]);
-    assert_eq!(inlet.accept(party("party-1", "The agent waits for nothing.")).await.unwrap(), echo);
+    assert_eq!(channel.said.lock().unwrap().as_slice(), ["The agent waits for no permission."]);
+    assert_eq!(inlet.accept(party("party-1", "The agent waits for no permission.")).await.unwrap(), echo);
     inlet.accept(party("m2", "/unfocus")).await.unwrap();
     assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
     store.close().await;

@@ -141,7 +141,7 @@ async fn what_its_caller_answers_is_said_by_nobody_else() {
         let _claim = inlet.reserve(message.clone(), PATIENCE).await;
         inlet.offer(message).await
     };
-    let nothing = format!("Nothing runs and nothing waits in {}.", key());
+    let nothing = format!("{} has no running turn and no queued message.", key());
     for _ in 0..2 {
         assert_eq!(brought(by_caller("i1", "/acp cancel")).await, said(&nothing, true));
     }
@@ -192,10 +192,10 @@ async fn a_name_that_somebody_took_gives_nothing() {
         IntakeOutcome::Accepted(said) => said.text,
         other => panic!("{other:?}"),
     };
-    assert!(text(says("1", "17", "/acp cancel")).await.starts_with("Nothing runs"));
-    assert!(!text(says("2", "18", "/acp cancel")).await.starts_with("Nothing runs"));
+    assert!(text(says("1", "17", "/acp cancel")).await.contains("has no running turn"));
+    assert!(!text(says("2", "18", "/acp cancel")).await.contains("has no running turn"));
     // Who may answer what agents ask is the channel's to say, where it says anything.
-    let none = "The agent waits for nothing.";
+    let none = "The agent waits for no permission.";
     for (id, who, approves, may) in [
         ("3", "17", ApprovalScope::Own, true),
         ("4", "18", ApprovalScope::Own, false),

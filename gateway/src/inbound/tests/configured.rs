@@ -134,7 +134,7 @@ async fn what_changed_takes_hold_with_the_next_message() {
     let next = inlet.accept(message("m3", "hello")).await.unwrap();
     assert_eq!(session_of(&next), format!("{first}:2"));
     let want = format!(
-        "{first} is over: the configuration of this conversation has another mode and another cwd. demo is bound here"
+        "{first} has ended: the configuration of this conversation has another mode and another cwd. demo is bound here"
     );
     assert!(next.text().starts_with(&want), "{next:?}");
     assert_eq!(fake.effects(), [format!("closed {first} false")]);
@@ -185,7 +185,7 @@ async fn a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbound()
     assert_eq!(session_of(&back), first, "the configured session is there still");
     assert!(back.text().starts_with("demo is bound here"), "{back:?}");
     let closed = inlet.accept(message("m7", "/acp close")).await.unwrap();
-    assert!(closed.text().contains("the next message begins a new session"), "{closed:?}");
+    assert!(closed.text().contains("the next message starts a new session"), "{closed:?}");
     assert_eq!(session_of(&inlet.accept(message("m8", "hello")).await.unwrap()), format!("{first}:2"));
 }
 

@@ -7,7 +7,7 @@ use crate::tests::eventually;
 use std::time::Duration;
 
 const BUSY: [&str; 2] = ["The agent is busy: queued behind 1.", "The agent is busy: queued behind 2."];
-const IDLE: &str = "Nothing runs and nothing waits in agent:demo:acp:1.";
+const IDLE: &str = "agent:demo:acp:1 has no running turn and no queued message.";
 
 /// What a channel does with what is said in the conversation `c`; everything else is said at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
