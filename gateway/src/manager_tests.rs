@@ -284,7 +284,11 @@ async fn an_agent_is_not_started_where_it_may_no_longer_work() {
     let second = resting("second").await;
     std::fs::remove_dir(&work).unwrap();
     std::os::unix::fs::symlink(&other, &work).unwrap();
-    refused(world.prompt(&second).await, Code::CwdNotAllowed, &["leads to", "other by now"]);
+    refused(
+        world.prompt(&second).await,
+        Code::CwdNotAllowed,
+        &["now resolves to", "other. Start a new session"],
+    );
     drop(world.end().await);
 }
 

@@ -264,11 +264,7 @@ fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Effective
     let gate = policy
         .may_prompt()
         .map_or_else(|failure| hide_paths(&failure.message), |()| "prompts are permitted".to_owned());
-    check(
-        policy.may_prompt().is_ok(),
-        format!("policy: {gate}"),
-        "ask the operator of this gateway to change that key",
-    );
+    check(policy.may_prompt().is_ok(), format!("policy: {gate}"), "ask the operator to change that key");
     let wanted = &policy.backend.value;
     let backend = status.backends.iter().find(|backend| backend.id == *wanted);
     let how = match backend {
@@ -277,50 +273,32 @@ fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Effective
         None => "does not exist",
     };
     let step = match backend {
-        Some(_) => "ask the operator of this gateway to run `acp-gateway doctor`",
+        Some(_) => "ask the operator to run `acp-gateway doctor`",
         None => "/acp install shows how to set it up",
     };
     check(backend.is_some_and(|it| it.ok), format!("backend {wanted} {how}"), step);
     let connected = status.supervisor.connected;
     let link = if connected { "answers" } else { "does not answer" };
-    check(
-        connected,
-        format!("supervisor {link}"),
-        "ask the operator of this gateway to start the supervisor",
-    );
+    check(connected, format!("supervisor {link}"), "ask the operator to start the supervisor");
     match &status.store {
-        None => check(
-            false,
-            "store cannot be read".to_owned(),
-            "ask the operator of this gateway to run `acp-gateway doctor`",
-        ),
+        None => {
+            check(false, "store cannot be read".to_owned(), "ask the operator to run `acp-gateway doctor`")
+        }
         Some(store) => {
             let well = store.health == "well";
             let text = format!("store is {}, {} sessions open", store.health, store.sessions_open);
-            check(
-                well,
-                text,
-                "ask the operator of this gateway to check the disk and to run `acp-gateway store check`",
-            );
+            check(well, text, "ask the operator to check the disk and to run `acp-gateway store check`");
             let stale = store.stale_bindings;
             let text =
                 if stale == 0 { "no bindings are".to_owned() } else { format!("{stale} bindings are") };
             check(stale == 0, text + " stale", "/unfocus in those conversations");
             let stuck = store.actors_stuck;
             let text = if stuck == 0 { "no session is".to_owned() } else { format!("{stuck} sessions are") };
-            check(
-                stuck == 0,
-                text + " stuck",
-                "ask the operator of this gateway to read the log, which names them",
-            );
+            check(stuck == 0, text + " stuck", "ask the operator to read the log, which names them");
             let still = store.still.len();
             if still > 0 {
                 let text = format!("{still} sessions or conversations cannot be read");
-                check(
-                    false,
-                    text,
-                    "ask the operator of this gateway to run `acp-gateway doctor`, which names them",
-                );
+                check(false, text, "ask the operator to run `acp-gateway doctor`, which names them");
             }
         }
     }

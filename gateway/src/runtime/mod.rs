@@ -30,7 +30,7 @@ pub(crate) trait Runtime: Send + Sync + 'static {
 
 /// Error of restoring a saved machine.
 #[derive(Debug, thiserror::Error)]
-#[error("the saved state of the runtime link cannot be read")]
+#[error("the saved state of the backend machine cannot be read")]
 pub(crate) struct MachineStateError(#[from] pub(crate) serde_json::Error);
 
 /// Health of a backend.

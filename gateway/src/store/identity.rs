@@ -47,7 +47,7 @@ impl StateDirLocation {
     /// # Errors
     /// [`StoreError::File`] if the directory's metadata cannot be read.
     pub(crate) fn of(dir: &Path) -> Result<Self, StoreError> {
-        let meta = std::fs::metadata(dir).map_err(|error| StoreError::file("look at", dir, error))?;
+        let meta = std::fs::metadata(dir).map_err(|error| StoreError::file("inspect", dir, error))?;
         let line =
             |path| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
         Ok(Self {

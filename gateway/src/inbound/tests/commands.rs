@@ -345,7 +345,8 @@ async fn another_session_can_be_steered_from_here() {
     let steered = say(&inlet, "/acp steer --session other look at it").await;
     let Outcome::Command { session_key, run_id: Some(_), text, .. } = steered else { panic!("{steered:?}") };
     assert_eq!(session_key, Some(keyed(1)));
-    let want = "No turn can be steered: it starts as a prompt of its own. The answer goes to the conversations of agent:demo:acp:2.";
+    let want = "No turn can be steered: the message starts a turn of its own. The answer goes to the \
+                conversations of agent:demo:acp:2.";
     assert_eq!((text.as_str(), fake.said()), (want, vec!["look at it".to_owned()]));
     assert!(
         matches!(say(&inlet, "/acp steer now").await, Outcome::Prompted { session_key, .. } if session_key == keyed(1))

@@ -112,7 +112,7 @@ async fn diagnostics_are_stable_and_hold_no_secrets() {
     - 0 turns running, 0 queued
     > /acp install
     1. The backend direct is part of this gateway: there is nothing to install.
-    2. Agents that are not installed, if you want them:
+    2. Agents that are not installed (optional):
        - codex: npm install -g it
     3. /acp doctor checks the gateway, /agents lists the agents that can be started.
     "#);
@@ -135,17 +135,17 @@ async fn diagnostics_are_stable_and_hold_no_secrets() {
     - WRONG: 1 sessions or conversations cannot be read
     - 0 turns running, 0 queued
     Next: /acp install shows how to set it up.
-    Next: ask the operator of this gateway to start the supervisor.
-    Next: ask the operator of this gateway to check the disk and to run `acp-gateway store check`.
+    Next: ask the operator to start the supervisor.
+    Next: ask the operator to check the disk and to run `acp-gateway store check`.
     Next: /unfocus in those conversations.
-    Next: ask the operator of this gateway to run `acp-gateway doctor`, which names them.
+    Next: ask the operator to run `acp-gateway doctor`, which names them.
     "#);
     let mut unwell = status();
     unwell.backends[0].ok = false;
     *fake.status.lock().unwrap() = Some(unwell);
     let sick = answer(&inlet, "/acp doctor").await;
     assert!(sick.contains("- WRONG: backend direct does not work\n"), "{sick}");
-    let step = "\nNext: ask the operator of this gateway to run `acp-gateway doctor`.";
+    let step = "\nNext: ask the operator to run `acp-gateway doctor`.";
     assert!(sick.ends_with(step) && !sick.contains("/acp install"), "{sick}");
     assert!(!format!("{said}{doctor}{sick}").contains("hunter2"), "{said}{doctor}{sick}");
 }
