@@ -37,7 +37,11 @@ async fn a_stale_binding_is_removed_only_where_that_is_allowed() {
     let goes = inlet.accept(message("m3", "hello")).await.unwrap();
     assert!(goes.text().contains("the binding was removed"), "{goes:?}");
     assert_eq!(ended(&store).await.as_deref(), Some("stale: session-closed"));
-    assert_eq!(inlet.accept(message("m3", "hello")).await.unwrap(), goes, "told again, it is the same");
+    assert_eq!(
+        inlet.accept(message("m3", "hello")).await.unwrap(),
+        goes,
+        "a repeated message has the same outcome"
+    );
     assert_eq!(
         inlet.accept(message("m4", "hello")).await.unwrap().text(),
         error_message(&Failure::of(Code::NotBound))

@@ -56,7 +56,7 @@ async fn an_edit_or_a_delete_reaches_the_run_of_its_message() {
     assert_eq!(
         amended(&inlet, "m1", Some("less")).await,
         MessageChangeOutcome::TooLate,
-        "it will not come back"
+        "a session that does not exist stays too late"
     );
     let busy = Failure::of(Code::StoreUnavailable);
     *fake.fails.lock().unwrap() = Some(busy.clone());
@@ -68,13 +68,13 @@ async fn an_edit_or_a_delete_reaches_the_run_of_its_message() {
     assert_eq!(
         amended(&inlet, "m3", Some("/acp close")).await,
         MessageChangeOutcome::NotOurs,
-        "a command is done"
+        "a command has been executed"
     );
     assert_eq!(amended(&inlet, "never", None).await, MessageChangeOutcome::NotOurs);
     *fake.queued_now.lock().unwrap() = QueueEditResult::Done;
     inlet.accept(message("m4", "/acp steer look")).await.unwrap();
     let words = amended(&inlet, "m4", Some("/acp steer look here")).await;
-    assert_eq!(words, MessageChangeOutcome::NotOurs, "no prompt says the command itself");
+    assert_eq!(words, MessageChangeOutcome::NotOurs, "the prompt does not contain the command itself");
     assert_eq!(amended(&inlet, "m4", None).await, MessageChangeOutcome::Done);
 }
 
@@ -123,11 +123,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
     assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt is over."]);
     let steer = inlet.accept(message("m3", "/acp steer now")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &steer else { panic!("{steer:?}") };
-    assert_eq!(
-        *asks,
-        Some(queued_buttons(*run_id, false)),
-        "it was meant for the running turn, and could not go there"
-    );
+    assert_eq!(*asks, Some(queued_buttons(*run_id, false)), "a steer that was queued");
 }
 
 /// A click or a slash command is done once, and answered by who brought it: the gateway says nothing of its own.
@@ -237,7 +233,7 @@ async fn the_files_of_a_message_go_with_its_prompt_once() {
                 Ok(row.get::<_, i64>("n")?)
             })
         });
-    assert_eq!(left.await.unwrap(), Some(0), "they are with the run now");
+    assert_eq!(left.await.unwrap(), Some(0), "the files belong to the run now");
     assert_eq!(inlet.accept(message("m2", " ")).await.unwrap_err().code, Code::Usage);
 }
 
@@ -356,7 +352,7 @@ async fn how_far_a_conversation_was_read_moves_forward_only() {
         assert_eq!(places().await, [place(Some(want))]);
     }
     inlet.on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
-    assert_eq!(places().await.len(), 1, "one that is put away can be spoken in");
+    assert_eq!(places().await.len(), 1, "an archived conversation still receives messages");
     assert_eq!(inlet.bound_conversations("console".to_owned(), "other".to_owned()).await, Some(Vec::new()));
     store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
     assert_eq!(places().await, []);
@@ -376,7 +372,7 @@ async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
     inlet.accept(message("99", "hello")).await.unwrap();
     inlet.on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
     assert!(inlet.set_backfill_mark(conversation("c"), "99".to_owned()).await);
-    assert!(!told(), "one that is put away, spoken in or read is bound as before");
+    assert!(!told(), "archiving, messages and marks do not change the binding");
     let other = binding_row(&key(), &conversation("d"));
     let again = other.clone();
     store.write("bind", move |tx| bindings::bind(tx, &other)).await.unwrap();
@@ -417,6 +413,6 @@ async fn what_fits_best_is_suggested_first() {
     assert_eq!(
         suggested(SuggestionKind::Options, "e").await,
         ["effort", "model", "cwd"],
-        "its id first, then what has it in its name"
+        "the id first, then names that contain it"
     );
 }

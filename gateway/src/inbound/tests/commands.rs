@@ -376,7 +376,7 @@ async fn windows_are_shown_set_and_taken_away() {
     );
     let row = bindings_of(&store, "c").await.unwrap();
     assert_eq!((row.idle_ms, row.max_age_ms, row.bound_at_ms), (Some(5_400_000), None, 1));
-    assert!(row.last_activity_at_ms >= before, "it counts as a word");
+    assert!(row.last_activity_at_ms >= before, "the command counts as activity");
     let set = answer(&inlet, "/session max-age 2").await;
     assert!(
         set.starts_with(
@@ -479,12 +479,12 @@ async fn a_command_is_done_once_whatever_is_repeated() {
             let state = state_of(&store, &fake).await;
             let again = super::inlet(&store, &fake);
             assert_eq!(again.resume().await.unwrap(), 1, "{verb} {crash}");
-            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: it was done twice");
+            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: executed twice");
             let told = again.accept(said.clone()).await.unwrap();
             assert_eq!(told.text(), first.text(), "{verb} {crash}");
             let is_prompt = matches!(first, Outcome::Prompted { .. });
             assert!(!is_prompt || told == first, "{verb} {crash}: {told:?}");
-            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: it was done a third time");
+            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: executed a third time");
         }
     }
 }

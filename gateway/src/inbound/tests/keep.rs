@@ -37,20 +37,24 @@ async fn what_is_kept_is_done_once_and_by_who_brought_it() {
     let said = by_caller("i1", "/acp cancel");
     let claim = claimed(&inlet, &said).await;
     assert!(claim.is_new());
-    assert_eq!((rows(&store).await, fake.effects()), (vec![row("i1", "received")], vec![]), "kept, not done");
+    assert_eq!(
+        (rows(&store).await, fake.effects()),
+        (vec![row("i1", "received")], vec![]),
+        "stored, not executed"
+    );
     assert!(
         matches!(inlet.reserve(said.clone(), PATIENCE).await, ReserveOutcome::Duplicate),
-        "somebody is at it"
+        "it is reserved"
     );
-    assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody else does it");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "nothing else executes it");
     let IntakeOutcome::Accepted(told) = inlet.offer(said.clone()).await else { panic!() };
     assert!(told.text.contains("has no running turn"), "{told:?}");
-    assert_eq!(rows(&store).await, vec![row("i1", "received")], "done, and nobody was told");
-    assert_eq!(inlet.resume().await.unwrap(), 0, "who brought it is at it");
+    assert_eq!(rows(&store).await, vec![row("i1", "received")], "executed, without a reply");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "the caller still holds it");
     assert!(inlet.mark_replied(said.clone(), None).await);
     drop(claim);
-    assert!(matches!(inlet.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate), "it is done");
-    assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody tells it again");
+    assert!(matches!(inlet.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate), "it is settled");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "no second reply");
     assert_eq!((rows(&store).await, fake.effects().len()), (vec![row("i1", "routed")], 1));
     assert_eq!(heard(&store).await, []);
     let ReserveOutcome::NotReserved { why } = inlet.reserve(by_caller("i2", " "), PATIENCE).await else {
@@ -164,7 +168,7 @@ async fn what_was_done_late_is_told_in_the_same_words_after_another_kill() {
     let next = super::inlet(&store, &fake);
     assert_eq!(next.resume().await.unwrap(), 1);
     assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be executed now.")]);
-    assert_eq!(fake.effects().len(), 0, "it was done before");
+    assert_eq!(fake.effects().len(), 0, "it was executed before");
 }
 
 /// One that is repeated before it was done is taken up where it was.
@@ -234,7 +238,7 @@ async fn what_is_not_kept_in_time_never_is() {
     task.await.unwrap();
     store.write("after", |_| Ok(())).await.unwrap();
     assert_eq!((rows(&store).await, fake.effects()), (vec![], vec![]));
-    assert!(claimed(&inlet, &said).await.is_new(), "it may come again");
+    assert!(claimed(&inlet, &said).await.is_new(), "it can be repeated");
 }
 
 /// A commit that is under way when patience ends: nobody knows, and if it is kept it is done and told.

@@ -81,7 +81,7 @@ fn the_agents_version_decides() {
             assert_eq!(failure(&steps).detail_code.as_deref(), Some("PROTOCOL_VERSION"));
         }
     }
-    assert_eq!(sent(&begun(&ensure(), json!({})).1).len(), 1, "an agent that says none is taken at its word");
+    assert_eq!(sent(&begun(&ensure(), json!({})).1).len(), 1, "without a reported version, 1 is assumed");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn unknown_sessions_in_every_agents_words_are_one_refusal() {
             let steps = reply(&mut link, what, &input, &json!({ "error": error }));
             assert_eq!(failure(&steps).code, want, "{what} {code}");
             assert_eq!(failure(&steps).acp.as_ref(), Some(&error));
-            assert!(sent(&steps).is_empty(), "no new conversation behind anyone's back");
+            assert!(sent(&steps).is_empty(), "no new conversation is created silently");
             // What it says afterwards has no effect.
             assert!(reply(&mut link, what, &input, &json!({ "result": {} })).is_empty());
         }
@@ -170,7 +170,11 @@ fn a_replay_is_not_news_until_the_first_prompt() {
     }
     assert_eq!(update(&mut link, "available_commands_update").0, EventKind::Update);
     reply(&mut link, "load", &input, &json!({ "result": null }));
-    assert_eq!(update(&mut link, "agent_message_chunk").0, EventKind::Replay, "some replay after the answer");
+    assert_eq!(
+        update(&mut link, "agent_message_chunk").0,
+        EventKind::Replay,
+        "some agents replay after the response"
+    );
     let run_id = RunId::mint();
     link.submit(&SubmitParams { run_id, text: "hi".into(), files: None, steer: false });
     let (kind, run, _) = update(&mut link, "agent_message_chunk");

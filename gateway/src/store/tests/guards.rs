@@ -248,7 +248,10 @@ async fn dead_sessions_take_no_place() {
     fits("two", 1).await.unwrap();
     let held = lease(&row.session_key);
     store.commit(fence.clone(), vec![Write::NewLease(Box::new(held.clone()))]).await.unwrap();
-    assert!(matches!(fits("three", 2).await, Err(StoreError::LimitReached { .. })), "its process may live");
+    assert!(
+        matches!(fits("three", 2).await, Err(StoreError::LimitReached { .. })),
+        "its process may be alive"
+    );
     let ended = Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Ended };
     store.commit(fence.clone(), vec![ended]).await.unwrap();
     fits("three", 2).await.unwrap();
@@ -410,7 +413,7 @@ async fn activity_during_the_sweep_keeps_a_binding() {
     };
     let refused = store.commit(fence.clone(), vec![event(1, None), expire(seen_ms)]).await;
     assert!(matches!(refused, Err(StoreError::UsedMeanwhile)), "{refused:?}");
-    assert_eq!(count(&store, "acp_events").await, 0, "nothing of it was done");
+    assert_eq!(count(&store, "acp_events").await, 0, "nothing of it was written");
     store.commit(fence, vec![event(1, None), expire(used_ms)]).await.unwrap();
     let key = row.session_key;
     let left = store.read("bindings", move |db| crate::store::bindings::of_session(db, &key)).await.unwrap();
