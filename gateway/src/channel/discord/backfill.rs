@@ -350,12 +350,12 @@ mod tests {
         assert!(!behind.has(Snowflake(3)) && behind.has(Snowflake(7)) && behind.next_read_at() == after(7));
         behind.reset();
         behind.record_failure(now);
-        assert_eq!((behind.next_read_at(), behind.failures), (None, 1), "there is nothing to read for");
+        assert_eq!((behind.next_read_at(), behind.failures), (None, 1), "no message to verify");
         for id in 0..=u64::try_from(REMEMBERED_MAX).unwrap_or(0) {
             behind.record(Snowflake(id), now);
         }
         let (count, has_first) = (behind.ids.len(), behind.has(Snowflake(0)));
-        assert_eq!((count, has_first), (REMEMBERED_MAX, false), "the oldest goes");
+        assert_eq!((count, has_first), (REMEMBERED_MAX, false), "the oldest is dropped");
         behind.mark_read(Snowflake(u64::MAX));
         assert_eq!(behind.next_read_at(), None);
     }
