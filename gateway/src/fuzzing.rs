@@ -28,7 +28,7 @@ pub fn agent_lines(data: &[u8]) {
     let cut = usize::from(cut).min(stream.len());
     let whole = read(running(), stream, stream.len());
     let restarted = read(running(), stream, cut);
-    assert_eq!(whole, restarted, "a restart at byte {cut} changes what is read");
+    assert_eq!(whole, restarted, "a restart at byte {cut} changes the result");
     let mut rows = Vec::new();
     for step in whole {
         match step {

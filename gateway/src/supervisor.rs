@@ -347,7 +347,7 @@ impl ConnectionDriver {
                     next = self.queue.recv() => next,
                     () = ping.notified() => Some((PING_ID, Request::Status)),
                 };
-                let Some((id, body)) = next else { return "the gateway is ending".to_owned() };
+                let Some((id, body)) = next else { return "the gateway is shutting down".to_owned() };
                 if let Err(error) = sender.feed(&message(epoch, id, body)).await {
                     return describe(&error);
                 }
@@ -373,7 +373,7 @@ impl ConnectionDriver {
                 tokio::time::sleep(Duration::from_millis(hangs_ms)).await;
                 if count() == last {
                     return format!(
-                        "the supervisor hangs: nothing was heard of it for {hangs_ms} ms after it was asked"
+                        "the supervisor hangs: it sent nothing for {hangs_ms} ms after a request"
                     );
                 }
             }
@@ -442,7 +442,7 @@ impl ClientShared {
             }
             ToClient::Refused(refusal) => Some(refusal.to_string()),
             ToClient::Welcome(_) | ToClient::RolledBack(_) => {
-                Some("the supervisor answered out of turn".to_owned())
+                Some("the supervisor sent an unexpected message".to_owned())
             }
         }
     }
@@ -502,13 +502,13 @@ fn secret(file: &Path) -> Option<Secret> {
 fn describe(error: &ConnError) -> String {
     match error {
         ConnError::Refused(refusal) if refusal.code == RefusalCode::VersionUnsupported => format!(
-            "{}; a supervisor of an older version is replaced while its agents run on: install the new program, then \
-             `acp-supervisor upgrade`",
+            "{}; to replace an older supervisor while its agents keep running, install the new program and \
+             run `acp-supervisor upgrade`",
             refusal.message
         ),
         ConnError::Refused(refusal) => refusal.message.clone(),
         ConnError::Io(source) => format!("the socket failed: {source}"),
-        ConnError::Wire(source) => format!("the supervisor broke the protocol: {source}"),
+        ConnError::Wire(source) => format!("the supervisor violated the protocol: {source}"),
         ConnError::Closed | ConnError::Timeout(_) | ConnError::OutOfTurn | ConnError::RolledBack(_) => {
             error.to_string()
         }

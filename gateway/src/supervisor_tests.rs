@@ -107,5 +107,5 @@ async fn a_request_that_waited_for_room_is_not_done_on_the_next_connection() {
     assert_eq!(waits.await.unwrap(), Err(CallError::Disconnected));
     drop(supervisor.send(Request::Status).await);
     let asked: Vec<Request> = std::iter::from_fn(|| wire.take()).map(|(_, request)| request).collect();
-    assert_eq!(asked, [Request::Status], "only what was asked since");
+    assert_eq!(asked, [Request::Status], "only requests made since");
 }

@@ -158,7 +158,7 @@ fn a_conversation_of_the_configuration_from_its_first_word() {
     let refused = say(&house, "room", "3", "/unfocus");
     assert_eq!(refused["failure"]["detail_code"], "BOUND_BY_CONFIGURATION", "{refused}");
     let reset = say(&house, "room", "4", "/acp reset");
-    assert!(reset["text"].as_str().unwrap().contains("begins anew where it is"), "{reset}");
+    assert!(reset["text"].as_str().unwrap().contains("by the configuration and stays bound"), "{reset}");
     assert_eq!(say(&house, "room", "5", "say three")["session_key"], key, "the same session and binding");
     answered(&house, "three");
     assert_eq!(house.received("session/new").len(), 2, "and a conversation of its own");
@@ -166,7 +166,7 @@ fn a_conversation_of_the_configuration_from_its_first_word() {
     reconfigure(&house, &one, &two);
     let next = say(&house, "room", "6", "say four");
     assert_eq!(next["session_key"], format!("{key}:2"));
-    let over = format!("{key} is over: the configuration of this conversation changed: cwd.");
+    let over = format!("{key} has ended: the configuration of this conversation changed: cwd.");
     assert!(next["text"].as_str().unwrap().starts_with(&over), "{next}");
     answered(&house, "four");
     let closed =

@@ -209,7 +209,9 @@ fn diagnostics_say_how_it_is() {
     let mut house = House::new(&[]);
     let mut room = Room::new("room");
     let said = room.say(&house, "/acp doctor");
-    assert!(answered(&said).contains(" is healthy.\n- ok: policy: prompts reach agents\n- ok: backend direct works\n- ok: supervisor answers\n"), "{said}");
+    let healthy = " is healthy.\n- ok: policy: prompts are permitted\n- ok: backend direct works\n\
+                   - ok: supervisor answers\n";
+    assert!(answered(&said).contains(healthy), "{said}");
     assert!(
         answered(&room.say(&house, "/acp install"))
             .starts_with("1. The backend direct is part of this gateway")
@@ -219,7 +221,7 @@ fn diagnostics_say_how_it_is() {
     until(SOON, "the supervisor is missed", || {
         let said = room.say(&house, "/acp doctor");
         answered(&said).contains("is not healthy.")
-            && answered(&said).contains("\nNext: ask whoever runs this gateway to start the supervisor.")
+            && answered(&said).contains("\nNext: ask the operator to start the supervisor.")
     });
     let said = room.say(&house, &format!("/acp spawn {AGENT} --cwd '{}'", house.world.dir("work").display()));
     assert_eq!(said["outcome"], "refused", "{said}");
@@ -238,9 +240,9 @@ fn settings_are_answered_by_the_agent() {
     let key = spawn(&house, &mut room, "");
     until(SOON, "the agent is there", || is_idle(&house, &key));
     let said = room.say(&house, "/acp model big");
-    assert!(answered(&said).starts_with("The agent took the option \"model\" = \"big\"."), "{said}");
+    assert!(answered(&said).starts_with("The agent accepted the option \"model\" = \"big\"."), "{said}");
     let said = room.say(&house, "/acp set web off");
-    assert!(answered(&said).starts_with("The agent took the option \"web\" = \"off\"."), "{said}");
+    assert!(answered(&said).starts_with("The agent accepted the option \"web\" = \"off\"."), "{said}");
     let said = room.say(&house, "/acp model huge");
     assert_eq!(said["outcome"], "refused", "{said}");
     assert_eq!(said["failure"]["detail_code"], "OPTION_REFUSED");

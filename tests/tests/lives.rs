@@ -289,9 +289,9 @@ fn settings_are_answered_by_the_agent() {
     let _ = house.prompt(&key, "warm up");
     let set = |args: &[&str]| house.cli(&[&["sessions", "set", &key], args].concat());
     for (change, want) in [
-        (["--mode", "ask"], "The agent took the mode \"ask\"."),
-        (["--model", "big"], "The agent took the option \"model\" = \"big\"."),
-        (["--option", "web=off"], "The agent took the option \"web\" = \"off\"."),
+        (["--mode", "ask"], "The agent accepted the mode \"ask\"."),
+        (["--model", "big"], "The agent accepted the option \"model\" = \"big\"."),
+        (["--option", "web=off"], "The agent accepted the option \"web\" = \"off\"."),
     ] {
         let now = set(&change).ok().json();
         assert_eq!(now["setting"], serde_json::json!({"is_applied": true, "text": want}));

@@ -29,7 +29,7 @@ fn an_agent_does_not_command_its_gateway() {
     );
     for command in [format!("{list} 2>&1"), format!("{close} 2>&1"), escaped] {
         let said = tool(&house, &key, &command);
-        assert!(said.contains("does not take orders from the agents"), "{command}\n{said}");
+        assert!(said.contains("refuses requests from processes of its agents"), "{command}\n{said}");
     }
     // A person of the same user is served, and nothing was changed.
     assert_eq!(house.verb(&["sessions", "list"])[0]["session_key"], before[0]["session_key"]);

@@ -105,7 +105,7 @@ fn name(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let Path(id) = path.map_err(|error| ApiError::usage(error.body_text()))?;
     if id.is_empty() || id.len() > NAME_BYTES_MAX || id.chars().any(char::is_control) {
         return Err(ApiError::usage(format!(
-            "the name of a conversation has 1 to {NAME_BYTES_MAX} bytes, and no control characters"
+            "the name of a conversation must have 1 to {NAME_BYTES_MAX} bytes and no control characters"
         )));
     }
     Ok(id)

@@ -135,7 +135,7 @@ impl<T: DeserializeOwned> FromRequest<Api> for JsonBody<T> {
         };
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         let body = serde_json::from_slice(text).map(Self);
-        body.map_err(|error| ApiError::usage(format!("the body: {}", hide_value(&error.to_string()))))
+        body.map_err(|error| ApiError::usage(format!("invalid body: {}", hide_value(&error.to_string()))))
     }
 }
 
@@ -177,7 +177,7 @@ impl FromRequestParts<Api> for IdempotencyKeyHeader {
         let mut values = parts.headers.get_all(IDEMPOTENCY_HEADER).iter();
         let Some(value) = values.next() else { return Ok(Self(IdempotencyKey::mint())) };
         if values.next().is_some() {
-            return Err(ApiError::usage("more than one Idempotency-Key"));
+            return Err(ApiError::usage("more than one Idempotency-Key header"));
         }
         let text = value.to_str().unwrap_or("\u{fffd}");
         IdempotencyKey::parse(text).map(Self).map_err(|error| ApiError::usage(error.to_string()))

@@ -115,5 +115,5 @@ async fn no_such_path(State(_): State<Api>) -> ApiError {
 }
 
 async fn no_such_method(State(_): State<Api>) -> ApiError {
-    ApiError::of(Code::Usage, "this path does not have that method").status(StatusCode::METHOD_NOT_ALLOWED)
+    ApiError::of(Code::Usage, "this path does not support that method").status(StatusCode::METHOD_NOT_ALLOWED)
 }

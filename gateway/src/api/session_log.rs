@@ -36,7 +36,7 @@ pub(crate) async fn log(
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let session = api.service.session(&key).await?;
     let piece = match (query.offset, query.lines) {
-        (Some(_), Some(_)) => return Err(ApiError::usage("either offset or lines")),
+        (Some(_), Some(_)) => return Err(ApiError::usage("give either offset or lines, not both")),
         (Some(offset), None) => api.service.session_log(&key, LogFrom::Offset(offset)).await?,
         (None, lines) => last_lines(&api, &key, lines.unwrap_or(LINES)).await?,
     };

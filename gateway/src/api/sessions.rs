@@ -232,7 +232,7 @@ pub(crate) async fn options(
     IdempotencyKeyHeader(once): IdempotencyKeyHeader,
     JsonBody(body): JsonBody<OptionBody>,
 ) -> Result<Json<SessionStatus>, ApiError> {
-    let setting = body.setting().ok_or_else(|| ApiError::usage("say exactly one setting"))?;
+    let setting = body.setting().ok_or_else(|| ApiError::usage("exactly one setting is required"))?;
     Ok(Json(api.service.set(&key, setting, once).await?))
 }
 

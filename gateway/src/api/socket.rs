@@ -79,7 +79,10 @@ impl ApiListener {
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::FileTypeExt;
         if std::fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file in the way"));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "a file that is not a socket exists there",
+            ));
         }
         let mut fresh = path.as_os_str().to_owned();
         fresh.push(".new");
@@ -91,7 +94,7 @@ impl ApiListener {
         let address = SocketAddrUnix::new(&fresh).map_err(|_| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("the path of a socket may have 107 bytes, {} is longer", fresh.display()),
+                format!("the path of a socket may have at most 107 bytes, {} is longer", fresh.display()),
             )
         })?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -187,7 +190,8 @@ fn is_agent_peer(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
 
 /// Response to every request of an agent's process.
 fn agent_refusal() -> Response {
-    let text = "The gateway does not take orders from the agents in its care. Ask from a shell of your own.";
+    let text =
+        "The gateway refuses requests from processes of its agents. Use a shell that no agent started.";
     ApiError::of(Code::PermissionDenied, text).into_response()
 }
 
@@ -236,8 +240,7 @@ fn is_stream(answer: &Response) -> bool {
 fn too_many_streams() -> Response {
     let failure = Failure::new(
         Code::LimitReached,
-        "too many event streams are open; end some, or raise \
-                                                    limits.connections_max",
+        "too many event streams are open; close some, or raise limits.connections_max",
     );
     ApiError::from(failure.origin("gateway").retryable()).into_response()
 }

@@ -102,8 +102,9 @@ fn failure(text: String) -> Failure {
 
 fn refusal_message(note: &RollbackRecord, reason: &str) -> String {
     format!(
-        "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, on \
-         record are epoch {} and event {}. {} living agents are kept until {}; nothing is done meanwhile.",
+        "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, the \
+         supervisor's record is at epoch {} and event {}. {} living agents are kept until {}; the gateway \
+         does no work meanwhile.",
         note.epoch,
         note.event_id,
         note.known_epoch,

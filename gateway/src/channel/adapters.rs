@@ -31,7 +31,10 @@ impl From<NoAdapterError> for Failure {
 
 /// Error: another adapter already serves the account.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("account {account_id:?} of channel {channel:?} is served already: end that adapter first")]
+#[error(
+    "account {account_id:?} of channel {channel:?} is already served by another adapter: end that adapter \
+     first"
+)]
 pub(crate) struct AlreadyServedError {
     /// Channel.
     pub(crate) channel: String,
@@ -52,10 +55,12 @@ impl SiblingAccount {
     /// Returns the refusal of a command in a conversation in which this account works but receives no
     /// messages: no account runs the command, and the person gets an error message.
     pub(crate) fn refuse(self) -> Outcome {
-        let why =
-            self.unavailable_reason.unwrap_or_else(|| "it was not there when the message came".to_owned());
+        let why = self
+            .unavailable_reason
+            .unwrap_or_else(|| "it was not available when the message arrived".to_owned());
         let text = format!(
-            "Account {:?} works in this conversation and does not hear it: {why}. Nothing was done.",
+            "Account {:?} works in this conversation but does not receive its messages: {why}. Nothing was \
+             done.",
             self.account_id
         );
         let failure =
@@ -237,7 +242,7 @@ mod tests {
         channels.register(Arc::clone(&first)).unwrap();
         let taken = channels.register(Arc::clone(&second)).unwrap_err();
         assert_eq!((taken.channel.as_str(), taken.account_id.as_str()), ("console", "default"));
-        assert!(!channels.unregister(&second), "it never served");
+        assert!(!channels.unregister(&second), "it was never registered");
         assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &first));
         assert!(channels.unregister(&first));
         assert!(!channels.unregister(&first));

@@ -133,7 +133,7 @@ impl ChannelAdapter for Console {
         let (conversation_id, text) = (to.conversation_id.clone(), message.text.clone());
         Box::pin(async move {
             let Ok(id) = message_id.parse() else {
-                return EditOutcome::Gone { why: "no number of a message".to_owned() };
+                return EditOutcome::Gone { why: "not a message id".to_owned() };
             };
             let edit = move |tx: &acp_store::Tx<'_>| console::edit(tx, &conversation_id, id, &text);
             match self.store.write("console_edit", edit).await {

@@ -130,7 +130,7 @@ pub trait ChannelAdapter: Send + Sync + 'static {
         starter: &'a Outgoing,
     ) -> BoxFuture<'a, OpenChildOutcome> {
         let _ = (parent, starter);
-        let why = format!("{} has no conversations below others", self.id());
+        let why = format!("channel {} has no child conversations", self.id());
         Box::pin(async move { OpenChildOutcome::Rejected { why, again: false } })
     }
 
@@ -196,7 +196,7 @@ pub trait ChannelAdapter: Send + Sync + 'static {
         _message_id: &'a str,
         _message: &'a Outgoing,
     ) -> BoxFuture<'a, EditOutcome> {
-        Box::pin(async { EditOutcome::Gone { why: "messages here cannot be changed".to_owned() } })
+        Box::pin(async { EditOutcome::Gone { why: "messages of this channel cannot be edited".to_owned() } })
     }
 
     /// Passes incoming events to the inbound port until the future is dropped at shutdown. Called once, after

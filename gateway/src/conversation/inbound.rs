@@ -142,7 +142,9 @@ impl InboundService {
         let permit = Arc::clone(&self.inner.permits).try_acquire_owned();
         let permit = permit.map_err(|_| {
             self.inner.metrics.mailbox_full("inbox");
-            let text = format!("{IN_PROGRESS_MAX} messages wait already. Send it again in a moment.");
+            let text = format!(
+                "{IN_PROGRESS_MAX} messages are already in progress. Send the message again in a moment."
+            );
             Failure::new(Code::LimitReached, text).origin("gateway").retryable()
         })?;
         let inner = Arc::clone(&self.inner);
@@ -449,8 +451,10 @@ pub(crate) async fn submit(
     };
     let accepted = service.prompt(session_key, request, message_idempotency_key(inbound)?).await?;
     let text = match (mode, accepted.steered, accepted.queued_behind) {
-        (RunMode::Steer, true, _) => "Said into the running turn.".to_owned(),
-        (RunMode::Steer, false, 0) => "No turn can be steered: it starts as a prompt of its own.".to_owned(),
+        (RunMode::Steer, true, _) => "Added to the running turn.".to_owned(),
+        (RunMode::Steer, false, 0) => {
+            "No turn can be steered: the message starts a turn of its own.".to_owned()
+        }
         (RunMode::Steer, false, n) => format!("This turn cannot be steered: queued as a prompt behind {n}."),
         (RunMode::Prompt, _, 0) => String::new(),
         (RunMode::Prompt, _, n) => format!("The agent is busy: queued behind {n}."),

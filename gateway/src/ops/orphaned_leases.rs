@@ -12,7 +12,7 @@ use acp_store::{Store, leases};
 use tokio_util::sync::CancellationToken;
 
 const REASON: &str =
-    "its gateway has no use for it: it gave the lease up, or was restored from an older backup";
+    "its gateway does not use it: the gateway gave the lease up, or was restored from an older backup";
 
 /// Checks for orphans after each connection to the supervisor, until `stop`.
 pub(crate) async fn run(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {

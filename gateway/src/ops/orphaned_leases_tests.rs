@@ -35,16 +35,17 @@ async fn who_lives_and_is_of_no_use_is_ended() {
     let stop = CancellationToken::new();
     let looking = tokio::spawn(run(store.clone(), supervisor, stop.clone()));
     let (list, request) =
-        crate::tests::eventually("it asks who lives", || std::future::ready(wire.take())).await;
+        crate::tests::eventually("it lists the leases", || std::future::ready(wire.take())).await;
     assert_eq!(request, Request::ListLeases { detail: false });
     wire.reply(list, Ok(Reply::Leases(vec![unknown, used, gone, given_up])));
     for lease_id in ended {
-        let (id, request) = crate::tests::eventually("it ends one", || std::future::ready(wire.take())).await;
+        let (id, request) =
+            crate::tests::eventually("it closes a lease", || std::future::ready(wire.take())).await;
         assert_eq!(request, Request::CloseLease { lease_id, reason: REASON.to_owned() });
         wire.reply(id, Ok(Reply::Closing { state: LeaseState::Closing }));
     }
     stop.cancel();
     looking.await.unwrap();
-    assert!(wire.take().is_none(), "nobody else is ended");
+    assert!(wire.take().is_none(), "no other lease is closed");
     store.close().await;
 }

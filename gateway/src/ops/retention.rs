@@ -156,6 +156,6 @@ mod tests {
         {
             assert_eq!(is_clock_plausible(DAY_MS, DAY_MS + moved_ms), plausible, "{moved_ms}");
         }
-        assert!(!is_clock_plausible(DAY_MS, DAY_MS - 1), "set back");
+        assert!(!is_clock_plausible(DAY_MS, DAY_MS - 1), "the clock was set back");
     }
 }

@@ -128,7 +128,7 @@ fn failed(why: &str, detail: &str) -> LookupError {
 }
 
 fn unexpected() -> LookupError {
-    failed("the supervisor gave another answer than was asked for", "LOOKUP_FAILED")
+    failed("the supervisor sent an unexpected response", "LOOKUP_FAILED")
 }
 
 #[cfg(test)]

@@ -242,7 +242,7 @@ async fn as_many_resting_sessions_are_taken_up_at_start_as_is_said() {
             let row = session_row(&SessionKey::mint(&AgentName::parse("demo").unwrap()));
             spawn(&world.store, SessionRow { state: SessionState::Idle, ..row }, None).await;
         }
-        assert_eq!(world.manager.resume().await.unwrap(), 0, "none has anything to do");
+        assert_eq!(world.manager.resume().await.unwrap(), 0, "no actor has work");
         assert_eq!(world.manager.actors.lock().unwrap().len(), made, "{eager}");
         world.end().await;
     }
@@ -279,12 +279,16 @@ async fn an_agent_is_not_started_where_it_may_no_longer_work() {
     world.reload(&format!("[acp]\nworkspace_roots = [\"{}\"]\n", other.display()));
     refused(world.prompt(&first).await, Code::CwdNotAllowed, &["outside of acp.workspace_roots"]);
     world.reload("");
-    eventually("a prompt that is taken", async || world.prompt(&first).await.ok()).await;
+    eventually("an accepted prompt", async || world.prompt(&first).await.ok()).await;
 
     let second = resting("second").await;
     std::fs::remove_dir(&work).unwrap();
     std::os::unix::fs::symlink(&other, &work).unwrap();
-    refused(world.prompt(&second).await, Code::CwdNotAllowed, &["leads to", "other by now"]);
+    refused(
+        world.prompt(&second).await,
+        Code::CwdNotAllowed,
+        &["now resolves to", "other. Start a new session"],
+    );
     drop(world.end().await);
 }
 
@@ -346,11 +350,11 @@ async fn backend_missing_unwell_off_or_agent_denied() {
         let outage = (code == Code::BackendUnavailable).then(|| "/secret/path is gone".to_owned());
         world.registry.register(Arc::new(DirectRuntime::new(move || outage.clone())));
         let spawned = world.manager.spawn(wanted(None, Some("hi")), IdempotencyKey::mint()).await;
-        assert!(!format!("{spawned:?}").contains("/secret"), "detail belongs into the log");
+        assert!(!format!("{spawned:?}").contains("/secret"), "details belong in the log");
         refused(spawned, code, wants);
     }
     world.reload("");
-    assert_eq!(world.manager.resume().await.unwrap(), 0, "nothing was made");
+    assert_eq!(world.manager.resume().await.unwrap(), 0, "no session was created");
     world.spawn(None).await.unwrap();
     drop(world.end().await);
 }
@@ -367,7 +371,7 @@ async fn a_session_whose_backend_is_gone_can_be_closed() {
     let kept = world.had("two", SessionState::Idle).await;
     refused(world.prompt(&kept).await, Code::BackendMissing, &[]);
     world.registry.register(Arc::new(DirectRuntime::default()));
-    eventually("a prompt that is taken", async || world.prompt(&kept).await.ok()).await;
+    eventually("an accepted prompt", async || world.prompt(&kept).await.ok()).await;
     drop(world.end().await);
 }
 
@@ -451,7 +455,7 @@ async fn a_window_and_a_prompt_at_the_same_moment() {
         expired.unwrap();
         let closed = world.store.session(key).await.unwrap().unwrap().state == SessionState::Closed;
         match prompted {
-            Ok(_) => assert!(!closed, "a prompt that was taken is not closed away"),
+            Ok(_) => assert!(!closed, "an accepted prompt is not lost by a close"),
             Err(failure) => assert_eq!((failure.code, closed), (Code::SessionClosed, true)),
         }
     }
@@ -501,7 +505,7 @@ async fn a_reset_of_a_configured_session_is_done_in_place() {
         let sql = "SELECT count(*) AS count FROM acp_events WHERE session_key = ?1 AND payload_json LIKE '%new_conversation%'";
         acp_store::codec::first(db, sql, [of.as_str()], |row| Ok(row.get::<_, i64>("count")?))
     });
-    assert_eq!(told.await.unwrap(), Some(1), "once under its key");
+    assert_eq!(told.await.unwrap(), Some(1), "only once per key");
     let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();
     assert_eq!((now.state, binding().await), (SessionState::Closed, None));
     drop(world.end().await);

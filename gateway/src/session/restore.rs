@@ -66,7 +66,7 @@ pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failur
 pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<AgentProfile, Failure> {
     deps.registry.require(&session.backend).map_err(|failure| {
         let message =
-            format!("{} The session was made with the backend {}.", failure.message, session.backend);
+            format!("{} The session was created with the backend {}.", failure.message, session.backend);
         Failure { message, ..failure.detail("SESSION_BACKEND") }
     })?;
     deps.profiles.configured(&session.agent)
@@ -93,13 +93,14 @@ pub(crate) fn profile(
     let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd), found)?;
     if cwd != session.cwd {
         let why =
-            format!("The working directory {} leads to {cwd} by now. Start a new session.", session.cwd);
+            format!("The working directory {} now resolves to {cwd}. Start a new session.", session.cwd);
         return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
     }
     for directory in &session.options.additional_directories {
         if deps.profiles.directory(&session.agent, directory, found)? != *directory {
-            let why =
-                format!("The additional directory {directory} leads elsewhere by now. Start a new session.");
+            let why = format!(
+                "The additional directory {directory} now resolves to another path. Start a new session."
+            );
             return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
         }
     }

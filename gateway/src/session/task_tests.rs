@@ -188,7 +188,7 @@ async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not
     let answer = |option: &'static str| {
         world.manager.answer_permission(&world.key, "none", option, "me", IdempotencyKey::mint())
     };
-    assert_eq!(answer("yes").await.unwrap_err().code, Code::Usage, "the actor is there");
+    assert_eq!(answer("yes").await.unwrap_err().code, Code::Usage, "the actor exists");
     world.break_store().await;
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
@@ -226,7 +226,7 @@ async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
     refused.await;
     assert_eq!(epoch().await, before);
     world.mend_store().await;
-    crate::tests::eventually("the actor is made", async || (epoch().await > before).then_some(())).await;
+    crate::tests::eventually("the actor is rebuilt", async || (epoch().await > before).then_some(())).await;
     world.end().await;
 }
 
@@ -235,10 +235,10 @@ async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
 async fn a_superseded_actor_acts_on_nothing() {
     let mut world = world().await;
     let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
-    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
+    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
     world.store.claim(world.key.clone()).await.unwrap();
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
-    assert!(world.closed.try_recv().is_err(), "its process is the successor's");
+    assert!(world.closed.try_recv().is_err(), "its process belongs to the successor");
     let state = world.store.session(world.key.clone()).await.unwrap().unwrap().state;
     assert_eq!(state, acp_core::session::SessionState::Idle);
     let closed = crate::tests::eventually("a newer actor closes", async || world.close().await.ok()).await;
@@ -251,7 +251,7 @@ async fn a_superseded_actor_acts_on_nothing() {
 async fn a_superseded_actor_is_not_made_again() {
     let world = world().await;
     let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
-    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
+    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
     world.break_store().await;
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
     let key = world.key.clone();
@@ -337,7 +337,7 @@ impl acp_core::backend::BackendMachine for BrokenLink {
         Vec::new()
     }
     fn set_option(&mut self, _: &acp_core::backend::OptionChange) -> Vec<acp_core::backend::BackendStep> {
-        panic!("as the test wants it")
+        panic!("requested by the test")
     }
     fn close(&mut self, _: acp_core::backend::CloseMode) -> Vec<acp_core::backend::BackendStep> {
         vec![acp_core::backend::BackendStep::CloseAnswered]
@@ -367,7 +367,7 @@ async fn an_actor_that_panics_is_made_again() {
     let failed = world.manager.set(&world.key, mode, IdempotencyKey::mint()).await.unwrap_err();
     assert_eq!(failed.code, Code::Runtime);
     let row = world.store.session(world.key.clone()).await.unwrap().unwrap();
-    assert_eq!(row.options.mode_id, None, "nothing of it is committed");
+    assert_eq!(row.options.mode_id, None, "nothing of the step is committed");
     let closed = world.close().await.unwrap();
     assert_eq!(closed.state, acp_core::session::SessionState::Closed);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
@@ -382,7 +382,7 @@ async fn a_quiet_actor_that_is_dropped_is_counted() {
         acp_core::rows::SessionRow { state: acp_core::session::SessionState::Idle, ..session_row(&key) };
     spawn(&world.store, idle, None).await;
     world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
-    crate::tests::eventually("the actor rests", async || {
+    crate::tests::eventually("the actor is evicted", async || {
         world.metrics.render().contains("acp_actor_evictions_total 1").then_some(())
     })
     .await;
@@ -402,7 +402,7 @@ async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
     set("x").await;
     let failure = world.prompt().await.unwrap_err();
     assert_eq!(failure.detail_code.as_deref(), Some("STORE_UNREADABLE"), "{failure:?}");
-    crate::tests::eventually("nobody tries on", || async {
+    crate::tests::eventually("no actor is left", || async {
         (world.metrics.actors().count() == 0).then_some(())
     })
     .await;

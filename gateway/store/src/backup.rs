@@ -50,11 +50,11 @@ pub fn backup(
     progress: BackupProgress<'_>,
 ) -> Result<CompletedBackup, StoreError> {
     let from = dir.join(DB_FILE);
-    std::fs::metadata(&from).map_err(|error| StoreError::file("look at", &from, error))?;
+    std::fs::metadata(&from).map_err(|error| StoreError::file("inspect", &from, error))?;
     match std::fs::symlink_metadata(to) {
         Ok(_) if !replace => return Err(StoreError::Exists { path: to.to_owned() }),
         Ok(there) if !there.is_file() => {
-            let why = std::io::Error::other("it is there and no regular file; name another place");
+            let why = std::io::Error::other("it exists and is not a regular file; choose another path");
             return Err(StoreError::file("replace", to, why));
         }
         Ok(_) | Err(_) => {}
@@ -122,7 +122,7 @@ fn pages(
         match step {
             StepResult::Done => return Ok(()),
             StepResult::Busy | StepResult::Locked if tries >= BUSY_TRIES => {
-                return Err(StoreError::Refused("another program holds the database"));
+                return Err(StoreError::Refused("another program has locked the database"));
             }
             StepResult::Busy | StepResult::Locked => {
                 tries += 1;
@@ -161,7 +161,7 @@ impl TempFile {
         match rustix::fs::renameat_with(CWD, &self.path, CWD, to, flags) {
             Ok(()) => {}
             Err(rustix::io::Errno::EXIST) => return Err(StoreError::Exists { path: to.to_owned() }),
-            Err(error) => return Err(StoreError::file("give its name to", to, error.into())),
+            Err(error) => return Err(StoreError::file("rename the new file to", to, error.into())),
         }
         sync_dir(to)
     }

@@ -84,7 +84,7 @@ pub fn rules(db: &Connection) -> Result<Vec<CheckFinding>, StoreError> {
 /// [`StoreError::File`] without a database; errors of opening the database.
 pub fn check_database(dir: &Path, quick: bool) -> Result<CheckReport, StoreError> {
     let path = dir.join(DB_FILE);
-    let meta = std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;
+    let meta = std::fs::metadata(&path).map_err(|error| StoreError::file("inspect", &path, error))?;
     let mut checks = Vec::new();
     let schema_version = match look_into(dir, quick, &mut checks) {
         Ok(version) => version,
@@ -109,19 +109,19 @@ fn look_into(dir: &Path, quick: bool, checks: &mut Vec<CheckFinding>) -> Result<
     }
     checks.push(CheckFinding {
         name: "pages",
-        rule: "the pages and indexes hang together",
+        rule: "the pages and indexes are consistent",
         broken: pages(&db, quick)?,
     });
     let schema = if schema::is_current(version) { schema::differences(&db)? } else { Vec::new() };
     checks.push(CheckFinding {
         name: "schema",
-        rule: "tables, indexes and triggers are this program's",
+        rule: "tables, indexes and triggers match this program's schema",
         broken: schema,
     });
     let references = "SELECT \"table\" || ' ' || coalesce(rowid, '') FROM pragma_foreign_key_check";
     checks.push(CheckFinding {
         name: "references",
-        rule: "every reference leads to a row",
+        rule: "every reference has its row",
         broken: texts(&db, references)?,
     });
     if schema::is_current(version) {

@@ -113,7 +113,7 @@ pub fn word<T: SqlEnum>(row: &Row<'_>, column: &'static str) -> Result<T, StoreE
         .iter()
         .copied()
         .find(|known| known.word() == text)
-        .ok_or_else(|| unreadable(column, format!("unknown word {text:?}")))
+        .ok_or_else(|| unreadable(column, format!("unknown value {text:?}")))
 }
 
 /// Reads a nullable word column.

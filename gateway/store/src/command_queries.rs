@@ -120,7 +120,7 @@ pub fn before<T: DeserializeOwned>(
 ) -> Result<Option<T>, StoreError> {
     let Some((_, result)) = idempotency::get(db, scope, key)? else { return Ok(None) };
     let read = serde_json::from_str(&result);
-    read.map(Some).map_err(|_| StoreError::Refused("the answer to a command is of another program"))
+    read.map(Some).map_err(|_| StoreError::Refused("the stored response of a command cannot be parsed"))
 }
 
 /// Runs `work` at most once per key, within the transaction. A repetition returns the stored result.

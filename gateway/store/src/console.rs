@@ -89,7 +89,7 @@ pub fn insert(db: &Connection, new: &NewConsoleMessage) -> Result<u64, StoreErro
             new.run_id.map(|id| id.to_string())
         ],
     )?;
-    id_of(db, &new.nonce)?.ok_or(StoreError::Refused("a console message without a row"))
+    id_of(db, &new.nonce)?.ok_or(StoreError::Refused("an inserted console message has no row"))
 }
 
 /// Number of the message with this nonce.

@@ -34,7 +34,8 @@ pub enum StoreError {
     },
     /// The database was written by a later version of this program.
     #[error(
-        "the database has schema version {found}, this program knows up to {known}: install the newer one"
+        "the database has schema version {found}, this program supports at most {known}: install the newer \
+         version"
     )]
     Newer {
         /// Schema version of the database.
@@ -43,7 +44,7 @@ pub enum StoreError {
         known: i64,
     },
     /// The file is a database of another program.
-    #[error("{} is no database of acp-gateway ({why})", .path.display())]
+    #[error("{} is not a database of acp-gateway ({why})", .path.display())]
     Foreign {
         /// Database file.
         path: PathBuf,
@@ -52,9 +53,9 @@ pub enum StoreError {
     },
     /// The database file is damaged.
     #[error(
-        "the database is damaged ({why}). Nothing was changed. `acp-gateway store check` says where, and \
-         `acp-gateway store sessions` lists what can still be read; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back and keeps the \
-         damaged file aside"
+        "the database is damaged ({why}). Nothing was changed. `acp-gateway store check` shows where, and \
+         `acp-gateway store sessions` lists what can still be read; with the gateway stopped, `acp-gateway \
+         store restore FILE` restores a backup and keeps the damaged file"
     )]
     Damaged {
         /// Message of SQLite or of the check.
@@ -62,8 +63,9 @@ pub enum StoreError {
     },
     /// The database file does not exist, although the lock file or a WAL shows an earlier one.
     #[error(
-        "{} is gone, and a gateway has worked here before. Nothing was made in its place. Put it back, or bring a \
-         backup back with `acp-gateway store restore FILE`; to begin with nothing, remove {} too",
+        "{} is missing, but a gateway has used this directory before. No new database was created. Put the \
+         file back, or restore a backup with `acp-gateway store restore FILE`; to start with an empty \
+         database, remove {} too",
         .path.display(), .lock.display()
     )]
     Missing {
@@ -74,8 +76,8 @@ pub enum StoreError {
     },
     /// The database file was removed or replaced while it was open.
     #[error(
-        "{} was taken away or replaced while the gateway used it: nothing more is committed. Put it back as it \
-         was, or stop the gateway and bring a backup back with `acp-gateway store restore FILE`",
+        "{} was removed or replaced while the gateway used it: nothing more is committed. Put the original \
+         file back, or stop the gateway and restore a backup with `acp-gateway store restore FILE`",
         .path.display()
     )]
     Gone {
@@ -84,12 +86,12 @@ pub enum StoreError {
     },
     /// The file system is read-only or denies writing.
     #[error(
-        "the database is on a file system, or has a mode, that cannot be written: mount it writable, or give it \
-         back to this user"
+        "the database is not writable because of its file system or its mode: mount the file system \
+         writable, or give this user write access"
     )]
     ReadOnly,
     /// The target file of a backup exists already.
-    #[error("{} is there already: choose another name, or say --replace", .path.display())]
+    #[error("{} already exists: choose another name, or add --replace", .path.display())]
     Exists {
         /// Existing file.
         path: PathBuf,
@@ -103,7 +105,7 @@ pub enum StoreError {
         why: String,
     },
     /// A schema migration failed.
-    #[error("the database cannot be brought to this program's schema")]
+    #[error("the database cannot be migrated to this program's schema")]
     Migration(#[source] Arc<rusqlite_migration::Error>),
     /// The state directory is a copy of another gateway's (H15).
     #[error(
@@ -130,7 +132,7 @@ pub enum StoreError {
         session_key: SessionKey,
     },
     /// A sequence number or offset does not follow the last one.
-    #[error("{what} is {got}, but {want} comes next")]
+    #[error("{what} is {got}, but {want} is expected")]
     Numbering {
         /// Name of the number.
         what: &'static str,
@@ -151,7 +153,7 @@ pub enum StoreError {
         key: IdempotencyKey,
     },
     /// The maximum number of sessions in use is reached.
-    #[error("{sessions_max} sessions are open, the limit")]
+    #[error("the limit of {sessions_max} open sessions is reached")]
     LimitReached {
         /// Maximum number of sessions.
         sessions_max: u64,
@@ -159,7 +161,7 @@ pub enum StoreError {
         account: bool,
     },
     /// Another open session has this label.
-    #[error("an open session is called {label:?} already")]
+    #[error("an open session already has the label {label:?}")]
     LabelTaken {
         /// Requested label.
         label: String,
@@ -168,11 +170,12 @@ pub enum StoreError {
     #[error("the binding was used meanwhile")]
     UsedMeanwhile,
     /// The conversation has an active binding already.
-    #[error("the conversation is bound already")]
+    #[error("the conversation is already bound")]
     ConversationBound,
     /// The disk, the quota or the database's maximum size is exhausted.
     #[error(
-        "the disk is full: nothing is taken on until there is room again. Make room; it goes on by itself"
+        "the disk is full: no new work is accepted until there is space again. Free some space; the gateway \
+         then continues by itself"
     )]
     Full,
     /// The database holds a value that this program cannot read.
@@ -199,7 +202,7 @@ pub enum StoreError {
     #[error("the store is closed")]
     Closed,
     /// Any other error of SQLite.
-    #[error("the database refused")]
+    #[error("the database reported an error")]
     Sqlite(#[source] Arc<rusqlite::Error>),
 }
 
@@ -302,7 +305,8 @@ impl From<StoreError> for Failure {
             }
             StoreError::LabelTaken { label } => {
                 let text = format!(
-                    "An open session is called {label:?} already. Choose another label, or close that session."
+                    "An open session already has the label {label:?}. Choose another label, or close that \
+                     session."
                 );
                 Failure::new(Code::Usage, text).detail("LABEL_TAKEN").origin("gateway")
             }

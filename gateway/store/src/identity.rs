@@ -48,7 +48,7 @@ impl StateDirLocation {
     /// # Errors
     /// [`StoreError::File`] if the directory's metadata cannot be read.
     pub fn of(dir: &Path) -> Result<Self, StoreError> {
-        let meta = std::fs::metadata(dir).map_err(|error| StoreError::file("look at", dir, error))?;
+        let meta = std::fs::metadata(dir).map_err(|error| StoreError::file("inspect", dir, error))?;
         let line =
             |path| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
         Ok(Self {
@@ -62,13 +62,13 @@ impl StateDirLocation {
     /// Returns the reason why `now` is a different location; `None` if both are the same.
     pub fn moved(&self, now: &Self) -> Option<String> {
         if self.machine_id != now.machine_id {
-            return Some("it was made on another machine".to_owned());
+            return Some("it was created on another machine".to_owned());
         }
         if self.ino != now.ino {
-            return Some(format!("its inode is {}, it was made at {}", now.ino, self.ino));
+            return Some(format!("its inode is {}, but it was created with {}", now.ino, self.ino));
         }
         if self.boot_id == now.boot_id && self.dev != now.dev {
-            return Some("it was made on another file system".to_owned());
+            return Some("it was created on another file system".to_owned());
         }
         None
     }

@@ -273,7 +273,7 @@ pub fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreError> {
             Int(now_ms())
         ],
     )?;
-    get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inbox message without a row"))
+    get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inserted inbox message has no row"))
 }
 
 /// Account responsible for a message that several accounts of its channel receive.
@@ -381,7 +381,7 @@ pub fn record(
     if run(db, &sql, params![keys.0, keys.1, keys.2, keys.3, to_json(outcome)?, caller_tells])? == 1 {
         Ok(())
     } else {
-        Err(StoreError::Refused("the message has an outcome already"))
+        Err(StoreError::Refused("the message already has an outcome"))
     }
 }
 

@@ -31,11 +31,11 @@ BY run_id HAVING count(*) <> max(seq) OR min(seq) <> 1;
 SELECT a.run_id FROM acp_events a JOIN acp_events b ON b.run_id = a.run_id AND b.seq = a.seq + 1 WHERE
 b.session_seq <= a.session_seq;
 
--- I3: a session knows its last row
+-- I3: a session records the number of its last row
 SELECT session_key FROM acp_sessions s WHERE last_session_seq <> (SELECT coalesce(max(session_seq), 0) FROM
 acp_events e WHERE e.session_key = s.session_key);
 
--- I3: a run knows its last row
+-- I3: a run records the number of its last row
 SELECT run_id FROM acp_runs r WHERE last_seq <> (SELECT coalesce(max(seq), 0) FROM acp_events e WHERE e.run_id
 = r.run_id);
 
@@ -48,19 +48,19 @@ SELECT c.binding_key FROM acp_binding_checkpoint c JOIN acp_bindings b USING (bi
 c.last_session_seq > (SELECT coalesce(max(session_seq), 0) FROM acp_events e WHERE e.session_key =
 b.session_key);
 
--- I5: one key makes one run of a session
+-- I5: an idempotency key has at most one run of a session
 SELECT session_key || ' ' || idempotency_key FROM acp_runs GROUP BY session_key, idempotency_key HAVING
 count(*) > 1;
 
--- I6: a run that ended says so once in the journal, and one that did not says nothing
+-- I6: an ended run has one end in the journal, and a run that has not ended has none
 SELECT r.run_id || ' ' || r.state FROM acp_runs r WHERE (SELECT count(*) FROM acp_events e WHERE e.run_id =
 r.run_id AND e.kind IN ('done','error')) <> (r.state IN ('completed','failed','cancelled'));
 
--- I7: what was planned for a conversation stands in its session's journal
+-- I7: every planned part of a conversation has a row in its session's journal
 SELECT nonce FROM acp_delivery_part p WHERE NOT EXISTS (SELECT 1 FROM acp_events e WHERE e.session_key =
 p.session_key AND e.session_seq = p.session_seq);
 
--- I7: nothing before a conversation's checkpoint is still on its way, but what became of a message that cannot be changed
+-- I7: no part before a conversation's checkpoint is pending, except notices about messages that cannot be edited
 SELECT p.nonce FROM acp_delivery_part p JOIN acp_binding_checkpoint c USING (binding_key) WHERE p.state IN
 ('planned','sending') AND p.session_seq < c.last_session_seq AND p.part_no < 200000;
 

@@ -133,7 +133,7 @@ impl Store {
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run())
-            .map_err(|error| StoreError::file("start the writer of", dir, error))?;
+            .map_err(|error| StoreError::file("start the writer thread for", dir, error))?;
         let inner = Inner {
             dir: dir.to_owned(),
             identity,

@@ -85,10 +85,10 @@ pub fn private_file(path: &Path) -> Result<File, StoreError> {
         .mode(PRIVATE_FILE)
         .open(path)
         .map_err(|error| StoreError::file("open", path, error))?;
-    let meta = file.metadata().map_err(|error| StoreError::file("look at", path, error))?;
+    let meta = file.metadata().map_err(|error| StoreError::file("inspect", path, error))?;
     if meta.permissions().mode() & 0o777 != PRIVATE_FILE {
         file.set_permissions(std::fs::Permissions::from_mode(PRIVATE_FILE))
-            .map_err(|error| StoreError::file("make private", path, error))?;
+            .map_err(|error| StoreError::file("set the private mode of", path, error))?;
     }
     Ok(file)
 }

@@ -31,7 +31,7 @@ pub fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError> {
         }
         Ok(_) => Ok(()),
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(StoreError::file("look at", path, error))
+            Err(StoreError::file("inspect", path, error))
         }
         Err(_) if was_here => Err(StoreError::Missing { path, lock: dir.join(LOCK_FILE) }),
         Err(_) => Ok(()),
@@ -75,7 +75,7 @@ impl DatabaseFiles {
         let paths = ["", LOG_SUFFIX].map(|suffix| dir.join(format!("{DB_FILE}{suffix}")));
         let files = paths.into_iter().map(|path| match file_id(&path) {
             Ok(id) => Ok((path, id)),
-            Err(error) => Err(StoreError::file("look at", path, error)),
+            Err(error) => Err(StoreError::file("inspect", path, error)),
         });
         Ok(Self { files: files.collect::<Result<_, _>>()? })
     }

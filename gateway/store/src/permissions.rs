@@ -59,7 +59,7 @@ pub fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError> {
             row.deadline_at_ms.map(Int)
         ],
     )?;
-    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the permission was settled already")) }
+    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the permission request is already settled")) }
 }
 
 /// Pending permission requests of a lease's agent, in order.

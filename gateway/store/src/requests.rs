@@ -39,7 +39,7 @@ pub fn put(db: &Connection, row: &AgentRequestRow, now_ms: u64) -> Result<(), St
             Int(now_ms)
         ],
     )?;
-    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("an answered request stays answered")) }
+    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the request is already answered")) }
 }
 
 /// Unanswered requests of a lease's agent, in order.

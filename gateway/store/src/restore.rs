@@ -72,13 +72,13 @@ pub fn restore(dir: &Path, from: &Path, progress: BackupProgress<'_>) -> Result<
 
 /// Checks that a file can be restored.
 fn check_restorable(from: &Path, db: &Path) -> Result<(), StoreError> {
-    let meta = std::fs::metadata(from).map_err(|error| StoreError::file("look at", from, error))?;
+    let meta = std::fs::metadata(from).map_err(|error| StoreError::file("inspect", from, error))?;
     let refuse = |why: String| Err(StoreError::NotABackup { path: from.to_owned(), why });
     if std::fs::metadata(db).is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino())) {
         return refuse("it is the database itself".to_owned());
     }
     if !meta.is_file() || meta.len() == 0 {
-        return refuse("it is empty, or no file".to_owned());
+        return refuse("it is empty or not a regular file".to_owned());
     }
     let looked = schema::open_to_read(from).and_then(|db| {
         schema::refuse_foreign(&db, from)?;
@@ -116,7 +116,7 @@ pub fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(StoreError::file("keep aside", old, error)),
+            Err(error) => return Err(StoreError::file("keep a copy of", old, error)),
         }
     }
     sync_dir(&db)?;
@@ -130,7 +130,7 @@ pub fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
         }
     }
     sync_dir(&db)?;
-    std::fs::rename(&ready, &db).map_err(|error| StoreError::file("give its name to", &db, error))?;
+    std::fs::rename(&ready, &db).map_err(|error| StoreError::file("rename the new file to", &db, error))?;
     sync_dir(&db)?;
     tracing::warn!(kept = %aside.display(), "database replaced by backup");
     Ok(aside.exists().then_some(aside))
@@ -171,8 +171,9 @@ pub(super) fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
 }
 
 fn uncertain() -> Failure {
-    let text = "The control plane was restored from a backup that was made when this waited. Whether it was acted on \
-                since is not known: look at the history and at the working directory before you send it again.";
+    let text = "The database was restored from a backup that was made while this was queued. It is unknown \
+                whether it was executed since: check the history and the working directory before you \
+                send it again.";
     Failure::new(Code::Uncertain, text).detail("RESTORED").origin("gateway")
 }
 

@@ -129,7 +129,7 @@ mod tests {
     async fn accepted_loss_raises_the_epoch_above_the_recorded_one_until_the_supervisor_has_heard() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(start(dir.path()).await, (1, false));
-        assert!(matches!(accept(dir.path()), Err(StoreError::Refused(_))), "nothing was refused");
+        assert!(matches!(accept(dir.path()), Err(StoreError::Refused(_))), "no refusal is recorded");
         write(dir.path(), &note(1)).unwrap();
         let running = Store::open(dir.path(), Durability::Full).unwrap();
         assert!(matches!(accept(dir.path()), Err(StoreError::Locked { .. })));

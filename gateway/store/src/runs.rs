@@ -70,7 +70,7 @@ pub fn put(db: &Connection, row: &RunRow) -> Result<(), StoreError> {
             ":ended_at": row.ended_at_ms.map(Int),
         },
     )?;
-    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("a run of another session")) }
+    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the run belongs to another session")) }
 }
 
 /// Replaces the text of a queued run.

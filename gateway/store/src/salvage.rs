@@ -53,7 +53,7 @@ const BINDINGS: &str =
 /// error: see `Salvage::unread`.
 pub fn salvage(dir: &Path) -> Result<Salvage, StoreError> {
     let path = dir.join(DB_FILE);
-    std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;
+    std::fs::metadata(&path).map_err(|error| StoreError::file("inspect", &path, error))?;
     let mut found = Salvage::default();
     match read(&path, &mut found) {
         Ok(()) => {}
@@ -100,7 +100,7 @@ fn rows<T>(
     }
     let why: Vec<String> = why.into_iter().collect();
     unread.push(format!(
-        "rows of {table}, between or beside the {} that are read: {}",
+        "rows of {table}, between or next to the {} readable ones: {}",
         read.len(),
         why.join("; ")
     ));

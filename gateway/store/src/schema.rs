@@ -245,12 +245,12 @@ pub fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
     for (name, sql) in &want {
         match found.get(name) {
             None => list.push(format!("{name} is missing")),
-            Some(other) if other != sql => list.push(format!("{name} is another one")),
+            Some(other) if other != sql => list.push(format!("{name} differs")),
             Some(_) => {}
         }
     }
     list.extend(
-        found.keys().filter(|name| !want.contains_key(*name)).map(|name| format!("{name} is not ours")),
+        found.keys().filter(|name| !want.contains_key(*name)).map(|name| format!("{name} is unknown")),
     );
     Ok(list)
 }
@@ -380,7 +380,7 @@ mod tests {
         let db = open_writer(dir.path(), Durability::Full).unwrap();
         assert_eq!(differences(&db).unwrap(), Vec::<String>::new());
         db.execute_batch("DROP TRIGGER acp_events_never_updated; CREATE TABLE more (a)").unwrap();
-        let want = ["trigger acp_events_never_updated is missing", "table more is not ours"];
+        let want = ["trigger acp_events_never_updated is missing", "table more is unknown"];
         assert_eq!(differences(&db).unwrap(), want);
     }
 

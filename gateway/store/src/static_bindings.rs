@@ -55,11 +55,13 @@ pub fn read_conversation(
     let Some(entry) = find_entry(table, at).map(|found| found.entry) else { return Ok(look) };
     let Some(agent) = &entry.agent else { return Ok(look) };
     let first = first_key(agent, (&at.channel, &at.account_id, &entry.conversation));
-    let first = first.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?;
+    let first =
+        first.map_err(|_| StoreError::Refused("no session key can be derived from the conversation"))?;
     let (newest, before) = newest_under_key(db, &first)?;
     look.under = newest;
     let next = next_key(&first, before);
-    look.next = Some(next.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?);
+    look.next =
+        Some(next.map_err(|_| StoreError::Refused("no session key can be derived from the conversation"))?);
     Ok(look)
 }
 

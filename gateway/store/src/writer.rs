@@ -427,7 +427,7 @@ impl Writer {
 
     /// Returns the error for all writes after one that found damage.
     fn refused(&self) -> Option<StoreError> {
-        let why = "a write met it while the gateway served, and nothing is written since";
+        let why = "found by a write while the gateway was running; nothing has been written since";
         self.health.is_damaged().then(|| StoreError::Damaged { why: why.to_owned() })
     }
 

@@ -114,7 +114,7 @@ fn a_command_for_a_bot_that_cannot_hear_it_is_answered() {
     stage.fake.deny(other.user, stage.channel, &["VIEW_CHANNEL"]);
     until(SOON, "it may not read there", || doctor(&stage).contains("cannot be read"));
     let refused = stage.fake.post(stage.ann, thread, "/acp status");
-    let said = stage.said(thread, "does not hear it");
+    let said = stage.said(thread, "does not receive its messages");
     for part in ["\"second\"", "Nothing was done", "Next: "] {
         assert!(said.content.contains(part), "{part}: {}", said.content);
     }

@@ -41,7 +41,7 @@ fn where_spawns_may_not_bind_nothing_is_made() {
         &[("agent", json!(AGENT)), ("thread", json!("off"))],
     );
     let said = stage.answer(&used);
-    assert!(said.contains("bound to nothing"), "{said}");
+    assert!(said.contains("bound to no conversation"), "{said}");
     stage.end();
 }
 

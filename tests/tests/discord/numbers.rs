@@ -49,7 +49,7 @@ fn a_scrape_tells_what_happened_on_discord() {
     stage.answers(thread, &["one", "two", "three"]);
     moves(&stage, "requests_total", ",kind=\"add_reaction\",outcome=\"forbidden\"", 0.0);
     let doctor = stage.house.cli(&["doctor"]).stdout;
-    assert!(doctor.contains("for want of a permission") && doctor.contains("add_reaction"), "{doctor}");
+    assert!(doctor.contains("for a missing permission") && doctor.contains("add_reaction"), "{doctor}");
     // Away: it is not connected, and says so.
     stage.fake.away(true);
     until(SOON, "it is not connected", || value(&stage, "connected", "") == 0.0);

@@ -12,8 +12,8 @@ use serde_json::json;
 const CALLBACK: &str = "POST /interactions/{}/{}/callback";
 const BUSY: &str = "say Begun.\nwait_cancel";
 const EDIT: &str = "PATCH /webhooks/{}/{}/messages/@original";
-const LOST: &str = "`/acp cancel` of “ann” was done, and whoever used it may not have been told.";
-const TOLD: &str = "`/acp cancel` of “ann” could only be done now.";
+const LOST: &str = "`/acp cancel` of “ann” was executed, but its reply may not have been delivered.";
+const TOLD: &str = "`/acp cancel` of “ann” could only be executed now.";
 
 fn busy() -> (Stage, Id) {
     let stage = Stage::new(&[], "");
@@ -128,7 +128,7 @@ fn an_answer_whose_receipt_is_lost_is_given_again_and_loses_its_buttons() {
     settled(&stage, &used);
     stage.command(stage.ann, thread, "acp cancel", &[]);
     until(SOON, "its buttons are gone", || labels(&stage.message(original, thread)).is_empty());
-    assert!(stage.told(thread).iter().all(|it| !it.content.contains("may not have been told")));
+    assert!(stage.told(thread).iter().all(|it| !it.content.contains("may not have been delivered")));
     stage.end();
 }
 

@@ -158,7 +158,7 @@ fn a_press_in_a_server_that_is_not_served_is_refused() {
     until(SOON, "its commands are gone from a server that is not served", has_none);
     for who in [stage.boss, stage.ann, stage.eve] {
         let said = stage.private_answer(&stage.press(who, &asked, &shown[0]));
-        assert_eq!(said, "This server is not served by this gateway.");
+        assert_eq!(said, "This gateway does not serve this server.");
     }
     assert_eq!(stage.house.agent_events("turn_end").len(), 0, "nobody has answered");
     assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered");

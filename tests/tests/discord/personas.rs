@@ -250,9 +250,9 @@ fn without_the_permission_the_bot_says_it_and_doctor_says_why() {
     let log = stage.house.gateway_log();
     assert_eq!(log.matches("webhook unavailable; agents send as the bot").count(), 1, "{log}");
     let doctor = || stage.house.cli(&["doctor"]).stdout;
-    until(SOON, "doctor says it", || doctor().contains("in 1 channels agents speak as the bot"));
+    until(SOON, "doctor says it", || doctor().contains("in 1 channels agents post as the bot"));
     stage.fake.allow(stage.bot.user, stage.channel, &["MANAGE_WEBHOOKS"]);
-    until(SOON, "doctor says nothing of it", || !doctor().contains("agents speak as the bot"));
+    until(SOON, "doctor says nothing of it", || !doctor().contains("agents post as the bot"));
     answered(&stage, thread, 3);
     assert_eq!(names(&stage, thread), [&[None, None], &named(1)[..]].concat());
     stage.end();

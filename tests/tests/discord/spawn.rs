@@ -54,7 +54,7 @@ fn a_channel_gets_a_thread_or_is_bound_itself_or_is_left_alone() {
         // Nowhere: it is the spawner's all the same.
         let said = match form {
             true => by_form(&stage, stage.channel, &[("thread", json!("off"))]),
-            false => by_text(&stage, stage.channel, "--bind off", "bound to nothing"),
+            false => by_text(&stage, stage.channel, "--bind off", "bound to no conversation"),
         };
         assert_eq!(stage.fake.threads_of(stage.channel).len(), before + 1, "{said}");
         let key = said.split("session ").nth(1).and_then(|rest| rest.split(',').next());
@@ -140,7 +140,7 @@ fn a_thread_that_there_is_no_room_for_is_made_when_there_is() {
     let first = stage.spawn();
     stage.fake.configure(json!({"active_threads_max": 1}));
     let said = by_form(&stage, stage.channel, &[]);
-    assert!(said.contains("160006") && said.contains("tried again by itself"), "{said}");
+    assert!(said.contains("160006") && said.contains("retries automatically"), "{said}");
     works(&stage, first, "meanwhile");
     stage.fake.configure(json!({"active_threads_max": 2}));
     // It is tried every half minute, and at a start.

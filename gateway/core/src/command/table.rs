@@ -219,7 +219,13 @@ pub const COMMANDS: [CommandSpec; 30] = [
         parser::install,
         "explain the setup of backend and agents",
     ),
-    row(("/acp", "help", &["", "--help", "-h"]), "", AccessRequirement::Anyone, parser::help, "show this help"),
+    row(
+        ("/acp", "help", &["", "--help", "-h"]),
+        "",
+        AccessRequirement::Anyone,
+        parser::help,
+        "show this help",
+    ),
     row(
         ("/focus", "", &[]),
         "SESSION",

@@ -174,7 +174,7 @@ fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
     let done = rig.line(&rig.peer.ends(first, "end_turn"));
     assert_eq!(ended(&done), [(first, "end_turn")]);
     assert!(ended(&rig.line(&rig.peer.ends(first, "end_turn"))).is_empty(), "a turn ends once");
-    assert_eq!(said(&rig.line(&rig.peer.says("late"))), [None], "late words belong to no turn");
+    assert_eq!(said(&rig.line(&rig.peer.says("late"))), [None], "late text belongs to no turn");
 
     // Questions are named by their offset, and are answered once.
     rig.submit(second, false);
@@ -182,8 +182,8 @@ fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
     let two = asked(&rig.line(&rig.peer.asks(0)));
     assert!(one.len() == 1 && two.len() == 1 && one != two, "two requests with one id are two");
     assert_eq!(sends(&rig.answer(two[0])), [InputKind::Answer { at: two[0] }]);
-    assert!(sends(&rig.answer(two[0])).is_empty(), "an answer goes out once");
-    assert!(sends(&rig.answer(u64::MAX)).is_empty(), "what was not asked has no answer");
+    assert!(sends(&rig.answer(two[0])).is_empty(), "an answer is sent once");
+    assert!(sends(&rig.answer(u64::MAX)).is_empty(), "an unknown request gets no answer");
 
     // Cancel touches the running turn only; the turn's end takes its questions back before it is said.
     assert!(sends(&rig.call(|link| link.cancel(first))).is_empty());
@@ -250,7 +250,7 @@ fn old_conversation_goes_on(mut peer: Box<dyn Peer>) {
     assert!(steps.iter().any(ready), "{steps:?}");
     let run_id = RunId::mint();
     let replay = rig.line(&rig.peer.says("old words"));
-    assert!(said(&replay).is_empty(), "what comes before the first prompt is a replay: {replay:?}");
+    assert!(said(&replay).is_empty(), "updates before the first prompt are a replay: {replay:?}");
     rig.submit(run_id, false);
     assert_eq!(said(&rig.line(&rig.peer.says("new words"))), [Some(run_id)]);
 }
@@ -264,9 +264,9 @@ fn another_process_is_another_start(peer: Box<dyn Peer>) {
     rig.open(LeaseId::mint(), None);
     assert!(
         ended(&rig.line(&rig.peer.ends(run_id, "end_turn"))).is_empty(),
-        "that turn was another process's"
+        "the turn belonged to another process"
     );
-    assert!(sends(&rig.answer(ask[0])).is_empty(), "that question was another process's (H4)");
+    assert!(sends(&rig.answer(ask[0])).is_empty(), "the request belonged to another process (H4)");
 }
 
 fn foreign_state_is_an_error(peer: Box<dyn Peer>) {

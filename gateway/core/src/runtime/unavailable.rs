@@ -36,7 +36,7 @@ impl BackendMachine for UnavailableMachine {
         Vec::new()
     }
     fn set_option(&mut self, option: &OptionChange) -> Vec<BackendStep> {
-        let text = "The backend of this session is not there.".to_owned();
+        let text = "The backend of this session does not exist.".to_owned();
         vec![BackendStep::OptionAnswered { option: option.clone(), is_own: true, is_taken: false, text }]
     }
     fn close(&mut self, _: CloseMode) -> Vec<BackendStep> {

@@ -40,7 +40,7 @@ impl BaseUrl {
     /// [`BaseUrlError`] if the address is not `http[s]://host[:port]`, or is Discord's in another spelling.
     pub fn parse(text: &str) -> Result<Self, BaseUrlError> {
         let url =
-            Url::parse(text).map_err(|error| BaseUrlError(format!("`{text}` is no address: {error}")))?;
+            Url::parse(text).map_err(|error| BaseUrlError(format!("`{text}` is not a URL: {error}")))?;
         let plain = url.username().is_empty()
             && url.password().is_none()
             && url.path() == "/"
@@ -48,12 +48,12 @@ impl BaseUrl {
             && url.fragment().is_none();
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() || !plain {
             return Err(BaseUrlError(
-                "the base URL is to be http[s]://HOST[:PORT] and nothing more".to_owned(),
+                "the base URL must be http[s]://HOST[:PORT] and nothing more".to_owned(),
             ));
         }
         if is_official(&url) && url.as_str() != "https://discord.com/" {
             return Err(BaseUrlError(format!(
-                "`{text}` is Discord's, in another spelling: leave the base URL out"
+                "`{text}` is another spelling of Discord's own address: leave the base URL out"
             )));
         }
         Ok(Self(url))
@@ -83,24 +83,25 @@ impl BaseUrl {
     /// [`BaseUrlError`] if the URL is outside of the service: not on the configured host, not in Discord's
     /// gateway domain (for Discord's own base URL), or without TLS although the base URL has TLS.
     pub fn check_gateway_url(&self, said: &str) -> Result<String, BaseUrlError> {
-        let refuse =
-            |why: &str| BaseUrlError(format!("{} says that its gateway is `{said}`: {why}", self.as_str()));
-        let url = Url::parse(said).map_err(|_| refuse("that is no address"))?;
-        let host = url.host_str().ok_or_else(|| refuse("that names no host"))?;
+        let refuse = |why: &str| {
+            BaseUrlError(format!("{} reports the gateway address `{said}`: {why}", self.as_str()))
+        };
+        let url = Url::parse(said).map_err(|_| refuse("not a URL"))?;
+        let host = url.host_str().ok_or_else(|| refuse("it has no host"))?;
         let secure = match url.scheme() {
             "wss" => true,
             "ws" => false,
-            _ => return Err(refuse("that is no websocket")),
+            _ => return Err(refuse("not a websocket address")),
         };
         if !secure && self.0.scheme() == "https" {
-            return Err(refuse("that is without TLS, and requests have it"));
+            return Err(refuse("it has no TLS, but the base URL has"));
         }
         if !url.username().is_empty()
             || url.password().is_some()
             || url.query().is_some()
             || url.fragment().is_some()
         {
-            return Err(refuse("that has more in it than an address"));
+            return Err(refuse("it must not have a user name, password, query or fragment"));
         }
         let ours = if self.is_official() {
             host == GATEWAY_DOMAIN
@@ -109,7 +110,7 @@ impl BaseUrl {
             Some(host) == self.0.host_str()
         };
         if !ours {
-            return Err(refuse("nothing is sent to another host than the configured one"));
+            return Err(refuse("connections are made only to the configured host"));
         }
         Ok(url.as_str().trim_end_matches('/').to_owned())
     }

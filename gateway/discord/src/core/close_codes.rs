@@ -38,29 +38,34 @@ const fn fatal(code: u16, cause: &'static str, remedy: &'static str) -> CloseCod
 
 /// All documented codes.
 pub const CLOSE_CODES: [CloseCode; 14] = [
-    resumable(4000, "Discord does not know what went wrong"),
-    resumable(4001, "Discord did not know an opcode or a payload of ours"),
-    resumable(4002, "Discord could not read what was sent"),
-    needs_identify(4003, "something was sent before the session began, or the session is no longer valid"),
+    resumable(4000, "Discord reported an unknown error"),
+    resumable(4001, "Discord did not know an opcode or a payload"),
+    resumable(4002, "Discord could not decode a payload"),
+    needs_identify(
+        4003,
+        "a payload was sent before the session was identified, or the session is no longer valid",
+    ),
     fatal(
         4004,
         "Discord refuses the bot's token",
-        "Open the developer portal, your application, Bot; press Reset Token, and put the new token where the \
-         configuration says that it is. Then reload, or start again.",
+        "Open the developer portal, your application, Bot; press Reset Token, and store the new token where \
+         the configuration expects it. Then reload or restart the gateway.",
     ),
-    resumable(4005, "the session was begun twice"),
-    needs_identify(4007, "the session cannot be resumed from that number on"),
-    resumable(4008, "too much was sent in too short a time"),
+    resumable(4005, "the session was identified twice"),
+    needs_identify(4007, "the session cannot be resumed from that sequence number"),
+    resumable(4008, "too many payloads were sent in too short a time"),
     needs_identify(4009, "the session timed out"),
     fatal(
         4010,
-        "Discord refuses the number of this shard",
-        "The number of shards changed while they were being started. Start again; if it comes back, report it.",
+        "Discord refuses this shard's number",
+        "The number of shards changed while they were being started. Restart the gateway; if the error \
+         returns, report it.",
     ),
     fatal(
         4011,
         "the bot is in too many guilds for so few shards",
-        "Start again: the number of shards is asked of Discord at each start. If a number is configured, take it out.",
+        "Restart the gateway: each start asks Discord for the number of shards. If a number is configured, \
+         remove it.",
     ),
     fatal(
         4012,
@@ -69,14 +74,15 @@ pub const CLOSE_CODES: [CloseCode; 14] = [
     ),
     fatal(
         4013,
-        "Discord does not know an intent that was asked for",
+        "Discord does not know a requested intent",
         "Install a newer version of this program; if this is the newest one, report it.",
     ),
     fatal(
         4014,
-        "Discord does not let this bot read what is in messages",
-        "Open the developer portal, your application, Bot, Privileged Gateway Intents; switch on Message Content \
-         Intent and save. A bot in 100 guilds or more must ask for it there. Then reload, or start again.",
+        "Discord does not let this bot read message content",
+        "Open the developer portal, your application, Bot, Privileged Gateway Intents; switch on Message \
+         Content Intent and save. A bot in 100 guilds or more must request it there. Then reload or restart \
+         the gateway.",
     ),
 ];
 

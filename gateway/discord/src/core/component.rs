@@ -117,7 +117,9 @@ impl Button {
             ButtonAction::Url(url) => {
                 let web = ["http://", "https://", "discord://"].iter().any(|scheme| url.starts_with(scheme));
                 if !web {
-                    return Err(ValidationError::Form("a button opens http, https or discord addresses"));
+                    return Err(ValidationError::Form(
+                        "the URL of a button must begin with http://, https:// or discord://",
+                    ));
                 }
                 PayloadLimit::ButtonUrl.text(url)
             }
@@ -158,7 +160,7 @@ impl SelectMenu {
             }
         }
         if self.options.iter().filter(|option| option.default).count() > 1 {
-            return Err(ValidationError::Form("more than one option of a menu is chosen already"));
+            return Err(ValidationError::Form("a menu has more than one default option"));
         }
         Ok(())
     }

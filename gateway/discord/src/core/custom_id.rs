@@ -28,8 +28,10 @@ pub enum CustomIdError {
 impl fmt::Display for CustomIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong { by } => write!(f, "too long for a button by {by}"),
-            Self::NotExact => f.write_str("a button cannot carry an empty text, or white space at an end"),
+            Self::TooLong { by } => write!(f, "{by} UTF-16 units too long for a button"),
+            Self::NotExact => f.write_str(
+                "the text of a button command must not be empty, or begin or end with white space",
+            ),
         }
     }
 }

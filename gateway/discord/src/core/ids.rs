@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Snowflake {
             type Value = Snowflake;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an id: digits, as a text or as a number")
+                f.write_str("an id: digits, as a string or a number")
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Snowflake, E> {

@@ -105,12 +105,14 @@ fn check_file(file: &FileUpload) -> Result<(), ValidationError> {
     PayloadLimit::FileDescription.text(&file.description)?;
     PayloadLimit::FileBytes.number(file.bytes.len())?;
     if file.name.chars().any(|c| c.is_control() || matches!(c, '/' | '\\' | '"')) {
-        return Err(ValidationError::Form("a file's name has no path and no control characters"));
+        return Err(ValidationError::Form(
+            "a file's name must not contain path separators, quotes or control characters",
+        ));
     }
     let plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '+' | '.' | ';' | '=' | ' ' | '_');
     if !file.content_type.contains('/') || !file.content_type.chars().all(plain) {
-        return Err(ValidationError::Form("a file's type is one of MIME, such as text/plain"));
+        return Err(ValidationError::Form("a file's type must be a MIME type, such as text/plain"));
     }
     Ok(())
 }
@@ -194,7 +196,7 @@ pub fn webhook_name(name: &str) -> Result<(), ValidationError> {
     PayloadLimit::WebhookName.text(name)?;
     let lower = name.to_lowercase();
     if ["clyde", "discord"].iter().any(|word| lower.contains(word)) {
-        return Err(ValidationError::Form("the name of a webhook holds neither \"clyde\" nor \"discord\""));
+        return Err(ValidationError::Form("the name of a webhook must not contain \"clyde\" or \"discord\""));
     }
     Ok(())
 }

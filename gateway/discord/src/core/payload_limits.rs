@@ -144,7 +144,7 @@ pub enum ValidationError {
     #[error("the message has neither text nor embed nor file")]
     Empty,
     /// Two components have the same custom id.
-    #[error("two components of one message carry {0:?}")]
+    #[error("two components of one message have the custom id {0:?}")]
     DuplicateCustomId(String),
     /// A value has an invalid format.
     #[error("{0}")]
@@ -163,7 +163,7 @@ pub struct OutOfBounds {
 impl fmt::Display for OutOfBounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, most) = self.limit.bounds();
-        write!(f, "{:?} has {} where Discord takes {least} to {most}", self.limit, self.actual)
+        write!(f, "{:?} is {}, but Discord accepts {least} to {most}", self.limit, self.actual)
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
         let actual = 2002;
         let over = ValidationError::OutOfBounds(OutOfBounds { limit: PayloadLimit::Content, actual });
         assert_eq!(PayloadLimit::Content.text(&"😀".repeat(1001)), Err(over.clone()));
-        assert_eq!(over.to_string(), "Content has 2002 where Discord takes 0 to 2000");
+        assert_eq!(over.to_string(), "Content is 2002, but Discord accepts 0 to 2000");
         assert_eq!(PayloadLimit::ButtonLabel.text("  "), PayloadLimit::ButtonLabel.number(0));
         assert!(PayloadLimit::ButtonLabel.text("  ").is_err());
     }

@@ -280,7 +280,7 @@ impl Shard {
     pub fn connection_ended(&mut self, now: u64, end: Disconnect) -> Result<Reconnect, FatalGatewayError> {
         let why = match end {
             Disconnect::NotConnected(why) => {
-                return Ok(self.connect_failed(format!("no connection could be made: {why}")));
+                return Ok(self.connect_failed(format!("connection failed: {why}")));
             }
             Disconnect::Broken => "the connection broke".to_owned(),
             Disconnect::TooLarge => {

@@ -41,7 +41,7 @@ fn check(name: Option<&str>, minutes: Option<u64>) -> Result<(), ValidationError
     }
     match minutes {
         Some(minutes) if !ARCHIVE_MINUTES.contains(&minutes) => {
-            Err(ValidationError::Form("a thread is archived after 60, 1440, 4320 or 10080 minutes"))
+            Err(ValidationError::Form("auto_archive_duration must be 60, 1440, 4320 or 10080 minutes"))
         }
         _ => Ok(()),
     }

@@ -66,10 +66,10 @@ impl fmt::Display for RestError {
         match self {
             Self::Rejected(rejection) => rejection.fmt(f),
             Self::Limited { retry_after } => {
-                write!(f, "Discord takes no more of these for {} ms", retry_after.as_millis())
+                write!(f, "rate limited for {} ms", retry_after.as_millis())
             }
-            Self::Uncertain { why } => write!(f, "nobody knows what became of it: {why}"),
-            Self::Superseded => f.write_str("a newer change of the same message took its place"),
+            Self::Uncertain { why } => write!(f, "outcome unknown: {why}"),
+            Self::Superseded => f.write_str("superseded by a newer change of the same message"),
         }
     }
 }

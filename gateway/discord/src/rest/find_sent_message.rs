@@ -79,14 +79,14 @@ impl RestClient {
             }
             match next_page(&page, usize::from(PAGE_MAX)) {
                 Some(next) if next > after => after = next,
-                Some(_) => return Ok(unknown("Discord showed the same messages twice")),
+                Some(_) => return Ok(unknown("Discord returned the same messages twice")),
                 None if number == 0 && page.is_empty() => {
                     return self.resolve_empty_history(search.channel, begin).await;
                 }
                 None => return Ok(SentMessageLookup::Absent),
             }
         }
-        Ok(unknown("too much was said since then"))
+        Ok(unknown("too many newer messages to search"))
     }
 
     /// Decides for an empty history: the channel had no message, or the bot lacks Read Message History.
@@ -100,7 +100,8 @@ impl RestClient {
         }
         match self.channel(channel).await?.last_message_id {
             Some(last) if last > begin => Ok(unknown(
-                "the channel shows nothing to the bot: give it the permission Read Message History there",
+                "the bot cannot read the history of the channel: give it the permission Read Message History \
+                 there",
             )),
             _ => Ok(SentMessageLookup::Absent),
         }

@@ -17,14 +17,14 @@ use std::time::Duration;
 pub enum ClientSetupError {
     /// The token cannot stand in a header.
     #[error(
-        "the bot's token is empty, or holds characters that no token has: take it anew from the developer portal"
+        "the bot's token is empty or contains invalid characters: get a new one from the developer portal"
     )]
     Token,
     /// The user agent cannot stand in a header.
-    #[error("the user agent holds characters that a header cannot have")]
+    #[error("the user agent contains characters that are invalid in a header")]
     UserAgent,
     /// The HTTP client could not be created, for this reason.
-    #[error("no HTTP client: {0}")]
+    #[error("cannot create the HTTP client: {0}")]
     Client(String),
 }
 
@@ -140,7 +140,7 @@ impl HttpClient {
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() > self.max_response_bytes => {
-                    return Err(format!("the answer has more than {} bytes", self.max_response_bytes));
+                    return Err(format!("the response has more than {} bytes", self.max_response_bytes));
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => return Ok(body.into()),
@@ -176,5 +176,5 @@ fn cause(error: reqwest::Error) -> String {
     while let Some(source) = last.source() {
         last = source;
     }
-    if timed_out { format!("no answer in time ({last})") } else { last.to_string() }
+    if timed_out { format!("timed out ({last})") } else { last.to_string() }
 }

@@ -224,7 +224,7 @@ impl RestClient {
             biased;
             // Fails only if the sender is dropped; this branch is then disabled.
             Ok(()) = async { archived.wait_for(|archived| archived.contains(&thread)).await.map(drop) } => {
-                let why = "somebody put the thread away".to_owned();
+                let why = "the thread was archived".to_owned();
                 Err(RestError::not_sent(call.route.name, RejectionKind::Archived, why))
             }
             in_flight = waiter.wait() => in_flight,
@@ -379,14 +379,14 @@ impl RestClient {
     async fn json(&self, call: Call) -> Result<Value, RestError> {
         let (name, retry_safety) = (call.route.name, call.route.retry_safety);
         let body = self.call(call).await?;
-        serde_json::from_slice(&body).map_err(|_| unreadable(name, retry_safety, "it is no JSON"))
+        serde_json::from_slice(&body).map_err(|_| unreadable(name, retry_safety, "it is not JSON"))
     }
 }
 
 /// Creates the error of a successful request whose response cannot be parsed. A write was executed with an
 /// unknown result.
 fn unreadable(route: &'static str, retry_safety: RetrySafety, why: &str) -> RestError {
-    let why = format!("the answer to {route} could not be read: {why}");
+    let why = format!("the response to {route} could not be read: {why}");
     match retry_safety {
         RetrySafety::ReadOnly => RestError::not_sent(route, RejectionKind::Temporary, why),
         RetrySafety::Idempotent | RetrySafety::Create => RestError::Uncertain { why },

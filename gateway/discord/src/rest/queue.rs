@@ -229,7 +229,7 @@ impl Waiter {
             }
             Ok(QueueDecision::GiveUp(retry_after)) => Err(RestError::Limited { retry_after }),
             Ok(QueueDecision::Unauthorized) => {
-                let why = "Discord does not take the bot's token; give it another one".to_owned();
+                let why = "Discord refuses the bot's token; configure a new one".to_owned();
                 Err(RestError::not_sent(self.route, RejectionKind::Unauthorized, why))
             }
             Ok(QueueDecision::Superseded) | Err(_) => Err(RestError::Superseded),

@@ -145,7 +145,7 @@ impl RestClient {
     /// exist.
     fn check_alive(&self, webhook: &Webhook, route: &Route) -> Result<(), RestError> {
         if self.is_dead(webhook) {
-            let why = format!("webhook {} is not there any more, or has another token", webhook.id);
+            let why = format!("webhook {} no longer exists, or has another token", webhook.id);
             return Err(RestError::not_sent(route.name, RejectionKind::Gone(ResourceKind::Webhook), why));
         }
         Ok(())

@@ -53,7 +53,7 @@ impl Connection {
 
     async fn open_trusting(url: &str, roots: RootCertStore) -> Result<Self, String> {
         let url = reqwest::Url::parse(url).map_err(|error| error.to_string())?;
-        let host = url.host_str().ok_or("the address names no host")?;
+        let host = url.host_str().ok_or("the address has no host")?;
         let stream = tcp(&url).await.map_err(|error| error.to_string())?;
         let stream = if url.scheme() == "wss" {
             Either::Right(tls(host, stream, roots).await.map_err(|error| error.to_string())?)

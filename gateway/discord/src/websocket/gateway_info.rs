@@ -62,7 +62,7 @@ pub(super) fn client(base: &BaseUrl) -> Result<reqwest::Client, BaseUrlError> {
         .redirect(Policy::none());
     // A proxy from the environment would be another host.
     let builder = if base.is_official() { builder } else { builder.no_proxy() };
-    builder.build().map_err(|error| BaseUrlError(format!("no client for requests could be made: {error}")))
+    builder.build().map_err(|error| BaseUrlError(format!("cannot create the HTTP client: {error}")))
 }
 
 /// Requests the gateway address, and checks that `sessions` more sessions may be identified; `None` for one
@@ -78,7 +78,7 @@ pub(super) async fn gateway(
     let response = match request.send().await {
         Ok(response) => response,
         Err(error) => {
-            return later(format!("Discord cannot be asked for its gateway: {}", without_url(error)));
+            return later(format!("request for the gateway address failed: {}", without_url(error)));
         }
     };
     match response.status() {
@@ -94,15 +94,16 @@ pub(super) async fn gateway(
                 response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
             let after =
                 after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default();
-            let why = format!("Discord answers {status} when asked for its gateway");
+            let why = format!("Discord answered the request for its gateway address with status {status}");
             return GatewayLookup::RetryLater { why, after: after.min(RETRY_AFTER_MAX) };
         }
     }
     match response.json::<GatewayResponse>().await {
         Ok(answer) => check_response(&answer, settings, sessions),
-        Err(error) => {
-            later(format!("Discord's answer about its gateway cannot be read: {}", without_url(error)))
-        }
+        Err(error) => later(format!(
+            "Discord's response with its gateway address cannot be read: {}",
+            without_url(error)
+        )),
     }
 }
 
@@ -119,8 +120,10 @@ fn check_response(
     let RemainingSessions { remaining, reset_after } = answer.session_start_limit;
     if remaining < sessions.unwrap_or(shards) {
         let after = Duration::from_millis(reset_after).min(RETRY_AFTER_MAX);
-        let why =
-            format!("Discord lets this bot begin no more sessions for {} minutes", after.as_secs() / 60 + 1);
+        let why = format!(
+            "Discord permits no more new sessions of this bot for {} minutes",
+            after.as_secs() / 60 + 1
+        );
         return GatewayLookup::RetryLater { why, after };
     }
     GatewayLookup::Available { url, shards }

@@ -146,13 +146,13 @@ async fn ask_first(
 }
 
 fn task_failure(error: &JoinError) -> FatalGatewayError {
-    let remedy = "Start again, and report it with the log.".to_owned();
+    let remedy = "Restart the gateway, and report this error with the log.".to_owned();
     FatalGatewayError { code: None, cause: format!("a task of the connection ended: {error}"), remedy }
 }
 
 /// Creates the failure for a refused address.
 fn base_url_failure(refused: BaseUrlError) -> FatalGatewayError {
     let remedy =
-        "Correct the base URL, or leave it out to talk to Discord itself; then start again.".to_owned();
+        "Correct the base URL, or remove it to use Discord itself; then restart the gateway.".to_owned();
     FatalGatewayError { code: None, cause: refused.to_string(), remedy }
 }

@@ -124,7 +124,7 @@ impl Driver {
         self.shard.begin_connection(self.shared.clock.now());
         let opened = tokio::select! {
             () = stop.cancelled() => return ConnectionEnd::Stopped,
-            () = self.due() => Err("it took too long".to_owned()),
+            () = self.due() => Err("timed out".to_owned()),
             opened = Connection::open(url) => opened,
         };
         let mut connection = match opened {

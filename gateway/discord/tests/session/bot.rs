@@ -42,7 +42,7 @@ pub(crate) fn bot(server: &Server, room: usize) -> Bot {
 impl Bot {
     pub(crate) async fn next(&mut self) -> Event {
         let next = tokio::time::timeout(SOON, self.events.next()).await;
-        next.expect("an event comes soon").expect("the session goes on")
+        next.expect("an event arrives in time").expect("the session is open")
     }
 
     /// Skips events until `wanted` returns a value.
@@ -60,14 +60,17 @@ impl Bot {
 
     pub(crate) async fn end(self) -> Result<(), FatalGatewayError> {
         self.stop.cancel();
-        tokio::time::timeout(SOON, self.task).await.expect("it ends soon").expect("it does not panic")
+        tokio::time::timeout(SOON, self.task)
+            .await
+            .expect("the bot stops in time")
+            .expect("the task did not panic")
     }
 }
 
 pub(crate) async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
     while !is() {
-        assert!(Instant::now() < end, "not soon: {what}");
+        assert!(Instant::now() < end, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

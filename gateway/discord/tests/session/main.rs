@@ -40,7 +40,7 @@ async fn a_stop_closes_in_order() {
     bot.ready().await;
     bot.end().await.expect("stopped");
     let closed = Arc::clone(&server.closed);
-    eventually("the service hears of it", || *closed.lock().expect("lock") == [1000]).await;
+    eventually("the service sees the close", || *closed.lock().expect("lock") == [1000]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,7 +50,7 @@ async fn nothing_is_sent_to_another_host_than_the_configured_one() {
     let server = Server::answering(|_| script::good(&there), |_, conn: Conn| conn.keep()).await;
     let mut bot = bot(&server, 10);
     let Event::Failed(failure) = bot.next().await else { panic!("not refused") };
-    assert!(failure.to_string().contains("another host than the configured one"), "{failure}");
+    assert!(failure.to_string().contains("only to the configured host"), "{failure}");
     assert_eq!(bot.events.next().await, None);
     assert_eq!(bot.end().await, Err(failure));
     assert_eq!((elsewhere.connections(), server.connections()), (0, 0));
@@ -70,8 +70,8 @@ async fn a_refused_token_and_a_used_up_budget_are_said_before_anything_is_connec
     };
     let other = Server::answering(none_left, |_, conn: Conn| conn.keep()).await;
     let mut bot2 = bot(&other, 10);
-    let Event::Disconnected { why } = bot2.next().await else { panic!("not told") };
-    assert!(why.contains("no more sessions for 2 minutes"), "{why}");
+    let Event::Disconnected { why } = bot2.next().await else { panic!("no Disconnected event") };
+    assert!(why.contains("no more new sessions of this bot for 2 minutes"), "{why}");
     bot2.end().await.expect("stopped while it waits");
     assert_eq!((server.connections(), other.connections()), (0, 0));
 }
@@ -283,7 +283,7 @@ async fn who_takes_no_events_stalls_no_heartbeat_and_learns_what_is_missing() {
         let Event::Message(message) = bot.next().await else { panic!("no message") };
         assert_eq!(message.id.0, id);
     }
-    let Event::Click(click) = bot.next().await else { panic!("what people do has room of its own") };
+    let Event::Click(click) = bot.next().await else { panic!("interactions have room of their own") };
     assert_eq!(click.interaction.id.0, 500);
     assert_eq!(bot.next().await, Event::Gap { why: GapCause::Overflow, lost: 393 });
     assert_eq!((server.connections(), bot.counts.snapshot().readies), (1, 1));

@@ -32,7 +32,7 @@ where
 
 async fn soon(asked: &mut mpsc::Receiver<Value>) -> Value {
     let asked = tokio::time::timeout(SOON, asked.recv()).await;
-    asked.expect("a connection comes soon").expect("the service goes on")
+    asked.expect("a connection arrives in time").expect("the service is running")
 }
 
 /// Returns the first payload of the second connection, after `first` has run on the first one.
@@ -98,7 +98,7 @@ async fn a_connection_without_hello_is_ended_in_bounded_time() {
     .await;
     let started = Instant::now();
     let mut bot = bot(&server, 10);
-    let Event::Disconnected { why } = bot.next().await else { panic!("not told") };
+    let Event::Disconnected { why } = bot.next().await else { panic!("no Disconnected event") };
     assert_eq!(why, "shard 0 got no HELLO within 5 s of connecting");
     assert!(started.elapsed() < Duration::from_secs(15));
     bot.ready().await;
@@ -129,7 +129,7 @@ async fn a_heartbeat_without_an_answer_is_a_reason_to_resume() {
     .await;
     let mut bot = bot(&server, 10);
     bot.ready().await;
-    let Event::Disconnected { why } = bot.next().await else { panic!("not told") };
+    let Event::Disconnected { why } = bot.next().await else { panic!("no Disconnected event") };
     assert_eq!(why, "Discord did not answer a heartbeat in time");
     assert_eq!(bot.next().await, Event::Resumed);
     assert_eq!(soon(&mut begun).await["op"], 2);
@@ -246,5 +246,8 @@ async fn shards_identify_one_after_the_other() {
     times.sort_by_key(|(shard, _)| shard.to_string());
     assert_eq!((&times[0].0, &times[1].0), (&json!([0, 2]), &json!([1, 2])));
     bot.end().await.expect("stopped");
-    eventually("both are closed in order", || *server.closed.lock().expect("lock") == [1000, 1000]).await;
+    eventually("both connections are closed normally", || {
+        *server.closed.lock().expect("lock") == [1000, 1000]
+    })
+    .await;
 }

@@ -193,7 +193,7 @@ async fn a_refused_request_is_read_before_it_is_answered() {
         client.write_all(head).await.unwrap();
         let mut early = [0; 1];
         let early = tokio::time::timeout(Duration::from_millis(200), client.read(&mut early)).await;
-        assert!(early.is_err(), "an answer to half a request: {early:?}");
+        assert!(early.is_err(), "a response to half a request: {early:?}");
         client.write_all(rest).await.unwrap();
         let mut answer = String::new();
         tokio::time::timeout(DEADLINE, client.read_to_string(&mut answer)).await.unwrap().unwrap();

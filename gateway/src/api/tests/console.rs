@@ -174,7 +174,10 @@ async fn what_is_said_under_one_message_id_is_said_once() {
     let messages = house.page("bound", "").await.messages;
     let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().map(|user| user.name);
     assert_eq!(messages.len(), 2);
-    assert!(me.is_none_or(|me| me == messages[0].author), "the kernel says who speaks: {messages:?}");
+    assert!(
+        me.is_none_or(|me| me == messages[0].author),
+        "the author is the peer user from the kernel: {messages:?}"
+    );
     assert_eq!(messages[1].author, "ann");
     house.end().await;
 }
@@ -211,7 +214,7 @@ async fn a_conversation_says_where_its_messages_go() {
     assert_eq!(shown[0], ("person".to_owned(), "hello".to_owned()));
     assert_eq!((shown[1].0.as_str(), shown.len()), ("error", 2), "{shown:?}");
     assert_eq!(house.say("nowhere", "hello", "m1").await.unwrap(), said);
-    assert_eq!(house.shown("nowhere").await, shown, "nothing is said twice");
+    assert_eq!(house.shown("nowhere").await, shown, "no message is repeated");
     // Commands work in an unbound conversation.
     let help = house.say("nowhere", "/acp help", "m2").await.unwrap();
     assert!(help.outcome.text().contains("/acp spawn"), "{help:?}");
@@ -286,7 +289,7 @@ async fn a_viewer_goes_on_where_it_was() {
     assert!(start.elapsed() < Duration::from_millis(1_500), "{:?}", start.elapsed());
     for mut view in [view, both, after] {
         while view.more().await {}
-        assert!(view.seen.ends_with("0\r\n\r\n"), "ended in order: {}", view.seen);
+        assert!(view.seen.ends_with("0\r\n\r\n"), "ended normally: {}", view.seen);
     }
     store.close().await;
 }

@@ -226,7 +226,7 @@ impl ConversationWorker {
                     .identity()
                     .is_some_and(|me| classify_message(&me, message) == MessageClass::User);
                 if !self.submit_message(message).await {
-                    let why = "it is not known yet who the bot is".to_owned();
+                    let why = "the bot's user id is not known yet".to_owned();
                     return Err(RestError::Uncertain { why });
                 }
             }
@@ -351,12 +351,12 @@ mod tests {
         assert!(!behind.has(Snowflake(3)) && behind.has(Snowflake(7)) && behind.next_read_at() == after(7));
         behind.reset();
         behind.record_failure(now);
-        assert_eq!((behind.next_read_at(), behind.failures), (None, 1), "there is nothing to read for");
+        assert_eq!((behind.next_read_at(), behind.failures), (None, 1), "no message to verify");
         for id in 0..=u64::try_from(REMEMBERED_MAX).unwrap_or(0) {
             behind.record(Snowflake(id), now);
         }
         let (count, has_first) = (behind.ids.len(), behind.has(Snowflake(0)));
-        assert_eq!((count, has_first), (REMEMBERED_MAX, false), "the oldest goes");
+        assert_eq!((count, has_first), (REMEMBERED_MAX, false), "the oldest is dropped");
         behind.mark_read(Snowflake(u64::MAX));
         assert_eq!(behind.next_read_at(), None);
     }

@@ -125,7 +125,7 @@ fn many_channels_that_are_shut_are_tried_a_few_at_a_time() {
     }
     assert_eq!(world.asked.len(), 20 * INACCESSIBLE_MAX);
     let tried: BTreeSet<Snowflake> = world.asked.iter().copied().collect();
-    assert!(tried.len() >= 20, "others each time: {}", tried.len());
+    assert!(tried.len() >= 20, "the same ones twice: {}", tried.len());
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn what_is_not_answered_holds_up_no_other() {
     assert_eq!(
         reads.due_actions(PROBE_TIMEOUT, &bound).read,
         ids(&[12]),
-        "what is shut stays with the slow look"
+        "inaccessible channels are only probed slowly"
     );
     assert_eq!(
         (reads.due(), reads.record_outcome(s(11), Snowflake(11), BackfillOutcome::Read)),
@@ -190,16 +190,19 @@ fn where_somebody_speaks_is_read_first_and_once() {
     let mut reads = BackfillSchedule::default();
     let [one, two, elsewhere] = [thread(11, 1, false), thread(12, 1, false), thread(21, 2, false)];
     assert!(!reads.on_message(&one), "nothing was missed");
-    assert!(reads.on_message(&thread(13, 1, true)), "it was shut, and is heard");
+    assert!(reads.on_message(&thread(13, 1, true)), "an inaccessible channel has an event");
     reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(0));
     let spoke =
         |reads: &mut BackfillSchedule| [&one, &one, &elsewhere].map(|target| reads.on_message(target));
     assert_eq!(spoke(&mut reads), [true, false, false]);
     reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(1));
-    assert_eq!(spoke(&mut reads), [true, false, false], "it may have been missed again");
+    assert_eq!(spoke(&mut reads), [true, false, false], "a message may have been missed again");
     let bound = [one, two, elsewhere];
     assert_eq!(reads.due_actions(s(3), &bound).read, ids(&[11]));
-    assert!(reads.on_message(&two) && !reads.on_message(&two), "while another one of its channel is tried");
+    assert!(
+        reads.on_message(&two) && !reads.on_message(&two),
+        "while another thread of the channel is probed"
+    );
     assert_eq!(reads.record_outcome(s(4), Snowflake(11), BackfillOutcome::Read), BackfillActions::default());
 }
 

@@ -47,11 +47,11 @@ fn choice(name: &str, description: &str, of: &[&str], position: OptionPosition) 
 }
 
 fn session() -> CommandOption {
-    suggested_text("session", "another session than this conversation's", OptionPosition::Flag)
+    suggested_text("session", "a session other than this conversation's", OptionPosition::Flag)
 }
 
 fn end_command(name: &str, description: &str) -> SlashCommandSpec {
-    let discard = param("discard", "its agent forgets it too", OptionKind::Bool, OptionPosition::Flag);
+    let discard = param("discard", "also ask the agent to forget it", OptionKind::Bool, OptionPosition::Flag);
     subcommand(name, description, vec![session(), discard])
 }
 
@@ -77,85 +77,89 @@ pub(super) fn specs() -> Vec<SlashCommandSpec> {
         )
     };
     let windows = vec![
-        window("idle", "After how long without a word it ends"),
-        window("max-age", "How long it lasts in any case"),
+        window("idle", "Show or set the idle timeout of the binding"),
+        window("max-age", "Show or set the maximum age of the binding"),
     ];
-    let whose = vec![required(suggested_text("session", "which", OptionPosition::Word(0)))];
+    let whose = vec![required(suggested_text("session", "session to bind", OptionPosition::Word(0)))];
     vec![
         spec("acp", "Agents and their sessions", CommandArguments::Subcommands(acp)),
-        spec("session", "How long this binding lasts", CommandArguments::Subcommands(windows)),
+        spec("session", "Timeouts of this conversation's binding", CommandArguments::Subcommands(windows)),
         subcommand("focus", "Bind this conversation to a session", whose),
         subcommand("unfocus", "Unbind this conversation", vec![]),
-        subcommand("agents", "What runs, and what can be started", vec![]),
+        subcommand("agents", "List active sessions and the agents that can be started", vec![]),
     ]
 }
 
 fn spawn_commands() -> Vec<SlashCommandSpec> {
     let spawn = vec![
-        suggested_text("agent", "which agent", OptionPosition::Word(0)),
-        text("cwd", "its directory", OptionPosition::Flag),
-        text("label", "what you call it", OptionPosition::Flag),
-        choice("mode", "how long it lives", &["persistent", "oneshot"], OptionPosition::Flag),
-        choice("permission", "what happens when it asks", &MODES, OptionPosition::Flag),
-        choice("thread", "where it answers", &["auto", "here", "off"], OptionPosition::Flag),
+        suggested_text("agent", "agent to start", OptionPosition::Word(0)),
+        text("cwd", "working directory", OptionPosition::Flag),
+        text("label", "label of the session", OptionPosition::Flag),
+        choice("mode", "lifetime of the session", &["persistent", "oneshot"], OptionPosition::Flag),
+        choice("permission", "permission mode", &MODES, OptionPosition::Flag),
+        choice("thread", "conversation to bind", &["auto", "here", "off"], OptionPosition::Flag),
     ];
     vec![subcommand("spawn", "Start a session", spawn)]
 }
 
 /// Returns the commands on running and queued turns.
 fn turn_commands() -> Vec<SlashCommandSpec> {
-    let this = text("run", "this run and no other", OptionPosition::Flag);
-    let what = required(text("text", "what", OptionPosition::Remainder));
-    let which = required(text("run", "which", OptionPosition::Word(0)));
+    let this = text("run", "only this run", OptionPosition::Flag);
+    let what = required(text("text", "message to add", OptionPosition::Remainder));
+    let which = required(text("run", "run to remove", OptionPosition::Word(0)));
     vec![
         subcommand("cancel", "Stop the running turn", vec![session(), this]),
-        subcommand("steer", "Say something into the running turn", vec![what, session()]),
-        subcommand("drop", "Take a message out of the queue", vec![which, session()]),
+        subcommand("steer", "Add a message to the running turn", vec![what, session()]),
+        subcommand("drop", "Remove a message from the queue", vec![which, session()]),
     ]
 }
 
 fn session_commands() -> Vec<SlashCommandSpec> {
     vec![
         end_command("close", "End the session"),
-        end_command("archive", "End the session, to be read later"),
-        end_command("delete", "End the session, and list it no more"),
-        end_command("reset", "End the session, to begin again"),
-        subcommand("new", "Start the agent's conversation anew", vec![session()]),
-        subcommand("sessions", "The sessions", vec![]),
-        subcommand("status", "What a session is and does", vec![session()]),
+        end_command("archive", "End the session and keep it readable"),
+        end_command("delete", "End the session and remove it from lists"),
+        end_command("reset", "End the session and start over"),
+        subcommand("new", "Start a new conversation in the session", vec![session()]),
+        subcommand("sessions", "List the sessions", vec![]),
+        subcommand("status", "Show the status of a session", vec![session()]),
     ]
 }
 
 fn setting_commands() -> Vec<SlashCommandSpec> {
     let word = |name: &str, description: &str| required(text(name, description, OptionPosition::Word(0)));
-    let option = required(suggested_text("option", "which", OptionPosition::Word(0)));
-    let value = required(text("value", "to what", OptionPosition::Word(1)));
-    let modes = choice("mode", "what happens", &MODES, OptionPosition::Word(0));
+    let option = required(suggested_text("option", "option to set", OptionPosition::Word(0)));
+    let value = required(text("value", "new value", OptionPosition::Word(1)));
+    let modes = choice("mode", "permission mode", &MODES, OptionPosition::Word(0));
     let number = OptionKind::Integer { min: 0, max: 86_400 };
-    let seconds = required(param("seconds", "0 takes the limit away", number, OptionPosition::Word(0)));
+    let seconds = required(param("seconds", "0 removes the limit", number, OptionPosition::Word(0)));
     vec![
-        subcommand("set-mode", "Set the agent's mode", vec![word("mode", "which"), session()]),
+        subcommand("set-mode", "Set the agent's mode", vec![word("mode", "mode of the agent"), session()]),
         subcommand("set", "Set one of the agent's options", vec![option, value, session()]),
-        subcommand("cwd", "Go on in another directory", vec![word("dir", "which"), session()]),
+        subcommand("cwd", "Change the working directory", vec![word("dir", "new directory"), session()]),
         subcommand(
             "permissions",
-            "What the agent waits for, or what happens when it asks",
+            "List pending permission requests, or set the permission mode",
             vec![modes, session()],
         ),
-        subcommand("timeout", "How long a turn may take", vec![seconds, session()]),
-        subcommand("model", "Set the agent's model", vec![word("model", "which"), session()]),
-        subcommand("reset-options", "All settings back to what configuration says", vec![session()]),
+        subcommand("timeout", "Set the time limit of turns", vec![seconds, session()]),
+        subcommand("model", "Set the agent's model", vec![word("model", "name of the model"), session()]),
+        subcommand("reset-options", "Reset all settings to the configuration", vec![session()]),
     ]
 }
 
 /// Returns the commands on permission requests.
 fn permission_commands() -> Vec<SlashCommandSpec> {
-    let id = || text("id", "which question, where there are several", OptionPosition::Word(0));
-    let option = required(text("option", "its number or id", OptionPosition::Word(1)));
+    let id = || text("id", "id of the permission request, if there are several", OptionPosition::Word(0));
+    let option = required(text("option", "number or id of the option", OptionPosition::Word(1)));
     vec![
-        subcommand("allow", "Allow what the agent asks for", vec![id(), session()]),
-        subcommand("deny", "Refuse it", vec![id(), session()]),
-        subcommand("answer", "Answer it with one of its options", vec![option, id(), session()]),
+        subcommand("allow", "Allow the agent's request", vec![id(), session()]),
+        subcommand("deny", "Deny the agent's request", vec![id(), session()]),
+        subcommand(
+            "answer",
+            "Answer the agent's request with one of its options",
+            vec![option, id(), session()],
+        ),
     ]
 }
 
@@ -163,17 +167,17 @@ fn other_commands() -> Vec<SlashCommandSpec> {
     vec![
         subcommand(
             "verbosity",
-            "How much this conversation is told of a turn",
+            "Show or set the amount of output in this conversation",
             vec![choice(
                 "level",
-                "how much",
+                "amount of output",
                 &["full", "compact", "none", "default"],
                 OptionPosition::Word(0),
             )],
         ),
-        subcommand("doctor", "How the gateway is", vec![]),
-        subcommand("install", "How agents are set up", vec![]),
-        subcommand("help", "All commands", vec![]),
+        subcommand("doctor", "Check the gateway", vec![]),
+        subcommand("install", "Show how to set up agents", vec![]),
+        subcommand("help", "List all commands", vec![]),
     ]
 }
 

@@ -138,8 +138,8 @@ impl CommandRegistration {
         let named: Vec<String> = facts.problems.iter().map(of).take(NAMED_MAX).collect();
         (!named.is_empty()).then(|| {
             format!(
-                "slash commands are not as configured in {} places ({}); text commands work all the same, and a reload \
-                 tries again",
+                "slash commands are not registered as configured in {} places ({}); text commands still \
+                 work, and a reload retries",
                 facts.problems.len(),
                 named.join("; ")
             )
@@ -226,7 +226,7 @@ mod tests {
             RegistrationStep::TakeAway(None),
             RegistrationStep::TakeAway(three),
         ];
-        assert_eq!(first, want, "also what a process before this one may have put");
+        assert_eq!(first, want, "also registrations of an earlier process");
         let left: Vec<bool> = first.into_iter().map(|step| facts.record_result(step, Ok(()))).collect();
         assert_eq!(left, [false; 4]);
         assert_eq!(facts.steps(&set([one, two]), &joined), []);
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(
             steps,
             [RegistrationStep::Put(None), RegistrationStep::TakeAway(place)],
-            "where they stood is not forgotten"
+            "earlier registrations are remembered"
         );
         let many = set((0..1_000).map(Snowflake));
         assert_eq!(RegistrationState::default().steps(&set([None]), &many).len(), 1 + CLEANED_UP_MAX);

@@ -52,7 +52,7 @@ impl ConversationWorker {
         }
         let speaks = match &edit.author {
             Some(author) => self.inner.is_author_allowed(self.channel, author).await,
-            None => Err(RestError::Uncertain { why: "nobody says whose it is".to_owned() }),
+            None => Err(RestError::Uncertain { why: "the author is unknown".to_owned() }),
         };
         match speaks {
             Ok(true) => self.apply_edit(edit.id, text).await,
@@ -103,7 +103,7 @@ impl ConversationWorker {
     ) -> Result<CheckOutcome, RestError> {
         let mut something = pin!(something);
         let Some(waiting) = self.inbox.queued_messages(self.conversation_ref()).await else {
-            let why = "what waits here cannot be read".to_owned();
+            let why = "the queued messages of the conversation cannot be read".to_owned();
             return Err(RestError::Uncertain { why });
         };
         let mut waiting = self.select_uncompared(waiting);

@@ -388,7 +388,7 @@ async fn until(what: &str, is: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("not in time: {what}");
+    panic!("timed out: {what}");
 }
 
 /// Messages in unbound conversations cause no reads of the bindings, regardless of their number.
@@ -495,7 +495,10 @@ async fn what_is_said_where_nobody_can_look_is_heard() {
     }
     until("it is heard", || plane.offered().len() == texts.len()).await;
     assert_eq!(plane.offered(), texts);
-    assert!(!inner.cache.has_archive_state(at) && plane.asked("changed 7 Archived") == 0, "nobody knows");
+    assert!(
+        !inner.cache.has_archive_state(at) && plane.asked("changed 7 Archived") == 0,
+        "the state is unknown"
+    );
     says.send_replace(Some(thread(true)));
     let away = "changed 7 Archived { by_person: true }";
     until("it is looked at again", || plane.asked(away) > 0 && inner.cache.has_archive_state(at)).await;

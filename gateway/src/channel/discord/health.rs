@@ -96,7 +96,9 @@ impl Inner {
             return Some("its bot is not connected to Discord".to_owned());
         }
         if self.cache.was_access_refused(at) {
-            return Some("its bot may not read there (View Channel, Read Message History)".to_owned());
+            return Some(
+                "its bot may not read this conversation (View Channel, Read Message History)".to_owned(),
+            );
         }
         let is_elsewhere = guild.is_some_and(|guild| !is_there(guild));
         is_elsewhere.then(|| "its bot is not in this server, or does not serve it".to_owned())
@@ -108,7 +110,7 @@ impl Inner {
             (self.connection_health.now(), self.rest.counts(), self.counts.snapshot());
         let (ok, mut words) = status_texts(&facts);
         if !self.base.is_official() {
-            words.push(format!("at {}, not Discord's own address", self.base.as_str()));
+            words.push(format!("base URL {}, not Discord's own address", self.base.as_str()));
         }
         words.extend(inaccessible_text(self.cache.inaccessible().len()));
         let has_names = self.settings().personas;
@@ -134,7 +136,7 @@ fn status_texts(facts: &HealthState) -> (bool, Vec<String>) {
     let (ok, word) = match &facts.link {
         ConnectionState::Connecting => (false, "not connected yet".to_owned()),
         ConnectionState::Up => (true, "connected".to_owned()),
-        ConnectionState::Lost(why) => (false, format!("the connection is being made anew: {why}")),
+        ConnectionState::Lost(why) => (false, format!("reconnecting: {why}")),
         ConnectionState::Failed { why, .. } => (false, why.clone()),
     };
     let ready = facts.ready.as_ref().map(|(at_ms, bot, servers)| {
@@ -146,13 +148,14 @@ fn status_texts(facts: &HealthState) -> (bool, Vec<String>) {
 /// Returns the reasons why no requests are made.
 fn held_texts(requests: &RestCounts) -> Vec<String> {
     let unauthorized = requests.unauthorized.then(|| {
-        "Discord refuses the token: reset it (Developer Portal, Bot), put the new one where the configuration says, and \
-         reload the gateway (SIGHUP to `serve`; `up` is started again); what waits is sent then"
+        "Discord refuses the token: reset it (Developer Portal, Bot), store the new one where the \
+         configuration expects it, and reload the gateway (SIGHUP to `serve`; restart `up`); pending \
+         messages are sent then"
             .to_owned()
     });
     let shut = requests.blocked_for.map(|left| {
         format!(
-            "no request is made for {} seconds: Discord refused too many; see acp_channel_requests_total",
+            "requests are paused for {} seconds: Discord refused too many; see acp_channel_requests_total",
             left.as_secs().max(1)
         )
     });
@@ -163,8 +166,8 @@ fn held_texts(requests: &RestCounts) -> Vec<String> {
 fn inaccessible_text(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
-            "{count} bound conversations cannot be read: give the bot View Channel and Read Message History there; \
-             nothing of them is lost until their bindings end"
+            "{count} bound conversations cannot be read: give the bot View Channel and Read Message History \
+             there; their messages are not lost until their bindings end"
         )
     })
 }
@@ -173,8 +176,8 @@ fn inaccessible_text(count: usize) -> Option<String> {
 fn nameless_text(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
-            "in {count} channels agents speak as the bot, which has no webhook there that it can use: give it Manage \
-             Webhooks, or delete one where there are fifteen; the log says which channels"
+            "in {count} channels agents post as the bot, because it has no usable webhook there: give it \
+             Manage Webhooks, or delete a webhook where there are fifteen; the log names the channels"
         )
     })
 }
@@ -191,8 +194,8 @@ fn refused_text(requests: &RestCounts, application: Option<Snowflake>) -> Option
         application.map_or("see docs/manual/discord.md".to_owned(), |id| format!("open {}", invite_url(id)));
     (!kinds.is_empty()).then(|| {
         format!(
-            "refused somewhere for want of a permission since the start: {what}; {then}, and look at what the channel \
-             takes away from the bot's role"
+            "requests refused for a missing permission since the start: {what}; {then}, and check which \
+             permissions the channel denies to the bot's role"
         )
     })
 }
@@ -255,7 +258,7 @@ mod tests {
         for (events, ok, wants) in [
             (vec![], false, vec!["not connected yet"]),
             (vec![ready()], true, vec!["connected", last]),
-            (vec![ready(), lost()], false, vec!["made anew: the network is down", last]),
+            (vec![ready(), lost()], false, vec!["reconnecting: the network is down", last]),
             (vec![ready(), lost(), Event::Resumed], true, vec!["connected", last]),
             (vec![fatal()], false, vec!["code 4014", "Message Content Intent"]),
             (vec![ready(), Event::Alarm("x".to_owned())], true, vec!["connected"]),

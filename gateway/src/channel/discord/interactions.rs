@@ -69,12 +69,12 @@ impl Inner {
         let text = match decode(&click.custom_id) {
             DecodedCustomId::Text(text) => text.to_owned(),
             DecodedCustomId::OtherVersion(_) => {
-                let why =
-                    "This button is of another version of the gateway. Type the command instead: /acp help.";
+                let why = "This button is from another version of the gateway. Type the command instead: \
+                           /acp help.";
                 return self.respond_denied(at, why).await;
             }
             DecodedCustomId::Foreign => {
-                return self.respond_denied(at, "This button means nothing here.").await;
+                return self.respond_denied(at, "This button does not belong to this gateway.").await;
             }
         };
         if let Some(why) = self.denial_reason(at) {
@@ -108,12 +108,13 @@ impl Inner {
         let settings = self.settings();
         let access = &settings.access;
         if !access.is_guild_allowed(at.guild) {
-            return Some("This server is not served by this gateway.".to_owned());
+            return Some("This gateway does not serve this server.".to_owned());
         }
         (!access.is_allowed(&at.member)).then(|| {
             format!(
-                "You may not use this gateway's agents. Whoever runs it can add your id {} to \
-                 channels.discord.accounts.{}.allowed_users, or give you a role of allowed_roles there.",
+                "You may not use this gateway's agents. Its operator can add your id {} to \
+                 channels.discord.accounts.{}.allowed_users, or give you a role listed in allowed_roles \
+                 there.",
                 at.member.user.id, self.account
             )
         })
@@ -140,7 +141,7 @@ impl Inner {
         let Ok(message) = tokio::time::timeout_at(until, self.inbound(at, text)).await else {
             self.respond_denied(
                 at,
-                "Discord does not say in time where this is, so nothing was done. Try again.",
+                "Discord did not describe this channel in time, so nothing was done. Try again.",
             )
             .await;
             return None;
@@ -155,15 +156,16 @@ impl Inner {
             ReserveOutcome::NotReserved { why } => {
                 tracing::warn!(why, interaction = %at.id, "interaction reservation failed");
                 let text = format!(
-                    "The gateway cannot keep that just now ({why}), so nothing was done. Try again in a moment."
+                    "The gateway cannot store this command now ({why}), so nothing was done. Try again in a \
+                     moment."
                 );
                 self.respond_denied(at, &text).await;
                 return None;
             }
             ReserveOutcome::Unknown { why } => {
                 tracing::warn!(why, interaction = %at.id, "interaction reservation uncertain");
-                let text = "It is not known whether the gateway kept that. If it did, it is done and said in this \
-                            conversation: look before you repeat it.";
+                let text = "It is unknown whether the gateway stored this command. If it did, the command \
+                            runs and its reply appears in this conversation: check before you repeat it.";
                 self.respond_denied(at, text).await;
                 return None;
             }
@@ -243,7 +245,8 @@ impl Inner {
                 }
             }
         }
-        let text = "The gateway keeps that, and cannot do it now: it does it later, and says so in this conversation.";
+        let text = "The gateway stored this command but cannot run it now. It runs later; its reply appears \
+                    in this conversation.";
         Err(CallerReply { text: text.to_owned(), private: true, ..CallerReply::default() })
     }
 }

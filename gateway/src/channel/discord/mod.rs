@@ -180,7 +180,7 @@ impl Inner {
         let new =
             NewMessage { nonce: message.nonce.clone(), body: render::message_body(message), reply_to: None };
         let denied = || {
-            let why = "the bot may not write to threads of this channel just now".to_owned();
+            let why = "the bot currently may not write to threads of this channel".to_owned();
             SendOutcome::Rejected { why, again: true }
         };
         // A webhook may write where the bot may not, if no request by the bot is needed first.
@@ -195,7 +195,7 @@ impl Inner {
         };
         if files != AttachmentState::None && !self.cache.is_allowed(OptionalFeature::Files, channel, now_ms())
         {
-            let why = "the bot may not attach files here, as it turned out a while ago".to_owned();
+            let why = "the bot may not attach files here, as an earlier attempt showed".to_owned();
             return SendOutcome::FilesRefused { why, again: false };
         }
         if let Err(fault) = self.check_archived_before_send(channel).await {
@@ -323,7 +323,7 @@ impl Inner {
             }
             SendOutcome::Limited { retry_after_ms } => {
                 return OpenChildOutcome::Rejected {
-                    why: format!("limited for {retry_after_ms} ms"),
+                    why: format!("rate limited for {retry_after_ms} ms"),
                     again: true,
                 };
             }
@@ -338,7 +338,7 @@ impl Inner {
             (Ok(channel), Ok(message)) => (channel, message),
             (Err(why), _) => return OpenChildOutcome::Rejected { why, again: false },
             (Ok(_), Err(_)) => {
-                let why = "the message that it was to hang from was deleted".to_owned();
+                let why = "the message to start the thread from was deleted".to_owned();
                 return OpenChildOutcome::Rejected { why, again: false };
             }
         };
@@ -410,7 +410,7 @@ impl Inner {
 
 /// Parses a Discord id.
 fn id(text: &str) -> Result<Snowflake, String> {
-    text.parse().map_err(|_| format!("{text:?} is no id of Discord's"))
+    text.parse().map_err(|_| format!("{text:?} is not a Discord id"))
 }
 
 impl ChannelAdapter for Discord {

@@ -73,12 +73,12 @@ mod tests {
         let mut owed = PendingChecks::default();
         assert_eq!(owed.next(), None);
         owed.record_failure(CheckKind::Thread, at(0));
-        assert_eq!(owed.next(), None, "nobody wants it");
+        assert_eq!(owed.next(), None, "no check is scheduled");
         owed.schedule(CheckKind::Thread, at(0));
         owed.schedule(CheckKind::Waiting, at(0));
         assert_eq!(owed.next(), Some((at(0), CheckKind::Waiting)));
         owed.record_failure(CheckKind::Waiting, at(0));
-        assert_eq!(owed.next(), Some((at(0), CheckKind::Thread)), "one holds up no other");
+        assert_eq!(owed.next(), Some((at(0), CheckKind::Thread)), "a failed check does not delay another");
         owed.remove(CheckKind::Thread);
         let mut now = 0;
         let mut pauses = Vec::new();
@@ -91,7 +91,7 @@ mod tests {
         }
         assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
         owed.schedule(CheckKind::Waiting, at(now));
-        assert_eq!(owed.next(), Some((at(now), CheckKind::Waiting)), "there is a new reason");
+        assert_eq!(owed.next(), Some((at(now), CheckKind::Waiting)), "a new schedule resets the pause");
         owed.remove(CheckKind::Waiting);
         assert_eq!(owed.next(), None);
     }

@@ -66,7 +66,10 @@ mod tests {
             lately.record(Snowflake(id), at(20_000));
         }
         assert_eq!(lately.0.len(), REMEMBERED_MAX);
-        assert!(!lately.has(Snowflake(0), at(20_000)) && lately.has(one, at(20_000)), "the oldest goes");
+        assert!(
+            !lately.has(Snowflake(0), at(20_000)) && lately.has(one, at(20_000)),
+            "the oldest is dropped"
+        );
     }
 
     #[test]

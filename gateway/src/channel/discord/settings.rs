@@ -42,14 +42,17 @@ impl AccountSettings {
             Some(url) => BaseUrl::parse(url),
         };
         let base = base.map_err(|why| format!("{}: {why}", key("base_url")))?;
-        let ids = |name: &str, ids: &[String]| -> Result<BTreeSet<Snowflake>, String> {
-            let read = |text: &String| {
-                text.parse().map_err(|_| {
-                    format!("{}: {text:?} is no id. Turn on Developer Mode in Discord, right-click, and copy the id.", key(name))
+        let ids =
+            |name: &str, ids: &[String]| -> Result<BTreeSet<Snowflake>, String> {
+                let read =
+                    |text: &String| {
+                        text.parse().map_err(|_| {
+                    format!("{}: {text:?} is not an id. Turn on Developer Mode in Discord, right-click, and \
+                             copy the id.", key(name))
                 })
+                    };
+                ids.iter().map(read).collect()
             };
-            ids.iter().map(read).collect()
-        };
         let access = AccessRules {
             guilds: ids("guilds", &account.guilds)?,
             allowed: Principals {
@@ -73,12 +76,14 @@ fn token(account: &DiscordAccount, env: impl Fn(&str) -> Option<String>) -> Resu
         (Some(file), _) => {
             read(Path::new(file)).map_err(|why| format!("{file} cannot be read: {why}. {how}"))?
         }
-        (None, Some(name)) => env(name).ok_or_else(|| format!("the environment has no {name}. {how}"))?,
-        (None, None) => return Err(format!("there is no token. {how}")),
+        (None, Some(name)) => {
+            env(name).ok_or_else(|| format!("the environment variable {name} is not set. {how}"))?
+        }
+        (None, None) => return Err(format!("no token is configured. {how}")),
     };
     let text = text.trim();
     if text.is_empty() || text.len() > TOKEN_BYTES_MAX || text.contains(char::is_whitespace) {
-        return Err(format!("what is there is no token. {how}"));
+        return Err(format!("the configured value is not a token. {how}"));
     }
     Ok(Secret::new(text.to_owned()))
 }
@@ -112,10 +117,10 @@ mod tests {
         assert_eq!(of(&with(&file)).unwrap().token.expose(), "other");
         std::fs::write(&file, "two words").unwrap();
         for (account, want) in [
-            (with(&file), "no token"),
+            (with(&file), "is not a token"),
             (with(&dir.path().join("none")), "cannot be read"),
-            (DiscordAccount { token_env: Some("X".to_owned()), ..account() }, "has no X"),
-            (DiscordAccount::default(), "there is no token"),
+            (DiscordAccount { token_env: Some("X".to_owned()), ..account() }, "X is not set"),
+            (DiscordAccount::default(), "no token is configured"),
         ] {
             let why = of(&account).unwrap_err();
             let says = [want, "channels.discord.accounts.main.token_file", "Developer Portal"];
@@ -151,6 +156,6 @@ mod tests {
         };
         assert_eq!(of(&named).unwrap().access, want);
         let wrong = DiscordAccount { allowed_users: list(&["ann"]), ..account() };
-        assert!(of(&wrong).unwrap_err().contains("\"ann\" is no id"));
+        assert!(of(&wrong).unwrap_err().contains("\"ann\" is not an id"));
     }
 }

@@ -407,7 +407,7 @@ mod tests {
                 "{silent_ms} {minutes}"
             );
         }
-        assert!(is_archived_by_person(1_000, 999, 60), "a word that crossed it");
+        assert!(is_archived_by_person(1_000, 999, 60), "a message that crossed the archiving");
     }
 
     #[test]
@@ -494,7 +494,7 @@ mod tests {
         let tries =
             |now_ms| threads.iter().filter(|thread| known.should_attempt_write(**thread, now_ms)).count();
         for thread in threads.iter().take(DENIED_MIN) {
-            assert_eq!(tries(0), 4, "it may be the thread alone");
+            assert_eq!(tries(0), 4, "the denial may concern the thread alone");
             known.record_write_result(*thread, true);
         }
         let all: Vec<usize> = (0..15).map(|second| tries(second * 1_000)).collect();
@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(known.guilds(), BTreeSet::from([even, odd, more]));
         known.set_guilds(&[more], (0, 2));
         known.set_membership(odd, false);
-        assert_eq!(known.guilds(), BTreeSet::from([more]), "left while it did not listen");
+        assert_eq!(known.guilds(), BTreeSet::from([more]), "left while it was disconnected");
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Inner {
                     .create_webhook(channel, NAME, QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT))
                     .await?;
                 tracing::info!(%channel, webhook = %made.id, "webhook created");
-                let why = || "Discord made a webhook and did not say its token".to_owned();
+                let why = || "Discord created a webhook and did not return its token".to_owned();
                 let token = made.token.ok_or_else(|| RestError::Uncertain { why: why() })?;
                 Webhook { id: made.id, token }
             }

@@ -292,6 +292,6 @@ mod tests {
         assert!(mailbox.request_backfill() && mailbox.request_backfill());
         assert!(wait().await.is_ok());
         assert_eq!(mailbox.next().await, QueueItem::Backfill(None));
-        assert!(wait().await.is_err(), "it was said twice and is done once");
+        assert!(wait().await.is_err(), "two requests cause one backfill");
     }
 }

@@ -66,7 +66,7 @@ async fn in_the_end(what: &str, is: impl Fn() -> bool) {
         later(Duration::from_secs(1)).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("not in time: {what}");
+    panic!("timed out: {what}");
 }
 
 /// Starts with these messages in a bound channel, after the first backfill.
@@ -174,7 +174,7 @@ async fn what_is_new_is_not_gone() {
     let is_gone = |id: u64| plane.asked(&format!("deleted 7 {id}")) > 0;
     until("it is looked at", || is_gone(900)).await;
     let seen = is_gone(young.0);
-    assert!(!seen || now_ms() >= made_ms + 10_000, "it was taken for gone at once");
+    assert!(!seen || now_ms() >= made_ms + 10_000, "it was treated as deleted at once");
     until("it is gone", || is_gone(young.0)).await;
     assert!(now_ms() >= made_ms + 10_000);
 }

@@ -14,7 +14,7 @@ pub(crate) enum BindingError {
     #[error(transparent)]
     NoAdapter(#[from] NoAdapterError),
     /// The channel does not support this placement in this conversation.
-    #[error("the channel {channel} cannot bind that way: {can:?}")]
+    #[error("channel {channel} does not support this placement: {can:?}")]
     NotHere {
         /// Name of the channel.
         channel: String,
@@ -34,16 +34,16 @@ pub(crate) enum BindingError {
         session_key: SessionKey,
     },
     /// The conversation has no active binding.
-    #[error("the conversation is bound to nothing")]
+    #[error("the conversation has no binding")]
     NotBound,
     /// The new conversation could not be created, and the binding has ended.
-    #[error("the conversation could not be made: {why}")]
+    #[error("the conversation could not be created: {why}")]
     NotMade {
         /// Reason given by the channel.
         why: String,
     },
     /// The new conversation is not created yet.
-    #[error("the conversation is not made yet: {why}")]
+    #[error("the conversation is not created yet: {why}")]
     NotMadeYet {
         /// Reason given by the channel.
         why: String,
@@ -64,8 +64,8 @@ impl From<BindingError> for Failure {
             BindingError::NotBound => Self::of(Code::NotBound).origin("gateway"),
             BindingError::NotHere { can, .. } => {
                 let instead = match (can.here, can.child) {
-                    (true, _) => "This conversation itself can be bound: ask for that instead.",
-                    (false, true) => "A conversation below it can be: ask for that instead.",
+                    (true, _) => "This conversation itself can be bound: request that instead.",
+                    (false, true) => "A new conversation below it can be bound: request that instead.",
                     (false, false) => "Use another conversation.",
                 };
                 let text = format!("Sessions cannot be bound here in that way. {instead}");
@@ -73,13 +73,15 @@ impl From<BindingError> for Failure {
             }
             BindingError::NotMade { why } => {
                 let text = format!(
-                    "The conversation for it could not be made: {why}. Nothing is bound. Try it again, or bind this one."
+                    "The conversation for the session could not be created: {why}. Nothing was bound. Try \
+                     again, or bind this conversation."
                 );
                 Self::new(Code::ChannelUnavailable, text).detail("CONVERSATION_NOT_MADE").origin("gateway")
             }
             BindingError::NotMadeYet { why } => {
                 let text = format!(
-                    "The conversation for it is not there yet: {why}. It is tried again by itself; the session runs."
+                    "The conversation for the session is not created yet: {why}. The gateway retries \
+                     automatically; the session is running."
                 );
                 let failure = Self::new(Code::ChannelUnavailable, text).detail("CONVERSATION_PENDING");
                 failure.origin("gateway").retryable()

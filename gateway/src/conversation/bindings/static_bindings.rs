@@ -164,7 +164,7 @@ impl StaticBindings {
             key: key.clone(),
         };
         let bound = self.bindings.bind(request).await?;
-        let over = after.map(|done| format!("{} is over: {}. ", done.session_key, done.reason()));
+        let over = after.map(|done| format!("{} has ended: {}. ", done.session_key, done.reason()));
         Ok(over.unwrap_or_default() + &binding_notice(&bound.session, &bound.binding))
     }
 }
@@ -206,9 +206,9 @@ pub(crate) fn may_unbind(loaded: &LoadedConfig, at: &ConversationRef, metadata: 
     };
     let path = ["bindings".to_owned(), found.number.to_string()];
     let text = format!(
-        "The configuration binds this conversation ({}), and would again with the next message. /acp new begins a new \
-         conversation in it, and /focus KEY puts another session in its place; only whoever runs this gateway can take \
-         the entry out.",
+        "The configuration binds this conversation ({}), and the next message would bind it again. /acp new \
+         starts a new conversation in its session, and /focus KEY binds another session instead; only the \
+         operator of this gateway can remove the entry.",
         nearest_source(&path, &loaded.sources)
     );
     Err(Failure::new(Code::Usage, text).detail("BOUND_BY_CONFIGURATION").origin("gateway"))

@@ -310,9 +310,9 @@ async fn all_bindings_of_a_session_in_the_account_get_a_window() {
     service.bind(asked("1", at("a", "second"), "ann")).await.unwrap();
     execute(&store, "UPDATE acp_bindings SET bound_at = 1, last_activity_at = 1").await;
     let set = set_window(&store, ("1", &room), BindingTimeout::Idle, Some(5_000)).await;
-    assert_eq!(set, rows(&store, "1").await, "what is said is what is stored");
+    assert_eq!(set, rows(&store, "1").await, "the reply equals the stored rows");
     assert!(set.iter().all(|row| row.idle_ms == Some(5_000) && row.last_activity_at_ms > 1));
-    assert!(set.iter().all(|row| row.bound_at_ms == 1), "the age goes on");
+    assert!(set.iter().all(|row| row.bound_at_ms == 1), "the age continues");
     let set = set_window(&store, ("1", &room), BindingTimeout::MaxAge, Some(9_000)).await;
     assert!(set.iter().all(|row| row.max_age_ms == Some(9_000) && row.bound_at_ms > 1));
     let off = set_window(&store, ("1", &room), BindingTimeout::Idle, None).await;
@@ -332,7 +332,7 @@ async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
     let again = service.bind(request).await.unwrap();
     assert_eq!((again.binding.binding_id, again.is_new), (first.binding.binding_id, true));
     let bound = service.resolve_by_conversation(&at("a", "room")).await.unwrap().unwrap();
-    assert_eq!(bound.0.session_key, key("2"), "it stays where it was bound since");
+    assert_eq!(bound.0.session_key, key("2"), "the later binding remains");
     let once = IdempotencyKey::mint();
     let unbind = || service.unbind(UnbindTarget::Conversation(at("a", "room")), "enough", once.clone());
     let ended = unbind().await.unwrap();
@@ -399,7 +399,7 @@ async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
     }
     let odd = "SELECT status FROM acp_bindings WHERE bound_at = -1";
     let status = store.read("odd", move |db| Ok(db.query_row(odd, [], |row| row.get::<_, String>(0))?)).await;
-    assert_eq!(status.unwrap(), "active", "what cannot be read stays");
+    assert_eq!(status.unwrap(), "active", "an unreadable row remains");
     let text = service.metrics.render();
     let series = "acp_stale_binding_removals_total{channel=\"hall\",when=\"start\"} 2";
     assert!(text.contains(series), "{text}");
@@ -524,7 +524,11 @@ async fn channels_are_asked_eight_things_at_once_at_most() {
     };
     let (found, ()) = tokio::join!(service.reconcile(), opens);
     assert_eq!(found.unwrap().finished, 20);
-    assert_eq!(*hall.busy.lock().unwrap(), (0, 8), "none is left, and there were never more");
+    assert_eq!(
+        *hall.busy.lock().unwrap(),
+        (0, 8),
+        "no call is in progress, and there were never more than 8"
+    );
 }
 
 /// What the router decides is counted with its reason, and follows the adapters that are there.

@@ -40,7 +40,7 @@ impl Commands {
         let bound = self.bindings.bind(request).await?;
         Ok(match bound.is_new {
             true => self.bound_text(context, &bound),
-            false => format!("This conversation was bound already to {key}."),
+            false => format!("This conversation is already bound to {key}."),
         })
     }
 
@@ -66,7 +66,7 @@ impl Commands {
             Some(BindingRow { session_key: key, .. }) => {
                 format!("Unbound. The session goes on; /focus {key} binds it again.")
             }
-            None => "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one."
+            None => "This conversation is not bound. /focus binds it to a session, /acp spawn to a new one."
                 .to_owned(),
         })
     }
@@ -90,7 +90,7 @@ impl Commands {
             return Ok(said);
         }
         let Some(binding) = binding else {
-            let text = "This conversation is bound to nothing, so nothing is told here. /acp spawn starts a session.";
+            let text = "This conversation is not bound, so it has no output. /acp spawn starts a session.";
             return Err(Failure::new(Code::NotBound, text).origin("gateway"));
         };
         let Some(to) = change else { return Ok(verbosity_text(binding.verbosity, "")) };
@@ -130,7 +130,7 @@ impl Commands {
                 let count = shown.len();
                 let text = shown.first().map(|binding| window_text(binding, window));
                 let all = if count > 1 {
-                    format!(" This holds for its {count} conversations here.")
+                    format!(" This applies to its {count} conversations here.")
                 } else {
                     String::new()
                 };
@@ -148,7 +148,7 @@ impl Commands {
             binding_notice(&bound.session, &bound.binding)
         } else {
             let place = self.bindings.mention(at);
-            format!("{} is bound to the conversation {place}. Go on there.", bound.session.session_key)
+            format!("{} is bound to the conversation {place}. Continue there.", bound.session.session_key)
         }
     }
 
@@ -171,33 +171,33 @@ impl Commands {
 fn verbosity_text(verbosity: Option<Verbosity>, since: &str) -> String {
     let told = match verbosity {
         Some(Verbosity::Full) => {
-            "a card that follows each turn, with a line for every tool call, and the answers"
+            "a status card for each turn with a line for every tool call, and the answers"
         }
-        Some(Verbosity::Compact) => "a card that says how far a turn is, and the answers",
-        Some(Verbosity::None) => "answers, questions and errors alone",
-        None => "what the configuration says",
+        Some(Verbosity::Compact) => "a status card with the progress of each turn, and the answers",
+        Some(Verbosity::None) => "only answers, questions and errors",
+        None => "as configured",
     };
     let name = verbosity.map_or("default", Verbosity::as_str);
     format!(
-        "/acp verbosity is {name}: {told}. This holds for this conversation{since}, also after a restart."
+        "/acp verbosity is {name}: {told}. This applies to this conversation{since}, also after a restart."
     )
 }
 
 fn unbound(session: &SessionKey) -> Failure {
-    let text = format!("No conversation here is bound to {session}, so there is nothing that could run out.");
+    let text = format!("No conversation here is bound to {session}, so there is no timeout.");
     Failure::new(Code::NotBound, text).origin("gateway")
 }
 
 /// Describes a timeout of a binding and when it ends the binding.
 fn window_text(binding: &BindingRow, window: BindingTimeout) -> String {
     let (ms, since_ms, after) = match window {
-        BindingTimeout::Idle => (binding.idle_ms, binding.last_activity_at_ms, " without a word"),
-        BindingTimeout::MaxAge => (binding.max_age_ms, binding.bound_at_ms, ", whatever is said"),
+        BindingTimeout::Idle => (binding.idle_ms, binding.last_activity_at_ms, " without activity"),
+        BindingTimeout::MaxAge => (binding.max_age_ms, binding.bound_at_ms, " in any case"),
     };
     match ms.filter(|ms| *ms > 0) {
-        None => format!("/session {} is off: the binding does not end for that reason.", window.as_str()),
+        None => format!("/session {} is off: the binding has no such timeout.", window.as_str()),
         Some(ms) => format!(
-            "/session {} is {}: the binding ends after that time{after}; as it is, at {}.",
+            "/session {} is {}: the binding ends after that time{after}; currently at {}.",
             window.as_str(),
             format_duration(ms),
             format_utc(since_ms.saturating_add(ms))

@@ -60,7 +60,7 @@ impl Commands {
         }
         let around = self.service.session_activity().await?;
         let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
-        let mut text = String::from("Sessions, the one used last first (* is this conversation's):");
+        let mut text = String::from("Sessions, most recently used first (* is this conversation's):");
         for row in &rows {
             let mark = if current.as_ref() == Some(&row.session_key) { '*' } else { '-' };
             text.push_str(&format!("\n{mark} {}", session_line(row, &around, is_markdown)));
@@ -80,7 +80,7 @@ impl Commands {
         let waiting = runs.iter().filter(|run| run.state == RunState::Queued).count();
         let running = runs.iter().find(|run| run.state == RunState::Running);
         let turn = running.map_or_else(|| "none".to_owned(), |run| run.run_id.to_string());
-        let _ = write!(text, "\nrunning turn: {turn}; {waiting} wait");
+        let _ = write!(text, "\nrunning turn: {turn}; {waiting} queued");
         let pending = self.service.pending_permissions(session).await?;
         if !pending.is_empty() {
             text.push('\n');
@@ -151,10 +151,10 @@ fn session_line(row: &SessionRow, around: &SessionActivity, is_markdown: bool) -
         row.session_key
     );
     if let Some(run_id) = around.running.get(&row.session_key) {
-        let _ = write!(text, "; turn {run_id} runs");
+        let _ = write!(text, "; turn {run_id} is running");
     }
     if let Some(count) = around.queued.get(&row.session_key) {
-        let _ = write!(text, "; {count} wait");
+        let _ = write!(text, "; {count} queued");
     }
     if let Some(failure) = &row.last_error {
         let _ = write!(text, "; last error {}", failure.code);
@@ -170,7 +170,7 @@ fn status_text(
 ) -> String {
     let mut text = format!("{} ({}) in {}", row.session_key, row.agent, row.cwd);
     if let Some(label) = &row.label {
-        let _ = write!(text, ", called {}", escape_name(label, is_markdown));
+        let _ = write!(text, ", label {}", escape_name(label, is_markdown));
     }
     let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
     let _ = write!(text, "\n{}", bindings_text(bindings));
@@ -231,21 +231,21 @@ fn agents_text(
         around.running.contains_key(&row.session_key) || around.queued.contains_key(&row.session_key)
     });
     let bound = rest.into_iter().filter(|row| around.bindings.contains_key(&row.session_key));
-    let mut text = String::from(if busy.is_empty() { "No agent works." } else { "At work:" });
+    let mut text = String::from(if busy.is_empty() { "No agent is busy." } else { "Busy:" });
     for row in busy {
         text.push_str(&format!("\n- {}", session_line(row, around, is_markdown)));
     }
     let bound: Vec<String> =
         bound.map(|row| format!("\n- {}", session_line(row, around, is_markdown))).collect();
     if !bound.is_empty() {
-        let _ = write!(text, "\nBound and at rest:{}", bound.concat());
+        let _ = write!(text, "\nBound and idle:{}", bound.concat());
     }
     let startable = views.iter().filter(|view| view.installed && view.allowed);
     let names: Vec<String> = startable
-        .map(|view| format!("{}{}", view.name, if view.default { " (the default)" } else { "" }))
+        .map(|view| format!("{}{}", view.name, if view.default { " (default)" } else { "" }))
         .collect();
     match names.is_empty() {
-        true => text.push_str("\nNo agent can be started here. /acp install says what is missing."),
+        true => text.push_str("\nNo agent can be started here. /acp install shows what is missing."),
         false => {
             let _ = write!(text, "\nCan be started with /acp spawn: {}.", names.join(", "));
         }
@@ -264,48 +264,42 @@ fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Effective
     };
     let gate = policy
         .may_prompt()
-        .map_or_else(|failure| hide_paths(&failure.message), |()| "prompts reach agents".to_owned());
-    check(
-        policy.may_prompt().is_ok(),
-        format!("policy: {gate}"),
-        "ask whoever runs this gateway to change that key",
-    );
+        .map_or_else(|failure| hide_paths(&failure.message), |()| "prompts are permitted".to_owned());
+    check(policy.may_prompt().is_ok(), format!("policy: {gate}"), "ask the operator to change that key");
     let wanted = &policy.backend.value;
     let backend = status.backends.iter().find(|backend| backend.id == *wanted);
     let how = match backend {
         Some(backend) if backend.ok => "works",
         Some(_) => "does not work",
-        None => "is not there",
+        None => "does not exist",
     };
     let step = match backend {
-        Some(_) => "ask whoever runs this gateway to look at `acp-gateway doctor`",
-        None => "/acp install says how it is set up",
+        Some(_) => "ask the operator to run `acp-gateway doctor`",
+        None => "/acp install shows how to set it up",
     };
     check(backend.is_some_and(|it| it.ok), format!("backend {wanted} {how}"), step);
     let connected = status.supervisor.connected;
     let link = if connected { "answers" } else { "does not answer" };
-    check(connected, format!("supervisor {link}"), "ask whoever runs this gateway to start the supervisor");
+    check(connected, format!("supervisor {link}"), "ask the operator to start the supervisor");
     match &status.store {
-        None => check(false, "store cannot be read".to_owned(), "ask for a look at `acp-gateway doctor`"),
+        None => {
+            check(false, "store cannot be read".to_owned(), "ask the operator to run `acp-gateway doctor`")
+        }
         Some(store) => {
             let well = store.health == "well";
             let text = format!("store is {}, {} sessions open", store.health, store.sessions_open);
-            check(
-                well,
-                text,
-                "ask whoever runs this gateway to look at the disk and at `acp-gateway store check`",
-            );
+            check(well, text, "ask the operator to check the disk and to run `acp-gateway store check`");
             let stale = store.stale_bindings;
             let text =
-                if stale == 0 { "no binding leads".to_owned() } else { format!("{stale} bindings lead") };
-            check(stale == 0, text + " nowhere", "/unfocus in those conversations");
+                if stale == 0 { "no bindings are".to_owned() } else { format!("{stale} bindings are") };
+            check(stale == 0, text + " stale", "/unfocus in those conversations");
             let stuck = store.actors_stuck;
             let text = if stuck == 0 { "no session is".to_owned() } else { format!("{stuck} sessions are") };
-            check(stuck == 0, text + " stuck", "ask for a look at the log, which names them");
+            check(stuck == 0, text + " stuck", "ask the operator to read the log, which names them");
             let still = store.still.len();
             if still > 0 {
                 let text = format!("{still} sessions or conversations cannot be read");
-                check(false, text, "ask for a look at `acp-gateway doctor`, which names them");
+                check(false, text, "ask the operator to run `acp-gateway doctor`, which names them");
             }
         }
     }
@@ -315,7 +309,7 @@ fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Effective
         let _ = write!(text, "\n- {} {what}", if *ok { "ok:" } else { "WRONG:" });
     }
     let queued: u64 = around.queued.values().sum();
-    let _ = write!(text, "\n- {} turns run, {queued} wait", around.running.len());
+    let _ = write!(text, "\n- {} turns running, {queued} queued", around.running.len());
     for step in next {
         let _ = write!(text, "\nNext: {step}.");
     }
@@ -333,7 +327,7 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePoli
         (false, Some(command)) => steps.push(format!("On the gateway's machine run: {}", one_line(command))),
         (false, None) => {
             steps.push(format!(
-                "The backend {wanted} is not there: set {} to `direct`, which is.",
+                "This gateway has no backend {wanted}: set {} to `direct`, which it has.",
                 policy.backend.key
             ));
         }
@@ -345,11 +339,11 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePoli
         })
         .collect();
     if notes.is_empty() {
-        steps.push("Every agent that is known and allowed is installed.".to_owned());
+        steps.push("All known and allowed agents are installed.".to_owned());
     } else {
-        steps.push(format!("Agents that are not installed, if you want them:{}", notes.concat()));
+        steps.push(format!("Agents that are not installed (optional):{}", notes.concat()));
     }
-    steps.push("/acp doctor says whether all is well, /agents what can be started.".to_owned());
+    steps.push("/acp doctor checks the gateway, /agents lists the agents that can be started.".to_owned());
     let lines: Vec<String> = (1..).zip(&steps).map(|(number, step)| format!("{number}. {step}")).collect();
     lines.join("\n")
 }

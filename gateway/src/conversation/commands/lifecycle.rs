@@ -73,14 +73,15 @@ impl Commands {
             let row = self.service.session(key).await?;
             let (agent, cwd, mode) = (&row.agent, &row.cwd, row.mode.word());
             return Ok(format!(
-                "{agent} works in {cwd}: session {key}, {mode}. It is bound to nothing; /focus {key} binds a conversation to it."
+                "{agent} works in {cwd}: session {key}, {mode}. It is bound to no conversation; /focus {key} \
+                 binds one to it."
             ));
         }
         match self.bindings.binding_of_spawn(key).await {
             Ok(Some(bound)) => Ok(self.bound_text(context, &bound)),
             // Unbound meanwhile by another user or a timeout.
             Ok(None) => {
-                Ok(format!("{key} runs. This conversation is not bound to it; /focus {key} binds it."))
+                Ok(format!("{key} is running. This conversation is not bound to it; /focus {key} binds it."))
             }
             Err(error @ BindingError::NotMade { .. }) => {
                 // Its output would be visible nowhere, so the session is closed.
@@ -117,8 +118,8 @@ impl Commands {
             self.service.cancel(session, run_id, message_idempotency_key(context.inbound)?).await?;
         Ok(match cancelled.run_id {
             Some(_) => format!("The turn of {session} was asked to stop."),
-            None if run_id.is_some() => "That turn is over already.".to_owned(),
-            None => format!("Nothing runs and nothing waits in {session}."),
+            None if run_id.is_some() => "That turn has already ended.".to_owned(),
+            None => format!("{session} has no running turn and no queued message."),
         })
     }
 
@@ -134,11 +135,11 @@ impl Commands {
         let now =
             self.service.queued(session, run_id, change, message_idempotency_key(context.inbound)?).await?;
         Ok(match (now, steers) {
-            (QueueEditResult::Done, true) => "Said into the running turn.",
+            (QueueEditResult::Done, true) => "Added to the running turn.",
             (QueueEditResult::Done, false) => "Dropped.",
-            (QueueEditResult::TooLate, _) => "Too late: it does not wait any more.",
+            (QueueEditResult::TooLate, _) => "Too late: the message is no longer queued.",
             (QueueEditResult::Unsteerable, _) => {
-                "This turn cannot be steered: the message waits on, and is the next prompt when its turn comes."
+                "This turn cannot be steered: the message stays queued and becomes a prompt of its own."
             }
         }
         .to_owned())
@@ -177,17 +178,19 @@ impl Commands {
         let now = self.service.close(session, request, message_idempotency_key(context.inbound)?).await?;
         let forgets = match now.discarded {
             Some(true) => " Its agent was asked to forget it.",
-            Some(false) => " Its agent cannot be asked to forget it: it does not run, or has no way to.",
+            Some(false) => {
+                " Its agent cannot be asked to forget it: it is not running, or does not support that."
+            }
             None => "",
         };
         if now.state != SessionState::Closed {
             return Ok(format!(
-                "{session} is bound by the configuration, and begins anew where it is: the next message starts a new \
+                "{session} is bound by the configuration and stays bound: the next message starts a new \
                  conversation in it. Its history stays.{forgets}"
             ));
         }
         let again = match find_entry(&self.service.config().config.bindings, &context.inbound.conversation) {
-            Some(_) => " The configuration binds this one: the next message begins a new session.",
+            Some(_) => " The configuration binds this conversation: the next message starts a new session.",
             None => "",
         };
         Ok(format!("{session} is being closed, and no conversation is bound to it any more.{again}{forgets}"))
@@ -201,7 +204,7 @@ impl Commands {
     ) -> Result<String, Failure> {
         self.service.new_conversation(session, message_idempotency_key(context.inbound)?).await?;
         Ok(format!(
-            "The next message begins a new conversation in {session}; the session and its history stay."
+            "The next message starts a new conversation in {session}; the session and its history stay."
         ))
     }
 }

@@ -27,7 +27,7 @@ impl Commands {
 
 /// Reports the agent's answer to a change of its own settings.
 fn confirmation(result: &SettingResult) -> String {
-    let kept = if result.is_applied { " Later starts of the agent ask for it too." } else { "" };
+    let kept = if result.is_applied { " It is also requested at later starts of the agent." } else { "" };
     format!("{}{kept}", result.text)
 }
 
@@ -37,20 +37,18 @@ fn setting_text(setting: &Setting) -> String {
     match setting {
         Setting::Mode(mode) => format!("The mode is {mode}, {KEPT}."),
         Setting::Model(model) => format!("The model is {model}, {KEPT}."),
-        Setting::Cwd(_) => "The agent goes on in another directory with the next message.".to_owned(),
+        Setting::Cwd(_) => "The agent uses the new directory from the next message on.".to_owned(),
         Setting::Permission(mode) => format!("From now on: {}.", mode_text(*mode)),
         Setting::NonInteractive(policy) => format!("From now on: {}.", unattended_text(*policy)),
-        Setting::TimeoutS(0) => {
-            "A turn may take as long as the gateway lets it, from the next one on.".to_owned()
-        }
+        Setting::TimeoutS(0) => "From the next turn on, only the gateway's own limit applies.".to_owned(),
         Setting::TimeoutS(seconds) => {
             format!(
-                "A turn may take {}, from the next one on.",
+                "From the next turn on, a turn may take {}.",
                 format_duration(seconds.saturating_mul(1_000))
             )
         }
         Setting::Config { id, value } => format!("{id} is {value}, {KEPT}."),
-        Setting::Defaults => "All settings are what configuration says.".to_owned(),
+        Setting::Defaults => "All settings are as configured.".to_owned(),
     }
 }
 
@@ -58,15 +56,15 @@ const fn mode_text(mode: PermissionMode) -> &'static str {
     match mode {
         PermissionMode::ApproveAll => "the agent may do everything (approve-all)",
         PermissionMode::ApproveReads => "the agent may read, and asks for the rest (approve-reads)",
-        PermissionMode::DenyAll => "the agent may do nothing that it asks for (deny-all)",
+        PermissionMode::DenyAll => "every permission request is denied (deny-all)",
         PermissionMode::Ask => "the agent asks (ask)",
     }
 }
 
 const fn unattended_text(policy: NonInteractive) -> &'static str {
     match policy {
-        NonInteractive::Deny => "what nobody can be asked about is refused",
-        NonInteractive::Fail => "what nobody can be asked about ends the run",
+        NonInteractive::Deny => "unattended permission requests are denied",
+        NonInteractive::Fail => "unattended permission requests end the run",
     }
 }
 

@@ -91,7 +91,7 @@ impl Commands {
         };
         let row = self.store.read("permission", move |db| permissions::get(db, &wanted)).await?;
         let row = row.filter(|row| row.session_key == *session && row.state != PermissionState::Pending);
-        Ok(row.map(|row| format!("Too late for this one. {}", resolution_line(&row, is_markdown))))
+        Ok(row.map(|row| format!("Too late for this request. {}", resolution_line(&row, is_markdown))))
     }
 
     /// `/acp allow`, `deny`, `answer`
@@ -135,9 +135,9 @@ fn title_of(row: &PermissionRow) -> &str {
 /// Lists the pending permission requests, with the numbers to answer them by.
 pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> String {
     let mut text = String::from(if pending.is_empty() {
-        "The agent waits for nothing."
+        "The agent waits for no permission."
     } else {
-        "The agent waits for:"
+        "The agent waits for permission:"
     });
     for row in pending {
         // Writing into a String cannot fail.
@@ -170,10 +170,10 @@ fn pick_permission<'a>(
     let mut found = pending.iter().filter(fits);
     match (exact, found.next(), found.next()) {
         (Some(row), _, _) | (None, Some(row), None) => Ok(row),
-        (None, None, _) if pending.is_empty() => Err("The agent waits for nothing.".to_owned()),
+        (None, None, _) if pending.is_empty() => Err("The agent waits for no permission.".to_owned()),
         (None, None, _) => Err("No pending permission has that id. /acp permissions lists them.".to_owned()),
         (None, Some(_), Some(_)) => {
-            Err("Several permissions fit. Name one by its id; /acp permissions lists them.".to_owned())
+            Err("Several permissions match. Name one by its id; /acp permissions lists them.".to_owned())
         }
     }
 }

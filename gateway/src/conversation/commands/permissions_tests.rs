@@ -77,8 +77,8 @@ fn permissions_are_picked_by_id_or_because_there_is_one() {
     // By what people read of it, which is another one for each.
     assert_eq!(pick(&rows, Some(&short_id(&id(12)))), Ok(12));
     assert!(pick(&rows[..1], Some(&short_id(&id(12)))).unwrap_err().starts_with("No pending"), "H4");
-    assert_eq!(pick(&[], None), Err("The agent waits for nothing.".to_owned()));
-    assert!(pick(&rows, None).unwrap_err().starts_with("Several permissions fit."));
+    assert_eq!(pick(&[], None), Err("The agent waits for no permission.".to_owned()));
+    assert!(pick(&rows, None).unwrap_err().starts_with("Several permissions match."));
     assert!(pick(&rows, Some("x")).unwrap_err().starts_with("No pending permission has that id."));
 }
 
@@ -96,17 +96,20 @@ fn a_whole_id_never_means_another_permission() {
 fn lists_say_the_numbers_to_answer_with() {
     let id = short_id("01890a5d-ac96-774b-bcce-b302099a8057:1");
     let want = format!(
-        "The agent waits for:\n- Write (id {id})\n  1. Name of y (allow once)\n  2. Name of n (reject once)"
+        "The agent waits for permission:\n- Write (id {id})\n  1. Name of y (allow once)\n  2. Name of n \
+         (reject once)"
     );
     assert_eq!(pending_text(&[pending(1)], true), want);
-    assert_eq!(pending_text(&[], true), "The agent waits for nothing.");
+    assert_eq!(pending_text(&[], true), "The agent waits for no permission.");
     // A bare title is followed by what the call would do.
     let mut bare = pending(1);
     bare.request.params =
         r#"{"toolCall":{"title":"Write","rawInput":{"command":"rm -rf build"}}}"#.to_owned();
     let said = pending_text(&[bare], true);
     assert!(
-        said.starts_with(&format!("The agent waits for:\n- Write (id {id})\n  rm -rf build\n  1. ")),
+        said.starts_with(&format!(
+            "The agent waits for permission:\n- Write (id {id})\n  rm -rf build\n  1. "
+        )),
         "{said}"
     );
     // What an agent calls things changes nothing of the list.
@@ -126,7 +129,7 @@ fn lists_say_the_numbers_to_answer_with() {
         (true, "\\`Write\\` - Read", "\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>"),
         (false, "`Write` - Read", "**x** @everyone   2. <https://a.b>"),
     ] {
-        let want = format!("The agent waits for:\n- {title} (id {id})\n  1. {name} (allow once)");
+        let want = format!("The agent waits for permission:\n- {title} (id {id})\n  1. {name} (allow once)");
         assert_eq!(pending_text(&[hostile.clone()], is_markdown), want);
     }
     let name = "“\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>”";

@@ -130,7 +130,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     stop.cancel();
     task.await.unwrap();
     assert_eq!(shown(&store, "c").await.len(), PARTS);
-    assert_eq!(states(&store).await.len(), PARTS + 2, "nothing was planned again");
+    assert_eq!(states(&store).await.len(), PARTS + 2, "no part was planned again");
 }
 
 #[tokio::test]
@@ -238,7 +238,7 @@ impl ChannelAdapter for Faulty {
                 Fault::Refuse => return SendOutcome::Rejected { why: "never".to_owned(), again: false },
                 Fault::LostBefore => return lost(),
                 Fault::HangBefore => self.hang().await,
-                Fault::Panic => panic!("as the test wants it"),
+                Fault::Panic => panic!("requested by the test"),
                 Fault::None | Fault::LostAfter | Fault::HangAfter => {}
             }
             let message_id = self.take(message);
@@ -582,7 +582,7 @@ async fn what_nobody_serves_waits_for_its_adapter() {
     let task = tokio::spawn(run(store.clone(), served, configured(LONG), metrics.clone(), stop.clone()));
     let waits =
         "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
-    eventually("it waits", || async { metrics.render().contains(waits).then_some(()) }).await;
+    eventually("delivery to wait", || async { metrics.render().contains(waits).then_some(()) }).await;
     let second = Arc::new(Faulty { account: "second", ..Faulty::default() });
     channels.register(Arc::clone(&second) as Arc<dyn ChannelAdapter>).unwrap();
     let channel = Arc::new(Faulty::default());

@@ -26,7 +26,7 @@ const SUGGESTIONS_MAX: usize = 25;
 /// Maximum number of sessions searched for those of one person.
 const SESSIONS_MAX: u32 = 1_000;
 /// Reason for deferring a change to a message.
-pub(super) const NOT_YET_PROCESSED: &str = "the message is kept and not done yet";
+pub(super) const NOT_YET_PROCESSED: &str = "the message is stored and not processed yet";
 
 /// Result of a message so far.
 enum MessageProgress {

@@ -119,7 +119,7 @@ impl InboundService {
                     drop(write.await);
                     drop(hold);
                 });
-                return ReserveOutcome::Unknown { why: "its commit takes long".to_owned() };
+                return ReserveOutcome::Unknown { why: "its commit takes too long".to_owned() };
             }
         }
         let kept = match done {
@@ -214,10 +214,10 @@ pub(super) fn late_reply_text(
     let words: Vec<&str> = inbound.text.split_whitespace().take(2).collect();
     let is_refused = matches!(outcome, Outcome::Refused { .. });
     let became = match (caller_tells, is_refused) {
-        (false, false) => "could only be done now",
-        (false, true) => "could not be done",
-        (true, false) => "was done, and whoever used it may not have been told",
-        (true, true) => "could not be done, and whoever used it may not have been told",
+        (false, false) => "could only be executed now",
+        (false, true) => "could not be executed",
+        (true, false) => "was executed, but its reply may not have been delivered",
+        (true, true) => "could not be executed, and its reply may not have been delivered",
     };
     let what = format!("`{}` of {} {became}", words.join(" "), quote_name(&inbound.author, is_markdown));
     let is_private = command.as_ref().is_some_and(ChatCommand::is_private);
@@ -231,7 +231,7 @@ pub(super) fn late_reply_text(
             format!("{what}{over}. Next: {}", error_messages::next_step(failure))
         }
         Outcome::Refused { .. } => format!("{what}: {said}"),
-        _ if is_private && !changes => format!("{what}. What it says is for them alone: use it again."),
+        _ if is_private && !changes => format!("{what}. Its reply is private: use the command again."),
         _ if is_private || said.is_empty() => format!("{what}."),
         _ => format!("{what}: {said}"),
     }
@@ -242,6 +242,10 @@ pub(super) fn late_reply_text(
 fn answer_too_late_text(command: Option<&ChatCommand>, failure: &Failure) -> Option<&'static str> {
     let Some(ChatCommand::On { act: SessionAction::Answer(args), .. }) = command else { return None };
     let is_one = args.permission.as_deref().is_some_and(|id| parse_permission_id(id).is_some());
-    let text = if is_one { ": its question is over" } else { ": it named no single question that waits" };
+    let text = if is_one {
+        ": its permission request is settled"
+    } else {
+        ": it matched no single pending permission request"
+    };
     (failure.detail_code.as_deref() == Some(NOT_PENDING)).then_some(text)
 }

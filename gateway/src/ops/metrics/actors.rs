@@ -120,7 +120,7 @@ mod tests {
         assert_eq!((watch.stuck(limit), watch.stuck(Duration::from_secs(9))), (1, 0));
         let named: Vec<String> = watch.newly_stuck(limit).into_iter().map(|(key, _)| key).collect();
         assert_eq!(named, ["one"]);
-        assert!(watch.newly_stuck(limit).is_empty(), "each is named once");
+        assert!(watch.newly_stuck(limit).is_empty(), "each actor is named once");
         heartbeat.wait();
         assert_eq!(watch.stuck(limit), 0);
         drop((heartbeat, other));

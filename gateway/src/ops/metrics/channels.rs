@@ -29,23 +29,31 @@ pub(super) struct ChannelFamilies {
 
 impl ChannelFamilies {
     pub(super) fn register(&self, all: &mut Registry) {
-        let text = "1 while events of the account come in";
+        let text = "1 while the account receives events";
         all.register("channel_connected", text, self.connected.clone());
         let text = "1 until the service refuses the account's token";
         all.register("channel_authorized", text, self.authorized.clone());
-        let text = "Connections to the service: asked for, begun, resumed";
+        let text = "Sessions with the service, by step";
         all.register("channel_sessions", text, self.sessions.clone());
-        all.register("channel_gaps", "Stretches of missed events", self.gaps.clone());
-        all.register("channel_events_dropped", "Events without room", self.dropped.clone());
-        all.register("channel_events_strange", "Events that nobody could read", self.strange.clone());
+        all.register("channel_gaps", "Gaps in the event stream", self.gaps.clone());
+        all.register(
+            "channel_events_dropped",
+            "Events dropped because a queue was full",
+            self.dropped.clone(),
+        );
+        all.register("channel_events_strange", "Events that could not be parsed", self.strange.clone());
         all.register("channel_requests", "Requests, by kind and outcome", self.requests.clone());
-        all.register("channel_request_retries", "Requests that were made again", self.retries.clone());
-        all.register("channel_rate_limits", "Answers that say too many, by scope", self.limits.clone());
-        all.register("channel_request_turns", "Requests that had their turn", self.turns.clone());
-        let text = "How long they waited for it together";
+        all.register("channel_request_retries", "Repeated requests", self.retries.clone());
+        all.register("channel_rate_limits", "Rate limit responses, by scope", self.limits.clone());
+        all.register(
+            "channel_request_turns",
+            "Requests that left the queue, by priority",
+            self.turns.clone(),
+        );
+        let text = "Total time that requests waited in the queue, by priority";
         all.register_with_unit("channel_request_wait", text, Unit::Seconds, self.waited.clone());
-        all.register("channel_requests_waiting", "Requests that wait", self.waiting.clone());
-        all.register("channel_requests_under_way", "Requests under way", self.under_way.clone());
+        all.register("channel_requests_waiting", "Queued requests", self.waiting.clone());
+        all.register("channel_requests_under_way", "Requests in progress", self.under_way.clone());
     }
 
     /// Sets one metric of an account.

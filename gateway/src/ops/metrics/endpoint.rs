@@ -233,7 +233,7 @@ mod tests {
             silent.push(stream);
         }
         for stream in &mut silent {
-            assert_eq!(rest(stream).await, "", "cut off after its time, with nothing said");
+            assert_eq!(rest(stream).await, "", "closed after the timeout, without a response");
         }
         let answer = asked(at).await;
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("numbers"), "{answer}");
@@ -262,6 +262,6 @@ mod tests {
         assert!(answer.ends_with("numbers"), "{answer}");
         let mut waits = TcpStream::connect(at).await.unwrap();
         ending.cancel();
-        assert_eq!(rest(&mut waits).await, "", "nothing outlives the gateway");
+        assert_eq!(rest(&mut waits).await, "", "no connection outlives the gateway");
     }
 }

@@ -276,43 +276,43 @@ impl Default for Metrics {
 impl Inner {
     fn register_events(&mut self) {
         let all = &mut self.registry;
-        all.register("spawns", "Sessions that got their agent, or did not, by code", self.spawns.clone());
-        all.register("runs", "Runs that ended, by outcome and code", self.runs.clone());
-        let text = "Time from a run's acceptance to its turn";
+        all.register("spawns", "Spawns of sessions, by result code", self.spawns.clone());
+        all.register("runs", "Ended runs, by outcome and code", self.runs.clone());
+        let text = "Time from the acceptance of a run to its turn";
         all.register_with_unit("run_queue_wait", text, Unit::Seconds, self.queue_wait.clone());
-        let text = "Time from the beginning of a turn to its end";
+        let text = "Duration of turns";
         all.register_with_unit("run_turn", text, Unit::Seconds, self.turn.clone());
         let text = "Time from a journal row to the part that shows it in a conversation";
         all.register_with_unit("delivery_projection", text, Unit::Seconds, self.projection.clone());
-        all.register("actor_restarts", "Actors that were made again, by reason", self.restarts.clone());
-        all.register("actor_evictions", "Quiet actors that were dropped", self.evictions.clone());
-        let text = "Messages in conversations whose binding leads nowhere";
+        all.register("actor_restarts", "Rebuilt actors, by reason", self.restarts.clone());
+        all.register("actor_evictions", "Idle actors that were dropped", self.evictions.clone());
+        let text = "Messages in conversations with a stale binding";
         all.register("stale_binding_detections", text, self.stale.clone());
-        let text = "Bindings that led nowhere and were removed";
+        let text = "Stale bindings that were removed";
         all.register("stale_binding_removals", text, self.stale_removed.clone());
-        all.register("routes", "Destinations looked for, by outcome and reason", self.routes.clone());
-        let text = "Idempotency keys looked up, by verb and result";
+        all.register("routes", "Routing decisions, by outcome and reason", self.routes.clone());
+        let text = "Lookups of idempotency keys, by verb and result";
         all.register("idempotency_lookups", text, self.lookups.clone());
-        let text = "Attempts to bring a part into a conversation, by outcome";
+        let text = "Attempts to send a part to a conversation, by outcome";
         all.register("delivery_attempts", text, self.attempts.clone());
-        all.register("delivery_retries", "Attempts that were not a part's first", self.retries.clone());
-        let text = "Attempts that a channel put off because of its rate limit";
+        all.register("delivery_retries", "Repeated attempts to send a part", self.retries.clone());
+        let text = "Attempts deferred by a rate limit of the channel";
         all.register("delivery_rate_limits", text, self.rate_limits.clone());
-        let text = "Commands and messages turned away because a queue was full";
+        let text = "Commands and messages refused because a queue was full";
         all.register("mailbox_rejections", text, self.rejections.clone());
-        let text = "Lines of agents that were repaired, or are no messages";
+        let text = "Output lines of agents that were repaired or are not messages";
         all.register("agent_line_faults", text, self.line_faults.clone());
     }
 
     fn register_levels(&mut self) {
         let (all, now) = (&mut self.registry, &self.levels);
         all.register("sessions", "Sessions that are not closed, by state", now.sessions.clone());
-        all.register("runs_queued", "Runs that wait for their turn", now.queued.clone());
-        all.register("inbox_waiting", "Messages that are not settled", now.inbox.clone());
-        all.register("delivery_parts_waiting", "Parts on their way", now.parts.clone());
-        all.register("stale_bindings", "Active bindings that lead nowhere", now.stale.clone());
-        all.register("actors", "Actors that live", now.actors.clone());
-        all.register("actors_stuck", "Actors at one thing for 30 seconds or more", now.stuck.clone());
+        all.register("runs_queued", "Queued runs", now.queued.clone());
+        all.register("inbox_waiting", "Received messages without an outcome", now.inbox.clone());
+        all.register("delivery_parts_waiting", "Parts that are not sent yet", now.parts.clone());
+        all.register("stale_bindings", "Active bindings that are stale", now.stale.clone());
+        all.register("actors", "Live actors", now.actors.clone());
+        all.register("actors_stuck", "Actors busy with one step for 30 seconds or more", now.stuck.clone());
         all.register("supervisor_connected", "1 while the supervisor is connected", now.connected.clone());
         let text = "Connections made to the supervisor";
         all.register("supervisor_connections", text, now.connections.clone());
@@ -320,19 +320,24 @@ impl Inner {
 
     fn register_store(&mut self, group_sizes: Histogram, commit_seconds: Histogram) {
         let (all, now) = (&mut self.registry, &self.levels);
-        all.register("store_writable", "1 while commits go through", now.writable.clone());
+        all.register("store_writable", "1 while commits succeed", now.writable.clone());
         now.sound.set(1);
         all.register("store_sound", "1 until damage is found", now.sound.clone());
-        let text = "Size of the database's file";
+        let text = "Size of the database file";
         all.register_with_unit("store_database", text, Unit::Bytes, now.database_bytes.clone());
-        all.register_with_unit("store_log", "Size of its log", Unit::Bytes, now.log_bytes.clone());
+        all.register_with_unit(
+            "store_log",
+            "Size of the write-ahead log",
+            Unit::Bytes,
+            now.log_bytes.clone(),
+        );
         all.register("store_commits", "Commits", now.commits.clone());
         all.register("store_transactions", "Transactions in commits", now.transactions.clone());
         all.register("store_rollbacks", "Transactions rolled back alone", now.rollbacks.clone());
-        all.register("store_groups_lost", "Groups that could not be committed", now.groups_lost.clone());
-        all.register("store_checkpoints", "Checkpoints of the log", now.checkpoints.clone());
-        all.register("store_group_transactions", "Transactions in each commit", group_sizes);
-        let text = "Time that a commit took, its transactions included";
+        all.register("store_groups_lost", "Group commits that failed", now.groups_lost.clone());
+        all.register("store_checkpoints", "Checkpoints of the write-ahead log", now.checkpoints.clone());
+        all.register("store_group_transactions", "Number of transactions per commit", group_sizes);
+        let text = "Duration of commits, including their transactions";
         all.register_with_unit("store_commit", text, Unit::Seconds, commit_seconds);
     }
 }

@@ -127,7 +127,7 @@ where
             Ok(result)
         }
         AgentRequestKind::Permission { .. } => {
-            Err(TerminalError::Rpc(error(INTERNAL_ERROR, "a permission is not served here")))
+            Err(TerminalError::Rpc(error(INTERNAL_ERROR, "permission requests are not served here")))
         }
     }
 }
@@ -146,7 +146,7 @@ pub(crate) async fn inspect<S: SupervisorCalls>(
     roots: &[String],
 ) -> Result<Inspection, RpcError> {
     let AgentRequestKind::FsWrite { path, content } = &row.request.what else {
-        return Err(error(INTERNAL_ERROR, "this is no request to write a file"));
+        return Err(error(INTERNAL_ERROR, "this is not a request to write a file"));
     };
     let project = Project { lease_id: row.lease_id, roots };
     let mut wait_budget = ReconnectWait(DISCONNECTED_WAIT_MS);
@@ -166,7 +166,7 @@ async fn spawn_of(
     let AgentRequestKind::TerminalCreate { command, args, env, cwd, output_bytes_max } =
         &job.row.request.what
     else {
-        return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is no request for a terminal")));
+        return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is not a request to create a terminal")));
     };
     let lease_id = job.row.intent.as_deref().and_then(|intent| LeaseId::parse(intent).ok());
     let without = || TerminalError::Rpc(error(INTERNAL_ERROR, "the terminal has no lease id"));

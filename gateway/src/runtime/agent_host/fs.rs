@@ -21,7 +21,7 @@ const EXCERPT_BYTES_MAX: u64 = 256 * 1024;
 /// Maximum length of a path in an error message, in characters.
 const PATH_SHOWN_MAX: usize = 500;
 /// Error message for a write that may have started but is not found in the file.
-const UNKNOWN_WRITE: &str = "it is not known whether this was written; look at the file before writing again";
+const UNKNOWN_WRITE: &str = "it is unknown whether this was written; check the file before writing again";
 
 /// Session whose files are accessed.
 #[derive(Debug, Clone, Copy)]
@@ -166,7 +166,7 @@ async fn call(
     let request = FilesRequest { scope, roots: project.roots.to_vec(), op };
     match supervisor.call(Request::Files(request)).await? {
         Reply::Files(result) => Ok(result),
-        _ => Ok(Err(FilesError::Io { message: "the supervisor gave another answer".to_owned() })),
+        _ => Ok(Err(FilesError::Io { message: "the supervisor sent an unexpected response".to_owned() })),
     }
 }
 
@@ -213,7 +213,7 @@ fn error(code: i64, message: &str) -> TerminalError {
 }
 
 fn unexpected() -> TerminalError {
-    error(INTERNAL_ERROR, "the supervisor gave another answer than was asked for")
+    error(INTERNAL_ERROR, "the supervisor sent an unexpected response")
 }
 
 #[cfg(test)]

@@ -54,7 +54,9 @@ impl Disk {
                 }))
             }
             FilesOp::Directory { path } => Ok(FilesReply::Directory { path, roots: vec![root] }),
-            FilesOp::Directories { .. } | FilesOp::Programs { .. } => panic!("no look-up of a session"),
+            FilesOp::Directories { .. } | FilesOp::Programs { .. } => {
+                panic!("not a file request of a session")
+            }
         }))
     }
 }
@@ -98,7 +100,7 @@ async fn a_write_without_an_answer_is_inspected_and_never_repeated() {
         };
         assert_eq!(settled, want, "{name}");
         let written = *fake.disk.writes.lock().unwrap();
-        assert_eq!(written, u32::from(want == Some(true)), "{name}: written as often as it was told");
+        assert_eq!(written, u32::from(want == Some(true)), "{name}: number of writes");
     }
 }
 

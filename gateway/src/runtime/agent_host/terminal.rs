@@ -81,7 +81,7 @@ fn no_terminal() -> RpcError {
 }
 
 fn unexpected() -> TerminalError {
-    TerminalError::Rpc(rpc(INTERNAL_ERROR, "the supervisor gave another answer than was asked for"))
+    TerminalError::Rpc(rpc(INTERNAL_ERROR, "the supervisor sent an unexpected response"))
 }
 
 /// Session and lease in which a command runs.
@@ -124,7 +124,7 @@ pub(crate) fn spawn_of(
     let mut env = place.env.to_vec();
     for (name, value) in wanted.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(rpc(INVALID_PARAMS, "an environment variable that cannot be set"));
+            return Err(rpc(INVALID_PARAMS, "an environment variable has an invalid name or value"));
         }
         env.retain(|(known, _)| known != name);
         env.push((name.clone(), value.clone()));
@@ -147,7 +147,7 @@ pub(crate) fn spawn_of(
 /// Builds the argv. Some agents send a program and arguments, others one line for a shell.
 fn argv(command: &str, args: &[String]) -> Result<Vec<String>, RpcError> {
     if command.trim().is_empty() || command.contains('\0') || args.iter().any(|arg| arg.contains('\0')) {
-        return Err(rpc(INVALID_PARAMS, "no command that could be run"));
+        return Err(rpc(INVALID_PARAMS, "the command is empty or contains a NUL character"));
     }
     let is_line = |c: char| c.is_whitespace() || "|&;<>()$`\"'*?~#{}!=".contains(c);
     if args.is_empty() && command.contains(is_line) {

@@ -64,7 +64,7 @@ impl Fake {
                 Ok(Reply::Leases(terminals.values().filter_map(|terminal| terminal.lease.clone()).collect()))
             }
             Request::Files(request) => self.disk.answer(request),
-            other => panic!("{other:?} is not asked for terminals"),
+            other => panic!("unexpected request: {other:?}"),
         }
     }
 }
@@ -152,7 +152,7 @@ async fn the_life_of_a_terminal() {
     let id = spawn.lease_id;
     let created = create(&fake, spawn.clone()).await.unwrap();
     assert_eq!(created, format!(r#"{{"terminalId":"{id}"}}"#));
-    assert_eq!(create(&fake, spawn).await.unwrap(), created, "again after a crash: the same terminal");
+    assert_eq!(create(&fake, spawn).await.unwrap(), created, "the same terminal after a crash");
     fake.terminals.lock().unwrap().get_mut(&id).unwrap().bytes = b"hi".to_vec();
     assert_eq!(output(&fake, id).await.unwrap(), r#"{"output":"hi","truncated":false}"#);
     assert_eq!(kill(&fake, id).await.unwrap(), "{}");
@@ -161,7 +161,7 @@ async fn the_life_of_a_terminal() {
     let last = output(&fake, id).await.unwrap();
     assert_eq!(last, format!(r#"{{"exitStatus":{end},"output":"hi","truncated":false}}"#));
     assert_eq!(release(&fake, id).await.unwrap(), "{}");
-    assert_eq!(release(&fake, id).await.unwrap(), "{}", "again after a crash");
+    assert_eq!(release(&fake, id).await.unwrap(), "{}", "after a crash");
     assert!(matches!(output(&fake, id).await, Err(TerminalError::Rpc(error)) if error.code == NOT_FOUND));
     let asked = fake.asked.lock().unwrap().clone();
     let make = "spawn [\"make\"] in /p/sub";

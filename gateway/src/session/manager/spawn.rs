@@ -137,8 +137,9 @@ impl Manager {
         let Some(spawner) = spawner else { return Ok(()) };
         let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
         if row.is_none_or(|row| row.state == SessionState::Closed) {
-            let text =
-                format!("The session {spawner} cannot spawn another one: it is closed, or there is none.");
+            let text = format!(
+                "The session {spawner} cannot spawn another session: it is closed or does not exist."
+            );
             return Err(Failure::new(Code::NoSession, text).detail("NO_SPAWNER"));
         }
         Ok(())

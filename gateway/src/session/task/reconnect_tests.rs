@@ -158,7 +158,7 @@ async fn what_an_earlier_connection_answered_is_no_news() {
     stage.wire.reply(second, Ok(Reply::Done));
     stage.goes_on().await;
     let (_, request) = stage.wire.take().unwrap();
-    assert!(matches!(request, Request::Attach { .. }), "the process that was started is used: {request:?}");
+    assert!(matches!(request, Request::Attach { .. }), "the started process is used: {request:?}");
     let lease_id = stage.lease_id;
     let used = stage.store.leases_in_use().await.unwrap();
     assert_eq!(used.iter().map(|row| row.lease_id).collect::<Vec<_>>(), [lease_id]);

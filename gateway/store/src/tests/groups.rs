@@ -61,7 +61,7 @@ async fn groups_are_bounded() {
     assert_eq!(after.groups - before.groups, 3, "601 transactions, 256 at most in a group");
     let big = join_all((0..4).map(|_| store.write_sized("big", 5 << 20, |_| Ok(()))));
     queued_behind(&store, big).await;
-    assert_eq!(store.counts().groups - after.groups, 2, "8 MiB are reached by every second one");
+    assert_eq!(store.counts().groups - after.groups, 2, "every second transaction reaches 8 MiB");
 }
 
 /// A store with bounds of its own for one commit.

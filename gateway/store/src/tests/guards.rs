@@ -248,7 +248,10 @@ async fn dead_sessions_take_no_place() {
     fits("two", 1).await.unwrap();
     let held = lease(&row.session_key);
     store.commit(fence.clone(), vec![Write::NewLease(Box::new(held.clone()))]).await.unwrap();
-    assert!(matches!(fits("three", 2).await, Err(StoreError::LimitReached { .. })), "its process may live");
+    assert!(
+        matches!(fits("three", 2).await, Err(StoreError::LimitReached { .. })),
+        "its process may be alive"
+    );
     let ended = Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Ended };
     store.commit(fence.clone(), vec![ended]).await.unwrap();
     fits("three", 2).await.unwrap();
@@ -302,8 +305,8 @@ async fn a_permission_is_settled_once_and_only_while_its_agent_lives() {
         Write::Permission(Box::new(row))
     };
     commit(vec![settle(one.clone(), "yes")]).await.unwrap();
-    assert!(refused(commit(vec![settle(one.clone(), "no")]).await).contains("settled already"));
-    assert!(refused(commit(vec![Write::Permission(Box::new(one))]).await).contains("settled already"));
+    assert!(refused(commit(vec![settle(one.clone(), "no")]).await).contains("already settled"));
+    assert!(refused(commit(vec![Write::Permission(Box::new(one))]).await).contains("already settled"));
     let ended = Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Ended };
     assert!(refused(commit(vec![ended.clone(), settle(two.clone(), "yes")]).await).contains("gone"));
     commit(vec![ended]).await.unwrap();
@@ -322,7 +325,9 @@ async fn an_answered_request_stays_answered() {
     let writes = vec![Write::NewLease(Box::new(held.clone())), put(RequestState::Started)];
     store.commit(fence.clone(), writes).await.unwrap();
     store.commit(fence.clone(), vec![put(RequestState::Answered)]).await.unwrap();
-    assert!(refused(store.commit(fence, vec![put(RequestState::Started)]).await).contains("stays answered"));
+    assert!(
+        refused(store.commit(fence, vec![put(RequestState::Started)]).await).contains("already answered")
+    );
 }
 
 #[tokio::test]
@@ -355,8 +360,8 @@ async fn streams_of_a_lease_only_go_forward() {
         link_state: None,
     };
     commit(vec![Write::NewLease(Box::new(held.clone())), progress(50, 2)]).await.unwrap();
-    assert!(refused(commit(vec![progress(49, 2)]).await).contains("go back"));
-    assert!(refused(commit(vec![progress(50, 1)]).await).contains("go back"));
+    assert!(refused(commit(vec![progress(49, 2)]).await).contains("would decrease"));
+    assert!(refused(commit(vec![progress(50, 1)]).await).contains("would decrease"));
     let message = |seq| Write::Outbox(Box::new(outbox(&held, seq, run_id)));
     assert_eq!(numbering(commit(vec![message(2)]).await), (1, 2));
     commit(vec![message(1), Write::Written { lease_id, through_seq: 1 }]).await.unwrap();
@@ -408,7 +413,7 @@ async fn activity_during_the_sweep_keeps_a_binding() {
     };
     let refused = store.commit(fence.clone(), vec![event(1, None), expire(seen_ms)]).await;
     assert!(matches!(refused, Err(StoreError::UsedMeanwhile)), "{refused:?}");
-    assert_eq!(count(&store, "acp_events").await, 0, "nothing of it was done");
+    assert_eq!(count(&store, "acp_events").await, 0, "nothing of it was written");
     store.commit(fence, vec![event(1, None), expire(used_ms)]).await.unwrap();
     let key = row.session_key;
     let left = store.read("bindings", move |db| crate::bindings::of_session(db, &key)).await.unwrap();

@@ -77,7 +77,10 @@ async fn a_damaged_file_is_refused_with_the_way_out_and_left_as_it_is() {
         let report = check::check_database(dir.path(), true);
         assert!(!report.is_ok_and(|report| report.ok), "{name}: the check finds it too");
         let to = dir.path().join("copy");
-        assert!(backup(dir.path(), &to, false, &mut still).is_err(), "{name}: damage is no backup");
+        assert!(
+            backup(dir.path(), &to, false, &mut still).is_err(),
+            "{name}: a damaged file is not a backup"
+        );
         assert!(!to.exists());
     }
 }
@@ -93,7 +96,7 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
     let whole = salvage::salvage(dir.path()).unwrap();
     assert_eq!((whole.sessions.len(), whole.unread.len()), (400, 0));
     let keys: Vec<&str> = whole.sessions.iter().map(|saved| saved.session_key.as_str()).collect();
-    assert!(keys.is_sorted(), "in the order they were made");
+    assert!(keys.is_sorted(), "in order of creation");
     // One page in the middle of the table.
     let path = dir.path().join(DB_FILE);
     let bytes = std::fs::read(&path).unwrap();
@@ -113,7 +116,7 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
     let has = |key: &str| {
         left.sessions.iter().any(|saved| whole.sessions.contains(saved) && saved.session_key.contains(key))
     };
-    assert!(has("s000") && has("s399") && !has("s200"), "both sides of the hole");
+    assert!(has("s000") && has("s399") && !has("s200"), "both sides of the damaged page");
     // Nothing at all can be read.
     std::fs::write(&path, vec![7; 8192]).unwrap();
     let nothing = salvage::salvage(dir.path()).unwrap();
@@ -152,18 +155,18 @@ async fn damage_that_a_write_meets_ends_all_writes_until_a_restart_and_no_reads(
     assert_eq!(*health.borrow_and_update(), StoreHealth::Damaged);
     let well = health.wait_for(|health| *health == StoreHealth::Well);
     let well = tokio::time::timeout(Duration::from_secs(1), well).await;
-    assert!(well.is_err(), "it does not heal by itself");
+    assert!(well.is_err(), "it does not recover by itself");
     let refused = touch(elsewhere).await;
     assert!(
         matches!(refused, Err(StoreError::Damaged { .. })),
-        "what may spread it is not done: {refused:?}"
+        "writes that may spread the damage are refused: {refused:?}"
     );
     let rows = store.read("count", |db| {
         Ok(db.query_row("SELECT count(*) FROM acp_meta", [], |row| row.get::<_, i64>(0))?)
     });
-    assert!(rows.await.unwrap() > 0, "what can be read is read");
+    assert!(rows.await.unwrap() > 0, "readable rows are read");
     store.close().await;
-    assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })), "and the next start says so");
+    assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })), "the next start reports it");
 }
 
 #[tokio::test]
@@ -190,7 +193,7 @@ async fn no_new_database_takes_the_place_of_one_that_is_gone() {
         Err(StoreError::Missing { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(!path.exists(), "nothing was made");
+    assert!(!path.exists(), "no database was created");
     std::fs::rename(&aside, &path).unwrap();
     reopen(dir.path()).unwrap().close().await;
 }
@@ -338,7 +341,7 @@ async fn a_restored_database_does_nothing_a_second_time() {
     let waiting = row.session_key.clone();
     assert_eq!(store.read("waiting", move |db| runs::unfinished(db, &waiting)).await.unwrap(), []);
     let inbox = store.read("inbox", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
-    assert!(inbox[0].outcome.is_some(), "the person is told, and nothing is done");
+    assert!(inbox[0].outcome.is_some(), "the message has an outcome");
     store.close().await;
     assert!(check::check_database(dir.path(), false).unwrap().ok);
 }

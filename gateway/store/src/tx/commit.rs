@@ -108,13 +108,13 @@ pub(super) fn check_session(tx: &Tx<'_>, row: &SessionRow) -> Result<(), StoreEr
     if let Some(lease_id) = row.lease_id
         && leases::usage(tx, lease_id, &row.session_key)?.is_none()
     {
-        return Err(StoreError::Refused("the session names a lease that is not its own"));
+        return Err(StoreError::Refused("the lease of the session is not its own"));
     }
     if row.state == SessionState::Closed {
         let live =
             |status| matches!(status, BindingStatus::Pending | BindingStatus::Active | BindingStatus::Parked);
         if bindings::of_session(tx, &row.session_key)?.iter().any(|binding| live(binding.status)) {
-            return Err(StoreError::Refused("a session is closed together with its bindings"));
+            return Err(StoreError::Refused("a closed session has no live bindings"));
         }
     }
     Ok(())
@@ -195,14 +195,18 @@ impl BatchWriter<'_> {
     }
 
     fn own(&self, key: &SessionKey) -> Result<(), StoreError> {
-        if key == self.session { Ok(()) } else { Err(StoreError::Refused("a row of another session")) }
+        if key == self.session {
+            Ok(())
+        } else {
+            Err(StoreError::Refused("the row belongs to another session"))
+        }
     }
 
     fn permission(&mut self, row: &PermissionRow) -> Result<(), StoreError> {
         self.own(&row.session_key)?;
         let usage = self.lease(row.lease_id)?;
         if row.state == PermissionState::Answered && usage == LeaseStatus::Ended {
-            return Err(StoreError::Refused("the agent that asked for the permission is gone"));
+            return Err(StoreError::Refused("the agent that requested the permission has ended"));
         }
         permissions::put(self.tx, row)
     }
@@ -213,7 +217,7 @@ impl BatchWriter<'_> {
             return Ok(*usage);
         }
         let usage = leases::usage(self.tx, lease_id, self.session)?
-            .ok_or(StoreError::Refused("a lease of another session"))?;
+            .ok_or(StoreError::Refused("the lease belongs to another session"))?;
         self.leases.insert(lease_id, usage);
         Ok(usage)
     }
@@ -257,7 +261,7 @@ impl JournalWriter<'_> {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
                 let last = runs::last_seq(self.tx, run_id, self.session)?
-                    .ok_or(StoreError::Refused("an event of a run that the session does not have"))?;
+                    .ok_or(StoreError::Refused("an event names a run that the session does not have"))?;
                 Ok(entry.insert((last, last)))
             }
         }

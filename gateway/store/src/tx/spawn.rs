@@ -41,13 +41,13 @@ impl Store {
             sessions::insert(tx, &session)?;
             if let Some(binding) = &binding {
                 if binding.session_key != session.session_key {
-                    return Err(StoreError::Refused("the binding of another session"));
+                    return Err(StoreError::Refused("the binding belongs to another session"));
                 }
                 bindings::insert(tx, binding)?;
             }
             if let Some(run) = &run {
                 if run.session_key != session.session_key {
-                    return Err(StoreError::Refused("the run of another session"));
+                    return Err(StoreError::Refused("the run belongs to another session"));
                 }
                 runs::put(tx, run)?;
             }

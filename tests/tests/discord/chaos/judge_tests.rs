@@ -97,7 +97,7 @@ fn question(token: &str) -> Message {
 
 /// A press that a kill kept from being called taken.
 fn late_press(thread: Id) -> Message {
-    message(thread, "`/acp answer` of boss could only be done now.")
+    message(thread, "`/acp answer` of boss could only be executed now.")
 }
 
 /// That a message waited, and was dropped.

@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(completed(&calls, bare.clone()), full, "{bare}");
         }
         let own = json!({"toolCallId": "c1", "title": "Mine", "kind": "edit", "rawInput": {"command": "ls"}});
-        assert_eq!(completed(&calls, own.clone()), own, "what the request says itself stands");
+        assert_eq!(completed(&calls, own.clone()), own, "values in the request itself take precedence");
         let unknown = json!({"toolCallId": "c3", "title": ""});
         assert_eq!(completed(&calls, unknown.clone()), unknown);
     }

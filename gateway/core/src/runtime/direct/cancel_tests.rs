@@ -21,7 +21,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
             Some(BackendStep::TurnDone { stop_reason, .. }) => stop_reason.clone(),
             Some(BackendStep::TurnFailed { failure, .. }) => {
                 assert_eq!((failure.code, failure.origin.as_deref()), (Code::TurnFailed, Some("agent")));
-                assert!(failure.acp.is_some(), "the agent's words are kept: {failure:?}");
+                assert!(failure.acp.is_some(), "the agent's error is kept: {failure:?}");
                 failure.detail_code.clone().unwrap()
             }
             other => panic!("{other:?}"),
@@ -42,7 +42,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         assert_eq!(
             ended(&mut link, run_id, as_error),
             "AGENT_CANCELLED",
-            "an allowed permission is no reason"
+            "an allowed permission does not count"
         );
         let (mut link, run_id) = running();
         ask(&mut link, true);

@@ -130,7 +130,7 @@ impl DirectMachine {
             BackendStep::Log(format!("a line on stdout is {what} ({count} such lines so far): {sample}")),
             self.status(
                 "noise",
-                &format!("The agent wrote something on its standard output that is not ACP: {what}."),
+                &format!("The agent wrote a line to its standard output that is not ACP: {what}."),
                 &[("line", sample.into()), ("count", count.into())],
             ),
         ]

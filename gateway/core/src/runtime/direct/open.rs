@@ -72,9 +72,8 @@ impl DirectMachine {
         let mut steps = Vec::new();
         match result.get("protocolVersion") {
             Some(version) if version.as_u64() == Some(1) => {}
-            None => {
-                steps.push(BackendStep::Log("the agent names no protocol version: taken as 1".to_owned()))
-            }
+            None => steps
+                .push(BackendStep::Log("the agent reported no protocol version: 1 is assumed".to_owned())),
             Some(other) => {
                 let text = format!(
                     "The agent speaks version {} of ACP, and this host speaks version 1.",
@@ -115,7 +114,7 @@ impl DirectMachine {
         for server in &wanted.mcp_servers {
             if !mcp::is_transport_supported(server.transport(), abilities.mcp_http, abilities.mcp_sse) {
                 let text = format!(
-                    "The agent takes no MCP server over {}: it works without {}.",
+                    "The agent does not support MCP servers over {}: it runs without {}.",
                     server.transport().as_str(),
                     quoted(&server.name)
                 );
@@ -127,8 +126,8 @@ impl DirectMachine {
             }
         }
         if !abilities.additional_directories && !wanted.additional_directories.is_empty() {
-            let text = "The agent takes no additional directories: it is not told of them. Its requests for files and \
-                        commands may use them all the same.";
+            let text = "The agent does not support additional directories: they are not passed to it. Its \
+                        file and command requests may still use them.";
             steps.push(self.status("directories_left_out", text, &[]));
         }
         steps
@@ -169,7 +168,7 @@ impl DirectMachine {
         let result = lens::value(raw);
         if self.state.phase == HandshakePhase::Creating {
             let Some(id) = result.get("sessionId").and_then(Value::as_str).filter(|id| fits(id)) else {
-                let text = "The agent opened a session and gave it no usable id.";
+                let text = "The agent opened a session without a usable id.";
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("NO_SESSION_ID"));
             };
             self.state.session_id = Some(id.to_owned());
@@ -238,7 +237,7 @@ impl DirectMachine {
             text.push_str(&format!("\nThe agent said: {message}"));
         }
         if !self.state.sign_in.is_empty() {
-            text.push_str(&format!("\nIt offers these ways:\n{}", self.state.sign_in));
+            text.push_str(&format!("\nIt offers these ways to sign in:\n{}", self.state.sign_in));
         }
         Failure::new(Code::AuthRequired, text).detail("AUTH_REQUIRED").origin("agent")
     }
@@ -311,8 +310,9 @@ impl DirectMachine {
         } else if let Some(mode) =
             known.iter().find(|mode| preset::approves_by_itself(&self.state.agent_name, mode))
         {
-            let text =
-                format!("The agent does not say which mode it is in; in \"{mode}\" it approves by itself.");
+            let text = format!(
+                "The agent does not report its mode; in \"{mode}\" it approves tool calls by itself."
+            );
             steps.push(self.status("approves_by_itself", &text, &[("mode", mode.clone().into())]));
         }
         steps.push(BackendStep::AskGuarantee(self.asking()));

@@ -47,9 +47,8 @@ impl DirectMachine {
         }
         let given = params.unwrap_or("{}");
         let Some(bytes) = self.room_for(given) else {
-            let note =
-                BackendStep::Log(format!("{method} refused: the open requests are too large together"));
-            return vec![note, refuse(at, id, LIMIT_REACHED, "The open requests are too large together")];
+            let note = BackendStep::Log(format!("{method} refused: the open requests exceed the size limit"));
+            return vec![note, refuse(at, id, LIMIT_REACHED, "The open requests exceed the size limit")];
         };
         let mut params = given.to_owned();
         let what = match ObjectMembers::parse(given) {
@@ -69,8 +68,8 @@ impl DirectMachine {
         let what = match what {
             Ok(what) => what,
             Err(missing) => {
-                let note = BackendStep::Log(format!("{method} without a usable \"{missing}\""));
-                return vec![note, refuse(at, id, INVALID_PARAMS, &format!("Missing or wrong: {missing}"))];
+                let note = BackendStep::Log(format!("{method} without a valid \"{missing}\""));
+                return vec![note, refuse(at, id, INVALID_PARAMS, &format!("Missing or invalid: {missing}"))];
             }
         };
         let permission = matches!(what, AgentRequestKind::Permission { .. });
@@ -91,10 +90,7 @@ impl DirectMachine {
 
     pub(super) fn send_answer(&mut self, answer: &RequestReply) -> Vec<BackendStep> {
         let Some(ask) = self.state.asks.remove(&answer.at) else {
-            return vec![BackendStep::Log(format!(
-                "nobody waits for an answer to the request at {}",
-                answer.at
-            ))];
+            return vec![BackendStep::Log(format!("no open request at {} for this answer", answer.at))];
         };
         if answer.is_rejection
             && let Some(turn) = &mut self.state.turn

@@ -505,7 +505,7 @@ fn orphans_and_foreign_lines_are_noted_and_not_more() {
             .count();
         assert!(!steps.iter().any(|step| matches!(step, BackendStep::Failed(_))));
     }
-    assert_eq!(notes, 10, "said at 1, 2, 4 … 512");
+    assert_eq!(notes, 10, "reported at 1, 2, 4 … 512");
 }
 
 #[test]
@@ -518,7 +518,7 @@ fn only_an_agent_that_says_so_is_steered() {
         (json!({}), false),
     ] {
         let mut link = open_with(initialize, &ensure());
-        assert!(!link.can_steer(), "nothing runs");
+        assert!(!link.can_steer(), "no turn is running");
         link.submit(&SubmitParams { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
         assert_eq!(link.can_steer(), can);
     }

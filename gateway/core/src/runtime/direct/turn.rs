@@ -71,7 +71,7 @@ impl DirectMachine {
             return Vec::new();
         }
         if self.state.phase != HandshakePhase::Ready || self.state.changes.len() >= PENDING_MAX {
-            let text = format!("The {option} was not asked for: the agent's session is not ready for it.");
+            let text = format!("The {option} was not requested: the agent's session is not ready.");
             return vec![self.answered_option(option.clone(), false, text)];
         }
         let (number, bytes) = self.option_request("set", option);
@@ -201,9 +201,9 @@ impl DirectMachine {
         };
         let text = match options.as_deref().and_then(|options| self.other_value(&option, options)) {
             Some(other) => {
-                format!("The agent took the {option} and reports \"{}\".", sanitize::line(other, 200))
+                format!("The agent accepted the {option} and reports \"{}\".", sanitize::line(other, 200))
             }
-            None => format!("The agent took the {option}."),
+            None => format!("The agent accepted the {option}."),
         };
         if is_open {
             steps.push(self.status("option_set", &text, &fields));
@@ -266,7 +266,7 @@ impl DirectMachine {
     fn on_close_response(outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let refused = outcome.err().map(|error| {
             let (code, message) = lens::error(error);
-            BackendStep::Log(format!("the agent refused the last word: {message} ({code})"))
+            BackendStep::Log(format!("the agent refused the closing request: {message} ({code})"))
         });
         refused.into_iter().chain([BackendStep::CloseAnswered]).collect()
     }
@@ -333,7 +333,7 @@ impl DirectMachine {
         // "startedNewTurn": the turn was over and the text started a new one; do not send it again.
         let taken = matches!(said, "injected" | "startedNewTurn");
         vec![
-            BackendStep::Log(format!("steer {run_id}: the agent says {said}")),
+            BackendStep::Log(format!("steer {run_id}: the agent responded {said}")),
             BackendStep::Steered { run_id, taken },
         ]
     }
@@ -406,7 +406,7 @@ fn cancelled_by_agent(body: &str) -> Failure {
 fn orphan(id: &str, outcome: Result<&str, &str>) -> Vec<BackendStep> {
     let (Ok(body) | Err(body)) = outcome;
     vec![BackendStep::Log(format!(
-        "an answer to {} that nobody waits for: {}",
+        "unexpected response to {}: {}",
         lens::truncate(id, 100),
         lens::truncate(body, 200)
     ))]

@@ -236,11 +236,11 @@ proptest! {
                     BucketAvailability::At(until) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
                     BucketAvailability::AfterResponse => {
                         let next = flights.iter().map(|f| f.answers).min();
-                        next.ok_or_else(|| TestCaseError::fail("waits for an answer that is not on its way"))?
+                        next.ok_or_else(|| TestCaseError::fail("waits without a request in flight"))?
                     }
                 };
                 waits += 1;
-                prop_assert!(waits < 1000, "never gets through");
+                prop_assert!(waits < 1000, "the request is never sent");
             }
             let permit = buckets.acquire(ms(now), "post", &major);
             let (reaches, answers) = (now + try_.there, now + try_.there + try_.back);
@@ -260,7 +260,7 @@ proptest! {
             match buckets.availability(ms(now), "post", &major) {
                 BucketAvailability::Now => {}
                 BucketAvailability::At(until) => now = u64::try_from(until.as_millis()).unwrap_or(now),
-                BucketAvailability::AfterResponse => prop_assert!(false, "nothing is on its way"),
+                BucketAvailability::AfterResponse => prop_assert!(false, "no request is in flight"),
             }
             let permit = buckets.acquire(ms(now), "post", &major);
             let left = server.count(now + delay);

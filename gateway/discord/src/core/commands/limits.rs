@@ -47,7 +47,7 @@ pub fn check(commands: &[SlashCommandSpec]) -> Result<(), SlashCommandSpecError>
     commands.iter().try_for_each(|command| {
         let at = at.below(&command.name);
         at.spec(command, 1)?;
-        at.at_most("characters in all", text_len(command), ALL_MAX)
+        at.at_most("characters in total", text_len(command), ALL_MAX)
     })
 }
 
@@ -84,14 +84,14 @@ impl<'a> Path<'a> {
     }
 
     fn at_most(&self, what: &str, have: usize, max: usize) -> Result<(), SlashCommandSpecError> {
-        if have > max { Err(self.error(format!("{have} {what}, of at most {max}"))) } else { Ok(()) }
+        if have > max { Err(self.error(format!("{have} {what}, at most {max} allowed"))) } else { Ok(()) }
     }
 
     fn unique<'b>(&self, names: impl Iterator<Item = &'b str>) -> Result<(), SlashCommandSpecError> {
         let mut seen = BTreeSet::new();
         for name in names {
             if !seen.insert(name) {
-                return Err(self.error(format!("`{name}` is there twice")));
+                return Err(self.error(format!("duplicate name `{name}`")));
             }
         }
         Ok(())
@@ -99,7 +99,7 @@ impl<'a> Path<'a> {
 
     fn text(&self, what: &str, text: &str, max: usize) -> Result<(), SlashCommandSpecError> {
         if text.is_empty() {
-            return Err(self.error(format!("no {what}")));
+            return Err(self.error(format!("empty {what}")));
         }
         self.at_most(&format!("characters of {what}"), chars(text), max)
     }
@@ -111,7 +111,7 @@ impl<'a> Path<'a> {
         if name.chars().all(good) {
             Ok(())
         } else {
-            Err(self.error("a name has small letters, digits, - and _"))
+            Err(self.error("a name may contain only lower-case letters, digits, - and _"))
         }
     }
 
@@ -120,7 +120,7 @@ impl<'a> Path<'a> {
         self.text("description", &spec.description, DESCRIPTION_MAX)?;
         match &spec.arguments {
             CommandArguments::Subcommands(_) if depth == DEPTH_MAX => {
-                Err(self.error("no words can follow a third one"))
+                Err(self.error("a command has at most three words"))
             }
             CommandArguments::Subcommands(verbs) => {
                 self.at_most("verbs", verbs.len(), LIST_MAX)?;
@@ -135,14 +135,14 @@ impl<'a> Path<'a> {
         self.at_most("options", params.len(), LIST_MAX)?;
         self.unique(params.iter().map(|param| param.name.as_str()))?;
         if !params.is_sorted_by_key(|param| !param.required) {
-            return Err(self.error("what must be given comes before what may be given"));
+            return Err(self.error("required options must precede optional ones"));
         }
         let mut words = BTreeSet::new();
         let twice =
             params.iter().any(|param| matches!(param.position, OptionPosition::Word(n) if !words.insert(n)));
         let rests = params.iter().filter(|param| param.position == OptionPosition::Remainder).count();
         if twice || rests > 1 {
-            return Err(self.error("two options stand in one place of the line"));
+            return Err(self.error("two options have the same position in the line"));
         }
         params.iter().try_for_each(|param| self.below(&param.name).param(param))
     }
@@ -151,18 +151,18 @@ impl<'a> Path<'a> {
         self.name(&param.name)?;
         self.text("description", &param.description, DESCRIPTION_MAX)?;
         if matches!(param.kind, OptionKind::File) != (param.position == OptionPosition::NotInLine) {
-            return Err(self.error("files stand beside the line, and nothing else does"));
+            return Err(self.error("files, and only files, are not part of the line"));
         }
         if matches!(param.kind, OptionKind::Bool) && param.position != OptionPosition::Flag {
-            return Err(self.error("yes or no is a flag"));
+            return Err(self.error("a boolean option must be a flag"));
         }
         match &param.kind {
             OptionKind::Text { max, .. } if !(1..=TEXT_MAX).contains(max) => {
-                Err(self.error(format!("a text of at most {max}, of 1 to {TEXT_MAX}")))
+                Err(self.error(format!("the maximum text length {max} is not within 1 to {TEXT_MAX}")))
             }
             OptionKind::Choice(choices) => self.choices(choices),
             OptionKind::Integer { min, max } if min > max || *min < -INTEGER_MAX || *max > INTEGER_MAX => {
-                Err(self.error(format!("numbers from {min} to {max}")))
+                Err(self.error(format!("invalid range of numbers: {min} to {max}")))
             }
             OptionKind::Text { .. } | OptionKind::Integer { .. } | OptionKind::Bool | OptionKind::File => {
                 Ok(())
@@ -172,7 +172,7 @@ impl<'a> Path<'a> {
 
     fn choices(&self, choices: &[(String, String)]) -> Result<(), SlashCommandSpecError> {
         if choices.is_empty() {
-            return Err(self.error("nothing to choose from"));
+            return Err(self.error("no choices"));
         }
         self.at_most("choices", choices.len(), LIST_MAX)?;
         self.unique(choices.iter().map(|(name, _)| name.as_str()))?;

@@ -19,7 +19,11 @@ pub struct CommandLineError(pub String);
 
 impl fmt::Display for CommandLineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "This command is of another version: {}. Reload Discord and try again.", self.0)
+        write!(
+            f,
+            "This command is from another version of the gateway: {}. Reload Discord and try again.",
+            self.0
+        )
     }
 }
 
@@ -38,7 +42,7 @@ pub fn line(specs: &[SlashCommandSpec], command: &SlashCommand) -> Result<String
             CommandArguments::Options(params) => break params,
             CommandArguments::Subcommands(verbs) => {
                 let [GivenOption { name, value: Value::Sub(below), .. }] = given else {
-                    return Err(CommandLineError(format!("/{} wants a subcommand", spec.name)));
+                    return Err(CommandLineError(format!("/{} needs a subcommand", spec.name)));
                 };
                 spec = find(verbs, name)?;
                 out = format!("{out} {name}");
@@ -56,7 +60,7 @@ fn find<'a>(specs: &'a [SlashCommandSpec], name: &str) -> Result<&'a SlashComman
     specs
         .iter()
         .find(|spec| spec.name == name)
-        .ok_or_else(|| CommandLineError(format!("there is no `{name}`")))
+        .ok_or_else(|| CommandLineError(format!("unknown command `{name}`")))
 }
 
 /// Returns the parts after the subcommand, in the order of the line.
@@ -66,8 +70,9 @@ fn parts(params: &[CommandOption], given: &[GivenOption]) -> Result<Vec<String>,
     let mut rest = None;
     for GivenOption { name, value, .. } in given {
         let param = params.iter().find(|param| param.name == *name);
-        let param = param.ok_or_else(|| CommandLineError(format!("there is no option `{name}`")))?;
-        let text = text(value).ok_or_else(|| CommandLineError(format!("`{name}` cannot be typed")));
+        let param = param.ok_or_else(|| CommandLineError(format!("unknown option `{name}`")))?;
+        let text = text(value)
+            .ok_or_else(|| CommandLineError(format!("the value of `{name}` cannot be written as text")));
         match param.position {
             OptionPosition::NotInLine => {}
             OptionPosition::Flag => flags.extend(flag(name, value, &text?)),

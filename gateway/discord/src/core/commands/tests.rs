@@ -196,7 +196,7 @@ fn what_discord_would_refuse_is_refused_before() {
         assert_eq!(registration(&tree).is_ok(), good, "{case}: {:?}", check(&tree));
     }
     let broken = check(&options(vec![long(101)])).expect_err("too long").to_string();
-    assert_eq!(broken, "slash command `acp p`: 101 characters of description, of at most 100");
+    assert_eq!(broken, "slash command `acp p`: 101 characters of description, at most 100 allowed");
 }
 
 #[test]

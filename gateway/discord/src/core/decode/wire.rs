@@ -451,7 +451,7 @@ impl RawOption {
     /// Reads a value by its option type (documentation, "Application Command Option Type"). An option that is
     /// still being typed is a text, regardless of type.
     fn to_given_option(&self, resolved: &RawResolved) -> Result<GivenOption, DecodeError> {
-        let wrong = || DecodeError(format!("an option of type {} with another value", self.kind));
+        let wrong = || DecodeError(format!("an option of type {} with a value of another type", self.kind));
         let id = || parse::<Snowflake>(&self.value).map_err(|_| wrong());
         let value = match (self.kind, &self.value) {
             (1 | 2, _) => Value::Sub(

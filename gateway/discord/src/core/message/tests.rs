@@ -67,7 +67,9 @@ fn what_discord_refuses_is_not_asked() {
         (
             "a path",
             with(vec![file("../a", 1)]),
-            Err(ValidationError::Form("a file's name has no path and no control characters")),
+            Err(ValidationError::Form(
+                "a file's name must not contain path separators, quotes or control characters",
+            )),
         ),
     ] {
         assert_eq!(new(body.clone()).payload().map(|_| ()), expected, "{row}");

@@ -238,7 +238,7 @@ impl Seen {
     fn started(&mut self, ticket: Ticket) -> Result<(), TestCaseError> {
         let job = self.waiting.remove(&ticket);
         let job = job.ok_or_else(|| TestCaseError::fail("started and did not wait"))?;
-        prop_assert!(!self.closed.contains(&job.params), "its budget is closed");
+        prop_assert!(!self.closed.contains(&job.params), "its budget is exhausted");
         let durable = job.priority.is_durable();
         for other in self.in_flight.values() {
             let two = other.channel == job.channel && other.priority.is_durable() == durable;

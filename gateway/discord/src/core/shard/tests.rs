@@ -108,7 +108,7 @@ fn resume_goes_to_the_address_of_the_session_if_it_is_permitted() {
     }
     let mut lost = begun();
     let refused = lost.connection_ended(1, Disconnect::NotConnected("refused".to_owned()));
-    let expected = reconnect(None, "no connection could be made: refused", 1_000, true, true);
+    let expected = reconnect(None, "connection failed: refused", 1_000, true, true);
     assert_eq!((refused, lost.resume_url()), (Ok(expected), None), "the first address is tried next");
 }
 

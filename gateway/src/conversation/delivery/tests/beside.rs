@@ -86,7 +86,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
                 .until("the question to say it", |shown| shown[0] == (PartKind::Permission, text.clone()))
                 .await;
             assert_eq!(board.buttons()[0], Vec::<String>::new(), "{want} {is_restarted}");
-            eventually("nothing to be kept of it", || async {
+            eventually("no row to remain", || async {
                 let (at, key) = (conversation("c"), key());
                 let read = store.read("over", move |db| {
                     acp_store::interactive_messages::settled_messages(db, &at, &key, false)
@@ -172,20 +172,20 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
             |tx: &acp_store::Tx<'_>| interactive_messages::record_attempt(tx, &conversation("c"), "0", false);
         store.write("tried", tried).await.unwrap();
         tries += 1;
-        assert_eq!(due().await, (0, 0), "it is not tried again at once");
+        assert_eq!(due().await, (0, 0), "it is not retried at once");
         let pause_ms = if tries > 8 { 300_000 } else { 1_000 << tries };
         sql(&store, "UPDATE acp_button_message SET tried_at = tried_at - ?1", [pause_ms]).await;
         waited_ms += u64::try_from(pause_ms).unwrap();
     }
     assert!(tries < 400, "{tries}");
     sql(&store, "UPDATE acp_button_message SET tried_at = tried_at + 864000000", []).await;
-    assert_eq!(due().await, (1, 1), "a clock that was ahead holds nothing up");
+    assert_eq!(due().await, (1, 1), "a clock that was ahead delays nothing");
     sql(&store, "UPDATE acp_button_message SET tries = 1999", []).await;
     let last =
         |tx: &acp_store::Tx<'_>| interactive_messages::record_attempt(tx, &conversation("c"), "0", false);
     store.write("tried", last).await.unwrap();
     sql(&store, "UPDATE acp_button_message SET tried_at = 0", []).await;
-    assert_eq!(due().await, (0, 0), "not for ever");
+    assert_eq!(due().await, (0, 0), "the number of retries is limited");
 }
 
 /// However many wait that are not over: one that is, is found among them.
@@ -240,7 +240,7 @@ async fn what_became_of_a_question_that_cannot_be_changed_is_said_beside_it() {
     scribe.done().await;
     board.until("the answer", |shown| shown.last() == Some(&last("One."))).await;
     assert_eq!(board.shown().iter().filter(|shown| **shown == said).count(), 1);
-    assert_eq!(board.edits.load(Ordering::SeqCst), 1, "it is not tried again");
+    assert_eq!(board.edits.load(Ordering::SeqCst), 1, "it is not retried");
     stop.cancel();
     task.await.unwrap();
 }
@@ -308,7 +308,7 @@ async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_it
     store.write("end", move |tx| bindings::end(tx, id, "unbound")).await.unwrap();
     let (task, stop) = drive(&store, &board, "");
     board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
-    eventually("nothing to be owed", || async {
+    eventually("nothing to be pending", || async {
         store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
@@ -400,7 +400,7 @@ async fn what_becomes_of_a_message_is_shown_at_it() {
         let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
         let given = || board.signals.as_ref().unwrap().lock().unwrap().clone();
         let (task, stop) = drive(&store, &board, text);
-        eventually("work to be seen", || async { (given() == [Signal::Working]).then_some(()) }).await;
+        eventually("the working signal", || async { (given() == [Signal::Working]).then_some(()) }).await;
         scribe.say("One.").await;
         let message_id = "m1".to_owned();
         let end = if fails { Signal::Failed { message_id } } else { Signal::Done { message_id } };
@@ -409,7 +409,7 @@ async fn what_becomes_of_a_message_is_shown_at_it() {
         } else {
             scribe.done().await;
         }
-        eventually("its end to be seen", || async { (given().last() == Some(&end)).then_some(()) }).await;
+        eventually("the end signal", || async { (given().last() == Some(&end)).then_some(()) }).await;
         stop.cancel();
         task.await.unwrap();
     }
@@ -456,7 +456,7 @@ async fn nothing_brings_back_what_a_person_put_away() {
         if ends {
             scribe.close().await;
             assert!(!store.write("park", park(false)).await.unwrap(), "it has ended");
-            eventually("nothing to be owed", || async {
+            eventually("nothing to be pending", || async {
                 store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
             })
             .await;

@@ -166,7 +166,11 @@ async fn what_is_not_taken_as_a_file_comes_in_messages() {
     assert_eq!((last.1.len(), before.iter().filter(|(_, files)| !files.is_empty()).count()), (1, 0));
     let told: String = before.iter().map(|(text, _)| text.as_str()).collect();
     let start = answer();
-    assert!(told.starts_with(&start[..23_000]), "messages hold what they may hold: {} bytes", told.len());
+    assert!(
+        told.starts_with(&start[..23_000]),
+        "the messages are within their size limit: {} bytes",
+        told.len()
+    );
     assert!(told.contains("Output truncated") && told.contains("The changes of this turn are not attached"));
     assert_eq!(states(&store).await[0], "rejected");
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);

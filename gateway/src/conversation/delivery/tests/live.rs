@@ -237,7 +237,7 @@ async fn the_console_has_cards_in_live_mode_only() {
             assert_eq!(caught_up(&store, "c", 1).await, ["Working\n\nOne."]);
         }
         scribe.done().await;
-        eventually("the turn to be told", || async {
+        eventually("the turn to be delivered", || async {
             let mut rows = store.read("shown", |db| console::after(db, "c", 0, 10)).await.unwrap();
             rows.sort_by_key(|row| row.id);
             let rows: Vec<_> = rows.into_iter().map(|row| (row.kind, row.text)).collect();
@@ -322,7 +322,7 @@ async fn a_card_is_gone_on_with_after_a_crash() {
     let (task, _stop) = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown.len() == 1).await;
-    eventually("the card to be remembered", || async {
+    eventually("the card to be stored", || async {
         let binding_id =
             store.read("all", |db| rows::delivering_bindings(db, &[])).await.unwrap()[0].binding.binding_id;
         let look = store.read("look", move |db| cards::read_cards(db, binding_id, &key())).await.unwrap();
@@ -417,7 +417,7 @@ async fn a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
         eventually("delivery to begin", || async { (!states(&store).await.is_empty()).then_some(()) }).await;
         scribe.close().await;
         board.is_slow.store(false, Ordering::SeqCst);
-        eventually("everything to be told", || async {
+        eventually("everything to be delivered", || async {
             store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
         })
         .await;

@@ -177,14 +177,14 @@ async fn what_does_not_arrive_is_said_by_the_channel_and_not_before() {
         if fate == Fate::HangBefore {
             channel.hanging.notified().await;
         } else {
-            eventually("a look", || async { (channel.looks() > 0).then_some(()) }).await;
+            eventually("a lookup", || async { (channel.looks() > 0).then_some(()) }).await;
         }
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
         // Another process, of the same moment.
         let looks = channel.looks();
         let (task, stop) = start(&store, &channel);
-        eventually("a look", || async { (channel.looks() > looks).then_some(()) }).await;
+        eventually("a lookup", || async { (channel.looks() > looks).then_some(()) }).await;
         assert_eq!(channel.said(), [], "{fate:?}");
         if arrives {
             let row = store.read("row", |db| {

@@ -37,7 +37,11 @@ async fn a_stale_binding_is_removed_only_where_that_is_allowed() {
     let goes = inlet.accept(message("m3", "hello")).await.unwrap();
     assert!(goes.text().contains("the binding was removed"), "{goes:?}");
     assert_eq!(ended(&store).await.as_deref(), Some("stale: session-closed"));
-    assert_eq!(inlet.accept(message("m3", "hello")).await.unwrap(), goes, "told again, it is the same");
+    assert_eq!(
+        inlet.accept(message("m3", "hello")).await.unwrap(),
+        goes,
+        "a repeated message has the same outcome"
+    );
     assert_eq!(
         inlet.accept(message("m4", "hello")).await.unwrap().text(),
         error_message(&Failure::of(Code::NotBound))
@@ -93,8 +97,8 @@ async fn an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
     let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
     let echo = Outcome::Ignored { reason: "own-echo".to_owned() };
     inlet.accept(party("m1", "/acp permissions")).await.unwrap();
-    assert_eq!(channel.said.lock().unwrap().as_slice(), ["The agent waits for nothing."]);
-    assert_eq!(inlet.accept(party("party-1", "The agent waits for nothing.")).await.unwrap(), echo);
+    assert_eq!(channel.said.lock().unwrap().as_slice(), ["The agent waits for no permission."]);
+    assert_eq!(inlet.accept(party("party-1", "The agent waits for no permission.")).await.unwrap(), echo);
     inlet.accept(party("m2", "/unfocus")).await.unwrap();
     assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
     store.close().await;

@@ -57,7 +57,7 @@ async fn an_edit_or_a_delete_reaches_the_run_of_its_message() {
     assert_eq!(
         amended(&inlet, "m1", Some("less")).await,
         MessageChangeOutcome::TooLate,
-        "it will not come back"
+        "a session that does not exist stays too late"
     );
     let busy = Failure::of(Code::StoreUnavailable);
     *fake.fails.lock().unwrap() = Some(busy.clone());
@@ -69,13 +69,13 @@ async fn an_edit_or_a_delete_reaches_the_run_of_its_message() {
     assert_eq!(
         amended(&inlet, "m3", Some("/acp close")).await,
         MessageChangeOutcome::NotOurs,
-        "a command is done"
+        "a command has been executed"
     );
     assert_eq!(amended(&inlet, "never", None).await, MessageChangeOutcome::NotOurs);
     *fake.queued_now.lock().unwrap() = QueueEditResult::Done;
     inlet.accept(message("m4", "/acp steer look")).await.unwrap();
     let words = amended(&inlet, "m4", Some("/acp steer look here")).await;
-    assert_eq!(words, MessageChangeOutcome::NotOurs, "no prompt says the command itself");
+    assert_eq!(words, MessageChangeOutcome::NotOurs, "the prompt does not contain the command itself");
     assert_eq!(amended(&inlet, "m4", None).await, MessageChangeOutcome::Done);
 }
 
@@ -124,11 +124,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
     assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt no longer exists."]);
     let steer = inlet.accept(message("m3", "/acp steer now")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &steer else { panic!("{steer:?}") };
-    assert_eq!(
-        *asks,
-        Some(queued_buttons(*run_id, false)),
-        "it was meant for the running turn, and could not go there"
-    );
+    assert_eq!(*asks, Some(queued_buttons(*run_id, false)), "a steer that was queued");
 }
 
 /// A click or a slash command is done once, and answered by who brought it: the gateway says nothing of its own.
@@ -142,7 +138,7 @@ async fn what_its_caller_answers_is_said_by_nobody_else() {
         let _claim = inlet.reserve(message.clone(), PATIENCE).await;
         inlet.offer(message).await
     };
-    let nothing = format!("Nothing runs and nothing waits in {}.", key());
+    let nothing = format!("{} has no running turn and no queued message.", key());
     for _ in 0..2 {
         assert_eq!(brought(by_caller("i1", "/acp cancel")).await, said(&nothing, true));
     }
@@ -193,10 +189,10 @@ async fn a_name_that_somebody_took_gives_nothing() {
         IntakeOutcome::Accepted(said) => said.text,
         other => panic!("{other:?}"),
     };
-    assert!(text(says("1", "17", "/acp cancel")).await.starts_with("Nothing runs"));
-    assert!(!text(says("2", "18", "/acp cancel")).await.starts_with("Nothing runs"));
+    assert!(text(says("1", "17", "/acp cancel")).await.contains("has no running turn"));
+    assert!(!text(says("2", "18", "/acp cancel")).await.contains("has no running turn"));
     // Who may answer what agents ask is the channel's to say, where it says anything.
-    let none = "The agent waits for nothing.";
+    let none = "The agent waits for no permission.";
     for (id, who, approves, may) in [
         ("3", "17", ApprovalScope::Own, true),
         ("4", "18", ApprovalScope::Own, false),
@@ -238,7 +234,7 @@ async fn the_files_of_a_message_go_with_its_prompt_once() {
                 Ok(row.get::<_, i64>("n")?)
             })
         });
-    assert_eq!(left.await.unwrap(), Some(0), "they are with the run now");
+    assert_eq!(left.await.unwrap(), Some(0), "the files belong to the run now");
     assert_eq!(inlet.accept(message("m2", " ")).await.unwrap_err().code, Code::Usage);
 }
 
@@ -357,7 +353,7 @@ async fn how_far_a_conversation_was_read_moves_forward_only() {
         assert_eq!(places().await, [place(Some(want))]);
     }
     inlet.on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
-    assert_eq!(places().await.len(), 1, "one that is put away can be spoken in");
+    assert_eq!(places().await.len(), 1, "an archived conversation still receives messages");
     assert_eq!(inlet.bound_conversations("console".to_owned(), "other".to_owned()).await, Some(Vec::new()));
     store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
     assert_eq!(places().await, []);
@@ -377,7 +373,7 @@ async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
     inlet.accept(message("99", "hello")).await.unwrap();
     inlet.on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
     assert!(inlet.set_backfill_mark(conversation("c"), "99".to_owned()).await);
-    assert!(!told(), "one that is put away, spoken in or read is bound as before");
+    assert!(!told(), "archiving, messages and marks do not change the binding");
     let other = binding_row(&key(), &conversation("d"));
     let again = other.clone();
     store.write("bind", move |tx| bindings::bind(tx, &other)).await.unwrap();
@@ -418,6 +414,6 @@ async fn what_fits_best_is_suggested_first() {
     assert_eq!(
         suggested(SuggestionKind::Options, "e").await,
         ["effort", "model", "cwd"],
-        "its id first, then what has it in its name"
+        "the id first, then names that contain it"
     );
 }

@@ -115,21 +115,21 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
 /// Every command that is about a session, on the one of the conversation and on one that is named.
 #[tokio::test]
 async fn commands_do_what_they_say() {
-    let settings = "directory /tmp; the agent asks (ask); what nobody can be asked about is refused";
+    let settings = "directory /tmp; the agent asks (ask); unattended permission requests are denied";
     for (typed, target, effect, want) in [
-        ("cancel", "", "cancel KEY", "Nothing runs and nothing waits in KEY."),
-        ("cancel other", "2", "cancel KEY", "Nothing runs and nothing waits in KEY."),
+        ("cancel", "", "cancel KEY", "KEY has no running turn and no queued message."),
+        ("cancel other", "2", "cancel KEY", "KEY has no running turn and no queued message."),
         (
             "new",
             "",
             "new KEY",
-            "The next message begins a new conversation in KEY; the session and its history stay.",
+            "The next message starts a new conversation in KEY; the session and its history stay.",
         ),
         (
             "new --session other",
             "2",
             "new KEY",
-            "The next message begins a new conversation in KEY; the session and its history stay.",
+            "The next message starts a new conversation in KEY; the session and its history stay.",
         ),
         (
             "close",
@@ -147,7 +147,7 @@ async fn commands_do_what_they_say() {
             "delete other --discard",
             "2",
             "deleted KEY true",
-            "KEY is being closed, and no conversation is bound to it any more. Its agent cannot be asked to forget it: it does not run, or has no way to.",
+            "KEY is being closed, and no conversation is bound to it any more. Its agent cannot be asked to forget it: it is not running, or does not support that.",
         ),
         ("reset", "", "reset KEY false", "KEY is being closed, and no conversation is bound to it any more."),
         (
@@ -166,25 +166,25 @@ async fn commands_do_what_they_say() {
             "cwd /srv",
             "",
             "set KEY Cwd(\"/srv\")",
-            "The agent goes on in another directory with the next message.\nSettings of KEY: SET.",
+            "The agent uses the new directory from the next message on.\nSettings of KEY: SET.",
         ),
         (
             "permissions deny-all",
             "",
             "set KEY Permission(DenyAll)",
-            "From now on: the agent may do nothing that it asks for (deny-all).\nSettings of KEY: SET.",
+            "From now on: every permission request is denied (deny-all).\nSettings of KEY: SET.",
         ),
         (
             "timeout 90 other",
             "2",
             "set KEY TimeoutS(90)",
-            "A turn may take 1m30s, from the next one on.\nSettings of KEY: SET.",
+            "From the next turn on, a turn may take 1m30s.\nSettings of KEY: SET.",
         ),
         (
             "timeout 0",
             "",
             "set KEY TimeoutS(0)",
-            "A turn may take as long as the gateway lets it, from the next one on.\nSettings of KEY: SET.",
+            "From the next turn on, only the gateway's own limit applies.\nSettings of KEY: SET.",
         ),
         (
             "set effort high",
@@ -192,12 +192,7 @@ async fn commands_do_what_they_say() {
             "set KEY Config { id: \"effort\", value: \"high\" }",
             "effort is high, also after a restart of the agent.\nSettings of KEY: SET.",
         ),
-        (
-            "reset-options",
-            "",
-            "set KEY Defaults",
-            "All settings are what configuration says.\nSettings of KEY: SET.",
-        ),
+        ("reset-options", "", "set KEY Defaults", "All settings are as configured.\nSettings of KEY: SET."),
         ("allow", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 y ann", "Answered: “Option y”."),
         (
             "deny 01890a5d",
@@ -210,9 +205,10 @@ async fn commands_do_what_they_say() {
             "permissions",
             "",
             "",
-            "The agent waits for:\n- Write (id qo2l)\n  1. Option y (allow once)\n  2. Option n (reject once)",
+            "The agent waits for permission:\n- Write (id qo2l)\n  1. Option y (allow once)\n  2. Option n \
+             (reject once)",
         ),
-        ("permissions --session other", "2", "", "The agent waits for nothing."),
+        ("permissions --session other", "2", "", "The agent waits for no permission."),
     ] {
         let (_dir, _store, fake, inlet) = two_sessions().await;
         fake.pending.lock().unwrap().push(question(1));
@@ -248,11 +244,10 @@ async fn a_conversation_is_spawned_into_bound_and_unbound() {
     let off = say(&inlet, "/acp spawn demo --thread off").await;
     let Outcome::Command { session_key: Some(here), text, .. } = off else { panic!("{off:?}") };
     assert_eq!(here, first);
-    assert!(text.contains("It is bound to nothing; /focus agent:demo:acp:"), "{text}");
+    assert!(text.contains("It is bound to no conversation; /focus agent:demo:acp:"), "{text}");
     let unbound = format!("Unbound. The session goes on; /focus {first} binds it again.");
     assert_eq!(answer(&inlet, "/unfocus").await, unbound);
-    let nothing =
-        "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one.";
+    let nothing = "This conversation is not bound. /focus binds it to a session, /acp spawn to a new one.";
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);
     assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
     let intro = format!(
@@ -261,7 +256,7 @@ async fn a_conversation_is_spawned_into_bound_and_unbound() {
     assert_eq!(answer(&inlet, &format!("/focus {first}")).await, intro);
     assert_eq!(
         answer(&inlet, &format!("/focus {first}")).await,
-        format!("This conversation was bound already to {first}.")
+        format!("This conversation is already bound to {first}.")
     );
     assert!(matches!(say(&inlet, "hello").await, Outcome::Prompted { .. }));
     let closed = say(&inlet, "/acp close").await;
@@ -350,7 +345,8 @@ async fn another_session_can_be_steered_from_here() {
     let steered = say(&inlet, "/acp steer --session other look at it").await;
     let Outcome::Command { session_key, run_id: Some(_), text, .. } = steered else { panic!("{steered:?}") };
     assert_eq!(session_key, Some(keyed(1)));
-    let want = "No turn can be steered: it starts as a prompt of its own. The answer goes to the conversations of agent:demo:acp:2.";
+    let want = "No turn can be steered: the message starts a turn of its own. The answer goes to the \
+                conversations of agent:demo:acp:2.";
     assert_eq!((text.as_str(), fake.said()), (want, vec!["look at it".to_owned()]));
     assert!(
         matches!(say(&inlet, "/acp steer now").await, Outcome::Prompted { session_key, .. } if session_key == keyed(1))
@@ -368,23 +364,23 @@ async fn windows_are_shown_set_and_taken_away() {
     spawn(&store, sessions(3, "twice"), Some(binding_row(&keyed(3), &conversation("d")))).await;
     assert_eq!(
         answer(&inlet, "/session idle").await,
-        "/session idle is off: the binding does not end for that reason."
+        "/session idle is off: the binding has no such timeout."
     );
     let before = now_ms();
     let set = answer(&inlet, "/session idle 1h30m").await;
     assert!(
         set.starts_with(
-            "/session idle is 1h30m: the binding ends after that time without a word; as it is, at 20"
+            "/session idle is 1h30m: the binding ends after that time without activity; currently at 20"
         ),
         "{set}"
     );
     let row = bindings_of(&store, "c").await.unwrap();
     assert_eq!((row.idle_ms, row.max_age_ms, row.bound_at_ms), (Some(5_400_000), None, 1));
-    assert!(row.last_activity_at_ms >= before, "it counts as a word");
+    assert!(row.last_activity_at_ms >= before, "the command counts as activity");
     let set = answer(&inlet, "/session max-age 2").await;
     assert!(
         set.starts_with(
-            "/session max-age is 2h: the binding ends after that time, whatever is said; as it is, at 20"
+            "/session max-age is 2h: the binding ends after that time in any case; currently at 20"
         ),
         "{set}"
     );
@@ -393,13 +389,13 @@ async fn windows_are_shown_set_and_taken_away() {
     assert!(row.bound_at_ms >= before, "the age begins now");
     assert_eq!(
         answer(&inlet, "/session idle off").await,
-        "/session idle is off: the binding does not end for that reason."
+        "/session idle is off: the binding has no such timeout."
     );
     assert_eq!(bindings_of(&store, "c").await.unwrap().idle_ms, None);
     // Another session's, by its name: all of its conversations of this account.
     spawn_binding(&store, 3, "e").await;
     let set = answer(&inlet, "/session idle 1d twice").await;
-    assert!(set.ends_with(" This holds for its 2 conversations here."), "{set}");
+    assert!(set.ends_with(" This applies to its 2 conversations here."), "{set}");
     for at in ["d", "e"] {
         assert_eq!(bindings_of(&store, at).await.unwrap().idle_ms, Some(86_400_000));
     }
@@ -483,12 +479,12 @@ async fn a_command_is_done_once_whatever_is_repeated() {
             let state = state_of(&store, &fake).await;
             let again = super::inlet(&store, &fake);
             assert_eq!(again.resume().await.unwrap(), 1, "{verb} {crash}");
-            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: it was done twice");
+            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: executed twice");
             let told = again.accept(said.clone()).await.unwrap();
             assert_eq!(told.text(), first.text(), "{verb} {crash}");
             let is_prompt = matches!(first, Outcome::Prompted { .. });
             assert!(!is_prompt || told == first, "{verb} {crash}: {told:?}");
-            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: it was done a third time");
+            assert_eq!(state_of(&store, &fake).await, state, "{verb} {crash}: executed a third time");
         }
     }
 }
@@ -574,13 +570,16 @@ async fn others_may_neither_look_nor_touch() {
     assert_eq!(says("bob", "c", "/acp sessions").await, "There are no sessions. /acp spawn starts one.");
     assert_eq!(
         says("bob", "c", "/session idle").await,
-        "/session idle is off: the binding does not end for that reason."
+        "/session idle is off: the binding has no such timeout."
     );
     // The same in the owner's hands.
-    assert_eq!(says("ann", "c", "/acp cancel").await, "Nothing runs and nothing waits in agent:demo:acp:1.");
+    assert_eq!(
+        says("ann", "c", "/acp cancel").await,
+        "agent:demo:acp:1 has no running turn and no queued message."
+    );
     assert_eq!(
         says("ann", "c", "/acp sessions").await,
-        "Sessions, the one used last first (* is this conversation's):"
+        "Sessions, most recently used first (* is this conversation's):"
     );
     assert!(says("ann", "c", "/session idle 1h").await.starts_with("/session idle is 1h"));
     assert_eq!(

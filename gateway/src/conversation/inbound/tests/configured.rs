@@ -54,7 +54,11 @@ async fn the_first_message_begins_the_session_and_a_restart_finds_it() {
     let want = format!("demo is bound here, in /tmp: session {key}");
     assert!(first.text().starts_with(&want), "{first:?}");
     assert!(first.text().ends_with("The binding has no timeout."), "{first:?}");
-    assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap(), first, "told again, it is the same");
+    assert_eq!(
+        inlet.accept(message("m1", "hello")).await.unwrap(),
+        first,
+        "a repeated message has the same outcome"
+    );
     let after = super::inlet(&store, &fake);
     let second = after.accept(message("m2", "more")).await.unwrap();
     assert_eq!(
@@ -111,12 +115,12 @@ async fn what_the_configuration_binds_was_read_up_to_the_message_that_had_it_mad
     inlet.accept(message("5", "hello")).await.unwrap();
     assert_eq!(mark().await.as_deref(), Some("5"), "with a new session");
     inlet.accept(message("6", &format!("/focus {}", key()))).await.unwrap();
-    assert_eq!(mark().await, None, "what was said before is not theirs");
+    assert_eq!(mark().await, None, "earlier messages do not belong to the binding");
     inlet.accept(message("7", "/unfocus")).await.unwrap();
     inlet.accept(message("8", "hello")).await.unwrap();
-    assert_eq!(mark().await.as_deref(), Some("8"), "with a session that is there");
+    assert_eq!(mark().await.as_deref(), Some("8"), "with an existing session");
     inlet.accept(message("9", "more")).await.unwrap();
-    assert_eq!(mark().await.as_deref(), Some("8"), "messages alone do not move it");
+    assert_eq!(mark().await.as_deref(), Some("8"), "messages alone do not move the mark");
 }
 
 /// Another directory in the configuration: the old session is closed, the next takes its place, and both are said.
@@ -134,7 +138,7 @@ async fn what_changed_takes_hold_with_the_next_message() {
     let next = inlet.accept(message("m3", "hello")).await.unwrap();
     assert_eq!(session_of(&next), format!("{first}:2"));
     let want = format!(
-        "{first} is over: the configuration of this conversation changed: mode, cwd. demo is bound here"
+        "{first} has ended: the configuration of this conversation changed: mode, cwd. demo is bound here"
     );
     assert!(next.text().starts_with(&want), "{next:?}");
     assert_eq!(fake.effects(), [format!("closed {first} false")]);
@@ -182,10 +186,10 @@ async fn a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbound()
     let unbound = inlet.accept(message("m5", "/unfocus")).await.unwrap();
     assert!(unbound.text().starts_with("Unbound."), "{unbound:?}");
     let back = inlet.accept(message("m6", "hello")).await.unwrap();
-    assert_eq!(session_of(&back), first, "the configured session is there still");
+    assert_eq!(session_of(&back), first, "the configured session still exists");
     assert!(back.text().starts_with("demo is bound here"), "{back:?}");
     let closed = inlet.accept(message("m7", "/acp close")).await.unwrap();
-    assert!(closed.text().contains("the next message begins a new session"), "{closed:?}");
+    assert!(closed.text().contains("the next message starts a new session"), "{closed:?}");
     assert_eq!(session_of(&inlet.accept(message("m8", "hello")).await.unwrap()), format!("{first}:2"));
 }
 
@@ -211,11 +215,11 @@ async fn a_thread_joins_its_channel_and_accounts_stay_apart() {
     );
     let (one, two) = (one.unwrap(), two.unwrap());
     let key = session_of(&one).to_owned();
-    assert_eq!(session_of(&two), key, "at once, they still share one");
-    assert!(two.text().contains("demo is bound here"), "each is told: {two:?}");
+    assert_eq!(session_of(&two), key, "both share one session");
+    assert!(two.text().contains("demo is bound here"), "each gets a notice: {two:?}");
     assert_eq!(bound(&store).await.len(), 2);
     let ignored = inlet.accept(said("m3", "thread", Some("lobby"))).await.unwrap();
-    assert_eq!(session_of(&ignored), key, "bound is bound, whatever the channel says of its parent");
+    assert_eq!(session_of(&ignored), key, "the binding remains although the parent differs");
     let own = HALL.replace("hall", "thread");
     fake.configure(&format!("{HALL}{own}"));
     let apart = inlet.accept(said("m4", "thread", Some("hall"))).await.unwrap();
@@ -223,7 +227,7 @@ async fn a_thread_joins_its_channel_and_accounts_stay_apart() {
     assert_eq!(
         session_of(&inlet.accept(said("m5", "hall", None)).await.unwrap()),
         key,
-        "the channel's stays"
+        "the session of the channel remains"
     );
     assert_eq!(fake.effects(), Vec::<String>::new(), "nothing was closed");
     let apart = session_of(&apart).to_owned();

@@ -82,39 +82,39 @@ async fn diagnostics_are_stable_and_hold_no_secrets() {
     }
     insta::assert_snapshot!(said, @r#"
     > /acp sessions
-    Sessions, the one used last first (* is this conversation's):
+    Sessions, most recently used first (* is this conversation's):
     * first (persistent, idle, direct, bound to console/c) agent:demo:acp:1; last error ACP_TURN_FAILED
     - demo (persistent, idle, direct, unbound) agent:demo:acp:2
     > /acp status
-    agent:demo:acp:1 (demo) in /tmp, called first
+    agent:demo:acp:1 (demo) in /tmp, label first
     state: idle, persistent, backend direct
     bound to console/c
     agent's conversation: their-1
     agent: Demo 1.2; can loadSession, promptCapabilities.audio, sessionCapabilities.close
-    settings: directory /tmp; model big; the agent asks (ask); what nobody can be asked about is refused; a turn may take 1m30s
+    settings: directory /tmp; model big; the agent asks (ask); unattended permission requests are denied; a turn may take 1m30s
     agent's mode: ask (of ask, pl an)
     last used: 2026-06-24T00:00:00Z
     last error: It failed . (ACP_TURN_FAILED)
-    running turn: none; 0 wait
+    running turn: none; 0 queued
     > /agents
-    No agent works.
-    Bound and at rest:
+    No agent is busy.
+    Bound and idle:
     - first (persistent, idle, direct, bound to console/c) agent:demo:acp:1; last error ACP_TURN_FAILED
-    Can be started with /acp spawn: demo (the default).
+    Can be started with /acp spawn: demo (default).
     > /acp doctor
     acp-gateway 0.1.0 is healthy.
-    - ok: policy: prompts reach agents
+    - ok: policy: prompts are permitted
     - ok: backend direct works
     - ok: supervisor answers
     - ok: store is well, 2 sessions open
-    - ok: no binding leads nowhere
+    - ok: no bindings are stale
     - ok: no session is stuck
-    - 0 turns run, 0 wait
+    - 0 turns running, 0 queued
     > /acp install
     1. The backend direct is part of this gateway: there is nothing to install.
-    2. Agents that are not installed, if you want them:
+    2. Agents that are not installed (optional):
        - codex: npm install -g it
-    3. /acp doctor says whether all is well, /agents what can be started.
+    3. /acp doctor checks the gateway, /agents lists the agents that can be started.
     "#);
     let mut down = status();
     down.supervisor.connected = false;
@@ -126,26 +126,26 @@ async fn diagnostics_are_stable_and_hold_no_secrets() {
     let doctor = answer(&inlet, "/acp doctor").await;
     insta::assert_snapshot!(doctor, @r#"
     acp-gateway 0.1.0 is not healthy.
-    - ok: policy: prompts reach agents
-    - WRONG: backend direct is not there
+    - ok: policy: prompts are permitted
+    - WRONG: backend direct does not exist
     - WRONG: supervisor does not answer
     - WRONG: store is full, 2 sessions open
-    - WRONG: 3 bindings lead nowhere
+    - WRONG: 3 bindings are stale
     - ok: no session is stuck
     - WRONG: 1 sessions or conversations cannot be read
-    - 0 turns run, 0 wait
-    Next: /acp install says how it is set up.
-    Next: ask whoever runs this gateway to start the supervisor.
-    Next: ask whoever runs this gateway to look at the disk and at `acp-gateway store check`.
+    - 0 turns running, 0 queued
+    Next: /acp install shows how to set it up.
+    Next: ask the operator to start the supervisor.
+    Next: ask the operator to check the disk and to run `acp-gateway store check`.
     Next: /unfocus in those conversations.
-    Next: ask for a look at `acp-gateway doctor`, which names them.
+    Next: ask the operator to run `acp-gateway doctor`, which names them.
     "#);
     let mut unwell = status();
     unwell.backends[0].ok = false;
     *fake.status.lock().unwrap() = Some(unwell);
     let sick = answer(&inlet, "/acp doctor").await;
     assert!(sick.contains("- WRONG: backend direct does not work\n"), "{sick}");
-    let step = "\nNext: ask whoever runs this gateway to look at `acp-gateway doctor`.";
+    let step = "\nNext: ask the operator to run `acp-gateway doctor`.";
     assert!(sick.ends_with(step) && !sick.contains("/acp install"), "{sick}");
     assert!(!format!("{said}{doctor}{sick}").contains("hunter2"), "{said}{doctor}{sick}");
 }

@@ -40,7 +40,7 @@ impl Fake {
     pub(super) fn once(&self, what: &str, key: &IdempotencyKey) -> bool {
         let mut done = self.done.lock().unwrap();
         if let Some((_, before)) = done.iter().find(|(before, _)| before == key.as_str()) {
-            assert_eq!(before, what, "a key is used for one thing");
+            assert_eq!(before, what, "an idempotency key has one use");
             return false;
         }
         done.push((key.as_str().to_owned(), what.to_owned()));

@@ -37,20 +37,24 @@ async fn what_is_kept_is_done_once_and_by_who_brought_it() {
     let said = by_caller("i1", "/acp cancel");
     let claim = claimed(&inlet, &said).await;
     assert!(claim.is_new());
-    assert_eq!((rows(&store).await, fake.effects()), (vec![row("i1", "received")], vec![]), "kept, not done");
+    assert_eq!(
+        (rows(&store).await, fake.effects()),
+        (vec![row("i1", "received")], vec![]),
+        "stored, not executed"
+    );
     assert!(
         matches!(inlet.reserve(said.clone(), PATIENCE).await, ReserveOutcome::Duplicate),
-        "somebody is at it"
+        "it is reserved"
     );
-    assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody else does it");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "nothing else executes it");
     let IntakeOutcome::Accepted(told) = inlet.offer(said.clone()).await else { panic!() };
-    assert!(told.text.starts_with("Nothing runs"), "{told:?}");
-    assert_eq!(rows(&store).await, vec![row("i1", "received")], "done, and nobody was told");
-    assert_eq!(inlet.resume().await.unwrap(), 0, "who brought it is at it");
+    assert!(told.text.contains("has no running turn"), "{told:?}");
+    assert_eq!(rows(&store).await, vec![row("i1", "received")], "executed, without a reply");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "the caller still holds it");
     assert!(inlet.mark_replied(said.clone(), None).await);
     drop(claim);
-    assert!(matches!(inlet.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate), "it is done");
-    assert_eq!(inlet.resume().await.unwrap(), 0, "and nobody tells it again");
+    assert!(matches!(inlet.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate), "it is settled");
+    assert_eq!(inlet.resume().await.unwrap(), 0, "no second reply");
     assert_eq!((rows(&store).await, fake.effects().len()), (vec![row("i1", "routed")], 1));
     assert_eq!(heard(&store).await, []);
     let ReserveOutcome::NotReserved { why } = inlet.reserve(by_caller("i2", " "), PATIENCE).await else {
@@ -64,24 +68,25 @@ async fn what_is_kept_is_done_once_and_by_who_brought_it() {
 #[tokio::test]
 async fn what_is_kept_and_left_is_done_once_and_the_conversation_is_told() {
     for (text, effects, want) in [
-        ("/acp cancel", 1, "`/acp cancel` of “ann” could only be done now."),
-        ("/acp model big", 1, "`/acp model` of “ann” could only be done now: The model is big"),
+        ("/acp cancel", 1, "`/acp cancel` of “ann” could only be executed now."),
+        ("/acp model big", 1, "`/acp model` of “ann” could only be executed now: The model is big"),
         (
             "/acp help",
             0,
-            "`/acp help` of “ann” could only be done now. What it says is for them alone: use it again.",
+            "`/acp help` of “ann” could only be executed now. Its reply is private: use the command again.",
         ),
-        ("/acp close agent:demo:acp:9", 0, "`/acp close` of “ann” could not be done: "),
+        ("/acp close agent:demo:acp:9", 0, "`/acp close` of “ann” could not be executed: "),
         (
             "/acp answer 01890a5d-ac96-774b-bcce-b302099a8057:99 1",
             0,
-            "`/acp answer` of “ann” could not be done: its question is over. Next: /acp permissions lists \
-             the pending requests.",
+            "`/acp answer` of “ann” could not be executed: its permission request is settled. Next: /acp \
+             permissions lists the pending requests.",
         ),
         (
             "/acp answer nothing 1",
             0,
-            "`/acp answer` of “ann” could not be done: it named no single question that waits. Next: /acp permissions",
+            "`/acp answer` of “ann” could not be executed: it matched no single pending permission request. \
+             Next: /acp permissions",
         ),
     ] {
         for is_killed in [true, false] {
@@ -105,16 +110,26 @@ async fn what_is_kept_and_left_is_done_once_and_the_conversation_is_told() {
 /// and the conversation is told once. What is for one person alone is not said there.
 #[tokio::test]
 async fn what_was_done_and_not_told_is_told_in_the_conversation_once() {
-    let lost = "and whoever used it may not have been told";
+    let lost = "reply may not have been delivered";
     for (text, effects, want) in [
-        ("/acp cancel", 1, format!("`/acp cancel` of “ann” was done, {lost}.")),
-        ("/acp model big", 1, format!("`/acp model` of “ann” was done, {lost}: The model is big")),
+        ("/acp cancel", 1, format!("`/acp cancel` of “ann” was executed, but its {lost}.")),
+        (
+            "/acp model big",
+            1,
+            format!("`/acp model` of “ann” was executed, but its {lost}: The model is big"),
+        ),
         (
             "/acp help",
             0,
-            format!("`/acp help` of “ann” was done, {lost}. What it says is for them alone: use it again."),
+            format!(
+                "`/acp help` of “ann” was executed, but its {lost}. Its reply is private: use the command again."
+            ),
         ),
-        ("/acp close agent:demo:acp:9", 0, format!("`/acp close` of “ann” could not be done, {lost}: ")),
+        (
+            "/acp close agent:demo:acp:9",
+            0,
+            format!("`/acp close` of “ann” could not be executed, and its {lost}: "),
+        ),
     ] {
         for is_killed in [true, false] {
             let (_dir, store, fake, inlet) = bound_ground().await;
@@ -152,8 +167,8 @@ async fn what_was_done_late_is_told_in_the_same_words_after_another_kill() {
     store.write("record", move |tx| inbox::record(tx, &kept, &outcome, false)).await.unwrap();
     let next = super::inlet(&store, &fake);
     assert_eq!(next.resume().await.unwrap(), 1);
-    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be done now.")]);
-    assert_eq!(fake.effects().len(), 0, "it was done before");
+    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be executed now.")]);
+    assert_eq!(fake.effects().len(), 0, "it was executed before");
 }
 
 /// One that is repeated before it was done is taken up where it was.
@@ -166,7 +181,7 @@ async fn what_comes_again_after_a_kill_is_not_new() {
     let claim = claimed(&next, &said).await;
     assert!(!claim.is_new());
     let IntakeOutcome::Accepted(told) = next.offer(said).await else { panic!() };
-    assert!(told.text.starts_with("Nothing runs"), "{told:?}");
+    assert!(told.text.contains("has no running turn"), "{told:?}");
     assert_eq!((heard(&store).await, fake.effects().len()), (vec![], 1));
 }
 
@@ -223,7 +238,7 @@ async fn what_is_not_kept_in_time_never_is() {
     task.await.unwrap();
     store.write("after", |_| Ok(())).await.unwrap();
     assert_eq!((rows(&store).await, fake.effects()), (vec![], vec![]));
-    assert!(claimed(&inlet, &said).await.is_new(), "it may come again");
+    assert!(claimed(&inlet, &said).await.is_new(), "it can be repeated");
 }
 
 /// A commit that is under way when patience ends: nobody knows, and if it is kept it is done and told.
@@ -255,6 +270,6 @@ async fn what_may_have_been_kept_is_done_and_told_if_it_was() {
     begun.await.unwrap();
     tokio::time::timeout(Duration::from_secs(30), inlet.inner.retry_needed.notified()).await.unwrap();
     assert_eq!(inlet.resume().await.unwrap(), 1);
-    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be done now.")]);
+    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be executed now.")]);
     assert_eq!(fake.effects().len(), 1);
 }

@@ -170,7 +170,7 @@ async fn a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round() {
     let shown = b.sent.lock().unwrap().clone();
     assert_eq!(shown[0].text, BUSY);
     assert!(shown[0].tag.is_some(), "{shown:?}");
-    assert_eq!(others().await.unwrap(), ["b-1"], "a part is not looked for among replies");
+    assert_eq!(others().await.unwrap(), ["b-1"], "a part is not searched among the replies");
     // It is there: the next reply knows it by its id, and the other reply.
     settle(1, "p-1").await.unwrap();
     inlet.accept(heard("b", "3", "and more")).await.unwrap();
@@ -184,7 +184,11 @@ async fn a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round() {
         store.write("begin", move |tx| command_replies::begin(tx, &at("b"), (nonce, text), 0))
     };
     let first = begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap();
-    assert_eq!(begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap(), first, "what was chosen stays");
+    assert_eq!(
+        begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap(),
+        first,
+        "the chosen account remains"
+    );
     let one = binding.clone();
     let alone = move |tx: &acp_store::Tx<'_>| {
         delivery::plan(tx, &one, &[part(&one, 9, "Alone.")])?;

@@ -7,7 +7,7 @@ use crate::tests::eventually;
 use std::time::Duration;
 
 const BUSY: [&str; 2] = ["The agent is busy: queued behind 1.", "The agent is busy: queued behind 2."];
-const IDLE: &str = "Nothing runs and nothing waits in agent:demo:acp:1.";
+const IDLE: &str = "agent:demo:acp:1 has no running turn and no queued message.";
 
 /// What a channel does with what is said in the conversation `c`; everything else is said at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,11 +97,11 @@ async fn ground(mood: Mood) -> (tempfile::TempDir, Store, Arc<Fake>, Arc<Moody>,
 
 async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(Duration::from_secs(60), it).await;
-    done.unwrap_or_else(|_| panic!("{what} is held up"))
+    done.unwrap_or_else(|_| panic!("{what} is delayed"))
 }
 
 async fn nothing_is_left(store: &Store) {
-    crate::tests::eventually("everything is told", || async {
+    crate::tests::eventually("all replies are sent", || async {
         let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
         left.is_empty().then_some(())
     })
@@ -147,7 +147,7 @@ async fn what_cannot_be_told_in_one_conversation_holds_up_no_other() {
     }
     let resumed = inlet.clone();
     let resuming = tokio::spawn(async move { resumed.resume().await.unwrap() });
-    crate::tests::eventually("the others are told", || async {
+    crate::tests::eventually("the other replies are sent", || async {
         let told = [channel.said_in("d"), channel.said_in("e")];
         (told == [["told m2"], ["told m4"]]).then_some(())
     })
@@ -156,7 +156,7 @@ async fn what_cannot_be_told_in_one_conversation_holds_up_no_other() {
     channel.mood.send_replace(Mood::Takes);
     assert_eq!(soon("the rest", resuming).await.unwrap(), 4);
     assert_eq!(channel.said_in("c"), ["told m1", "told m3"]);
-    assert_eq!(*channel.looked.lock().unwrap(), 4, "an earlier process may have told each of them");
+    assert_eq!(*channel.looked.lock().unwrap(), 4, "an earlier process may have sent each reply");
     nothing_is_left(&store).await;
 }
 
@@ -206,8 +206,8 @@ async fn what_nobody_serves_is_done_and_told_once_it_is_served() {
     // Only now: somebody may be telling it there still.
     channel.mood.send_replace(Mood::Takes);
     channels.register(adapter).unwrap();
-    eventually("it is told", || async { (channel.said_in("c") == [IDLE]).then_some(()) }).await;
-    eventually("it is done", || async { (fake.said() == ["hello"]).then_some(()) }).await;
+    eventually("the reply is sent", || async { (channel.said_in("c") == [IDLE]).then_some(()) }).await;
+    eventually("the command is executed", || async { (fake.said() == ["hello"]).then_some(()) }).await;
     keeping.cancel();
     kept.await.unwrap();
 }
