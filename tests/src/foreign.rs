@@ -1,15 +1,15 @@
-//! Real agents, installed by `tests/foreign/install.sh` and `install-nightly.sh`, with everything set so that they talk to the fake model
-//! only and make no calls of their own beside the conversation. Nothing here makes them ask before they write:
-//! that is the task of the gateway's presets.
+//! Real agents, installed by `tests/foreign/install.sh` and `install-nightly.sh`, configured so that they connect to the
+//! fake model only and make no calls outside of the conversation. Nothing here makes them ask before they write:
+//! the gateway's presets do that.
 
 use crate::world::{Agent, World};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Where the agents are installed.
+/// Directory in which the agents are installed.
 ///
 /// # Panics
-/// When they are not: a missing agent is a failure, never a skip.
+/// When they are not installed: a missing agent is a failure, never a skip.
 #[must_use]
 pub fn installed() -> PathBuf {
     let dir = std::env::var_os("ACP_FOREIGN_DIR").map(PathBuf::from);
@@ -18,7 +18,7 @@ pub fn installed() -> PathBuf {
     dir
 }
 
-/// Why an agent of the nightly run is not installed; `None` when it is.
+/// Reason why an agent of the nightly run is not installed; `None` if it is installed.
 ///
 /// # Panics
 /// When the agents of the nightly run are not installed.
@@ -29,10 +29,10 @@ pub fn missing(name: &str) -> Option<String> {
     std::fs::read_to_string(dir.join(format!("{name}-missing"))).ok()
 }
 
-/// An agent by its name in presets and configuration, in a world, talking to the model at `url`.
+/// Configuration of the agent `name` (its name in presets and configuration) for a world, with the model at `url`.
 ///
 /// # Panics
-/// When it is not installed, or there is none of that name.
+/// When it is not installed, or the name is unknown.
 #[must_use]
 pub fn agent(world: &World, name: &str, url: &str) -> Agent {
     match name {
@@ -44,13 +44,13 @@ pub fn agent(world: &World, name: &str, url: &str) -> Agent {
     }
 }
 
-/// The agent with a home of its own in the world, so that it finds no configuration of this machine.
+/// Returns the agent with its own home directory in the world, so that it finds no configuration of this machine.
 fn at_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
     let bin = installed().join(if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" });
     let home = world.dir(&format!("home-{name}"));
     let program = bin.join(program);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
-    // The presets alone ensure that they ask.
+    // Only the presets make these agents ask for permission.
     let mut agent = Agent::new(&[&[&*program.to_string_lossy()], args].concat()).unsure().env("PATH", &path);
     for (variable, below) in [
         ("HOME", ""),
@@ -65,7 +65,7 @@ fn at_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
 }
 
 fn qwen(world: &World, url: &str) -> Agent {
-    // Memory and suggestions are calls to the model after each turn; the rest are calls to elsewhere.
+    // Memory and suggestions call the model after each turn; the other settings disable calls to other hosts.
     let settings = json!({
         "security": {"auth": {"selectedType": "openai"}},
         "memory": {"enableManagedAutoMemory": false},

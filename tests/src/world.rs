@@ -1,4 +1,4 @@
-//! One test's world: a temporary directory with supervisors and gateways in it, all of them real processes.
+//! The environment of one test: a temporary directory with supervisors and gateways, all of them real processes.
 
 use crate::cli::{Followed, Output, run};
 use crate::lease::Lease;
@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Environment variable that every process of a world carries, so that its end can be checked.
+/// Environment variable of every process of a world, used to find processes that were left over.
 pub const ENV_WORLD: &str = "ACP_TEST_WORLD";
 /// File name of a gateway's database in its state directory.
 pub const GATEWAY_DB: &str = "gateway.db";
 /// File name of a supervisor's database in its state directory.
 pub const SUPERVISOR_DB: &str = "supervisor.db";
 
-/// A program of this workspace: it lies beside the running test, or one directory above.
+/// Path of a program of this workspace, in the running test's directory or its parent.
 ///
 /// # Panics
 /// When it is not built; `make test` builds all of them first.
 #[must_use]
 pub fn bin(name: &str) -> PathBuf {
-    let here = std::env::current_exe().unwrap_or_else(|e| panic!("where am I? {e}"));
+    let here = std::env::current_exe().unwrap_or_else(|e| panic!("path of the test program is unknown: {e}"));
     let found = here.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("{name} is not built; run `cargo build --workspace --bins` first"))
 }
@@ -36,7 +36,7 @@ pub fn bin(name: &str) -> PathBuf {
 /// The root of the repository.
 ///
 /// # Panics
-/// Never: this package lies one level below it.
+/// Never: this package is one level below it.
 #[must_use]
 pub fn repository() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -61,7 +61,7 @@ impl World {
     /// An empty world.
     ///
     /// # Panics
-    /// When no temporary directory can be made.
+    /// When no temporary directory can be created.
     #[must_use]
     pub fn new() -> Self {
         let dir =
@@ -79,10 +79,10 @@ impl World {
         self.dir.path().join(relative)
     }
 
-    /// A directory in this world, made when it is not there.
+    /// A directory in this world, created if missing.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// When it cannot be created.
     #[must_use]
     pub fn dir(&self, relative: &str) -> PathBuf {
         let path = self.path(relative);
@@ -90,7 +90,7 @@ impl World {
         path
     }
 
-    /// A file in this world with this text, its directories included.
+    /// Writes a file in this world, creates its parent directories and returns its path.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -103,7 +103,7 @@ impl World {
         path
     }
 
-    /// A program of the workspace with a clean environment: nothing of the machine's own configuration gets in.
+    /// Command of a program of the workspace with a clean environment, free of the machine's configuration.
     #[must_use]
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(bin(name));
@@ -118,7 +118,7 @@ impl World {
         command
     }
 
-    /// The environment entries that mark an agent as one of this world; put them into its configuration.
+    /// The environment variable that marks an agent as a process of this world, for its configuration.
     #[must_use]
     pub fn mark(&self) -> (String, String) {
         (ENV_WORLD.to_owned(), self.id.clone())
@@ -171,8 +171,8 @@ impl World {
         self.service("acp-supervisor", &args)
     }
 
-    /// Starts the gateway `name` under a supervisor: its state directory and, when [`World::configure`] made
-    /// one, its configuration have that name.
+    /// Starts the gateway `name` under a supervisor. `name` is also the name of its state directory and of the
+    /// configuration file, if [`World::configure`] wrote one.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -185,7 +185,7 @@ impl World {
         )
     }
 
-    /// Starts `acp-gateway up` on the state directory `name`. Its supervisor outlives it unless it ends in order.
+    /// Starts `acp-gateway up` on the state directory `name`. Its supervisor outlives it unless it is stopped in order.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -218,7 +218,7 @@ impl World {
         self.service_of(command)
     }
 
-    /// The same for a command that is made by the caller.
+    /// Starts a command that prints one JSON line when it accepts work.
     ///
     /// # Panics
     /// When it ends or stays silent instead.
@@ -228,7 +228,7 @@ impl World {
         Service::start(command, &self.path(&format!("log/{n:02}")))
     }
 
-    /// A verb of the gateway `name`, as a command.
+    /// Command line of a verb of the gateway `name`, with `--json`.
     #[must_use]
     pub fn gateway_verb(&self, name: &str, args: &[&str]) -> Command {
         let mut command = self.command("acp-gateway");
@@ -245,7 +245,7 @@ impl World {
         run(&mut self.gateway_verb(name, args), LONG)
     }
 
-    /// Starts a verb of the gateway `name`, with `--json`, to follow its lines.
+    /// Starts a verb of the gateway `name`, with `--json`, whose output is read line by line.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -254,7 +254,7 @@ impl World {
         Followed::start(&mut self.gateway_verb(name, args))
     }
 
-    /// Starts a session and returns its key; its working directory is made in this world.
+    /// Starts a session and returns its key; its working directory is created in this world.
     ///
     /// # Panics
     /// When the gateway refuses.
@@ -276,7 +276,7 @@ impl World {
         self.cli(name, &["prompt", key, text]).ok().lines()
     }
 
-    /// Everything that the journal says about a session.
+    /// All journal events of a session.
     ///
     /// # Panics
     /// When the gateway refuses.
@@ -299,14 +299,14 @@ impl World {
     /// The leases of the supervisor behind `socket`.
     ///
     /// # Panics
-    /// When it refuses.
+    /// When the supervisor refuses.
     #[must_use]
     pub fn leases(&self, socket: &Path) -> Vec<Lease> {
         let list = self.supervisor_cli(socket, &["leases", "list"]).ok().json();
         list.as_array().unwrap_or_else(|| panic!("not an array: {list}")).iter().cloned().map(Lease).collect()
     }
 
-    /// The newest agent lease of a session that is not ended.
+    /// The newest agent lease of a session that has not ended.
     #[must_use]
     pub fn living_lease(&self, socket: &Path, key: &str) -> Option<Lease> {
         let ours = |lease: &Lease| {
@@ -317,7 +317,7 @@ impl World {
         self.leases(socket).into_iter().rfind(ours)
     }
 
-    /// The journal of the gateway `name`, for reading; the gateway may run.
+    /// Opens the database of the gateway `name` for reading; the gateway may be running.
     ///
     /// # Panics
     /// When it cannot be opened.
@@ -326,7 +326,7 @@ impl World {
         open_to_read(&self.path(name).join(GATEWAY_DB))
     }
 
-    /// The lease store of the supervisor, for reading. A running supervisor holds it exclusively.
+    /// Opens the lease store of the supervisor for reading. A running supervisor holds it exclusively.
     ///
     /// # Panics
     /// When it cannot be opened.
@@ -335,13 +335,13 @@ impl World {
         open_to_read(&self.path("supervisor").join(SUPERVISOR_DB))
     }
 
-    /// Everything alive that belongs to this world.
+    /// All living processes of this world.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         processes::under_or_marked(self.dir.path(), ENV_WORLD, &self.id)
     }
 
-    /// The agents and their wrappers, as they run now.
+    /// The running agents and their wrappers.
     #[must_use]
     pub fn agents(&self) -> Vec<Process> {
         let mut found = self.processes();
@@ -350,17 +350,17 @@ impl World {
         found
     }
 
-    /// Takes hold of a process that was seen; `None` when it is gone, or what has its number is not of this world.
+    /// Opens a process that was listed before; `None` if it no longer exists or its pid was reused outside of this world.
     #[must_use]
     pub fn hold(&self, process: &Process) -> Option<Held> {
-        // Hold it first, then look: the evidence is then about what is signalled.
+        // Open it first, then check it: the check is then about the process that is signalled.
         let held = Held::take(process.pid)?;
         let is_ours = processes::has_env(held.pid, ENV_WORLD, &self.id)
             || processes::lives_under(held.pid, self.dir.path());
         is_ours.then_some(held)
     }
 
-    /// Ends everything that belongs to this world, and waits until it is gone.
+    /// Kills all processes of this world and waits for their end; returns `false` after a timeout.
     fn end_all(&self) -> bool {
         for _ in 0..500 {
             let left = self.processes();
@@ -376,7 +376,7 @@ impl World {
     }
 }
 
-/// Whether a process is the wrapper of an agent. Wrappers of file helpers look the same but for their child.
+/// Whether a process is the wrapper of an agent. Wrappers of file helpers differ only in their child.
 #[must_use]
 pub fn is_wrapper(process: &Process) -> bool {
     let is_helper = |pid: &str| {
@@ -389,7 +389,8 @@ pub fn is_wrapper(process: &Process) -> bool {
         && !children.split_ascii_whitespace().any(is_helper)
 }
 
-/// Removes the control groups that killed supervisors left, as the next one on the same state directory would.
+/// Removes the control groups that killed supervisors left behind, as the next supervisor on the same state directory
+/// would.
 fn forget_groups(dir: &Path) {
     let sys = acp_supervisor::sys::linux::Linux::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -434,7 +435,7 @@ impl Drop for World {
 pub struct Agent {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Its environment, beyond what the gateway gives.
+    /// Environment variables in addition to those of the gateway.
     pub env: BTreeMap<String, String>,
     /// `approve-all`, `approve-reads`, `deny-all` or `ask`.
     pub permission: &'static str,
@@ -443,7 +444,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that is asked about everything, and is known to ask.
+    /// An agent in permission mode `ask`, declared as one that asks.
     #[must_use]
     pub fn new(command: &[&str]) -> Self {
         let command = command.iter().map(|part| (*part).to_owned()).collect();
@@ -451,14 +452,14 @@ impl Agent {
         Self { command, env: BTreeMap::new(), permission: "ask", settings }
     }
 
-    /// The same without the word of its configuration that it asks.
+    /// Removes the declaration that the agent asks.
     #[must_use]
     pub fn unsure(mut self) -> Self {
         self.settings.remove("asks");
         self
     }
 
-    /// The same with another key set to a number.
+    /// Sets a key of its table to a number.
     ///
     /// # Panics
     /// Never: no setting is that large.
@@ -469,7 +470,7 @@ impl Agent {
         self
     }
 
-    /// The same with one more environment variable.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.insert(name.to_owned(), value.to_owned());
@@ -477,12 +478,12 @@ impl Agent {
     }
 }
 
-/// A SQLite database, for reading.
+/// Opens a SQLite database for reading.
 ///
 /// # Panics
 /// When it cannot be opened.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "tests read behind the store's back, and never write")]
+#[expect(clippy::disallowed_methods, reason = "tests read the database directly, and never write")]
 pub fn open_to_read(path: &Path) -> rusqlite::Connection {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
     rusqlite::Connection::open_with_flags(path, flags).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
