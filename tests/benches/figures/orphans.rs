@@ -1,4 +1,4 @@
-//! How long a start takes when an earlier supervisor was killed and left leases behind.
+//! Start time of a supervisor when an earlier one was killed and left leases behind.
 
 use crate::leases::Leases;
 use crate::report::Report;
@@ -13,9 +13,9 @@ use acp_tests::world::World;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Leases of which nothing lives.
+/// Leases without living processes.
 const DEAD: usize = 1_000;
-/// Trees that live: their wrappers were stopped when their supervisor died.
+/// Leases with living process trees: their wrappers were stopped when their supervisor died.
 const LIVING: usize = 100;
 
 /// Measures starts with nothing, with dead and with living orphans.
@@ -30,7 +30,9 @@ pub(crate) fn measure(report: &mut Report) {
     let (infos, _) = leases.spawn(&[spec]);
     drop(leases);
     first.kill9();
-    acp_tests::wait::until(LONG, "its tree ends by itself", || infos.iter().all(|info| !runs(info)));
+    acp_tests::wait::until(LONG, "the process tree ends without its supervisor", || {
+        infos.iter().all(|info| !runs(info))
+    });
     multiply(&world);
     let (second, took) = start(&world);
     let left = world.leases(&second.socket());
@@ -51,7 +53,7 @@ fn living(world: &World, supervisor: Service, fresh: Duration, report: &mut Repo
     }
     drop(leases);
     supervisor.kill9();
-    assert!(infos.iter().all(runs), "they are not orphans");
+    assert!(infos.iter().all(runs), "a process tree ended with its supervisor");
     let (next, took) = start(world);
     assert!(!infos.iter().any(runs), "an orphan outlives the start");
     report.figure(&format!("{LIVING} trees that live"), ms(took), "ms");
@@ -69,7 +71,7 @@ fn runs(info: &LeaseInfo) -> bool {
     info.wrapper_pid.is_some_and(lives) || info.adapter_pid.is_some_and(lives)
 }
 
-/// The one lease of the store becomes many, as open as it is.
+/// Copies the only lease of the store, which is open, until there are [`DEAD`] leases.
 fn multiply(world: &World) {
     let opened = Store::open(&world.path("supervisor"));
     let (store, writer, loaded) = opened.unwrap_or_else(|e| panic!("the store: {e}"));

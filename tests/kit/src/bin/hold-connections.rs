@@ -1,6 +1,6 @@
 //! Opens connections to a Unix socket and keeps them open without reading: `hold-connections SOCKET COUNT [TEXT]`.
-//! Writes TEXT to each of them, makes a new one for each that the other side closes, and writes `held` to standard
-//! output once all have been made. Ends with its standard input.
+//! Writes TEXT to each of them, replaces each one that the other side closes, and writes `held` to standard
+//! output once all are open. Exits at the end of its standard input.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
@@ -35,12 +35,12 @@ fn main() -> io::Result<()> {
 fn connect(socket: &str, text: &str) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_nonblocking(true)?;
-    // A text that does not fit is cut off; a peer that has gone is noticed later.
+    // A text that does not fit is truncated; a closed connection is noticed later.
     let _ = stream.write(text.as_bytes());
     Ok(stream)
 }
 
-/// Whether the other side has not closed. What it wrote stays unread.
+/// Whether the other side has the connection open. Its data stays unread.
 fn is_open(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,5 +1,4 @@
-//! A program that a supervisor takes for its wrapper and that does not tell the truth. What it says stands where the
-//! adapter's command should: `lie WHAT PID`.
+//! A wrapper that sends false messages to its supervisor. The adapter's command line selects them: `lie WHAT PID`.
 
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, LAUNCH_FILE, Launch};
 use acp_shared::wire;
@@ -10,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Descriptors that come with a message, and how often somebody lies.
+/// Number of descriptors sent with a message, and number of false messages.
 const LOAD: usize = 20;
 const LIES: usize = 100;
 
@@ -38,7 +37,7 @@ fn send(message: &FromWrapper) -> io::Result<()> {
     Ok(())
 }
 
-/// Says it, with descriptors that nobody asked for.
+/// Sends a message with unexpected descriptors.
 fn send_laden(message: &FromWrapper) -> io::Result<()> {
     let packet = wire::encode(message, CONTROL_BYTES_MAX).map_err(io::Error::other)?;
     let stdin = io::stdin();
@@ -50,7 +49,7 @@ fn send_laden(message: &FromWrapper) -> io::Result<()> {
     Ok(())
 }
 
-/// Speaks for the wrapper that started it.
+/// Sends messages in place of the wrapper that started this process.
 fn usurp() -> io::Result<()> {
     rustix::net::send(io::stdin(), &[], SendFlags::empty())?;
     rustix::net::send(io::stdin(), &[0xff; 64], SendFlags::empty())?;
@@ -63,13 +62,13 @@ fn usurp() -> io::Result<()> {
     Ok(())
 }
 
-/// An adapter as it should be.
+/// Starts a real adapter.
 fn adapter() -> io::Result<i32> {
     let adapter = Command::new("sleep").arg("300").stdin(Stdio::null()).process_group(0).spawn()?;
     i32::try_from(adapter.id()).map_err(io::Error::other)
 }
 
-/// Starts an adapter as a wrapper does, waits until it is let go, and says that it runs.
+/// Starts an adapter as a wrapper does, waits for permission to run it, and reports that it runs.
 fn honestly(own: i32) -> io::Result<()> {
     say(own, adapter()?)?;
     for _ in ["the launch", "go"] {
@@ -84,21 +83,21 @@ fn lie() -> io::Result<()> {
     let own = i32::try_from(std::process::id()).map_err(io::Error::other)?;
     rustix::process::setsid()?;
     match launch.argv.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        // Another process is the wrapper.
+        // Claims that another process is the wrapper.
         ["lie", "wrapper", pid] => say(number(pid)?, number(pid)?)?,
-        // Another process is the adapter.
+        // Claims that another process is the adapter.
         ["lie", "adapter", pid] => say(own, number(pid)?)?,
-        // All of it is true, and somebody else says it.
+        // The message is true, but another process sends it.
         ["lie", "sender", _] => {
             let adapter = adapter()?.to_string();
             Command::new(exe).args(["say", &own.to_string(), &adapter]).spawn()?.wait()?;
         }
-        // All of it is true, and comes with descriptors.
+        // The message is true, but carries descriptors.
         ["lie", "descriptors", _] => {
             let adapter_pid = adapter()?;
             send_laden(&FromWrapper::Hello { wrapper_pid: own, adapter_pid })?;
         }
-        // It is honest until its adapter runs. Then another process speaks, and it sends descriptors itself.
+        // Correct until its adapter runs. Then another process sends messages, and this one sends descriptors.
         ["lie", "usurped", done] => {
             honestly(own)?;
             Command::new(exe).arg("usurp").spawn()?.wait()?;
@@ -112,7 +111,7 @@ fn lie() -> io::Result<()> {
         }
         _ => return Ok(()),
     }
-    // It does not even leave when it is asked to.
+    // Ignores requests to exit.
     loop {
         std::thread::park();
     }
