@@ -1,4 +1,4 @@
-//! The agent's state and its one loop.
+//! The agent's state and its event loop.
 
 use super::flags::Flags;
 use super::log::Log;
@@ -11,11 +11,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// The process ends with this code.
+/// Request to exit the process with this code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Halt(pub(crate) u8);
 
-/// A prompt that was taken and is not answered yet.
+/// A prompt that was accepted and is not answered yet.
 #[derive(Debug)]
 pub(crate) struct Prompt {
     pub(crate) id: Value,
@@ -33,24 +33,24 @@ pub(crate) struct Agent {
     pub(crate) requests: Requests,
     pub(crate) initialized: bool,
     pub(crate) authenticated: bool,
-    /// Set for clients that know boolean config options.
+    /// Set for clients that support boolean config options.
     pub(crate) knows_booleans: bool,
-    /// Ids of the client's requests, as text.
+    /// Ids of all requests of the client, as JSON text.
     pub(crate) client_ids: BTreeSet<String>,
-    /// Prompts that wait.
+    /// Queued prompts.
     pub(crate) queue: VecDeque<Prompt>,
     /// The session of the running turn, and whether it was cancelled.
     pub(crate) turn: Option<(String, bool)>,
     pub(crate) ignore_eof: bool,
-    /// Numbers the tool calls.
+    /// Counter for tool call ids.
     pub(crate) calls: u64,
-    /// The client closed its end, and that is in the log.
+    /// The client closed the agent's stdin, and the log has the event.
     eof: bool,
     inbox: Receiver<Line>,
 }
 
 impl Agent {
-    /// Opens log and state, and begins to listen.
+    /// Opens log and state, and starts reading stdin.
     pub(crate) fn start(flags: Flags) -> std::io::Result<Self> {
         let mut log = Log::open(flags.log.as_deref())?;
         log.event("start", json!({"args": std::env::args().collect::<Vec<_>>()}));
@@ -85,7 +85,7 @@ impl Agent {
         }
     }
 
-    /// Handles one line of the client, or none when `until` comes first.
+    /// Handles one line of the client; returns without one at `until`.
     pub(crate) fn pump(&mut self, until: Option<Instant>) -> Result<(), Halt> {
         let line = match until {
             None => self.inbox.recv().unwrap_or(Line::End),
@@ -122,7 +122,7 @@ impl Agent {
         self.turn.as_ref().is_some_and(|(_, cancelled)| *cancelled)
     }
 
-    /// Handles the client's lines for a while; a cancel of the running turn ends it early.
+    /// Handles the client's lines for `ms` milliseconds; returns early when the running turn is cancelled.
     pub(crate) fn pause(&mut self, ms: u64) -> Result<(), Halt> {
         let until = Instant::now() + Duration::from_millis(ms);
         loop {
@@ -143,7 +143,7 @@ impl Agent {
         self.send(&messages::update(session, update))
     }
 
-    /// Sends a request and waits for its answer; `None` when a cancel comes first.
+    /// Sends a request and waits for its answer; `None` if the turn is cancelled first.
     pub(crate) fn ask(&mut self, session: &str, method: &str, params: Value) -> Result<Option<Answer>, Halt> {
         let id = self.requests.begin(session, method);
         self.send(&messages::request(&id, method, params))?;
@@ -162,7 +162,7 @@ impl Agent {
         }
     }
 
-    /// Sends a request whose answer nobody waits for.
+    /// Sends a request without waiting for its answer.
     pub(crate) fn ask_in_passing(&mut self, session: &str, method: &str, params: Value) -> Result<(), Halt> {
         let id = self.requests.begin(session, method);
         self.requests.abandon(&id);

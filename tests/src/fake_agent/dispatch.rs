@@ -1,4 +1,4 @@
-//! What the client says, held against ACP.
+//! Handles the client's messages and checks them against ACP.
 
 use super::agent::{Agent, Halt, Prompt};
 use super::messages::{self, AUTH_METHOD};
@@ -16,11 +16,11 @@ const INTERNAL: i64 = -32603;
 const AUTH_REQUIRED: i64 = -32000;
 const NOT_FOUND: i64 = -32002;
 
-/// A request that is refused.
+/// A refused request.
 struct Refused {
     code: i64,
     what: String,
-    /// Not only a refusal: the client broke ACP.
+    /// True if the client violated ACP.
     violation: bool,
 }
 
@@ -41,7 +41,7 @@ impl From<std::io::Error> for Refused {
 }
 
 impl Agent {
-    /// One line of the client.
+    /// Handles one line of the client.
     pub(crate) fn handle(&mut self, line: &str) -> Result<(), Halt> {
         let message: Value = match serde_json::from_str(line) {
             Ok(message) => message,
@@ -311,7 +311,7 @@ impl Agent {
         Ok(json!({"configOptions": messages::config_options(&session, self.knows_booleans)}))
     }
 
-    /// Words for a turn that runs; without one they are given back.
+    /// Injects a text into the running turn; without one, answers `promptRequired`.
     fn steer(&mut self, params: &Value) -> Result<Value, Refused> {
         let session = session_id("_session/steering", params)?;
         let text = words("_session/steering", params)?;
@@ -345,7 +345,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Complains on stderr about what is no message's fault.
+    /// Reports a failure that no message caused, in the log and on stderr.
     pub(crate) fn trouble(&mut self, what: &str) {
         self.log.event("trouble", json!({"what": what}));
         outlet::stderr_line(&format!("fake-agent: {what}"));

@@ -5,7 +5,7 @@ use super::session::{MODELS, MODES, Session};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The one way to authenticate.
+/// The only authentication method.
 pub(crate) const AUTH_METHOD: &str = "fake-key";
 /// The kinds of the options of every permission request; their ids are the same.
 pub(crate) const OPTIONS: [&str; 4] = ["allow_once", "allow_always", "reject_once", "reject_always"];
@@ -70,7 +70,7 @@ pub(crate) fn initialized(flags: &Flags) -> Value {
     })
 }
 
-/// What `session/new`, `session/load` and `session/resume` say about a session.
+/// Result of `session/new`, `session/load` and `session/resume`.
 pub(crate) fn opened(flags: &Flags, session: &Session, knows_booleans: bool, with_id: bool) -> Value {
     let mut result = json!({});
     if with_id {
@@ -95,7 +95,7 @@ pub(crate) fn config_options(session: &Session, knows_booleans: bool) -> Value {
     if knows_booleans { json!([model, web]) } else { json!([model]) }
 }
 
-/// A request for a permission; `names` are names of options other than their kinds.
+/// Parameters of a permission request; `names` overrides option names by kind.
 pub(crate) fn permission(
     session: &str,
     call: &str,

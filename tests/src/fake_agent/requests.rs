@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the client answered.
+/// An answer of the client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Answer {
     Result(Value),
@@ -15,12 +15,12 @@ pub(crate) enum Answer {
 struct Open {
     session: String,
     method: String,
-    /// The turn no longer waits for it.
+    /// The turn no longer waits for the answer.
     abandoned: bool,
     answer: Option<Answer>,
 }
 
-/// Requests by the text of their id.
+/// Requests by their id, as JSON text.
 #[derive(Debug)]
 pub(crate) struct Requests {
     string_ids: bool,
@@ -34,7 +34,7 @@ impl Requests {
         Self { string_ids, next: 0, open: BTreeMap::new(), closed: BTreeSet::new() }
     }
 
-    /// Makes the id of a new request.
+    /// Registers a new request and returns its id.
     pub(crate) fn begin(&mut self, session: &str, method: &str) -> Value {
         let id = if self.string_ids { uuid::Uuid::new_v4().to_string().into() } else { self.next.into() };
         self.next += 1;
@@ -44,7 +44,7 @@ impl Requests {
         id
     }
 
-    /// Takes an answer of the client; says what is wrong with it.
+    /// Accepts an answer of the client; the error describes an invalid one.
     pub(crate) fn answered(&mut self, id: &Value, answer: Answer) -> Result<(), String> {
         let key = key(id);
         match self.open.get_mut(&key) {
@@ -62,7 +62,7 @@ impl Requests {
         }
     }
 
-    /// The answer, once it is there.
+    /// Returns the answer, if it has arrived.
     pub(crate) fn take(&mut self, id: &Value) -> Option<Answer> {
         let key = key(id);
         let answer = self.open.get_mut(&key)?.answer.take()?;
@@ -71,14 +71,14 @@ impl Requests {
         Some(answer)
     }
 
-    /// The turn ends without this answer, which may still come.
+    /// Marks a request whose turn no longer waits for the answer; it may still arrive.
     pub(crate) fn abandon(&mut self, id: &Value) {
         if let Some(open) = self.open.get_mut(&key(id)) {
             open.abandoned = true;
         }
     }
 
-    /// How many permission requests of a session the client has left without an answer.
+    /// Number of unanswered permission requests of a session.
     pub(crate) fn unanswered_permissions(&self, session: &str) -> usize {
         let owed = |open: &&Open| open.session == session && open.method == "session/request_permission";
         self.open.values().filter(owed).count()

@@ -1,4 +1,4 @@
-//! One turn: a script, carried out.
+//! One turn: executes a script.
 
 use super::agent::{Agent, Halt, Prompt};
 use super::messages::{self, OPTIONS};
@@ -13,11 +13,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often a tool that runs is looked at.
+/// Polling interval of a running tool.
 const TOOL_POLL_MS: u64 = 5;
-/// The update with a piece of the answer.
+/// Kind of the update with a piece of the answer.
 const MESSAGE: &str = "agent_message_chunk";
-/// The most bytes that a terminal keeps.
+/// Maximum output that a terminal keeps, in bytes.
 const TERMINAL_BYTES_MAX: u64 = 1024 * 1024;
 
 /// How a turn ends.
@@ -28,13 +28,13 @@ enum End {
     Silence,
 }
 
-/// What follows a directive.
+/// Result of a directive.
 enum Next {
     Go,
     End(End),
 }
 
-/// A turn under way.
+/// A running turn.
 struct Turn {
     session: String,
     cwd: PathBuf,
@@ -45,7 +45,7 @@ struct Turn {
 }
 
 impl Agent {
-    /// Carries out a prompt and answers it.
+    /// Executes a prompt and answers it.
     pub(crate) fn take_turn(&mut self, prompt: Prompt) -> Result<(), Halt> {
         let Some(session) = self.sessions.get(&prompt.session) else {
             let what = "the session was closed";
@@ -86,7 +86,7 @@ impl Agent {
         };
         self.log.event("turn_end", json!({"session": turn.session, "outcome": outcome}));
         match end {
-            // The session stays busy: it never says that the turn is over.
+            // The session stays busy: the end of the turn is never reported.
             End::Silence => return self.stay_silent(),
             End::Stop(_) => self.send(&messages::result(&prompt.id, json!({"stopReason": outcome})))?,
             End::Error(code, what, data) => {
@@ -112,7 +112,7 @@ impl Agent {
 
     fn follow(&mut self, turn: &mut Turn, steps: &[Directive]) -> Result<End, Halt> {
         for step in steps {
-            // What the client sent in the meantime is heard before each step.
+            // Messages that the client sent in the meantime are handled before each step.
             self.pump(Some(Instant::now()))?;
             if self.cancelled() && *step != Directive::NoReply {
                 break;
@@ -262,7 +262,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Asks the client; says its answer behind a label. A cancel that comes first says nothing.
+    /// Sends a request and says its answer after a label; says nothing if the turn is cancelled first.
     fn ask_and_say(
         &mut self,
         turn: &mut Turn,
@@ -332,7 +332,7 @@ impl Agent {
         self.progress(turn, &call, status, Some(messages::text_content(&text)))
     }
 
-    /// As Qwen Code writes: a question with the change, then the client's file system.
+    /// Writes a file as Qwen Code does: a permission request with the diff, then the client's file system.
     fn ask_write(&mut self, turn: &mut Turn, path: &str, text: &str) -> Result<(), Halt> {
         let target = turn.cwd.join(path);
         let title = format!("Write {}", target.display());
@@ -347,7 +347,7 @@ impl Agent {
         Ok(())
     }
 
-    /// As Kimi Code runs a command: a question that is called Bash and says nothing else, then a terminal.
+    /// Runs a command as Kimi Code does: a permission request with only the title `Bash`, then a terminal.
     fn ask_run(&mut self, turn: &mut Turn, command: &str) -> Result<(), Halt> {
         let call = self.announce(turn, "execute", "Bash", json!({"command": command}))?;
         let asked = json!({"toolCallId": call, "title": "Bash"});
@@ -358,7 +358,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Asks about a tool call and says the outcome.
+    /// Requests permission for a tool call and says the outcome; returns whether it is allowed.
     fn is_allowed(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, Halt> {
         let mut params = messages::permission(&turn.session, call, "", false, &turn.option_names);
         params["toolCall"] = asked;
@@ -387,7 +387,7 @@ impl Agent {
         self.progress(turn, &call, status, Some(messages::text_content(&text)))
     }
 
-    /// Runs a command with its output in a file, so that nothing has to be read while it runs.
+    /// Runs a command with its output in a file, so that no pipe has to be read while it runs.
     fn run_to_end(
         &mut self,
         turn: &Turn,
@@ -461,7 +461,7 @@ impl Agent {
         }
     }
 
-    /// Creates `count` terminals that run at once, and releases them.
+    /// Creates `count` simultaneous terminals and releases them.
     fn terminals(&mut self, turn: &mut Turn, count: usize, command: &str) -> Result<(), Halt> {
         let mut created = Vec::new();
         for _ in 0..count {
@@ -509,7 +509,7 @@ impl Agent {
         self.say(turn, &said)
     }
 
-    /// One request about a terminal; `None` when it failed, which is said, or a cancel came first.
+    /// Sends one terminal request; `None` if it failed, which is said, or if the turn was cancelled first.
     fn terminal_step(&mut self, turn: &mut Turn, method: &str, params: Value) -> Result<Option<Value>, Halt> {
         match self.ask(&turn.session, method, params)? {
             None => Ok(None),

@@ -1,4 +1,4 @@
-//! The gateway's side: an adapter like that of a chat service, with one connection to it.
+//! The gateway's side: a channel adapter with one connection to the fake chat service.
 
 use super::wire::{Ask, Said, Tell, Text, line};
 use super::{ENV_SOCKET, MESSAGE_UNITS_MAX, NAME};
@@ -17,22 +17,22 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, oneshot};
 
-/// How long an answer is waited for, and how long a connection.
+/// Timeout for an answer, and for a connection.
 const ANSWER_MS: u64 = 500;
-/// Between two attempts to connect.
+/// Delay between connection attempts.
 const CONNECT_MS: u64 = 20;
-/// Lines that may wait for the socket, and messages of people that may wait for the gateway; the service brings
-/// again what did not fit.
+/// Maximum number of lines queued for the socket, and of messages queued for the gateway; the service delivers dropped
+/// messages again.
 const WAITING_MAX: usize = 1_024;
 
-/// The gateway with this channel.
+/// Runs the gateway with this channel.
 #[must_use]
 pub fn main() -> ExitCode {
     let channel = |socket| Arc::new(FakeChannel::new(Path::new(&socket))) as Arc<dyn ChannelAdapter>;
     acp_gateway::cli::main_with(std::env::var_os(ENV_SOCKET).map(channel).into_iter().collect())
 }
 
-/// The adapter.
+/// The channel adapter.
 #[derive(Debug)]
 pub struct FakeChannel {
     link: Arc<Link>,
@@ -48,7 +48,7 @@ struct Link {
     heard: Mutex<Option<mpsc::Receiver<Said>>>,
 }
 
-/// The connection as it is, and who waits for answers on it.
+/// The current connection and the calls that wait for answers on it.
 #[derive(Debug, Default)]
 struct Line {
     out: Option<mpsc::Sender<String>>,
@@ -56,7 +56,7 @@ struct Line {
 }
 
 impl FakeChannel {
-    /// To the service behind a socket; connects when it is first used.
+    /// Creates an adapter for the service behind a socket; connects on first use.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         let (said, heard) = mpsc::channel(WAITING_MAX);
@@ -78,12 +78,12 @@ impl FakeChannel {
     }
 }
 
-/// What became of a call.
+/// Result of a call.
 enum Called {
     Answered(Tell),
-    /// It did not leave this process.
+    /// Not sent: no connection.
     NotSent,
-    /// It may have been heard.
+    /// Sent, but not answered: its effect is unknown.
     Unanswered,
 }
 
@@ -111,7 +111,7 @@ impl Link {
                     () = writing => {}
                     () = self.hear(read) => {}
                 }
-                // Whoever waits for an answer learns that there will be none.
+                // Dropping the senders fails all waiting calls.
                 *self.line() = Line::default();
             }
             tokio::time::sleep(Duration::from_millis(CONNECT_MS)).await;
@@ -134,7 +134,7 @@ impl Link {
         }
     }
 
-    /// Hands a line to the connection, and says where its answer comes; `None` without one.
+    /// Queues a line for the connection and returns the receiver of its answer; `None` without a connection.
     fn hand_over(&self, call: u64, ask: &Ask) -> Option<oneshot::Receiver<Tell>> {
         let (answer, answered) = oneshot::channel();
         let mut at = self.line();
@@ -168,7 +168,7 @@ impl Link {
         let message = Inbound::new(at(&said.conversation), said.message_id.clone(), said.author, said.text);
         let refused = match inbox.offer(message).await {
             IntakeOutcome::Accepted(_) => None,
-            // It is brought again.
+            // The service delivers it again.
             IntakeOutcome::Later { .. } => return,
             IntakeOutcome::Refused { why } => Some(why),
         };
@@ -180,7 +180,7 @@ impl Link {
     }
 }
 
-/// The conversation of that name.
+/// Reference to a conversation.
 fn at(conversation_id: &str) -> ConversationRef {
     ConversationRef {
         channel: NAME.to_owned(),

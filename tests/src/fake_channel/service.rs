@@ -1,11 +1,11 @@
-//! The service: strict, and forgetful only where chat services are.
+//! The chat service: strict, and as forgetful as real chat services.
 //!
-//! It takes a message once for each nonce, as long as the same connection lasts; one that comes again over
-//! another connection is another message to it. So a gateway that was killed or cut off must look before it sends
-//! again: a real service's window of minutes would hide most of what goes wrong there. A gateway that looked, and
-//! was told that there is nothing, is safe until it dies: what lands later must not surprise it.
+//! It deduplicates messages by nonce within one connection; the same nonce over another connection is a new message. So a
+//! gateway that was killed or disconnected must do a lookup before it sends again: a real service's window of minutes
+//! would hide most errors of that kind. A nonce that a lookup did not find stays deduplicated until that gateway dies, so
+//! that a message that lands later cannot appear twice.
 //!
-//! A connection is read to its end, whatever became of the gateway, before the next one is served.
+//! A connection is read to its end, even if the gateway died, before the next one is served.
 
 use super::fate::{self, LookFate, SendFate};
 use super::wire::{Ask, Said, Tell, Text, line};
@@ -19,49 +19,49 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What nobody acknowledged is brought again after this long.
+/// Delay until an unacknowledged message is delivered again.
 const AGAIN: Duration = Duration::from_millis(700);
-/// A gateway that does not read for so long loses its connection.
+/// Write timeout: a gateway that does not read for this long loses its connection.
 const WRITE_MAX: Duration = Duration::from_secs(1);
-/// How many messages that were acknowledged are brought all the same over a new connection.
+/// Number of acknowledged messages that are delivered again over a new connection.
 const REPEATS: u64 = 3;
 
-/// A message as a conversation holds it.
+/// A message in a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// The service's id.
     pub message_id: String,
-    /// What was sent.
+    /// Content of the message.
     pub text: Text,
 }
 
-/// What a person said, and what became of it.
+/// A person's message and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saying {
-    /// What was said, and where.
+    /// The message.
     pub said: Said,
-    /// Whether the gateway took it.
+    /// Whether the gateway accepted it.
     pub taken: bool,
-    /// Why it did not.
+    /// Reason of a refusal.
     pub refused: Option<String>,
 }
 
-/// How often each thing happened.
+/// Counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Sends by what became of them.
+    /// Sends by outcome.
     pub fates: BTreeMap<&'static str, u64>,
-    /// Looks for messages.
+    /// Lookups.
     pub looks: u64,
-    /// Messages whose nonce had come over this connection.
+    /// Messages that were deduplicated by their nonce.
     pub repeated: u64,
-    /// How often something that a person said was brought.
+    /// Deliveries of people's messages.
     pub brought: u64,
     /// Connections.
     pub connections: u64,
 }
 
-/// The service, which lives in the test.
+/// The chat service, which runs in the test process.
 #[derive(Debug)]
 pub struct ChatService {
     shared: Arc<Shared>,
@@ -75,7 +75,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// A send whose answer is kept back.
+/// State of [`ChatService::hold_an_answer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     No,
@@ -83,7 +83,7 @@ enum Hold {
     Held,
 }
 
-/// Something that happens later.
+/// A scheduled event.
 #[derive(Debug)]
 struct Due {
     at: Instant,
@@ -92,27 +92,27 @@ struct Due {
 
 #[derive(Debug)]
 enum What {
-    /// An answer, over the connection of that number.
+    /// Sends an answer, if the connection is still this one.
     Tell { connection: u64, tell: Tell },
-    /// A message lands, and is answered.
+    /// A message is accepted and answered.
     Land { connection: u64, call: u64, text: Text },
-    /// Something said is brought.
+    /// Delivers a person's message.
     Bring { said: usize },
 }
 
 #[derive(Debug)]
 struct State {
     seed: Seed,
-    /// Whether things go wrong.
+    /// Whether faults are injected.
     is_wild: bool,
     is_over: bool,
     conversations: BTreeMap<String, Vec<Message>>,
     sayings: Vec<Saying>,
-    /// The nonces of this connection.
+    /// Message ids by nonce of this connection.
     window: HashMap<String, String>,
-    /// The nonces of which this gateway was told that there is no message.
+    /// Nonces that a lookup of this gateway did not find.
     promised: HashSet<String>,
-    /// Which gateway that is.
+    /// Pid of the connected gateway.
     life: u32,
     mishaps: HashMap<String, u32>,
     due: Vec<Due>,
@@ -124,10 +124,10 @@ struct State {
 }
 
 impl ChatService {
-    /// Listens at `socket`; what goes wrong follows from `seed`.
+    /// Listens at `socket`; faults are drawn from `seed`.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When the socket cannot be bound.
     #[must_use]
     pub fn start(socket: &Path, seed: Seed) -> Self {
         let listener = UnixListener::bind(socket).unwrap_or_else(|e| panic!("{}: {e}", socket.display()));
@@ -157,13 +157,12 @@ impl ChatService {
         Self { shared, socket: socket.to_owned(), threads }
     }
 
-    /// From now on things go wrong, or not any more.
+    /// Switches fault injection on or off.
     pub fn set_wild(&self, is_wild: bool) {
         self.shared.state().is_wild = is_wild;
     }
 
-    /// The whole service is away, as far as anybody who asks for it can tell, or back. What people say meanwhile is
-    /// brought then.
+    /// Makes the whole service unreachable, or reachable again. Messages of people are delivered when it is back.
     ///
     /// # Panics
     /// When the socket cannot be moved.
@@ -176,7 +175,7 @@ impl ChatService {
         }
     }
 
-    /// A person says something; its id. It is brought to the gateway until that takes it.
+    /// Adds a person's message and returns its id. It is delivered repeatedly until the gateway accepts it.
     pub fn say(&self, conversation: &str, author: &str, text: &str) -> String {
         let mut state = self.shared.state();
         let said = Said {
@@ -197,8 +196,8 @@ impl ChatService {
         message_id
     }
 
-    /// Keeps back the answer to the next final message, which lands, and waits until there is one; false when none came.
-    /// Nobody ever gets that answer.
+    /// Waits for the next final message and accepts it without ever answering; returns `false` if none came before the
+    /// deadline.
     #[must_use]
     pub fn hold_an_answer(&self, deadline: Duration) -> bool {
         let mut state = self.shared.state();
@@ -211,7 +210,7 @@ impl ChatService {
         is_held
     }
 
-    /// How much of what people said in a conversation was not taken yet.
+    /// Number of people's messages in a conversation that are neither accepted nor refused yet.
     #[must_use]
     pub fn waiting(&self, conversation: &str) -> usize {
         let open = |saying: &&Saying| {
@@ -220,26 +219,26 @@ impl ChatService {
         self.shared.state().sayings.iter().filter(open).count()
     }
 
-    /// What kind the last message of a conversation is of.
+    /// Kind of the last message of a conversation.
     #[must_use]
     pub fn last_kind(&self, conversation: &str) -> Option<String> {
         let state = self.shared.state();
         state.conversations.get(conversation)?.last().map(|message| message.text.kind.clone())
     }
 
-    /// What every conversation holds, in order.
+    /// Messages of all conversations, in order.
     #[must_use]
     pub fn conversations(&self) -> BTreeMap<String, Vec<Message>> {
         self.shared.state().conversations.clone()
     }
 
-    /// What people said, in order.
+    /// All messages of people, in order.
     #[must_use]
     pub fn sayings(&self) -> Vec<Saying> {
         self.shared.state().sayings.clone()
     }
 
-    /// What happened so far.
+    /// Counters so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.shared.state().tally.clone()
@@ -257,7 +256,7 @@ impl Drop for ChatService {
         state.hang_up();
         drop(state);
         self.shared.changed.notify_all();
-        // Whoever waits for the next connection gets one, and looks.
+        // Wakes the thread that waits for a connection, so that it sees `is_over`.
         let _ = UnixStream::connect(&self.socket);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -270,7 +269,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One connection after the other, each to its end.
+    /// Serves connections one after another, each to its end.
     fn serve(&self, listener: &UnixListener) {
         for stream in listener.incoming().flatten() {
             let Ok(read) = stream.try_clone() else { continue };
@@ -283,7 +282,7 @@ impl Shared {
             }
             self.changed.notify_all();
             for text in BufReader::new(read).lines() {
-                // What was cut off in the middle never came.
+                // A truncated line is ignored.
                 let Ok(ask) = text.map_err(drop).and_then(|text| serde_json::from_str(&text).map_err(drop))
                 else {
                     break;
@@ -295,7 +294,7 @@ impl Shared {
         }
     }
 
-    /// Does what is due.
+    /// Executes due events.
     fn keep_time(&self) {
         let mut state = self.state();
         while !state.is_over {
@@ -319,7 +318,7 @@ impl State {
         self.stream = Some(stream);
         self.connection += 1;
         self.tally.connections += 1;
-        // What is open, and a little of what is not, in any order.
+        // Delivers open messages and a few others, in any order.
         let open: Vec<usize> = self.open().collect();
         for said in open {
             let after = Duration::from_millis(if self.is_wild { self.seed.below(60) } else { 0 });
@@ -338,7 +337,7 @@ impl State {
         self.sayings.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
-    /// The connection is at its end: what is under way lands or does not, and what it knew is forgotten.
+    /// Ends the connection: each pending message is accepted or dropped at random, and its nonces are forgotten.
     fn disconnected(&mut self) {
         self.hang_up();
         let ended = self.connection;
@@ -394,7 +393,7 @@ impl State {
         if self.stream.is_some() {
             self.tally.brought += 1;
             self.tell(&tell);
-            // Until it is acknowledged. Without a connection, the next one begins with it.
+            // Repeats until it is acknowledged. Without a connection, the next connection starts with it.
             let asked = self.due.iter().any(|due| matches!(due.what, What::Bring { said } if said == index));
             if is_open && !asked {
                 self.later(AGAIN, What::Bring { said: index });
@@ -481,7 +480,7 @@ impl State {
         }
     }
 
-    /// Puts a message into its conversation, once for each nonce of this connection; its id.
+    /// Adds a message to its conversation, once per nonce of this connection, and returns its id.
     fn land(&mut self, text: Text) -> String {
         if let Some(message_id) = self.window.get(&text.nonce) {
             self.tally.repeated += 1;
@@ -501,7 +500,7 @@ impl State {
 }
 
 impl SendFate {
-    /// The word in tallies.
+    /// Name of the outcome in the counters.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

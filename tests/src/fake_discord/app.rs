@@ -1,4 +1,4 @@
-//! The machine in its process: one lock, one clock, one store. What is decided is kept before anybody hears of it.
+//! The machine in its process: one lock, one clock, one store. Changes are stored before their effects are sent.
 
 use super::core::Machine;
 use super::core::gateway::{SocketId, ToSocket};
@@ -10,11 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::Sender;
 
-/// The machine and what it needs.
+/// The machine with its store and its connections.
 #[derive(Debug)]
 pub struct App {
     shared: Mutex<Shared>,
-    /// The longest time that what goes over the wire takes.
+    /// Maximum simulated network delay.
     lag: Duration,
     lags: Mutex<Seed>,
 }
@@ -32,7 +32,7 @@ fn machine_time() -> Ms {
 }
 
 impl App {
-    /// An application over what a store holds.
+    /// Creates an application from the content of a store.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -43,7 +43,7 @@ impl App {
         Ok(Self { shared: Mutex::new(Shared { machine, store, sockets: HashMap::new() }), lag, lags })
     }
 
-    /// Takes as long as something that goes over the wire now: any time below the longest.
+    /// Sleeps for a random network delay below the maximum.
     pub async fn travel(&self) {
         if self.lag.is_zero() {
             return;
@@ -56,7 +56,7 @@ impl App {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the machine do something; what changed is kept, then what it says is sent.
+    /// Runs `work` on the machine, stores the changes, then sends its output.
     pub fn act<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
         let mut shared = self.lock();
         let now = shared.machine.time(machine_time());
@@ -65,7 +65,7 @@ impl App {
         done
     }
 
-    /// The same, for what may change settings.
+    /// Like [`App::act`], and stores the settings as well.
     pub fn act_and_keep_settings<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
         let done = self.act(work);
         let mut shared = self.lock();
@@ -76,7 +76,7 @@ impl App {
         done
     }
 
-    /// A connection to the gateway.
+    /// Registers a connection to the gateway.
     pub fn open_socket(&self, sender: Sender<ToSocket>) -> SocketId {
         let mut shared = self.lock();
         let now = shared.machine.time(machine_time());
@@ -86,7 +86,7 @@ impl App {
         id
     }
 
-    /// A connection is gone.
+    /// Removes a connection.
     pub fn close_socket(&self, id: SocketId, code: Option<u16>) {
         let mut shared = self.lock();
         shared.sockets.remove(&id);
@@ -109,7 +109,7 @@ impl Shared {
             fail(&error);
         }
         for (id, what) in self.machine.gateway.take_outbox() {
-            // A client that does not read loses its connection: RESUME brings what it missed.
+            // A client that does not read loses its connection: RESUME delivers the missed events.
             if self.sockets.get(&id).is_some_and(|socket| socket.try_send(what).is_err()) {
                 self.sockets.remove(&id);
             }
@@ -117,10 +117,10 @@ impl Shared {
     }
 }
 
-/// A store that does not keep what it is given would make every judgement wrong: the process ends.
+/// Aborts the process: without a working store every later result would be wrong.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a panic would end one task and leave the rest to judge wrongly"
+    reason = "a panic would end one task, and the others would continue with wrong state"
 )]
 fn fail(error: &StoreError) -> ! {
     eprintln!("fake-discord: the store failed: {error}");

@@ -1,6 +1,6 @@
 //! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface and Google's
-//! GenerateContent (`generate.rs`), streaming or not, with tool calls. What it answers stands in the prompt ([`script`]); what was asked, and
-//! whether the agent hung up before the end, is kept for the test (`GET /log`).
+//! GenerateContent (`generate.rs`), streaming or not, with tool calls. The prompt contains the answers ([`script`]). The requests, and whether the agent
+//! disconnected early, are available to the test (`GET /log`).
 
 mod generate;
 pub mod probe;
@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
 
-/// Requests that are remembered; later ones are answered and forgotten.
+/// Maximum number of logged requests; later ones are answered but not logged.
 const LOG_LINES_MAX: usize = 10_000;
-/// How much of a script is remembered, in characters.
+/// Maximum length of a logged script, in characters.
 const SCRIPT_CHARS_MAX: usize = 400;
 
-/// What was asked, shared by all connections.
+/// Log of requests, shared by all connections.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Log(Arc<Mutex<Vec<Value>>>);
 
@@ -46,7 +46,7 @@ impl Log {
         }
     }
 
-    /// Writes down a request and returns the steps of its answer, and the line that holds it.
+    /// Logs a request and returns the steps of its answer and the index of its log line.
     fn begin(&self, request: &Request) -> Result<(Vec<Step>, usize), Refusal> {
         let steps = if request.is_side_call() {
             vec![Step::Say("a title".to_owned())]
@@ -60,7 +60,7 @@ impl Log {
             "tool_results": request.tool_results,
             "tools": request.tool_names(),
             "stream": request.stream,
-            // `open` while it is answered, `done` at its end, `aborted` when the agent hung up before.
+            // `open` while it is answered, `done` at its end, `aborted` if the agent disconnected early.
             "state": "open",
             "pieces_sent": 0,
         }));
@@ -77,7 +77,7 @@ impl Log {
     }
 }
 
-/// HTTP error that a script wants instead of an answer.
+/// HTTP error that a script requests instead of an answer.
 struct Refusal {
     status: StatusCode,
     message: &'static str,

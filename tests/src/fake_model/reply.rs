@@ -1,4 +1,4 @@
-//! Answers as the chat interface spells them: as one document, or as a stream of events.
+//! Answers in the format of the chat interface: one document, or a stream of events.
 
 use super::Log;
 use super::request::Request;
@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// One event of the stream, and how long to wait before it.
+/// One event of the stream, with the delay before it.
 pub(super) type Timed = (Duration, String);
 
-/// Says in the log how the answer ended: a stream that is dropped early was hung up on.
+/// Logs the end of an answer when dropped: `aborted` unless [`Ending::done`] was called before.
 pub(super) struct Ending {
     log: Log,
     line: usize,
@@ -24,12 +24,12 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// The end of the answer to the request of this line.
+    /// Creates the end marker for the request of a log line.
     pub(super) const fn new(log: Log, line: usize) -> Self {
         Self { log, line, state: "aborted" }
     }
 
-    /// Marks the answer as whole.
+    /// Marks the answer as complete.
     pub(super) const fn done(&mut self) {
         self.state = "done";
     }
@@ -41,14 +41,14 @@ impl Drop for Ending {
     }
 }
 
-/// A piece of the answer before it is spelled.
+/// A piece of the answer, independent of the interface.
 pub(super) enum Piece {
     Text(String),
     Call { name: String, arguments: Value },
     Hang,
 }
 
-/// What the steps say, each piece with the time to wait before it, and why the answer ends.
+/// Converts steps to pieces, each with the delay before it, and the finish reason.
 pub(super) fn pieces(request: &Request, steps: Vec<Step>) -> (Vec<(Duration, Piece)>, &'static str) {
     let mut pieces = Vec::new();
     let mut finish = "stop";
@@ -124,7 +124,7 @@ pub(super) fn streamed(request: &Request, steps: Vec<Step>, ending: Ending) -> R
     stream(events(request, steps), ending)
 }
 
-/// Sends events, each after its time; `None` sends nothing more until the agent gives up.
+/// Sends events, each after its delay; `None` stalls the stream until the agent disconnects.
 pub(super) fn stream(events: VecDeque<Option<Timed>>, ending: Ending) -> Response {
     let body = stream::unfold((events, ending, 0_u64), async |(mut events, mut ending, sent)| {
         let next = events.pop_front()?;
