@@ -337,7 +337,7 @@ impl State {
         self.sayings.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
-    /// Ends the connection: each pending message is accepted or dropped at random, and its nonces are forgotten.
+    /// Ends the connection: each pending message is accepted or dropped at random, and its nonces are forgotten unless promised.
     fn disconnected(&mut self) {
         self.hang_up();
         let ended = self.connection;

@@ -1,4 +1,4 @@
-//! Commands of applications: the whole set at once, or one.
+//! Registration of commands: the whole set at once, or one.
 
 use super::Machine;
 use super::check::commands as check;
@@ -97,7 +97,7 @@ impl Machine {
         Ok(Reply::Ok(self.commands_of(scope).map(render::command).collect()))
     }
 
-    /// The command of an application that people in a guild see under a name; that of the guild first.
+    /// The command of an application with a name that people in a guild see; guild commands take precedence.
     #[must_use]
     pub fn command_named(&self, application_id: Id, guild_id: Id, name: &str) -> Option<&Command> {
         let named = |command: &&Command| command.body.get("name").and_then(Value::as_str) == Some(name);

@@ -1,4 +1,4 @@
-//! Who is in a thread. Without the privileged intent for members a bot hears only of itself.
+//! Members of threads. Without the privileged intent for members a bot receives only its own changes.
 
 use super::Machine;
 use super::error::ApiError;
@@ -10,14 +10,14 @@ use super::rest::{Ctx, Reply};
 use serde_json::{Value, json};
 
 impl Machine {
-    /// Who posts in a thread is in it from then on.
+    /// Adds the author of a post to the thread.
     pub(super) fn join_by_post(&mut self, now: Ms, id: Id, user_id: Id) {
         if self.world.users.get(user_id).is_some() {
             self.join(now, id, user_id);
         }
     }
 
-    /// Adds somebody to a thread.
+    /// Adds a user to a thread.
     pub fn join(&mut self, now: Ms, id: Id, user_id: Id) {
         let thread = self.world.channels.get(id).and_then(|channel| channel.thread.as_ref());
         if thread.is_none_or(|thread| thread.members.contains_key(&user_id)) {
@@ -27,7 +27,7 @@ impl Machine {
         if let Some(thread) = edited.and_then(|channel| channel.thread.as_mut()) {
             thread.members.insert(user_id, now);
         }
-        // A bot that is added hears of the thread as if it were new, but for `newly_created`.
+        // A bot that is added gets THREAD_CREATE as for a new thread, without `newly_created`.
         if let Some(bot) = self.world.bots.get(user_id)
             && let Some(channel) = self.world.channels.get(id)
         {
@@ -38,7 +38,7 @@ impl Machine {
         self.tell_of_joining(now, id, user_id);
     }
 
-    /// Without the intent for members a bot hears only of itself.
+    /// Sends THREAD_MEMBERS_UPDATE. Without the intent for members a bot receives only its own changes.
     pub(super) fn tell_of_joining(&mut self, now: Ms, id: Id, user_id: Id) {
         let Some(channel) = self.world.channels.get(id) else { return };
         let Some(guild) = self.world.guilds.get(channel.guild_id) else { return };
@@ -56,7 +56,7 @@ impl Machine {
         self.emit(now, &Event::plain("THREAD_MEMBERS_UPDATE", audience, data));
     }
 
-    /// Takes somebody out of a thread.
+    /// Removes a user from a thread.
     pub fn leave(&mut self, now: Ms, id: Id, user_id: Id) {
         let Some(channel) = self.world.channels.edit(id) else { return };
         let guild_id = channel.guild_id;

@@ -1,4 +1,4 @@
-//! Messages: made, read, changed, deleted, reacted to.
+//! Messages: creating, reading, editing and deleting.
 
 use super::Machine;
 use super::check::mentions;
@@ -13,32 +13,32 @@ use super::settings::Rule;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Messages of one answer.
+/// Maximum and default number of messages per page.
 const PAGE_MAX: u64 = 100;
 const PAGE: u64 = 50;
 
-/// A message before it is one.
+/// A message to be created.
 #[derive(Debug)]
 pub struct Draft {
-    /// Who writes it.
+    /// Its author.
     pub author_id: Id,
-    /// Where.
+    /// Its channel.
     pub channel_id: Id,
-    /// What.
+    /// Its content.
     pub form: MessageForm,
-    /// What it may notify when nothing is said.
+    /// Its mentions without `allowed_mentions`.
     pub default: mentions::Default,
     /// The webhook.
     pub webhook_id: Option<Id>,
-    /// The name a webhook gives itself.
+    /// The display name of the webhook's message.
     pub username: Option<String>,
     /// The application behind it.
     pub application_id: Option<Id>,
-    /// What it answers.
+    /// The interaction that it responds to.
     pub origin: Option<Origin>,
     /// Its type.
     pub kind: u8,
-    /// Flags besides those of the form.
+    /// Flags in addition to those of the form.
     pub flags: u64,
 }
 
@@ -75,7 +75,7 @@ impl Machine {
         if form.is_empty() && self.holds(Rule::NotEmpty) {
             return Err(ApiError::empty_message());
         }
-        // What only answers to interactions can be.
+        // Only interaction responses can be ephemeral.
         form.flags = form.flags.map(|flags| flags & !message_flag::EPHEMERAL);
         let view = View { user_id: bot.user_id, with_nonce: true };
         if let Some(first) = self.sent_before(ctx.now, bot.user_id, &form)? {
@@ -90,7 +90,7 @@ impl Machine {
         Ok(Reply::Ok(self.render_message(&message, view, ctx.now)))
     }
 
-    /// The message that this nonce gave before.
+    /// The earlier message with this nonce.
     fn sent_before(&self, now: Ms, author_id: Id, form: &MessageForm) -> Result<Option<Message>, ApiError> {
         let Some(nonce) = form.nonce.as_ref().filter(|_| form.enforce_nonce && self.holds(Rule::NonceDedupe))
         else {
@@ -118,7 +118,7 @@ impl Machine {
         }
     }
 
-    /// Makes a message, and tells everybody.
+    /// Creates a message and sends its event.
     ///
     /// # Errors
     /// 10008, 50035, 160005.
@@ -190,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// Who is notified: what the form allows, as far as the author may.
+    /// The notified users and roles: those that the form allows and the author has permission for.
     fn pings(
         &self,
         channel: &Channel,
@@ -216,7 +216,7 @@ impl Machine {
         pings
     }
 
-    /// Tells of a message, as MESSAGE_CREATE and MESSAGE_UPDATE do.
+    /// Sends MESSAGE_CREATE or MESSAGE_UPDATE for a message.
     pub(super) fn tell_of_message(&mut self, now: Ms, name: &'static str, message: &Message) {
         let Some(channel) = self.world.channels.get(message.channel_id) else { return };
         let guild_id = channel.guild_id;
@@ -249,7 +249,7 @@ impl Machine {
             let message = "int value should be between 1 and 100.";
             return Err(form_error("limit", "NUMBER_TYPE_MAX", message));
         }
-        // Without this permission there are no messages, and no error.
+        // Without this permission the list is empty; that is not an error.
         if !self.has(bot, &channel, may::READ_MESSAGE_HISTORY) {
             return Ok(Reply::Ok(json!([])));
         }
@@ -259,7 +259,7 @@ impl Machine {
         Ok(Reply::Ok(rendered))
     }
 
-    /// Messages of a page, newest first, whichever end it was asked from.
+    /// Messages of a page, newest first, for any of the query's anchors.
     fn page(&self, ctx: &Ctx<'_>, channel_id: Id, limit: usize) -> Result<Vec<Message>, ApiError> {
         let shown =
             |message: &&Message| message.deleted_ms.is_none() && message.flags & message_flag::EPHEMERAL == 0;
@@ -285,7 +285,7 @@ impl Machine {
         Ok(older.take(limit).cloned().collect())
     }
 
-    /// A message as a bot may read it over REST: without the privilege there is no content of others.
+    /// A message as a bot may read it over REST: without the privileged intent, other authors' content is empty.
     fn seen_message(&self, bot: &Bot, message: &Message, now: Ms) -> Value {
         let view = View { user_id: bot.user_id, with_nonce: false };
         let mut rendered = self.render_message(message, view, now);
@@ -347,7 +347,7 @@ impl Machine {
         Err(ApiError::too_often(30046, message, standing.reset_after_ms))
     }
 
-    /// Changes a message, and tells everybody. Who may is the caller's to know.
+    /// Edits a message and sends its event. The caller checks permissions.
     ///
     /// # Errors
     /// 50006.
@@ -424,7 +424,7 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// Deletes a message, and tells everybody. A thread that was made from it stays.
+    /// Deletes a message and sends its event. A thread that was created from it remains.
     pub fn remove(&mut self, now: Ms, id: Id) {
         let Some(message) = self.world.messages.edit(id) else { return };
         message.deleted_ms = Some(now);
@@ -443,7 +443,7 @@ impl Machine {
     }
 }
 
-/// Embeds as they are shown: of type `rich`.
+/// Sets the type of embeds to `rich`.
 fn rich(mut embeds: Vec<Value>) -> Vec<Value> {
     for embed in &mut embeds {
         embed["type"] = json!("rich");

@@ -24,7 +24,7 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// Tells that somebody is typing.
+    /// Sends TYPING_START for a user.
     pub fn typing(&mut self, now: Ms, channel: &Channel, user_id: Id) {
         let guild = self.world.guilds.get(channel.guild_id);
         let member = guild.and_then(|guild| self.render_member(guild, user_id));
@@ -67,7 +67,7 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// Adds or takes away a reaction, and tells everybody when that changed anything.
+    /// Adds or removes a reaction, and sends the event if that changed anything.
     pub fn react(&mut self, now: Ms, id: Id, user_id: Id, emoji: &str, add: bool) {
         let Some(message) = self.world.messages.edit(id) else { return };
         let who: &mut BTreeSet<Id> = message.reactions.entry(emoji.to_owned()).or_default();
@@ -90,7 +90,7 @@ impl Machine {
     }
 }
 
-/// Unicode, or `name:id`. Letters and digits alone are no emoji.
+/// Unicode, or `name:id`. ASCII letters and digits alone are not an emoji.
 fn known_emoji(text: &str) -> Result<String, ApiError> {
     let custom = text.split_once(':').is_some_and(|(name, id)| {
         !name.is_empty() && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,7 +1,7 @@
-//! Channels and threads: made, changed, archived, deleted; who is in them.
+//! Channels and threads: creating, changing, archiving and deleting.
 //!
-//! Of the documentation's page on threads: posting wakes an archived one unless it is locked; nothing else happens
-//! in an archived one; a thread made from a message has that message's id.
+//! From the documentation's page on threads: posting unarchives a thread unless it is locked; other changes of an archived
+//! thread are refused; a thread created from a message has that message's id.
 
 use super::Machine;
 use super::check;
@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 
 const NAME_MAX: usize = 100;
 const TOPIC_MAX: usize = 1024;
-/// What auto-archive can be, in minutes.
+/// Allowed auto-archive durations, in minutes.
 const AUTO_ARCHIVE: [u64; 4] = [60, 1440, 4320, 10080];
 const AUTO_ARCHIVE_DEFAULT: u64 = 1440;
 const MINUTE_MS: Ms = 60_000;
 
-/// What a form says of a thread.
+/// The thread members of a form.
 #[derive(Debug, Default)]
 struct ThreadForm {
     name: Option<String>,
@@ -116,7 +116,7 @@ impl Machine {
         let own = thread.owner_id == bot.user_id;
         let moderator = self.has(bot, channel, may::MANAGE_THREADS);
         let other = form.name.is_some() || form.auto_archive_minutes.is_some() || form.slowmode_s.is_some();
-        // Whoever is in it may wake it; a locked one only its owner.
+        // Any member may unarchive it; if it is locked, only its owner.
         let only_wakes = form.archived == Some(false) && !other && form.locked.is_none();
         let inside = own || (thread.members.contains_key(&bot.user_id) && !thread.locked);
         let for_moderators = form.locked.is_some() || form.slowmode_s.is_some();
@@ -165,7 +165,7 @@ impl Machine {
         Ok(())
     }
 
-    /// THREAD_UPDATE; for one that woke up, a THREAD_MEMBER_UPDATE to each bot in it after that.
+    /// Sends THREAD_UPDATE and, after unarchiving, THREAD_MEMBER_UPDATE to each bot in the thread.
     fn tell_of_thread(&mut self, now: Ms, id: Id, woken: bool) {
         self.emit(now, &Event::plain("THREAD_UPDATE", Audience::Channel(id), Value::Null));
         let Some(channel) = self.world.channels.get(id).filter(|_| woken) else { return };
@@ -184,7 +184,7 @@ impl Machine {
         }
     }
 
-    /// Changes a channel, and tells everybody.
+    /// Changes a channel and sends its event.
     pub fn change_channel(&mut self, now: Ms, id: Id, name: Option<String>, topic: Option<String>) {
         let Some(channel) = self.world.channels.edit(id) else { return };
         if let Some(name) = name {
@@ -196,7 +196,7 @@ impl Machine {
         self.emit(now, &Event::plain("CHANNEL_UPDATE", Audience::Guild(channel.guild_id), data));
     }
 
-    /// What a person or a test changes at a thread: no permission is asked.
+    /// Changes a channel or thread for a person or a test, without a permission check.
     ///
     /// # Errors
     /// 10003, 50035, 160006.
@@ -216,13 +216,13 @@ impl Machine {
         Ok(())
     }
 
-    /// A renamed thread says so in itself.
+    /// Posts the notice of a rename in the thread.
     fn tell_of_rename(&mut self, now: Ms, id: Id, by: Id) {
         let name = self.world.channels.get(id).map(|channel| channel.name.clone()).unwrap_or_default();
         self.notice(now, id, by, message_kind::CHANNEL_NAME_CHANGE, name, None);
     }
 
-    /// A message that the service makes itself, in somebody's name.
+    /// Posts a message of the service itself, with a user as its author.
     pub(super) fn notice(
         &mut self,
         now: Ms,
@@ -257,7 +257,7 @@ impl Machine {
         Ok(Reply::Ok(rendered))
     }
 
-    /// Deletes a channel with its threads, or a thread, and tells everybody.
+    /// Deletes a channel with its threads, or a thread, and sends the event.
     pub fn delete_by_force(&mut self, now: Ms, id: Id) {
         let Some(channel) = self.world.channels.get(id).filter(|channel| channel.alive).cloned() else {
             return;
@@ -282,7 +282,7 @@ impl Machine {
         if let Some(channel) = self.world.channels.edit(id) {
             channel.alive = false;
         }
-        // The threads of a channel go with it; their deletion is not told one by one.
+        // The threads of a channel are deleted with it, without an event for each.
         for thread in inside {
             if let Some(thread) = self.world.channels.edit(thread) {
                 thread.alive = false;
@@ -323,7 +323,7 @@ impl Machine {
         }
         let object = ctx.object()?;
         let form = self.thread_form(&object, true)?;
-        // Of the documentation: private, where nothing is said.
+        // The documentation's default is private.
         let kind =
             object.get("type").and_then(Value::as_u64).unwrap_or(u64::from(channel_kind::PRIVATE_THREAD));
         let (kind, needed) = match kind {
@@ -341,7 +341,7 @@ impl Machine {
         if full && self.holds(Rule::ActiveThreads) { Err(ApiError::max_active_threads()) } else { Ok(()) }
     }
 
-    /// A thread that a person makes.
+    /// Creates a thread for a person.
     ///
     /// # Errors
     /// 10003, 50035, 160004, 160006.
@@ -407,8 +407,8 @@ impl Machine {
         Ok(self.world.channel(id)?.clone())
     }
 
-    /// What a new thread leaves behind: in the parent a mark or a notice, in the thread its first message. The
-    /// documentation has the notice for threads made from old messages only; it is seen for those without a message.
+    /// Posts the notice of a new thread in the parent, or flags the message and posts the thread's first message. The
+    /// documentation has the notice for threads from old messages only; in practice threads without a message have it.
     fn announce(&mut self, now: Ms, channel: &Channel, parent: &Channel, owner_id: Id, message: Option<Id>) {
         let (at, kind, content, refers) = match message {
             Some(id) => {
@@ -432,7 +432,7 @@ impl Machine {
         }
     }
 
-    /// Refuses what does not happen in an archived thread.
+    /// Refuses operations that are not possible in an archived thread.
     ///
     /// # Errors
     /// 50083.
@@ -441,7 +441,7 @@ impl Machine {
         if archived && self.holds(Rule::ArchivedThread) { Err(ApiError::archived()) } else { Ok(()) }
     }
 
-    /// In a locked thread only moderators write and edit.
+    /// Refuses posts and edits in a locked thread, except by moderators.
     ///
     /// # Errors
     /// 160005.
@@ -452,8 +452,8 @@ impl Machine {
         if locked && !moderator && self.holds(Rule::LockedThread) { Err(ApiError::locked()) } else { Ok(()) }
     }
 
-    /// A post wakes an archived thread. One that is locked it does not wake, whoever posts: of the documentation's
-    /// two sentences on moderators this is the stricter reading.
+    /// Unarchives a thread for a post. A locked thread stays archived, even for moderators: the stricter reading of the
+    /// documentation's two sentences on moderators.
     pub(super) fn wake_for_post(
         &mut self,
         now: Ms,
@@ -482,7 +482,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Threads that nobody used for their time are archived.
+    /// Archives threads that were idle for their auto-archive duration.
     pub fn archive_idle_threads(&mut self, now: Ms) {
         if !self.holds(Rule::AutoArchiving) {
             return;
@@ -501,7 +501,7 @@ impl Machine {
             .collect();
         for id in idle {
             let form = ThreadForm { archived: Some(true), ..ThreadForm::default() };
-            // Archiving needs no room: it cannot fail.
+            // Archiving is not limited: it cannot fail.
             let _ = self.change_thread(now, id, &form);
         }
     }

@@ -1,4 +1,4 @@
-//! Guilds, channels, accounts, roles, permissions.
+//! Set-up orders: guilds, channels, accounts, roles, permissions.
 
 use super::{Order, Outcome, id};
 use crate::fake_discord::core::Machine;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Machine {
-    /// Orders that lay the ground.
+    /// Executes a set-up order.
     pub(super) fn set_up(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
             Order::AddGuild { name } => Ok(id(self.add_guild(now, name))),
@@ -64,7 +64,7 @@ impl Machine {
             }
             Order::Deny { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, false),
             Order::Allow { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, true),
-            // All others are carried out elsewhere.
+            // Other orders are executed elsewhere.
             _ => Ok(Value::Null),
         }
     }
@@ -195,8 +195,7 @@ impl Machine {
         Ok(json!({"user": user_id, "application": application_id}))
     }
 
-    /// Takes permissions away or gives them back. Access that is lost is not told for threads; threads of access
-    /// that is won are.
+    /// Denies or allows permissions. For threads, lost access sends no event; gained access sends THREAD_LIST_SYNC.
     fn permit(&mut self, now: Ms, bot_id: Id, scope: Id, names: &[String], allow: bool) -> Outcome {
         if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
             return Err(form_error("permissions", "UNKNOWN_PERMISSION", unknown));
@@ -212,7 +211,7 @@ impl Machine {
         }
         let bot = bot.clone();
         if let Some(guild) = self.world.guilds.get(scope) {
-            // What holds in a whole guild is a matter of a role there.
+            // A change for the whole guild is sent as a change of the role `@everyone`.
             let role = Role { id: scope, name: "@everyone".to_owned(), mentionable: false };
             let data = json!({"guild_id": render::id(guild.id), "role": render::role(&role, 0)});
             let audience = Audience::Bot { bot_id, guild_id: scope };
