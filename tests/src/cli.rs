@@ -34,7 +34,8 @@ impl Output {
         self.stdout.lines().filter(|line| !line.trim().is_empty()).map(|line| json(line, self)).collect()
     }
 
-    /// Returns standard output as one JSON value, on one line or several; unwraps `data` of the supervisor's envelope.
+    /// Returns standard output as one JSON value, on one line or several; unwraps `data` of the supervisor's
+    /// envelope.
     ///
     /// # Panics
     /// When it is not one JSON value.

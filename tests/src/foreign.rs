@@ -1,6 +1,6 @@
-//! Real agents, installed by `tests/foreign/install.sh` and `install-nightly.sh`, configured so that they connect to the
-//! fake model only and make no calls outside of the conversation. Nothing here makes them ask before they write:
-//! the gateway's presets do that.
+//! Real agents, installed by `tests/foreign/install.sh` and `install-nightly.sh`, configured so that they
+//! connect to the fake model only and make no calls outside of the conversation. Nothing here makes them ask
+//! before they write: the gateway's presets do that.
 
 use crate::world::{Agent, World};
 use serde_json::json;
@@ -29,7 +29,8 @@ pub fn missing(name: &str) -> Option<String> {
     std::fs::read_to_string(dir.join(format!("{name}-missing"))).ok()
 }
 
-/// Configuration of the agent `name` (its name in presets and configuration) for a world, with the model at `url`.
+/// Configuration of the agent `name` (its name in presets and configuration) for a world, with the model at
+/// `url`.
 ///
 /// # Panics
 /// When it is not installed, or the name is unknown.
@@ -44,7 +45,8 @@ pub fn agent(world: &World, name: &str, url: &str) -> Agent {
     }
 }
 
-/// Returns the agent with its own home directory in the world, so that it finds no configuration of this machine.
+/// Returns the agent with its own home directory in the world, so that it finds no configuration of this
+/// machine.
 fn at_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
     let bin = installed().join(if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" });
     let home = world.dir(&format!("home-{name}"));

@@ -373,7 +373,8 @@ impl House {
         all.filter(|message| message["method"] == method).collect()
     }
 
-    /// Checks that the agent's log records no violation of ACP by the gateway and no failure of the agent itself.
+    /// Checks that the agent's log records no violation of ACP by the gateway and no failure of the agent
+    /// itself.
     ///
     /// # Panics
     /// When the log has a `violation` or `trouble` entry.
@@ -386,8 +387,8 @@ impl House {
         assert_eq!(bad, [] as [Value; 0], "the agent logged violations or failures");
     }
 
-    /// Checks the database's invariants and the agent's log, stops both services with SIGTERM, and checks that no
-    /// process of this world is left.
+    /// Checks the database's invariants and the agent's log, stops both services with SIGTERM, and checks
+    /// that no process of this world is left.
     ///
     /// # Panics
     /// When a check fails.

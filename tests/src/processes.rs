@@ -31,8 +31,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Opens the process that has this pid now; `None` if there is none. Check the process's identity after this
-    /// call, not before.
+    /// Opens the process that has this pid now; `None` if there is none. Check the process's identity after
+    /// this call, not before.
     #[must_use]
     pub fn take(pid: i32) -> Option<Self> {
         let fd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
@@ -128,8 +128,8 @@ pub fn lives_under(pid: i32, dir: &Path) -> bool {
         || read(pid).is_some_and(|p| p.argv.iter().any(|arg| PathBuf::from(arg).starts_with(dir)))
 }
 
-/// All living processes that belong to a directory (see [`lives_under`]) or whose environment holds `NAME=value`, except
-/// this process.
+/// All living processes that belong to a directory (see [`lives_under`]) or whose environment holds
+/// `NAME=value`, except this process.
 #[must_use]
 pub fn under_or_marked(dir: &Path, name: &str, value: &str) -> Vec<Process> {
     let me = i32::try_from(std::process::id()).unwrap_or(0);

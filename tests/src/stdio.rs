@@ -69,8 +69,8 @@ impl Stdio {
         self.process.event(self.deadline).unwrap_or_else(|| panic!("the agent exited: {:?}", self.process))
     }
 
-    /// Reads until the response to a request arrives. Returns its result and the notifications before it; requests
-    /// of the agent are answered with `answer` meanwhile.
+    /// Reads until the response to a request arrives. Returns its result and the notifications before it;
+    /// requests of the agent are answered with `answer` meanwhile.
     ///
     /// # Panics
     /// When the response is an error, or none arrives.

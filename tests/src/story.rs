@@ -12,8 +12,8 @@ pub fn number(event: &Value, name: &str) -> u64 {
     event[name].as_u64().unwrap_or_else(|| panic!("no {name}: {event}"))
 }
 
-/// Checks the events of one run: all each belongs to that run or to no run, numbers have no gaps within the run and
-/// follow the order of the session, and the last event is `done` with this stop reason.
+/// Checks the events of one run: all each belongs to that run or to no run, numbers have no gaps within the
+/// run and follow the order of the session, and the last event is `done` with this stop reason.
 ///
 /// # Panics
 /// When a check fails.
@@ -48,7 +48,8 @@ fn check_run(events: &[Value]) {
     }
 }
 
-/// Checks a complete history: the numbers of the session and of each run start at 1 and have no gaps or duplicates.
+/// Checks a complete history: the numbers of the session and of each run start at 1 and have no gaps or
+/// duplicates.
 ///
 /// # Panics
 /// When a number is missing or occurs twice.
@@ -71,7 +72,8 @@ pub fn chunks(events: &[Value]) -> Vec<&str> {
     output.filter_map(|e| e["text"].as_str()).collect()
 }
 
-/// Checks that the texts are the output of the prompt `chunks N` with chunks of `size` bytes: each once, in order.
+/// Checks that the texts are the output of the prompt `chunks N` with chunks of `size` bytes: each once, in
+/// order.
 ///
 /// # Panics
 /// When a chunk is missing, duplicated or out of order; the message names it.

@@ -1,4 +1,5 @@
-//! The environment of one test: a temporary directory with supervisors and gateways, all of them real processes.
+//! The environment of one test: a temporary directory with supervisors and gateways, all of them real
+//! processes.
 
 use crate::cli::{Followed, Output, run};
 use crate::lease::Lease;
@@ -171,8 +172,8 @@ impl World {
         self.service("acp-supervisor", &args)
     }
 
-    /// Starts the gateway `name` under a supervisor. `name` is also the name of its state directory and of the
-    /// configuration file, if [`World::configure`] wrote one.
+    /// Starts the gateway `name` under a supervisor. `name` is also the name of its state directory and of
+    /// the configuration file, if [`World::configure`] wrote one.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -185,7 +186,8 @@ impl World {
         )
     }
 
-    /// Starts `acp-gateway up` on the state directory `name`. Its supervisor outlives it unless it is stopped in order.
+    /// Starts `acp-gateway up` on the state directory `name`. Its supervisor outlives it unless it is stopped
+    /// in order.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -350,7 +352,8 @@ impl World {
         found
     }
 
-    /// Opens a process that was listed before; `None` if it no longer exists or its pid was reused outside of this world.
+    /// Opens a process that was listed before; `None` if it no longer exists or its pid was reused outside of
+    /// this world.
     #[must_use]
     pub fn hold(&self, process: &Process) -> Option<Held> {
         // Open it first, then check it: the check is then about the process that is signalled.
@@ -389,8 +392,8 @@ pub fn is_wrapper(process: &Process) -> bool {
         && !children.split_ascii_whitespace().any(is_helper)
 }
 
-/// Removes the control groups that killed supervisors left behind, as the next supervisor on the same state directory
-/// would.
+/// Removes the control groups that killed supervisors left behind, as the next supervisor on the same state
+/// directory would.
 fn forget_groups(dir: &Path) {
     let sys = acp_supervisor::sys::linux::Linux::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

@@ -93,7 +93,8 @@ impl Connections {
         self.json("POST", &format!("/v1/sessions/{key}/prompt"), Some(&json!({"text": text}))).await
     }
 
-    /// Sends a prompt and reads the run's events from the stream until it ends; calls `on` with each line as it arrives.
+    /// Sends a prompt and reads the run's events from the stream until it ends; calls `on` with each line as
+    /// it arrives.
     ///
     /// # Panics
     /// When the turn fails.
@@ -172,7 +173,8 @@ impl Connections {
         sender
     }
 
-    /// Opens a connection. With many at once on a busy machine the gateway's accept queue may be full for a moment.
+    /// Opens a connection. With many at once on a busy machine the gateway's accept queue may be full for a
+    /// moment.
     async fn open(&self) -> UnixStream {
         let began = Instant::now();
         loop {

@@ -1,8 +1,8 @@
-//! Cost of a busy service: many bound threads on the strict fake Discord, some of which stream at the same time, with the
-//! real gateway, supervisor and scripted agents. Issue "Discord", "What must be shown" 4.
+//! Cost of a busy service: many bound threads on the strict fake Discord, some of which stream at the same
+//! time, with the real gateway, supervisor and scripted agents. Issue "Discord", "What must be shown" 4.
 //!
-//! The last word of an agent's output is a timestamp, and the fake records the time at which it accepted each message; the
-//! difference is the latency that people see. The fake's rate limits are enabled.
+//! The last word of an agent's output is a timestamp, and the fake records the time at which it accepted each
+//! message; the difference is the latency that people see. The fake's rate limits are enabled.
 
 use crate::proc::{Private, cpu_ms};
 use crate::report::{Limit, Report};
@@ -19,7 +19,8 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Channels, and threads in each of them: a channel accepts five messages in five seconds, and each starts a thread.
+/// Channels, and threads in each of them: a channel accepts five messages in five seconds, and each starts a
+/// thread.
 const CHANNELS: usize = 20;
 const THREADS_EACH: usize = 10;
 /// Threads that stream at the same time, and number of rounds with different threads.

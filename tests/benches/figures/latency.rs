@@ -47,8 +47,8 @@ pub(crate) fn measure(house: &mut House, report: &mut Report) {
     }
 }
 
-/// Time of writing and syncing a page, with the system call that the store uses. Commits wait for that, so a busy disk
-/// shows in every figure except the raw pipe's; this figure is the disk's part.
+/// Time of writing and syncing a page, with the system call that the store uses. Commits wait for that, so a
+/// busy disk shows in every figure except the raw pipe's; this figure is the disk's part.
 fn sync_ms(file: &mut File) -> f64 {
     let began = Instant::now();
     let done = file.write_all(&[0; 4096]).and_then(|()| file.sync_all());

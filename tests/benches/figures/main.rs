@@ -1,8 +1,9 @@
 //! `make bench`: costs of the product, measured next to their baselines in one run.
 //!
-//! Every comparison consists of interleaved pairs: a machine that becomes slower in between slows both sides. The
-//! output is a table for people and, as the last line, one JSON object with every figure. Missed limits are
-//! reported, and change the exit code with `--check` only. Nothing here is a test: no figure decides a suite.
+//! Every comparison consists of interleaved pairs: a machine that becomes slower in between slows both sides.
+//! The output is a table for people and, as the last line, one JSON object with every figure. Missed limits
+//! are reported, and change the exit code with `--check` only. Nothing here is a test: no figure decides a
+//! suite.
 //!
 //! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`; `plane` for the control plane,
 //! or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all), `--check`.

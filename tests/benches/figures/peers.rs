@@ -57,8 +57,8 @@ impl Above {
         Started { child, control: None }
     }
 
-    /// Creates the wrapper's launch directory, which [`Above::start`] needs. It is the supervisor's cost and not the
-    /// wrapper's.
+    /// Creates the wrapper's launch directory, which [`Above::start`] needs. It is the supervisor's cost and
+    /// not the wrapper's.
     ///
     /// # Panics
     /// When that fails.

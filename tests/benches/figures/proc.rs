@@ -6,7 +6,8 @@ use std::fs;
 /// Private memory of one process, in KiB.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Private {
-    /// All private memory. Pages of a program's file count too, as long as no other process runs that program.
+    /// All private memory. Pages of a program's file count too, as long as no other process runs that
+    /// program.
     pub(crate) kib: f64,
     /// Written pages: they stay private, however many processes run the program.
     pub(crate) dirty_kib: f64,
@@ -40,7 +41,8 @@ fn voluntary(status: &std::path::Path) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// CPU time of a process so far, user and system, including ended threads, in ms. The kernel counts in steps of 10 ms.
+/// CPU time of a process so far, user and system, including ended threads, in ms. The kernel counts in steps
+/// of 10 ms.
 ///
 /// # Panics
 /// When the process is gone.

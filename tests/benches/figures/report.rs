@@ -83,7 +83,8 @@ impl Report {
         self.row(name, value, unit, Some(limit));
     }
 
-    /// Adds a figure, the same figure of a peer, and the ratio of the two; the limit, if any, applies to the ratio.
+    /// Adds a figure, the same figure of a peer, and the ratio of the two; the limit, if any, applies to the
+    /// ratio.
     pub(crate) fn against(
         &mut self,
         name: &str,

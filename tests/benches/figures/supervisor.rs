@@ -1,4 +1,5 @@
-//! The supervisor alone: its overhead of a start and of a byte, the cost of a lease, and its activity while idle.
+//! The supervisor alone: its overhead of a start and of a byte, the cost of a lease, and its activity while
+//! idle.
 
 use crate::leases::Leases;
 use crate::orphans;
@@ -104,7 +105,8 @@ fn verify(supervisor: &Service, leases: &mut Leases, open: &[LeaseInfo], report:
     report.figure("verify, CPU of the supervisor", each, "ms");
 }
 
-/// Number of commits in the store's write-ahead log: frames that end a commit and have the salt of the log's header.
+/// Number of commits in the store's write-ahead log: frames that end a commit and have the salt of the log's
+/// header.
 fn commits(world: &World) -> usize {
     let path = world.path("supervisor").join(format!("{SUPERVISOR_DB}-wal"));
     let log = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

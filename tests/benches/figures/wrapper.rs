@@ -1,4 +1,5 @@
-//! The wrapper compared with programs that do a part of its work: its overhead of a start, and its resources afterwards.
+//! The wrapper compared with programs that do a part of its work: its overhead of a start, and its resources
+//! afterwards.
 
 use crate::peers::Above;
 use crate::proc::{Private, sleeps, usage_ms};
@@ -58,7 +59,8 @@ pub(crate) fn measure(report: &mut Report) {
     }
 }
 
-/// CPU time that each adds to a start, in ms: the median of the differences to the bare start of the same round.
+/// CPU time that each adds to a start, in ms: the median of the differences to the bare start of the same
+/// round.
 fn added_cpu(sides: &[(String, Above)], directory: &Path, report: &mut Report) -> Vec<f64> {
     let mut bare = Sample::default();
     let mut added = vec![Sample::default(); sides.len()];
@@ -99,7 +101,8 @@ fn sides(report: &Report, target: &Path) -> Vec<(String, Above)> {
             None => report.remark(&format!("{name} is not installed: left out")),
         }
     }
-    // The shipped build: linked against musl if that target is installed, else against the machine's C library.
+    // The shipped build: linked against musl if that target is installed, else against the machine's C
+    // library.
     let built = ["musl", "gnu"].iter().find_map(|library| {
         let triple = format!("{}-unknown-linux-{library}", std::env::consts::ARCH);
         let program = target.join(triple).join("dist/acp-wrapper");

@@ -1,4 +1,5 @@
-//! Abilities of the machine, each probed by trying it: a container may remove what the kernel's version promises.
+//! Abilities of the machine, each probed by trying it: a container may remove what the kernel's version
+//! promises.
 
 use crate::sys;
 use rustix::process::geteuid;
@@ -173,8 +174,8 @@ fn cgroup_v2() -> Result<(), String> {
     })
 }
 
-/// Checks the controllers of a group below the root of the tree, where the tests create theirs: a test does not enable
-/// controllers for the whole machine.
+/// Checks the controllers of a group below the root of the tree, where the tests create theirs: a test does
+/// not enable controllers for the whole machine.
 fn cgroup_limits() -> Result<(), String> {
     let mounts =
         std::fs::read_to_string("/proc/self/mounts").map_err(|e| format!("/proc/self/mounts: {e}"))?;
@@ -220,7 +221,8 @@ mod tests {
     use super::*;
     use crate::possible;
 
-    /// Each probe terminates, gives a reason on failure, and leaves nothing behind that makes the next one fail.
+    /// Each probe terminates, gives a reason on failure, and leaves nothing behind that makes the next one
+    /// fail.
     #[test]
     fn each_probe_says_the_same_twice() {
         let all = [

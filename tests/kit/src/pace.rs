@@ -1,5 +1,5 @@
-//! Current speed of this machine. A time limit in a test is the reference value plus the time that the machine needs at
-//! the same time for work that does not involve the project.
+//! Current speed of this machine. A time limit in a test is the reference value plus the time that the
+//! machine needs at the same time for work that does not involve the project.
 
 use std::io;
 use std::process::{Child, Command, Stdio};

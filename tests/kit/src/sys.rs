@@ -175,8 +175,8 @@ pub enum Boundary {
     Exit(i64),
 }
 
-/// Returns the boundary at which a thread traced by the calling thread is stopped; `None` if it is stopped elsewhere or
-/// dead.
+/// Returns the boundary at which a thread traced by the calling thread is stopped; `None` if it is stopped
+/// elsewhere or dead.
 #[must_use]
 pub fn boundary(thread: nix::unistd::Pid) -> Option<Boundary> {
     let info = nix::sys::ptrace::syscall_info(thread).ok()?;

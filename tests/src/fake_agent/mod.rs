@@ -2,12 +2,13 @@
 //!
 //! # The script
 //!
-//! The script is the prompt: the text blocks of `session/prompt`, joined by newlines, with one directive per line.
-//! Empty lines are skipped. A prompt whose first word is not a directive is plain text and is answered with
-//! `echo: TEXT`. In a script every line must be a directive: any other line fails the prompt with -32602, before any
-//! directive runs. `TEXT` is the rest of the line, with `\n`, `\t`, `\\` and `\uXXXX` as
-//! escapes; a lone UTF-16 surrogate is sent as that escape. A relative `PATH` is relative to the
-//! session's `cwd`. *Says* means: sends in an `agent_message_chunk`. A turn that completes its script ends with `end_turn`.
+//! The script is the prompt: the text blocks of `session/prompt`, joined by newlines, with one directive per
+//! line. Empty lines are skipped. A prompt whose first word is not a directive is plain text and is answered
+//! with `echo: TEXT`. In a script every line must be a directive: any other line fails the prompt with
+//! -32602, before any directive runs. `TEXT` is the rest of the line, with `\n`, `\t`, `\\` and `\uXXXX` as
+//! escapes; a lone UTF-16 surrogate is sent as that escape. A relative `PATH` is relative to the session's
+//! `cwd`. *Says* means: sends in an `agent_message_chunk`. A turn that completes its script ends with
+//! `end_turn`.
 //!
 //! | directive | effect |
 //! |---|---|
@@ -83,13 +84,15 @@
 //!
 //! # The log
 //!
-//! One JSON object a line, each with `pid`, `event` and: `start` (`args`); `received` (`message`, or `raw` if it is not
-//! JSON); `prompt` (`session`, `text`: once for each receipt); `steer` (the same, for text injected into a turn);
-//! `turn_end` (`session`, `outcome`); `violation` (`what`: the client violated ACP); `trouble` (`what`: something failed in
-//! the agent); `eof`. Every line is one `write` in append mode, so several processes can share a file.
+//! One JSON object a line, each with `pid`, `event` and: `start` (`args`); `received` (`message`, or `raw` if
+//! it is not JSON); `prompt` (`session`, `text`: once for each receipt); `steer` (the same, for text injected
+//! into a turn); `turn_end` (`session`, `outcome`); `violation` (`what`: the client violated ACP); `trouble`
+//! (`what`: something failed in the agent); `eof`. Every line is one `write` in append mode, so several
+//! processes can share a file.
 //!
-//! With `--state` a session is one file: its directory, mode and history. The prompt is stored when it arrives and
-//! the answer when its turn ends; so the partial answer of a killed agent is lost, as with real ones.
+//! With `--state` a session is one file: its directory, mode and history. The prompt is stored when it
+//! arrives and the answer when its turn ends; so the partial answer of a killed agent is lost, as with real
+//! ones.
 
 mod agent;
 mod dispatch;
@@ -106,8 +109,8 @@ mod turn;
 use flags::Flags;
 use std::process::ExitCode;
 
-/// The text of one chunk of `chunks`: its number, counted from 1, padded to `size` bytes. At least the number and a
-/// blank.
+/// The text of one chunk of `chunks`: its number, counted from 1, padded to `size` bytes. At least the number
+/// and a blank.
 #[must_use]
 pub fn chunk_text(number: u64, size: usize) -> String {
     let mut text = format!("{number:06} ");
@@ -117,7 +120,8 @@ pub fn chunk_text(number: u64, size: usize) -> String {
     text
 }
 
-/// The monotonic clock, in nanoseconds. All processes of a machine share it, so their timestamps can be compared.
+/// The monotonic clock, in nanoseconds. All processes of a machine share it, so their timestamps can be
+/// compared.
 #[must_use]
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

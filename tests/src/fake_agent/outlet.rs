@@ -58,7 +58,8 @@ pub(crate) fn stdout_bytes(line: &[u8]) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Writes one message to stdout. Lone UTF-16 surrogates are written as escapes, as from a truncated JavaScript string.
+/// Writes one message to stdout. Lone UTF-16 surrogates are written as escapes, as from a truncated
+/// JavaScript string.
 pub(crate) fn message(message: &Value) -> std::io::Result<()> {
     let text = message.to_string();
     if !text.contains(|c| half_of(c).is_some()) {

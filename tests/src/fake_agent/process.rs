@@ -23,7 +23,8 @@ pub(crate) fn kill_self() -> Result<()> {
     Ok(())
 }
 
-/// Kills a child that leads a process group, and the group. It is not reaped yet, so its pid cannot have been reused.
+/// Kills a child that leads a process group, and the group. It is not reaped yet, so its pid cannot have been
+/// reused.
 #[expect(clippy::disallowed_methods, reason = "a child that is not reaped keeps its pid")]
 pub(crate) fn kill_group(child: &std::process::Child) -> Result<()> {
     let leader = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);

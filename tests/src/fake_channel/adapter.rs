@@ -21,8 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 const ANSWER_MS: u64 = 500;
 /// Delay between connection attempts.
 const CONNECT_MS: u64 = 20;
-/// Maximum number of lines queued for the socket, and of messages queued for the gateway; the service delivers dropped
-/// messages again.
+/// Maximum number of lines queued for the socket, and of messages queued for the gateway; the service
+/// delivers dropped messages again.
 const WAITING_MAX: usize = 1_024;
 
 /// Runs the gateway with this channel.

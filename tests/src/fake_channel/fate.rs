@@ -3,7 +3,8 @@
 use crate::seed::Seed;
 use std::time::Duration;
 
-/// Maximum number of faults for one message; afterwards its sends succeed. Faults caused by kills are not counted.
+/// Maximum number of faults for one message; afterwards its sends succeed. Faults caused by kills are not
+/// counted.
 const MISHAPS_MAX: u32 = 3;
 
 /// Outcome of a send.

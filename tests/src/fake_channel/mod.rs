@@ -1,9 +1,9 @@
-//! A fault-injecting channel, used by the gateway of `src/bin/fake-channel-gateway.rs` and by tests, which write people's
-//! messages and read the conversations.
+//! A fault-injecting channel, used by the gateway of `src/bin/fake-channel-gateway.rs` and by tests, which
+//! write people's messages and read the conversations.
 //!
-//! [`service::ChatService`] is the chat service: it runs in the test process, is strict, and keeps accepted messages when
-//! other processes die. [`adapter::FakeChannel`] is the gateway's side, and [`wire`] their protocol over a
-//! Unix socket. [`fate`] draws faults from a seed.
+//! [`service::ChatService`] is the chat service: it runs in the test process, is strict, and keeps accepted
+//! messages when other processes die. [`adapter::FakeChannel`] is the gateway's side, and [`wire`] their
+//! protocol over a Unix socket. [`fate`] draws faults from a seed.
 
 pub mod adapter;
 pub mod fate;

@@ -1,9 +1,9 @@
 //! The chat service: strict, and as forgetful as real chat services.
 //!
-//! It deduplicates messages by nonce within one connection; the same nonce over another connection is a new message. So a
-//! gateway that was killed or disconnected must do a lookup before it sends again: a real service's window of minutes
-//! would hide most errors of that kind. A nonce that a lookup did not find stays deduplicated until that gateway dies, so
-//! that a message that lands later cannot appear twice.
+//! It deduplicates messages by nonce within one connection; the same nonce over another connection is a new
+//! message. So a gateway that was killed or disconnected must do a lookup before it sends again: a real
+//! service's window of minutes would hide most errors of that kind. A nonce that a lookup did not find stays
+//! deduplicated until that gateway dies, so that a message that lands later cannot appear twice.
 //!
 //! A connection is read to its end, even if the gateway died, before the next one is served.
 
@@ -162,7 +162,8 @@ impl ChatService {
         self.shared.state().is_wild = is_wild;
     }
 
-    /// Makes the whole service unreachable, or reachable again. Messages of people are delivered when it is back.
+    /// Makes the whole service unreachable, or reachable again. Messages of people are delivered when it is
+    /// back.
     ///
     /// # Panics
     /// When the socket cannot be moved.
@@ -196,8 +197,8 @@ impl ChatService {
         message_id
     }
 
-    /// Waits for the next final message and accepts it without ever answering; returns `false` if none came before the
-    /// deadline.
+    /// Waits for the next final message and accepts it without ever answering; returns `false` if none came
+    /// before the deadline.
     #[must_use]
     pub fn hold_an_answer(&self, deadline: Duration) -> bool {
         let mut state = self.shared.state();
@@ -337,7 +338,8 @@ impl State {
         self.sayings.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
-    /// Ends the connection: each pending message is accepted or dropped at random, and its nonces are forgotten unless promised.
+    /// Ends the connection: each pending message is accepted or dropped at random, and its nonces are
+    /// forgotten unless promised.
     fn disconnected(&mut self) {
         self.hang_up();
         let ended = self.connection;

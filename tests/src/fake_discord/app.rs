@@ -1,4 +1,5 @@
-//! The machine in its process: one lock, one clock, one store. Changes are stored before their effects are sent.
+//! The machine in its process: one lock, one clock, one store. Changes are stored before their effects are
+//! sent.
 
 use super::core::Machine;
 use super::core::gateway::{SocketId, ToSocket};

@@ -1,4 +1,5 @@
-//! The test's handle of the fake: a process that can be killed and restarted at the same address, and its orders.
+//! The test's handle of the fake: a process that can be killed and restarted at the same address, and its
+//! orders.
 //!
 //! All calls block, and panic if the fake does not answer correctly: a test cannot continue without it.
 
@@ -17,8 +18,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 
-/// Environment variable: maximum network delay of a request, an answer or an event, in milliseconds. Tests must pass with
-/// any delay; a failure shows a test that does not wait for the state that it checks.
+/// Environment variable: maximum network delay of a request, an answer or an event, in milliseconds. Tests
+/// must pass with any delay; a failure shows a test that does not wait for the state that it checks.
 const ENV_LAG: &str = "ACP_TEST_LAG_MS";
 
 /// Ids and token of a bot.

@@ -7,7 +7,8 @@ use super::core::stage::{Order, SocketAct};
 
 /// Fault injection.
 impl FakeDiscord {
-    /// Adds a fault of requests to a route (`POST /channels/{}/messages`), to one exact path, or to all (`*`).
+    /// Adds a fault of requests to a route (`POST /channels/{}/messages`), to one exact path, or to all
+    /// (`*`).
     pub fn rest_fault(&self, route: &str, when: When, fate: RestFate) {
         self.tell(&Order::RestFault { fault: RestFault { route: route.to_owned(), when, fate } });
     }

@@ -42,7 +42,8 @@ pub struct Args {
     /// Store the state in this file; without it, in memory.
     #[arg(long)]
     pub store: Option<PathBuf>,
-    /// Maximum simulated network delay of a request, an answer or an event, in milliseconds. Events keep their order.
+    /// Maximum simulated network delay of a request, an answer or an event, in milliseconds. Events keep
+    /// their order.
     #[arg(long, default_value_t = 0)]
     pub lag_ms: u64,
 }
@@ -206,7 +207,8 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
     }
 }
 
-/// An answer that is held back. Dropped when the client disconnects; the machine then records that nobody received it.
+/// An answer that is held back. Dropped when the client disconnects; the machine then records that nobody
+/// received it.
 struct HeldBack {
     app: Arc<App>,
     id: Id,

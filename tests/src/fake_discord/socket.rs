@@ -80,7 +80,8 @@ pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Op
         }
         End::Reset => {
             app.close_socket(id, None);
-            // With a linger time of zero the kernel sends a reset; if that fails, the connection ends without a close frame.
+            // With a linger time of zero the kernel sends a reset; if that fails, the connection ends without
+            // a close frame.
             let _ = set_socket_linger(stream.get_ref(), Some(Duration::ZERO));
         }
     }

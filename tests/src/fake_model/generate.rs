@@ -5,9 +5,10 @@
 //! | `streamGenerateContent?alt=sse` | server-sent events, each a `GenerateContentResponse`; the end of the body is the end |
 //! | `generateContent` | one `GenerateContentResponse` |
 //!
-//! Other methods are answered with 404. A request needs an API key (`x-goog-api-key` or `?key=`), and contents that the
-//! interface would accept: turns of `user` and `model`, each with parts, the last one of the user, and a `functionResponse` for
-//! each `functionCall` of the turn before. Anything else is refused with 400, so that a wrong client fails here.
+//! Other methods are answered with 404. A request needs an API key (`x-goog-api-key` or `?key=`), and
+//! contents that the interface would accept: turns of `user` and `model`, each with parts, the last one of
+//! the user, and a `functionResponse` for each `functionCall` of the turn before. Anything else is refused
+//! with 400, so that a wrong client fails here.
 
 use super::reply::{Ending, Piece, Timed, pieces};
 use super::request::Request;

@@ -1,6 +1,7 @@
-//! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface and Google's
-//! GenerateContent (`generate.rs`), streaming or not, with tool calls. The prompt contains the answers ([`script`]). The requests, and whether the agent
-//! disconnected early, are available to the test (`GET /log`).
+//! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface and
+//! Google's GenerateContent (`generate.rs`), streaming or not, with tool calls. The prompt contains the
+//! answers ([`script`]). The requests, and whether the agent disconnected early, are available to the test
+//! (`GET /log`).
 
 mod generate;
 pub mod probe;

@@ -1,5 +1,5 @@
-//! Start of a gateway on a large control plane: time until it accepts work, until the first prompt is answered and until
-//! interrupted turns are settled, compared with a plain read of the same file.
+//! Start of a gateway on a large control plane: time until it accepts work, until the first prompt is
+//! answered and until interrupted turns are settled, compared with a plain read of the same file.
 
 use super::ground::world;
 use super::seed::{Grown, Size, grow, resting};
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 const SIZE: Size = Size { resting: 10_000, runs: 10, running: 100 };
 const ROUNDS: usize = 5;
-/// Maximum share of the file that is read until the gateway accepts work, and until the first prompt is answered.
+/// Maximum share of the file that is read until the gateway accepts work, and until the first prompt is
+/// answered.
 const READ_SHARE_MAX: f64 = 0.1;
 const SETTLE_MS: u64 = 3_000;
 
@@ -178,7 +179,8 @@ impl Started {
         self.child.id().cast_signed()
     }
 
-    /// Kills the gateway. The supervisor ends its agents and the file is replaced, so an orderly exit is not needed.
+    /// Kills the gateway. The supervisor ends its agents and the file is replaced, so an orderly exit is not
+    /// needed.
     fn end(&mut self) {
         // A child of this process; if it was reaped already, nothing is signalled.
         let _ = self.child.kill();

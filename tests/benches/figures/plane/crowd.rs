@@ -27,7 +27,8 @@ impl Crowd {
         Self { runtime: runtime(), clients: (0..count).map(|_| Connections::new(socket)).collect() }
     }
 
-    /// Starts a session of the scripted agent for each client, one in each directory, and waits until all are ready.
+    /// Starts a session of the scripted agent for each client, one in each directory, and waits until all are
+    /// ready.
     pub(crate) fn spawn(&mut self, directories: &[PathBuf]) -> Vec<String> {
         let mut keys = Vec::new();
         let pairs: Vec<_> = self.clients.iter_mut().zip(directories).collect();
@@ -39,7 +40,8 @@ impl Crowd {
         keys
     }
 
-    /// Each client prompts its session `rounds` times and waits for the end of each turn. Returns the total time.
+    /// Each client prompts its session `rounds` times and waits for the end of each turn. Returns the total
+    /// time.
     pub(crate) fn prompt(&mut self, keys: &[String], text: &str, rounds: usize) -> Duration {
         self.clients.iter_mut().for_each(Connections::forget);
         let began = Instant::now();
@@ -52,7 +54,8 @@ impl Crowd {
         began.elapsed()
     }
 
-    /// Each client prompts its session and reads to the end of the turn; calls `on` with each line as it arrives.
+    /// Each client prompts its session and reads to the end of the turn; calls `on` with each line as it
+    /// arrives.
     pub(crate) fn follow(&mut self, keys: &[String], text: &str, on: impl Fn(&str)) {
         self.clients.iter_mut().for_each(Connections::forget);
         let on = &on;

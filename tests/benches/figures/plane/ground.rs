@@ -1,5 +1,5 @@
-//! Environment of the control plane's figures: a supervisor, a gateway and the scripted agent, with the default
-//! configuration except for higher limits on sessions and connections.
+//! Environment of the control plane's figures: a supervisor, a gateway and the scripted agent, with the
+//! default configuration except for higher limits on sessions and connections.
 
 use crate::proc::written_bytes;
 use acp_tests::house::{AGENT, GATEWAY};
@@ -44,8 +44,8 @@ impl Ground {
         self.count("acp_store_commits_total")
     }
 
-    /// Waits until the gateway has checkpointed its write-ahead log, as it does when idle, and stops writing: the next
-    /// measurement then has the disk to itself.
+    /// Waits until the gateway has checkpointed its write-ahead log, as it does when idle, and stops writing:
+    /// the next measurement then has the disk to itself.
     pub(crate) fn settle(&self) {
         let mut last = None;
         until(SOON, "the gateway stops writing", || {

@@ -1,6 +1,6 @@
-//! Time from an agent's output line to its receipt by a subscriber, compared with one plain commit in the same minute.
-//! The agent's output is a timestamp; a client of the event stream in this process reads it. The same agents on
-//! plain pipes show how long this machine needs to wake a reader at all.
+//! Time from an agent's output line to its receipt by a subscriber, compared with one plain commit in the
+//! same minute. The agent's output is a timestamp; a client of the event stream in this process reads it. The
+//! same agents on plain pipes show how long this machine needs to wake a reader at all.
 
 use super::crowd::Crowd;
 use super::ground::{Ground, bare_agent};

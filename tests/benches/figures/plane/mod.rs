@@ -1,5 +1,5 @@
-//! Figures of the control plane, each as a ratio to the machine's own performance: issue "Control plane to completion",
-//! "What must be shown" 4.
+//! Figures of the control plane, each as a ratio to the machine's own performance: issue "Control plane to
+//! completion", "What must be shown" 4.
 
 mod boot;
 mod crowd;

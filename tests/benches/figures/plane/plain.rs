@@ -1,6 +1,6 @@
-//! The baseline of every pair with the store: SQLite alone, in a loop. It inserts the same rows into the same tables with
-//! their indexes, checks and references, next to the gateway's file and with the gateway's settings, and does nothing
-//! else.
+//! The baseline of every pair with the store: SQLite alone, in a loop. It inserts the same rows into the same
+//! tables with their indexes, checks and references, next to the gateway's file and with the gateway's
+//! settings, and does nothing else.
 
 use acp_tests::house::GATEWAY;
 use acp_tests::world::World;
@@ -45,8 +45,8 @@ impl Plain {
         plain
     }
 
-    /// Returns the rows that the gateway's journal gained since the last call. Copies the rows that they refer to, since
-    /// that is not part of the measurement.
+    /// Returns the rows that the gateway's journal gained since the last call. Copies the rows that they
+    /// refer to, since that is not part of the measurement.
     pub(crate) fn fresh(&mut self) -> Vec<Event> {
         for table in ["acp_sessions", "acp_runs"] {
             self.copy(table).unwrap_or_else(|e| panic!("{table}: {e}"));

@@ -1,5 +1,5 @@
-//! Creates a control plane of any size from the database of a real gateway. Real processes create one resting session and
-//! one whose turn ran when everything was killed; SQL copies their rows under other ids.
+//! Creates a control plane of any size from the database of a real gateway. Real processes create one resting
+//! session and one whose turn ran when everything was killed; SQL copies their rows under other ids.
 
 use super::crowd::Crowd;
 use acp_tests::house::GATEWAY;

@@ -1,5 +1,5 @@
-//! Sessions that stream as fast as their agents can: committed events per second, compared with the same rows in plain
-//! batches of the same size and with the same agents on plain pipes.
+//! Sessions that stream as fast as their agents can: committed events per second, compared with the same rows
+//! in plain batches of the same size and with the same agents on plain pipes.
 
 use super::crowd::Crowd;
 use super::ground::{Ground, bare_agent};
@@ -113,7 +113,8 @@ fn until_all_ended(ground: &Ground) {
     }
 }
 
-/// Prompts all agents on their pipes at the same time, one reader each. Returns the time until the last turn has ended.
+/// Prompts all agents on their pipes at the same time, one reader each. Returns the time until the last turn
+/// has ended.
 pub(crate) fn at_once(pipes: &mut [Pipe], text: &str) -> Duration {
     let barrier = Barrier::new(pipes.len() + 1);
     std::thread::scope(|scope| {

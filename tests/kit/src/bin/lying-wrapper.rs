@@ -1,4 +1,5 @@
-//! A wrapper that sends false messages to its supervisor. The adapter's command line selects them: `lie WHAT PID`.
+//! A wrapper that sends false messages to its supervisor. The adapter's command line selects them: `lie WHAT
+//! PID`.
 
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, LAUNCH_FILE, Launch};
 use acp_shared::wire;
@@ -97,7 +98,8 @@ fn lie() -> io::Result<()> {
             let adapter_pid = adapter()?;
             send_laden(&FromWrapper::Hello { wrapper_pid: own, adapter_pid })?;
         }
-        // Correct until its adapter runs. Then another process sends messages, and this one sends descriptors.
+        // Correct until its adapter runs. Then another process sends messages, and this one sends
+        // descriptors.
         ["lie", "usurped", done] => {
             honestly(own)?;
             Command::new(exe).arg("usurp").spawn()?.wait()?;

@@ -149,7 +149,8 @@ impl Faults {
         }
     }
 
-    /// Draws the fault of a request to this route, whose exact path is `exact`. The first fault that applies is used.
+    /// Draws the fault of a request to this route, whose exact path is `exact`. The first fault that applies
+    /// is used.
     pub fn request(&mut self, route: &str, exact: &str) -> Option<RestFate> {
         let dice = &mut self.dice;
         let fate = self.rest.iter_mut().find_map(|fault| {

@@ -1,4 +1,5 @@
-//! Interactions: commands, components, autocompletion and modals, from the person's action to the bot's responses.
+//! Interactions: commands, components, autocompletion and modals, from the person's action to the bot's
+//! responses.
 
 use super::Machine;
 use super::check::mentions::Default as Mentions;

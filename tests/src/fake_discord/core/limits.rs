@@ -1,5 +1,5 @@
-//! Rate limits, from the documentation's page on them: buckets of a route and its major parameter, the global limit,
-//! invalid requests, and the budget for edits of old messages.
+//! Rate limits, from the documentation's page on them: buckets of a route and its major parameter, the global
+//! limit, invalid requests, and the budget for edits of old messages.
 //!
 //! A bucket is a fixed window that begins with its first request. Real budgets are not published: the defaults in
 //! [`super::settings`] are commonly observed ones.

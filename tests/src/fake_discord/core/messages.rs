@@ -285,7 +285,8 @@ impl Machine {
         Ok(older.take(limit).cloned().collect())
     }
 
-    /// A message as a bot may read it over REST: without the privileged intent, other authors' content is empty.
+    /// A message as a bot may read it over REST: without the privileged intent, other authors' content is
+    /// empty.
     fn seen_message(&self, bot: &Bot, message: &Message, now: Ms) -> Value {
         let view = View { user_id: bot.user_id, with_nonce: false };
         let mut rendered = self.render_message(message, view, now);

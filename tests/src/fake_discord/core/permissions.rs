@@ -65,8 +65,8 @@ impl Machine {
         !self.holds(Rule::Permissions) || !scopes.into_iter().flatten().any(denied)
     }
 
-    /// Whether a bot can see a channel: it must be in the guild, have the permission, and be a member of a private thread or
-    /// have MANAGE_THREADS.
+    /// Whether a bot can see a channel: it must be in the guild, have the permission, and be a member of a
+    /// private thread or have MANAGE_THREADS.
     #[must_use]
     pub fn sees(&self, bot: &Bot, channel: &Channel) -> bool {
         let member = |guild_id| {

@@ -295,7 +295,8 @@ impl Machine {
     fn render_reference(&self, message: &Message, to: Id, view: View, now: Ms, rendered: &mut Value) {
         let Some(channel) = self.world.channels.get(message.channel_id) else { return };
         let guild_id = id(channel.guild_id);
-        // The notice of a new thread refers to the thread; the first message of a thread refers to a message of the parent.
+        // The notice of a new thread refers to the thread; the first message of a thread refers to a message
+        // of the parent.
         let channel_id = match message.kind {
             message_kind::THREAD_CREATED => {
                 rendered["message_reference"] =

@@ -1,7 +1,7 @@
 //! Channels and threads: creating, changing, archiving and deleting.
 //!
-//! From the documentation's page on threads: posting unarchives a thread unless it is locked; other changes of an archived
-//! thread are refused; a thread created from a message has that message's id.
+//! From the documentation's page on threads: posting unarchives a thread unless it is locked; other changes
+//! of an archived thread are refused; a thread created from a message has that message's id.
 
 use super::Machine;
 use super::check;
@@ -407,8 +407,9 @@ impl Machine {
         Ok(self.world.channel(id)?.clone())
     }
 
-    /// Posts the notice of a new thread in the parent, or flags the message and posts the thread's first message. The
-    /// documentation has the notice for threads from old messages only; in practice threads without a message have it.
+    /// Posts the notice of a new thread in the parent, or flags the message and posts the thread's first
+    /// message. The documentation has the notice for threads from old messages only; in practice threads
+    /// without a message have it.
     fn announce(&mut self, now: Ms, channel: &Channel, parent: &Channel, owner_id: Id, message: Option<Id>) {
         let (at, kind, content, refers) = match message {
             Some(id) => {
@@ -452,8 +453,8 @@ impl Machine {
         if locked && !moderator && self.holds(Rule::LockedThread) { Err(ApiError::locked()) } else { Ok(()) }
     }
 
-    /// Unarchives a thread for a post. A locked thread stays archived, even for moderators: the stricter reading of the
-    /// documentation's two sentences on moderators.
+    /// Unarchives a thread for a post. A locked thread stays archived, even for moderators: the stricter
+    /// reading of the documentation's two sentences on moderators.
     pub(super) fn wake_for_post(
         &mut self,
         now: Ms,

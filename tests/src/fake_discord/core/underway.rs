@@ -1,7 +1,7 @@
 //! Operations in progress: answers that are held back, and delayed requests.
 //!
-//! To kill a client between the creation of a message and the receipt of the answer, a test arms this, waits until an
-//! answer is held, and kills the client: the message is then in [`Underway::unheard`].
+//! To kill a client between the creation of a message and the receipt of the answer, a test arms this, waits
+//! until an answer is held, and kills the client: the message is then in [`Underway::unheard`].
 
 use super::Machine;
 use super::model::Id;
@@ -34,8 +34,8 @@ impl Machine {
         }
     }
 
-    /// Decides whether an answer is held back, and returns the id of its message. A message that an enforced nonce returned is
-    /// not new, and its answer is not held.
+    /// Decides whether an answer is held back, and returns the id of its message. A message that an enforced
+    /// nonce returned is not new, and its answer is not held.
     pub fn holds_back(&mut self, call: &Call, answer: &Answer, deduplicated_before: u64) -> Option<Id> {
         let is_create = classify(&call.method, &call.path).is_ok_and(|route| CREATE.contains(&route.name));
         let is_new = answer.status == 200 && self.tally.deduplicated == deduplicated_before;

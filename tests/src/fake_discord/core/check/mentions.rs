@@ -1,7 +1,7 @@
 //! Notifications of a message: the mentions in its content that `allowed_mentions` permits.
 //!
-//! Of the documentation's "Allowed Mentions Object". Without one a plain message notifies everybody it mentions; messages
-//! of webhooks and interactions notify people only.
+//! Of the documentation's "Allowed Mentions Object". Without one a plain message notifies everybody it
+//! mentions; messages of webhooks and interactions notify people only.
 
 use super::super::error::FormErrors;
 use super::super::model::{Id, Pings};

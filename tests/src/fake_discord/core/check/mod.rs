@@ -1,4 +1,5 @@
-//! Validation of forms. Each check reports all errors that it finds, with the path that the service would name.
+//! Validation of forms. Each check reports all errors that it finds, with the path that the service would
+//! name.
 
 pub mod commands;
 pub mod components;

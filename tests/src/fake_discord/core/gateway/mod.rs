@@ -1,7 +1,7 @@
 //! The gateway: connections, sessions, sequence numbers, RESUME.
 //!
-//! Based on the documentation's pages on the gateway and on opcodes. Sessions are lost when the fake exits: a later
-//! RESUME is answered with "invalid session".
+//! Based on the documentation's pages on the gateway and on opcodes. Sessions are lost when the fake exits: a
+//! later RESUME is answered with "invalid session".
 
 mod client;
 mod events;
@@ -260,7 +260,8 @@ impl Machine {
         self.gateway.order(socket.as_slice(), how);
     }
 
-    /// Handles timers: sends held events, closes clients without heartbeats, ends sessions that were not resumed.
+    /// Handles timers: sends held events, closes clients without heartbeats, ends sessions that were not
+    /// resumed.
     pub fn gateway_tick(&mut self, now: Ms) {
         self.greet(now);
         let (reorder, window) = (self.settings.reorder_ms, self.settings.resume_window_ms);

@@ -195,7 +195,8 @@ impl Machine {
         Ok(json!({"user": user_id, "application": application_id}))
     }
 
-    /// Denies or allows permissions. For threads, lost access sends no event; gained access sends THREAD_LIST_SYNC.
+    /// Denies or allows permissions. For threads, lost access sends no event; gained access sends
+    /// THREAD_LIST_SYNC.
     fn permit(&mut self, now: Ms, bot_id: Id, scope: Id, names: &[String], allow: bool) -> Outcome {
         if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
             return Err(form_error("permissions", "UNKNOWN_PERMISSION", unknown));

@@ -126,7 +126,8 @@ pub enum Order {
         /// Privileged intents.
         privileged_intents: u64,
     },
-    /// Changes the token of a bot; its connections are closed with 4004, and their sessions cannot be resumed.
+    /// Changes the token of a bot; its connections are closed with 4004, and their sessions cannot be
+    /// resumed.
     SetToken {
         /// The bot.
         bot: Id,
@@ -249,7 +250,8 @@ pub enum Order {
         /// Whether the user is added.
         inside: bool,
     },
-    /// A person archives, locks, renames or otherwise changes a channel or thread: members of `PATCH /channels/{}`.
+    /// A person archives, locks, renames or otherwise changes a channel or thread: members of `PATCH
+    /// /channels/{}`.
     Change {
         /// The channel or thread.
         channel: Id,
@@ -286,8 +288,8 @@ pub enum Order {
         /// The fault.
         fault: EventFault,
     },
-    /// Holds back the answer to the next message that a bot creates until the bot disconnects, or until this order with
-    /// `false`.
+    /// Holds back the answer to the next message that a bot creates until the bot disconnects, or until this
+    /// order with `false`.
     HoldAnswer {
         /// Whether it is held back.
         on: bool,

@@ -194,8 +194,8 @@ fn filled_row(row: Value, values: &[(String, String)]) -> Value {
     }
 }
 
-/// The options of an interaction: nested below their groups, with their types. Unregistered options and missing
-/// required ones are errors.
+/// The options of an interaction: nested below their groups, with their types. Unregistered options and
+/// missing required ones are errors.
 fn filled(
     command: &Value,
     path: &[&str],
