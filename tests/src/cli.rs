@@ -1,6 +1,6 @@
 //! Runs command lines to completion, or reads their output line by line.
 
-use crate::processes::Held;
+use crate::processes::ProcessHandle;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -257,7 +257,7 @@ impl Followed {
     /// Sends a signal; returns `false` if the process no longer exists.
     #[must_use]
     pub fn signal(&self, signal: rustix::process::Signal) -> bool {
-        Held::take(self.pid()).is_some_and(|held| held.signal(signal))
+        ProcessHandle::open(self.pid()).is_some_and(|held| held.signal(signal))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A lease as the supervisor's command line shows it.
 
-use crate::processes::{self, Held, Process};
+use crate::processes::{self, Process, ProcessHandle};
 use serde_json::Value;
 
 /// One lease as `acp-supervisor leases list --json` shows it.
@@ -52,7 +52,7 @@ impl Lease {
     /// All living processes of the lease.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        processes::of_lease(self.id())
+        processes::list_of_lease(self.id())
     }
 
     /// Kills its adapter, after checking that the process belongs to this lease.
@@ -60,7 +60,7 @@ impl Lease {
     /// # Panics
     /// When there is no such process.
     pub fn kill_adapter(&self) {
-        let held = Held::take(self.adapter_pid())
+        let held = ProcessHandle::open(self.adapter_pid())
             .unwrap_or_else(|| panic!("the adapter of {} no longer exists", self.0));
         let ours = processes::has_env(held.pid, acp_shared::launch::ENV_LEASE_ID, self.id());
         assert!(ours && held.kill(), "pid {} does not belong to lease {}", held.pid, self.id());

@@ -24,17 +24,17 @@ pub struct Process {
 
 /// A pidfd of one process: signals through it never reach another process, even if the pid is reused.
 #[derive(Debug)]
-pub struct Held {
+pub struct ProcessHandle {
     /// Its pid, for messages.
     pub pid: i32,
     fd: OwnedFd,
 }
 
-impl Held {
+impl ProcessHandle {
     /// Opens the process that has this pid now; `None` if there is none. Check the process's identity after
     /// this call, not before.
     #[must_use]
-    pub fn take(pid: i32) -> Option<Self> {
+    pub fn open(pid: i32) -> Option<Self> {
         let fd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         Some(Self { pid, fd })
     }
@@ -81,11 +81,11 @@ pub fn read(pid: i32) -> Option<Process> {
 
 /// Whether a process exists and is not a zombie.
 #[must_use]
-pub fn lives(pid: i32) -> bool {
+pub fn is_alive(pid: i32) -> bool {
     read(pid).is_some()
 }
 
-fn numbers() -> Vec<i32> {
+fn list_pids() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -100,16 +100,16 @@ pub fn has_env(pid: i32, name: &str, value: &str) -> bool {
 
 /// Every living process whose environment holds `NAME=value`.
 #[must_use]
-pub fn with_env(name: &str, value: &str) -> Vec<Process> {
-    numbers().into_iter().filter(|pid| has_env(*pid, name, value)).filter_map(read).collect()
+pub fn list_with_env(name: &str, value: &str) -> Vec<Process> {
+    list_pids().into_iter().filter(|pid| has_env(*pid, name, value)).filter_map(read).collect()
 }
 
 /// All living processes of a lease: the wrapper and its descendants, in any session.
 #[must_use]
-pub fn of_lease(lease_id: &str) -> Vec<Process> {
-    let mut found = with_env(acp_shared::launch::ENV_LEASE_ID, lease_id);
+pub fn list_of_lease(lease_id: &str) -> Vec<Process> {
+    let mut found = list_with_env(acp_shared::launch::ENV_LEASE_ID, lease_id);
     // The wrapper is recognised by its program file: its own environment need not contain the lease id.
-    for pid in numbers() {
+    for pid in list_pids() {
         let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let ours = exe.components().any(|part| part.as_os_str() == lease_id);
         if ours && found.iter().all(|p| p.pid != pid) {
@@ -121,21 +121,21 @@ pub fn of_lease(lease_id: &str) -> Vec<Process> {
 
 /// Whether the program, the working directory or an argument of a process is below a directory.
 #[must_use]
-pub fn lives_under(pid: i32, dir: &Path) -> bool {
+pub fn belongs_to_dir(pid: i32, dir: &Path) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).unwrap_or_default();
     link("exe").starts_with(dir)
         || link("cwd").starts_with(dir)
         || read(pid).is_some_and(|p| p.argv.iter().any(|arg| PathBuf::from(arg).starts_with(dir)))
 }
 
-/// All living processes that belong to a directory (see [`lives_under`]) or whose environment holds
+/// All living processes that belong to a directory (see [`belongs_to_dir`]) or whose environment holds
 /// `NAME=value`, except this process.
 #[must_use]
-pub fn under_or_marked(dir: &Path, name: &str, value: &str) -> Vec<Process> {
+pub fn list_under_or_with_env(dir: &Path, name: &str, value: &str) -> Vec<Process> {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
-    numbers()
+    list_pids()
         .into_iter()
-        .filter(|pid| *pid != me && (has_env(*pid, name, value) || lives_under(*pid, dir)))
+        .filter(|pid| *pid != me && (has_env(*pid, name, value) || belongs_to_dir(*pid, dir)))
         .filter_map(read)
         .collect()
 }

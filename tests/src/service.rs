@@ -1,6 +1,6 @@
 //! A service of this workspace that runs in the foreground until it is stopped.
 
-use crate::processes::Held;
+use crate::processes::ProcessHandle;
 use crate::wait::{SOON, until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -87,7 +87,7 @@ impl Service {
     /// Sends a signal; returns `false` if the process no longer exists.
     #[must_use]
     pub fn signal(&self, signal: Signal) -> bool {
-        Held::take(self.pid()).is_some_and(|held| held.signal(signal))
+        ProcessHandle::open(self.pid()).is_some_and(|held| held.signal(signal))
     }
 
     /// Stops it with SIGTERM and returns its exit code (`None`: a signal ended it).

@@ -3,7 +3,7 @@
 
 use crate::cli::{Followed, Output, run};
 use crate::lease::Lease;
-use crate::processes::{self, Held, Process};
+use crate::processes::{self, Process, ProcessHandle};
 use crate::service::Service;
 use crate::wait::{LONG, SOON};
 use serde_json::Value;
@@ -340,7 +340,7 @@ impl World {
     /// All living processes of this world.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        processes::under_or_marked(self.dir.path(), ENV_WORLD, &self.id)
+        processes::list_under_or_with_env(self.dir.path(), ENV_WORLD, &self.id)
     }
 
     /// The running agents and their wrappers.
@@ -355,11 +355,11 @@ impl World {
     /// Opens a process that was listed before; `None` if it no longer exists or its pid was reused outside of
     /// this world.
     #[must_use]
-    pub fn hold(&self, process: &Process) -> Option<Held> {
+    pub fn hold(&self, process: &Process) -> Option<ProcessHandle> {
         // Open it first, then check it: the check is then about the process that is signalled.
-        let held = Held::take(process.pid)?;
+        let held = ProcessHandle::open(process.pid)?;
         let is_ours = processes::has_env(held.pid, ENV_WORLD, &self.id)
-            || processes::lives_under(held.pid, self.dir.path());
+            || processes::belongs_to_dir(held.pid, self.dir.path());
         is_ours.then_some(held)
     }
 

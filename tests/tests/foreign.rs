@@ -236,7 +236,7 @@ fn resumes(session: &Session<'_>, model: &FakeModel, cancelled: &str) {
     assert_eq!(said(&events).trim(), "resumed", "what was replayed is not said again");
     let lease = session.lease();
     assert_ne!(lease.id(), killed.id(), "another process is another lease");
-    assert!(processes::lives(lease.adapter_pid()));
+    assert!(processes::is_alive(lease.adapter_pid()));
     let before = model.asked(script).map(|line| line["scripts_before"].clone());
     assert!(before.as_ref().and_then(Value::as_u64).is_some_and(|n| n >= 3), "it remembers: {before:?}");
     let history = said(&session.world().history(GATEWAY, &session.key));
@@ -388,7 +388,7 @@ fn speaks_acp(name: &'static str) {
     pipe.notify("session/cancel", &json!({"sessionId": id}));
     let (result, _) = pipe.result(turn, &mut |_| None);
     assert_eq!(result["stopReason"], "cancelled");
-    assert!(processes::lives(pipe.pid()));
+    assert!(processes::is_alive(pipe.pid()));
 }
 
 #[test]

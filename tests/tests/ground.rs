@@ -1,7 +1,7 @@
 //! The ground of the system tests is tested itself: a harness that misses a process would let every leak pass.
 
 use acp_tests::cli::{Followed, run};
-use acp_tests::processes::{self, Held};
+use acp_tests::processes::{self, ProcessHandle};
 use acp_tests::wait::{SOON, eventually, until};
 use acp_tests::world::{Agent, ENV_WORLD, World};
 use std::collections::BTreeMap;
@@ -32,9 +32,9 @@ fn a_followed_command_gives_lines_as_they_come() {
     let events = followed.events_until(SOON, |e| e["n"] == 2);
     assert_eq!(events.len(), 2);
     let pid = followed.pid();
-    assert!(processes::lives(pid));
+    assert!(processes::is_alive(pid));
     drop(followed);
-    assert!(!processes::lives(pid));
+    assert!(!processes::is_alive(pid));
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn a_process_is_found_by_its_lease() {
     let mut child = shell("exec sleep 600");
     child.env(acp_shared::launch::ENV_LEASE_ID, &lease);
     let followed = Followed::start(&mut child);
-    until(SOON, "it is found", || processes::of_lease(&lease).iter().any(|p| p.pid == followed.pid()));
-    let held = Held::take(followed.pid());
+    until(SOON, "it is found", || processes::list_of_lease(&lease).iter().any(|p| p.pid == followed.pid()));
+    let held = ProcessHandle::open(followed.pid());
     drop(followed);
-    assert!(processes::of_lease(&lease).is_empty());
+    assert!(processes::list_of_lease(&lease).is_empty());
     assert!(held.is_some_and(|held| !held.kill()), "a hold on a process that is gone reaches nothing");
 }
 
@@ -90,7 +90,7 @@ fn a_service_is_ready_when_it_says_so() {
     command.env(ENV_WORLD, world.mark().1);
     let service = world.service_of(command);
     assert_eq!(service.socket().to_str(), Some("/s"));
-    assert!(processes::lives(service.pid()));
+    assert!(processes::is_alive(service.pid()));
     assert_eq!(service.terminate(SOON), None, "a signal ended it");
 }
 

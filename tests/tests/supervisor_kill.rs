@@ -3,7 +3,7 @@
 use acp_tests::cli::Followed;
 use acp_tests::house::{AGENT, GRACE_MS, House};
 use acp_tests::lease::Lease;
-use acp_tests::processes::{self, Held, Process};
+use acp_tests::processes::{self, Process, ProcessHandle};
 use acp_tests::story::{check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::Value;
@@ -239,7 +239,7 @@ impl Busy {
 
 /// SIGKILL of one process of a lease, after a look at whose it is.
 fn kill_of(lease: &Lease, pid: i32) {
-    let held = Held::take(pid).unwrap_or_else(|| panic!("{pid} is gone"));
+    let held = ProcessHandle::open(pid).unwrap_or_else(|| panic!("{pid} is gone"));
     assert!(lease.processes().iter().any(|process| process.pid == pid), "{pid} is not of {lease:?}");
     assert!(held.kill());
 }

@@ -6,7 +6,7 @@ use crate::stats::ms;
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::{LeaseInfo, Spawn};
 use acp_supervisor::store::Store;
-use acp_tests::processes::{Held, lives};
+use acp_tests::processes::{ProcessHandle, is_alive};
 use acp_tests::service::Service;
 use acp_tests::wait::LONG;
 use acp_tests::world::World;
@@ -48,7 +48,7 @@ fn living(world: &World, supervisor: Service, fresh: Duration, report: &mut Repo
     let specs: Vec<Spawn> = (0..LIVING).map(|_| leases.agent(&["/bin/cat"])).collect();
     let (infos, _) = leases.spawn(&specs);
     for info in &infos {
-        let held = info.wrapper_pid.and_then(Held::take);
+        let held = info.wrapper_pid.and_then(ProcessHandle::open);
         assert!(held.is_some_and(|held| held.signal(Signal::STOP)), "no wrapper of {}", info.lease_id);
     }
     drop(leases);
@@ -68,7 +68,7 @@ fn start(world: &World) -> (Service, Duration) {
 }
 
 fn runs(info: &LeaseInfo) -> bool {
-    info.wrapper_pid.is_some_and(lives) || info.adapter_pid.is_some_and(lives)
+    info.wrapper_pid.is_some_and(is_alive) || info.adapter_pid.is_some_and(is_alive)
 }
 
 /// Copies the only lease of the store, which is open, until there are [`DEAD`] leases.

@@ -162,7 +162,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        if let Some(child) = acp_tests::processes::Held::take(self.pid)
+        if let Some(child) = acp_tests::processes::ProcessHandle::open(self.pid)
             && self.sleeps()
         {
             let _ = child.kill();

@@ -138,7 +138,7 @@ fn a_wait_in_flight_is_answered_after_a_restart() {
         let go = || std::fs::write(house.cwd().join("go"), "").unwrap();
         if ends_while_dead {
             go();
-            until(SOON, "the command has ended", || !acp_tests::processes::lives(lease.adapter_pid()));
+            until(SOON, "the command has ended", || !acp_tests::processes::is_alive(lease.adapter_pid()));
             house.start_gateway();
         } else {
             let go = house.cwd().join("go");

@@ -1,7 +1,7 @@
 //! H3: requests in flight when the gateway dies. Reads are read again; a write is never done twice.
 
 use acp_tests::house::{GATEWAY, House};
-use acp_tests::processes::Held;
+use acp_tests::processes::ProcessHandle;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, catch, until, wait_for};
@@ -45,7 +45,7 @@ fn heavy_a_write_is_never_done_twice() {
             wait_for(Instant::now() + seed.time_below(Duration::from_millis(20)));
         } else {
             // In the act: the file is written, and the gateway stands still before it can say so.
-            let gateway = Held::take(house.gateway().pid()).unwrap();
+            let gateway = ProcessHandle::open(house.gateway().pid()).unwrap();
             catch(SOON, "the file is written", || {
                 fs::read(&target).is_ok_and(|found| found == content.as_bytes()).then_some(())
             });

@@ -16,7 +16,7 @@ mod verdict;
 
 use acp_tests::fake_channel::service::ChatService;
 use acp_tests::house::{AGENT, GATEWAY, scripted};
-use acp_tests::processes::Held;
+use acp_tests::processes::ProcessHandle;
 use acp_tests::seed::Seed;
 use acp_tests::service::Service;
 use acp_tests::wait::{LONG, wait_for};
@@ -128,14 +128,14 @@ impl Chaos {
     }
 
     /// An agent or a wrapper, held: it cannot be mistaken for another from now on. Whether it is a wrapper.
-    fn some_agent(&self, draw: u64) -> Option<(Held, bool)> {
+    fn some_agent(&self, draw: u64) -> Option<(ProcessHandle, bool)> {
         let found = self.world.agents();
         let at = usize::try_from(draw % (found.len() as u64).max(1)).unwrap();
         let process = found.get(at)?;
         Some((self.world.hold(process)?, is_wrapper(process)))
     }
 
-    fn stop_for_a_while(&mut self, held: &Held, time: Duration, goes_on: bool) {
+    fn stop_for_a_while(&mut self, held: &ProcessHandle, time: Duration, goes_on: bool) {
         if held.signal(Signal::STOP) {
             wait_for(Instant::now() + time);
             let _ = goes_on && held.signal(Signal::CONT);
@@ -167,7 +167,7 @@ impl Chaos {
                 self.start_gateway();
             }
             Blow::GatewayStopped => {
-                let held = Held::take(self.gateway.as_ref().unwrap().pid()).unwrap();
+                let held = ProcessHandle::open(self.gateway.as_ref().unwrap().pid()).unwrap();
                 // Now and then it never goes on.
                 let dies = step.draw.is_multiple_of(4);
                 self.stop_for_a_while(&held, step.time * 3, !dies);
@@ -188,7 +188,7 @@ impl Chaos {
                 self.start_gateway();
             }
             Blow::SupervisorStopped => {
-                let held = Held::take(self.supervisor.as_ref().unwrap().pid()).unwrap();
+                let held = ProcessHandle::open(self.supervisor.as_ref().unwrap().pid()).unwrap();
                 self.stop_for_a_while(&held, step.time * 3, true);
             }
             Blow::Agent => self.strike_agent(step, true),

@@ -105,7 +105,7 @@ fn check_leases(chaos: &Chaos) {
     until(LONG, "leases and processes are the same", || {
         chaos.world.leases(&socket).iter().all(|lease| {
             let is_over = matches!(lease.state(), "closed" | "lost");
-            processes::of_lease(lease.id()).is_empty() == is_over
+            processes::list_of_lease(lease.id()).is_empty() == is_over
         })
     });
 }

@@ -2,7 +2,7 @@
 
 use acp_tests::cli::{Followed, run};
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
-use acp_tests::processes::{self, Held};
+use acp_tests::processes::{self, ProcessHandle};
 use acp_tests::service::Service;
 use acp_tests::story::{check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, until};
@@ -177,7 +177,7 @@ fn up_finds_the_surviving_supervisor() {
     let mut turn = world.follow("home", &["prompt", &key, "chunks 300 pace_ms=10"]);
     let mut events = turn.events_until(SOON, |event| event["type"] == "text_delta");
     up.kill9();
-    assert!(processes::lives(supervisor));
+    assert!(processes::is_alive(supervisor));
     let up = world.up("home");
     assert_eq!(pid(&up, "supervisor_pid"), supervisor);
     events.extend(turn.finish(LONG).ok().lines());
@@ -195,7 +195,7 @@ fn up_replaces_a_supervisor_that_is_gone() {
     let up = world.up("home");
     let key = world.spawn("home", AGENT, "work/project");
     check_turn(&world.prompt("home", &key, "one"), "end_turn");
-    let supervisor = Held::take(pid(&up, "supervisor_pid")).unwrap();
+    let supervisor = ProcessHandle::open(pid(&up, "supervisor_pid")).unwrap();
     let old = supervisor.pid;
     up.kill9();
     assert!(supervisor.kill());
@@ -221,7 +221,7 @@ fn up_leaves_a_supervisor_that_others_use() {
     let lease = world.living_lease(&shared, &key).unwrap();
     assert!(up.signal(Signal::INT));
     assert_eq!(up.wait(LONG), Some(0));
-    assert!(processes::lives(supervisor), "the guest's supervisor goes on");
+    assert!(processes::is_alive(supervisor), "the guest's supervisor goes on");
     assert_eq!(world.living_lease(&shared, &key).map(|now| now.adapter_pid()), Some(lease.adapter_pid()));
     check_turn(&world.prompt("guest", &key, "still here"), "end_turn");
     let _ = world.cli("guest", &["sessions", "close", &key]).ok();
@@ -251,7 +251,7 @@ fn up_never_ends_a_supervisor_of_another_state_directory() {
     check_turn(&world.prompt("home", &key, "hello"), "end_turn");
     assert!(up.signal(Signal::INT));
     assert_eq!(up.wait(LONG), Some(0));
-    assert!(processes::lives(supervisor.pid()));
+    assert!(processes::is_alive(supervisor.pid()));
     assert_eq!(supervisor.terminate(LONG), Some(0));
     assert_eq!(world.processes(), [], "nothing is left alive");
 }

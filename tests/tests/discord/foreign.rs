@@ -257,7 +257,7 @@ fn is_let_go_and_closed(visit: &mut Visit) {
         visit.stage.answer(&visit.stage.command(ann, thread, "acp close", &[]));
         visit.stage.said(thread, "session is closed");
         visit.stage.house.await_end_of(&lease);
-        assert!(!processes::lives(lease.adapter_pid()));
+        assert!(!processes::is_alive(lease.adapter_pid()));
     }
 }
 

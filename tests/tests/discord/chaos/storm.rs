@@ -7,7 +7,7 @@ use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_discord::core::stage::SocketAct;
 use acp_tests::house::Plan as HousePlan;
-use acp_tests::processes::{Held, Process};
+use acp_tests::processes::{Process, ProcessHandle};
 use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
 use acp_tests::world::is_wrapper;
 use rustix::process::Signal;
@@ -286,12 +286,12 @@ impl Storm {
     /// Stops a process of ours for a while.
     fn stop(&mut self, pid: i32, time: Duration) {
         // A child of ours that nobody has reaped, or held and looked at before.
-        if let Some(held) = Held::take(pid) {
+        if let Some(held) = ProcessHandle::open(pid) {
             self.stop_held(&held, time);
         }
     }
 
-    fn stop_held(&mut self, held: &Held, time: Duration) {
+    fn stop_held(&mut self, held: &ProcessHandle, time: Duration) {
         if held.signal(Signal::STOP) {
             wait_for(Instant::now() + time);
             let _ = held.signal(Signal::CONT);
