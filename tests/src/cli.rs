@@ -85,34 +85,34 @@ fn json(text: &str, output: &Output) -> Value {
 /// When it cannot be started, or does not exit within `deadline` (it is then killed).
 #[must_use]
 pub fn run(command: &mut Command, deadline: Duration) -> Output {
-    let mut followed = Followed::start(command);
+    let mut followed = RunningCommand::start(command);
     let end = Instant::now() + deadline;
     let mut lines = Vec::new();
-    while let Some(line) = followed.line_before(end) {
+    while let Some(line) = followed.next_line(end) {
         lines.push(line);
     }
-    let mut output = followed.finish_before(end);
+    let mut output = followed.wait_until(end);
     output.stdout = lines.join("\n");
     output
 }
 
 /// A running command whose output is read line by line. Dropping it kills the command.
 #[derive(Debug)]
-pub struct Followed {
+pub struct RunningCommand {
     name: String,
     child: Child,
     lines: Receiver<String>,
     stderr: Option<JoinHandle<String>>,
 }
 
-impl Followed {
+impl RunningCommand {
     /// Starts a command with no standard input.
     ///
     /// # Panics
     /// When it cannot be started.
     #[must_use]
     pub fn start(command: &mut Command) -> Self {
-        Self::start_with(command, Stdio::null())
+        Self::spawn(command, Stdio::null())
     }
 
     /// Starts a command and returns its standard input.
@@ -121,13 +121,13 @@ impl Followed {
     /// When it cannot be started.
     #[must_use]
     pub fn start_piped(command: &mut Command) -> (Self, ChildStdin) {
-        let mut followed = Self::start_with(command, Stdio::piped());
+        let mut followed = Self::spawn(command, Stdio::piped());
         let stdin = followed.child.stdin.take();
         let stdin = stdin.unwrap_or_else(|| panic!("no stdin of {}", followed.name));
         (followed, stdin)
     }
 
-    fn start_with(command: &mut Command, stdin: Stdio) -> Self {
+    fn spawn(command: &mut Command, stdin: Stdio) -> Self {
         let name = format!("{command:?}");
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {name}: {e}"));
@@ -165,10 +165,10 @@ impl Followed {
     /// When no line arrives within `deadline`.
     #[must_use]
     pub fn line(&mut self, deadline: Duration) -> Option<String> {
-        self.line_before(Instant::now() + deadline)
+        self.next_line(Instant::now() + deadline)
     }
 
-    fn line_before(&mut self, end: Instant) -> Option<String> {
+    fn next_line(&mut self, end: Instant) -> Option<String> {
         match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
@@ -222,15 +222,15 @@ impl Followed {
     pub fn finish(mut self, deadline: Duration) -> Output {
         let end = Instant::now() + deadline;
         let mut lines = Vec::new();
-        while let Some(line) = self.line_before(end) {
+        while let Some(line) = self.next_line(end) {
             lines.push(line);
         }
-        let mut output = self.finish_before(end);
+        let mut output = self.wait_until(end);
         output.stdout = lines.join("\n");
         output
     }
 
-    fn finish_before(&mut self, end: Instant) -> Output {
+    fn wait_until(&mut self, end: Instant) -> Output {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
@@ -261,7 +261,7 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         self.kill9();
     }
@@ -269,7 +269,7 @@ impl Drop for Followed {
 
 /// Concatenated output text of the agent in these events.
 #[must_use]
-pub fn said(events: &[Value]) -> String {
+pub fn output_text(events: &[Value]) -> String {
     let output = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output");
     output.filter_map(|e| e["text"].as_str()).collect()
 }

@@ -1,6 +1,6 @@
 //! One supervisor, one gateway and the scripted agent: the environment of most system tests.
 
-use crate::cli::{Followed, Output};
+use crate::cli::{Output, RunningCommand};
 use crate::lease::Lease;
 use crate::service::Service;
 use crate::wait::{LONG, SOON, eventually, until};
@@ -276,7 +276,7 @@ impl House {
     /// # Panics
     /// When it cannot be started.
     #[must_use]
-    pub fn follow(&self, args: &[&str]) -> Followed {
+    pub fn follow(&self, args: &[&str]) -> RunningCommand {
         self.world.follow(GATEWAY, args)
     }
 

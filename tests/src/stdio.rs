@@ -1,6 +1,6 @@
 //! A direct client of an agent over its pipes, without a gateway; serves as the reference for comparisons.
 
-use crate::cli::Followed;
+use crate::cli::RunningCommand;
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::process::{ChildStdin, Command};
@@ -12,7 +12,7 @@ pub type Answer<'a> = dyn FnMut(&Value) -> Option<Value> + 'a;
 /// A client of one agent process.
 #[derive(Debug)]
 pub struct Stdio {
-    process: Followed,
+    process: RunningCommand,
     stdin: ChildStdin,
     next_id: u64,
     deadline: Duration,
@@ -25,7 +25,7 @@ impl Stdio {
     /// When it cannot be started.
     #[must_use]
     pub fn start(command: &mut Command, deadline: Duration) -> Self {
-        let (process, stdin) = Followed::start_piped(command);
+        let (process, stdin) = RunningCommand::start_piped(command);
         Self { process, stdin, next_id: 1, deadline }
     }
 

@@ -1,7 +1,7 @@
 //! The environment of one test: a temporary directory with supervisors and gateways, all of them real
 //! processes.
 
-use crate::cli::{Followed, Output, run};
+use crate::cli::{Output, RunningCommand, run};
 use crate::lease::Lease;
 use crate::processes::{self, Process, ProcessHandle};
 use crate::service::Service;
@@ -252,8 +252,8 @@ impl World {
     /// # Panics
     /// When it cannot be started.
     #[must_use]
-    pub fn follow(&self, name: &str, args: &[&str]) -> Followed {
-        Followed::start(&mut self.gateway_verb(name, args))
+    pub fn follow(&self, name: &str, args: &[&str]) -> RunningCommand {
+        RunningCommand::start(&mut self.gateway_verb(name, args))
     }
 
     /// Starts a session and returns its key; its working directory is created in this world.

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::cli::{Followed, run};
+use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::scrape::Scrape;
 use acp_tests::story::{check_failed, check_history, check_turn, chunks};
@@ -54,7 +54,7 @@ fn a_cut_emoji_is_joined_again() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     // A chat looks on.
-    let (mut chat, typing) = Followed::start_piped(&mut in_words(&house, &["chat", &key]));
+    let (mut chat, typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
     assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "it says what works here");
     let events = house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine");
     check_turn(&events, "end_turn");
@@ -140,7 +140,7 @@ fn a_permission_with_forged_lines_is_one_line_each() {
     let words = run(&mut in_words(&house, &["permissions", "list", &key]), LONG).ok().stdout;
     assert_eq!(words.lines().count(), 2, "{words}");
 
-    let (mut chat, mut typing) = Followed::start_piped(&mut in_words(&house, &["chat", &key]));
+    let (mut chat, mut typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
     let id = list[0]["permission_id"].as_str().unwrap();
     assert_eq!(house.cli(&["permissions", "answer", &key, id, "reject_once"]).code, Some(0));
     events.extend(turn.finish(LONG).ok().lines());

@@ -1,7 +1,7 @@
 //! Real agents through the gateway: the whole life of a session with each. Run by `make test-foreign`, which
 //! installs them first; a missing agent is a failure.
 
-use acp_tests::cli::{Followed, said, stop_reason};
+use acp_tests::cli::{RunningCommand, output_text, stop_reason};
 use acp_tests::fake_model::probe::FakeModel;
 use acp_tests::foreign;
 use acp_tests::lease::Lease;
@@ -64,7 +64,7 @@ impl Session<'_> {
         self.world().path("work/project")
     }
 
-    fn follow(&self, text: &str) -> Followed {
+    fn follow(&self, text: &str) -> RunningCommand {
         self.world().follow(GATEWAY, &["prompt", "--interactive", &self.key, text])
     }
 
@@ -149,7 +149,7 @@ fn words(count: u32) -> String {
 fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     let events = session.prompt("[[chunks 50 5ms]]");
     check_turn(&events, "end_turn");
-    assert_eq!(said(&events), words(50));
+    assert_eq!(output_text(&events), words(50));
     let pieces = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output").count();
     // Vibe puts pieces together that come soon after each other.
     let least = if session.house.agent == "vibe" { 3 } else { 10 };
@@ -169,7 +169,7 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     assert!(events.iter().any(told), "{events:#?}");
     let asked = events.iter().filter(|event| event["type"] == "permission").count();
     assert_eq!(asked, 1, "asked exactly once, by the agent or by the host: {events:#?}");
-    assert_eq!(said(&events).trim(), "written");
+    assert_eq!(output_text(&events).trim(), "written");
     assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("forty two"));
     let asked = model.asked(&script).unwrap_or_default();
     assert_eq!(asked["tool_results"], 1, "the model saw the tool's result: {asked}");
@@ -203,7 +203,7 @@ fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
     events.extend(turn.events_until(LONG, |event| event["type"] == "done"));
     assert_eq!(turn.finish(SOON).code, Some(0), "a cancelled turn is no failure");
     check_turn(&events, "cancelled");
-    let cancelled = said(&events);
+    let cancelled = output_text(&events);
     assert!(words(5000).starts_with(&cancelled), "{cancelled}");
     let aborted = || model.asked(script).is_some_and(|line| line["state"] == "aborted");
     until(SOON, "the agent has hung up on the model", aborted);
@@ -218,7 +218,7 @@ fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
     assert_eq!(now.map(|process| process.start_ticks), Some(before.start_ticks), "the same process");
     let events = session.prompt("[[say still here]]");
     check_turn(&events, "end_turn");
-    assert_eq!(said(&events).trim(), "still here");
+    assert_eq!(output_text(&events).trim(), "still here");
     assert_eq!(
         session.lease().adapter_pid(),
         lease.adapter_pid(),
@@ -233,13 +233,13 @@ fn resumes(session: &Session<'_>, model: &FakeModel, cancelled: &str) {
     let script = "[[say resumed]]";
     let events = session.prompt(script);
     check_turn(&events, "end_turn");
-    assert_eq!(said(&events).trim(), "resumed", "what was replayed is not said again");
+    assert_eq!(output_text(&events).trim(), "resumed", "what was replayed is not said again");
     let lease = session.lease();
     assert_ne!(lease.id(), killed.id(), "another process is another lease");
     assert!(processes::is_alive(lease.adapter_pid()));
     let before = model.asked(script).map(|line| line["scripts_before"].clone());
     assert!(before.as_ref().and_then(Value::as_u64).is_some_and(|n| n >= 3), "it remembers: {before:?}");
-    let history = said(&session.world().history(GATEWAY, &session.key));
+    let history = output_text(&session.world().history(GATEWAY, &session.key));
     let want = [words(50).as_str(), "written", cancelled, "still here", "resumed"].concat();
     assert_eq!(history, want, "everything is in the history once, in order");
 }

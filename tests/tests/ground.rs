@@ -1,6 +1,6 @@
 //! The ground of the system tests is tested itself: a harness that misses a process would let every leak pass.
 
-use acp_tests::cli::{Followed, run};
+use acp_tests::cli::{RunningCommand, run};
 use acp_tests::processes::{self, ProcessHandle};
 use acp_tests::wait::{SOON, eventually, until};
 use acp_tests::world::{Agent, ENV_WORLD, World};
@@ -28,7 +28,8 @@ fn a_command_is_run_to_its_end() {
 
 #[test]
 fn a_followed_command_gives_lines_as_they_come() {
-    let mut followed = Followed::start(&mut shell("echo '{\"n\":1}'; echo '{\"n\":2}'; exec sleep 600"));
+    let mut followed =
+        RunningCommand::start(&mut shell("echo '{\"n\":1}'; echo '{\"n\":2}'; exec sleep 600"));
     let events = followed.events_until(SOON, |e| e["n"] == 2);
     assert_eq!(events.len(), 2);
     let pid = followed.pid();
@@ -40,7 +41,7 @@ fn a_followed_command_gives_lines_as_they_come() {
 #[test]
 #[should_panic(expected = "no line in time")]
 fn a_silent_command_is_not_waited_for_for_ever() {
-    let mut followed = Followed::start(&mut shell("exec sleep 600"));
+    let mut followed = RunningCommand::start(&mut shell("exec sleep 600"));
     let _ = followed.line(Duration::from_millis(50));
 }
 
@@ -75,7 +76,7 @@ fn a_process_is_found_by_its_lease() {
     let lease = uuid::Uuid::now_v7().to_string();
     let mut child = shell("exec sleep 600");
     child.env(acp_shared::launch::ENV_LEASE_ID, &lease);
-    let followed = Followed::start(&mut child);
+    let followed = RunningCommand::start(&mut child);
     until(SOON, "it is found", || processes::list_of_lease(&lease).iter().any(|p| p.pid == followed.pid()));
     let held = ProcessHandle::open(followed.pid());
     drop(followed);

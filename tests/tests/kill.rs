@@ -1,6 +1,6 @@
 //! The gateway dies at any instruction, and nobody notices: nothing is lost, nothing comes twice.
 
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::invariants;
 use acp_tests::lease::Lease;
@@ -38,7 +38,7 @@ struct Tally {
 /// A person or script that does not give up: the same prompt under the same key, until it is answered.
 struct Client {
     args: [String; 5],
-    running: Option<Followed>,
+    running: Option<RunningCommand>,
 }
 
 impl Client {
@@ -133,7 +133,7 @@ impl Trial {
         let config = world.path("gateway.toml").to_string_lossy().into_owned();
         let mut command =
             world.gateway_verb(gateway, &["serve", "--supervisor-socket", &socket, "--config", &config]);
-        let mut starting = Followed::start(&mut command);
+        let mut starting = RunningCommand::start(&mut command);
         wait_for(Instant::now() + self.seed.time_below(Duration::from_millis(120)));
         starting.kill9();
         self.tally.kills += 1;

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::cli::{Output, run, said, stop_reason};
+use acp_tests::cli::{Output, output_text, run, stop_reason};
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{World, bin};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -75,7 +75,7 @@ fn a_turn_as(uid: u32) {
     let key = spawned["session_key"].as_str().unwrap();
     let events = home.gateway(&["prompt", key, "say hello there"]).lines();
     assert_eq!(stop_reason(&events).as_deref(), Some("end_turn"), "{events:#?}");
-    assert!(said(&events).contains("hello there"), "{events:#?}");
+    assert!(output_text(&events).contains("hello there"), "{events:#?}");
     let socket = state.join("supervisor/supervisor.sock").to_string_lossy().into_owned();
     let list = ["--socket", socket.as_str(), "leases", "list", "--state", "open"];
     let leases = run(&mut home.command("acp-supervisor", &list), SOON).ok().json();

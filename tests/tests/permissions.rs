@@ -1,6 +1,6 @@
 //! A permission is asked of a person, once, durably, and an answer reaches what was asked and nothing else.
 
-use acp_tests::cli::{Followed, Output};
+use acp_tests::cli::{Output, RunningCommand};
 use acp_tests::house::{AGENT, House, Plan, scripted};
 use acp_tests::story::{check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
@@ -29,7 +29,7 @@ fn answer(house: &House, key: &str, id: &str, option: &str) -> Output {
     house.cli(&["permissions", "answer", key, id, option])
 }
 
-fn ask(house: &House, key: &str, script: &str) -> Followed {
+fn ask(house: &House, key: &str, script: &str) -> RunningCommand {
     house.follow(&["prompt", key, script, "--interactive"])
 }
 
@@ -97,7 +97,7 @@ fn of_many_answers_at_once_one_wins() {
     let key = house.spawn();
     let turn = ask(&house, &key, "permission");
     let id = one_pending(&house, &key);
-    let racers: Vec<(&str, Followed)> = ["allow_once", "reject_once", "allow_always", "reject_always"]
+    let racers: Vec<(&str, RunningCommand)> = ["allow_once", "reject_once", "allow_always", "reject_always"]
         .map(|option| (option, house.follow(&["permissions", "answer", &key, &id, option])))
         .into();
     let ended: Vec<(&str, Option<i32>)> =

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, until, wait_for};
@@ -47,12 +47,12 @@ fn last_event(house: &House) -> i64 {
 }
 
 /// Starts a gateway that refuses to serve.
-fn start_refused(house: &House) -> Followed {
+fn start_refused(house: &House) -> RunningCommand {
     start_refused_at(house, house.socket())
 }
 
 /// Starts a gateway with a supervisor at `socket`, which refuses to serve.
-fn start_refused_at(house: &House, socket: &Path) -> Followed {
+fn start_refused_at(house: &House, socket: &Path) -> RunningCommand {
     let started = house.follow(&["serve", "--supervisor-socket", socket.to_str().unwrap()]);
     until(SOON, "the gateway refuses to serve", || {
         let answer = house.cli(&["sessions", "list"]);

@@ -1,6 +1,6 @@
 //! The supervisor, a wrapper or an agent dies: every tree goes, it is said, and the sessions go on by resume.
 
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{AGENT, GRACE_MS, House};
 use acp_tests::lease::Lease;
 use acp_tests::processes::{self, Process, ProcessHandle};
@@ -19,7 +19,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 struct Busy {
     key: String,
     lease: Lease,
-    turn: Followed,
+    turn: RunningCommand,
     events: Vec<Value>,
     /// Wrapper, agent, child, grandchild.
     tree: Vec<Process>,

@@ -1,7 +1,7 @@
 //! MCP servers and additional directories: given at each opening of a conversation, and no secret of them shown.
 
 use crate::files::said;
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{AGENT, GATEWAY, House, Plan};
 use acp_tests::story::check_turn;
 use acp_tests::wait::{LONG, SOON, until};
@@ -142,7 +142,7 @@ fn a_chat_starts_a_session_with_servers_of_a_file() {
     let (cwd, file) = (house.world.dir("work/project"), file.to_str().unwrap().to_owned());
     let cwd = cwd.to_str().unwrap();
     let args = ["chat", "--agent", AGENT, "--cwd", cwd, "--mcp-config", &file];
-    let (chat, mut typing) = Followed::start_piped(&mut house.world.gateway_verb(GATEWAY, &args));
+    let (chat, mut typing) = RunningCommand::start_piped(&mut house.world.gateway_verb(GATEWAY, &args));
     typing.write_all(b"say heard\n").unwrap();
     drop(typing);
     let out = chat.finish(LONG).ok();

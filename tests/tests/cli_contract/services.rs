@@ -1,6 +1,6 @@
 //! Services: how they start, say so, find each other, and end.
 
-use acp_tests::cli::{Followed, run};
+use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
 use acp_tests::processes::{self, ProcessHandle};
 use acp_tests::service::Service;
@@ -79,7 +79,7 @@ fn a_gateway_waits_for_its_supervisor() {
     shell.args(["-c", "exec \"$@\" 2>\"$LOG\"", "sh"]).arg(command.get_program()).args(command.get_args());
     shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     shell.env("LOG", &log).current_dir(world.path("work"));
-    let mut waiting = Followed::start(&mut shell);
+    let mut waiting = RunningCommand::start(&mut shell);
     until(SOON, "it says that it waits", || {
         std::fs::read_to_string(&log)
             .is_ok_and(|text| text.to_lowercase().contains("waiting for the supervisor"))
@@ -266,7 +266,7 @@ fn up_ends_promptly_with_open_streams() {
     let _ = turn.events_until(SOON, |event| event["type"] == "text_delta");
     let cwd = world.dir("work/chat").to_string_lossy().into_owned();
     let args = ["chat", "--agent", AGENT, "--cwd", &cwd];
-    let (mut chat, mut typing) = Followed::start_piped(&mut world.gateway_verb("home", &args));
+    let (mut chat, mut typing) = RunningCommand::start_piped(&mut world.gateway_verb("home", &args));
     typing.write_all(b"chunks 100000 pace_ms=10\n").unwrap();
     let _ = chat.events_until(SOON, |event| event["type"] == "text_delta");
     let mut follower = world.follow("home", &["sessions", "history", &key, "--follow"]);
