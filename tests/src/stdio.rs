@@ -110,7 +110,7 @@ impl Stdio {
 
 /// Concatenated message text of the agent in these notifications.
 #[must_use]
-pub fn said(notifications: &[Value]) -> String {
+pub fn message_text(notifications: &[Value]) -> String {
     let updates = notifications.iter().map(|message| &message["params"]["update"]);
     let chunks = updates.filter(|update| update["sessionUpdate"] == "agent_message_chunk");
     chunks.filter_map(|update| update["content"]["text"].as_str()).collect()

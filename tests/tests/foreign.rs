@@ -365,7 +365,7 @@ fn speaks_acp(name: &'static str) {
     let turn = pipe.request("session/prompt", &prompt("[[chunks 20 5ms]]"));
     let (result, updates) = pipe.result(turn, &mut |_| None);
     assert_eq!(result["stopReason"], "end_turn");
-    assert_eq!(stdio::said(&updates), words(20));
+    assert_eq!(stdio::message_text(&updates), words(20));
 
     let file = cwd.join("answer.txt");
     let mut asked = 0;
@@ -384,7 +384,7 @@ fn speaks_acp(name: &'static str) {
     assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("yes"));
 
     let turn = pipe.request("session/prompt", &prompt("[[chunks 5000 20ms]]"));
-    while stdio::said(&[pipe.next_message()]).is_empty() {}
+    while stdio::message_text(&[pipe.next_message()]).is_empty() {}
     pipe.notify("session/cancel", &json!({"sessionId": id}));
     let (result, _) = pipe.result(turn, &mut |_| None);
     assert_eq!(result["stopReason"], "cancelled");
