@@ -45,7 +45,7 @@ impl Scrape {
     /// # Panics
     /// When the response is not 200 with OpenMetrics text.
     #[must_use]
-    pub fn of(socket: &Path) -> Self {
+    pub fn fetch(socket: &Path) -> Self {
         let (head, body) = http(socket, "GET", "/metrics", "");
         assert!(head.starts_with("HTTP/1.1 200") && head.contains("application/openmetrics-text"), "{head}");
         Self::parse(&body)

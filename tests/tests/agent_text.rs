@@ -96,7 +96,7 @@ fn a_cut_emoji_is_joined_again() {
 fn what_no_reader_takes_is_replaced_and_counted() {
     let house = House::new(&[]);
     let key = house.spawn();
-    let before = Scrape::of(&house.world.path(GATEWAY).join("gateway.sock"));
+    let before = Scrape::fetch(&house.world.path(GATEWAY).join("gateway.sock"));
     let series =
         |outcome: &str| format!("acp_agent_line_faults_total{{backend=\"direct\",outcome=\"{outcome}\"}}");
     assert_eq!(before.value(&series("repaired")) + before.value(&series("malformed")), 0.0);
@@ -120,7 +120,7 @@ fn what_no_reader_takes_is_replaced_and_counted() {
     };
     assert!(input("deep").contains("nested too deeply"), "{}", input("deep"));
     assert_eq!(input("far"), "{\"n\":\"1e999\"}");
-    let after = Scrape::of(&house.world.path(GATEWAY).join("gateway.sock"));
+    let after = Scrape::fetch(&house.world.path(GATEWAY).join("gateway.sock"));
     assert_eq!((after.value(&series("repaired")), after.value(&series("malformed"))), (3.0, 1.0));
     house.end();
 }

@@ -70,7 +70,7 @@ impl Faulty {
     }
 
     fn is_writable(&self) -> bool {
-        Scrape::of(&self.house.world.path(GATEWAY).join("gateway.sock")).value("acp_store_writable") == 1.0
+        Scrape::fetch(&self.house.world.path(GATEWAY).join("gateway.sock")).value("acp_store_writable") == 1.0
     }
 
     fn finals(&self) -> i64 {

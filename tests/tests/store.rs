@@ -277,7 +277,7 @@ fn on_a_full_disk_nothing_is_acknowledged_and_all_goes_on_when_there_is_room() {
     let long = format!("say {}", "x".repeat(200_000));
     let refused = small.say("2", &long);
     assert_eq!(refused["detail_code"], "DISK_FULL", "{refused}");
-    let scrape = || Scrape::of(&small.inside("gateway.sock"));
+    let scrape = || Scrape::fetch(&small.inside("gateway.sock"));
     assert_eq!(scrape().value("acp_store_writable"), 0.0);
     let rows = |sql: &str| small.journal().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(rows("SELECT count(*) FROM acp_inbox WHERE message_id = '2'"), 0, "refused is not kept");

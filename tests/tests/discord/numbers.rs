@@ -10,7 +10,7 @@ const CREATE: &str = "POST /channels/{}/messages";
 
 fn value(stage: &Stage, name: &str, more: &str) -> f64 {
     let of_account = "channel=\"discord\",account=\"main\"";
-    Scrape::of(&stage.house.gateway().socket()).value(&format!("acp_channel_{name}{{{of_account}{more}}}"))
+    Scrape::fetch(&stage.house.gateway().socket()).value(&format!("acp_channel_{name}{{{of_account}{more}}}"))
 }
 
 fn moves(stage: &Stage, name: &str, more: &str, from: f64) {

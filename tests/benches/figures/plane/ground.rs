@@ -56,7 +56,7 @@ impl Ground {
     }
 
     fn count(&self, series: &str) -> f64 {
-        let scrape = Scrape::of(&self.gateway.socket());
+        let scrape = Scrape::fetch(&self.gateway.socket());
         *scrape.series.get(series).unwrap_or_else(|| panic!("no {series}: {}", scrape.text))
     }
 
