@@ -26,13 +26,13 @@ impl Service {
     /// When it exits or prints no such line in time.
     #[must_use]
     pub fn start(command: Command, log: &Path) -> Self {
-        let service = Self::first_line(command, log);
+        let service = Self::start_and_read_line(command, log);
         assert_eq!(service.ready["event"], "ready", "{}", service.ready);
         service
     }
 
     /// Starts the program and waits for its first line, of any content.
-    fn first_line(mut command: Command, log: &Path) -> Self {
+    fn start_and_read_line(mut command: Command, log: &Path) -> Self {
         let out = log.with_extension("stdout");
         let log = log.with_extension("stderr");
         let file = |path: &Path| fs::File::create(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

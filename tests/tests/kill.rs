@@ -4,7 +4,7 @@ use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::invariants;
 use acp_tests::lease::Lease;
-use acp_tests::locked::Locked;
+use acp_tests::locked::DatabaseLock;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_chunks, check_history, check_turn, chunks, number};
 use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
@@ -99,7 +99,7 @@ impl Trial {
     /// Kills the gateway between reading and committing: it cannot commit, and output has come since.
     fn kill_uncommitted(&mut self) {
         let id = self.lease.id().to_owned();
-        let Some(lock) = Locked::take(&self.house.world.path(GATEWAY).join(GATEWAY_DB)) else {
+        let Some(lock) = DatabaseLock::acquire(&self.house.world.path(GATEWAY).join(GATEWAY_DB)) else {
             return self.kill_now();
         };
         let before = lease_number(&self.house.lease_now(&id), "stdout_end");
