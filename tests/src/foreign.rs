@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// # Panics
 /// When they are not installed: a missing agent is a failure, never a skip.
 #[must_use]
-pub fn installed() -> PathBuf {
+pub fn install_dir() -> PathBuf {
     let dir = std::env::var_os("ACP_FOREIGN_DIR").map(PathBuf::from);
     let dir = dir.unwrap_or_else(|| panic!("ACP_FOREIGN_DIR is not set: run `make test-foreign`"));
     assert!(dir.join("stamp").is_file(), "no agents in {}: run `make test-foreign`", dir.display());
@@ -23,8 +23,8 @@ pub fn installed() -> PathBuf {
 /// # Panics
 /// When the agents of the nightly run are not installed.
 #[must_use]
-pub fn missing(name: &str) -> Option<String> {
-    let dir = installed().join("nightly");
+pub fn missing_reason(name: &str) -> Option<String> {
+    let dir = install_dir().join("nightly");
     assert!(dir.join("stamp").is_file(), "no agents in {}: run `make test-foreign-nightly`", dir.display());
     std::fs::read_to_string(dir.join(format!("{name}-missing"))).ok()
 }
@@ -47,8 +47,8 @@ pub fn agent(world: &World, name: &str, url: &str) -> Agent {
 
 /// Returns the agent with its own home directory in the world, so that it finds no configuration of this
 /// machine.
-fn at_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
-    let bin = installed().join(if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" });
+fn with_own_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
+    let bin = install_dir().join(if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" });
     let home = world.dir(&format!("home-{name}"));
     let program = bin.join(program);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
@@ -77,7 +77,7 @@ fn qwen(world: &World, url: &str) -> Agent {
         "general": {"enableAutoUpdate": false},
     });
     world.write("home-qwen/.qwen/settings.json", &settings.to_string());
-    at_home(world, "qwen", "qwen", &["--acp"])
+    with_own_home(world, "qwen", "qwen", &["--acp"])
         .env("OPENAI_BASE_URL", url)
         .env("OPENAI_API_KEY", "none")
         .env("OPENAI_MODEL", "fake")
@@ -97,7 +97,7 @@ fn opencode(world: &World, url: &str) -> Agent {
         "provider": {"fake": provider},
     });
     let path = world.write("home-opencode/opencode.json", &config.to_string());
-    at_home(world, "opencode", "opencode", &["acp"])
+    with_own_home(world, "opencode", "opencode", &["acp"])
         .env("OPENCODE_CONFIG", &path.to_string_lossy())
         .env("OPENCODE_DISABLE_AUTOUPDATE", "true")
         .env("OPENCODE_DISABLE_MODELS_FETCH", "true")
@@ -113,7 +113,7 @@ fn gemini(world: &World, url: &str) -> Agent {
         "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
     });
     world.write("home-gemini/.gemini/settings.json", &settings.to_string());
-    at_home(world, "gemini", "gemini", &["--acp"])
+    with_own_home(world, "gemini", "gemini", &["--acp"])
         .env("GOOGLE_GEMINI_BASE_URL", url.trim_end_matches("/v1"))
         .env("GEMINI_API_KEY", "none")
 }
@@ -126,7 +126,7 @@ fn vibe(world: &World, url: &str) -> Agent {
     );
     let path = world.write("home-vibe/.vibe/config.toml", &config);
     let home = path.parent().unwrap_or(&path);
-    at_home(world, "vibe", "vibe-acp", &[])
+    with_own_home(world, "vibe", "vibe-acp", &[])
         .env("VIBE_HOME", &home.to_string_lossy())
         .env("FAKE_API_KEY", "none")
 }

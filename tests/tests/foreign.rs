@@ -295,7 +295,7 @@ fn opencode_through_the_gateway() {
 
 /// The whole life of an agent that nightly installs; a machine that cannot have it says so.
 fn nightly_life(name: &'static str) {
-    match foreign::missing(name) {
+    match foreign::missing_reason(name) {
         Some(reason) => eprintln!("SKIPPED: {name} is not installed: {}", reason.trim()),
         None => whole_life(name),
     }
