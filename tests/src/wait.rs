@@ -35,7 +35,7 @@ pub fn until(deadline: Duration, what: &str, mut is: impl FnMut() -> bool) {
 }
 
 /// Waits until `moment` with microsecond precision: sleeps first, spins during the last millisecond.
-pub fn wait_for(moment: Instant) {
+pub fn wait_until_instant(moment: Instant) {
     let near = Duration::from_millis(1);
     while let Some(left) = moment.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         if left > near {
@@ -50,7 +50,7 @@ pub fn wait_for(moment: Instant) {
 ///
 /// # Panics
 /// When `deadline` passes first; the message contains `what`.
-pub fn catch<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn spin_until<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + deadline;
     loop {
         if let Some(found) = look() {

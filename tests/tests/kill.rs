@@ -7,7 +7,7 @@ use acp_tests::lease::Lease;
 use acp_tests::locked::DatabaseLock;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_chunks, check_history, check_turn, chunks, number};
-use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use acp_tests::world::GATEWAY_DB;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -134,7 +134,7 @@ impl Trial {
         let mut command =
             world.gateway_verb(gateway, &["serve", "--supervisor-socket", &socket, "--config", &config]);
         let mut starting = RunningCommand::start(&mut command);
-        wait_for(Instant::now() + self.seed.time_below(Duration::from_millis(120)));
+        wait_until_instant(Instant::now() + self.seed.time_below(Duration::from_millis(120)));
         starting.kill9();
         self.tally.kills += 1;
         self.tally.starting += 1;
@@ -171,7 +171,7 @@ fn heavy_a_turn_survives_fifty_kills_of_the_gateway() {
     let step = Duration::from_millis(CHUNKS * PACE_MS) / u32::try_from(KILLS_IN_TURN + 1).unwrap_or(1);
     for n in 0..KILLS {
         let slot = begun + step * u32::try_from(n).unwrap_or(0);
-        wait_for(slot + trial.seed.time_below(step));
+        wait_until_instant(slot + trial.seed.time_below(step));
         // Two prompts for every five kills; every fourth goes to the session of the long turn and waits there.
         let sends = matches!(n % 5, 0 | 2);
         if sends {
@@ -179,7 +179,7 @@ fn heavy_a_turn_survives_fifty_kills_of_the_gateway() {
             let mut client = Client::new(at, clients.len());
             client.send(&trial.house);
             clients.push(client);
-            wait_for(Instant::now() + trial.seed.time_below(Duration::from_millis(60)));
+            wait_until_instant(Instant::now() + trial.seed.time_below(Duration::from_millis(60)));
         }
         match n % 6 {
             1 | 4 => trial.kill_uncommitted(),
@@ -259,7 +259,7 @@ fn heavy_short_turns_survive_kills_at_their_edges() {
     for n in 0..12 {
         let text = format!("edge {n:02}");
         let turn = house.follow(&["prompt", &key, &text]);
-        wait_for(Instant::now() + seed.time_below(Duration::from_millis(80)));
+        wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
         house.kill_gateway();
         house.start_gateway();
         let events = turn.finish(LONG).ok().lines();
@@ -284,7 +284,7 @@ fn heavy_cancels_and_closes_survive_kills() {
         let lease = house.lease(&key);
         let verb = if n % 2 == 0 { "cancel" } else { "close" };
         let command = house.follow(&["sessions", verb, &key, "--idempotency-key", "once"]);
-        wait_for(Instant::now() + seed.time_below(Duration::from_millis(80)));
+        wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
         house.kill_gateway();
         house.start_gateway();
         let _ = command.finish(LONG).ok();

@@ -5,7 +5,7 @@ use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::lease::Lease;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_chunks, check_failed, check_history, check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -96,7 +96,7 @@ fn heavy_a_session_never_has_two_agents() {
         let command = ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--idempotency-key", &id];
         let spawning = house.follow(&command);
         for _ in 0..=n % 3 {
-            wait_for(Instant::now() + seed.time_below(Duration::from_millis(250)));
+            wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(250)));
             house.kill_gateway();
             house.start_gateway();
         }
@@ -128,7 +128,7 @@ fn heavy_the_supervisor_dies_again_and_again() {
         if n % 3 == 0 {
             until(LONG, "the agent has it", || house.prompts_received(&text) == 1);
         } else {
-            wait_for(Instant::now() + seed.time_below(Duration::from_millis(300)));
+            wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(300)));
         }
         house.kill_supervisor();
         if n % 4 == 3 {

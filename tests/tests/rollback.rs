@@ -6,7 +6,7 @@
 use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::story::{check_chunks, check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, until, wait_for};
+use acp_tests::wait::{LONG, SOON, until, wait_until_instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -115,7 +115,7 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
         refusing.kill9();
         refusing = start_refused(&house);
     }
-    wait_for(killed + Duration::from_millis(2 * GRACE_MS));
+    wait_until_instant(killed + Duration::from_millis(2 * GRACE_MS));
     assert_eq!(house.lease_now(lease.id()).adapter_pid(), lease.adapter_pid());
     assert_eq!(house.lease_now(lease.id()).state(), "open", "its agent is kept");
 

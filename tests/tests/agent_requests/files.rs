@@ -3,7 +3,7 @@
 use acp_tests::house::House;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_turn, chunks};
-use acp_tests::wait::{LONG, wait_for};
+use acp_tests::wait::{LONG, wait_until_instant};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -136,7 +136,7 @@ fn heavy_a_link_swapped_between_check_and_open_stays_inside() {
                     swap(&cwd.join(one), &cwd.join(other));
                 }
                 swaps.fetch_add(1, Ordering::Relaxed);
-                wait_for(Instant::now() + seed.time_below(Duration::from_micros(400)));
+                wait_until_instant(Instant::now() + seed.time_below(Duration::from_micros(400)));
             }
         });
         let script = "fs_read dir/file\nfs_read leaf\nfs_write dir/new inside\nfs_write leaf inside\nfs_read dir-out/file\n";

@@ -168,7 +168,7 @@ fn heavy_a_command_is_started_once() {
         let script = format!("terminal echo {n} >> started; echo done {n}");
         let turn = house.follow(&["prompt", &key, &script]);
         until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
-        acp_tests::wait::wait_for(
+        acp_tests::wait::wait_until_instant(
             std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
         );
         house.kill_gateway();

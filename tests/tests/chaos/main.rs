@@ -19,7 +19,7 @@ use acp_tests::house::{AGENT, GATEWAY, scripted};
 use acp_tests::processes::ProcessHandle;
 use acp_tests::seed::Seed;
 use acp_tests::service::Service;
-use acp_tests::wait::{LONG, wait_for};
+use acp_tests::wait::{LONG, wait_until_instant};
 use acp_tests::world::{World, is_wrapper};
 use people::People;
 use place::Place;
@@ -137,7 +137,7 @@ impl Chaos {
 
     fn stop_for_a_while(&mut self, held: &ProcessHandle, time: Duration, goes_on: bool) {
         if held.signal(Signal::STOP) {
-            wait_for(Instant::now() + time);
+            wait_until_instant(Instant::now() + time);
             let _ = goes_on && held.signal(Signal::CONT);
             self.tally.stops += 1;
         }
@@ -145,7 +145,7 @@ impl Chaos {
 
     fn step(&mut self, step: &Step) {
         self.people.talk(&self.service);
-        wait_for(Instant::now() + step.pause);
+        wait_until_instant(Instant::now() + step.pause);
         match step.blow {
             Blow::Gateway => {
                 self.kill_gateway();
@@ -160,7 +160,7 @@ impl Chaos {
             Blow::GatewayStarting => {
                 self.kill_gateway();
                 let mut starting = self.place.gateway(&self.world).spawn().unwrap();
-                wait_for(Instant::now() + step.time);
+                wait_until_instant(Instant::now() + step.time);
                 starting.kill().unwrap();
                 starting.wait().unwrap();
                 self.tally.starting += 1;
@@ -178,7 +178,7 @@ impl Chaos {
             }
             Blow::Supervisor => {
                 self.kill_supervisor();
-                wait_for(Instant::now() + step.time);
+                wait_until_instant(Instant::now() + step.time);
                 self.start_supervisor();
             }
             Blow::Both => {
@@ -214,12 +214,12 @@ impl Chaos {
         self.service.set_away(true);
         self.tally.away += 1;
         self.people.talk(&self.service);
-        wait_for(Instant::now() + step.time * 4);
+        wait_until_instant(Instant::now() + step.time * 4);
         if step.draw.is_multiple_of(2) {
             self.kill_gateway();
             self.start_gateway();
         }
-        wait_for(Instant::now() + step.time * 4);
+        wait_until_instant(Instant::now() + step.time * 4);
         self.service.set_away(false);
     }
 
@@ -228,7 +228,7 @@ impl Chaos {
         let Some(filler) = self.place.fill() else { return };
         self.tally.full += 1;
         self.people.talk(&self.service);
-        wait_for(Instant::now() + step.time * 4);
+        wait_until_instant(Instant::now() + step.time * 4);
         if step.draw.is_multiple_of(2) {
             self.kill_gateway();
         }

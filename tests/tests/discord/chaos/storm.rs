@@ -8,7 +8,7 @@ use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_discord::core::stage::SocketAct;
 use acp_tests::house::Plan as HousePlan;
 use acp_tests::processes::{Process, ProcessHandle};
-use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use acp_tests::world::is_wrapper;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +149,7 @@ impl Storm {
     }
 
     pub(super) fn step(&mut self, number: usize, step: &Step) {
-        wait_for(Instant::now() + step.pause);
+        wait_until_instant(Instant::now() + step.pause);
         self.press_all();
         let token = token(step.thread, number);
         let (blow, turn) = (step.blow, &step.turn);
@@ -194,14 +194,14 @@ impl Storm {
             Blow::GatewayTwice => {
                 self.kill_gateway();
                 self.stage.house.start_gateway();
-                wait_for(Instant::now() + step.time);
+                wait_until_instant(Instant::now() + step.time);
                 self.kill_gateway();
                 self.stage.house.start_gateway();
             }
             Blow::GatewayStopped => self.stop(self.stage.house.gateway().pid(), step.time * 3),
             Blow::Supervisor => {
                 let from_ms = self.kill_supervisor();
-                wait_for(Instant::now() + step.time);
+                wait_until_instant(Instant::now() + step.time);
                 self.start_supervisor(from_ms);
             }
             Blow::Both => {
@@ -219,7 +219,7 @@ impl Storm {
                     self.kill_gateway();
                     self.stage.house.start_gateway();
                 }
-                wait_for(Instant::now() + step.time * 2);
+                wait_until_instant(Instant::now() + step.time * 2);
                 self.stage.fake.restart();
             }
             Blow::DiscordStopped => {
@@ -229,7 +229,7 @@ impl Storm {
             Blow::DiscordAway => {
                 self.count("times away");
                 self.stage.fake.away(true);
-                wait_for(Instant::now() + step.time * 3);
+                wait_until_instant(Instant::now() + step.time * 3);
                 self.stage.fake.away(false);
             }
             Blow::Socket(act) => {
@@ -293,7 +293,7 @@ impl Storm {
 
     fn stop_held(&mut self, held: &ProcessHandle, time: Duration) {
         if held.signal(Signal::STOP) {
-            wait_for(Instant::now() + time);
+            wait_until_instant(Instant::now() + time);
             let _ = held.signal(Signal::CONT);
             self.count("stops");
         }
