@@ -145,7 +145,7 @@ impl House {
     /// # Panics
     /// When its services do not become ready.
     #[must_use]
-    pub fn approving(flags: &[&str]) -> Self {
+    pub fn with_approve_all(flags: &[&str]) -> Self {
         Plan::flags(flags).permission("approve-all").build()
     }
 
@@ -190,7 +190,7 @@ impl House {
     ///
     /// # Panics
     /// When it is not running, or does not exit with code 0.
-    pub fn end_gateway(&mut self) {
+    pub fn stop_gateway(&mut self) {
         let gateway = self.gateway.take().unwrap_or_else(|| panic!("the gateway is not running"));
         assert_eq!(gateway.terminate(LONG), Some(0), "the gateway exits with code 0");
     }
@@ -323,7 +323,7 @@ impl House {
     /// # Panics
     /// When the supervisor no longer lists it.
     #[must_use]
-    pub fn lease_now(&self, id: &str) -> Lease {
+    pub fn lease_by_id(&self, id: &str) -> Lease {
         let found = self.leases().into_iter().find(|lease| lease.id() == id);
         found.unwrap_or_else(|| panic!("lease {id} is not in the list"))
     }
@@ -332,9 +332,9 @@ impl House {
     ///
     /// # Panics
     /// When that takes too long, or a process outlives the lease.
-    pub fn await_end_of(&self, lease: &Lease) {
+    pub fn wait_for_lease_end(&self, lease: &Lease) {
         until(LONG, "the lease has ended", || {
-            matches!(self.lease_now(lease.id()).state(), "closed" | "lost")
+            matches!(self.lease_by_id(lease.id()).state(), "closed" | "lost")
         });
         assert_eq!(lease.processes(), [], "a process outlives its lease");
     }
@@ -395,7 +395,7 @@ impl House {
     pub fn end(mut self) {
         crate::invariants::check(&self.world.journal(GATEWAY));
         self.check_agent();
-        self.end_gateway();
+        self.stop_gateway();
         let supervisor = self.supervisor.take().unwrap_or_else(|| panic!("the supervisor is not running"));
         assert_eq!(supervisor.terminate(LONG), Some(0), "the supervisor exits with code 0");
         assert_eq!(self.world.processes(), [], "no process is left");

@@ -26,7 +26,7 @@ struct Faulty {
 impl Faulty {
     fn new() -> Self {
         let mut house = House::new(&[]);
-        house.end_gateway();
+        house.stop_gateway();
         let library = house.world.path("disk_fault.so");
         let source = repository().join("tests/faults/disk_fault.c");
         let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));

@@ -82,7 +82,7 @@ impl Session<'_> {
     }
 
     /// The lease as it is now, living or not.
-    fn lease_now(&self, id: &str) -> Lease {
+    fn lease_by_id(&self, id: &str) -> Lease {
         let leases = self.world().leases(&self.house.supervisor.socket());
         leases
             .into_iter()
@@ -113,7 +113,7 @@ impl Session<'_> {
         lease.kill_adapter();
         until(LONG, "its whole tree is gone", || lease.processes().is_empty());
         until(LONG, "its lease has ended", || {
-            matches!(self.lease_now(lease.id()).state(), "closed" | "lost")
+            matches!(self.lease_by_id(lease.id()).state(), "closed" | "lost")
         });
         lease
     }
@@ -249,7 +249,7 @@ fn closes(session: &Session<'_>) {
     let lease = session.lease();
     assert!(!lease.processes().is_empty());
     let _ = session.verb(&["sessions", "close", &session.key]);
-    until(LONG, "its lease is closed", || session.lease_now(lease.id()).state() == "closed");
+    until(LONG, "its lease is closed", || session.lease_by_id(lease.id()).state() == "closed");
     for lease in session.world().leases(&session.house.supervisor.socket()) {
         assert_eq!(lease.processes(), [], "a process outlives {lease:?}");
     }

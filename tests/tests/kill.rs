@@ -102,9 +102,9 @@ impl Trial {
         let Some(lock) = DatabaseLock::acquire(&self.house.world.path(GATEWAY).join(GATEWAY_DB)) else {
             return self.kill_now();
         };
-        let before = lease_number(&self.house.lease_now(&id), "stdout_end");
+        let before = lease_number(&self.house.lease_by_id(&id), "stdout_end");
         let more = eventually(SOON, "the agent says more", || {
-            let lease = self.house.lease_now(&id);
+            let lease = self.house.lease_by_id(&id);
             let ended = committed(&self.house, &self.run) >= CHUNKS;
             (ended || lease_number(&lease, "stdout_end") > before).then_some(lease)
         });
@@ -291,7 +291,7 @@ fn heavy_cancels_and_closes_survive_kills() {
         events.extend(turn.finish(LONG).lines());
         check_turn(&events, "cancelled");
         if verb == "close" {
-            house.await_end_of(&lease);
+            house.wait_for_lease_end(&lease);
         } else {
             assert_eq!(house.lease(&key).adapter_pid(), lease.adapter_pid(), "a cancel touches no process");
             check_turn(&house.prompt(&key, "go on"), "end_turn");

@@ -169,7 +169,7 @@ fn an_old_permission_never_approves_a_new_request() {
     let events = first.finish(LONG).lines();
     let _ = check_failed(&events, "ACP_TURN_FAILED");
     assert_eq!(settled(&events).len(), 1, "the death of the agent settles it: {events:#?}");
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "nobody is there to hear it");
 
@@ -364,7 +364,7 @@ fn a_refused_mode_does_not_replace_the_asking_mode() {
     asks();
     let lease = house.lease(&key);
     lease.kill_adapter();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     asks();
     let history = house.history(&key);
     let is_refused = |event: &&Value| event["status"] == "mode_unavailable" && event["mode"] == "free";

@@ -116,8 +116,8 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
         refusing = start_refused(&house);
     }
     wait_until_instant(killed + Duration::from_millis(2 * GRACE_MS));
-    assert_eq!(house.lease_now(lease.id()).adapter_pid(), lease.adapter_pid());
-    assert_eq!(house.lease_now(lease.id()).state(), "open", "its agent is kept");
+    assert_eq!(house.lease_by_id(lease.id()).adapter_pid(), lease.adapter_pid());
+    assert_eq!(house.lease_by_id(lease.id()).state(), "open", "its agent is kept");
 
     // What is known to be refused is not served where no supervisor answers.
     refusing.kill9();
@@ -133,14 +133,14 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
     assert_eq!(accepted["uncertain"], 1, "{accepted}");
     assert!(accepted["known_event_id"].as_i64() > accepted["event_id"].as_i64(), "{accepted}");
     house.start_gateway();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     until(SOON, "both turns end", || states(&house, &key).iter().all(|(state, _)| state == "failed"));
     let uncertain = states(&house, &key).into_iter().filter(|(_, code)| code == "ACP_UNCERTAIN").count();
     assert_eq!(uncertain, 2, "{:?}", states(&house, &key));
     let events = house.prompt(&key, "say again");
     assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
     // The loss was accepted once: the next start is an ordinary one.
-    house.end_gateway();
+    house.stop_gateway();
     house.start_gateway();
     let _ = house.prompt(&key, "say once more");
     assert_eq!(house.cli(&["store", "accept-loss"]).error()["detail_code"], "STORE_LOCKED");

@@ -79,7 +79,7 @@ fn a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
     assert!(count(&kept) > 0 && count(&file) == 0);
     house.start_gateway();
     until(SOON, "the gap is journaled", || house.history(&key).iter().any(|line| line["type"] == "gap"));
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     let events = house.prompt(&key, "say again");
     assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
     house.end();
@@ -92,7 +92,7 @@ fn an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
     let _ = house.prompt(&key, "say before");
     let old = house.lease(&key);
     let _ = house.cli(&["prompt", &key, "crash"]);
-    house.await_end_of(&old);
+    house.wait_for_lease_end(&old);
     let file = house.world.path("backup.db");
     let _ = house.verb(&["store", "backup", text(&file)]);
     let _ = house.prompt(&key, "say after");
@@ -101,7 +101,7 @@ fn an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
     house.kill_gateway();
     let _ = house.verb(&["store", "restore", text(&file)]);
     house.start_gateway();
-    house.await_end_of(&young);
+    house.wait_for_lease_end(&young);
     let events = house.prompt(&key, "say again");
     assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
     house.end();

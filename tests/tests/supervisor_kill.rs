@@ -251,7 +251,7 @@ fn heavy_the_wrapper_dies() {
     let busy = Busy::start(&house, "work/project");
     kill_of(&busy.lease, busy.lease.wrapper_pid());
     busy.await_end(Instant::now(), LONG);
-    house.await_end_of(&busy.lease);
+    house.wait_for_lease_end(&busy.lease);
     busy.goes_on(&house);
     house.end();
 }
@@ -263,7 +263,7 @@ fn heavy_the_agent_dies() {
     let busy = Busy::start(&house, "work/project");
     kill_of(&busy.lease, busy.lease.adapter_pid());
     busy.await_end(Instant::now(), LONG);
-    house.await_end_of(&busy.lease);
+    house.wait_for_lease_end(&busy.lease);
     busy.goes_on(&house);
     house.end();
 }
@@ -276,7 +276,7 @@ fn an_idle_agent_dies() {
     check_turn(&house.prompt(&key, "one"), "end_turn");
     let lease = house.lease(&key);
     lease.kill_adapter();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     let said = eventually(SOON, "it is said", || {
         let history = house.history(&key);
         history.into_iter().find(|event| event["type"] == "status" && event["status"] == "agent_exited")

@@ -21,7 +21,7 @@ pub(crate) fn said(house: &House, key: &str, script: &str) -> Vec<String> {
 /// Content arrives as it is, both ways.
 #[test]
 fn files_are_read_and_written_as_asked() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
     let odd = "one\n\ttwo \u{e9}\u{1f980} \"three\"\n\nno newline at the end";
@@ -53,7 +53,7 @@ fn files_are_read_and_written_as_asked() {
 /// What cannot be read or written is an error, and the turn goes on.
 #[test]
 fn what_cannot_be_is_refused() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
     fs::write(cwd.join("bytes"), [0xff, 0xfe, 0x00]).unwrap();
@@ -72,7 +72,7 @@ fn what_cannot_be_is_refused() {
 /// A secret outside, and every way out that stands still.
 #[test]
 fn nothing_outside_of_the_roots_is_reached() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
     let secret = house.world.write("work/secret.txt", "secret");
@@ -115,7 +115,7 @@ fn nothing_outside_of_the_roots_is_reached() {
 #[test]
 fn heavy_a_link_swapped_between_check_and_open_stays_inside() {
     let mut seed = Seed::new();
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
     let outside = house.world.dir("work/outside");
@@ -168,7 +168,7 @@ fn swap(one: &Path, other: &Path) {
 /// Everything under `terminal/*` and `fs/*` is refused, too, where the session's directory is gone.
 #[test]
 fn a_working_directory_that_was_removed_is_an_error() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     fs::remove_dir_all(house.cwd()).unwrap();

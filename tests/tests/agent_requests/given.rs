@@ -67,7 +67,7 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
     let agent = house.world.agents().remove(0);
     assert!(house.world.hold(&agent).unwrap().kill());
     house.start_gateway();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     check_turn(&house.prompt(&key, "after"), "end_turn");
     assert_eq!(last(&house, "session/resume")["mcpServers"], new["mcpServers"]);
 
@@ -109,7 +109,7 @@ fn logs_hold_no_secret_of_a_server() {
 
 #[test]
 fn additional_directories_are_roots_of_the_session() {
-    let house = House::approving(&["--directories"]);
+    let house = House::with_approve_all(&["--directories"]);
     let key = spawn(&house);
     let (more, outside) = (house.world.path("work/more"), house.world.path("work/outside"));
     fs::write(more.join("in.txt"), "inside").unwrap();

@@ -30,7 +30,7 @@ fn requests(house: &House, state: &str) -> i64 {
 #[test]
 fn heavy_a_write_is_never_done_twice() {
     let mut seed = Seed::new();
-    let mut house = House::approving(&[]);
+    let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     let target = house.cwd().join("target.txt");
@@ -108,7 +108,7 @@ fn heavy_a_write_is_never_done_twice() {
 #[test]
 fn heavy_reads_in_flight_are_answered_after_a_restart() {
     let mut seed = Seed::new();
-    let mut house = House::approving(&[]);
+    let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     let content = "0123456789abcdef".repeat(4096);

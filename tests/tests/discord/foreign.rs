@@ -256,7 +256,7 @@ fn is_let_go_and_closed(visit: &mut Visit) {
         let lease = visit.lease(thread);
         visit.stage.answer(&visit.stage.command(ann, thread, "acp close", &[]));
         visit.stage.said(thread, "session is closed");
-        visit.stage.house.await_end_of(&lease);
+        visit.stage.house.wait_for_lease_end(&lease);
         assert!(!processes::is_alive(lease.adapter_pid()));
     }
 }
