@@ -53,7 +53,8 @@ fn with_own_home(world: &World, name: &str, program: &str, args: &[&str]) -> Age
     let program = bin.join(program);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
     // Only the presets make these agents ask for permission.
-    let mut agent = Agent::new(&[&[&*program.to_string_lossy()], args].concat()).unsure().env("PATH", &path);
+    let mut agent =
+        Agent::new(&[&[&*program.to_string_lossy()], args].concat()).without_asks().env("PATH", &path);
     for (variable, below) in [
         ("HOME", ""),
         ("XDG_CONFIG_HOME", ".config"),

@@ -121,7 +121,7 @@ impl World {
 
     /// The environment variable that marks an agent as a process of this world, for its configuration.
     #[must_use]
-    pub fn mark(&self) -> (String, String) {
+    pub fn env_mark(&self) -> (String, String) {
         (ENV_WORLD.to_owned(), self.id.clone())
     }
 
@@ -134,7 +134,7 @@ impl World {
         let mut text = format!("{extra}\n");
         for (agent, what) in agents {
             let mut env = what.env.clone();
-            env.extend([self.mark()]);
+            env.extend([self.env_mark()]);
             let mut table = toml::Table::from_iter([
                 ("command".to_owned(), toml::Value::from(what.command.clone())),
                 ("env".to_owned(), toml::Value::Table(env.into_iter().map(|(k, v)| (k, v.into())).collect())),
@@ -164,12 +164,12 @@ impl World {
     /// When it does not become ready.
     #[must_use]
     pub fn supervisor(&self) -> Service {
-        let (dir, config) = (self.text("supervisor"), self.text("supervisor.toml"));
+        let (dir, config) = (self.path_string("supervisor"), self.path_string("supervisor.toml"));
         let mut args = vec!["serve", "--state-dir", &dir, "--json"];
         if Path::new(&config).exists() {
             args.extend(["--config", config.as_str()]);
         }
-        self.service("acp-supervisor", &args)
+        self.start_service("acp-supervisor", &args)
     }
 
     /// Starts the gateway `name` under a supervisor. `name` is also the name of its state directory and of
@@ -180,9 +180,9 @@ impl World {
     #[must_use]
     pub fn gateway(&self, name: &str, supervisor_socket: &Path) -> Service {
         let socket = supervisor_socket.to_string_lossy();
-        self.with_config(
+        self.start_with_config(
             name,
-            &["serve", "--state-dir", &self.text(name), "--supervisor-socket", &socket, "--json"],
+            &["serve", "--state-dir", &self.path_string(name), "--supervisor-socket", &socket, "--json"],
         )
     }
 
@@ -193,19 +193,19 @@ impl World {
     /// When it does not become ready.
     #[must_use]
     pub fn up(&self, name: &str) -> Service {
-        self.with_config(name, &["up", "--state-dir", &self.text(name), "--json"])
+        self.start_with_config(name, &["up", "--state-dir", &self.path_string(name), "--json"])
     }
 
-    fn with_config(&self, name: &str, args: &[&str]) -> Service {
-        let config = self.text(&format!("{name}.toml"));
+    fn start_with_config(&self, name: &str, args: &[&str]) -> Service {
+        let config = self.path_string(&format!("{name}.toml"));
         let mut args = args.to_vec();
         if Path::new(&config).exists() {
             args.extend(["--config", config.as_str()]);
         }
-        self.service("acp-gateway", &args)
+        self.start_service("acp-gateway", &args)
     }
 
-    fn text(&self, relative: &str) -> String {
+    fn path_string(&self, relative: &str) -> String {
         self.path(relative).to_string_lossy().into_owned()
     }
 
@@ -214,10 +214,10 @@ impl World {
     /// # Panics
     /// When it ends or stays silent instead.
     #[must_use]
-    pub fn service(&self, program: &str, args: &[&str]) -> Service {
+    pub fn start_service(&self, program: &str, args: &[&str]) -> Service {
         let mut command = self.command(program);
         command.args(args);
-        self.service_of(command)
+        self.start_command(command)
     }
 
     /// Starts a command that prints one JSON line when it accepts work.
@@ -225,7 +225,7 @@ impl World {
     /// # Panics
     /// When it ends or stays silent instead.
     #[must_use]
-    pub fn service_of(&self, command: Command) -> Service {
+    pub fn start_command(&self, command: Command) -> Service {
         let n = self.started.fetch_add(1, Ordering::Relaxed);
         Service::start(command, &self.path(&format!("log/{n:02}")))
     }
@@ -325,7 +325,7 @@ impl World {
     /// When it cannot be opened.
     #[must_use]
     pub fn journal(&self, name: &str) -> rusqlite::Connection {
-        open_to_read(&self.path(name).join(GATEWAY_DB))
+        open_read_only(&self.path(name).join(GATEWAY_DB))
     }
 
     /// Opens the lease store of the supervisor for reading. A running supervisor holds it exclusively.
@@ -334,7 +334,7 @@ impl World {
     /// When it cannot be opened.
     #[must_use]
     pub fn lease_store(&self) -> rusqlite::Connection {
-        open_to_read(&self.path("supervisor").join(SUPERVISOR_DB))
+        open_read_only(&self.path("supervisor").join(SUPERVISOR_DB))
     }
 
     /// All living processes of this world.
@@ -355,7 +355,7 @@ impl World {
     /// Opens a process that was listed before; `None` if it no longer exists or its pid was reused outside of
     /// this world.
     #[must_use]
-    pub fn hold(&self, process: &Process) -> Option<ProcessHandle> {
+    pub fn open_process(&self, process: &Process) -> Option<ProcessHandle> {
         // Open it first, then check it: the check is then about the process that is signalled.
         let held = ProcessHandle::open(process.pid)?;
         let is_ours = processes::has_env(held.pid, ENV_WORLD, &self.id)
@@ -364,13 +364,13 @@ impl World {
     }
 
     /// Kills all processes of this world and waits for their end; returns `false` after a timeout.
-    fn end_all(&self) -> bool {
+    fn kill_all(&self) -> bool {
         for _ in 0..500 {
             let left = self.processes();
             if left.is_empty() {
                 return true;
             }
-            for held in left.iter().filter_map(|process| self.hold(process)) {
+            for held in left.iter().filter_map(|process| self.open_process(process)) {
                 let _ = held.kill();
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -394,7 +394,7 @@ pub fn is_wrapper(process: &Process) -> bool {
 
 /// Removes the control groups that killed supervisors left behind, as the next supervisor on the same state
 /// directory would.
-fn forget_groups(dir: &Path) {
+fn remove_cgroups(dir: &Path) {
     let sys = acp_supervisor::sys::linux::Linux::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -408,15 +408,15 @@ fn forget_groups(dir: &Path) {
         {
             tree.remove_subtree(&subtree);
         } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            forget_groups(&path);
+            remove_cgroups(&path);
         }
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        let ended = self.end_all();
-        forget_groups(&self.path(""));
+        let ended = self.kill_all();
+        remove_cgroups(&self.path(""));
         if std::thread::panicking() {
             let mut logs: Vec<PathBuf> =
                 fs::read_dir(self.path("log")).into_iter().flatten().flatten().map(|e| e.path()).collect();
@@ -457,7 +457,7 @@ impl Agent {
 
     /// Removes the declaration that the agent asks.
     #[must_use]
-    pub fn unsure(mut self) -> Self {
+    pub fn without_asks(mut self) -> Self {
         self.settings.remove("asks");
         self
     }
@@ -487,7 +487,7 @@ impl Agent {
 /// When it cannot be opened.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "tests read the database directly, and never write")]
-pub fn open_to_read(path: &Path) -> rusqlite::Connection {
+pub fn open_read_only(path: &Path) -> rusqlite::Connection {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
     rusqlite::Connection::open_with_flags(path, flags).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }

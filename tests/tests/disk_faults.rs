@@ -45,7 +45,7 @@ impl Faulty {
         command.args(["serve", "--json", "--state-dir"]).arg(world.path(GATEWAY));
         command.arg("--supervisor-socket").arg(self.house.socket());
         command.arg("--config").arg(world.path("gateway.toml"));
-        self.gateway = Some(world.service_of(command));
+        self.gateway = Some(world.start_command(command));
     }
 
     fn set(&self, fault: &str) {

@@ -346,7 +346,7 @@ fn speaks_acp(name: &'static str) {
     let agent = foreign::agent(&world, name, model.url()).env("OPENCODE_PERMISSION", asking);
     let cwd = world.dir("work/project");
     let mut command = Command::new(&agent.command[0]);
-    command.args(&agent.command[1..]).env_clear().envs(&agent.env).envs([world.mark()]).current_dir(&cwd);
+    command.args(&agent.command[1..]).env_clear().envs(&agent.env).envs([world.env_mark()]).current_dir(&cwd);
     let mut pipe = Stdio::start(&mut command, LONG);
 
     let fs_abilities = json!({"readTextFile": false, "writeTextFile": false});

@@ -48,7 +48,7 @@ fn a_silent_command_is_not_waited_for_for_ever() {
 #[test]
 fn a_world_finds_and_ends_what_left_its_session() {
     let world = World::new();
-    let (name, value) = world.mark();
+    let (name, value) = world.env_mark();
     assert_eq!(name, ENV_WORLD);
     // One that carries the mark, and one that only works in the world's directory; both leave their parents.
     let status = shell(
@@ -88,8 +88,8 @@ fn a_process_is_found_by_its_lease() {
 fn a_service_is_ready_when_it_says_so() {
     let world = World::new();
     let mut command = shell("echo '{\"event\":\"ready\",\"pid\":1,\"socket\":\"/s\"}'; exec sleep 600");
-    command.env(ENV_WORLD, world.mark().1);
-    let service = world.service_of(command);
+    command.env(ENV_WORLD, world.env_mark().1);
+    let service = world.start_command(command);
     assert_eq!(service.socket().to_str(), Some("/s"));
     assert!(processes::is_alive(service.pid()));
     assert_eq!(service.terminate(SOON), None, "a signal ended it");
@@ -99,7 +99,7 @@ fn a_service_is_ready_when_it_says_so() {
 #[should_panic(expected = "instead of being ready")]
 fn a_service_that_ends_is_reported_at_once() {
     let world = World::new();
-    let _ = world.service_of(shell("echo no >&2; exit 1"));
+    let _ = world.start_command(shell("echo no >&2; exit 1"));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_configuration_says_what_was_meant() {
     let agent = &config["agents"]["some-agent"];
     assert_eq!(agent["command"].as_array().map(Vec::len), Some(2));
     assert_eq!(agent["env"]["A.B"].as_str(), Some("c = [1]"));
-    assert_eq!(agent["env"][ENV_WORLD].as_str(), Some(world.mark().1.as_str()));
+    assert_eq!(agent["env"][ENV_WORLD].as_str(), Some(world.env_mark().1.as_str()));
     assert_eq!(agent["permission"].as_str(), Some("ask"));
     assert_eq!(config["acp"]["enabled"].as_bool(), Some(true));
 }

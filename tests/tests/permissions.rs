@@ -313,7 +313,7 @@ fn a_close_settles_the_question() {
 #[test]
 fn an_agent_that_may_not_ask_is_reported_before_its_first_turn() {
     let world = World::new();
-    let agent = scripted(&world, &[], "ask").unsure();
+    let agent = scripted(&world, &[], "ask").without_asks();
     let mut house = Plan::flags(&[]).build_in(world, &BTreeMap::from([(AGENT, agent)]));
     let key = house.spawn();
     let show = |house: &House| house.verb(&["sessions", "show", &key]);

@@ -46,7 +46,7 @@ impl Leases {
         };
         let opened = runtime.block_on(conn::open(&supervisor.socket(), hello, SOON));
         let (conn, _) = opened.unwrap_or_else(|e| panic!("not connected: {e}"));
-        Self { runtime, conn, next_id: 1, mark: world.mark() }
+        Self { runtime, conn, next_id: 1, mark: world.env_mark() }
     }
 
     /// Builds the spawn request for a program.

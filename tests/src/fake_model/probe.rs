@@ -20,7 +20,7 @@ impl FakeModel {
     /// When it does not become ready.
     #[must_use]
     pub fn start(world: &World) -> Self {
-        Self { service: world.service("fake-model", &[]) }
+        Self { service: world.start_service("fake-model", &[]) }
     }
 
     /// The base address for agents, `/v1` included.

@@ -65,7 +65,7 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
     let lease = house.lease(&key);
     house.kill_gateway();
     let agent = house.world.agents().remove(0);
-    assert!(house.world.hold(&agent).unwrap().kill());
+    assert!(house.world.open_process(&agent).unwrap().kill());
     house.start_gateway();
     house.wait_for_lease_end(&lease);
     check_turn(&house.prompt(&key, "after"), "end_turn");

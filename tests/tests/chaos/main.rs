@@ -95,7 +95,7 @@ impl Chaos {
 
     /// One that finds the disk full waits for room by itself.
     fn start_gateway(&mut self) {
-        self.gateway = Some(self.world.service_of(self.place.gateway(&self.world)));
+        self.gateway = Some(self.world.start_command(self.place.gateway(&self.world)));
     }
 
     fn start_supervisor(&mut self) {
@@ -132,7 +132,7 @@ impl Chaos {
         let found = self.world.agents();
         let at = usize::try_from(draw % (found.len() as u64).max(1)).unwrap();
         let process = found.get(at)?;
-        Some((self.world.hold(process)?, is_wrapper(process)))
+        Some((self.world.open_process(process)?, is_wrapper(process)))
     }
 
     fn stop_for_a_while(&mut self, held: &ProcessHandle, time: Duration, goes_on: bool) {

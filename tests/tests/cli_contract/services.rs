@@ -245,7 +245,7 @@ fn up_never_ends_a_supervisor_of_another_state_directory() {
     let mut command = world.command("acp-gateway");
     command.arg("up").arg("--state-dir").arg(dir).arg("--config").arg(config);
     command.args(["--supervisor-socket", &socket, "--json"]);
-    let up = world.service_of(command);
+    let up = world.start_command(command);
     assert_eq!(pid(&up, "supervisor_pid"), supervisor.pid());
     let key = world.spawn("home", AGENT, "work/project");
     check_turn(&world.prompt("home", &key, "hello"), "end_turn");

@@ -140,7 +140,7 @@ fn share(bytes: u64) -> f64 {
 fn read_plainly(path: &Path) -> (Duration, Duration) {
     let read = |sql: &str| {
         let began = Instant::now();
-        let db = acp_tests::world::open_to_read(path);
+        let db = acp_tests::world::open_read_only(path);
         let found: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"));
         assert!(found > 0, "no events in {}", path.display());
         began.elapsed()

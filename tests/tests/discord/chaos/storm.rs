@@ -322,7 +322,7 @@ impl Storm {
             all.iter().filter(wanted).filter_map(|it| Some((it, self.thread_of(it, &all)?))).collect();
         let at = usize::try_from(step.draw % (found.len() as u64).max(1)).unwrap_or_default();
         let Some((process, thread)) = found.get(at) else { return };
-        let Some(held) = self.stage.house.world.hold(process) else { return };
+        let Some(held) = self.stage.house.world.open_process(process) else { return };
         if step.blow == Blow::AgentStopped {
             return self.stop_held(&held, step.time * 3);
         }
