@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Maximum number of faults for one message; afterwards its sends succeed. Faults caused by kills are not
 /// counted.
-const MISHAPS_MAX: u32 = 3;
+const FAULTS_MAX: u32 = 3;
 
 /// Outcome of a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,7 +32,7 @@ pub enum SendFate {
 
 /// Outcome of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LookFate {
+pub enum LookupFate {
     /// Answered.
     Well,
     /// The lookup fails.
@@ -43,7 +43,7 @@ pub enum LookFate {
 
 /// How a person's message is delivered to the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bringing {
+pub struct Delivery {
     /// Delay: later messages may overtake it.
     pub after: Duration,
     /// Number of deliveries.
@@ -54,9 +54,9 @@ fn ms(seed: &mut Seed, from: u64, to: u64) -> Duration {
     Duration::from_millis(from + seed.below(to - from))
 }
 
-/// Draws the outcome of a send for a message with `mishaps` earlier faults.
-pub fn of_send(seed: &mut Seed, mishaps: u32) -> SendFate {
-    if mishaps >= MISHAPS_MAX {
+/// Draws the outcome of a send for a message with `faults` earlier faults.
+pub fn draw_send(seed: &mut Seed, faults: u32) -> SendFate {
+    if faults >= FAULTS_MAX {
         return SendFate::Well;
     }
     match seed.below(100) {
@@ -73,16 +73,16 @@ pub fn of_send(seed: &mut Seed, mishaps: u32) -> SendFate {
 }
 
 /// Draws the outcome of a lookup.
-pub fn of_look(seed: &mut Seed) -> LookFate {
+pub fn draw_lookup(seed: &mut Seed) -> LookupFate {
     match seed.below(100) {
-        0..12 => LookFate::Unknown,
-        12..18 => LookFate::Lost,
-        _ => LookFate::Well,
+        0..12 => LookupFate::Unknown,
+        12..18 => LookupFate::Lost,
+        _ => LookupFate::Well,
     }
 }
 
 /// Draws the delivery of a person's message.
-pub fn of_said(seed: &mut Seed) -> Bringing {
+pub fn draw_delivery(seed: &mut Seed) -> Delivery {
     let after = if seed.below(4) == 0 { ms(seed, 5, 400) } else { Duration::ZERO };
-    Bringing { after, times: if seed.below(5) == 0 { 2 } else { 1 } }
+    Delivery { after, times: if seed.below(5) == 0 { 2 } else { 1 } }
 }

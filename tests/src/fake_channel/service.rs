@@ -7,7 +7,7 @@
 //!
 //! A connection is read to its end, even if the gateway died, before the next one is served.
 
-use super::fate::{self, LookFate, SendFate};
+use super::fate::{self, LookupFate, SendFate};
 use super::wire::{Ask, Said, Tell, Text, line};
 use crate::seed::Seed;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -114,7 +114,7 @@ struct State {
     promised: HashSet<String>,
     /// Pid of the connected gateway.
     life: u32,
-    mishaps: HashMap<String, u32>,
+    faults: HashMap<String, u32>,
     due: Vec<Due>,
     stream: Option<UnixStream>,
     connection: u64,
@@ -140,7 +140,7 @@ impl ChatService {
             window: HashMap::new(),
             promised: HashSet::new(),
             life: 0,
-            mishaps: HashMap::new(),
+            faults: HashMap::new(),
             due: Vec::new(),
             stream: None,
             connection: 0,
@@ -189,7 +189,7 @@ impl ChatService {
         state.sayings.push(Saying { said, taken: false, refused: None });
         let index = state.sayings.len() - 1;
         let is_wild = state.is_wild;
-        let how = if is_wild { fate::of_said(&mut state.seed) } else { fate::Bringing::AT_ONCE };
+        let how = if is_wild { fate::draw_delivery(&mut state.seed) } else { fate::Delivery::AT_ONCE };
         for _ in 0..how.times {
             state.later(how.after, What::Bring { said: index });
         }
@@ -246,7 +246,7 @@ impl ChatService {
     }
 }
 
-impl fate::Bringing {
+impl fate::Delivery {
     const AT_ONCE: Self = Self { after: Duration::ZERO, times: 1 };
 }
 
@@ -432,10 +432,10 @@ impl State {
             self.land(text);
             return;
         }
-        let had = self.mishaps.get(&text.nonce).copied().unwrap_or(0);
-        let fate = if self.is_wild { fate::of_send(&mut self.seed, had) } else { SendFate::Well };
+        let had = self.faults.get(&text.nonce).copied().unwrap_or(0);
+        let fate = if self.is_wild { fate::draw_send(&mut self.seed, had) } else { SendFate::Well };
         if fate != SendFate::Well {
-            self.mishaps.insert(text.nonce.clone(), had + 1);
+            self.faults.insert(text.nonce.clone(), had + 1);
         }
         self.count(fate.word());
         let connection = self.connection;
@@ -466,9 +466,9 @@ impl State {
 
     fn look(&mut self, call: u64, conversation: &str, nonce: &str) {
         self.tally.looks += 1;
-        let fate = if self.is_wild { fate::of_look(&mut self.seed) } else { LookFate::Well };
+        let fate = if self.is_wild { fate::draw_lookup(&mut self.seed) } else { LookupFate::Well };
         match fate {
-            LookFate::Well => {
+            LookupFate::Well => {
                 let mut held = self.conversations.get(conversation).into_iter().flatten();
                 let found = held.rfind(|message| message.text.nonce == nonce);
                 let message_id = found.map(|message| message.message_id.clone());
@@ -477,8 +477,8 @@ impl State {
                 }
                 self.tell(&Tell::Found { call, message_id });
             }
-            LookFate::Unknown => self.tell(&Tell::Unknown { call }),
-            LookFate::Lost => {}
+            LookupFate::Unknown => self.tell(&Tell::Unknown { call }),
+            LookupFate::Lost => {}
         }
     }
 
