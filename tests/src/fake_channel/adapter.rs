@@ -1,6 +1,6 @@
 //! The gateway's side: a channel adapter with one connection to the fake chat service.
 
-use super::wire::{Ask, Said, Tell, Text, line};
+use super::wire::{PersonText, Text, ToGateway, ToService, line};
 use super::{ENV_SOCKET, MESSAGE_UNITS_MAX, NAME};
 use acp_gateway::channel::{
     BoxFuture, ChannelAdapter, ConversationRef, Inbound, InboundPort, IntakeOutcome, LookupOutcome,
@@ -44,15 +44,15 @@ struct Link {
     socket: PathBuf,
     calls: AtomicU64,
     line: Mutex<Line>,
-    said: mpsc::Sender<Said>,
-    heard: Mutex<Option<mpsc::Receiver<Said>>>,
+    said: mpsc::Sender<PersonText>,
+    heard: Mutex<Option<mpsc::Receiver<PersonText>>>,
 }
 
 /// The current connection and the calls that wait for answers on it.
 #[derive(Debug, Default)]
 struct Line {
     out: Option<mpsc::Sender<String>>,
-    waiting: HashMap<u64, oneshot::Sender<Tell>>,
+    waiting: HashMap<u64, oneshot::Sender<ToGateway>>,
 }
 
 impl FakeChannel {
@@ -80,7 +80,7 @@ impl FakeChannel {
 
 /// Result of a call.
 enum Called {
-    Answered(Tell),
+    Answered(ToGateway),
     /// Not sent: no connection.
     NotSent,
     /// Sent, but not answered: its effect is unknown.
@@ -97,7 +97,7 @@ impl Link {
             if let Ok(stream) = UnixStream::connect(&self.socket).await {
                 let (read, mut write) = stream.into_split();
                 let (out, mut lines) = mpsc::channel::<String>(WAITING_MAX);
-                let hello = Ask::Hello { life: std::process::id() };
+                let hello = ToService::Hello { life: std::process::id() };
                 let _ = out.try_send(line(&hello));
                 self.line().out = Some(out);
                 let writing = async {
@@ -121,8 +121,8 @@ impl Link {
     async fn hear(&self, read: OwnedReadHalf) {
         let mut lines = BufReader::new(read).lines();
         while let Ok(Some(text)) = lines.next_line().await {
-            match serde_json::from_str::<Tell>(&text) {
-                Ok(Tell::Said(said)) => drop(self.said.try_send(said)),
+            match serde_json::from_str::<ToGateway>(&text) {
+                Ok(ToGateway::Said(said)) => drop(self.said.try_send(said)),
                 Ok(tell) => {
                     let waiting = tell.call().and_then(|call| self.line().waiting.remove(&call));
                     if let Some(waiting) = waiting {
@@ -135,7 +135,7 @@ impl Link {
     }
 
     /// Queues a line for the connection and returns the receiver of its answer; `None` without a connection.
-    fn hand_over(&self, call: u64, ask: &Ask) -> Option<oneshot::Receiver<Tell>> {
+    fn hand_over(&self, call: u64, ask: &ToService) -> Option<oneshot::Receiver<ToGateway>> {
         let (answer, answered) = oneshot::channel();
         let mut at = self.line();
         at.out.as_ref()?.try_send(line(ask)).ok()?;
@@ -143,7 +143,7 @@ impl Link {
         Some(answered)
     }
 
-    async fn call(&self, ask: impl FnOnce(u64) -> Ask) -> Called {
+    async fn call(&self, ask: impl FnOnce(u64) -> ToService) -> Called {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let ask = ask(call);
         let end = tokio::time::Instant::now() + Duration::from_millis(ANSWER_MS);
@@ -164,7 +164,7 @@ impl Link {
         }
     }
 
-    async fn bring(&self, inbox: &dyn InboundPort, said: Said) {
+    async fn bring(&self, inbox: &dyn InboundPort, said: PersonText) {
         let message = Inbound::new(at(&said.conversation), said.message_id.clone(), said.author, said.text);
         let refused = match inbox.offer(message).await {
             IntakeOutcome::Accepted(_) => None,
@@ -172,8 +172,8 @@ impl Link {
             IntakeOutcome::Later { .. } => return,
             IntakeOutcome::Refused { why } => Some(why),
         };
-        let Said { conversation, message_id, .. } = said;
-        let ask = Ask::Acknowledge { conversation, message_id, refused };
+        let PersonText { conversation, message_id, .. } = said;
+        let ask = ToService::Acknowledge { conversation, message_id, refused };
         if let Some(out) = &self.line().out {
             let _ = out.try_send(line(&ask));
         }
@@ -212,12 +212,12 @@ impl ChannelAdapter for FakeChannel {
         };
         Box::pin(async move {
             let why = |why: &str| why.to_owned();
-            match self.link().call(|call| Ask::Send { call, message: text }).await {
-                Called::Answered(Tell::Sent { message_id, .. }) => SendOutcome::Sent { message_id },
-                Called::Answered(Tell::Limited { retry_after_ms, .. }) => {
+            match self.link().call(|call| ToService::Send { call, message: text }).await {
+                Called::Answered(ToGateway::Sent { message_id, .. }) => SendOutcome::Sent { message_id },
+                Called::Answered(ToGateway::Limited { retry_after_ms, .. }) => {
                     SendOutcome::Limited { retry_after_ms }
                 }
-                Called::Answered(Tell::Unavailable { .. }) => {
+                Called::Answered(ToGateway::Unavailable { .. }) => {
                     SendOutcome::Rejected { why: why("the service is out of order"), again: true }
                 }
                 Called::NotSent => SendOutcome::Rejected { why: why("there is no connection"), again: true },
@@ -229,11 +229,11 @@ impl ChannelAdapter for FakeChannel {
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let (conversation, nonce) = (to.conversation_id.clone(), message.nonce.clone());
         Box::pin(async move {
-            match self.link().call(|call| Ask::Lookup { call, conversation, nonce }).await {
-                Called::Answered(Tell::Found { message_id: Some(message_id), .. }) => {
+            match self.link().call(|call| ToService::Lookup { call, conversation, nonce }).await {
+                Called::Answered(ToGateway::Found { message_id: Some(message_id), .. }) => {
                     LookupOutcome::Found { message_id }
                 }
-                Called::Answered(Tell::Found { message_id: None, .. }) => LookupOutcome::Absent,
+                Called::Answered(ToGateway::Found { message_id: None, .. }) => LookupOutcome::Absent,
                 _ => LookupOutcome::Unknown { why: "no answer".to_owned() },
             }
         })

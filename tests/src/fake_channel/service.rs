@@ -8,7 +8,7 @@
 //! A connection is read to its end, even if the gateway died, before the next one is served.
 
 use super::fate::{self, LookupFate, SendFate};
-use super::wire::{Ask, Said, Tell, Text, line};
+use super::wire::{PersonText, Text, ToGateway, ToService, line};
 use crate::seed::Seed;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -39,7 +39,7 @@ pub struct Message {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saying {
     /// The message.
-    pub said: Said,
+    pub said: PersonText,
     /// Whether the gateway accepted it.
     pub taken: bool,
     /// Reason of a refusal.
@@ -93,7 +93,7 @@ struct Due {
 #[derive(Debug)]
 enum What {
     /// Sends an answer, if the connection is still this one.
-    Tell { connection: u64, tell: Tell },
+    Answer { connection: u64, tell: ToGateway },
     /// A message is accepted and answered.
     Land { connection: u64, call: u64, text: Text },
     /// Delivers a person's message.
@@ -179,7 +179,7 @@ impl ChatService {
     /// Adds a person's message and returns its id. It is delivered repeatedly until the gateway accepts it.
     pub fn say(&self, conversation: &str, author: &str, text: &str) -> String {
         let mut state = self.shared.state();
-        let said = Said {
+        let said = PersonText {
             conversation: conversation.to_owned(),
             message_id: format!("said-{}", state.sayings.len()),
             author: author.to_owned(),
@@ -350,7 +350,7 @@ impl State {
                         self.land(text);
                     }
                 }
-                What::Tell { connection, .. } if connection == ended => {}
+                What::Answer { connection, .. } if connection == ended => {}
                 what => self.due.push(Due { what, ..due }),
             }
         }
@@ -364,7 +364,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, tell: &Tell) {
+    fn tell(&mut self, tell: &ToGateway) {
         if let Some(stream) = &mut self.stream
             && stream.write_all(line(tell).as_bytes()).is_err()
         {
@@ -378,10 +378,10 @@ impl State {
         let rest = self.due.split_off(later);
         for due in std::mem::replace(&mut self.due, rest) {
             match due.what {
-                What::Tell { tell, .. } => self.tell(&tell),
+                What::Answer { tell, .. } => self.tell(&tell),
                 What::Land { call, text, .. } => {
                     let message_id = self.land(text);
-                    self.tell(&Tell::Sent { call, message_id });
+                    self.tell(&ToGateway::Sent { call, message_id });
                 }
                 What::Bring { said } => self.bring(said),
             }
@@ -390,7 +390,7 @@ impl State {
 
     fn bring(&mut self, index: usize) {
         let Some(saying) = self.sayings.get(index) else { return };
-        let tell = Tell::Said(saying.said.clone());
+        let tell = ToGateway::Said(saying.said.clone());
         let is_open = !saying.taken && saying.refused.is_none();
         if self.stream.is_some() {
             self.tally.brought += 1;
@@ -403,17 +403,17 @@ impl State {
         }
     }
 
-    fn hear(&mut self, ask: Ask) {
+    fn hear(&mut self, ask: ToService) {
         match ask {
-            Ask::Hello { life } if life == self.life => {}
-            Ask::Hello { life } => {
+            ToService::Hello { life } if life == self.life => {}
+            ToService::Hello { life } => {
                 self.life = life;
                 self.window.clear();
                 self.promised.clear();
             }
-            Ask::Send { call, message } => self.send(call, message),
-            Ask::Lookup { call, conversation, nonce } => self.look(call, &conversation, &nonce),
-            Ask::Acknowledge { conversation, message_id, refused } => {
+            ToService::Send { call, message } => self.send(call, message),
+            ToService::Lookup { call, conversation, nonce } => self.look(call, &conversation, &nonce),
+            ToService::Acknowledge { conversation, message_id, refused } => {
                 let ours = |saying: &&mut Saying| {
                     saying.said.conversation == conversation && saying.said.message_id == message_id
                 };
@@ -442,20 +442,20 @@ impl State {
         match fate {
             SendFate::Well => {
                 let message_id = self.land(text);
-                self.tell(&Tell::Sent { call, message_id });
+                self.tell(&ToGateway::Sent { call, message_id });
             }
             SendFate::SlowAnswer(after) => {
                 let message_id = self.land(text);
-                self.later(after, What::Tell { connection, tell: Tell::Sent { call, message_id } });
+                self.later(after, What::Answer { connection, tell: ToGateway::Sent { call, message_id } });
             }
             SendFate::LostAnswer => drop(self.land(text)),
             SendFate::LateLanding(after) => self.later(after, What::Land { connection, call, text }),
             SendFate::Lost => {}
             SendFate::Limited(after) => {
                 let retry_after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                self.tell(&Tell::Limited { call, retry_after_ms });
+                self.tell(&ToGateway::Limited { call, retry_after_ms });
             }
-            SendFate::Unavailable => self.tell(&Tell::Unavailable { call }),
+            SendFate::Unavailable => self.tell(&ToGateway::Unavailable { call }),
             SendFate::CutAfter => {
                 self.land(text);
                 self.hang_up();
@@ -475,9 +475,9 @@ impl State {
                 if message_id.is_none() {
                     self.promised.insert(nonce.to_owned());
                 }
-                self.tell(&Tell::Found { call, message_id });
+                self.tell(&ToGateway::Found { call, message_id });
             }
-            LookupFate::Unknown => self.tell(&Tell::Unknown { call }),
+            LookupFate::Unknown => self.tell(&ToGateway::Unknown { call }),
             LookupFate::Lost => {}
         }
     }

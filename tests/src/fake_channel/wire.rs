@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// From the gateway to the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Ask {
+pub enum ToService {
     /// The first line of a connection.
     Hello {
         /// Pid of the gateway's process.
@@ -54,7 +54,7 @@ pub struct Text {
 /// From the service to the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
-pub enum Tell {
+pub enum ToGateway {
     /// The message is in the conversation under this id.
     Sent {
         /// Number of the call.
@@ -87,10 +87,10 @@ pub enum Tell {
         call: u64,
     },
     /// A message of a person.
-    Said(Said),
+    Said(PersonText),
 }
 
-impl Tell {
+impl ToGateway {
     /// The call that it answers.
     #[must_use]
     pub const fn call(&self) -> Option<u64> {
@@ -107,7 +107,7 @@ impl Tell {
 
 /// A message of a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct PersonText {
     /// The conversation.
     pub conversation: String,
     /// The service's id.

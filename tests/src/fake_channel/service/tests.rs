@@ -11,15 +11,15 @@ impl Client {
         let stream = UnixStream::connect(&service.socket).unwrap_or_else(|e| panic!("{e}"));
         let read = stream.try_clone().unwrap_or_else(|e| panic!("{e}"));
         let mut client = Self { stream, lines: BufReader::new(read).lines() };
-        client.ask(&Ask::Hello { life });
+        client.ask(&ToService::Hello { life });
         client
     }
 
-    fn ask(&mut self, ask: &Ask) {
+    fn ask(&mut self, ask: &ToService) {
         self.stream.write_all(line(ask).as_bytes()).unwrap_or_else(|e| panic!("{e}"));
     }
 
-    fn answer(&mut self) -> Tell {
+    fn answer(&mut self) -> ToGateway {
         let text = self
             .lines
             .next()
@@ -31,17 +31,17 @@ impl Client {
     /// Sends a message and returns its id.
     fn send(&mut self, nonce: &str) -> String {
         let message = message(nonce, "final");
-        self.ask(&Ask::Send { call: 1, message });
+        self.ask(&ToService::Send { call: 1, message });
         match self.answer() {
-            Tell::Sent { message_id, .. } => message_id,
+            ToGateway::Sent { message_id, .. } => message_id,
             other => panic!("{other:?}"),
         }
     }
 
     fn look(&mut self, nonce: &str) -> Option<String> {
-        self.ask(&Ask::Lookup { call: 2, conversation: "c".to_owned(), nonce: nonce.to_owned() });
+        self.ask(&ToService::Lookup { call: 2, conversation: "c".to_owned(), nonce: nonce.to_owned() });
         match self.answer() {
-            Tell::Found { message_id, .. } => message_id,
+            ToGateway::Found { message_id, .. } => message_id,
             other => panic!("{other:?}"),
         }
     }
@@ -98,11 +98,11 @@ fn what_people_say_comes_again_until_it_is_taken() {
     let message_id = service.say("c", "ada", "hello");
     let mut client = Client::connect(&service, 1);
     for _ in 0..2 {
-        let Tell::Said(said) = client.answer() else { panic!("no message was delivered") };
+        let ToGateway::Said(said) = client.answer() else { panic!("no message was delivered") };
         assert_eq!((said.message_id.as_str(), said.text.as_str()), (message_id.as_str(), "hello"));
     }
     assert_eq!(service.waiting("c"), 1);
-    client.ask(&Ask::Acknowledge { conversation: "c".to_owned(), message_id, refused: None });
+    client.ask(&ToService::Acknowledge { conversation: "c".to_owned(), message_id, refused: None });
     crate::wait::until(crate::wait::SOON, "the message is accepted", || service.waiting("c") == 0);
     assert_eq!(service.sayings().len(), 1);
 }
@@ -116,7 +116,7 @@ fn an_answer_that_is_held_is_of_a_message_that_is_there() {
         // Messages that are sent before the hold begins are answered.
         while held(&service) == 0 || !service.tally().fates.contains_key("held") {
             let nonce = format!("n{}", held(&service));
-            client.ask(&Ask::Send { call: 7, message: message(&nonce, "final") });
+            client.ask(&ToService::Send { call: 7, message: message(&nonce, "final") });
             crate::wait::until(crate::wait::SOON, "the message is in the conversation", || {
                 client_has(&service, &nonce)
             });
@@ -126,7 +126,7 @@ fn an_answer_that_is_held_is_of_a_message_that_is_there() {
     let count = held(&service);
     // The next answer belongs to the lookup: the held one never arrived.
     for _ in 1..count {
-        assert!(matches!(client.answer(), Tell::Sent { call: 7, .. }));
+        assert!(matches!(client.answer(), ToGateway::Sent { call: 7, .. }));
     }
     assert!(client.look(&format!("n{}", count - 1)).is_some());
 }
