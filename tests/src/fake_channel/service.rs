@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Delay until an unacknowledged message is delivered again.
-const AGAIN: Duration = Duration::from_millis(700);
+const REDELIVERY_DELAY: Duration = Duration::from_millis(700);
 /// Write timeout: a gateway that does not read for this long loses its connection.
 const WRITE_MAX: Duration = Duration::from_secs(1);
 /// Number of acknowledged messages that are delivered again over a new connection.
@@ -37,7 +37,7 @@ pub struct Message {
 
 /// A person's message and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Saying {
+pub struct PersonMessage {
     /// The message.
     pub said: PersonText,
     /// Whether the gateway accepted it.
@@ -52,11 +52,11 @@ pub struct Tally {
     /// Sends by outcome.
     pub fates: BTreeMap<&'static str, u64>,
     /// Lookups.
-    pub looks: u64,
+    pub lookups: u64,
     /// Messages that were deduplicated by their nonce.
     pub repeated: u64,
     /// Deliveries of people's messages.
-    pub brought: u64,
+    pub deliveries: u64,
     /// Connections.
     pub connections: u64,
 }
@@ -75,7 +75,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// State of [`ChatService::hold_an_answer`].
+/// State of [`ChatService::withhold_answer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     No,
@@ -87,27 +87,27 @@ enum Hold {
 #[derive(Debug)]
 struct Due {
     at: Instant,
-    what: What,
+    what: DueEvent,
 }
 
 #[derive(Debug)]
-enum What {
+enum DueEvent {
     /// Sends an answer, if the connection is still this one.
     Answer { connection: u64, tell: ToGateway },
     /// A message is accepted and answered.
     Land { connection: u64, call: u64, text: Text },
     /// Delivers a person's message.
-    Bring { said: usize },
+    Deliver { said: usize },
 }
 
 #[derive(Debug)]
 struct State {
     seed: Seed,
     /// Whether faults are injected.
-    is_wild: bool,
+    is_faulty: bool,
     is_over: bool,
     conversations: BTreeMap<String, Vec<Message>>,
-    sayings: Vec<Saying>,
+    person_messages: Vec<PersonMessage>,
     /// Message ids by nonce of this connection.
     window: HashMap<String, String>,
     /// Nonces that a lookup of this gateway did not find.
@@ -133,10 +133,10 @@ impl ChatService {
         let listener = UnixListener::bind(socket).unwrap_or_else(|e| panic!("{}: {e}", socket.display()));
         let state = State {
             seed,
-            is_wild: false,
+            is_faulty: false,
             is_over: false,
             conversations: BTreeMap::new(),
-            sayings: Vec::new(),
+            person_messages: Vec::new(),
             window: HashMap::new(),
             promised: HashSet::new(),
             life: 0,
@@ -152,14 +152,14 @@ impl ChatService {
         let (serving, timing) = (Arc::clone(&shared), Arc::clone(&shared));
         let threads = vec![
             std::thread::spawn(move || serving.serve(&listener)),
-            std::thread::spawn(move || timing.keep_time()),
+            std::thread::spawn(move || timing.run_timers()),
         ];
         Self { shared, socket: socket.to_owned(), threads }
     }
 
     /// Switches fault injection on or off.
-    pub fn set_wild(&self, is_wild: bool) {
-        self.shared.state().is_wild = is_wild;
+    pub fn set_faulty(&self, is_faulty: bool) {
+        self.shared.state().is_faulty = is_faulty;
     }
 
     /// Makes the whole service unreachable, or reachable again. Messages of people are delivered when it is
@@ -167,11 +167,11 @@ impl ChatService {
     ///
     /// # Panics
     /// When the socket cannot be moved.
-    pub fn set_away(&self, is_away: bool) {
+    pub fn set_unavailable(&self, is_unavailable: bool) {
         let aside = self.socket.with_extension("away");
-        let (from, to) = if is_away { (&self.socket, &aside) } else { (&aside, &self.socket) };
+        let (from, to) = if is_unavailable { (&self.socket, &aside) } else { (&aside, &self.socket) };
         std::fs::rename(from, to).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
-        if is_away {
+        if is_unavailable {
             self.shared.state().hang_up();
         }
     }
@@ -181,17 +181,17 @@ impl ChatService {
         let mut state = self.shared.state();
         let said = PersonText {
             conversation: conversation.to_owned(),
-            message_id: format!("said-{}", state.sayings.len()),
+            message_id: format!("said-{}", state.person_messages.len()),
             author: author.to_owned(),
             text: text.to_owned(),
         };
         let message_id = said.message_id.clone();
-        state.sayings.push(Saying { said, taken: false, refused: None });
-        let index = state.sayings.len() - 1;
-        let is_wild = state.is_wild;
-        let how = if is_wild { fate::draw_delivery(&mut state.seed) } else { fate::Delivery::AT_ONCE };
+        state.person_messages.push(PersonMessage { said, taken: false, refused: None });
+        let index = state.person_messages.len() - 1;
+        let is_faulty = state.is_faulty;
+        let how = if is_faulty { fate::draw_delivery(&mut state.seed) } else { fate::Delivery::AT_ONCE };
         for _ in 0..how.times {
-            state.later(how.after, What::Bring { said: index });
+            state.schedule(how.after, DueEvent::Deliver { said: index });
         }
         self.shared.changed.notify_all();
         message_id
@@ -200,7 +200,7 @@ impl ChatService {
     /// Waits for the next final message and accepts it without ever answering; returns `false` if none came
     /// before the deadline.
     #[must_use]
-    pub fn hold_an_answer(&self, deadline: Duration) -> bool {
+    pub fn withhold_answer(&self, deadline: Duration) -> bool {
         let mut state = self.shared.state();
         state.hold = Hold::Wanted;
         let waited =
@@ -213,11 +213,11 @@ impl ChatService {
 
     /// Number of people's messages in a conversation that are neither accepted nor refused yet.
     #[must_use]
-    pub fn waiting(&self, conversation: &str) -> usize {
-        let open = |saying: &&Saying| {
+    pub fn count_pending(&self, conversation: &str) -> usize {
+        let open = |saying: &&PersonMessage| {
             saying.said.conversation == conversation && !saying.taken && saying.refused.is_none()
         };
-        self.shared.state().sayings.iter().filter(open).count()
+        self.shared.state().person_messages.iter().filter(open).count()
     }
 
     /// Kind of the last message of a conversation.
@@ -235,8 +235,8 @@ impl ChatService {
 
     /// All messages of people, in order.
     #[must_use]
-    pub fn sayings(&self) -> Vec<Saying> {
-        self.shared.state().sayings.clone()
+    pub fn person_messages(&self) -> Vec<PersonMessage> {
+        self.shared.state().person_messages.clone()
     }
 
     /// Counters so far.
@@ -288,7 +288,7 @@ impl Shared {
                 else {
                     break;
                 };
-                self.state().hear(ask);
+                self.state().handle(ask);
                 self.changed.notify_all();
             }
             self.state().disconnected();
@@ -296,13 +296,13 @@ impl Shared {
     }
 
     /// Executes due events.
-    fn keep_time(&self) {
+    fn run_timers(&self) {
         let mut state = self.state();
         while !state.is_over {
             let now = Instant::now();
-            state.do_due(now);
+            state.run_due(now);
             let next = state.due.iter().map(|due| due.at).min();
-            let wait = next.map_or(AGAIN, |at| at.saturating_duration_since(Instant::now()));
+            let wait = next.map_or(REDELIVERY_DELAY, |at| at.saturating_duration_since(Instant::now()));
             let waited = self.changed.wait_timeout(state, wait);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
@@ -310,7 +310,7 @@ impl Shared {
 }
 
 impl State {
-    fn later(&mut self, after: Duration, what: What) {
+    fn schedule(&mut self, after: Duration, what: DueEvent) {
         self.due.push(Due { at: Instant::now() + after, what });
     }
 
@@ -320,22 +320,22 @@ impl State {
         self.connection += 1;
         self.tally.connections += 1;
         // Delivers open messages and a few others, in any order.
-        let open: Vec<usize> = self.open().collect();
+        let open: Vec<usize> = self.pending().collect();
         for said in open {
-            let after = Duration::from_millis(if self.is_wild { self.seed.below(60) } else { 0 });
-            self.later(after, What::Bring { said });
+            let after = Duration::from_millis(if self.is_faulty { self.seed.below(60) } else { 0 });
+            self.schedule(after, DueEvent::Deliver { said });
         }
-        for _ in 0..if self.is_wild { REPEATS } else { 0 } {
-            let said = usize::try_from(self.seed.below(self.sayings.len() as u64)).unwrap_or(0);
-            if said < self.sayings.len() {
-                self.later(Duration::ZERO, What::Bring { said });
+        for _ in 0..if self.is_faulty { REPEATS } else { 0 } {
+            let said = usize::try_from(self.seed.below(self.person_messages.len() as u64)).unwrap_or(0);
+            if said < self.person_messages.len() {
+                self.schedule(Duration::ZERO, DueEvent::Deliver { said });
             }
         }
     }
 
-    fn open(&self) -> impl Iterator<Item = usize> {
-        let is_open = |(_, saying): &(usize, &Saying)| !saying.taken && saying.refused.is_none();
-        self.sayings.iter().enumerate().filter(is_open).map(|(index, _)| index)
+    fn pending(&self) -> impl Iterator<Item = usize> {
+        let is_open = |(_, saying): &(usize, &PersonMessage)| !saying.taken && saying.refused.is_none();
+        self.person_messages.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
     /// Ends the connection: each pending message is accepted or dropped at random, and its nonces are
@@ -345,12 +345,12 @@ impl State {
         let ended = self.connection;
         for due in std::mem::take(&mut self.due) {
             match due.what {
-                What::Land { connection, text, .. } if connection == ended => {
+                DueEvent::Land { connection, text, .. } if connection == ended => {
                     if self.seed.below(2) == 0 {
-                        self.land(text);
+                        self.accept(text);
                     }
                 }
-                What::Answer { connection, .. } if connection == ended => {}
+                DueEvent::Answer { connection, .. } if connection == ended => {}
                 what => self.due.push(Due { what, ..due }),
             }
         }
@@ -364,7 +364,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, tell: &ToGateway) {
+    fn transmit(&mut self, tell: &ToGateway) {
         if let Some(stream) = &mut self.stream
             && stream.write_all(line(tell).as_bytes()).is_err()
         {
@@ -372,38 +372,39 @@ impl State {
         }
     }
 
-    fn do_due(&mut self, now: Instant) {
+    fn run_due(&mut self, now: Instant) {
         self.due.sort_by_key(|due| due.at);
         let later = self.due.partition_point(|due| due.at <= now);
         let rest = self.due.split_off(later);
         for due in std::mem::replace(&mut self.due, rest) {
             match due.what {
-                What::Answer { tell, .. } => self.tell(&tell),
-                What::Land { call, text, .. } => {
-                    let message_id = self.land(text);
-                    self.tell(&ToGateway::Sent { call, message_id });
+                DueEvent::Answer { tell, .. } => self.transmit(&tell),
+                DueEvent::Land { call, text, .. } => {
+                    let message_id = self.accept(text);
+                    self.transmit(&ToGateway::Sent { call, message_id });
                 }
-                What::Bring { said } => self.bring(said),
+                DueEvent::Deliver { said } => self.deliver(said),
             }
         }
     }
 
-    fn bring(&mut self, index: usize) {
-        let Some(saying) = self.sayings.get(index) else { return };
+    fn deliver(&mut self, index: usize) {
+        let Some(saying) = self.person_messages.get(index) else { return };
         let tell = ToGateway::Said(saying.said.clone());
         let is_open = !saying.taken && saying.refused.is_none();
         if self.stream.is_some() {
-            self.tally.brought += 1;
-            self.tell(&tell);
+            self.tally.deliveries += 1;
+            self.transmit(&tell);
             // Repeats until it is acknowledged. Without a connection, the next connection starts with it.
-            let asked = self.due.iter().any(|due| matches!(due.what, What::Bring { said } if said == index));
+            let asked =
+                self.due.iter().any(|due| matches!(due.what, DueEvent::Deliver { said } if said == index));
             if is_open && !asked {
-                self.later(AGAIN, What::Bring { said: index });
+                self.schedule(REDELIVERY_DELAY, DueEvent::Deliver { said: index });
             }
         }
     }
 
-    fn hear(&mut self, ask: ToService) {
+    fn handle(&mut self, ask: ToService) {
         match ask {
             ToService::Hello { life } if life == self.life => {}
             ToService::Hello { life } => {
@@ -412,12 +413,12 @@ impl State {
                 self.promised.clear();
             }
             ToService::Send { call, message } => self.send(call, message),
-            ToService::Lookup { call, conversation, nonce } => self.look(call, &conversation, &nonce),
+            ToService::Lookup { call, conversation, nonce } => self.lookup(call, &conversation, &nonce),
             ToService::Acknowledge { conversation, message_id, refused } => {
-                let ours = |saying: &&mut Saying| {
+                let ours = |saying: &&mut PersonMessage| {
                     saying.said.conversation == conversation && saying.said.message_id == message_id
                 };
-                if let Some(saying) = self.sayings.iter_mut().find(ours) {
+                if let Some(saying) = self.person_messages.iter_mut().find(ours) {
                     saying.taken |= refused.is_none();
                     saying.refused = saying.refused.take().or(refused);
                 }
@@ -429,11 +430,11 @@ impl State {
         if self.hold == Hold::Wanted && text.kind == "final" {
             self.hold = Hold::Held;
             self.count("held");
-            self.land(text);
+            self.accept(text);
             return;
         }
         let had = self.faults.get(&text.nonce).copied().unwrap_or(0);
-        let fate = if self.is_wild { fate::draw_send(&mut self.seed, had) } else { SendFate::Well };
+        let fate = if self.is_faulty { fate::draw_send(&mut self.seed, had) } else { SendFate::Well };
         if fate != SendFate::Well {
             self.faults.insert(text.nonce.clone(), had + 1);
         }
@@ -441,32 +442,35 @@ impl State {
         let connection = self.connection;
         match fate {
             SendFate::Well => {
-                let message_id = self.land(text);
-                self.tell(&ToGateway::Sent { call, message_id });
+                let message_id = self.accept(text);
+                self.transmit(&ToGateway::Sent { call, message_id });
             }
             SendFate::SlowAnswer(after) => {
-                let message_id = self.land(text);
-                self.later(after, What::Answer { connection, tell: ToGateway::Sent { call, message_id } });
+                let message_id = self.accept(text);
+                self.schedule(
+                    after,
+                    DueEvent::Answer { connection, tell: ToGateway::Sent { call, message_id } },
+                );
             }
-            SendFate::LostAnswer => drop(self.land(text)),
-            SendFate::LateLanding(after) => self.later(after, What::Land { connection, call, text }),
+            SendFate::LostAnswer => drop(self.accept(text)),
+            SendFate::LateLanding(after) => self.schedule(after, DueEvent::Land { connection, call, text }),
             SendFate::Lost => {}
             SendFate::Limited(after) => {
                 let retry_after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                self.tell(&ToGateway::Limited { call, retry_after_ms });
+                self.transmit(&ToGateway::Limited { call, retry_after_ms });
             }
-            SendFate::Unavailable => self.tell(&ToGateway::Unavailable { call }),
+            SendFate::Unavailable => self.transmit(&ToGateway::Unavailable { call }),
             SendFate::CutAfter => {
-                self.land(text);
+                self.accept(text);
                 self.hang_up();
             }
             SendFate::CutBefore => self.hang_up(),
         }
     }
 
-    fn look(&mut self, call: u64, conversation: &str, nonce: &str) {
-        self.tally.looks += 1;
-        let fate = if self.is_wild { fate::draw_lookup(&mut self.seed) } else { LookupFate::Well };
+    fn lookup(&mut self, call: u64, conversation: &str, nonce: &str) {
+        self.tally.lookups += 1;
+        let fate = if self.is_faulty { fate::draw_lookup(&mut self.seed) } else { LookupFate::Well };
         match fate {
             LookupFate::Well => {
                 let mut held = self.conversations.get(conversation).into_iter().flatten();
@@ -475,15 +479,15 @@ impl State {
                 if message_id.is_none() {
                     self.promised.insert(nonce.to_owned());
                 }
-                self.tell(&ToGateway::Found { call, message_id });
+                self.transmit(&ToGateway::Found { call, message_id });
             }
-            LookupFate::Unknown => self.tell(&ToGateway::Unknown { call }),
+            LookupFate::Unknown => self.transmit(&ToGateway::Unknown { call }),
             LookupFate::Lost => {}
         }
     }
 
     /// Adds a message to its conversation, once per nonce of this connection, and returns its id.
-    fn land(&mut self, text: Text) -> String {
+    fn accept(&mut self, text: Text) -> String {
         if let Some(message_id) = self.window.get(&text.nonce) {
             self.tally.repeated += 1;
             return message_id.clone();

@@ -153,7 +153,7 @@ impl Chaos {
             }
             Blow::GatewayBetween => {
                 self.people.ask_for_an_answer(&self.service);
-                let _ = self.service.hold_an_answer(CATCH);
+                let _ = self.service.withhold_answer(CATCH);
                 self.kill_gateway();
                 self.start_gateway();
             }
@@ -211,7 +211,7 @@ impl Chaos {
     /// The chat service is away for longer than anybody waits for an answer; now and then the gateway dies meanwhile, and
     /// starts without it.
     fn take_the_channel_away(&mut self, step: &Step) {
-        self.service.set_away(true);
+        self.service.set_unavailable(true);
         self.tally.away += 1;
         self.people.talk(&self.service);
         wait_until_instant(Instant::now() + step.time * 4);
@@ -220,7 +220,7 @@ impl Chaos {
             self.start_gateway();
         }
         wait_until_instant(Instant::now() + step.time * 4);
-        self.service.set_away(false);
+        self.service.set_unavailable(false);
     }
 
     /// The disk is full for a while; now and then the gateway dies meanwhile.
@@ -247,13 +247,13 @@ fn kills_wanted() -> u64 {
 fn run(seed: &mut Seed, mut plan: Plan, kills: u64) {
     let began = Instant::now();
     let mut chaos = Chaos::new(seed);
-    chaos.service.set_wild(true);
+    chaos.service.set_faulty(true);
     while chaos.tally.kills() < kills {
         let step = plan.next_step();
         chaos.step(&step);
     }
     let stormed = began.elapsed();
-    chaos.service.set_wild(false);
+    chaos.service.set_faulty(false);
     verdict::settle(&chaos, LONG);
     eprintln!("{:?}\n{:?}", chaos.tally, chaos.service.tally());
     eprintln!("{} kills in {stormed:?}, settled after {:?}", chaos.tally.kills(), began.elapsed());

@@ -38,7 +38,7 @@ impl Client {
         }
     }
 
-    fn look(&mut self, nonce: &str) -> Option<String> {
+    fn lookup(&mut self, nonce: &str) -> Option<String> {
         self.ask(&ToService::Lookup { call: 2, conversation: "c".to_owned(), nonce: nonce.to_owned() });
         match self.answer() {
             ToGateway::Found { message_id, .. } => message_id,
@@ -69,7 +69,7 @@ fn a_nonce_counts_once_within_a_connection_and_anew_in_the_next_one() {
     let id = first.send("a");
     assert_eq!(first.send("a"), id);
     assert_ne!(first.send("b"), id);
-    assert_eq!((held(&service), first.look("a")), (2, Some(id.clone())));
+    assert_eq!((held(&service), first.lookup("a")), (2, Some(id.clone())));
     drop(first);
     let mut second = Client::connect(&service, 1);
     assert_ne!(second.send("a"), id, "a send without a lookup creates a second message");
@@ -81,7 +81,7 @@ fn a_nonce_counts_once_within_a_connection_and_anew_in_the_next_one() {
 fn a_look_that_finds_nothing_is_a_promise_to_one_gateway() {
     let (_dir, service) = service();
     let mut first = Client::connect(&service, 1);
-    assert_eq!(first.look("a"), None);
+    assert_eq!(first.lookup("a"), None);
     let id = first.send("a");
     drop(first);
     let mut same = Client::connect(&service, 1);
@@ -101,10 +101,10 @@ fn what_people_say_comes_again_until_it_is_taken() {
         let ToGateway::Said(said) = client.answer() else { panic!("no message was delivered") };
         assert_eq!((said.message_id.as_str(), said.text.as_str()), (message_id.as_str(), "hello"));
     }
-    assert_eq!(service.waiting("c"), 1);
+    assert_eq!(service.count_pending("c"), 1);
     client.ask(&ToService::Acknowledge { conversation: "c".to_owned(), message_id, refused: None });
-    crate::wait::until(crate::wait::SOON, "the message is accepted", || service.waiting("c") == 0);
-    assert_eq!(service.sayings().len(), 1);
+    crate::wait::until(crate::wait::SOON, "the message is accepted", || service.count_pending("c") == 0);
+    assert_eq!(service.person_messages().len(), 1);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn an_answer_that_is_held_is_of_a_message_that_is_there() {
     let (_dir, service) = service();
     let mut client = Client::connect(&service, 1);
     std::thread::scope(|scope| {
-        let holding = scope.spawn(|| service.hold_an_answer(crate::wait::SOON));
+        let holding = scope.spawn(|| service.withhold_answer(crate::wait::SOON));
         // Messages that are sent before the hold begins are answered.
         while held(&service) == 0 || !service.tally().fates.contains_key("held") {
             let nonce = format!("n{}", held(&service));
@@ -128,7 +128,7 @@ fn an_answer_that_is_held_is_of_a_message_that_is_there() {
     for _ in 1..count {
         assert!(matches!(client.answer(), ToGateway::Sent { call: 7, .. }));
     }
-    assert!(client.look(&format!("n{}", count - 1)).is_some());
+    assert!(client.lookup(&format!("n{}", count - 1)).is_some());
 }
 
 fn client_has(service: &ChatService, nonce: &str) -> bool {
