@@ -79,7 +79,7 @@ impl FakeChannel {
 }
 
 /// Result of a call.
-enum Called {
+enum CallResult {
     Answered(ToGateway),
     /// Not sent: no connection.
     NotSent,
@@ -109,7 +109,7 @@ impl Link {
                 };
                 tokio::select! {
                     () = writing => {}
-                    () = self.hear(read) => {}
+                    () = self.receive_lines(read) => {}
                 }
                 // Dropping the senders fails all waiting calls.
                 *self.line() = Line::default();
@@ -118,7 +118,7 @@ impl Link {
         }
     }
 
-    async fn hear(&self, read: OwnedReadHalf) {
+    async fn receive_lines(&self, read: OwnedReadHalf) {
         let mut lines = BufReader::new(read).lines();
         while let Ok(Some(text)) = lines.next_line().await {
             match serde_json::from_str::<ToGateway>(&text) {
@@ -135,7 +135,7 @@ impl Link {
     }
 
     /// Queues a line for the connection and returns the receiver of its answer; `None` without a connection.
-    fn hand_over(&self, call: u64, ask: &ToService) -> Option<oneshot::Receiver<ToGateway>> {
+    fn enqueue(&self, call: u64, ask: &ToService) -> Option<oneshot::Receiver<ToGateway>> {
         let (answer, answered) = oneshot::channel();
         let mut at = self.line();
         at.out.as_ref()?.try_send(line(ask)).ok()?;
@@ -143,28 +143,28 @@ impl Link {
         Some(answered)
     }
 
-    async fn call(&self, ask: impl FnOnce(u64) -> ToService) -> Called {
+    async fn call(&self, ask: impl FnOnce(u64) -> ToService) -> CallResult {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let ask = ask(call);
         let end = tokio::time::Instant::now() + Duration::from_millis(ANSWER_MS);
         let answered = loop {
-            if let Some(answered) = self.hand_over(call, &ask) {
+            if let Some(answered) = self.enqueue(call, &ask) {
                 break answered;
             }
             if tokio::time::Instant::now() >= end {
-                return Called::NotSent;
+                return CallResult::NotSent;
             }
             tokio::time::sleep(Duration::from_millis(CONNECT_MS)).await;
         };
         let answer = tokio::time::timeout(Duration::from_millis(ANSWER_MS), answered).await;
         self.line().waiting.remove(&call);
         match answer {
-            Ok(Ok(tell)) => Called::Answered(tell),
-            Ok(Err(_)) | Err(_) => Called::Unanswered,
+            Ok(Ok(tell)) => CallResult::Answered(tell),
+            Ok(Err(_)) | Err(_) => CallResult::Unanswered,
         }
     }
 
-    async fn bring(&self, inbox: &dyn InboundPort, said: PersonText) {
+    async fn deliver(&self, inbox: &dyn InboundPort, said: PersonText) {
         let message = Inbound::new(at(&said.conversation), said.message_id.clone(), said.author, said.text);
         let refused = match inbox.offer(message).await {
             IntakeOutcome::Accepted(_) => None,
@@ -213,15 +213,19 @@ impl ChannelAdapter for FakeChannel {
         Box::pin(async move {
             let why = |why: &str| why.to_owned();
             match self.link().call(|call| ToService::Send { call, message: text }).await {
-                Called::Answered(ToGateway::Sent { message_id, .. }) => SendOutcome::Sent { message_id },
-                Called::Answered(ToGateway::Limited { retry_after_ms, .. }) => {
+                CallResult::Answered(ToGateway::Sent { message_id, .. }) => SendOutcome::Sent { message_id },
+                CallResult::Answered(ToGateway::Limited { retry_after_ms, .. }) => {
                     SendOutcome::Limited { retry_after_ms }
                 }
-                Called::Answered(ToGateway::Unavailable { .. }) => {
+                CallResult::Answered(ToGateway::Unavailable { .. }) => {
                     SendOutcome::Rejected { why: why("the service is out of order"), again: true }
                 }
-                Called::NotSent => SendOutcome::Rejected { why: why("there is no connection"), again: true },
-                Called::Answered(_) | Called::Unanswered => SendOutcome::Uncertain { why: why("no answer") },
+                CallResult::NotSent => {
+                    SendOutcome::Rejected { why: why("there is no connection"), again: true }
+                }
+                CallResult::Answered(_) | CallResult::Unanswered => {
+                    SendOutcome::Uncertain { why: why("no answer") }
+                }
             }
         })
     }
@@ -230,10 +234,10 @@ impl ChannelAdapter for FakeChannel {
         let (conversation, nonce) = (to.conversation_id.clone(), message.nonce.clone());
         Box::pin(async move {
             match self.link().call(|call| ToService::Lookup { call, conversation, nonce }).await {
-                Called::Answered(ToGateway::Found { message_id: Some(message_id), .. }) => {
+                CallResult::Answered(ToGateway::Found { message_id: Some(message_id), .. }) => {
                     LookupOutcome::Found { message_id }
                 }
-                Called::Answered(ToGateway::Found { message_id: None, .. }) => LookupOutcome::Absent,
+                CallResult::Answered(ToGateway::Found { message_id: None, .. }) => LookupOutcome::Absent,
                 _ => LookupOutcome::Unknown { why: "no answer".to_owned() },
             }
         })
@@ -244,11 +248,11 @@ impl ChannelAdapter for FakeChannel {
             let _ = self.link();
             let heard = self.link.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(mut heard) = heard else { return };
-            let mut bringing = tokio::task::JoinSet::new();
+            let mut delivering = tokio::task::JoinSet::new();
             while let Some(said) = heard.recv().await {
                 let (link, inbox) = (Arc::clone(&self.link), Arc::clone(&inbox));
-                bringing.spawn(async move { link.bring(inbox.as_ref(), said).await });
-                while bringing.try_join_next().is_some() {}
+                delivering.spawn(async move { link.deliver(inbox.as_ref(), said).await });
+                while delivering.try_join_next().is_some() {}
             }
         })
     }
