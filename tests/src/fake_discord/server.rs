@@ -188,13 +188,13 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
         let deduplicated = machine.tally.deduplicated;
         let answer = machine.call(now, &call);
         if fate == Some(RestFate::Forgotten) {
-            machine.forget_made(&answer);
+            machine.forget_created(&answer);
         }
-        let held = machine.holds_back(&call, &answer, deduplicated);
+        let held = machine.hold_back(&call, &answer, deduplicated);
         (answer, held)
     });
     if let Some(id) = held {
-        HeldBack { app, id }.let_go().await;
+        HeldBack { app, id }.wait_until_released().await;
     }
     match fate {
         Some(RestFate::LostAfter) => Err(lost()),
@@ -215,7 +215,7 @@ struct HeldBack {
 }
 
 impl HeldBack {
-    async fn let_go(&self) {
+    async fn wait_until_released(&self) {
         while self.app.act(|machine, _| machine.underway.held.contains(&self.id)) {
             tokio::time::sleep(HELD_POLL).await;
         }
@@ -224,7 +224,7 @@ impl HeldBack {
 
 impl Drop for HeldBack {
     fn drop(&mut self) {
-        self.app.act(|machine, _| machine.unheard(self.id));
+        self.app.act(|machine, _| machine.mark_unreceived(self.id));
     }
 }
 

@@ -102,9 +102,9 @@ fn an_answer_is_held_back_until_it_is_let_go_or_nobody_waits_for_it() {
     until(SOON, "it is held", || held().is_some());
     let gone = held().unwrap_or_default();
     assert_eq!(said(&ground), ["gone"], "it is kept");
-    assert_eq!(ground.fake.underway().unheard, [].into());
+    assert_eq!(ground.fake.underway().unreceived, [].into());
     drop(stream);
-    until(SOON, "nobody waits for it", || ground.fake.underway().unheard.contains(&gone));
+    until(SOON, "nobody waits for it", || ground.fake.underway().unreceived.contains(&gone));
     // Only what is new is held, and only one.
     ground.fake.hold_answer(true);
     assert_eq!(
@@ -119,7 +119,7 @@ fn an_answer_is_held_back_until_it_is_let_go_or_nobody_waits_for_it() {
     stream.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{e}"));
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let underway = ground.fake.underway();
-    assert_eq!((underway.held, underway.unheard), ([].into(), [gone].into()));
+    assert_eq!((underway.held, underway.unreceived), ([].into(), [gone].into()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Operations in progress: answers that are held back, and delayed requests.
 //!
 //! To kill a client between the creation of a message and the receipt of the answer, a test arms this, waits
-//! until an answer is held, and kills the client: the message is then in [`Underway::unheard`].
+//! until an answer is held, and kills the client: the message is then in [`Underway::unreceived`].
 
 use super::Machine;
 use super::model::Id;
@@ -20,7 +20,7 @@ pub struct Underway {
     /// Created and stored messages whose answer is held back.
     pub held: BTreeSet<Id>,
     /// Created and stored messages whose client disconnected before the answer was sent.
-    pub unheard: BTreeSet<Id>,
+    pub unreceived: BTreeSet<Id>,
     /// Number of requests that will be executed although their client disconnected.
     pub late: u64,
 }
@@ -36,34 +36,34 @@ impl Machine {
 
     /// Decides whether an answer is held back, and returns the id of its message. A message that an enforced
     /// nonce returned is not new, and its answer is not held.
-    pub fn holds_back(&mut self, call: &Call, answer: &Answer, deduplicated_before: u64) -> Option<Id> {
+    pub fn hold_back(&mut self, call: &Call, answer: &Answer, deduplicated_before: u64) -> Option<Id> {
         let is_create = classify(&call.method, &call.path).is_ok_and(|route| CREATE.contains(&route.name));
         let is_new = answer.status == 200 && self.tally.deduplicated == deduplicated_before;
         if !(self.underway.armed && is_create && is_new) {
             return None;
         }
-        let id = told_id(answer)?;
+        let id = answer_id(answer)?;
         self.underway.armed = false;
         self.underway.held.insert(id);
         Some(id)
     }
 
     /// Records that the client of a held answer disconnected.
-    pub fn unheard(&mut self, id: Id) {
+    pub fn mark_unreceived(&mut self, id: Id) {
         if self.underway.held.remove(&id) {
-            self.underway.unheard.insert(id);
+            self.underway.unreceived.insert(id);
         }
     }
 
     /// Removes the message of an answer, as if it had never been created.
-    pub fn forget_made(&mut self, answer: &Answer) {
-        if let Some(id) = told_id(answer) {
+    pub fn forget_created(&mut self, answer: &Answer) {
+        if let Some(id) = answer_id(answer) {
             self.world.messages.remove(id);
         }
     }
 }
 
 /// The id of the object in an answer.
-fn told_id(answer: &Answer) -> Option<Id> {
+fn answer_id(answer: &Answer) -> Option<Id> {
     answer.body.as_ref()?.get("id")?.as_str()?.parse().ok()
 }

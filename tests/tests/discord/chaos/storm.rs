@@ -272,7 +272,9 @@ impl Storm {
         });
         if let Some(id) = held {
             self.kill_gateway();
-            until(SOON, "nobody waits for the receipt", || self.stage.fake.underway().unheard.contains(&id));
+            until(SOON, "nobody waits for the receipt", || {
+                self.stage.fake.underway().unreceived.contains(&id)
+            });
             self.between.insert(id);
         } else {
             self.count("kills that found no message");
