@@ -35,11 +35,11 @@ impl Machine {
             let data = self.render_channel(channel, bot_id);
             self.emit(now, &Event::plain("THREAD_CREATE", Audience::Bot { bot_id, guild_id }, data));
         }
-        self.tell_of_joining(now, id, user_id);
+        self.emit_member_added(now, id, user_id);
     }
 
     /// Sends THREAD_MEMBERS_UPDATE. Without the intent for members a bot receives only its own changes.
-    pub(super) fn tell_of_joining(&mut self, now: Ms, id: Id, user_id: Id) {
+    pub(super) fn emit_member_added(&mut self, now: Ms, id: Id, user_id: Id) {
         let Some(channel) = self.world.channels.get(id) else { return };
         let Some(guild) = self.world.guilds.get(channel.guild_id) else { return };
         let Some(bot) = self.world.bots.get(user_id) else { return };
@@ -96,7 +96,7 @@ impl Machine {
     /// `PUT /channels/{}/thread-members/{}`.
     pub(super) fn put_thread_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let (channel, _) = self.thread_of(ctx)?;
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         let user_id = Self::member_arg(ctx)?;
         self.world.users.get(user_id).ok_or_else(ApiError::unknown_user)?;
         self.join(ctx.now, channel.id, user_id);
@@ -110,7 +110,7 @@ impl Machine {
     /// `DELETE /channels/{}/thread-members/{}`.
     pub(super) fn delete_thread_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let (channel, thread) = self.thread_of(ctx)?;
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         let (user_id, bot) = (Self::member_arg(ctx)?, ctx.bot()?);
         if user_id != bot.user_id && thread.owner_id != bot.user_id {
             self.demand(bot, &channel, may::MANAGE_THREADS)?;

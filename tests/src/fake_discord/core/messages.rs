@@ -128,7 +128,7 @@ impl Machine {
         let replied_to = self.replied_to(&channel, &form)?;
         let ephemeral = (draft.flags | form.flags.unwrap_or(0)) & message_flag::EPHEMERAL != 0;
         if !ephemeral {
-            self.wake_for_post(now, &channel, author_id)?;
+            self.unarchive_for_post(now, &channel, author_id)?;
         }
         let files = form.take_uploads(|| self.world.mint(now));
         let pings =
@@ -168,7 +168,7 @@ impl Machine {
         self.world.add_message(message.clone());
         if !ephemeral {
             self.join_by_post(now, channel_id, author_id);
-            self.tell_of_message(now, "MESSAGE_CREATE", &message);
+            self.emit_message(now, "MESSAGE_CREATE", &message);
         }
         Ok(message)
     }
@@ -217,7 +217,7 @@ impl Machine {
     }
 
     /// Sends MESSAGE_CREATE or MESSAGE_UPDATE for a message.
-    pub(super) fn tell_of_message(&mut self, now: Ms, name: &'static str, message: &Message) {
+    pub(super) fn emit_message(&mut self, now: Ms, name: &'static str, message: &Message) {
         let Some(channel) = self.world.channels.get(message.channel_id) else { return };
         let guild_id = channel.guild_id;
         let view = View { user_id: 0, with_nonce: name == "MESSAGE_CREATE" };
@@ -326,7 +326,7 @@ impl Machine {
         if message.author_id != bot.user_id && self.holds(Rule::OnlyAuthorEdits) {
             return Err(ApiError::not_author());
         }
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         self.demand_unlocked(&channel, bot.user_id)?;
         self.ration_old_edit(ctx.now, bot.user_id, &message)?;
         let form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
@@ -407,7 +407,7 @@ impl Machine {
         }
         self.world.messages.put(message.id, message.clone());
         if message.flags & message_flag::EPHEMERAL == 0 {
-            self.tell_of_message(now, "MESSAGE_UPDATE", &message);
+            self.emit_message(now, "MESSAGE_UPDATE", &message);
         }
         Ok(message)
     }

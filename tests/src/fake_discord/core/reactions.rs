@@ -43,7 +43,7 @@ impl Machine {
         self.demand(bot, &channel, may::READ_MESSAGE_HISTORY)?;
         let message = self.world.message(channel.id, ctx.id(1)?)?;
         let emoji = known_emoji(ctx.text(2))?;
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         if !message.reactions.contains_key(&emoji) {
             self.demand(bot, &channel, may::ADD_REACTIONS)?;
             if message.reactions.len() >= EMOJIS_MAX {
@@ -61,7 +61,7 @@ impl Machine {
         let channel = self.seen_channel(bot, ctx.id(0)?)?;
         let id = self.world.message(channel.id, ctx.id(1)?)?.id;
         let emoji = known_emoji(ctx.text(2))?;
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         let user_id = bot.user_id;
         self.react(ctx.now, id, user_id, &emoji, false);
         Ok(Reply::Nothing)

@@ -100,7 +100,7 @@ impl Machine {
         self.demand_thread_change(bot, &channel, &thread, &form)?;
         self.change_thread(ctx.now, channel.id, &form)?;
         if form.name.is_some_and(|name| name != channel.name) {
-            self.tell_of_rename(ctx.now, channel.id, bot.user_id);
+            self.post_rename_notice(ctx.now, channel.id, bot.user_id);
         }
         let channel = self.world.channel(channel.id)?;
         Ok(Reply::Ok(self.render_channel(channel, bot.user_id)))
@@ -125,7 +125,7 @@ impl Machine {
             return Err(ApiError::missing_permissions());
         }
         if thread.archived && form.archived != Some(false) && (other || form.locked.is_some()) {
-            return self.demand_awake(channel);
+            return self.demand_unarchived(channel);
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Machine {
             let guild_id = self.world.channel(id)?.guild_id;
             let archived = self.world.channel(id)?.thread.as_ref().is_some_and(|thread| thread.archived);
             if archived {
-                self.demand_room(guild_id)?;
+                self.demand_thread_capacity(guild_id)?;
             }
         }
         let Some(channel) = self.world.channels.edit(id) else { return Ok(()) };
@@ -161,12 +161,12 @@ impl Machine {
             thread.archive_ms = now;
             thread.active_ms = now;
         }
-        self.tell_of_thread(now, id, woken);
+        self.emit_thread_update(now, id, woken);
         Ok(())
     }
 
     /// Sends THREAD_UPDATE and, after unarchiving, THREAD_MEMBER_UPDATE to each bot in the thread.
-    fn tell_of_thread(&mut self, now: Ms, id: Id, woken: bool) {
+    fn emit_thread_update(&mut self, now: Ms, id: Id, woken: bool) {
         self.emit(now, &Event::plain("THREAD_UPDATE", Audience::Channel(id), Value::Null));
         let Some(channel) = self.world.channels.get(id).filter(|_| woken) else { return };
         let guild_id = channel.guild_id;
@@ -211,13 +211,13 @@ impl Machine {
         let owner_id = self.world.guild(channel.guild_id)?.owner_id;
         self.change_thread(now, id, &form)?;
         if renamed {
-            self.tell_of_rename(now, id, owner_id);
+            self.post_rename_notice(now, id, owner_id);
         }
         Ok(())
     }
 
     /// Posts the notice of a rename in the thread.
-    fn tell_of_rename(&mut self, now: Ms, id: Id, by: Id) {
+    fn post_rename_notice(&mut self, now: Ms, id: Id, by: Id) {
         let name = self.world.channels.get(id).map(|channel| channel.name.clone()).unwrap_or_default();
         self.notice(now, id, by, message_kind::CHANNEL_NAME_CHANGE, name, None);
     }
@@ -243,7 +243,7 @@ impl Machine {
             ..Message::default()
         };
         self.world.add_message(message.clone());
-        self.tell_of_message(now, "MESSAGE_CREATE", &message);
+        self.emit_message(now, "MESSAGE_CREATE", &message);
     }
 
     /// `DELETE /channels/{}`.
@@ -336,7 +336,7 @@ impl Machine {
         Ok(Reply::Created(self.render_channel(&channel, bot.user_id)))
     }
 
-    fn demand_room(&self, guild_id: Id) -> Result<(), ApiError> {
+    fn demand_thread_capacity(&self, guild_id: Id) -> Result<(), ApiError> {
         let full = self.world.active_threads(guild_id).count() >= self.settings.active_threads_max;
         if full && self.holds(Rule::ActiveThreads) { Err(ApiError::max_active_threads()) } else { Ok(()) }
     }
@@ -370,7 +370,7 @@ impl Machine {
         message: Option<Id>,
         kind: u8,
     ) -> Result<Channel, ApiError> {
-        self.demand_room(parent.guild_id)?;
+        self.demand_thread_capacity(parent.guild_id)?;
         let id = match message {
             Some(id) => id,
             None => self.world.mint(now),
@@ -402,7 +402,7 @@ impl Machine {
         };
         self.world.channels.put(id, channel.clone());
         self.emit(now, &Event::plain("THREAD_CREATE", Audience::Channel(id), json!({"newly_created": true})));
-        self.tell_of_joining(now, id, owner_id);
+        self.emit_member_added(now, id, owner_id);
         self.announce(now, &channel, parent, owner_id, message);
         Ok(self.world.channel(id)?.clone())
     }
@@ -416,7 +416,7 @@ impl Machine {
                 if let Some(message) = self.world.messages.edit(id) {
                     message.flags |= message_flag::HAS_THREAD;
                     let message: Message = message.clone();
-                    self.tell_of_message(now, "MESSAGE_UPDATE", &message);
+                    self.emit_message(now, "MESSAGE_UPDATE", &message);
                 }
                 (channel.id, message_kind::THREAD_STARTER, String::new(), id)
             }
@@ -437,7 +437,7 @@ impl Machine {
     ///
     /// # Errors
     /// 50083.
-    pub fn demand_awake(&self, channel: &Channel) -> Result<(), ApiError> {
+    pub fn demand_unarchived(&self, channel: &Channel) -> Result<(), ApiError> {
         let archived = channel.thread.as_ref().is_some_and(|thread| thread.archived);
         if archived && self.holds(Rule::ArchivedThread) { Err(ApiError::archived()) } else { Ok(()) }
     }
@@ -455,7 +455,7 @@ impl Machine {
 
     /// Unarchives a thread for a post. A locked thread stays archived, even for moderators: the stricter
     /// reading of the documentation's two sentences on moderators.
-    pub(super) fn wake_for_post(
+    pub(super) fn unarchive_for_post(
         &mut self,
         now: Ms,
         channel: &Channel,

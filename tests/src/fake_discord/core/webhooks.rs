@@ -228,7 +228,7 @@ impl Machine {
         channel: &Channel,
         message: Message,
     ) -> Result<Reply, ApiError> {
-        self.demand_awake(channel)?;
+        self.demand_unarchived(channel)?;
         let form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
         let edited = self.edit(ctx.now, channel, message, form, Mentions::People)?;
         Ok(Reply::Ok(self.render_message(&edited, View { user_id: 0, with_nonce: false }, ctx.now)))

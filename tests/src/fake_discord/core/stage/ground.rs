@@ -115,10 +115,10 @@ impl Machine {
         if let Some(guild) = self.world.guilds.edit(guild_id) {
             guild.members.insert(user_id, Member { roles: BTreeSet::new(), joined_ms: now });
         }
-        self.tell_of_guild(now, guild_id, user_id);
+        self.emit_guild_create(now, guild_id, user_id);
     }
 
-    fn tell_of_guild(&mut self, now: Ms, guild_id: Id, bot_id: Id) {
+    fn emit_guild_create(&mut self, now: Ms, guild_id: Id, bot_id: Id) {
         let Some(bot) = self.world.bots.get(bot_id) else { return };
         let Some(guild) = self.world.guilds.get(guild_id) else { return };
         let data = self.render_guild_create(guild, bot);
@@ -143,7 +143,7 @@ impl Machine {
                 let data = json!({"id": render::id(guild_id), "unavailable": true});
                 self.emit(now, &Event::plain("GUILD_DELETE", Audience::Bot { bot_id, guild_id }, data));
             } else {
-                self.tell_of_guild(now, guild_id, bot_id);
+                self.emit_guild_create(now, guild_id, bot_id);
             }
         }
         Ok(Value::Null)

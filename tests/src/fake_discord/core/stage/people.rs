@@ -124,7 +124,7 @@ impl Machine {
     ) -> Outcome {
         let bot: Bot = self.world.bots.get(bot).cloned().ok_or_else(ApiError::unknown_user)?;
         let channel = self.world.channel(channel_id)?.clone();
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         let mut words = words.split(' ');
         let name = words.next().unwrap_or_default().to_owned();
         let command = self
