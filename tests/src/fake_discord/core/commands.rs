@@ -53,12 +53,12 @@ impl Machine {
         }
         for body in wanted {
             let known = before.iter().find(|command| same(&command.body, &body));
-            self.keep_command(ctx, scope, body, known.cloned());
+            self.put_command(ctx, scope, body, known.cloned());
         }
         Ok(Reply::Ok(self.commands_of(scope).map(render::command).collect()))
     }
 
-    fn keep_command(
+    fn put_command(
         &mut self,
         ctx: &Ctx<'_>,
         scope: (Id, Option<Id>),
@@ -86,7 +86,7 @@ impl Machine {
         }
         errors.finish()?;
         let existed = known.is_some();
-        let id = self.keep_command(ctx, scope, body, known);
+        let id = self.put_command(ctx, scope, body, known);
         let rendered = self.world.commands.get(id).map_or(Value::Null, render::command);
         Ok(if existed { Reply::Ok(rendered) } else { Reply::Created(rendered) })
     }

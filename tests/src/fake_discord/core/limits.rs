@@ -18,7 +18,7 @@ struct Window {
 
 /// State of a bucket after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct BucketState {
     /// Requests in a window.
     pub limit: u64,
     /// Remaining requests.
@@ -44,7 +44,7 @@ pub struct Limits {
     banned_until_ms: Option<Ms>,
 }
 
-fn take(window: &mut Window, budget: Budget, now: Ms) -> Standing {
+fn take(window: &mut Window, budget: Budget, now: Ms) -> BucketState {
     if now.saturating_sub(window.started_ms) >= budget.window_ms {
         *window = Window { started_ms: now, used: 0 };
     }
@@ -53,7 +53,7 @@ fn take(window: &mut Window, budget: Budget, now: Ms) -> Standing {
         window.used += 1;
     }
     let reset_ms = window.started_ms + budget.window_ms;
-    Standing {
+    BucketState {
         limit: budget.limit,
         remaining: budget.limit - window.used.min(budget.limit),
         reset_ms,
@@ -68,18 +68,18 @@ const fn fresh(now: Ms) -> Window {
 
 impl Limits {
     /// Counts a request to a route.
-    pub fn route(&mut self, key: BucketKey, budget: Budget, now: Ms) -> Standing {
+    pub fn route(&mut self, key: BucketKey, budget: Budget, now: Ms) -> BucketState {
         take(self.buckets.entry(key).or_insert(fresh(now)), budget, now)
     }
 
     /// Counts a request for the bot's global limit.
-    pub fn global(&mut self, bot_id: Id, per_second: u64, now: Ms) -> Standing {
+    pub fn global(&mut self, bot_id: Id, per_second: u64, now: Ms) -> BucketState {
         let budget = Budget { limit: per_second, window_ms: 1000 };
         take(self.global.entry(bot_id).or_insert(fresh(now)), budget, now)
     }
 
     /// Counts an edit of an old message.
-    pub fn old_edit(&mut self, bot_id: Id, channel_id: Id, budget: Budget, now: Ms) -> Standing {
+    pub fn old_edit(&mut self, bot_id: Id, channel_id: Id, budget: Budget, now: Ms) -> BucketState {
         take(self.old_edits.entry((bot_id, channel_id)).or_insert(fresh(now)), budget, now)
     }
 
@@ -124,7 +124,7 @@ pub const fn scope_name(scope: Scope) -> &'static str {
 
 /// The headers of a bucket.
 #[must_use]
-pub fn headers(standing: Standing, route: &str) -> Vec<(&'static str, String)> {
+pub fn headers(standing: BucketState, route: &str) -> Vec<(&'static str, String)> {
     let seconds = super::error::seconds;
     vec![
         ("x-ratelimit-limit", standing.limit.to_string()),

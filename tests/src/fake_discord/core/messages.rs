@@ -78,20 +78,25 @@ impl Machine {
         // Only interaction responses can be ephemeral.
         form.flags = form.flags.map(|flags| flags & !message_flag::EPHEMERAL);
         let view = View { user_id: bot.user_id, with_nonce: true };
-        if let Some(first) = self.sent_before(ctx.now, bot.user_id, &form)? {
+        if let Some(first) = self.find_deduplicated(ctx.now, bot.user_id, &form)? {
             self.tally.deduplicated += 1;
             return Ok(Reply::Ok(self.render_message(&first, view, ctx.now)));
         }
         if form.replied_to.is_some() {
             self.demand(bot, &channel, may::READ_MESSAGE_HISTORY)?;
         }
-        self.note_repeated(bot.user_id, channel.id, &form);
+        self.count_repeated(bot.user_id, channel.id, &form);
         let message = self.create(ctx.now, Draft::plain(bot.user_id, channel.id, form))?;
         Ok(Reply::Ok(self.render_message(&message, view, ctx.now)))
     }
 
     /// The earlier message with this nonce.
-    fn sent_before(&self, now: Ms, author_id: Id, form: &MessageForm) -> Result<Option<Message>, ApiError> {
+    fn find_deduplicated(
+        &self,
+        now: Ms,
+        author_id: Id,
+        form: &MessageForm,
+    ) -> Result<Option<Message>, ApiError> {
         let Some(nonce) = form.nonce.as_ref().filter(|_| form.enforce_nonce && self.holds(Rule::NonceDedupe))
         else {
             return Ok(None);
@@ -108,7 +113,7 @@ impl Machine {
         Ok(Some(first.clone()))
     }
 
-    fn note_repeated(&mut self, author_id: Id, channel_id: Id, form: &MessageForm) {
+    fn count_repeated(&mut self, author_id: Id, channel_id: Id, form: &MessageForm) {
         let text = form.text();
         let same = |message: &Message| {
             message.author_id == author_id && message.deleted_ms.is_none() && message.content == text
@@ -164,7 +169,7 @@ impl Machine {
         for (file, bytes) in files {
             self.world.keep_file(file.id, bytes);
         }
-        self.note_pings(&message.pinged);
+        self.count_pings(&message.pinged);
         self.world.add_message(message.clone());
         if !ephemeral {
             self.join_by_post(now, channel_id, author_id);
@@ -173,7 +178,7 @@ impl Machine {
         Ok(message)
     }
 
-    fn note_pings(&mut self, pings: &Pings) {
+    fn count_pings(&mut self, pings: &Pings) {
         self.tally.pings += u64::from(!pings.is_empty());
         self.tally.pings_everyone += u64::from(pings.everyone);
     }
@@ -328,14 +333,14 @@ impl Machine {
         }
         self.demand_unarchived(&channel)?;
         self.demand_unlocked(&channel, bot.user_id)?;
-        self.ration_old_edit(ctx.now, bot.user_id, &message)?;
+        self.limit_old_edit(ctx.now, bot.user_id, &message)?;
         let form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
         let edited = self.edit(ctx.now, &channel, message, form, mentions::Default::Everything)?;
         let view = View { user_id: bot.user_id, with_nonce: false };
         Ok(Reply::Ok(self.render_message(&edited, view, ctx.now)))
     }
 
-    fn ration_old_edit(&mut self, now: Ms, bot_id: Id, message: &Message) -> Result<(), ApiError> {
+    fn limit_old_edit(&mut self, now: Ms, bot_id: Id, message: &Message) -> Result<(), ApiError> {
         let old = now.saturating_sub(message.created_ms) > self.settings.old_edit_age_ms;
         if !old || !self.holds(Rule::OldEdits) {
             return Ok(());
@@ -397,7 +402,7 @@ impl Machine {
             roles: message.mentions.roles.difference(&message.pinged.roles).copied().collect(),
         };
         if message.flags & message_flag::EPHEMERAL == 0 {
-            self.note_pings(&fresh);
+            self.count_pings(&fresh);
             message.pinged.everyone |= fresh.everyone;
             message.pinged.users.extend(fresh.users);
             message.pinged.roles.extend(fresh.roles);
