@@ -339,6 +339,6 @@ fn what_people_do_comes_as_data() {
     });
     let bot = stage.bot.user;
     stage.stop.cancel();
-    until(SOON, "the service hears of the end", || !stage.fake.connected(bot));
+    until(SOON, "the service hears of the end", || !stage.fake.is_connected(bot));
     stage.end();
 }

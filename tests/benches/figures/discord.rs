@@ -118,7 +118,7 @@ impl Ground {
         let supervisor = world.supervisor();
         let gateway = world.gateway(GATEWAY, &supervisor.socket());
         until(LONG, "the bot is connected and its commands are registered", || {
-            fake.connected(bot.user) && !fake.commands().is_empty()
+            fake.is_connected(bot.user) && !fake.commands().is_empty()
         });
         Self { gateway, supervisor, fake, ann, bot, channels, world }
     }

@@ -92,7 +92,7 @@ impl App {
         let mut shared = self.lock();
         shared.sockets.remove(&id);
         let now = shared.machine.time(machine_time());
-        shared.machine.socket_gone(now, id, code);
+        shared.machine.socket_closed(now, id, code);
         shared.settle();
     }
 

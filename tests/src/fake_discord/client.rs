@@ -525,7 +525,7 @@ impl FakeDiscord {
 
     /// Whether a bot has a gateway connection with a session.
     #[must_use]
-    pub fn connected(&self, bot: Id) -> bool {
+    pub fn is_connected(&self, bot: Id) -> bool {
         let bots: Vec<Value> = self.order(&Order::Bots);
         bots.iter().any(|found| found["bot"]["user_id"] == json!(bot) && found["connected"] == json!(true))
     }

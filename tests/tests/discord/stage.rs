@@ -108,7 +108,7 @@ impl Stage {
     pub fn is_there(&self) {
         let is_own = |command: &Command| command.application_id == self.bot.application;
         until(SOON, "the bot is there", || {
-            self.fake.connected(self.bot.user) && self.fake.commands().iter().any(is_own)
+            self.fake.is_connected(self.bot.user) && self.fake.commands().iter().any(is_own)
         });
     }
 

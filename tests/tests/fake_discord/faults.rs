@@ -220,7 +220,7 @@ fn sessions_are_refused_so_many_times() {
     ground.fake.invalid_sessions(1);
     let mut wire = Wire::connect(ground.fake.address());
     wire.identify("TOKEN", INTENTS);
-    assert_eq!((wire.payload()["op"].clone(), ground.fake.connected(ground.bot.user)), (json!(9), false));
+    assert_eq!((wire.payload()["op"].clone(), ground.fake.is_connected(ground.bot.user)), (json!(9), false));
     wire.identify("TOKEN", INTENTS);
     wire.event("READY");
 }
@@ -234,7 +234,7 @@ fn the_whole_service_goes_away_and_comes_back() {
     assert_eq!(wire.end(), None);
     assert_eq!(post(&ground, "nobody hears"), Some(503));
     assert!(TcpStream::connect(ground.fake.address()).is_ok(), "the port answers");
-    until(SOON, "the bot is gone", || !ground.fake.connected(ground.bot.user));
+    until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
     ground.fake.away(false);
     assert_eq!(post(&ground, "back"), Some(200));
     let mut wire = Wire::connect(ground.fake.address());

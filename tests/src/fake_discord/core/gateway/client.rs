@@ -35,7 +35,7 @@ impl Machine {
     pub fn socket_text(&mut self, now: Ms, id: SocketId, text: &str) {
         if let Err((code, reason)) = self.received(now, id, text) {
             *self.tally.closes.entry(code).or_default() += 1;
-            self.gateway.tell(id, ToSocket::Close(code, reason));
+            self.gateway.queue(id, ToSocket::Close(code, reason));
         }
     }
 
@@ -64,7 +64,7 @@ impl Machine {
         let known = socket.session.is_some();
         match op {
             1 => {
-                self.beat(now, id);
+                self.record_heartbeat(now, id);
                 Ok(())
             }
             2 if known => Err(ALREADY_AUTHENTICATED),
@@ -78,7 +78,7 @@ impl Machine {
         }
     }
 
-    fn beat(&mut self, now: Ms, id: SocketId) {
+    fn record_heartbeat(&mut self, now: Ms, id: SocketId) {
         if let Some(socket) = self.gateway.sockets.get_mut(&id) {
             socket.last_beat_ms = now;
         }
@@ -123,7 +123,7 @@ impl Machine {
             seq: 0,
             replay: VecDeque::new(),
             socket: Some(id),
-            alone_since: None,
+            disconnected_since: None,
             held: None,
         };
         self.gateway.sessions.insert(session_id.clone(), session);
@@ -216,7 +216,7 @@ impl Machine {
             return Ok(());
         }
         let before = session.socket.replace(id);
-        session.alone_since = None;
+        session.disconnected_since = None;
         let missed: Vec<String> =
             session.replay.iter().filter(|(at, _)| *at > seq).map(|(_, text)| text.clone()).collect();
         // A session has one connection.
@@ -225,7 +225,7 @@ impl Machine {
             socket.session = Some(session_id.to_owned());
         }
         for text in missed {
-            self.gateway.tell(id, ToSocket::Text(text));
+            self.gateway.queue(id, ToSocket::Text(text));
         }
         self.gateway.push(session_id, "RESUMED", &json!({}), self.settings.replay_max);
         // RESUMED concerns this connection only and is not replayed over the next one.

@@ -101,11 +101,11 @@ impl Machine {
             return None;
         }
         let mut data = event.data.clone();
-        self.fit(bot, session.intents, event, &mut data);
+        self.adapt_to_bot(bot, session.intents, event, &mut data);
         Some(data)
     }
 
-    fn fit(&self, bot: &Bot, intents: u64, event: &Event, data: &mut Value) {
+    fn adapt_to_bot(&self, bot: &Bot, intents: u64, event: &Event, data: &mut Value) {
         // The membership in a thread object is that of the receiving bot.
         if matches!(event.name, "THREAD_CREATE" | "THREAD_UPDATE")
             && let Audience::Channel(id) = event.audience

@@ -79,7 +79,7 @@ struct Session {
     replay: VecDeque<(u64, String)>,
     socket: Option<SocketId>,
     /// Time since which it has no connection.
-    alone_since: Option<Ms>,
+    disconnected_since: Option<Ms>,
     /// An event that will be overtaken, and the time since which it is held.
     held: Option<(&'static str, Value, Ms)>,
 }
@@ -102,7 +102,7 @@ impl Gateway {
     }
 
     /// Shifts all deadlines of clients after the clock was advanced.
-    pub fn spare(&mut self, ms: Ms) {
+    pub fn shift_deadlines(&mut self, ms: Ms) {
         for socket in self.sockets.values_mut() {
             socket.last_beat_ms += ms;
             for at in &mut socket.received {
@@ -112,10 +112,10 @@ impl Gateway {
     }
 
     fn send(&mut self, id: SocketId, payload: &Value) {
-        self.tell(id, ToSocket::Text(payload.to_string()));
+        self.queue(id, ToSocket::Text(payload.to_string()));
     }
 
-    fn tell(&mut self, id: SocketId, what: ToSocket) {
+    fn queue(&mut self, id: SocketId, what: ToSocket) {
         let Some(socket) = self.sockets.get_mut(&id).filter(|socket| !socket.ending) else { return };
         socket.ending = !matches!(what, ToSocket::Text(_));
         self.outbox.push((id, what));
@@ -123,7 +123,7 @@ impl Gateway {
 
     /// Whether a bot has a session with a connection.
     #[must_use]
-    pub fn connected(&self, bot_id: Id) -> bool {
+    pub fn is_connected(&self, bot_id: Id) -> bool {
         self.sessions.values().any(|session| session.bot_id == bot_id && session.socket.is_some())
     }
 
@@ -148,7 +148,7 @@ impl Gateway {
     /// Queues an instruction for several connections.
     pub fn order(&mut self, sockets: &[SocketId], what: &ToSocket) {
         for socket in sockets {
-            self.tell(*socket, what.clone());
+            self.queue(*socket, what.clone());
         }
     }
 
@@ -161,7 +161,7 @@ impl Gateway {
             session.replay.pop_front();
         }
         if let Some(socket) = session.socket {
-            self.tell(socket, ToSocket::Text(text));
+            self.queue(socket, ToSocket::Text(text));
         }
     }
 }
@@ -177,12 +177,12 @@ impl Machine {
             Socket { session: None, hello_at, last_beat_ms: now, received: VecDeque::new(), ending: false };
         self.gateway.sockets.insert(id, socket);
         self.tally.sockets += 1;
-        self.greet(now);
+        self.send_due_hellos(now);
         id
     }
 
     /// Sends HELLO where it is due.
-    fn greet(&mut self, now: Ms) {
+    fn send_due_hellos(&mut self, now: Ms) {
         let interval = self.settings.heartbeat_interval_ms;
         let due = |socket: &Socket| socket.hello_at.is_some_and(|at| now >= at);
         let due: Vec<SocketId> =
@@ -198,7 +198,7 @@ impl Machine {
     }
 
     /// Removes a connection. After close codes 1000 and 1001 from the client its session ends at once.
-    pub fn socket_gone(&mut self, now: Ms, id: SocketId, code: Option<u16>) {
+    pub fn socket_closed(&mut self, now: Ms, id: SocketId, code: Option<u16>) {
         let Some(socket) = self.gateway.sockets.remove(&id) else { return };
         let Some(session_id) = socket.session else { return };
         let Some(session) = self.gateway.sessions.get_mut(&session_id) else { return };
@@ -206,7 +206,7 @@ impl Machine {
             return;
         }
         session.socket = None;
-        session.alone_since = Some(now);
+        session.disconnected_since = Some(now);
         if matches!(code, Some(1000 | 1001)) {
             self.gateway.sessions.remove(&session_id);
         }
@@ -263,7 +263,7 @@ impl Machine {
     /// Handles timers: sends held events, closes clients without heartbeats, ends sessions that were not
     /// resumed.
     pub fn gateway_tick(&mut self, now: Ms) {
-        self.greet(now);
+        self.send_due_hellos(now);
         let (reorder, window) = (self.settings.reorder_ms, self.settings.resume_window_ms);
         let replay_max = self.settings.replay_max;
         let held: Vec<String> = self
@@ -279,9 +279,9 @@ impl Machine {
                 self.gateway.push(&id, name, &data, replay_max);
             }
         }
-        self.gateway
-            .sessions
-            .retain(|_, session| session.alone_since.is_none_or(|since| now.saturating_sub(since) < window));
+        self.gateway.sessions.retain(|_, session| {
+            session.disconnected_since.is_none_or(|since| now.saturating_sub(since) < window)
+        });
         if self.holds(Rule::Heartbeats) {
             self.close_silent(now);
         }

@@ -36,7 +36,7 @@ impl Machine {
             Order::Advance { ms } => {
                 self.settings.clock_ahead_ms += ms;
                 let later = now + ms;
-                self.gateway.spare(ms);
+                self.gateway.shift_deadlines(ms);
                 self.tick(later);
                 Ok(json!(later))
             }
@@ -158,7 +158,7 @@ impl Machine {
             Order::Webhooks => as_json(self.world.webhooks.iter().collect::<Vec<_>>()),
             Order::Bots => {
                 let bots = self.world.bots.iter().map(|bot| {
-                    let connected = self.gateway.connected(bot.user_id);
+                    let connected = self.gateway.is_connected(bot.user_id);
                     Ok(json!({"bot": as_json(bot)?, "connected": connected}))
                 });
                 Ok(Value::Array(bots.collect::<Result<_, ApiError>>()?))
