@@ -155,7 +155,7 @@ impl Faults {
         let dice = &mut self.dice;
         let fate = self.rest.iter_mut().find_map(|fault| {
             let named = ["*", route, exact].contains(&fault.route.as_str());
-            (named && strikes(&mut fault.when, dice)).then_some(fault.fate)
+            (named && applies(&mut fault.when, dice)).then_some(fault.fate)
         });
         self.rest.retain(|fault| fault.when != When::Next(0));
         fate
@@ -166,7 +166,7 @@ impl Faults {
         let dice = &mut self.dice;
         let fate = self.events.iter_mut().find_map(|fault| {
             let named = fault.event == "*" || fault.event == event;
-            (named && strikes(&mut fault.when, dice)).then_some(fault.fate)
+            (named && applies(&mut fault.when, dice)).then_some(fault.fate)
         });
         self.events.retain(|fault| fault.when != When::Next(0));
         fate.unwrap_or(EventFate::Deliver)
@@ -174,32 +174,32 @@ impl Faults {
 
     /// Whether this IDENTIFY or RESUME is answered with "invalid session".
     pub fn take_invalid_session(&mut self) -> bool {
-        let strikes = self.invalid_sessions > 0;
+        let is_due = self.invalid_sessions > 0;
         self.invalid_sessions = self.invalid_sessions.saturating_sub(1);
-        strikes
+        is_due
     }
 
     /// Whether this connection gets no HELLO.
     pub fn take_hello(&mut self) -> bool {
-        let strikes = self.hellos_withheld > 0;
+        let is_due = self.hellos_withheld > 0;
         self.hellos_withheld = self.hellos_withheld.saturating_sub(1);
-        strikes
+        is_due
     }
 
     /// Whether this IDENTIFY or RESUME gets no answer.
     pub fn take_unanswered(&mut self) -> bool {
-        let strikes = self.unanswered > 0;
+        let is_due = self.unanswered > 0;
         self.unanswered = self.unanswered.saturating_sub(1);
-        strikes
+        is_due
     }
 }
 
-fn strikes(when: &mut When, dice: &mut Seed) -> bool {
+fn applies(when: &mut When, dice: &mut Seed) -> bool {
     match when {
         When::Next(left) => {
-            let strikes = *left > 0;
+            let is_due = *left > 0;
             *left = left.saturating_sub(1);
-            strikes
+            is_due
         }
         When::Chance(chance) => {
             const STEPS: u64 = 1 << 32;

@@ -124,7 +124,7 @@ impl Machine {
         let bot = ctx.bot()?;
         let guild = self.guild_of(ctx)?;
         let seen: Vec<&Channel> =
-            self.world.active_threads(guild.id).filter(|thread| self.sees(bot, thread)).collect();
+            self.world.active_threads(guild.id).filter(|thread| self.can_see(bot, thread)).collect();
         let threads: Vec<Value> =
             seen.iter().rev().map(|thread| self.render_channel(thread, bot.user_id)).collect();
         let members: Vec<Value> = seen

@@ -210,7 +210,7 @@ impl Machine {
             if allowed.is_none() && !self.holds(Rule::DefaultMentions) { Some(&silent) } else { allowed };
         let mut pings = mentions::allowed(&form.text(), allowed, default, replied_to);
         let bot = self.world.bots.get(author_id);
-        let everyone = bot.is_none_or(|bot| self.has(bot, channel, may::MENTION_EVERYONE));
+        let everyone = bot.is_none_or(|bot| self.has_permission(bot, channel, may::MENTION_EVERYONE));
         let guild = self.world.guilds.get(channel.guild_id);
         pings.everyone &= everyone;
         pings.users.retain(|id| self.world.users.get(*id).is_some());
@@ -255,7 +255,7 @@ impl Machine {
             return Err(form_error("limit", "NUMBER_TYPE_MAX", message));
         }
         // Without this permission the list is empty; that is not an error.
-        if !self.has(bot, &channel, may::READ_MESSAGE_HISTORY) {
+        if !self.has_permission(bot, &channel, may::READ_MESSAGE_HISTORY) {
             return Ok(Reply::Ok(json!([])));
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -59,7 +59,7 @@ pub const ALL: [(&str, u32); 16] = [
 impl Machine {
     /// Whether a bot has a permission in a channel.
     #[must_use]
-    pub fn has(&self, bot: &Bot, channel: &Channel, permission: &str) -> bool {
+    pub fn has_permission(&self, bot: &Bot, channel: &Channel, permission: &str) -> bool {
         let scopes = [Some(channel.id), channel.parent_id, Some(channel.guild_id)];
         let denied = |scope: Id| bot.denied.get(&scope).is_some_and(|names| names.contains(permission));
         !self.holds(Rule::Permissions) || !scopes.into_iter().flatten().any(denied)
@@ -68,7 +68,7 @@ impl Machine {
     /// Whether a bot can see a channel: it must be in the guild, have the permission, and be a member of a
     /// private thread or have MANAGE_THREADS.
     #[must_use]
-    pub fn sees(&self, bot: &Bot, channel: &Channel) -> bool {
+    pub fn can_see(&self, bot: &Bot, channel: &Channel) -> bool {
         let member = |guild_id| {
             let guild = self.world.guild(guild_id);
             guild.is_ok_and(|guild| guild.members.contains_key(&bot.user_id))
@@ -76,8 +76,8 @@ impl Machine {
         let private = channel.kind == super::model::channel_kind::PRIVATE_THREAD;
         let inside = channel.thread.as_ref().is_some_and(|thread| thread.members.contains_key(&bot.user_id));
         member(channel.guild_id)
-            && self.has(bot, channel, VIEW_CHANNEL)
-            && (!private || inside || self.has(bot, channel, MANAGE_THREADS))
+            && self.has_permission(bot, channel, VIEW_CHANNEL)
+            && (!private || inside || self.has_permission(bot, channel, MANAGE_THREADS))
     }
 
     /// A channel that exists and that the bot can see.
@@ -86,7 +86,7 @@ impl Machine {
     /// 10003, 50001.
     pub fn seen_channel(&self, bot: &Bot, id: Id) -> Result<Channel, ApiError> {
         let channel = self.world.channel(id)?;
-        if self.sees(bot, channel) { Ok(channel.clone()) } else { Err(ApiError::missing_access()) }
+        if self.can_see(bot, channel) { Ok(channel.clone()) } else { Err(ApiError::missing_access()) }
     }
 
     /// Requires a permission.
@@ -94,13 +94,17 @@ impl Machine {
     /// # Errors
     /// 50013.
     pub fn demand(&self, bot: &Bot, channel: &Channel, permission: &str) -> Result<(), ApiError> {
-        if self.has(bot, channel, permission) { Ok(()) } else { Err(ApiError::missing_permissions()) }
+        if self.has_permission(bot, channel, permission) {
+            Ok(())
+        } else {
+            Err(ApiError::missing_permissions())
+        }
     }
 
     /// The permissions of a bot in a channel, as bits.
     #[must_use]
     pub fn permission_bits(&self, bot: &Bot, channel: &Channel) -> u64 {
-        let held = ALL.iter().filter(|(name, _)| self.has(bot, channel, name));
+        let held = ALL.iter().filter(|(name, _)| self.has_permission(bot, channel, name));
         held.fold(0, |bits, (_, bit)| bits | (1 << bit))
     }
 }

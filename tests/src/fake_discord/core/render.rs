@@ -406,7 +406,7 @@ impl Machine {
         let threads: Vec<Value> = self
             .world
             .active_threads(guild.id)
-            .filter(|thread| self.sees(bot, thread))
+            .filter(|thread| self.can_see(bot, thread))
             .map(|thread| self.render_channel(thread, bot.user_id))
             .collect();
         let joined = guild.members.get(&bot.user_id).map_or(0, |member| member.joined_ms);

@@ -114,7 +114,7 @@ impl Machine {
         form: &ThreadForm,
     ) -> Result<(), ApiError> {
         let own = thread.owner_id == bot.user_id;
-        let moderator = self.has(bot, channel, may::MANAGE_THREADS);
+        let moderator = self.has_permission(bot, channel, may::MANAGE_THREADS);
         let other = form.name.is_some() || form.auto_archive_minutes.is_some() || form.slowmode_s.is_some();
         // Any member may unarchive it; if it is locked, only its owner.
         let only_wakes = form.archived == Some(false) && !other && form.locked.is_none();
@@ -449,7 +449,7 @@ impl Machine {
     pub fn demand_unlocked(&self, channel: &Channel, author_id: Id) -> Result<(), ApiError> {
         let locked = channel.thread.as_ref().is_some_and(|thread| thread.locked);
         let bot = self.world.bots.get(author_id);
-        let moderator = bot.is_some_and(|bot| self.has(bot, channel, may::MANAGE_THREADS));
+        let moderator = bot.is_some_and(|bot| self.has_permission(bot, channel, may::MANAGE_THREADS));
         if locked && !moderator && self.holds(Rule::LockedThread) { Err(ApiError::locked()) } else { Ok(()) }
     }
 

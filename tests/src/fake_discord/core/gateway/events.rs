@@ -77,7 +77,7 @@ impl Machine {
         let guild_id = match event.audience {
             Audience::Channel(channel_id) => {
                 let channel = self.world.channels.get(channel_id)?;
-                if !self.sees(bot, channel) {
+                if !self.can_see(bot, channel) {
                     return None;
                 }
                 channel.guild_id

@@ -62,8 +62,12 @@ impl Machine {
                 self.gateway.order(&sockets, &ToSocket::Close(4004, "Authentication failed."));
                 Ok(Value::Null)
             }
-            Order::Deny { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, false),
-            Order::Allow { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, true),
+            Order::Deny { bot, scope, permissions } => {
+                self.set_permissions(now, bot, scope, &permissions, false)
+            }
+            Order::Allow { bot, scope, permissions } => {
+                self.set_permissions(now, bot, scope, &permissions, true)
+            }
             // Other orders are executed elsewhere.
             _ => Ok(Value::Null),
         }
@@ -197,7 +201,7 @@ impl Machine {
 
     /// Denies or allows permissions. For threads, lost access sends no event; gained access sends
     /// THREAD_LIST_SYNC.
-    fn permit(&mut self, now: Ms, bot_id: Id, scope: Id, names: &[String], allow: bool) -> Outcome {
+    fn set_permissions(&mut self, now: Ms, bot_id: Id, scope: Id, names: &[String], allow: bool) -> Outcome {
         if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
             return Err(form_error("permissions", "UNKNOWN_PERMISSION", unknown));
         }
@@ -227,7 +231,7 @@ impl Machine {
         let data = self.render_channel(&channel, 0);
         self.emit(now, &Event::plain("CHANNEL_UPDATE", audience, data));
         if allow && names.iter().any(|name| name == VIEW_CHANNEL) {
-            let of = |thread: &&Channel| thread.parent_id == Some(scope) && self.sees(&bot, thread);
+            let of = |thread: &&Channel| thread.parent_id == Some(scope) && self.can_see(&bot, thread);
             let threads: Vec<&Channel> = self.world.active_threads(guild_id).filter(of).collect();
             let members: Vec<Value> = threads
                 .iter()
