@@ -45,7 +45,7 @@ impl App {
     }
 
     /// Sleeps for a random network delay below the maximum.
-    pub async fn travel(&self) {
+    pub async fn delay(&self) {
         if self.lag.is_zero() {
             return;
         }
@@ -62,16 +62,16 @@ impl App {
         let mut shared = self.lock();
         let now = shared.machine.time(machine_time());
         let done = work(&mut shared.machine, now);
-        shared.settle();
+        shared.store_and_send();
         done
     }
 
     /// Like [`App::act`], and stores the settings as well.
-    pub fn act_and_keep_settings<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
+    pub fn act_and_store_settings<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
         let done = self.act(work);
         let mut shared = self.lock();
         let settings = shared.machine.settings.clone();
-        if let Err(error) = shared.store.keep_settings(&settings) {
+        if let Err(error) = shared.store.store_settings(&settings) {
             fail(&error);
         }
         done
@@ -83,7 +83,7 @@ impl App {
         let now = shared.machine.time(machine_time());
         let id = shared.machine.socket_opened(now);
         shared.sockets.insert(id, sender);
-        shared.settle();
+        shared.store_and_send();
         id
     }
 
@@ -93,7 +93,7 @@ impl App {
         shared.sockets.remove(&id);
         let now = shared.machine.time(machine_time());
         shared.machine.socket_closed(now, id, code);
-        shared.settle();
+        shared.store_and_send();
     }
 
     /// The bytes of a file.
@@ -104,9 +104,9 @@ impl App {
 }
 
 impl Shared {
-    fn settle(&mut self) {
+    fn store_and_send(&mut self) {
         let changes = self.machine.world.changes();
-        if let Err(error) = self.store.keep(&changes) {
+        if let Err(error) = self.store.store_changes(&changes) {
             fail(&error);
         }
         for (id, what) in self.machine.gateway.take_outbox() {

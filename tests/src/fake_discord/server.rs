@@ -84,7 +84,7 @@ pub async fn main(args: Args) -> Result<(), StoreError> {
 type Reply = Response<Full<Bytes>>;
 
 /// Error that ends the connection without an answer.
-fn lost() -> std::io::Error {
+fn connection_lost() -> std::io::Error {
     std::io::Error::other("a fault ends this connection")
 }
 
@@ -92,7 +92,7 @@ async fn serve(app: Arc<App>, request: Request<Incoming>) -> Result<Reply, std::
     let path = request.uri().path().to_owned();
     if request.headers().contains_key(header::UPGRADE) {
         return if app.act(|machine, _| machine.faults.away) {
-            Err(lost())
+            Err(connection_lost())
         } else {
             Ok(upgrade(app, request))
         };
@@ -117,9 +117,9 @@ async fn serve(app: Arc<App>, request: Request<Incoming>) -> Result<Reply, std::
         return Ok(plain(StatusCode::NOT_FOUND, &json!({"message": "404: Not Found", "code": 0})));
     };
     let call = read_call(inside.to_owned(), request).await?;
-    app.travel().await;
+    app.delay().await;
     let answer = rest(Arc::clone(&app), call).await;
-    app.travel().await;
+    app.delay().await;
     answer
 }
 
@@ -170,7 +170,7 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
         return Ok(away());
     }
     match fate {
-        Some(RestFate::LostBefore) => return Err(lost()),
+        Some(RestFate::LostBefore) => return Err(connection_lost()),
         Some(RestFate::ErrorBefore { status }) => return Ok(answered(Answer::fault(status))),
         Some(RestFate::RateLimited { retry_after_ms, scope }) => {
             let limited =
@@ -179,8 +179,8 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
         }
         Some(RestFate::StallBefore { ms }) => stall(ms).await,
         Some(RestFate::Late { ms }) => {
-            carry_out_later(app, call, ms);
-            return Err(lost());
+            execute_later(app, call, ms);
+            return Err(connection_lost());
         }
         _ => {}
     }
@@ -197,7 +197,7 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
         HeldBack { app, id }.wait_until_released().await;
     }
     match fate {
-        Some(RestFate::LostAfter) => Err(lost()),
+        Some(RestFate::LostAfter) => Err(connection_lost()),
         Some(RestFate::ErrorAfter { status }) => Ok(answered(Answer::fault(status))),
         Some(RestFate::StallAfter { ms }) => {
             stall(ms).await;
@@ -229,7 +229,7 @@ impl Drop for HeldBack {
 }
 
 /// Executes a request after a delay although its client gets no answer.
-fn carry_out_later(app: Arc<App>, call: Call, ms: u64) {
+fn execute_later(app: Arc<App>, call: Call, ms: u64) {
     app.act(|machine, _| machine.underway.late += 1);
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -286,7 +286,7 @@ fn order(app: &App, bytes: &[u8]) -> Reply {
             return plain(StatusCode::BAD_REQUEST, &json!({"message": error.to_string(), "code": -1}));
         }
     };
-    match app.act_and_keep_settings(|machine, now| machine.order(now, order)) {
+    match app.act_and_store_settings(|machine, now| machine.order(now, order)) {
         Ok(value) => plain(StatusCode::OK, &value),
         Err(error) => plain(StatusCode::BAD_REQUEST, &error.body()),
     }

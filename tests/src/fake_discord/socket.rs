@@ -46,7 +46,7 @@ pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Op
         tokio::select! {
             order = orders.recv() => match order {
                 Some(ToSocket::Text(text)) => {
-                    app.travel().await;
+                    app.delay().await;
                     if stream.send(Message::Text(text)).await.is_err() {
                         break End::Client(None);
                     }

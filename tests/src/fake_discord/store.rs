@@ -68,7 +68,7 @@ impl Store {
     ///
     /// # Errors
     /// When SQLite fails.
-    pub fn keep(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+    pub fn store_changes(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -101,9 +101,9 @@ impl Store {
     ///
     /// # Errors
     /// When SQLite fails.
-    pub fn keep_settings(&mut self, settings: &Settings) -> Result<(), StoreError> {
+    pub fn store_settings(&mut self, settings: &Settings) -> Result<(), StoreError> {
         let json = serde_json::to_string(settings)?;
-        self.keep(&[Change::Row { kind: SETTINGS, id: 0, json }])
+        self.store_changes(&[Change::Row { kind: SETTINGS, id: 0, json }])
     }
 
     /// The bytes of a file.

@@ -167,7 +167,7 @@ impl Machine {
             deleted_ms: None,
         };
         for (file, bytes) in files {
-            self.world.keep_file(file.id, bytes);
+            self.world.add_file(file.id, bytes);
         }
         self.count_pings(&message.pinged);
         self.world.add_message(message.clone());
@@ -408,7 +408,7 @@ impl Machine {
             message.pinged.roles.extend(fresh.roles);
         }
         for (file, bytes) in files {
-            self.world.keep_file(file.id, bytes);
+            self.world.add_file(file.id, bytes);
         }
         self.world.messages.put(message.id, message.clone());
         if message.flags & message_flag::EPHEMERAL == 0 {

@@ -189,7 +189,7 @@ impl World {
     }
 
     /// Records the bytes of a file as a change.
-    pub fn keep_file(&mut self, id: Id, bytes: Vec<u8>) {
+    pub fn add_file(&mut self, id: Id, bytes: Vec<u8>) {
         self.files.push(Change::File { id, bytes });
     }
 
