@@ -147,7 +147,7 @@ impl FakeDiscord {
         serde_json::from_value(given).unwrap_or_else(|e| panic!("{order:?}: {e}"))
     }
 
-    pub(super) fn tell(&self, order: &Order) {
+    pub(super) fn send(&self, order: &Order) {
         let _: Value = self.order(order);
     }
 
@@ -215,44 +215,44 @@ impl FakeDiscord {
 
     /// Adds an account to another guild.
     pub fn add_member(&self, guild: Id, user: Id) {
-        self.tell(&Order::AddMember { guild, user });
+        self.send(&Order::AddMember { guild, user });
     }
 
     /// Removes a member.
     pub fn remove_member(&self, guild: Id, user: Id) {
-        self.tell(&Order::RemoveMember { guild, user });
+        self.send(&Order::RemoveMember { guild, user });
     }
 
     /// Adds a role to a member, or removes it.
     pub fn give_role(&self, guild: Id, user: Id, role: Id, has: bool) {
-        self.tell(&Order::GiveRole { guild, user, role, has });
+        self.send(&Order::GiveRole { guild, user, role, has });
     }
 
     /// Changes the token of a bot.
     pub fn set_token(&self, bot: Id, token: &str) {
-        self.tell(&Order::SetToken { bot, token: token.to_owned() });
+        self.send(&Order::SetToken { bot, token: token.to_owned() });
     }
 
     /// Sets the privileged intents that the developer portal allows a bot.
     pub fn set_privileged_intents(&self, bot: Id, privileged_intents: u64) {
-        self.tell(&Order::SetIntents { bot, privileged_intents });
+        self.send(&Order::SetIntents { bot, privileged_intents });
     }
 
     /// Denies permissions in a guild, channel or thread.
     pub fn deny(&self, bot: Id, scope: Id, permissions: &[&str]) {
         let permissions = permissions.iter().map(|&name| name.to_owned()).collect();
-        self.tell(&Order::Deny { bot, scope, permissions });
+        self.send(&Order::Deny { bot, scope, permissions });
     }
 
     /// Allows permissions again.
     pub fn allow(&self, bot: Id, scope: Id, permissions: &[&str]) {
         let permissions = permissions.iter().map(|&name| name.to_owned()).collect();
-        self.tell(&Order::Allow { bot, scope, permissions });
+        self.send(&Order::Allow { bot, scope, permissions });
     }
 
     /// Changes settings, for example `json!({"nonce_window_ms": 1000})`.
     pub fn configure(&self, settings: Value) {
-        self.tell(&Order::Configure { settings });
+        self.send(&Order::Configure { settings });
     }
 
     /// The settings.
@@ -262,13 +262,13 @@ impl FakeDiscord {
     }
 
     /// Switches these rules off and all others on.
-    pub fn without_rules(&self, rules: &[Rule]) {
+    pub fn disable_rules(&self, rules: &[Rule]) {
         self.configure(json!({"rules_off": rules}));
     }
 
     /// Advances the fake's clock.
     pub fn advance(&self, ms: Ms) {
-        self.tell(&Order::Advance { ms });
+        self.send(&Order::Advance { ms });
     }
 
     /// The fake's time.
@@ -299,17 +299,17 @@ impl FakeDiscord {
 
     /// A person edits a message.
     pub fn edit(&self, message: Id, content: &str) {
-        self.tell(&Order::Edit { message, content: content.to_owned() });
+        self.send(&Order::Edit { message, content: content.to_owned() });
     }
 
     /// A person deletes a message.
     pub fn delete(&self, message: Id) {
-        self.tell(&Order::Delete { message });
+        self.send(&Order::Delete { message });
     }
 
     /// A person adds a reaction.
     pub fn react(&self, user: Id, message: Id, emoji: &str) {
-        self.tell(&Order::React { user, message, emoji: emoji.to_owned(), add: true });
+        self.send(&Order::React { user, message, emoji: emoji.to_owned(), add: true });
     }
 
     /// A person clicks a button. An error if it does not exist or is disabled.
@@ -428,22 +428,22 @@ impl FakeDiscord {
 
     /// A person changes a channel or thread.
     pub fn change(&self, channel: Id, form: Value) {
-        self.tell(&Order::Change { channel, form });
+        self.send(&Order::Change { channel, form });
     }
 
     /// A person deletes a channel or thread.
     pub fn delete_channel(&self, channel: Id) {
-        self.tell(&Order::DeleteChannel { channel });
+        self.send(&Order::DeleteChannel { channel });
     }
 
     /// A person deletes a webhook.
     pub fn delete_webhook(&self, webhook: Id) {
-        self.tell(&Order::DeleteWebhook { webhook });
+        self.send(&Order::DeleteWebhook { webhook });
     }
 
     /// Changes the token of a webhook.
     pub fn rotate_webhook(&self, webhook: Id) {
-        self.tell(&Order::RotateWebhook { webhook });
+        self.send(&Order::RotateWebhook { webhook });
     }
 }
 

@@ -51,9 +51,9 @@ fn a_scrape_tells_what_happened_on_discord() {
     let doctor = stage.house.cli(&["doctor"]).stdout;
     assert!(doctor.contains("for want of a permission") && doctor.contains("add_reaction"), "{doctor}");
     // Away: it is not connected, and says so.
-    stage.fake.away(true);
+    stage.fake.set_unavailable(true);
     until(SOON, "it is not connected", || value(&stage, "connected", "") == 0.0);
-    stage.fake.away(false);
+    stage.fake.set_unavailable(false);
     moves(&stage, "connected", "", 0.0);
     stage.fake.set_token(stage.bot.user, "another-token");
     stage.fake.post(stage.ann, thread, "say four");

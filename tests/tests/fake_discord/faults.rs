@@ -217,7 +217,7 @@ fn connections_are_reset_around_an_event() {
 #[test]
 fn sessions_are_refused_so_many_times() {
     let ground = Ground::new();
-    ground.fake.invalid_sessions(1);
+    ground.fake.refuse_sessions(1);
     let mut wire = Wire::connect(ground.fake.address());
     wire.identify("TOKEN", INTENTS);
     assert_eq!((wire.payload()["op"].clone(), ground.fake.is_connected(ground.bot.user)), (json!(9), false));
@@ -230,12 +230,12 @@ fn the_whole_service_goes_away_and_comes_back() {
     let ground = Ground::new();
     let mut wire = Wire::ready(&ground);
     let session = (wire.session.clone(), wire.seq);
-    ground.fake.away(true);
+    ground.fake.set_unavailable(true);
     assert_eq!(wire.end(), None);
     assert_eq!(post(&ground, "nobody hears"), Some(503));
     assert!(TcpStream::connect(ground.fake.address()).is_ok(), "the port answers");
     until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
-    ground.fake.away(false);
+    ground.fake.set_unavailable(false);
     assert_eq!(post(&ground, "back"), Some(200));
     let mut wire = Wire::connect(ground.fake.address());
     wire.resume("TOKEN", &session.0, session.1);

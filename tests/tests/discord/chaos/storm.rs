@@ -228,9 +228,9 @@ impl Storm {
             }
             Blow::DiscordAway => {
                 self.count("times away");
-                self.stage.fake.away(true);
+                self.stage.fake.set_unavailable(true);
                 wait_until_instant(Instant::now() + step.time * 3);
-                self.stage.fake.away(false);
+                self.stage.fake.set_unavailable(false);
             }
             Blow::Socket(act) => {
                 self.count("connections");
@@ -238,7 +238,7 @@ impl Storm {
             }
             Blow::NoSession => {
                 self.count("connections");
-                self.stage.fake.invalid_sessions(1);
+                self.stage.fake.refuse_sessions(1);
                 self.stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
             }
         }

@@ -94,7 +94,7 @@ impl Machine {
             | Order::Bots
             | Order::Tally
             | Order::Underway => self.look(order),
-            other => self.order_of_people(now, other),
+            other => self.execute_person_order(now, other),
         }
     }
 
@@ -168,7 +168,7 @@ impl Machine {
         }
     }
 
-    fn order_of_people(&mut self, now: Ms, order: Order) -> Outcome {
+    fn execute_person_order(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
             Order::Post { .. }
             | Order::Edit { .. }
