@@ -4,7 +4,7 @@ use super::agent::{Agent, Halt, Prompt};
 use super::messages::{self, AUTH_METHOD};
 use super::outlet;
 use super::requests::Answer;
-use super::session::{MODELS, MODES, Said, Session};
+use super::session::{HistoryEntry, MODELS, MODES, Session};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -338,7 +338,7 @@ impl Agent {
             self.log.violation("session/prompt, and a permission of an earlier turn was never answered");
         }
         self.sessions.change(session, |session| {
-            session.history.push(Said { by_user: true, text: text.clone() });
+            session.history.push(HistoryEntry { by_user: true, text: text.clone() });
         })?;
         let prompt = Prompt { id: id.clone(), session: session.to_owned(), text, cancelled: false };
         self.queue.push_back(prompt);

@@ -24,12 +24,12 @@ pub(crate) struct Session {
     #[serde(default)]
     pub(crate) web: bool,
     /// Messages, oldest first.
-    pub(crate) history: Vec<Said>,
+    pub(crate) history: Vec<HistoryEntry>,
 }
 
 /// One message of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Said {
+pub(crate) struct HistoryEntry {
     pub(crate) by_user: bool,
     pub(crate) text: String,
 }
@@ -146,7 +146,7 @@ mod tests {
         let mut first = open()?;
         let id = first.create("/w".into(), true)?.id.clone();
         first.change(&id, |session| {
-            session.history.push(Said { by_user: true, text: "hi".to_owned() });
+            session.history.push(HistoryEntry { by_user: true, text: "hi".to_owned() });
             "ask".clone_into(&mut session.mode);
         })?;
         let want = first.get(&id).cloned();

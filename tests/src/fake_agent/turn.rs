@@ -4,7 +4,7 @@ use super::agent::{Agent, Halt, Prompt};
 use super::messages::{self, OPTIONS};
 use super::requests::Answer;
 use super::script::{self, Directive, Script};
-use super::session::{MODES, Said};
+use super::session::{HistoryEntry, MODES};
 use super::{chunk_text, now_ns, outlet, process};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ impl Agent {
         };
         let cancelled = self.cancelled();
         if let Err(e) = self.sessions.change(&turn.session, |session| {
-            session.history.push(Said { by_user: false, text: std::mem::take(&mut turn.said) });
+            session.history.push(HistoryEntry { by_user: false, text: std::mem::take(&mut turn.said) });
         }) {
             self.trouble(&format!("cannot store the session: {e}"));
         }
