@@ -178,7 +178,7 @@ impl Agent {
         Ok(json!({}))
     }
 
-    fn may_open(&self) -> Result<(), Refused> {
+    fn demand_authenticated(&self) -> Result<(), Refused> {
         if self.flags.auth_required && !self.authenticated {
             return Err(Refused::plain(AUTH_REQUIRED, "Authentication required"));
         }
@@ -188,13 +188,13 @@ impl Agent {
     fn new_session(&mut self, params: &Value) -> Result<Value, Refused> {
         let cwd = cwd("session/new", params)?;
         mcp_servers("session/new", params)?;
-        self.may_open()?;
+        self.demand_authenticated()?;
         let session = self.sessions.create(cwd, self.flags.modes)?.clone();
         Ok(messages::opened(&self.flags, &session, self.knows_booleans, true))
     }
 
     fn load(&mut self, id: &Value, params: &Value) -> Result<(), Halt> {
-        match mcp_servers("session/load", params).and_then(|()| self.take_up("session/load", params)) {
+        match mcp_servers("session/load", params).and_then(|()| self.reopen_session("session/load", params)) {
             Err(refused) => self.answer(id, Err(refused)),
             Ok(session) => {
                 for said in &session.history {
@@ -211,14 +211,14 @@ impl Agent {
     }
 
     fn resume(&mut self, params: &Value) -> Result<Value, Refused> {
-        let session = self.take_up("session/resume", params)?;
+        let session = self.reopen_session("session/resume", params)?;
         Ok(messages::opened(&self.flags, &session, self.knows_booleans, false))
     }
 
-    fn take_up(&mut self, method: &str, params: &Value) -> Result<Session, Refused> {
+    fn reopen_session(&mut self, method: &str, params: &Value) -> Result<Session, Refused> {
         let cwd = cwd(method, params)?;
         let id = session_id(method, params)?;
-        self.may_open()?;
+        self.demand_authenticated()?;
         if self.turn.as_ref().is_some_and(|(running, _)| running == id) {
             return Err(Refused::violation(INVALID_PARAMS, format!("{method} while a prompt runs")));
         }
@@ -314,7 +314,7 @@ impl Agent {
     /// Injects a text into the running turn; without one, answers `promptRequired`.
     fn steer(&mut self, params: &Value) -> Result<Value, Refused> {
         let session = session_id("_session/steering", params)?;
-        let text = words("_session/steering", params)?;
+        let text = prompt_text("_session/steering", params)?;
         if self.turn.as_ref().is_none_or(|(running, cancelled)| running != session || *cancelled) {
             return Ok(json!({"outcome": "promptRequired"}));
         }
@@ -324,7 +324,7 @@ impl Agent {
 
     fn prompt(&mut self, id: &Value, params: &Value) -> Result<(), Refused> {
         let session = session_id("session/prompt", params)?;
-        let text = words("session/prompt", params)?;
+        let text = prompt_text("session/prompt", params)?;
         self.log.event("prompt", json!({"session": session, "text": text}));
         if self.sessions.get(session).is_none() {
             let what = format!("session/prompt of {session}, which is not open here");
@@ -346,7 +346,7 @@ impl Agent {
     }
 
     /// Reports a failure that no message caused, in the log and on stderr.
-    pub(crate) fn trouble(&mut self, what: &str) {
+    pub(crate) fn log_trouble(&mut self, what: &str) {
         self.log.event("trouble", json!({"what": what}));
         outlet::stderr_line(&format!("fake-agent: {what}"));
     }
@@ -358,7 +358,7 @@ fn session_id<'a>(method: &str, params: &'a Value) -> Result<&'a str, Refused> {
         .ok_or_else(|| Refused::violation(INVALID_PARAMS, format!("{method} without a sessionId")))
 }
 
-fn words(method: &str, params: &Value) -> Result<String, Refused> {
+fn prompt_text(method: &str, params: &Value) -> Result<String, Refused> {
     let blocks = match params["prompt"].as_array() {
         Some(blocks) if !blocks.is_empty() => blocks,
         _ => return Err(Refused::violation(INVALID_PARAMS, format!("{method} without content"))),

@@ -76,7 +76,7 @@ impl Agent {
         if let Err(e) = self.sessions.change(&turn.session, |session| {
             session.history.push(HistoryEntry { by_user: false, text: std::mem::take(&mut turn.said) });
         }) {
-            self.trouble(&format!("cannot store the session: {e}"));
+            self.log_trouble(&format!("cannot store the session: {e}"));
         }
         let outcome = match &end {
             End::Stop(_) if cancelled => "cancelled".to_owned(),
@@ -222,7 +222,7 @@ impl Agent {
             Directive::IgnoreEof => self.ignore_eof = true,
             _ => {
                 if let Err(e) = process::kill_self() {
-                    self.trouble(&format!("cannot crash: {e}"));
+                    self.log_trouble(&format!("cannot crash: {e}"));
                 }
             }
         }
