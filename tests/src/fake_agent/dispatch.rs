@@ -1,6 +1,6 @@
 //! Handles the client's messages and checks them against ACP.
 
-use super::agent::{Agent, Halt, Prompt};
+use super::agent::{Agent, ExitRequest, Prompt};
 use super::messages::{self, AUTH_METHOD};
 use super::outlet;
 use super::requests::Answer;
@@ -42,7 +42,7 @@ impl From<std::io::Error> for Refused {
 
 impl Agent {
     /// Handles one line of the client.
-    pub(crate) fn handle(&mut self, line: &str) -> Result<(), Halt> {
+    pub(crate) fn handle(&mut self, line: &str) -> Result<(), ExitRequest> {
         let message: Value = match serde_json::from_str(line) {
             Ok(message) => message,
             Err(e) => {
@@ -69,7 +69,7 @@ impl Agent {
         }
     }
 
-    fn refuse_line(&mut self, code: i64, what: &str) -> Result<(), Halt> {
+    fn refuse_line(&mut self, code: i64, what: &str) -> Result<(), ExitRequest> {
         self.log.violation(what);
         self.send(&messages::error(&Value::Null, code, what))
     }
@@ -111,7 +111,7 @@ impl Agent {
         }
     }
 
-    fn request(&mut self, method: &str, id: &Value, params: &Value) -> Result<(), Halt> {
+    fn request(&mut self, method: &str, id: &Value, params: &Value) -> Result<(), ExitRequest> {
         if !(id.is_string() || id.is_i64() || id.is_u64()) {
             self.log.violation(&format!("{method} with the id {id}"));
         }
@@ -144,7 +144,7 @@ impl Agent {
         self.answer(id, answer)
     }
 
-    fn answer(&mut self, id: &Value, answer: Result<Value, Refused>) -> Result<(), Halt> {
+    fn answer(&mut self, id: &Value, answer: Result<Value, Refused>) -> Result<(), ExitRequest> {
         match answer {
             Ok(result) => self.send(&messages::result(id, result)),
             Err(refused) => {
@@ -193,7 +193,7 @@ impl Agent {
         Ok(messages::opened(&self.flags, &session, self.knows_booleans, true))
     }
 
-    fn load(&mut self, id: &Value, params: &Value) -> Result<(), Halt> {
+    fn load(&mut self, id: &Value, params: &Value) -> Result<(), ExitRequest> {
         match mcp_servers("session/load", params).and_then(|()| self.reopen_session("session/load", params)) {
             Err(refused) => self.answer(id, Err(refused)),
             Ok(session) => {
@@ -265,7 +265,7 @@ impl Agent {
         }
     }
 
-    fn set_mode(&mut self, id: &Value, params: &Value) -> Result<(), Halt> {
+    fn set_mode(&mut self, id: &Value, params: &Value) -> Result<(), ExitRequest> {
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
         let mode = params["modeId"].as_str().filter(|mode| MODES.contains(mode)).map(str::to_owned);
         let set = match mode {
