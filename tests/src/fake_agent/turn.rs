@@ -87,7 +87,7 @@ impl Agent {
         self.log.event("turn_end", json!({"session": turn.session, "outcome": outcome}));
         match end {
             // The session stays busy: the end of the turn is never reported.
-            End::Silence => return self.stay_silent(),
+            End::Silence => return self.never_answer(),
             End::Stop(_) => self.send(&messages::result(&prompt.id, json!({"stopReason": outcome})))?,
             End::Error(code, what, data) => {
                 let mut error = messages::error(&prompt.id, code, &what);
@@ -104,7 +104,7 @@ impl Agent {
         Ok(())
     }
 
-    fn stay_silent(&mut self) -> Result<(), ExitRequest> {
+    fn never_answer(&mut self) -> Result<(), ExitRequest> {
         loop {
             self.handle_next_line(None)?;
         }
@@ -209,14 +209,14 @@ impl Agent {
                 outlet::stdout_line(&line).map_err(|_| ExitRequest(1))?;
             }
             Directive::Exit(code) => return Err(ExitRequest(*code)),
-            Directive::Crash | Directive::IgnoreTerm | Directive::IgnoreEof => self.be_odd(step),
+            Directive::Crash | Directive::IgnoreTerm | Directive::IgnoreEof => self.perform_fault(step),
             Directive::ForkChild => self.say_pid(turn, "child", process::fork_child())?,
             Directive::SpawnSetsid => self.say_pid(turn, "escaped", process::spawn_setsid())?,
         }
         Ok(Next::Go)
     }
 
-    fn be_odd(&mut self, step: &Directive) {
+    fn perform_fault(&mut self, step: &Directive) {
         match step {
             Directive::IgnoreTerm => process::block_sigterm(),
             Directive::IgnoreEof => self.ignore_eof = true,
@@ -356,7 +356,7 @@ impl Agent {
         let call = self.announce(turn, "edit", &title, json!({}))?;
         let diff = json!([{"type": "diff", "path": target, "oldText": null, "newText": text}]);
         let asked = json!({"toolCallId": call, "title": title, "kind": "edit", "content": diff});
-        if self.is_allowed(turn, &call, asked)? {
+        if self.ask_permission(turn, &call, asked)? {
             let params = json!({"sessionId": turn.session, "path": target, "content": text});
             self.ask_and_say(turn, "fs_write", "fs/write_text_file", params, |_| Some("ok".to_owned()))?;
             self.progress(turn, &call, "completed", None)?;
@@ -368,7 +368,7 @@ impl Agent {
     fn ask_run(&mut self, turn: &mut Turn, command: &str) -> Result<(), ExitRequest> {
         let call = self.announce(turn, "execute", "Bash", json!({"command": command}))?;
         let asked = json!({"toolCallId": call, "title": "Bash"});
-        if self.is_allowed(turn, &call, asked)? {
+        if self.ask_permission(turn, &call, asked)? {
             self.terminal(turn, command, false)?;
             self.progress(turn, &call, "completed", None)?;
         }
@@ -376,7 +376,7 @@ impl Agent {
     }
 
     /// Requests permission for a tool call and says the outcome; returns whether it is allowed.
-    fn is_allowed(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, ExitRequest> {
+    fn ask_permission(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, ExitRequest> {
         let mut params = messages::permission(&turn.session, call, "", false, &turn.option_names);
         params["toolCall"] = asked;
         let (status, said) = match self.ask(&turn.session, "session/request_permission", params)? {
