@@ -62,12 +62,12 @@ pub(crate) fn stdout_bytes(line: &[u8]) -> std::io::Result<()> {
 /// JavaScript string.
 pub(crate) fn message(message: &Value) -> std::io::Result<()> {
     let text = message.to_string();
-    if !text.contains(|c| half_of(c).is_some()) {
+    if !text.contains(|c| surrogate_of(c).is_some()) {
         return stdout_line(&text);
     }
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        match half_of(c) {
+        match surrogate_of(c) {
             Some(unit) => line.push_str(&format!("\\u{unit:04x}")),
             None => line.push(c),
         }
@@ -76,18 +76,18 @@ pub(crate) fn message(message: &Value) -> std::io::Result<()> {
 }
 
 /// First of the 2,048 characters that represent UTF-16 surrogates, in their order.
-const HALVES: u32 = 0x10_f800;
+const SURROGATE_CHARS: u32 = 0x10_f800;
 /// First UTF-16 surrogate.
-const FIRST_HALF: u32 = 0xd800;
+const FIRST_SURROGATE: u32 = 0xd800;
 
 /// The character that represents this UTF-16 unit in texts of the agent: itself, unless it is a surrogate.
 pub(crate) fn char_of_unit(unit: u32) -> Option<char> {
-    let is_half = (FIRST_HALF..0xe000).contains(&unit);
-    char::from_u32(if is_half { unit - FIRST_HALF + HALVES } else { unit })
+    let is_surrogate = (FIRST_SURROGATE..0xe000).contains(&unit);
+    char::from_u32(if is_surrogate { unit - FIRST_SURROGATE + SURROGATE_CHARS } else { unit })
 }
 
-fn half_of(c: char) -> Option<u32> {
-    u32::from(c).checked_sub(HALVES).map(|nth| FIRST_HALF + nth)
+fn surrogate_of(c: char) -> Option<u32> {
+    u32::from(c).checked_sub(SURROGATE_CHARS).map(|nth| FIRST_SURROGATE + nth)
 }
 
 /// Writes one line to stderr. A failure is ignored: there is no other place to report it.
