@@ -167,7 +167,7 @@ impl Agent {
         self.initialized = true;
         let known = params.pointer("/clientCapabilities/session/configOptions/boolean");
         self.knows_booleans = known.is_some_and(Value::is_object);
-        Ok(messages::initialized(&self.flags))
+        Ok(messages::initialize_result(&self.flags))
     }
 
     fn authenticate(&mut self, params: &Value) -> Result<Value, Refused> {
@@ -190,7 +190,7 @@ impl Agent {
         mcp_servers("session/new", params)?;
         self.demand_authenticated()?;
         let session = self.sessions.create(cwd, self.flags.modes)?.clone();
-        Ok(messages::opened(&self.flags, &session, self.knows_booleans, true))
+        Ok(messages::session_result(&self.flags, &session, self.knows_booleans, true))
     }
 
     fn load(&mut self, id: &Value, params: &Value) -> Result<(), ExitRequest> {
@@ -205,14 +205,17 @@ impl Agent {
                     let text = format!("replay {number}");
                     self.update(&session.id, messages::chunk("agent_message_chunk", &text))?;
                 }
-                self.answer(id, Ok(messages::opened(&self.flags, &session, self.knows_booleans, false)))
+                self.answer(
+                    id,
+                    Ok(messages::session_result(&self.flags, &session, self.knows_booleans, false)),
+                )
             }
         }
     }
 
     fn resume(&mut self, params: &Value) -> Result<Value, Refused> {
         let session = self.reopen_session("session/resume", params)?;
-        Ok(messages::opened(&self.flags, &session, self.knows_booleans, false))
+        Ok(messages::session_result(&self.flags, &session, self.knows_booleans, false))
     }
 
     fn reopen_session(&mut self, method: &str, params: &Value) -> Result<Session, Refused> {

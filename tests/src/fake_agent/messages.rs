@@ -39,7 +39,7 @@ pub(crate) fn text_content(text: &str) -> Value {
     json!([{"type": "content", "content": {"type": "text", "text": text}}])
 }
 
-pub(crate) fn initialized(flags: &Flags) -> Value {
+pub(crate) fn initialize_result(flags: &Flags) -> Value {
     let mut sessions = json!({"list": {}, "close": {}});
     if !flags.no_resume {
         sessions["resume"] = json!({});
@@ -71,7 +71,7 @@ pub(crate) fn initialized(flags: &Flags) -> Value {
 }
 
 /// Result of `session/new`, `session/load` and `session/resume`.
-pub(crate) fn opened(flags: &Flags, session: &Session, knows_booleans: bool, with_id: bool) -> Value {
+pub(crate) fn session_result(flags: &Flags, session: &Session, knows_booleans: bool, with_id: bool) -> Value {
     let mut result = json!({});
     if with_id {
         result["sessionId"] = json!(session.id);
