@@ -85,7 +85,7 @@ impl Agent {
                 return;
             }
         };
-        if let Err(what) = self.requests.answered(id, answer) {
+        if let Err(what) = self.requests.accept_answer(id, answer) {
             self.log.violation(&what);
         }
     }

@@ -12,7 +12,7 @@ pub(crate) enum Answer {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenRequest {
     session: String,
     method: String,
     /// The turn no longer waits for the answer.
@@ -25,7 +25,7 @@ struct Open {
 pub(crate) struct Requests {
     string_ids: bool,
     next: u64,
-    open: BTreeMap<String, Open>,
+    open: BTreeMap<String, OpenRequest>,
     closed: BTreeSet<String>,
 }
 
@@ -38,14 +38,18 @@ impl Requests {
     pub(crate) fn begin(&mut self, session: &str, method: &str) -> Value {
         let id = if self.string_ids { uuid::Uuid::new_v4().to_string().into() } else { self.next.into() };
         self.next += 1;
-        let open =
-            Open { session: session.to_owned(), method: method.to_owned(), abandoned: false, answer: None };
+        let open = OpenRequest {
+            session: session.to_owned(),
+            method: method.to_owned(),
+            abandoned: false,
+            answer: None,
+        };
         self.open.insert(key(&id), open);
         id
     }
 
     /// Accepts an answer of the client; the error describes an invalid one.
-    pub(crate) fn answered(&mut self, id: &Value, answer: Answer) -> Result<(), String> {
+    pub(crate) fn accept_answer(&mut self, id: &Value, answer: Answer) -> Result<(), String> {
         let key = key(id);
         match self.open.get_mut(&key) {
             Some(open) if open.answer.is_none() => {
@@ -80,7 +84,8 @@ impl Requests {
 
     /// Number of unanswered permission requests of a session.
     pub(crate) fn unanswered_permissions(&self, session: &str) -> usize {
-        let owed = |open: &&Open| open.session == session && open.method == "session/request_permission";
+        let owed =
+            |open: &&OpenRequest| open.session == session && open.method == "session/request_permission";
         self.open.values().filter(owed).count()
     }
 }
@@ -102,16 +107,16 @@ mod tests {
         let second = requests.begin("s", "x");
         assert_eq!((&first, &second), (&json!(0), &json!(1)));
         assert_eq!(requests.take(&first), None);
-        assert!(requests.answered(&json!("0"), answer()).is_err(), "a string is not the number");
-        assert!(requests.answered(&json!(2), answer()).is_err());
+        assert!(requests.accept_answer(&json!("0"), answer()).is_err(), "a string is not the number");
+        assert!(requests.accept_answer(&json!(2), answer()).is_err());
         assert_eq!(requests.unanswered_permissions("s"), 1);
-        assert_eq!(requests.answered(&first, answer()), Ok(()));
-        assert!(requests.answered(&first, answer()).is_err());
+        assert_eq!(requests.accept_answer(&first, answer()), Ok(()));
+        assert!(requests.accept_answer(&first, answer()).is_err());
         assert_eq!(requests.take(&first), Some(answer()));
-        assert!(requests.answered(&first, answer()).is_err());
+        assert!(requests.accept_answer(&first, answer()).is_err());
         requests.abandon(&second);
-        assert_eq!(requests.answered(&second, answer()), Ok(()));
-        assert!(requests.answered(&second, answer()).is_err());
+        assert_eq!(requests.accept_answer(&second, answer()), Ok(()));
+        assert!(requests.accept_answer(&second, answer()).is_err());
         assert_eq!(requests.unanswered_permissions("s"), 0);
     }
 }
