@@ -135,13 +135,13 @@ pub fn main() -> ExitCode {
     match Flags::read(std::env::var("FAKE_AGENT_ARGS").ok(), std::env::args().skip(1)) {
         Ok(flags) => match agent::Agent::start(flags) {
             Ok(agent) => ExitCode::from(agent.run()),
-            Err(e) => complain(&format!("cannot start: {e}")),
+            Err(e) => report_usage_error(&format!("cannot start: {e}")),
         },
-        Err(what) => complain(&what),
+        Err(what) => report_usage_error(&what),
     }
 }
 
-fn complain(what: &str) -> ExitCode {
+fn report_usage_error(what: &str) -> ExitCode {
     outlet::stderr_line(&format!("fake-agent: {what}"));
     ExitCode::from(64)
 }
