@@ -171,7 +171,7 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     assert_eq!(asked, 1, "asked exactly once, by the agent or by the host: {events:#?}");
     assert_eq!(output_text(&events).trim(), "written");
     assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("forty two"));
-    let asked = model.asked(&script).unwrap_or_default();
+    let asked = model.request_with_script(&script).unwrap_or_default();
     assert_eq!(asked["tool_results"], 1, "the model saw the tool's result: {asked}");
 }
 
@@ -205,7 +205,7 @@ fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
     check_turn(&events, "cancelled");
     let cancelled = output_text(&events);
     assert!(words(5000).starts_with(&cancelled), "{cancelled}");
-    let aborted = || model.asked(script).is_some_and(|line| line["state"] == "aborted");
+    let aborted = || model.request_with_script(script).is_some_and(|line| line["state"] == "aborted");
     until(SOON, "the agent has hung up on the model", aborted);
 
     let after = session.lease();
@@ -237,7 +237,7 @@ fn resumes(session: &Session<'_>, model: &FakeModel, cancelled: &str) {
     let lease = session.lease();
     assert_ne!(lease.id(), killed.id(), "another process is another lease");
     assert!(processes::is_alive(lease.adapter_pid()));
-    let before = model.asked(script).map(|line| line["scripts_before"].clone());
+    let before = model.request_with_script(script).map(|line| line["scripts_before"].clone());
     assert!(before.as_ref().and_then(Value::as_u64).is_some_and(|n| n >= 3), "it remembers: {before:?}");
     let history = output_text(&session.world().history(GATEWAY, &session.key));
     let want = [words(50).as_str(), "written", cancelled, "still here", "resumed"].concat();

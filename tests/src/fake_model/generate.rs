@@ -10,7 +10,7 @@
 //! the user, and a `functionResponse` for each `functionCall` of the turn before. Anything else is refused
 //! with 400, so that a wrong client fails here.
 
-use super::reply::{Ending, Piece, Timed, pieces};
+use super::reply::{AnswerEnd, Piece, Timed, pieces};
 use super::request::Request;
 use super::script::Step;
 use super::{Log, Refusal};
@@ -58,9 +58,9 @@ pub(super) async fn call(
     match log.begin(&request) {
         Err(Refusal { status, message }) => error(status, "UNAVAILABLE", message),
         Ok((steps, line)) if is_streamed => {
-            super::reply::stream(events(&request, steps), Ending::new(log, line))
+            super::reply::stream(events(&request, steps), AnswerEnd::new(log, line))
         }
-        Ok((steps, line)) => whole(&request, steps, Ending::new(log, line)).await,
+        Ok((steps, line)) => whole(&request, steps, AnswerEnd::new(log, line)).await,
     }
 }
 
@@ -179,7 +179,7 @@ fn events(request: &Request, steps: Vec<Step>) -> VecDeque<Option<Timed>> {
 }
 
 /// Answers with one document.
-async fn whole(request: &Request, steps: Vec<Step>, mut ending: Ending) -> Response {
+async fn whole(request: &Request, steps: Vec<Step>, mut ending: AnswerEnd) -> Response {
     let mut parts = Vec::new();
     for (wait, piece) in pieces(request, steps).0 {
         tokio::time::sleep(wait).await;

@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use reply::Ending;
+use reply::AnswerEnd;
 use request::Request;
 use script::Step;
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ async fn completions(State(log): State<Log>, Json(body): Json<Value>) -> Respons
             let error = json!({"error": {"message": message, "type": "scripted", "code": null}});
             (status, Json(error)).into_response()
         }
-        Ok((steps, line)) if request.stream => reply::streamed(&request, steps, Ending::new(log, line)),
-        Ok((steps, line)) => reply::whole(&request, steps, Ending::new(log, line)).await,
+        Ok((steps, line)) if request.stream => reply::streamed(&request, steps, AnswerEnd::new(log, line)),
+        Ok((steps, line)) => reply::whole(&request, steps, AnswerEnd::new(log, line)).await,
     }
 }

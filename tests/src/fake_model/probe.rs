@@ -92,7 +92,7 @@ impl FakeModel {
 
     /// The newest request with this script.
     #[must_use]
-    pub fn asked(&self, script: &str) -> Option<Value> {
+    pub fn request_with_script(&self, script: &str) -> Option<Value> {
         self.log().into_iter().rfind(|line| line["script"] == script)
     }
 }

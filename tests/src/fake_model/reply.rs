@@ -16,14 +16,14 @@ use std::time::Duration;
 /// One event of the stream, with the delay before it.
 pub(super) type Timed = (Duration, String);
 
-/// Logs the end of an answer when dropped: `aborted` unless [`Ending::done`] was called before.
-pub(super) struct Ending {
+/// Logs the end of an answer when dropped: `aborted` unless [`AnswerEnd::done`] was called before.
+pub(super) struct AnswerEnd {
     log: Log,
     line: usize,
     state: &'static str,
 }
 
-impl Ending {
+impl AnswerEnd {
     /// Creates the end marker for the request of a log line.
     pub(super) const fn new(log: Log, line: usize) -> Self {
         Self { log, line, state: "aborted" }
@@ -35,7 +35,7 @@ impl Ending {
     }
 }
 
-impl Drop for Ending {
+impl Drop for AnswerEnd {
     fn drop(&mut self) {
         self.log.set(self.line, "state", json!(self.state));
     }
@@ -120,12 +120,12 @@ fn events(request: &Request, steps: Vec<Step>) -> VecDeque<Option<Timed>> {
 }
 
 /// The answer as a stream of server-sent events, at the pace of the script.
-pub(super) fn streamed(request: &Request, steps: Vec<Step>, ending: Ending) -> Response {
+pub(super) fn streamed(request: &Request, steps: Vec<Step>, ending: AnswerEnd) -> Response {
     stream(events(request, steps), ending)
 }
 
 /// Sends events, each after its delay; `None` stalls the stream until the agent disconnects.
-pub(super) fn stream(events: VecDeque<Option<Timed>>, ending: Ending) -> Response {
+pub(super) fn stream(events: VecDeque<Option<Timed>>, ending: AnswerEnd) -> Response {
     let body = stream::unfold((events, ending, 0_u64), async |(mut events, mut ending, sent)| {
         let next = events.pop_front()?;
         let Some((wait, text)) = next else { return std::future::pending().await };
@@ -142,7 +142,7 @@ pub(super) fn stream(events: VecDeque<Option<Timed>>, ending: Ending) -> Respons
 }
 
 /// The answer as one document.
-pub(super) async fn whole(request: &Request, steps: Vec<Step>, mut ending: Ending) -> Response {
+pub(super) async fn whole(request: &Request, steps: Vec<Step>, mut ending: AnswerEnd) -> Response {
     let (pieces, finish) = pieces(request, steps);
     let mut text = String::new();
     let mut calls = Vec::new();

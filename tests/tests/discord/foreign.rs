@@ -97,7 +97,7 @@ impl Visit {
     }
 
     fn asked(&self, script: &str) -> Option<Value> {
-        self.model.asked(script)
+        self.model.request_with_script(script)
     }
 
     fn lease(&self, thread: Id) -> Lease {
