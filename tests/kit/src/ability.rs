@@ -129,7 +129,7 @@ fn ptrace() -> Result<(), String> {
 /// If cgroups of version 2 are not mounted.
 pub fn cgroup_v2_home() -> Result<PathBuf, String> {
     let own = own_cgroup("0::")?;
-    Ok(mounted("cgroup2", "")?.join(own.trim_start_matches('/')))
+    Ok(mount_point("cgroup2", "")?.join(own.trim_start_matches('/')))
 }
 
 /// Path of this process's own cgroup of the version 1 freezer.
@@ -138,7 +138,7 @@ pub fn cgroup_v2_home() -> Result<PathBuf, String> {
 /// If the freezer is not mounted.
 pub fn cgroup_freezer_home() -> Result<PathBuf, String> {
     let own = own_cgroup(":freezer:")?;
-    Ok(mounted("cgroup", "freezer")?.join(own.trim_start_matches('/')))
+    Ok(mount_point("cgroup", "freezer")?.join(own.trim_start_matches('/')))
 }
 
 fn own_cgroup(mark: &str) -> Result<String, String> {
@@ -147,7 +147,7 @@ fn own_cgroup(mark: &str) -> Result<String, String> {
     found.map(|(_, path)| path.to_owned()).ok_or(format!("no {mark} in /proc/self/cgroup"))
 }
 
-fn mounted(kind: &str, option: &str) -> Result<PathBuf, String> {
+fn mount_point(kind: &str, option: &str) -> Result<PathBuf, String> {
     let text = std::fs::read_to_string("/proc/self/mounts").map_err(|e| format!("/proc/self/mounts: {e}"))?;
     let mut rows = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let found = rows.find_map(|row| match row.as_slice() {
@@ -159,7 +159,7 @@ fn mounted(kind: &str, option: &str) -> Result<PathBuf, String> {
     found.ok_or(format!("no {kind} {option} is mounted"))
 }
 
-fn make_and_remove(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
+fn with_probe_dir(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
     let dir = home.join(format!("acp-probe-{}", std::process::id()));
     std::fs::create_dir(&dir).map_err(|e| format!("mkdir {}: {e}", dir.display()))?;
     let seen = look(&dir);
@@ -168,7 +168,7 @@ fn make_and_remove(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) 
 }
 
 fn cgroup_v2() -> Result<(), String> {
-    make_and_remove(&cgroup_v2_home()?, |dir| {
+    with_probe_dir(&cgroup_v2_home()?, |dir| {
         let kill = dir.join("cgroup.kill");
         if kill.exists() { Ok(()) } else { Err(format!("{} does not exist", kill.display())) }
     })
@@ -179,14 +179,14 @@ fn cgroup_v2() -> Result<(), String> {
 fn cgroup_limits() -> Result<(), String> {
     let mounts =
         std::fs::read_to_string("/proc/self/mounts").map_err(|e| format!("/proc/self/mounts: {e}"))?;
-    make_and_remove(&mounted("cgroup2", "")?, |dir| {
+    with_probe_dir(&mount_point("cgroup2", "")?, |dir| {
         let file = dir.join("cgroup.controllers");
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
         let has: Vec<&str> = text.split_ascii_whitespace().collect();
         let wanted = ["memory", "pids", "cpu"].into_iter();
         let missing: Vec<String> = wanted
             .filter(|name| !has.contains(name))
-            .map(|name| format!("{name} ({})", elsewhere(name, &mounts)))
+            .map(|name| format!("{name} ({})", controller_location(name, &mounts)))
             .collect();
         let why = || format!("controllers missing in {}: {}", file.display(), missing.join(", "));
         if missing.is_empty() { Ok(()) } else { Err(why()) }
@@ -194,7 +194,7 @@ fn cgroup_limits() -> Result<(), String> {
 }
 
 /// Location of a controller that cgroups of version 2 lack.
-fn elsewhere(controller: &str, mounts: &str) -> String {
+fn controller_location(controller: &str, mounts: &str) -> String {
     let mut rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let found = rows.find_map(|row| match row.as_slice() {
         [_, at, "cgroup", options, ..] if options.split(',').any(|o| o == controller) => Some(*at),
@@ -204,7 +204,7 @@ fn elsewhere(controller: &str, mounts: &str) -> String {
 }
 
 fn cgroup_freezer() -> Result<(), String> {
-    make_and_remove(&cgroup_freezer_home()?, |dir| {
+    with_probe_dir(&cgroup_freezer_home()?, |dir| {
         let state = dir.join("freezer.state");
         std::fs::write(&state, "THAWED").map_err(|e| format!("{}: {e}", state.display()))
     })
