@@ -11,15 +11,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// Number of descriptors sent with a message, and number of false messages.
-const LOAD: usize = 20;
-const LIES: usize = 100;
+const DESCRIPTORS: usize = 20;
+const FALSE_MESSAGES: usize = 100;
 
 fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--version"] => Ok(()),
         ["say", wrapper, adapter] => say(number(wrapper)?, number(adapter)?),
-        ["usurp"] => usurp(),
+        ["usurp"] => impersonate(),
         _ => lie(),
     }
 }
@@ -39,11 +39,11 @@ fn send(message: &FromWrapper) -> io::Result<()> {
 }
 
 /// Sends a message with unexpected descriptors.
-fn send_laden(message: &FromWrapper) -> io::Result<()> {
+fn send_with_descriptors(message: &FromWrapper) -> io::Result<()> {
     let packet = wire::encode(message, CONTROL_BYTES_MAX).map_err(io::Error::other)?;
     let stdin = io::stdin();
-    let fds = [stdin.as_fd(); LOAD];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LOAD))];
+    let fds = [stdin.as_fd(); DESCRIPTORS];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
     rustix::net::sendmsg(&stdin, &[io::IoSlice::new(&packet)], &mut ancillary, SendFlags::empty())?;
@@ -51,14 +51,14 @@ fn send_laden(message: &FromWrapper) -> io::Result<()> {
 }
 
 /// Sends messages in place of the wrapper that started this process.
-fn usurp() -> io::Result<()> {
+fn impersonate() -> io::Result<()> {
     rustix::net::send(io::stdin(), &[], SendFlags::empty())?;
     rustix::net::send(io::stdin(), &[0xff; 64], SendFlags::empty())?;
     rustix::net::send(io::stdin(), &[0xff; 2 * CONTROL_BYTES_MAX], SendFlags::empty())?;
     let status = ExitStatus::Exited(9);
-    for _ in 0..LIES {
+    for _ in 0..FALSE_MESSAGES {
         send(&FromWrapper::AdapterExited { status })?;
-        send_laden(&FromWrapper::Done { status, survivors: Vec::new() })?;
+        send_with_descriptors(&FromWrapper::Done { status, survivors: Vec::new() })?;
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ fn adapter() -> io::Result<i32> {
 }
 
 /// Starts an adapter as a wrapper does, waits for permission to run it, and reports that it runs.
-fn honestly(own: i32) -> io::Result<()> {
+fn run_correctly(own: i32) -> io::Result<()> {
     say(own, adapter()?)?;
     for _ in ["the launch", "go"] {
         rustix::net::recv(io::stdin(), &mut [0; CONTROL_BYTES_MAX], RecvFlags::empty())?;
@@ -96,15 +96,15 @@ fn lie() -> io::Result<()> {
         // The message is true, but carries descriptors.
         ["lie", "descriptors", _] => {
             let adapter_pid = adapter()?;
-            send_laden(&FromWrapper::Hello { wrapper_pid: own, adapter_pid })?;
+            send_with_descriptors(&FromWrapper::Hello { wrapper_pid: own, adapter_pid })?;
         }
         // Correct until its adapter runs. Then another process sends messages, and this one sends
         // descriptors.
         ["lie", "usurped", done] => {
-            honestly(own)?;
+            run_correctly(own)?;
             Command::new(exe).arg("usurp").spawn()?.wait()?;
-            for _ in 0..LIES {
-                send_laden(&FromWrapper::AdapterExited { status: ExitStatus::Exited(8) })?;
+            for _ in 0..FALSE_MESSAGES {
+                send_with_descriptors(&FromWrapper::AdapterExited { status: ExitStatus::Exited(8) })?;
             }
             std::fs::write(done, "")?;
         }
