@@ -27,7 +27,7 @@ pub fn to_end(processes: usize) -> io::Result<Duration> {
 /// Measures how late this machine wakes a thread after a short sleep.
 #[derive(Debug)]
 pub struct Delays {
-    over: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
 }
 
@@ -35,24 +35,24 @@ impl Delays {
     /// Starts the measurement.
     #[must_use]
     pub fn watch() -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
             let mut worst = Duration::ZERO;
-            while !told.load(Ordering::Relaxed) {
+            while !flag.load(Ordering::Relaxed) {
                 let since = Instant::now();
                 std::thread::sleep(NAP);
                 worst = worst.max(since.elapsed().saturating_sub(NAP));
             }
             worst
         });
-        Self { over, thread }
+        Self { is_over, thread }
     }
 
     /// Stops the measurement and returns the worst delay.
     #[must_use]
     pub fn worst(self) -> Duration {
-        self.over.store(true, Ordering::Relaxed);
+        self.is_over.store(true, Ordering::Relaxed);
         // A thread that only sleeps does not panic; if it does, no delay is known and no time is added.
         self.thread.join().unwrap_or_default()
     }

@@ -14,15 +14,15 @@ fn main() -> io::Result<()> {
     let (count, text) = (count.parse().map_err(io::Error::other)?, args.next().unwrap_or_default());
     let input = std::thread::spawn(|| io::copy(&mut io::stdin(), &mut io::sink()));
     let mut held: Vec<UnixStream> = Vec::new();
-    let mut told = false;
+    let mut is_done = false;
     while !input.is_finished() {
         held.retain(is_open);
         while held.len() < count {
             let Ok(stream) = connect(&socket, &text) else { break };
             held.push(stream);
         }
-        if held.len() == count && !told {
-            told = true;
+        if held.len() == count && !is_done {
+            is_done = true;
             let mut out = io::stdout();
             out.write_all(b"held\n")?;
             out.flush()?;
