@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Request to exit the process with this code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ExitRequest(pub(crate) u8);
+pub(crate) struct Exit(pub(crate) u8);
 
 /// A prompt that was accepted and is not answered yet.
 #[derive(Debug)]
@@ -79,14 +79,14 @@ impl Agent {
                 Some(prompt) => self.take_turn(prompt),
                 None => self.handle_next_line(None),
             };
-            if let Err(ExitRequest(code)) = done {
+            if let Err(Exit(code)) = done {
                 return code;
             }
         }
     }
 
     /// Handles one line of the client; returns without one at `until`.
-    pub(crate) fn handle_next_line(&mut self, until: Option<Instant>) -> Result<(), ExitRequest> {
+    pub(crate) fn handle_next_line(&mut self, until: Option<Instant>) -> Result<(), Exit> {
         let line = match until {
             None => self.inbox.recv().unwrap_or(Line::End),
             Some(until) => match self.inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -105,7 +105,7 @@ impl Agent {
             }
             Line::End => {
                 self.log_eof();
-                Err(ExitRequest(0))
+                Err(Exit(0))
             }
         }
     }
@@ -123,7 +123,7 @@ impl Agent {
     }
 
     /// Handles the client's lines for `ms` milliseconds; returns early when the running turn is cancelled.
-    pub(crate) fn pause(&mut self, ms: u64) -> Result<(), ExitRequest> {
+    pub(crate) fn pause(&mut self, ms: u64) -> Result<(), Exit> {
         let until = Instant::now() + Duration::from_millis(ms);
         loop {
             self.handle_next_line(Some(until))?;
@@ -134,22 +134,17 @@ impl Agent {
     }
 
     /// Sends a message.
-    pub(crate) fn send(&self, message: &Value) -> Result<(), ExitRequest> {
-        outlet::message(message).map_err(|_| ExitRequest(1))
+    pub(crate) fn send(&self, message: &Value) -> Result<(), Exit> {
+        outlet::message(message).map_err(|_| Exit(1))
     }
 
     /// Sends an update of a session.
-    pub(crate) fn update(&self, session: &str, update: Value) -> Result<(), ExitRequest> {
+    pub(crate) fn update(&self, session: &str, update: Value) -> Result<(), Exit> {
         self.send(&messages::update(session, update))
     }
 
     /// Sends a request and waits for its answer; `None` if the turn is cancelled first.
-    pub(crate) fn ask(
-        &mut self,
-        session: &str,
-        method: &str,
-        params: Value,
-    ) -> Result<Option<Answer>, ExitRequest> {
+    pub(crate) fn ask(&mut self, session: &str, method: &str, params: Value) -> Result<Option<Answer>, Exit> {
         let id = self.requests.begin(session, method);
         self.send(&messages::request(&id, method, params))?;
         loop {
@@ -173,7 +168,7 @@ impl Agent {
         session: &str,
         method: &str,
         params: Value,
-    ) -> Result<(), ExitRequest> {
+    ) -> Result<(), Exit> {
         let id = self.requests.begin(session, method);
         self.requests.abandon(&id);
         self.send(&messages::request(&id, method, params))

@@ -1,6 +1,6 @@
 //! Handles the client's messages and checks them against ACP.
 
-use super::agent::{Agent, ExitRequest, Prompt};
+use super::agent::{Agent, Exit, Prompt};
 use super::messages::{self, AUTH_METHOD};
 use super::outlet;
 use super::requests::Answer;
@@ -42,7 +42,7 @@ impl From<std::io::Error> for Refused {
 
 impl Agent {
     /// Handles one line of the client.
-    pub(crate) fn handle(&mut self, line: &str) -> Result<(), ExitRequest> {
+    pub(crate) fn handle(&mut self, line: &str) -> Result<(), Exit> {
         let message: Value = match serde_json::from_str(line) {
             Ok(message) => message,
             Err(e) => {
@@ -69,7 +69,7 @@ impl Agent {
         }
     }
 
-    fn refuse_line(&mut self, code: i64, what: &str) -> Result<(), ExitRequest> {
+    fn refuse_line(&mut self, code: i64, what: &str) -> Result<(), Exit> {
         self.log.violation(what);
         self.send(&messages::error(&Value::Null, code, what))
     }
@@ -111,7 +111,7 @@ impl Agent {
         }
     }
 
-    fn request(&mut self, method: &str, id: &Value, params: &Value) -> Result<(), ExitRequest> {
+    fn request(&mut self, method: &str, id: &Value, params: &Value) -> Result<(), Exit> {
         if !(id.is_string() || id.is_i64() || id.is_u64()) {
             self.log.violation(&format!("{method} with the id {id}"));
         }
@@ -144,7 +144,7 @@ impl Agent {
         self.answer(id, answer)
     }
 
-    fn answer(&mut self, id: &Value, answer: Result<Value, Refused>) -> Result<(), ExitRequest> {
+    fn answer(&mut self, id: &Value, answer: Result<Value, Refused>) -> Result<(), Exit> {
         match answer {
             Ok(result) => self.send(&messages::result(id, result)),
             Err(refused) => {
@@ -193,7 +193,7 @@ impl Agent {
         Ok(messages::session_result(&self.flags, &session, self.knows_booleans, true))
     }
 
-    fn load(&mut self, id: &Value, params: &Value) -> Result<(), ExitRequest> {
+    fn load(&mut self, id: &Value, params: &Value) -> Result<(), Exit> {
         match mcp_servers("session/load", params).and_then(|()| self.reopen_session("session/load", params)) {
             Err(refused) => self.answer(id, Err(refused)),
             Ok(session) => {
@@ -268,7 +268,7 @@ impl Agent {
         }
     }
 
-    fn set_mode(&mut self, id: &Value, params: &Value) -> Result<(), ExitRequest> {
+    fn set_mode(&mut self, id: &Value, params: &Value) -> Result<(), Exit> {
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
         let mode = params["modeId"].as_str().filter(|mode| MODES.contains(mode)).map(str::to_owned);
         let set = match mode {

@@ -1,6 +1,6 @@
 //! One turn: executes a script.
 
-use super::agent::{Agent, ExitRequest, Prompt};
+use super::agent::{Agent, Exit, Prompt};
 use super::messages::{self, OPTIONS};
 use super::requests::Answer;
 use super::script::{self, Directive, Script};
@@ -46,7 +46,7 @@ struct Turn {
 
 impl Agent {
     /// Executes a prompt and answers it.
-    pub(crate) fn take_turn(&mut self, prompt: Prompt) -> Result<(), ExitRequest> {
+    pub(crate) fn take_turn(&mut self, prompt: Prompt) -> Result<(), Exit> {
         let Some(session) = self.sessions.get(&prompt.session) else {
             let what = "the session was closed";
             return self.send(&messages::error(&prompt.id, -32002, what));
@@ -104,13 +104,13 @@ impl Agent {
         Ok(())
     }
 
-    fn never_answer(&mut self) -> Result<(), ExitRequest> {
+    fn never_answer(&mut self) -> Result<(), Exit> {
         loop {
             self.handle_next_line(None)?;
         }
     }
 
-    fn follow(&mut self, turn: &mut Turn, steps: &[Directive]) -> Result<End, ExitRequest> {
+    fn follow(&mut self, turn: &mut Turn, steps: &[Directive]) -> Result<End, Exit> {
         for step in steps {
             // Messages that the client sent in the meantime are handled before each step.
             self.handle_next_line(Some(Instant::now()))?;
@@ -124,7 +124,7 @@ impl Agent {
         Ok(End::Stop("end_turn".to_owned()))
     }
 
-    fn perform(&mut self, turn: &mut Turn, step: &Directive) -> Result<Next, ExitRequest> {
+    fn perform(&mut self, turn: &mut Turn, step: &Directive) -> Result<Next, Exit> {
         match step {
             Directive::Say(text) => self.say(turn, text)?,
             Directive::Chunks { count, pace_ms, size } => self.chunks(turn, *count, *pace_ms, *size)?,
@@ -164,7 +164,7 @@ impl Agent {
                 self.send(&messages::notification(name, json!({"sessionId": turn.session})))?;
             }
             Directive::LongLine { bytes } => self.send(&messages::long_line(&turn.session, *bytes))?,
-            Directive::EndlessLine { bytes } => outlet::endless_line(*bytes).map_err(|_| ExitRequest(1))?,
+            Directive::EndlessLine { bytes } => outlet::endless_line(*bytes).map_err(|_| Exit(1))?,
             Directive::Titles { count, bytes } => {
                 for n in 0..*count {
                     let call = json!({"sessionUpdate": "tool_call", "toolCallId": format!("title-{n}"),
@@ -176,7 +176,7 @@ impl Agent {
                 let update = json!({"sessionUpdate": "fancy_new_thing", "fancy": {"deep": [1, 2.50, null]}});
                 self.update(&turn.session, update)?;
             }
-            Directive::BadJson => outlet::stdout_line("{this is no JSON").map_err(|_| ExitRequest(1))?,
+            Directive::BadJson => outlet::stdout_line("{this is no JSON").map_err(|_| Exit(1))?,
             Directive::OrphanReply => self.send(&messages::error(&Value::Null, -32700, "Parse error"))?,
             Directive::LateUpdate => turn.late_update = true,
             Directive::Stderr(text) => outlet::stderr_line(text),
@@ -202,13 +202,13 @@ impl Agent {
                 let line = messages::update(&turn.session, messages::chunk(MESSAGE, "cut @")).to_string();
                 let (before, after) = line.split_once('@').unwrap_or_default();
                 let line = [before.as_bytes(), b"\xf0\x9f\x98", after.as_bytes()].concat();
-                outlet::stdout_bytes(&line).map_err(|_| ExitRequest(1))?;
+                outlet::stdout_bytes(&line).map_err(|_| Exit(1))?;
             }
             Directive::Raw(update) => {
                 let line = messages::update(&turn.session, json!("@")).to_string().replace("\"@\"", update);
-                outlet::stdout_line(&line).map_err(|_| ExitRequest(1))?;
+                outlet::stdout_line(&line).map_err(|_| Exit(1))?;
             }
-            Directive::Exit(code) => return Err(ExitRequest(*code)),
+            Directive::Exit(code) => return Err(Exit(*code)),
             Directive::Crash | Directive::IgnoreTerm | Directive::IgnoreEof => self.perform_fault(step),
             Directive::ForkChild => self.say_pid(turn, "child", process::fork_child())?,
             Directive::SpawnSetsid => self.say_pid(turn, "escaped", process::spawn_setsid())?,
@@ -228,24 +228,19 @@ impl Agent {
         }
     }
 
-    fn say(&mut self, turn: &mut Turn, text: &str) -> Result<(), ExitRequest> {
+    fn say(&mut self, turn: &mut Turn, text: &str) -> Result<(), Exit> {
         turn.said.push_str(text);
         self.update(&turn.session, messages::chunk(MESSAGE, text))
     }
 
-    fn say_pid(
-        &mut self,
-        turn: &mut Turn,
-        label: &str,
-        pid: std::io::Result<u32>,
-    ) -> Result<(), ExitRequest> {
+    fn say_pid(&mut self, turn: &mut Turn, label: &str, pid: std::io::Result<u32>) -> Result<(), Exit> {
         match pid {
             Ok(pid) => self.say(turn, &format!("{label} {pid}")),
             Err(e) => self.say(turn, &format!("{label} error {e}")),
         }
     }
 
-    fn chunks(&mut self, turn: &mut Turn, count: u64, pace_ms: u64, size: usize) -> Result<(), ExitRequest> {
+    fn chunks(&mut self, turn: &mut Turn, count: u64, pace_ms: u64, size: usize) -> Result<(), Exit> {
         for number in 1..=count {
             self.say(turn, &chunk_text(number, size))?;
             self.pause(if number < count { pace_ms } else { 0 })?;
@@ -256,7 +251,7 @@ impl Agent {
         Ok(())
     }
 
-    fn stamps(&mut self, turn: &mut Turn, count: u64, pace_ms: u64) -> Result<(), ExitRequest> {
+    fn stamps(&mut self, turn: &mut Turn, count: u64, pace_ms: u64) -> Result<(), Exit> {
         for _ in 0..count {
             self.pause(pace_ms)?;
             if self.is_cancelled() {
@@ -275,7 +270,7 @@ impl Agent {
         method: &str,
         params: Value,
         show: impl FnOnce(&Value) -> Option<String>,
-    ) -> Result<(), ExitRequest> {
+    ) -> Result<(), Exit> {
         match self.ask(&turn.session, method, params)? {
             None => Ok(()),
             Some(Answer::Error(code)) => self.say(turn, &format!("{label}: error {code}")),
@@ -294,13 +289,7 @@ impl Agent {
         format!("call-{}", self.calls)
     }
 
-    fn announce(
-        &mut self,
-        turn: &Turn,
-        kind: &str,
-        title: &str,
-        input: Value,
-    ) -> Result<String, ExitRequest> {
+    fn announce(&mut self, turn: &Turn, kind: &str, title: &str, input: Value) -> Result<String, Exit> {
         let call = self.next_call();
         let update = json!({
             "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": kind,
@@ -310,13 +299,7 @@ impl Agent {
         Ok(call)
     }
 
-    fn progress(
-        &self,
-        turn: &Turn,
-        call: &str,
-        status: &str,
-        content: Option<Value>,
-    ) -> Result<(), ExitRequest> {
+    fn progress(&self, turn: &Turn, call: &str, status: &str, content: Option<Value>) -> Result<(), Exit> {
         let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": status});
         if let Some(content) = content {
             update["content"] = content;
@@ -324,7 +307,7 @@ impl Agent {
         self.update(&turn.session, update)
     }
 
-    fn tool_write(&mut self, turn: &Turn, path: &str, text: &str) -> Result<(), ExitRequest> {
+    fn tool_write(&mut self, turn: &Turn, path: &str, text: &str) -> Result<(), Exit> {
         let path = turn.cwd.join(path);
         let call =
             self.announce(turn, "edit", &format!("Write {}", path.display()), json!({"path": path}))?;
@@ -339,7 +322,7 @@ impl Agent {
         }
     }
 
-    fn tool_read(&mut self, turn: &Turn, path: &str) -> Result<(), ExitRequest> {
+    fn tool_read(&mut self, turn: &Turn, path: &str) -> Result<(), Exit> {
         let path = turn.cwd.join(path);
         let call = self.announce(turn, "read", &format!("Read {}", path.display()), json!({"path": path}))?;
         let (status, text) = match std::fs::read_to_string(&path) {
@@ -350,7 +333,7 @@ impl Agent {
     }
 
     /// Writes a file as Qwen Code does: a permission request with the diff, then the client's file system.
-    fn ask_write(&mut self, turn: &mut Turn, path: &str, text: &str) -> Result<(), ExitRequest> {
+    fn ask_write(&mut self, turn: &mut Turn, path: &str, text: &str) -> Result<(), Exit> {
         let target = turn.cwd.join(path);
         let title = format!("Write {}", target.display());
         let call = self.announce(turn, "edit", &title, json!({}))?;
@@ -365,7 +348,7 @@ impl Agent {
     }
 
     /// Runs a command as Kimi Code does: a permission request with only the title `Bash`, then a terminal.
-    fn ask_run(&mut self, turn: &mut Turn, command: &str) -> Result<(), ExitRequest> {
+    fn ask_run(&mut self, turn: &mut Turn, command: &str) -> Result<(), Exit> {
         let call = self.announce(turn, "execute", "Bash", json!({"command": command}))?;
         let asked = json!({"toolCallId": call, "title": "Bash"});
         if self.ask_permission(turn, &call, asked)? {
@@ -376,7 +359,7 @@ impl Agent {
     }
 
     /// Requests permission for a tool call and says the outcome; returns whether it is allowed.
-    fn ask_permission(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, ExitRequest> {
+    fn ask_permission(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, Exit> {
         let mut params = messages::permission(&turn.session, call, "", false, &turn.option_names);
         params["toolCall"] = asked;
         let (status, said) = match self.ask(&turn.session, "session/request_permission", params)? {
@@ -393,7 +376,7 @@ impl Agent {
         Ok(status == "completed")
     }
 
-    fn tool_run(&mut self, turn: &Turn, command: &str) -> Result<(), ExitRequest> {
+    fn tool_run(&mut self, turn: &Turn, command: &str) -> Result<(), Exit> {
         let call = self.announce(turn, "execute", command, json!({"command": command}))?;
         self.progress(turn, &call, "in_progress", None)?;
         let (status, text) = match self.run_to_end(turn, command)? {
@@ -409,7 +392,7 @@ impl Agent {
         &mut self,
         turn: &Turn,
         command: &str,
-    ) -> Result<std::io::Result<(Option<i32>, String)>, ExitRequest> {
+    ) -> Result<std::io::Result<(Option<i32>, String)>, Exit> {
         let start = || {
             let output = tempfile::NamedTempFile::new()?;
             let child = Command::new("sh")
@@ -444,7 +427,7 @@ impl Agent {
         Ok(status.and_then(read))
     }
 
-    fn permission(&mut self, turn: &mut Turn, title: &str, announced: bool) -> Result<(), ExitRequest> {
+    fn permission(&mut self, turn: &mut Turn, title: &str, announced: bool) -> Result<(), Exit> {
         let [_, auto] = MODES;
         if self.sessions.get(&turn.session).is_some_and(|session| session.mode == auto) {
             return self.say(turn, "permission: auto");
@@ -481,7 +464,7 @@ impl Agent {
     }
 
     /// Creates `count` simultaneous terminals and releases them.
-    fn terminals(&mut self, turn: &mut Turn, count: usize, command: &str) -> Result<(), ExitRequest> {
+    fn terminals(&mut self, turn: &mut Turn, count: usize, command: &str) -> Result<(), Exit> {
         let mut created = Vec::new();
         for _ in 0..count {
             let params = terminal_params(turn, command);
@@ -494,7 +477,7 @@ impl Agent {
         self.say(turn, &format!("terminals: created {} of {count}", created.len()))
     }
 
-    fn terminal(&mut self, turn: &mut Turn, command: &str, kill: bool) -> Result<(), ExitRequest> {
+    fn terminal(&mut self, turn: &mut Turn, command: &str, kill: bool) -> Result<(), Exit> {
         let params = terminal_params(turn, command);
         let Some(created) = self.terminal_step(turn, "terminal/create", params)? else { return Ok(()) };
         let on = json!({"sessionId": turn.session, "terminalId": created["terminalId"]});
@@ -529,12 +512,7 @@ impl Agent {
     }
 
     /// Sends one terminal request; `None` if it failed, which is said, or if the turn was cancelled first.
-    fn terminal_step(
-        &mut self,
-        turn: &mut Turn,
-        method: &str,
-        params: Value,
-    ) -> Result<Option<Value>, ExitRequest> {
+    fn terminal_step(&mut self, turn: &mut Turn, method: &str, params: Value) -> Result<Option<Value>, Exit> {
         match self.ask(&turn.session, method, params)? {
             None => Ok(None),
             Some(Answer::Result(result)) => Ok(Some(result)),
