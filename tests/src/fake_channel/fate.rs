@@ -41,7 +41,7 @@ pub enum LookupFate {
     Lost,
 }
 
-/// How a person's message is delivered to the gateway.
+/// Delivery of a person's message to the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery {
     /// Delay: later messages may overtake it.

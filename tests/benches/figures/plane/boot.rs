@@ -168,7 +168,9 @@ impl Started {
         let mut child = command.stderr(log).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap_or_else(|| panic!("the gateway has no standard output"));
-        let _ = BufReader::new(stdout).read_line(&mut line).unwrap_or_else(|e| panic!("its output: {e}"));
+        let _ = BufReader::new(stdout)
+            .read_line(&mut line)
+            .unwrap_or_else(|e| panic!("output of the gateway: {e}"));
         let ready = began.elapsed();
         let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e} in {line:?}"));
         let socket = PathBuf::from(said["socket"].as_str().unwrap_or_else(|| panic!("no socket: {said}")));

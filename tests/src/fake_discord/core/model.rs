@@ -206,7 +206,7 @@ pub struct Pings {
 }
 
 impl Pings {
-    /// Whether nobody was notified.
+    /// Whether no user or role was notified.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.everyone && self.users.is_empty() && self.roles.is_empty()

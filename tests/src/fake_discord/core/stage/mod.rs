@@ -93,7 +93,7 @@ impl Machine {
             | Order::Webhooks
             | Order::Bots
             | Order::Tally
-            | Order::Underway => self.look(order),
+            | Order::Underway => self.query(order),
             other => self.execute_person_order(now, other),
         }
     }
@@ -146,7 +146,7 @@ impl Machine {
         sockets.len()
     }
 
-    fn look(&self, order: Order) -> Outcome {
+    fn query(&self, order: Order) -> Outcome {
         match order {
             Order::Transcript { channel } => {
                 let of = |message: &&Message| channel.is_none_or(|channel| message.channel_id == channel);
