@@ -86,7 +86,7 @@
 //!
 //! One JSON object a line, each with `pid`, `event` and: `start` (`args`); `received` (`message`, or `raw` if
 //! it is not JSON); `prompt` (`session`, `text`: once for each receipt); `steer` (the same, for text injected
-//! into a turn); `turn_end` (`session`, `outcome`); `violation` (`what`: the client violated ACP); `log_trouble`
+//! into a turn); `turn_end` (`session`, `outcome`); `violation` (`what`: the client violated ACP); `trouble`
 //! (`what`: something failed in the agent); `eof`. Every line is one `write` in append mode, so several
 //! processes can share a file.
 //!
