@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches the programs that the wrapper is measured beside from Debian's archive into DIRECTORY/usr/bin. Nothing is
-# installed and no root is needed. What cannot be had is said; the benchmark then looks for it in PATH.
+# Downloads the peers of the wrapper's benchmark from Debian's archive into DIRECTORY/usr/bin. Installs nothing
+# and needs no root. Reports missing packages; the benchmark then searches PATH for them.
 set -eu
 directory=${1:?"usage: peers.sh DIRECTORY"}
 mkdir -p "$directory"
@@ -10,7 +10,7 @@ for package in tini dumb-init catatonit; do
     if apt-get download "$package" >/dev/null 2>&1 && dpkg -x "$package"_*.deb .; then
         echo "$package: fetched"
     else
-        echo "$package: not to be had from Debian's archive here"
+        echo "$package: not available from Debian's archive"
     fi
     rm -f "$package"_*.deb
 done

@@ -1,6 +1,6 @@
-//! Command lines as people and scripts use them: run to the end, or followed line by line.
+//! Runs command lines to completion, or reads their output line by line.
 
-use crate::processes::Held;
+use crate::processes::ProcessHandle;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -8,13 +8,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Lines that a followed command may be ahead of the test.
+/// Maximum number of buffered output lines of a followed command.
 const LINES_MAX: usize = 100_000;
 
-/// What a finished command left behind.
+/// Output and exit code of a finished command.
 #[derive(Debug)]
 pub struct Output {
-    /// The command, for messages.
+    /// The command line, for messages.
     pub command: String,
     /// Its exit code; `None` when a signal ended it.
     pub code: Option<i32>,
@@ -28,13 +28,14 @@ impl Output {
     /// Standard output as JSON lines.
     ///
     /// # Panics
-    /// When a line is no JSON.
+    /// When a line is not JSON.
     #[must_use]
     pub fn lines(&self) -> Vec<Value> {
         self.stdout.lines().filter(|line| !line.trim().is_empty()).map(|line| json(line, self)).collect()
     }
 
-    /// Standard output as one JSON value, however it is laid out; the data of the supervisor's envelope.
+    /// Returns standard output as one JSON value, on one line or several; unwraps `data` of the supervisor's
+    /// envelope.
     ///
     /// # Panics
     /// When it is not one JSON value.
@@ -44,7 +45,7 @@ impl Output {
         if value["schema"].is_number() { value["data"].take() } else { value }
     }
 
-    /// The same, after checking that the command succeeded.
+    /// Returns itself after checking that the command succeeded.
     ///
     /// # Panics
     /// When the exit code is not 0.
@@ -57,14 +58,14 @@ impl Output {
     /// The `error` line that a failed command printed with `--json`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no `error` line.
     #[must_use]
     pub fn error(&self) -> Value {
         let found = self.lines().into_iter().rev().find(|line| line["type"] == "error");
         found.unwrap_or_else(|| panic!("no error line: {self:#?}"))
     }
 
-    /// The code of that line.
+    /// The code of the `error` line.
     ///
     /// # Panics
     /// When there is no such line.
@@ -81,52 +82,52 @@ fn json(text: &str, output: &Output) -> Value {
 /// Runs a command to its end.
 ///
 /// # Panics
-/// When it cannot be started, or does not end within `deadline` (it is killed then).
+/// When it cannot be started, or does not exit within `deadline` (it is then killed).
 #[must_use]
 pub fn run(command: &mut Command, deadline: Duration) -> Output {
-    let mut followed = Followed::start(command);
+    let mut followed = RunningCommand::start(command);
     let end = Instant::now() + deadline;
     let mut lines = Vec::new();
-    while let Some(line) = followed.line_before(end) {
+    while let Some(line) = followed.next_line(end) {
         lines.push(line);
     }
-    let mut output = followed.finish_before(end);
+    let mut output = followed.wait_until(end);
     output.stdout = lines.join("\n");
     output
 }
 
-/// A running command whose lines are read as they come. Dropping it kills it.
+/// A running command whose output is read line by line. Dropping it kills the command.
 #[derive(Debug)]
-pub struct Followed {
+pub struct RunningCommand {
     name: String,
     child: Child,
     lines: Receiver<String>,
     stderr: Option<JoinHandle<String>>,
 }
 
-impl Followed {
+impl RunningCommand {
     /// Starts a command with no standard input.
     ///
     /// # Panics
     /// When it cannot be started.
     #[must_use]
     pub fn start(command: &mut Command) -> Self {
-        Self::start_with(command, Stdio::null())
+        Self::spawn(command, Stdio::null())
     }
 
-    /// Starts a command, and gives its standard input to the caller.
+    /// Starts a command and returns its standard input.
     ///
     /// # Panics
     /// When it cannot be started.
     #[must_use]
     pub fn start_piped(command: &mut Command) -> (Self, ChildStdin) {
-        let mut followed = Self::start_with(command, Stdio::piped());
+        let mut followed = Self::spawn(command, Stdio::piped());
         let stdin = followed.child.stdin.take();
         let stdin = stdin.unwrap_or_else(|| panic!("no stdin of {}", followed.name));
         (followed, stdin)
     }
 
-    fn start_with(command: &mut Command, stdin: Stdio) -> Self {
+    fn spawn(command: &mut Command, stdin: Stdio) -> Self {
         let name = format!("{command:?}");
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {name}: {e}"));
@@ -161,13 +162,13 @@ impl Followed {
     /// The next line; `None` when the output has ended.
     ///
     /// # Panics
-    /// When no line comes within `deadline`.
+    /// When no line arrives within `deadline`.
     #[must_use]
     pub fn line(&mut self, deadline: Duration) -> Option<String> {
-        self.line_before(Instant::now() + deadline)
+        self.next_line(Instant::now() + deadline)
     }
 
-    fn line_before(&mut self, end: Instant) -> Option<String> {
+    fn next_line(&mut self, end: Instant) -> Option<String> {
         match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
@@ -182,7 +183,7 @@ impl Followed {
     /// The next JSON line; `None` when the output has ended.
     ///
     /// # Panics
-    /// When no line comes within `deadline`, or it is no JSON.
+    /// When no line arrives within `deadline`, or the line is not JSON.
     #[must_use]
     pub fn event(&mut self, deadline: Duration) -> Option<Value> {
         let line = self.line(deadline)?;
@@ -192,7 +193,7 @@ impl Followed {
         )
     }
 
-    /// Reads JSON lines until one satisfies `is`, and returns all of them, that one last.
+    /// Reads JSON lines until one satisfies `is`, and returns all lines read, including that one.
     ///
     /// # Panics
     /// When the output ends first, or `deadline` passes.
@@ -203,7 +204,7 @@ impl Followed {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let Some(event) = self.event(left) else {
-                panic!("{} ended before the awaited event; it said {events:#?}", self.name)
+                panic!("{} ended before the awaited event; events received: {events:#?}", self.name)
             };
             let found = is(&event);
             events.push(event);
@@ -213,23 +214,23 @@ impl Followed {
         }
     }
 
-    /// Waits for the command's end. Lines that were not read yet are in the output.
+    /// Waits until the command exits. The output contains the lines that were not read yet.
     ///
     /// # Panics
-    /// When it does not end within `deadline`.
+    /// When it does not exit within `deadline`.
     #[must_use]
     pub fn finish(mut self, deadline: Duration) -> Output {
         let end = Instant::now() + deadline;
         let mut lines = Vec::new();
-        while let Some(line) = self.line_before(end) {
+        while let Some(line) = self.next_line(end) {
             lines.push(line);
         }
-        let mut output = self.finish_before(end);
+        let mut output = self.wait_until(end);
         output.stdout = lines.join("\n");
         output
     }
 
-    fn finish_before(&mut self, end: Instant) -> Output {
+    fn wait_until(&mut self, end: Instant) -> Output {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
@@ -238,7 +239,7 @@ impl Followed {
             }
             if Instant::now() >= end {
                 let _ = self.child.kill();
-                panic!("did not end in time: {}", self.name);
+                panic!("did not exit in time: {}", self.name);
             }
             std::thread::sleep(Duration::from_millis(5));
         };
@@ -246,29 +247,29 @@ impl Followed {
         Output { command: self.name.clone(), code: status.code(), stdout: String::new(), stderr }
     }
 
-    /// Kills the command, as a terminal that is closed would.
+    /// Kills the command with SIGKILL and reaps it.
     pub fn kill9(&mut self) {
-        // Our own child that nobody has reaped: the number is still its own.
+        // An unreaped child of this process: its pid cannot have been reused.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Sends a signal; `false` when it is gone.
+    /// Sends a signal; returns `false` if the process no longer exists.
     #[must_use]
     pub fn signal(&self, signal: rustix::process::Signal) -> bool {
-        Held::take(self.pid()).is_some_and(|held| held.signal(signal))
+        ProcessHandle::open(self.pid()).is_some_and(|held| held.signal(signal))
     }
 }
 
-impl Drop for Followed {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         self.kill9();
     }
 }
 
-/// What the agent said in these events, in order.
+/// Concatenated output text of the agent in these events.
 #[must_use]
-pub fn said(events: &[Value]) -> String {
+pub fn output_text(events: &[Value]) -> String {
     let output = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output");
     output.filter_map(|e| e["text"].as_str()).collect()
 }

@@ -1,38 +1,39 @@
-//! Real agents, installed by `tests/foreign/install.sh` and `install-nightly.sh`, with everything set so that they talk to the fake model
-//! only and make no calls of their own beside the conversation. Nothing here makes them ask before they write:
-//! that is the task of the gateway's presets.
+//! Real agents, installed by `tests/foreign/install.sh` and `install-nightly.sh`, configured so that they
+//! connect to the fake model only and make no calls outside of the conversation. Nothing here makes them ask
+//! before they write: the gateway's presets do that.
 
 use crate::world::{Agent, World};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Where the agents are installed.
+/// Directory in which the agents are installed.
 ///
 /// # Panics
-/// When they are not: a missing agent is a failure, never a skip.
+/// When they are not installed: a missing agent is a failure, never a skip.
 #[must_use]
-pub fn installed() -> PathBuf {
+pub fn install_dir() -> PathBuf {
     let dir = std::env::var_os("ACP_FOREIGN_DIR").map(PathBuf::from);
     let dir = dir.unwrap_or_else(|| panic!("ACP_FOREIGN_DIR is not set: run `make test-foreign`"));
     assert!(dir.join("stamp").is_file(), "no agents in {}: run `make test-foreign`", dir.display());
     dir
 }
 
-/// Why an agent of the nightly run is not installed; `None` when it is.
+/// Reason why an agent of the nightly run is not installed; `None` if it is installed.
 ///
 /// # Panics
 /// When the agents of the nightly run are not installed.
 #[must_use]
-pub fn missing(name: &str) -> Option<String> {
-    let dir = installed().join("nightly");
+pub fn missing_reason(name: &str) -> Option<String> {
+    let dir = install_dir().join("nightly");
     assert!(dir.join("stamp").is_file(), "no agents in {}: run `make test-foreign-nightly`", dir.display());
     std::fs::read_to_string(dir.join(format!("{name}-missing"))).ok()
 }
 
-/// An agent by its name in presets and configuration, in a world, talking to the model at `url`.
+/// Configuration of the agent `name` (its name in presets and configuration) for a world, with the model at
+/// `url`.
 ///
 /// # Panics
-/// When it is not installed, or there is none of that name.
+/// When it is not installed, or the name is unknown.
 #[must_use]
 pub fn agent(world: &World, name: &str, url: &str) -> Agent {
     match name {
@@ -44,14 +45,16 @@ pub fn agent(world: &World, name: &str, url: &str) -> Agent {
     }
 }
 
-/// The agent with a home of its own in the world, so that it finds no configuration of this machine.
-fn at_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
-    let bin = installed().join(if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" });
+/// Returns the agent with its own home directory in the world, so that it finds no configuration of this
+/// machine.
+fn with_own_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
+    let bin = install_dir().join(if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" });
     let home = world.dir(&format!("home-{name}"));
     let program = bin.join(program);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
-    // The presets alone ensure that they ask.
-    let mut agent = Agent::new(&[&[&*program.to_string_lossy()], args].concat()).unsure().env("PATH", &path);
+    // Only the presets make these agents ask for permission.
+    let mut agent =
+        Agent::new(&[&[&*program.to_string_lossy()], args].concat()).without_asks().env("PATH", &path);
     for (variable, below) in [
         ("HOME", ""),
         ("XDG_CONFIG_HOME", ".config"),
@@ -65,7 +68,7 @@ fn at_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
 }
 
 fn qwen(world: &World, url: &str) -> Agent {
-    // Memory and suggestions are calls to the model after each turn; the rest are calls to elsewhere.
+    // Memory and suggestions call the model after each turn; the other settings disable calls to other hosts.
     let settings = json!({
         "security": {"auth": {"selectedType": "openai"}},
         "memory": {"enableManagedAutoMemory": false},
@@ -75,7 +78,7 @@ fn qwen(world: &World, url: &str) -> Agent {
         "general": {"enableAutoUpdate": false},
     });
     world.write("home-qwen/.qwen/settings.json", &settings.to_string());
-    at_home(world, "qwen", "qwen", &["--acp"])
+    with_own_home(world, "qwen", "qwen", &["--acp"])
         .env("OPENAI_BASE_URL", url)
         .env("OPENAI_API_KEY", "none")
         .env("OPENAI_MODEL", "fake")
@@ -95,7 +98,7 @@ fn opencode(world: &World, url: &str) -> Agent {
         "provider": {"fake": provider},
     });
     let path = world.write("home-opencode/opencode.json", &config.to_string());
-    at_home(world, "opencode", "opencode", &["acp"])
+    with_own_home(world, "opencode", "opencode", &["acp"])
         .env("OPENCODE_CONFIG", &path.to_string_lossy())
         .env("OPENCODE_DISABLE_AUTOUPDATE", "true")
         .env("OPENCODE_DISABLE_MODELS_FETCH", "true")
@@ -111,7 +114,7 @@ fn gemini(world: &World, url: &str) -> Agent {
         "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
     });
     world.write("home-gemini/.gemini/settings.json", &settings.to_string());
-    at_home(world, "gemini", "gemini", &["--acp"])
+    with_own_home(world, "gemini", "gemini", &["--acp"])
         .env("GOOGLE_GEMINI_BASE_URL", url.trim_end_matches("/v1"))
         .env("GEMINI_API_KEY", "none")
 }
@@ -124,7 +127,7 @@ fn vibe(world: &World, url: &str) -> Agent {
     );
     let path = world.write("home-vibe/.vibe/config.toml", &config);
     let home = path.parent().unwrap_or(&path);
-    at_home(world, "vibe", "vibe-acp", &[])
+    with_own_home(world, "vibe", "vibe-acp", &[])
         .env("VIBE_HOME", &home.to_string_lossy())
         .env("FAKE_API_KEY", "none")
 }

@@ -1,6 +1,6 @@
-//! One supervisor, one gateway and the scripted agent: the ground of most system tests.
+//! One supervisor, one gateway and the scripted agent: the environment of most system tests.
 
-use crate::cli::{Followed, Output};
+use crate::cli::{Output, RunningCommand};
 use crate::lease::Lease;
 use crate::service::Service;
 use crate::wait::{LONG, SOON, eventually, until};
@@ -10,14 +10,14 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Name of the gateway of a house: its state directory and configuration have it too.
+/// Name of the gateway of a house, of its state directory and of its configuration file.
 pub const GATEWAY: &str = "gateway";
-/// Name of the scripted agent in its configuration.
+/// Name of the scripted agent in the gateway's configuration.
 pub const AGENT: &str = "scripted";
 /// From end of file to SIGTERM, and from SIGTERM to SIGKILL, in milliseconds.
 pub const GRACE_MS: u64 = 300;
 
-/// What a house is made of.
+/// Configuration of a house.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     flags: Vec<String>,
@@ -29,48 +29,48 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A house whose agent has these flags beside `--log` and `--state`.
+    /// Plans a house whose agent gets these flags in addition to `--log` and `--state`.
     #[must_use]
     pub fn flags(flags: &[&str]) -> Self {
         Self { flags: flags.iter().map(|flag| (*flag).to_owned()).collect(), ..Self::default() }
     }
 
-    /// The permission mode of the agent; `ask` otherwise.
+    /// Sets the permission mode of the agent; the default is `ask`.
     #[must_use]
     pub const fn permission(mut self, mode: &'static str) -> Self {
         self.permission = Some(mode);
         self
     }
 
-    /// The session mode that the gateway sets when a session opens; none otherwise.
+    /// Sets the session mode that the gateway selects when a session opens; the default is none.
     #[must_use]
     pub const fn mode(mut self, mode: &'static str) -> Self {
         self.mode = Some(mode);
         self
     }
 
-    /// How long the agent may take to open a session, in milliseconds.
+    /// Sets the time limit for opening a session, in milliseconds.
     #[must_use]
     pub const fn init_ms(mut self, init_ms: u64) -> Self {
         self.init_ms = Some(init_ms);
         self
     }
 
-    /// TOML for the gateway, before its agents.
+    /// Sets the TOML that precedes the agents in the gateway's configuration.
     #[must_use]
     pub fn gateway(mut self, toml: &str) -> Self {
         self.gateway = toml.to_owned();
         self
     }
 
-    /// TOML for the supervisor.
+    /// Sets the TOML of the supervisor's configuration.
     #[must_use]
     pub fn supervisor(mut self, toml: &str) -> Self {
         self.supervisor = toml.to_owned();
         self
     }
 
-    /// Builds the house: both services run.
+    /// Starts both services and returns the house.
     ///
     /// # Panics
     /// When they do not become ready.
@@ -85,7 +85,7 @@ impl Plan {
         self.build_in(world, &BTreeMap::from([(AGENT, agent)]))
     }
 
-    /// Builds it in a world that is there, with these agents instead of the scripted one.
+    /// Starts both services in an existing world, with these agents instead of the scripted one.
     ///
     /// # Panics
     /// When the services do not become ready.
@@ -102,7 +102,7 @@ impl Plan {
     }
 }
 
-/// The scripted agent with its log and its sessions in this world, and short graces.
+/// Configuration of the scripted agent, with its log and its sessions in this world and short graces.
 #[must_use]
 pub fn scripted(world: &World, flags: &[String], permission: &'static str) -> Agent {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
@@ -122,11 +122,11 @@ pub fn scripted(world: &World, flags: &[String], permission: &'static str) -> Ag
 /// A supervisor, a gateway under it, and the scripted agent. Either service can be killed and started again.
 #[derive(Debug)]
 pub struct House {
-    // In the order of their ends: the gateway before the supervisor, the world last.
+    // In drop order: the gateway before the supervisor, the world last.
     gateway: Option<Service>,
     supervisor: Option<Service>,
     socket: PathBuf,
-    /// Everything around it.
+    /// Temporary directory of the house.
     pub world: World,
 }
 
@@ -140,12 +140,12 @@ impl House {
         Plan::flags(flags).build()
     }
 
-    /// A house whose agent may do everything unasked.
+    /// A house whose agent's permission requests are all approved.
     ///
     /// # Panics
     /// When its services do not become ready.
     #[must_use]
-    pub fn approving(flags: &[&str]) -> Self {
+    pub fn with_approve_all(flags: &[&str]) -> Self {
         Plan::flags(flags).permission("approve-all").build()
     }
 
@@ -158,41 +158,41 @@ impl House {
     /// The running gateway.
     ///
     /// # Panics
-    /// When it was killed and not started again.
+    /// When it was stopped and not started again.
     #[must_use]
     pub const fn gateway(&self) -> &Service {
         match &self.gateway {
             Some(gateway) => gateway,
-            None => panic!("the gateway is dead"),
+            None => panic!("the gateway is not running"),
         }
     }
 
     /// The running supervisor.
     ///
     /// # Panics
-    /// When it was killed and not started again.
+    /// When it was stopped and not started again.
     #[must_use]
     pub const fn supervisor(&self) -> &Service {
         match &self.supervisor {
             Some(supervisor) => supervisor,
-            None => panic!("the supervisor is dead"),
+            None => panic!("the supervisor is not running"),
         }
     }
 
-    /// Kills the gateway with SIGKILL, if it lives.
+    /// Kills the gateway with SIGKILL, if it is running.
     pub fn kill_gateway(&mut self) {
         if let Some(gateway) = self.gateway.take() {
             gateway.kill9();
         }
     }
 
-    /// Ends the gateway with SIGTERM, as a service manager does.
+    /// Stops the gateway with SIGTERM, as a service manager does.
     ///
     /// # Panics
-    /// When it is dead, or does not end in order.
-    pub fn end_gateway(&mut self) {
-        let gateway = self.gateway.take().unwrap_or_else(|| panic!("the gateway is dead"));
-        assert_eq!(gateway.terminate(LONG), Some(0), "the gateway ends in order");
+    /// When it is not running, or does not exit with code 0.
+    pub fn stop_gateway(&mut self) {
+        let gateway = self.gateway.take().unwrap_or_else(|| panic!("the gateway is not running"));
+        assert_eq!(gateway.terminate(LONG), Some(0), "the gateway exits with code 0");
     }
 
     /// Starts the gateway and waits until it is ready.
@@ -200,33 +200,33 @@ impl House {
     /// # Panics
     /// When it does not become ready.
     pub fn start_gateway(&mut self) {
-        assert!(self.gateway.is_none(), "it runs");
+        assert!(self.gateway.is_none(), "the gateway is already running");
         self.gateway = Some(self.world.gateway(GATEWAY, &self.socket));
     }
 
-    /// Kills the supervisor with SIGKILL, if it lives.
+    /// Kills the supervisor with SIGKILL, if it is running.
     pub fn kill_supervisor(&mut self) {
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.kill9();
         }
     }
 
-    /// What the running gateway has logged since it was started.
+    /// Log of the running gateway since its start.
     ///
     /// # Panics
-    /// When it does not run.
+    /// When it is not running.
     #[must_use]
     pub fn gateway_log(&self) -> String {
-        self.gateway.as_ref().unwrap_or_else(|| panic!("the gateway is dead")).log()
+        self.gateway.as_ref().unwrap_or_else(|| panic!("the gateway is not running")).log()
     }
 
     /// Sends the supervisor a signal.
     ///
     /// # Panics
-    /// When it does not run.
+    /// When it is not running.
     pub fn signal_supervisor(&self, signal: Signal) {
-        let supervisor = self.supervisor.as_ref().unwrap_or_else(|| panic!("the supervisor is dead"));
-        assert!(supervisor.signal(signal), "the supervisor is gone");
+        let supervisor = self.supervisor.as_ref().unwrap_or_else(|| panic!("the supervisor is not running"));
+        assert!(supervisor.signal(signal), "the supervisor no longer exists");
     }
 
     /// Starts the supervisor and waits until it is ready.
@@ -234,11 +234,11 @@ impl House {
     /// # Panics
     /// When it does not become ready.
     pub fn start_supervisor(&mut self) {
-        assert!(self.supervisor.is_none(), "it runs");
+        assert!(self.supervisor.is_none(), "the supervisor is already running");
         self.supervisor = Some(self.world.supervisor());
     }
 
-    /// The working directory of the sessions that [`House::spawn`] makes.
+    /// Working directory of the sessions that [`House::spawn`] starts.
     #[must_use]
     pub fn cwd(&self) -> PathBuf {
         self.world.path("work/project")
@@ -271,12 +271,12 @@ impl House {
         self.cli(args).ok().json()
     }
 
-    /// Starts a verb to follow its lines.
+    /// Starts a verb whose output is read line by line.
     ///
     /// # Panics
     /// When it cannot be started.
     #[must_use]
-    pub fn follow(&self, args: &[&str]) -> Followed {
+    pub fn follow(&self, args: &[&str]) -> RunningCommand {
         self.world.follow(GATEWAY, args)
     }
 
@@ -289,7 +289,7 @@ impl House {
         self.world.prompt(GATEWAY, key, text)
     }
 
-    /// Everything that the journal says about a session.
+    /// All journal events of a session.
     ///
     /// # Panics
     /// When the gateway refuses.
@@ -298,19 +298,19 @@ impl House {
         self.world.history(GATEWAY, key)
     }
 
-    /// Every lease that the supervisor shows.
+    /// All leases that the supervisor lists.
     ///
     /// # Panics
-    /// When it refuses.
+    /// When the supervisor refuses.
     #[must_use]
     pub fn leases(&self) -> Vec<Lease> {
         self.world.leases(&self.socket)
     }
 
-    /// The living agent lease of a session, once its process runs.
+    /// Waits for the agent lease of a session and for its process to run, and returns the lease.
     ///
     /// # Panics
-    /// When there is none in time.
+    /// When there is no such lease in time.
     #[must_use]
     pub fn lease(&self, key: &str) -> Lease {
         eventually(SOON, "the session has a running agent", || {
@@ -318,35 +318,35 @@ impl House {
         })
     }
 
-    /// A lease as it is now.
+    /// The current state of a lease.
     ///
     /// # Panics
-    /// When the supervisor has forgotten it.
+    /// When the supervisor no longer lists it.
     #[must_use]
-    pub fn lease_now(&self, id: &str) -> Lease {
+    pub fn lease_by_id(&self, id: &str) -> Lease {
         let found = self.leases().into_iter().find(|lease| lease.id() == id);
-        found.unwrap_or_else(|| panic!("lease {id} is gone from the list"))
+        found.unwrap_or_else(|| panic!("lease {id} is not in the list"))
     }
 
-    /// Waits until a lease has ended and nothing of it is alive.
+    /// Waits until a lease has ended, and checks that none of its processes is alive.
     ///
     /// # Panics
-    /// When that takes too long.
-    pub fn await_end_of(&self, lease: &Lease) {
+    /// When that takes too long, or a process outlives the lease.
+    pub fn wait_for_lease_end(&self, lease: &Lease) {
         until(LONG, "the lease has ended", || {
-            matches!(self.lease_now(lease.id()).state(), "closed" | "lost")
+            matches!(self.lease_by_id(lease.id()).state(), "closed" | "lost")
         });
         assert_eq!(lease.processes(), [], "a process outlives its lease");
     }
 
-    /// The agent's own log: what it really received, over all its processes.
+    /// Entries of the agent's own log, from all its processes: the messages it received and what it did.
     ///
     /// # Panics
-    /// When a line is no JSON.
+    /// When a line is not JSON.
     #[must_use]
     pub fn agent_log(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.world.path("agent.log")).unwrap_or_default();
-        // The last line may be on its way.
+        // The last line may be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole
             .lines()
@@ -360,7 +360,7 @@ impl House {
         self.agent_log().into_iter().filter(|entry| entry["event"] == event).collect()
     }
 
-    /// How often the agent received this prompt.
+    /// Number of times that the agent received this prompt.
     #[must_use]
     pub fn prompts_received(&self, text: &str) -> usize {
         self.agent_events("prompt").iter().filter(|entry| entry["text"] == text).count()
@@ -373,30 +373,31 @@ impl House {
         all.filter(|message| message["method"] == method).collect()
     }
 
-    /// Checks that the gateway kept to ACP and that the agent had no trouble of its own.
+    /// Checks that the agent's log records no violation of ACP by the gateway and no failure of the agent
+    /// itself.
     ///
     /// # Panics
-    /// When the agent's log says otherwise.
+    /// When the log has a `violation` or `trouble` entry.
     pub fn check_agent(&self) {
         let bad: Vec<Value> = self
             .agent_log()
             .into_iter()
             .filter(|e| e["event"] == "violation" || e["event"] == "trouble")
             .collect();
-        assert_eq!(bad, [] as [Value; 0], "the agent complains");
+        assert_eq!(bad, [] as [Value; 0], "the agent logged violations or failures");
     }
 
-    /// Checks the database's invariants, the journal's and the agent's view, ends both services in order, and
-    /// checks that nothing of this world is left.
+    /// Checks the database's invariants and the agent's log, stops both services with SIGTERM, and checks
+    /// that no process of this world is left.
     ///
     /// # Panics
-    /// When something is wrong.
+    /// When a check fails.
     pub fn end(mut self) {
         crate::invariants::check(&self.world.journal(GATEWAY));
         self.check_agent();
-        self.end_gateway();
-        let supervisor = self.supervisor.take().unwrap_or_else(|| panic!("the supervisor is dead"));
-        assert_eq!(supervisor.terminate(LONG), Some(0), "the supervisor ends in order");
-        assert_eq!(self.world.processes(), [], "nothing is left alive");
+        self.stop_gateway();
+        let supervisor = self.supervisor.take().unwrap_or_else(|| panic!("the supervisor is not running"));
+        assert_eq!(supervisor.terminate(LONG), Some(0), "the supervisor exits with code 0");
+        assert_eq!(self.world.processes(), [], "no process is left");
     }
 }

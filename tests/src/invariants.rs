@@ -1,14 +1,14 @@
-//! Invariants of design §6 over a gateway's database, whatever happened to the gateway before.
+//! Checks the invariants of design §6 on a gateway's database. They hold even after a crash.
 
 use rusqlite::Connection;
 
-/// The one list, which is the gateway's own.
+/// The gateway's own list of invariants.
 const INVARIANTS: &str = include_str!("../../gateway/store/src/invariants.sql");
 
-/// Checks everything that the database alone can show.
+/// Checks all invariants that can be verified from the database alone.
 ///
 /// # Panics
-/// With the name of the invariant and the rows that break it.
+/// When an invariant is violated; the message names it and the rows.
 pub fn check(db: &Connection) {
     let mut checked = 0;
     for block in INVARIANTS.split("\n\n") {
@@ -20,7 +20,7 @@ pub fn check(db: &Connection) {
         assert!(broken.is_empty(), "I{head}: {broken:#?}");
         checked += 1;
     }
-    assert!(checked >= 16, "only {checked} rules were read");
+    assert!(checked >= 16, "only {checked} invariants were checked");
 }
 
 fn rows(db: &Connection, sql: &str) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! A lease as the supervisor's command line shows it.
 
-use crate::processes::{self, Held, Process};
+use crate::processes::{self, Process, ProcessHandle};
 use serde_json::Value;
 
 /// One lease as `acp-supervisor leases list --json` shows it.
@@ -8,7 +8,7 @@ use serde_json::Value;
 pub struct Lease(pub Value);
 
 impl Lease {
-    /// A member of it that is a text.
+    /// Returns a string member of the lease; empty if missing.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
         self.0[name].as_str().unwrap_or_default()
@@ -49,20 +49,20 @@ impl Lease {
         pid.unwrap_or_else(|| panic!("no {name} in {}", self.0))
     }
 
-    /// Every living process of it.
+    /// All living processes of the lease.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        processes::of_lease(self.id())
+        processes::list_of_lease(self.id())
     }
 
-    /// Kills its adapter, after checking that the process is of this lease.
+    /// Kills its adapter, after checking that the process belongs to this lease.
     ///
     /// # Panics
     /// When there is no such process.
     pub fn kill_adapter(&self) {
-        let held =
-            Held::take(self.adapter_pid()).unwrap_or_else(|| panic!("the adapter of {} is gone", self.0));
+        let held = ProcessHandle::open(self.adapter_pid())
+            .unwrap_or_else(|| panic!("the adapter of {} no longer exists", self.0));
         let ours = processes::has_env(held.pid, acp_shared::launch::ENV_LEASE_ID, self.id());
-        assert!(ours && held.kill(), "pid {} is not of lease {}", held.pid, self.id());
+        assert!(ours && held.kill(), "pid {} does not belong to lease {}", held.pid, self.id());
     }
 }

@@ -1,7 +1,7 @@
-//! Ground for the system tests: real processes in temporary directories.
+//! Support code of the system tests: real processes in temporary directories.
 //!
 //! [`world::World`] starts supervisors and gateways as a person would, drives them through their command
-//! lines, looks at what really runs, and ends everything it started.
+//! lines, inspects the running processes, and ends everything it started.
 
 pub mod cli;
 pub mod fake_agent;

@@ -1,24 +1,24 @@
-//! A gateway that cannot commit for a while.
+//! Keeps a gateway from committing for a while.
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use std::path::Path;
 use std::time::Duration;
 
-/// Holds the write lock of a gateway's database: the gateway goes on reading and cannot commit. Writes nothing.
+/// Holds the write lock of a gateway's database: the gateway can still read but not commit. Writes nothing.
 #[derive(Debug)]
-pub struct Locked(Connection);
+pub struct DatabaseLock(Connection);
 
-impl Locked {
-    /// Takes the lock of this file, as soon as nobody else has it; none if that takes long.
+impl DatabaseLock {
+    /// Takes the write lock of this database file as soon as it is free; `None` after a timeout.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
         reason = "a lock that keeps the gateway from committing; nothing is written"
     )]
-    pub fn take(path: &Path) -> Option<Self> {
+    pub fn acquire(path: &Path) -> Option<Self> {
         let db = Connection::open(path).ok()?;
-        // Nor may its end tidy the log up.
+        // Closing this connection must not checkpoint the write-ahead log either.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).ok()?;
         db.busy_timeout(Duration::from_secs(5)).ok()?;
         db.execute_batch("BEGIN IMMEDIATE").ok()?;
@@ -26,9 +26,9 @@ impl Locked {
     }
 }
 
-impl Drop for Locked {
+impl Drop for DatabaseLock {
     fn drop(&mut self) {
-        // Nothing was written: the end of the connection does the same.
+        // Nothing was written: if this fails, closing the connection has the same effect.
         let _ = self.0.execute_batch("ROLLBACK");
     }
 }

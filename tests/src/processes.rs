@@ -1,20 +1,20 @@
-//! What runs on this machine, as `/proc` shows it, and signals that can only reach what was looked at.
+//! Processes of this machine as `/proc` shows them, and signals that can only reach the inspected process.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// One living process (zombies are not listed: they hold nothing any more).
+/// One living process. Zombies are not listed: they hold no resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// Its parent's number.
+    /// Its parent's pid.
     pub ppid: i32,
-    /// Its process group.
+    /// Its process group id.
     pub pgid: i32,
-    /// Its session.
+    /// Its session id.
     pub sid: i32,
     /// Ticks between boot and its start: with the pid, its identity for as long as the machine is up.
     pub start_ticks: u64,
@@ -22,37 +22,37 @@ pub struct Process {
     pub argv: Vec<String>,
 }
 
-/// A hold on one process: signals through it never reach another one, whatever becomes of the number.
+/// A pidfd of one process: signals through it never reach another process, even if the pid is reused.
 #[derive(Debug)]
-pub struct Held {
-    /// Its number, for messages.
+pub struct ProcessHandle {
+    /// Its pid, for messages.
     pub pid: i32,
     fd: OwnedFd,
 }
 
-impl Held {
-    /// Takes hold of the process that has this number now; `None` when there is none. Look at its evidence
-    /// after this call, not before.
+impl ProcessHandle {
+    /// Opens the process that has this pid now; `None` if there is none. Check the process's identity after
+    /// this call, not before.
     #[must_use]
-    pub fn take(pid: i32) -> Option<Self> {
+    pub fn open(pid: i32) -> Option<Self> {
         let fd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         Some(Self { pid, fd })
     }
 
-    /// Sends a signal; `false` when the process is gone.
+    /// Sends a signal; returns `false` if the process no longer exists.
     #[must_use]
     pub fn signal(&self, signal: Signal) -> bool {
         pidfd_send_signal(&self.fd, signal).is_ok()
     }
 
-    /// Sends SIGKILL; `false` when the process is gone.
+    /// Sends SIGKILL; returns `false` if the process no longer exists.
     #[must_use]
     pub fn kill(&self) -> bool {
         self.signal(Signal::KILL)
     }
 }
 
-/// Reads one process; `None` when it is gone, a zombie or not readable.
+/// Reads one process; `None` if it does not exist, is a zombie or is not readable.
 #[must_use]
 pub fn read(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -79,13 +79,13 @@ pub fn read(pid: i32) -> Option<Process> {
     })
 }
 
-/// Whether a process lives and is no zombie.
+/// Whether a process exists and is not a zombie.
 #[must_use]
-pub fn lives(pid: i32) -> bool {
+pub fn is_alive(pid: i32) -> bool {
     read(pid).is_some()
 }
 
-fn numbers() -> Vec<i32> {
+fn list_pids() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -100,16 +100,16 @@ pub fn has_env(pid: i32, name: &str, value: &str) -> bool {
 
 /// Every living process whose environment holds `NAME=value`.
 #[must_use]
-pub fn with_env(name: &str, value: &str) -> Vec<Process> {
-    numbers().into_iter().filter(|pid| has_env(*pid, name, value)).filter_map(read).collect()
+pub fn list_with_env(name: &str, value: &str) -> Vec<Process> {
+    list_pids().into_iter().filter(|pid| has_env(*pid, name, value)).filter_map(read).collect()
 }
 
-/// Every living process of a lease: the wrapper and whatever it started, whatever session it moved to.
+/// All living processes of a lease: the wrapper and its descendants, in any session.
 #[must_use]
-pub fn of_lease(lease_id: &str) -> Vec<Process> {
-    let mut found = with_env(acp_shared::launch::ENV_LEASE_ID, lease_id);
-    // The wrapper is recognised by its file: its own environment need not carry the mark.
-    for pid in numbers() {
+pub fn list_of_lease(lease_id: &str) -> Vec<Process> {
+    let mut found = list_with_env(acp_shared::launch::ENV_LEASE_ID, lease_id);
+    // The wrapper is recognised by its program file: its own environment need not contain the lease id.
+    for pid in list_pids() {
         let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let ours = exe.components().any(|part| part.as_os_str() == lease_id);
         if ours && found.iter().all(|p| p.pid != pid) {
@@ -119,22 +119,23 @@ pub fn of_lease(lease_id: &str) -> Vec<Process> {
     found
 }
 
-/// Whether a process belongs below a directory: its program, its working directory or an argument lies there.
+/// Whether the program, the working directory or an argument of a process is below a directory.
 #[must_use]
-pub fn lives_under(pid: i32, dir: &Path) -> bool {
+pub fn belongs_to_dir(pid: i32, dir: &Path) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).unwrap_or_default();
     link("exe").starts_with(dir)
         || link("cwd").starts_with(dir)
         || read(pid).is_some_and(|p| p.argv.iter().any(|arg| PathBuf::from(arg).starts_with(dir)))
 }
 
-/// Every living process that belongs below a directory or carries `NAME=value`, this one excepted.
+/// All living processes that belong to a directory (see [`belongs_to_dir`]) or whose environment holds
+/// `NAME=value`, except this process.
 #[must_use]
-pub fn under_or_marked(dir: &Path, name: &str, value: &str) -> Vec<Process> {
+pub fn list_under_or_with_env(dir: &Path, name: &str, value: &str) -> Vec<Process> {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
-    numbers()
+    list_pids()
         .into_iter()
-        .filter(|pid| *pid != me && (has_env(*pid, name, value) || lives_under(*pid, dir)))
+        .filter(|pid| *pid != me && (has_env(*pid, name, value) || belongs_to_dir(*pid, dir)))
         .filter_map(read)
         .collect()
 }

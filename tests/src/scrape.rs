@@ -1,4 +1,4 @@
-//! A gateway's numbers, as a collector reads them.
+//! A gateway's metrics, as a collector reads them.
 
 use crate::wait::SOON;
 use serde_json::Value;
@@ -7,14 +7,14 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// One answer of `GET /metrics`.
+/// One response of `GET /metrics`.
 #[derive(Debug, Clone)]
 pub struct Scrape {
     /// The text.
     pub text: String,
     /// Each series with its value.
     pub series: BTreeMap<String, f64>,
-    /// The names of the metrics, as their types are declared.
+    /// The names of the metrics in `# TYPE` lines.
     pub names: BTreeSet<String>,
 }
 
@@ -22,7 +22,7 @@ impl Scrape {
     /// Reads the exposition format.
     ///
     /// # Panics
-    /// When a line makes no sense.
+    /// When a line cannot be parsed, or the end marker is missing.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut found = Self { text: text.to_owned(), series: BTreeMap::new(), names: BTreeSet::new() };
@@ -36,32 +36,32 @@ impl Scrape {
                 found.series.insert(name.to_owned(), value);
             }
         }
-        assert!(text.ends_with("# EOF\n"), "not whole: {text}");
+        assert!(text.ends_with("# EOF\n"), "incomplete: {text}");
         found
     }
 
     /// Scrapes a gateway at its socket.
     ///
     /// # Panics
-    /// When it does not answer as it must.
+    /// When the response is not 200 with OpenMetrics text.
     #[must_use]
-    pub fn of(socket: &Path) -> Self {
+    pub fn fetch(socket: &Path) -> Self {
         let (head, body) = http(socket, "GET", "/metrics", "");
         assert!(head.starts_with("HTTP/1.1 200") && head.contains("application/openmetrics-text"), "{head}");
         Self::parse(&body)
     }
 
-    /// The value of a series; 0 when it has not begun.
+    /// The value of a series; 0 if it does not exist yet.
     #[must_use]
     pub fn value(&self, series: &str) -> f64 {
         self.series.get(series).copied().unwrap_or(0.0)
     }
 }
 
-/// Sends a JSON body to the local API, and reads a JSON answer.
+/// Sends a JSON body to the local API and returns the JSON response.
 ///
 /// # Panics
-/// When the answer is none.
+/// When the response is not JSON.
 #[must_use]
 pub fn post(socket: &Path, path: &str, body: &Value) -> Value {
     let (head, answer) = http(socket, "POST", path, &body.to_string());
@@ -81,6 +81,7 @@ fn http(socket: &Path, method: &str, path: &str, body: &str) -> (String, String)
         .and_then(|()| stream.write_all(request.as_bytes()))
         .and_then(|()| stream.read_to_string(&mut answer));
     asked.unwrap_or_else(|e| panic!("{method} {path}: {e}"));
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    let (head, body) =
+        answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP response: {answer:?}"));
     (head.to_owned(), body.to_owned())
 }

@@ -1,11 +1,11 @@
-//! Random choices that can be made again: the seed is printed, and `ACP_TEST_SEED` replays it.
+//! Reproducible random choices: the seed is printed, and `ACP_TEST_SEED` replays it.
 
 use std::time::Duration;
 
 /// Environment variable that replays a run.
 pub const ENV_SEED: &str = "ACP_TEST_SEED";
 
-/// A source of random numbers. Not for secrets.
+/// A random number generator. Not for secrets.
 #[derive(Debug, Clone)]
 pub struct Seed {
     state: u64,
@@ -15,24 +15,24 @@ impl Seed {
     /// A seed from the environment, or a fresh one; printed in either case, so that a failure can be replayed.
     ///
     /// # Panics
-    /// When the environment holds something that is no number.
+    /// When the value in the environment is not a number.
     #[must_use]
     pub fn new() -> Self {
         let state = match std::env::var(ENV_SEED) {
-            Ok(text) => text.parse().unwrap_or_else(|_| panic!("{ENV_SEED}={text:?} is no number")),
+            Ok(text) => text.parse().unwrap_or_else(|_| panic!("{ENV_SEED}={text:?} is not a number")),
             Err(_) => uuid::Uuid::new_v4().as_u64_pair().0 >> 16,
         };
         eprintln!("{ENV_SEED}={state}");
         Self { state }
     }
 
-    /// A source that begins with a number of the caller's choice; nothing is printed.
+    /// Creates a generator with this seed; nothing is printed.
     #[must_use]
     pub const fn from_number(state: u64) -> Self {
         Self { state }
     }
 
-    /// Another source that follows from this one: what is drawn from the one does not change the other.
+    /// Derives another generator: numbers drawn from one do not change the other.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self { state: self.number() }

@@ -1,6 +1,6 @@
-//! A program of ours that runs in the foreground until it is ended.
+//! A service of this workspace that runs in the foreground until it is stopped.
 
-use crate::processes::Held;
+use crate::processes::ProcessHandle;
 use crate::wait::{SOON, until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A supervisor or a gateway that runs in the foreground. Dropping it kills it with SIGKILL.
 #[derive(Debug)]
 pub struct Service {
-    /// What it said when it accepted work.
+    /// Its ready line.
     pub ready: Value,
     child: Child,
     log: PathBuf,
@@ -23,16 +23,16 @@ impl Service {
     /// endings `.stdout` and `.stderr`.
     ///
     /// # Panics
-    /// When it ends or stays silent instead.
+    /// When it exits or prints no such line in time.
     #[must_use]
     pub fn start(command: Command, log: &Path) -> Self {
-        let service = Self::first_line(command, log);
+        let service = Self::start_and_read_line(command, log);
         assert_eq!(service.ready["event"], "ready", "{}", service.ready);
         service
     }
 
-    /// Waits for its first line, whatever that says.
-    fn first_line(mut command: Command, log: &Path) -> Self {
+    /// Starts the program and waits for its first line, of any content.
+    fn start_and_read_line(mut command: Command, log: &Path) -> Self {
         let out = log.with_extension("stdout");
         let log = log.with_extension("stderr");
         let file = |path: &Path| fs::File::create(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -63,51 +63,51 @@ impl Service {
         i32::try_from(self.child.id()).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The socket it named in its ready line.
+    /// The socket path in its ready line.
     ///
     /// # Panics
-    /// When it named none.
+    /// When the ready line has none.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         let socket = self.ready["socket"].as_str();
         PathBuf::from(socket.unwrap_or_else(|| panic!("no socket in the ready line {}", self.ready)))
     }
 
-    /// What it wrote to its standard error so far.
+    /// Its standard error output so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Kills it at whatever instruction it is, and reaps it.
+    /// Kills it with SIGKILL and reaps it.
     pub fn kill9(mut self) {
         self.end_now();
     }
 
-    /// Sends it a signal; `false` when it is gone.
+    /// Sends a signal; returns `false` if the process no longer exists.
     #[must_use]
     pub fn signal(&self, signal: Signal) -> bool {
-        Held::take(self.pid()).is_some_and(|held| held.signal(signal))
+        ProcessHandle::open(self.pid()).is_some_and(|held| held.signal(signal))
     }
 
-    /// Ends it in order with SIGTERM and returns its exit code (`None`: a signal ended it).
+    /// Stops it with SIGTERM and returns its exit code (`None`: a signal ended it).
     ///
     /// # Panics
-    /// When it does not end within `deadline`.
+    /// When it does not exit within `deadline`.
     #[must_use]
     pub fn terminate(self, deadline: Duration) -> Option<i32> {
-        assert!(self.signal(Signal::TERM), "it had ended already: {}", self.log());
+        assert!(self.signal(Signal::TERM), "the service had already exited: {}", self.log());
         self.wait(deadline)
     }
 
-    /// Waits until it ends by itself and returns its exit code (`None`: a signal ended it).
+    /// Waits until it exits and returns its exit code (`None`: a signal ended it).
     ///
     /// # Panics
-    /// When it does not end within `deadline`.
+    /// When it does not exit within `deadline`.
     #[must_use]
     pub fn wait(mut self, deadline: Duration) -> Option<i32> {
         let mut code = None;
-        until(deadline, "the service ends", || match self.child.try_wait() {
+        until(deadline, "the service exits", || match self.child.try_wait() {
             Ok(Some(status)) => {
                 code = status.code();
                 true
@@ -119,7 +119,7 @@ impl Service {
     }
 
     fn end_now(&mut self) {
-        // Our own child that nobody has reaped: the number is still its own.
+        // An unreaped child of this process: its pid cannot have been reused.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

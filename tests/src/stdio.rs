@@ -1,6 +1,6 @@
-//! An agent on a raw pipe, without anything of ours between: what a gateway is compared with.
+//! A direct client of an agent over its pipes, without a gateway; serves as the reference for comparisons.
 
-use crate::cli::Followed;
+use crate::cli::RunningCommand;
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::process::{ChildStdin, Command};
@@ -12,20 +12,20 @@ pub type Answer<'a> = dyn FnMut(&Value) -> Option<Value> + 'a;
 /// A client of one agent process.
 #[derive(Debug)]
 pub struct Stdio {
-    process: Followed,
+    process: RunningCommand,
     stdin: ChildStdin,
     next_id: u64,
     deadline: Duration,
 }
 
 impl Stdio {
-    /// Starts the agent; each wait for a line of it ends after `deadline`.
+    /// Starts the agent; each wait for one of its lines is limited to `deadline`.
     ///
     /// # Panics
     /// When it cannot be started.
     #[must_use]
     pub fn start(command: &mut Command, deadline: Duration) -> Self {
-        let (process, stdin) = Followed::start_piped(command);
+        let (process, stdin) = RunningCommand::start_piped(command);
         Self { process, stdin, next_id: 1, deadline }
     }
 
@@ -49,7 +49,7 @@ impl Stdio {
         self.write(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
-    /// Sends a request and returns its number.
+    /// Sends a request and returns its id.
     ///
     /// # Panics
     /// When the agent does not read.
@@ -63,17 +63,17 @@ impl Stdio {
     /// The next message of the agent.
     ///
     /// # Panics
-    /// When it ends, stays silent or says what is no JSON.
+    /// When the agent exits, sends nothing in time or sends a line that is not JSON.
     #[must_use]
     pub fn next_message(&mut self) -> Value {
-        self.process.event(self.deadline).unwrap_or_else(|| panic!("the agent ended: {:?}", self.process))
+        self.process.event(self.deadline).unwrap_or_else(|| panic!("the agent exited: {:?}", self.process))
     }
 
-    /// Reads until the answer to a request comes. Returns its result and the notifications before it; requests
-    /// of the agent are answered in between.
+    /// Reads until the response to a request arrives. Returns its result and the notifications before it;
+    /// requests of the agent are answered with `answer` meanwhile.
     ///
     /// # Panics
-    /// When the answer is an error, or none comes.
+    /// When the response is an error, or none arrives.
     pub fn result(&mut self, id: u64, answer: &mut Answer<'_>) -> (Value, Vec<Value>) {
         let mut notifications = Vec::new();
         loop {
@@ -98,7 +98,7 @@ impl Stdio {
         }
     }
 
-    /// Sends a request and returns its result, answering nothing in between.
+    /// Sends a request and returns its result; requests of the agent get "method not found".
     ///
     /// # Panics
     /// As [`Stdio::result`].
@@ -108,9 +108,9 @@ impl Stdio {
     }
 }
 
-/// What the agent said in these notifications.
+/// Concatenated message text of the agent in these notifications.
 #[must_use]
-pub fn said(notifications: &[Value]) -> String {
+pub fn message_text(notifications: &[Value]) -> String {
     let updates = notifications.iter().map(|message| &message["params"]["update"]);
     let chunks = updates.filter(|update| update["sessionUpdate"] == "agent_message_chunk");
     chunks.filter_map(|update| update["content"]["text"].as_str()).collect()

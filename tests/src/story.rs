@@ -1,32 +1,32 @@
-//! What events tell must be a whole story: numbered without gaps, ended once, nothing twice.
+//! Checks that event lists are complete: numbered without gaps, ended once, without duplicates.
 
 use crate::cli::stop_reason;
 use serde_json::Value;
 
-/// A number that an event must have.
+/// Returns a numeric member that an event must have.
 ///
 /// # Panics
-/// When it has none.
+/// When it is missing.
 #[must_use]
 pub fn number(event: &Value, name: &str) -> u64 {
     event[name].as_u64().unwrap_or_else(|| panic!("no {name}: {event}"))
 }
 
-/// Checks the events of one run: all of that run or of none, numbered without gaps within the run, in the order
-/// of the session, and ended by `done` with this stop reason.
+/// Checks the events of one run: all each belongs to that run or to no run, numbers have no gaps within the
+/// run and follow the order of the session, and the last event is `done` with this stop reason.
 ///
 /// # Panics
-/// When the story is not whole.
+/// When a check fails.
 pub fn check_turn(events: &[Value], stop: &str) {
     check_run(events);
     assert_eq!(stop_reason(events).as_deref(), Some(stop), "{:#?}", events.last());
-    assert!(events.last().is_some_and(|event| event["type"] == "done"), "something follows the result");
+    assert!(events.last().is_some_and(|event| event["type"] == "done"), "an event follows `done`");
 }
 
 /// Checks the events of one run that failed, and returns its `error` event.
 ///
 /// # Panics
-/// When the story is not whole.
+/// When a check fails.
 #[must_use]
 pub fn check_failed<'a>(events: &'a [Value], code: &str) -> &'a Value {
     check_run(events);
@@ -48,10 +48,11 @@ fn check_run(events: &[Value]) {
     }
 }
 
-/// Checks a whole history: every row of the session once, from 1, and every run's rows once, from 1.
+/// Checks a complete history: the numbers of the session and of each run start at 1 and have no gaps or
+/// duplicates.
 ///
 /// # Panics
-/// When a number is missing or comes twice.
+/// When a number is missing or occurs twice.
 pub fn check_history(events: &[Value]) {
     let mut runs: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
     for (at, event) in events.iter().enumerate() {
@@ -71,14 +72,15 @@ pub fn chunks(events: &[Value]) -> Vec<&str> {
     output.filter_map(|e| e["text"].as_str()).collect()
 }
 
-/// Checks that what was said is `chunks N` of the scripted agent with chunks of `size` bytes: each once, in order.
+/// Checks that the texts are the output of the prompt `chunks N` with chunks of `size` bytes: each once, in
+/// order.
 ///
 /// # Panics
-/// When one is missing, doubled or out of place; the message says which.
+/// When a chunk is missing, duplicated or out of order; the message names it.
 pub fn check_chunks(said: &[&str], count: u64, size: usize) {
     for (at, text) in said.iter().enumerate() {
         let want = crate::fake_agent::chunk_text(at as u64 + 1, size);
-        assert_eq!(**text, want, "chunk {} of {} that came", at + 1, said.len());
+        assert_eq!(**text, want, "chunk {} of {} received", at + 1, said.len());
     }
-    assert_eq!(said.len() as u64, count, "chunks that came");
+    assert_eq!(said.len() as u64, count, "number of chunks received");
 }

@@ -1,20 +1,20 @@
-//! Waiting for something to become true, with a deadline: the only place where tests sleep.
+//! Waits for conditions, with a deadline. Tests sleep only here.
 
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval between two checks, in milliseconds.
 const POLL_MS: u64 = 20;
 
-/// How long a test waits for what should happen soon, on a busy machine of two cores.
+/// Deadline for fast events, on a busy machine of two cores.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// How long a test waits for what is slow: a real agent that starts, a whole turn of it.
+/// Deadline for slow events: the start of a real agent, a complete turn of it.
 pub const LONG: Duration = Duration::from_secs(120);
 
-/// Looks again and again until `look` returns something.
+/// Polls until `look` returns a value.
 ///
 /// # Panics
-/// When `deadline` passes first; the message says what was awaited.
+/// When `deadline` passes first; the message contains `what`.
 pub fn eventually<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + deadline;
     loop {
@@ -26,16 +26,16 @@ pub fn eventually<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> O
     }
 }
 
-/// Looks again and again until `is` holds.
+/// Polls until `is` returns true.
 ///
 /// # Panics
-/// When `deadline` passes first; the message says what was awaited.
+/// When `deadline` passes first; the message contains `what`.
 pub fn until(deadline: Duration, what: &str, mut is: impl FnMut() -> bool) {
     eventually(deadline, what, || is().then_some(()));
 }
 
-/// Waits for a moment to the microsecond: sleeps while it is far, spins when it is near.
-pub fn wait_for(moment: Instant) {
+/// Waits until `moment` with microsecond precision: sleeps first, spins during the last millisecond.
+pub fn wait_until_instant(moment: Instant) {
     let near = Duration::from_millis(1);
     while let Some(left) = moment.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         if left > near {
@@ -46,11 +46,11 @@ pub fn wait_for(moment: Instant) {
     }
 }
 
-/// Looks without any pause until `look` returns something: for what must be caught in the act.
+/// Polls without sleeping until `look` returns a value: for states that last only a moment.
 ///
 /// # Panics
-/// When `deadline` passes first; the message says what was awaited.
-pub fn catch<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// When `deadline` passes first; the message contains `what`.
+pub fn spin_until<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + deadline;
     loop {
         if let Some(found) = look() {

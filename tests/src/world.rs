@@ -1,8 +1,9 @@
-//! One test's world: a temporary directory with supervisors and gateways in it, all of them real processes.
+//! The environment of one test: a temporary directory with supervisors and gateways, all of them real
+//! processes.
 
-use crate::cli::{Followed, Output, run};
+use crate::cli::{Output, RunningCommand, run};
 use crate::lease::Lease;
-use crate::processes::{self, Held, Process};
+use crate::processes::{self, Process, ProcessHandle};
 use crate::service::Service;
 use crate::wait::{LONG, SOON};
 use serde_json::Value;
@@ -15,20 +16,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Environment variable that every process of a world carries, so that its end can be checked.
+/// Environment variable of every process of a world, used to find processes that were left over.
 pub const ENV_WORLD: &str = "ACP_TEST_WORLD";
 /// File name of a gateway's database in its state directory.
 pub const GATEWAY_DB: &str = "gateway.db";
 /// File name of a supervisor's database in its state directory.
 pub const SUPERVISOR_DB: &str = "supervisor.db";
 
-/// A program of this workspace: it lies beside the running test, or one directory above.
+/// Path of a program of this workspace, in the running test's directory or its parent.
 ///
 /// # Panics
 /// When it is not built; `make test` builds all of them first.
 #[must_use]
 pub fn bin(name: &str) -> PathBuf {
-    let here = std::env::current_exe().unwrap_or_else(|e| panic!("where am I? {e}"));
+    let here = std::env::current_exe().unwrap_or_else(|e| panic!("path of the test program is unknown: {e}"));
     let found = here.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("{name} is not built; run `cargo build --workspace --bins` first"))
 }
@@ -36,7 +37,7 @@ pub fn bin(name: &str) -> PathBuf {
 /// The root of the repository.
 ///
 /// # Panics
-/// Never: this package lies one level below it.
+/// Never: this package is one level below it.
 #[must_use]
 pub fn repository() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -61,7 +62,7 @@ impl World {
     /// An empty world.
     ///
     /// # Panics
-    /// When no temporary directory can be made.
+    /// When no temporary directory can be created.
     #[must_use]
     pub fn new() -> Self {
         let dir =
@@ -79,10 +80,10 @@ impl World {
         self.dir.path().join(relative)
     }
 
-    /// A directory in this world, made when it is not there.
+    /// A directory in this world, created if missing.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// When it cannot be created.
     #[must_use]
     pub fn dir(&self, relative: &str) -> PathBuf {
         let path = self.path(relative);
@@ -90,7 +91,7 @@ impl World {
         path
     }
 
-    /// A file in this world with this text, its directories included.
+    /// Writes a file in this world, creates its parent directories and returns its path.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -103,7 +104,7 @@ impl World {
         path
     }
 
-    /// A program of the workspace with a clean environment: nothing of the machine's own configuration gets in.
+    /// Command of a program of the workspace with a clean environment, free of the machine's configuration.
     #[must_use]
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(bin(name));
@@ -118,9 +119,9 @@ impl World {
         command
     }
 
-    /// The environment entries that mark an agent as one of this world; put them into its configuration.
+    /// The environment variable that marks an agent as a process of this world, for its configuration.
     #[must_use]
-    pub fn mark(&self) -> (String, String) {
+    pub fn env_mark(&self) -> (String, String) {
         (ENV_WORLD.to_owned(), self.id.clone())
     }
 
@@ -133,7 +134,7 @@ impl World {
         let mut text = format!("{extra}\n");
         for (agent, what) in agents {
             let mut env = what.env.clone();
-            env.extend([self.mark()]);
+            env.extend([self.env_mark()]);
             let mut table = toml::Table::from_iter([
                 ("command".to_owned(), toml::Value::from(what.command.clone())),
                 ("env".to_owned(), toml::Value::Table(env.into_iter().map(|(k, v)| (k, v.into())).collect())),
@@ -163,47 +164,48 @@ impl World {
     /// When it does not become ready.
     #[must_use]
     pub fn supervisor(&self) -> Service {
-        let (dir, config) = (self.text("supervisor"), self.text("supervisor.toml"));
+        let (dir, config) = (self.path_string("supervisor"), self.path_string("supervisor.toml"));
         let mut args = vec!["serve", "--state-dir", &dir, "--json"];
         if Path::new(&config).exists() {
             args.extend(["--config", config.as_str()]);
         }
-        self.service("acp-supervisor", &args)
+        self.start_service("acp-supervisor", &args)
     }
 
-    /// Starts the gateway `name` under a supervisor: its state directory and, when [`World::configure`] made
-    /// one, its configuration have that name.
+    /// Starts the gateway `name` under a supervisor. `name` is also the name of its state directory and of
+    /// the configuration file, if [`World::configure`] wrote one.
     ///
     /// # Panics
     /// When it does not become ready.
     #[must_use]
     pub fn gateway(&self, name: &str, supervisor_socket: &Path) -> Service {
         let socket = supervisor_socket.to_string_lossy();
-        self.with_config(
+        self.start_with_config(
             name,
-            &["serve", "--state-dir", &self.text(name), "--supervisor-socket", &socket, "--json"],
+            &["serve", "--state-dir", &self.path_string(name), "--supervisor-socket", &socket, "--json"],
         )
     }
 
-    /// Starts `acp-gateway up` on the state directory `name`. Its supervisor outlives it unless it ends in order.
+    /// Starts `acp-gateway up` on the state directory `name`. Its supervisor outlives it unless it is stopped
+    /// in order.
     ///
     /// # Panics
     /// When it does not become ready.
     #[must_use]
     pub fn up(&self, name: &str) -> Service {
-        self.with_config(name, &["up", "--state-dir", &self.text(name), "--json"])
+        self.start_with_config(name, &["up", "--state-dir", &self.path_string(name), "--json"])
     }
 
-    fn with_config(&self, name: &str, args: &[&str]) -> Service {
-        let config = self.text(&format!("{name}.toml"));
+    fn start_with_config(&self, name: &str, args: &[&str]) -> Service {
+        let config = self.path_string(&format!("{name}.toml"));
         let mut args = args.to_vec();
         if Path::new(&config).exists() {
             args.extend(["--config", config.as_str()]);
         }
-        self.service("acp-gateway", &args)
+        self.start_service("acp-gateway", &args)
     }
 
-    fn text(&self, relative: &str) -> String {
+    fn path_string(&self, relative: &str) -> String {
         self.path(relative).to_string_lossy().into_owned()
     }
 
@@ -212,23 +214,23 @@ impl World {
     /// # Panics
     /// When it ends or stays silent instead.
     #[must_use]
-    pub fn service(&self, program: &str, args: &[&str]) -> Service {
+    pub fn start_service(&self, program: &str, args: &[&str]) -> Service {
         let mut command = self.command(program);
         command.args(args);
-        self.service_of(command)
+        self.start_command(command)
     }
 
-    /// The same for a command that is made by the caller.
+    /// Starts a command that prints one JSON line when it accepts work.
     ///
     /// # Panics
     /// When it ends or stays silent instead.
     #[must_use]
-    pub fn service_of(&self, command: Command) -> Service {
+    pub fn start_command(&self, command: Command) -> Service {
         let n = self.started.fetch_add(1, Ordering::Relaxed);
         Service::start(command, &self.path(&format!("log/{n:02}")))
     }
 
-    /// A verb of the gateway `name`, as a command.
+    /// Command line of a verb of the gateway `name`, with `--json`.
     #[must_use]
     pub fn gateway_verb(&self, name: &str, args: &[&str]) -> Command {
         let mut command = self.command("acp-gateway");
@@ -245,16 +247,16 @@ impl World {
         run(&mut self.gateway_verb(name, args), LONG)
     }
 
-    /// Starts a verb of the gateway `name`, with `--json`, to follow its lines.
+    /// Starts a verb of the gateway `name`, with `--json`, whose output is read line by line.
     ///
     /// # Panics
     /// When it cannot be started.
     #[must_use]
-    pub fn follow(&self, name: &str, args: &[&str]) -> Followed {
-        Followed::start(&mut self.gateway_verb(name, args))
+    pub fn follow(&self, name: &str, args: &[&str]) -> RunningCommand {
+        RunningCommand::start(&mut self.gateway_verb(name, args))
     }
 
-    /// Starts a session and returns its key; its working directory is made in this world.
+    /// Starts a session and returns its key; its working directory is created in this world.
     ///
     /// # Panics
     /// When the gateway refuses.
@@ -276,7 +278,7 @@ impl World {
         self.cli(name, &["prompt", key, text]).ok().lines()
     }
 
-    /// Everything that the journal says about a session.
+    /// All journal events of a session.
     ///
     /// # Panics
     /// When the gateway refuses.
@@ -299,14 +301,14 @@ impl World {
     /// The leases of the supervisor behind `socket`.
     ///
     /// # Panics
-    /// When it refuses.
+    /// When the supervisor refuses.
     #[must_use]
     pub fn leases(&self, socket: &Path) -> Vec<Lease> {
         let list = self.supervisor_cli(socket, &["leases", "list"]).ok().json();
         list.as_array().unwrap_or_else(|| panic!("not an array: {list}")).iter().cloned().map(Lease).collect()
     }
 
-    /// The newest agent lease of a session that is not ended.
+    /// The newest agent lease of a session that has not ended.
     #[must_use]
     pub fn living_lease(&self, socket: &Path, key: &str) -> Option<Lease> {
         let ours = |lease: &Lease| {
@@ -317,31 +319,31 @@ impl World {
         self.leases(socket).into_iter().rfind(ours)
     }
 
-    /// The journal of the gateway `name`, for reading; the gateway may run.
+    /// Opens the database of the gateway `name` for reading; the gateway may be running.
     ///
     /// # Panics
     /// When it cannot be opened.
     #[must_use]
     pub fn journal(&self, name: &str) -> rusqlite::Connection {
-        open_to_read(&self.path(name).join(GATEWAY_DB))
+        open_read_only(&self.path(name).join(GATEWAY_DB))
     }
 
-    /// The lease store of the supervisor, for reading. A running supervisor holds it exclusively.
+    /// Opens the lease store of the supervisor for reading. A running supervisor holds it exclusively.
     ///
     /// # Panics
     /// When it cannot be opened.
     #[must_use]
     pub fn lease_store(&self) -> rusqlite::Connection {
-        open_to_read(&self.path("supervisor").join(SUPERVISOR_DB))
+        open_read_only(&self.path("supervisor").join(SUPERVISOR_DB))
     }
 
-    /// Everything alive that belongs to this world.
+    /// All living processes of this world.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        processes::under_or_marked(self.dir.path(), ENV_WORLD, &self.id)
+        processes::list_under_or_with_env(self.dir.path(), ENV_WORLD, &self.id)
     }
 
-    /// The agents and their wrappers, as they run now.
+    /// The running agents and their wrappers.
     #[must_use]
     pub fn agents(&self) -> Vec<Process> {
         let mut found = self.processes();
@@ -350,24 +352,25 @@ impl World {
         found
     }
 
-    /// Takes hold of a process that was seen; `None` when it is gone, or what has its number is not of this world.
+    /// Opens a process that was listed before; `None` if it no longer exists or its pid was reused outside of
+    /// this world.
     #[must_use]
-    pub fn hold(&self, process: &Process) -> Option<Held> {
-        // Hold it first, then look: the evidence is then about what is signalled.
-        let held = Held::take(process.pid)?;
+    pub fn open_process(&self, process: &Process) -> Option<ProcessHandle> {
+        // Open it first, then check it: the check is then about the process that is signalled.
+        let held = ProcessHandle::open(process.pid)?;
         let is_ours = processes::has_env(held.pid, ENV_WORLD, &self.id)
-            || processes::lives_under(held.pid, self.dir.path());
+            || processes::belongs_to_dir(held.pid, self.dir.path());
         is_ours.then_some(held)
     }
 
-    /// Ends everything that belongs to this world, and waits until it is gone.
-    fn end_all(&self) -> bool {
+    /// Kills all processes of this world and waits for their end; returns `false` after a timeout.
+    fn kill_all(&self) -> bool {
         for _ in 0..500 {
             let left = self.processes();
             if left.is_empty() {
                 return true;
             }
-            for held in left.iter().filter_map(|process| self.hold(process)) {
+            for held in left.iter().filter_map(|process| self.open_process(process)) {
                 let _ = held.kill();
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -376,7 +379,7 @@ impl World {
     }
 }
 
-/// Whether a process is the wrapper of an agent. Wrappers of file helpers look the same but for their child.
+/// Whether a process is the wrapper of an agent. Wrappers of file helpers differ only in their child.
 #[must_use]
 pub fn is_wrapper(process: &Process) -> bool {
     let is_helper = |pid: &str| {
@@ -389,8 +392,9 @@ pub fn is_wrapper(process: &Process) -> bool {
         && !children.split_ascii_whitespace().any(is_helper)
 }
 
-/// Removes the control groups that killed supervisors left, as the next one on the same state directory would.
-fn forget_groups(dir: &Path) {
+/// Removes the control groups that killed supervisors left behind, as the next supervisor on the same state
+/// directory would.
+fn remove_cgroups(dir: &Path) {
     let sys = acp_supervisor::sys::linux::Linux::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -404,15 +408,15 @@ fn forget_groups(dir: &Path) {
         {
             tree.remove_subtree(&subtree);
         } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            forget_groups(&path);
+            remove_cgroups(&path);
         }
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        let ended = self.end_all();
-        forget_groups(&self.path(""));
+        let ended = self.kill_all();
+        remove_cgroups(&self.path(""));
         if std::thread::panicking() {
             let mut logs: Vec<PathBuf> =
                 fs::read_dir(self.path("log")).into_iter().flatten().flatten().map(|e| e.path()).collect();
@@ -434,7 +438,7 @@ impl Drop for World {
 pub struct Agent {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Its environment, beyond what the gateway gives.
+    /// Environment variables in addition to those of the gateway.
     pub env: BTreeMap<String, String>,
     /// `approve-all`, `approve-reads`, `deny-all` or `ask`.
     pub permission: &'static str,
@@ -443,7 +447,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that is asked about everything, and is known to ask.
+    /// An agent in permission mode `ask`, declared as one that asks.
     #[must_use]
     pub fn new(command: &[&str]) -> Self {
         let command = command.iter().map(|part| (*part).to_owned()).collect();
@@ -451,14 +455,14 @@ impl Agent {
         Self { command, env: BTreeMap::new(), permission: "ask", settings }
     }
 
-    /// The same without the word of its configuration that it asks.
+    /// Removes the declaration that the agent asks.
     #[must_use]
-    pub fn unsure(mut self) -> Self {
+    pub fn without_asks(mut self) -> Self {
         self.settings.remove("asks");
         self
     }
 
-    /// The same with another key set to a number.
+    /// Sets a key of its table to a number.
     ///
     /// # Panics
     /// Never: no setting is that large.
@@ -469,7 +473,7 @@ impl Agent {
         self
     }
 
-    /// The same with one more environment variable.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.insert(name.to_owned(), value.to_owned());
@@ -477,13 +481,13 @@ impl Agent {
     }
 }
 
-/// A SQLite database, for reading.
+/// Opens a SQLite database for reading.
 ///
 /// # Panics
 /// When it cannot be opened.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "tests read behind the store's back, and never write")]
-pub fn open_to_read(path: &Path) -> rusqlite::Connection {
+#[expect(clippy::disallowed_methods, reason = "tests read the database directly, and never write")]
+pub fn open_read_only(path: &Path) -> rusqlite::Connection {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
     rusqlite::Connection::open_with_flags(path, flags).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }

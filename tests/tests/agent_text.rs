@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::cli::{Followed, run};
+use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::scrape::Scrape;
 use acp_tests::story::{check_failed, check_history, check_turn, chunks};
@@ -54,7 +54,7 @@ fn a_cut_emoji_is_joined_again() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     // A chat looks on.
-    let (mut chat, typing) = Followed::start_piped(&mut in_words(&house, &["chat", &key]));
+    let (mut chat, typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
     assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "it says what works here");
     let events = house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine");
     check_turn(&events, "end_turn");
@@ -96,7 +96,7 @@ fn a_cut_emoji_is_joined_again() {
 fn what_no_reader_takes_is_replaced_and_counted() {
     let house = House::new(&[]);
     let key = house.spawn();
-    let before = Scrape::of(&house.world.path(GATEWAY).join("gateway.sock"));
+    let before = Scrape::fetch(&house.world.path(GATEWAY).join("gateway.sock"));
     let series =
         |outcome: &str| format!("acp_agent_line_faults_total{{backend=\"direct\",outcome=\"{outcome}\"}}");
     assert_eq!(before.value(&series("repaired")) + before.value(&series("malformed")), 0.0);
@@ -120,7 +120,7 @@ fn what_no_reader_takes_is_replaced_and_counted() {
     };
     assert!(input("deep").contains("nested too deeply"), "{}", input("deep"));
     assert_eq!(input("far"), "{\"n\":\"1e999\"}");
-    let after = Scrape::of(&house.world.path(GATEWAY).join("gateway.sock"));
+    let after = Scrape::fetch(&house.world.path(GATEWAY).join("gateway.sock"));
     assert_eq!((after.value(&series("repaired")), after.value(&series("malformed"))), (3.0, 1.0));
     house.end();
 }
@@ -140,7 +140,7 @@ fn a_permission_with_forged_lines_is_one_line_each() {
     let words = run(&mut in_words(&house, &["permissions", "list", &key]), LONG).ok().stdout;
     assert_eq!(words.lines().count(), 2, "{words}");
 
-    let (mut chat, mut typing) = Followed::start_piped(&mut in_words(&house, &["chat", &key]));
+    let (mut chat, mut typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
     let id = list[0]["permission_id"].as_str().unwrap();
     assert_eq!(house.cli(&["permissions", "answer", &key, id, "reject_once"]).code, Some(0));
     events.extend(turn.finish(LONG).ok().lines());

@@ -9,7 +9,7 @@ use acp_tests::invariants;
 use acp_tests::scrape::post;
 use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, until};
-use acp_tests::world::open_to_read;
+use acp_tests::world::open_read_only;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -70,7 +70,7 @@ fn heavy_a_backup_of_ten_talking_sessions_goes_on_elsewhere() {
     let file = world.path("backup.db");
     let made = house.verb(&["store", "backup", file.to_str().unwrap()]);
     assert_eq!(made["broken"].as_array().map(Vec::len), Some(0), "{made}");
-    let backup = open_to_read(&file);
+    let backup = open_read_only(&file);
     invariants::check(&backup);
     let running = "SELECT count(*) FROM acp_runs WHERE state = 'running'";
     assert_eq!(count(&backup, running), SESSIONS as i64, "it was taken in the middle of every turn");
@@ -81,7 +81,7 @@ fn heavy_a_backup_of_ten_talking_sessions_goes_on_elsewhere() {
     std::fs::copy(world.path("gateway.toml"), world.path("elsewhere.toml")).unwrap();
     let other = world.dir("other-supervisor");
     let supervisor =
-        world.service("acp-supervisor", &["serve", "--state-dir", other.to_str().unwrap(), "--json"]);
+        world.start_service("acp-supervisor", &["serve", "--state-dir", other.to_str().unwrap(), "--json"]);
     let twin = world.gateway(ELSEWHERE, &supervisor.socket());
     until(LONG, "what ran when it was taken ends there, and is said", || {
         let journal = world.journal(ELSEWHERE);

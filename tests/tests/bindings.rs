@@ -74,7 +74,7 @@ fn a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
             let said = told(&house, "room").pop().unwrap_or_default();
             assert!(said.starts_with(&text), "it is said in the conversation: {said}");
         }
-        let now = Scrape::of(&house.gateway().socket());
+        let now = Scrape::fetch(&house.gateway().socket());
         let detected = now.value("acp_stale_binding_detections_total{channel=\"console\"}");
         let removed = now.value("acp_stale_binding_removals_total{channel=\"console\",when=\"inbound\"}");
         let want = if allowed { (1.0, 1.0, 0.0) } else { (2.0, 0.0, 1.0) };

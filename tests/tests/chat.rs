@@ -1,6 +1,6 @@
 //! `chat`: a conversation in a terminal or a pipe, with the demo agent of the gateway itself.
 
-use acp_tests::cli::{Followed, run, said, stop_reason};
+use acp_tests::cli::{RunningCommand, output_text, run, stop_reason};
 use acp_tests::house::{AGENT, GATEWAY, House};
 use acp_tests::story::chunks;
 use acp_tests::wait::{LONG, SOON, until};
@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 /// A chat whose input the test writes.
 struct Chat {
-    out: Followed,
+    out: RunningCommand,
     typing: Option<ChildStdin>,
 }
 
@@ -28,7 +28,7 @@ impl Chat {
     }
 
     fn start(command: &mut Command) -> Self {
-        let (out, typing) = Followed::start_piped(command);
+        let (out, typing) = RunningCommand::start_piped(command);
         Self { out, typing: Some(typing) }
     }
 
@@ -129,7 +129,7 @@ fn a_piped_chat_says_one_line_after_the_other() {
     let key = session(&events);
     let ends: Vec<usize> = (0..events.len()).filter(|at| is_done(&events[*at])).collect();
     assert_eq!(ends.len(), 2, "{events:#?}");
-    assert_eq!(said(&events[..ends[0]]), "hello there");
+    assert_eq!(output_text(&events[..ends[0]]), "hello there");
     check_stream(&events[ends[0]..ends[1]], 5);
     let status = events.iter().rev().find(|event| event["type"] == "said").unwrap();
     let text = status["text"].as_str().unwrap_or_default();
@@ -185,7 +185,7 @@ fn a_chat_does_not_notice_that_the_gateway_died() {
     // The conversation goes on, and can be closed from within.
     chat.write("still there?\n/acp close\n");
     let events = chat.until(|event| event["type"] == "closed");
-    assert_eq!(said(&events), "still there?");
+    assert_eq!(output_text(&events), "still there?");
     assert_eq!(state(&house, &key), "closed");
     chat.hang_up();
     assert_eq!(chat.out.finish(LONG).code, Some(0));
@@ -207,7 +207,7 @@ fn ctrl_c_cancels_the_turn_and_then_leaves() {
     until(SOON, "the session is idle", || state(&house, &key) == "idle");
     // It is still a conversation.
     chat.write("hello\n");
-    assert_eq!(said(&chat.until(is_done)), "hello");
+    assert_eq!(output_text(&chat.until(is_done)), "hello");
     assert!(chat.out.signal(Signal::INT));
     assert_eq!(chat.out.finish(SOON).code, Some(0));
     assert_eq!(state(&house, &key), "idle");

@@ -148,7 +148,7 @@ fn a_session_that_is_over_begins_anew_and_says_so() {
 fn a_service_that_answers_no_resume_gets_a_new_session() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1000 })));
     stage.ready();
-    stage.fake.unanswered(1);
+    stage.fake.withhold_answers(1);
     stage.fake.sockets(None, SocketAct::InvalidSession { resumable: true });
     stage.until(|event| match event {
         Event::Disconnected { why } => why.contains("neither READY nor RESUMED").then_some(()),
@@ -339,6 +339,6 @@ fn what_people_do_comes_as_data() {
     });
     let bot = stage.bot.user;
     stage.stop.cancel();
-    until(SOON, "the service hears of the end", || !stage.fake.connected(bot));
+    until(SOON, "the service hears of the end", || !stage.fake.is_connected(bot));
     stage.end();
 }

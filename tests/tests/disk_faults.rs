@@ -26,7 +26,7 @@ struct Faulty {
 impl Faulty {
     fn new() -> Self {
         let mut house = House::new(&[]);
-        house.end_gateway();
+        house.stop_gateway();
         let library = house.world.path("disk_fault.so");
         let source = repository().join("tests/faults/disk_fault.c");
         let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
@@ -45,7 +45,7 @@ impl Faulty {
         command.args(["serve", "--json", "--state-dir"]).arg(world.path(GATEWAY));
         command.arg("--supervisor-socket").arg(self.house.socket());
         command.arg("--config").arg(world.path("gateway.toml"));
-        self.gateway = Some(world.service_of(command));
+        self.gateway = Some(world.start_command(command));
     }
 
     fn set(&self, fault: &str) {
@@ -70,7 +70,7 @@ impl Faulty {
     }
 
     fn is_writable(&self) -> bool {
-        Scrape::of(&self.house.world.path(GATEWAY).join("gateway.sock")).value("acp_store_writable") == 1.0
+        Scrape::fetch(&self.house.world.path(GATEWAY).join("gateway.sock")).value("acp_store_writable") == 1.0
     }
 
     fn finals(&self) -> i64 {

@@ -44,7 +44,7 @@ fn it_streams_what_the_script_says() {
     assert_eq!(finish, ["stop"]);
     assert_eq!(events.last().map(|e| e["usage"]["total_tokens"].clone()), Some(json!(15)));
     until(SOON, "the log says that it ended", || {
-        model.asked(script).is_some_and(|line| line["state"] == "done")
+        model.request_with_script(script).is_some_and(|line| line["state"] == "done")
     });
 }
 
@@ -88,9 +88,13 @@ fn it_notices_that_the_agent_hung_up() {
     for script in ["[[chunks 100000 10ms]]", "[[say x]] [[hang]]"] {
         let mut stream = model.send("POST", PATH, &body(script, true));
         assert!(stream.read(&mut [0; 64]).is_ok_and(|n| n > 0));
-        until(SOON, "it is open", || model.asked(script).is_some_and(|line| line["state"] == "open"));
+        until(SOON, "it is open", || {
+            model.request_with_script(script).is_some_and(|line| line["state"] == "open")
+        });
         drop(stream);
-        until(SOON, "it is aborted", || model.asked(script).is_some_and(|line| line["state"] == "aborted"));
+        until(SOON, "it is aborted", || {
+            model.request_with_script(script).is_some_and(|line| line["state"] == "aborted")
+        });
     }
 }
 
@@ -142,7 +146,7 @@ fn generate_content_streams_calls_and_refuses() {
     let (_, text) = model.ask("POST", &whole, &body.to_string());
     let answer: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
     assert_eq!(answer["candidates"][0]["content"]["parts"], json!([{"text": "written"}]));
-    assert_eq!(model.asked(script).map(|line| line["tool_results"].clone()), Some(json!(1)));
+    assert_eq!(model.request_with_script(script).map(|line| line["tool_results"].clone()), Some(json!(1)));
 
     let whole_body = body.to_string();
     for (path, body, want) in [

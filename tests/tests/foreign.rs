@@ -1,7 +1,7 @@
 //! Real agents through the gateway: the whole life of a session with each. Run by `make test-foreign`, which
 //! installs them first; a missing agent is a failure.
 
-use acp_tests::cli::{Followed, said, stop_reason};
+use acp_tests::cli::{RunningCommand, output_text, stop_reason};
 use acp_tests::fake_model::probe::FakeModel;
 use acp_tests::foreign;
 use acp_tests::lease::Lease;
@@ -64,7 +64,7 @@ impl Session<'_> {
         self.world().path("work/project")
     }
 
-    fn follow(&self, text: &str) -> Followed {
+    fn follow(&self, text: &str) -> RunningCommand {
         self.world().follow(GATEWAY, &["prompt", "--interactive", &self.key, text])
     }
 
@@ -82,7 +82,7 @@ impl Session<'_> {
     }
 
     /// The lease as it is now, living or not.
-    fn lease_now(&self, id: &str) -> Lease {
+    fn lease_by_id(&self, id: &str) -> Lease {
         let leases = self.world().leases(&self.house.supervisor.socket());
         leases
             .into_iter()
@@ -113,7 +113,7 @@ impl Session<'_> {
         lease.kill_adapter();
         until(LONG, "its whole tree is gone", || lease.processes().is_empty());
         until(LONG, "its lease has ended", || {
-            matches!(self.lease_now(lease.id()).state(), "closed" | "lost")
+            matches!(self.lease_by_id(lease.id()).state(), "closed" | "lost")
         });
         lease
     }
@@ -149,7 +149,7 @@ fn words(count: u32) -> String {
 fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     let events = session.prompt("[[chunks 50 5ms]]");
     check_turn(&events, "end_turn");
-    assert_eq!(said(&events), words(50));
+    assert_eq!(output_text(&events), words(50));
     let pieces = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output").count();
     // Vibe puts pieces together that come soon after each other.
     let least = if session.house.agent == "vibe" { 3 } else { 10 };
@@ -169,9 +169,9 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     assert!(events.iter().any(told), "{events:#?}");
     let asked = events.iter().filter(|event| event["type"] == "permission").count();
     assert_eq!(asked, 1, "asked exactly once, by the agent or by the host: {events:#?}");
-    assert_eq!(said(&events).trim(), "written");
+    assert_eq!(output_text(&events).trim(), "written");
     assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("forty two"));
-    let asked = model.asked(&script).unwrap_or_default();
+    let asked = model.request_with_script(&script).unwrap_or_default();
     assert_eq!(asked["tool_results"], 1, "the model saw the tool's result: {asked}");
 }
 
@@ -203,9 +203,9 @@ fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
     events.extend(turn.events_until(LONG, |event| event["type"] == "done"));
     assert_eq!(turn.finish(SOON).code, Some(0), "a cancelled turn is no failure");
     check_turn(&events, "cancelled");
-    let cancelled = said(&events);
+    let cancelled = output_text(&events);
     assert!(words(5000).starts_with(&cancelled), "{cancelled}");
-    let aborted = || model.asked(script).is_some_and(|line| line["state"] == "aborted");
+    let aborted = || model.request_with_script(script).is_some_and(|line| line["state"] == "aborted");
     until(SOON, "the agent has hung up on the model", aborted);
 
     let after = session.lease();
@@ -218,7 +218,7 @@ fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
     assert_eq!(now.map(|process| process.start_ticks), Some(before.start_ticks), "the same process");
     let events = session.prompt("[[say still here]]");
     check_turn(&events, "end_turn");
-    assert_eq!(said(&events).trim(), "still here");
+    assert_eq!(output_text(&events).trim(), "still here");
     assert_eq!(
         session.lease().adapter_pid(),
         lease.adapter_pid(),
@@ -233,13 +233,13 @@ fn resumes(session: &Session<'_>, model: &FakeModel, cancelled: &str) {
     let script = "[[say resumed]]";
     let events = session.prompt(script);
     check_turn(&events, "end_turn");
-    assert_eq!(said(&events).trim(), "resumed", "what was replayed is not said again");
+    assert_eq!(output_text(&events).trim(), "resumed", "what was replayed is not said again");
     let lease = session.lease();
     assert_ne!(lease.id(), killed.id(), "another process is another lease");
-    assert!(processes::lives(lease.adapter_pid()));
-    let before = model.asked(script).map(|line| line["scripts_before"].clone());
+    assert!(processes::is_alive(lease.adapter_pid()));
+    let before = model.request_with_script(script).map(|line| line["scripts_before"].clone());
     assert!(before.as_ref().and_then(Value::as_u64).is_some_and(|n| n >= 3), "it remembers: {before:?}");
-    let history = said(&session.world().history(GATEWAY, &session.key));
+    let history = output_text(&session.world().history(GATEWAY, &session.key));
     let want = [words(50).as_str(), "written", cancelled, "still here", "resumed"].concat();
     assert_eq!(history, want, "everything is in the history once, in order");
 }
@@ -249,7 +249,7 @@ fn closes(session: &Session<'_>) {
     let lease = session.lease();
     assert!(!lease.processes().is_empty());
     let _ = session.verb(&["sessions", "close", &session.key]);
-    until(LONG, "its lease is closed", || session.lease_now(lease.id()).state() == "closed");
+    until(LONG, "its lease is closed", || session.lease_by_id(lease.id()).state() == "closed");
     for lease in session.world().leases(&session.house.supervisor.socket()) {
         assert_eq!(lease.processes(), [], "a process outlives {lease:?}");
     }
@@ -295,7 +295,7 @@ fn opencode_through_the_gateway() {
 
 /// The whole life of an agent that nightly installs; a machine that cannot have it says so.
 fn nightly_life(name: &'static str) {
-    match foreign::missing(name) {
+    match foreign::missing_reason(name) {
         Some(reason) => eprintln!("SKIPPED: {name} is not installed: {}", reason.trim()),
         None => whole_life(name),
     }
@@ -346,7 +346,7 @@ fn speaks_acp(name: &'static str) {
     let agent = foreign::agent(&world, name, model.url()).env("OPENCODE_PERMISSION", asking);
     let cwd = world.dir("work/project");
     let mut command = Command::new(&agent.command[0]);
-    command.args(&agent.command[1..]).env_clear().envs(&agent.env).envs([world.mark()]).current_dir(&cwd);
+    command.args(&agent.command[1..]).env_clear().envs(&agent.env).envs([world.env_mark()]).current_dir(&cwd);
     let mut pipe = Stdio::start(&mut command, LONG);
 
     let fs_abilities = json!({"readTextFile": false, "writeTextFile": false});
@@ -365,7 +365,7 @@ fn speaks_acp(name: &'static str) {
     let turn = pipe.request("session/prompt", &prompt("[[chunks 20 5ms]]"));
     let (result, updates) = pipe.result(turn, &mut |_| None);
     assert_eq!(result["stopReason"], "end_turn");
-    assert_eq!(stdio::said(&updates), words(20));
+    assert_eq!(stdio::message_text(&updates), words(20));
 
     let file = cwd.join("answer.txt");
     let mut asked = 0;
@@ -384,11 +384,11 @@ fn speaks_acp(name: &'static str) {
     assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("yes"));
 
     let turn = pipe.request("session/prompt", &prompt("[[chunks 5000 20ms]]"));
-    while stdio::said(&[pipe.next_message()]).is_empty() {}
+    while stdio::message_text(&[pipe.next_message()]).is_empty() {}
     pipe.notify("session/cancel", &json!({"sessionId": id}));
     let (result, _) = pipe.result(turn, &mut |_| None);
     assert_eq!(result["stopReason"], "cancelled");
-    assert!(processes::lives(pipe.pid()));
+    assert!(processes::is_alive(pipe.pid()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The ground of the system tests is tested itself: a harness that misses a process would let every leak pass.
 
-use acp_tests::cli::{Followed, run};
-use acp_tests::processes::{self, Held};
+use acp_tests::cli::{RunningCommand, run};
+use acp_tests::processes::{self, ProcessHandle};
 use acp_tests::wait::{SOON, eventually, until};
 use acp_tests::world::{Agent, ENV_WORLD, World};
 use std::collections::BTreeMap;
@@ -28,26 +28,27 @@ fn a_command_is_run_to_its_end() {
 
 #[test]
 fn a_followed_command_gives_lines_as_they_come() {
-    let mut followed = Followed::start(&mut shell("echo '{\"n\":1}'; echo '{\"n\":2}'; exec sleep 600"));
+    let mut followed =
+        RunningCommand::start(&mut shell("echo '{\"n\":1}'; echo '{\"n\":2}'; exec sleep 600"));
     let events = followed.events_until(SOON, |e| e["n"] == 2);
     assert_eq!(events.len(), 2);
     let pid = followed.pid();
-    assert!(processes::lives(pid));
+    assert!(processes::is_alive(pid));
     drop(followed);
-    assert!(!processes::lives(pid));
+    assert!(!processes::is_alive(pid));
 }
 
 #[test]
 #[should_panic(expected = "no line in time")]
 fn a_silent_command_is_not_waited_for_for_ever() {
-    let mut followed = Followed::start(&mut shell("exec sleep 600"));
+    let mut followed = RunningCommand::start(&mut shell("exec sleep 600"));
     let _ = followed.line(Duration::from_millis(50));
 }
 
 #[test]
 fn a_world_finds_and_ends_what_left_its_session() {
     let world = World::new();
-    let (name, value) = world.mark();
+    let (name, value) = world.env_mark();
     assert_eq!(name, ENV_WORLD);
     // One that carries the mark, and one that only works in the world's directory; both leave their parents.
     let status = shell(
@@ -75,11 +76,11 @@ fn a_process_is_found_by_its_lease() {
     let lease = uuid::Uuid::now_v7().to_string();
     let mut child = shell("exec sleep 600");
     child.env(acp_shared::launch::ENV_LEASE_ID, &lease);
-    let followed = Followed::start(&mut child);
-    until(SOON, "it is found", || processes::of_lease(&lease).iter().any(|p| p.pid == followed.pid()));
-    let held = Held::take(followed.pid());
+    let followed = RunningCommand::start(&mut child);
+    until(SOON, "it is found", || processes::list_of_lease(&lease).iter().any(|p| p.pid == followed.pid()));
+    let held = ProcessHandle::open(followed.pid());
     drop(followed);
-    assert!(processes::of_lease(&lease).is_empty());
+    assert!(processes::list_of_lease(&lease).is_empty());
     assert!(held.is_some_and(|held| !held.kill()), "a hold on a process that is gone reaches nothing");
 }
 
@@ -87,10 +88,10 @@ fn a_process_is_found_by_its_lease() {
 fn a_service_is_ready_when_it_says_so() {
     let world = World::new();
     let mut command = shell("echo '{\"event\":\"ready\",\"pid\":1,\"socket\":\"/s\"}'; exec sleep 600");
-    command.env(ENV_WORLD, world.mark().1);
-    let service = world.service_of(command);
+    command.env(ENV_WORLD, world.env_mark().1);
+    let service = world.start_command(command);
     assert_eq!(service.socket().to_str(), Some("/s"));
-    assert!(processes::lives(service.pid()));
+    assert!(processes::is_alive(service.pid()));
     assert_eq!(service.terminate(SOON), None, "a signal ended it");
 }
 
@@ -98,7 +99,7 @@ fn a_service_is_ready_when_it_says_so() {
 #[should_panic(expected = "instead of being ready")]
 fn a_service_that_ends_is_reported_at_once() {
     let world = World::new();
-    let _ = world.service_of(shell("echo no >&2; exit 1"));
+    let _ = world.start_command(shell("echo no >&2; exit 1"));
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn a_configuration_says_what_was_meant() {
     let agent = &config["agents"]["some-agent"];
     assert_eq!(agent["command"].as_array().map(Vec::len), Some(2));
     assert_eq!(agent["env"]["A.B"].as_str(), Some("c = [1]"));
-    assert_eq!(agent["env"][ENV_WORLD].as_str(), Some(world.mark().1.as_str()));
+    assert_eq!(agent["env"][ENV_WORLD].as_str(), Some(world.env_mark().1.as_str()));
     assert_eq!(agent["permission"].as_str(), Some("ask"));
     assert_eq!(config["acp"]["enabled"].as_bool(), Some(true));
 }

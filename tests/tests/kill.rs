@@ -1,13 +1,13 @@
 //! The gateway dies at any instruction, and nobody notices: nothing is lost, nothing comes twice.
 
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::invariants;
 use acp_tests::lease::Lease;
-use acp_tests::locked::Locked;
+use acp_tests::locked::DatabaseLock;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_chunks, check_history, check_turn, chunks, number};
-use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use acp_tests::world::GATEWAY_DB;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ struct Tally {
 /// A person or script that does not give up: the same prompt under the same key, until it is answered.
 struct Client {
     args: [String; 5],
-    running: Option<Followed>,
+    running: Option<RunningCommand>,
 }
 
 impl Client {
@@ -99,12 +99,12 @@ impl Trial {
     /// Kills the gateway between reading and committing: it cannot commit, and output has come since.
     fn kill_uncommitted(&mut self) {
         let id = self.lease.id().to_owned();
-        let Some(lock) = Locked::take(&self.house.world.path(GATEWAY).join(GATEWAY_DB)) else {
+        let Some(lock) = DatabaseLock::acquire(&self.house.world.path(GATEWAY).join(GATEWAY_DB)) else {
             return self.kill_now();
         };
-        let before = lease_number(&self.house.lease_now(&id), "stdout_end");
+        let before = lease_number(&self.house.lease_by_id(&id), "stdout_end");
         let more = eventually(SOON, "the agent says more", || {
-            let lease = self.house.lease_now(&id);
+            let lease = self.house.lease_by_id(&id);
             let ended = committed(&self.house, &self.run) >= CHUNKS;
             (ended || lease_number(&lease, "stdout_end") > before).then_some(lease)
         });
@@ -133,8 +133,8 @@ impl Trial {
         let config = world.path("gateway.toml").to_string_lossy().into_owned();
         let mut command =
             world.gateway_verb(gateway, &["serve", "--supervisor-socket", &socket, "--config", &config]);
-        let mut starting = Followed::start(&mut command);
-        wait_for(Instant::now() + self.seed.time_below(Duration::from_millis(120)));
+        let mut starting = RunningCommand::start(&mut command);
+        wait_until_instant(Instant::now() + self.seed.time_below(Duration::from_millis(120)));
         starting.kill9();
         self.tally.kills += 1;
         self.tally.starting += 1;
@@ -171,7 +171,7 @@ fn heavy_a_turn_survives_fifty_kills_of_the_gateway() {
     let step = Duration::from_millis(CHUNKS * PACE_MS) / u32::try_from(KILLS_IN_TURN + 1).unwrap_or(1);
     for n in 0..KILLS {
         let slot = begun + step * u32::try_from(n).unwrap_or(0);
-        wait_for(slot + trial.seed.time_below(step));
+        wait_until_instant(slot + trial.seed.time_below(step));
         // Two prompts for every five kills; every fourth goes to the session of the long turn and waits there.
         let sends = matches!(n % 5, 0 | 2);
         if sends {
@@ -179,7 +179,7 @@ fn heavy_a_turn_survives_fifty_kills_of_the_gateway() {
             let mut client = Client::new(at, clients.len());
             client.send(&trial.house);
             clients.push(client);
-            wait_for(Instant::now() + trial.seed.time_below(Duration::from_millis(60)));
+            wait_until_instant(Instant::now() + trial.seed.time_below(Duration::from_millis(60)));
         }
         match n % 6 {
             1 | 4 => trial.kill_uncommitted(),
@@ -259,7 +259,7 @@ fn heavy_short_turns_survive_kills_at_their_edges() {
     for n in 0..12 {
         let text = format!("edge {n:02}");
         let turn = house.follow(&["prompt", &key, &text]);
-        wait_for(Instant::now() + seed.time_below(Duration::from_millis(80)));
+        wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
         house.kill_gateway();
         house.start_gateway();
         let events = turn.finish(LONG).ok().lines();
@@ -284,14 +284,14 @@ fn heavy_cancels_and_closes_survive_kills() {
         let lease = house.lease(&key);
         let verb = if n % 2 == 0 { "cancel" } else { "close" };
         let command = house.follow(&["sessions", verb, &key, "--idempotency-key", "once"]);
-        wait_for(Instant::now() + seed.time_below(Duration::from_millis(80)));
+        wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
         house.kill_gateway();
         house.start_gateway();
         let _ = command.finish(LONG).ok();
         events.extend(turn.finish(LONG).lines());
         check_turn(&events, "cancelled");
         if verb == "close" {
-            house.await_end_of(&lease);
+            house.wait_for_lease_end(&lease);
         } else {
             assert_eq!(house.lease(&key).adapter_pid(), lease.adapter_pid(), "a cancel touches no process");
             check_turn(&house.prompt(&key, "go on"), "end_turn");

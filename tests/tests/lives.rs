@@ -63,7 +63,7 @@ fn an_idle_agent_is_ended_by_time_and_comes_back() {
     house.kill_gateway();
     let_time_pass(&house, 60_000);
     house.start_gateway();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     until(SOON, "the session is at rest", || shown(&house, &key)["lease_id"].is_null());
     assert_eq!(shown(&house, &key)["state"], "idle");
     check_turn(&house.prompt(&key, "after"), "end_turn");
@@ -89,7 +89,7 @@ fn a_session_that_nobody_uses_is_closed_by_time() {
     house.start_gateway();
     until(SOON, "the session is closed", || shown(&house, &key)["state"] == "closed");
     assert_eq!(shown(&house, &key)["ending"], "expired");
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     house.end();
 }
 
@@ -109,7 +109,7 @@ fn a_window_runs_out_around_a_kill_and_says_why_once() {
     house.start_gateway();
     until(LONG, "the session is closed", || shown(&house, &key)["state"] == "closed");
     assert_eq!(shown(&house, &key)["ending"], "expired");
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     let want =
         "The session is closed (no activity here for 4s, the idle timeout). Start a new one with /acp spawn.";
     let texts = eventually(SOON, "the conversation is told", || {
@@ -267,7 +267,7 @@ fn settings_survive_gateway_and_agent() {
     house.kill_gateway();
     house.kill_supervisor();
     house.start_supervisor();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     house.start_gateway();
     let view = shown(&house, &key);
     assert_eq!(
@@ -491,7 +491,7 @@ fn an_opening_that_cannot_be_committed_takes_its_process_back() {
     );
     let key = house.spawn();
     let lease = house.lease(&key);
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     let view = shown(&house, &key);
     assert_eq!((&view["state"], &view["agent_session_id"]), (&"creating".into(), &Value::Null), "{view}");
     assert_eq!(house.agent_events("start").len(), 1);

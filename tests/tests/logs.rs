@@ -3,7 +3,7 @@
 use acp_tests::house::{GATEWAY, House, scripted};
 use acp_tests::scrape::post;
 use acp_tests::wait::{LONG, SOON, until};
-use acp_tests::world::{Agent, World, open_to_read};
+use acp_tests::world::{Agent, World, open_read_only};
 use rustix::process::Signal;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const UNKNOWN: &str = "hunter2-of-another-service";
 
 /// Every value of every table, but the environments of agents that are to be started.
 fn all_values(db: &Path) -> Vec<String> {
-    let db = open_to_read(db);
+    let db = open_read_only(db);
     let mut names = db.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").unwrap();
     let names: Vec<String> = names.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
     let mut all = Vec::new();

@@ -74,7 +74,7 @@ const METRICS: [(&str, &str); 48] = [
 const COMMIT: &str = "acp_store_commit_seconds";
 
 fn scrape(house: &House) -> Scrape {
-    Scrape::of(&house.gateway().socket())
+    Scrape::fetch(&house.gateway().socket())
 }
 
 /// A scrape in which each of these series has this value; what differs is said.

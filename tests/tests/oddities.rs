@@ -83,7 +83,7 @@ fn heavy_a_line_above_the_limit_is_an_error() {
     let error = check_failed(&events, "ACP_PROTOCOL_ERROR");
     assert_eq!(error["origin"], "agent", "{error}");
     assert_eq!(chunks(&events), ["before"]);
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     check_turn(&house.prompt(&key, "go on"), "end_turn");
     house.end();
 }
@@ -158,7 +158,7 @@ fn silence_is_said_and_a_cancel_still_works() {
     let _ = house.verb(&["sessions", "cancel", &key]);
     events.extend(turn.finish(LONG).ok().lines());
     check_turn(&events, "cancelled");
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     let events = house.prompt(&key, "are you there?");
     check_turn(&events, "end_turn");
     assert_eq!(chunks(&events), ["echo: are you there?"]);
@@ -243,7 +243,7 @@ fn a_lost_conversation_is_never_replaced_silently() {
     let _ = house.prompt(&key, "remember this");
     let lease = house.lease(&key);
     lease.kill_adapter();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     for n in 0..3 {
         if n == 1 {
             house.kill_gateway();
@@ -381,7 +381,7 @@ fn an_agent_that_never_answers_is_given_up_with_its_tree() {
         (Some(1), "ACP_SESSION_INIT_FAILED"),
         "{failed:?}"
     );
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     assert_eq!(house.prompts_received("hello"), 0);
     house.end();
 }

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::cli::{Output, run, said, stop_reason};
+use acp_tests::cli::{Output, output_text, run, stop_reason};
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{World, bin};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -69,13 +69,13 @@ fn a_turn_as(uid: u32) {
     let state = home.world.path("home/state");
     let mut up = home.command("acp-gateway", &["up"]);
     up.arg("--state-dir").arg(&state);
-    let up = home.world.service_of(up);
+    let up = home.world.start_command(up);
     let cwd = home.world.path("work/project").to_string_lossy().into_owned();
     let spawned = home.gateway(&["sessions", "spawn", "--agent", "demo", "--cwd", &cwd]).json();
     let key = spawned["session_key"].as_str().unwrap();
     let events = home.gateway(&["prompt", key, "say hello there"]).lines();
     assert_eq!(stop_reason(&events).as_deref(), Some("end_turn"), "{events:#?}");
-    assert!(said(&events).contains("hello there"), "{events:#?}");
+    assert!(output_text(&events).contains("hello there"), "{events:#?}");
     let socket = state.join("supervisor/supervisor.sock").to_string_lossy().into_owned();
     let list = ["--socket", socket.as_str(), "leases", "list", "--state", "open"];
     let leases = run(&mut home.command("acp-supervisor", &list), SOON).ok().json();
@@ -117,10 +117,10 @@ fn doctor_of_a_tenant_finds_nothing_wrong() {
     let socket = text("run.sock");
     let (dir, config) = (text("supervisor"), text("supervisor.toml"));
     let serve = ["serve", "--state-dir", &dir, "--config", &config, "--socket", &socket, "--json"];
-    let supervisor = home.world.service("acp-supervisor", &serve);
+    let supervisor = home.world.start_service("acp-supervisor", &serve);
     let mut gateway = home.command("acp-gateway", &["serve", "--supervisor-socket", &socket]);
     gateway.arg("--state-dir").arg(home.world.path("home/state"));
-    let gateway = home.world.service_of(gateway);
+    let gateway = home.world.start_command(gateway);
     let checks = home.gateway(&["doctor"]).json();
     let of = |name: &str| {
         let found = checks.as_array().into_iter().flatten().find(|check| check["name"] == name);

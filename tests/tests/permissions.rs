@@ -1,6 +1,6 @@
 //! A permission is asked of a person, once, durably, and an answer reaches what was asked and nothing else.
 
-use acp_tests::cli::{Followed, Output};
+use acp_tests::cli::{Output, RunningCommand};
 use acp_tests::house::{AGENT, House, Plan, scripted};
 use acp_tests::story::{check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
@@ -29,7 +29,7 @@ fn answer(house: &House, key: &str, id: &str, option: &str) -> Output {
     house.cli(&["permissions", "answer", key, id, option])
 }
 
-fn ask(house: &House, key: &str, script: &str) -> Followed {
+fn ask(house: &House, key: &str, script: &str) -> RunningCommand {
     house.follow(&["prompt", key, script, "--interactive"])
 }
 
@@ -97,7 +97,7 @@ fn of_many_answers_at_once_one_wins() {
     let key = house.spawn();
     let turn = ask(&house, &key, "permission");
     let id = one_pending(&house, &key);
-    let racers: Vec<(&str, Followed)> = ["allow_once", "reject_once", "allow_always", "reject_always"]
+    let racers: Vec<(&str, RunningCommand)> = ["allow_once", "reject_once", "allow_always", "reject_always"]
         .map(|option| (option, house.follow(&["permissions", "answer", &key, &id, option])))
         .into();
     let ended: Vec<(&str, Option<i32>)> =
@@ -169,7 +169,7 @@ fn an_old_permission_never_approves_a_new_request() {
     let events = first.finish(LONG).lines();
     let _ = check_failed(&events, "ACP_TURN_FAILED");
     assert_eq!(settled(&events).len(), 1, "the death of the agent settles it: {events:#?}");
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "nobody is there to hear it");
 
@@ -313,7 +313,7 @@ fn a_close_settles_the_question() {
 #[test]
 fn an_agent_that_may_not_ask_is_reported_before_its_first_turn() {
     let world = World::new();
-    let agent = scripted(&world, &[], "ask").unsure();
+    let agent = scripted(&world, &[], "ask").without_asks();
     let mut house = Plan::flags(&[]).build_in(world, &BTreeMap::from([(AGENT, agent)]));
     let key = house.spawn();
     let show = |house: &House| house.verb(&["sessions", "show", &key]);
@@ -364,7 +364,7 @@ fn a_refused_mode_does_not_replace_the_asking_mode() {
     asks();
     let lease = house.lease(&key);
     lease.kill_adapter();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     asks();
     let history = house.history(&key);
     let is_refused = |event: &&Value| event["status"] == "mode_unavailable" && event["mode"] == "free";

@@ -5,7 +5,7 @@ use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::lease::Lease;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_chunks, check_failed, check_history, check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn output_outlives_its_process() {
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 3000 size=500\nexit 9"]);
     until(SOON, "the agent has it", || house.agent_events("prompt").len() == 2);
     house.kill_gateway();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     house.start_gateway();
     let events = turn.finish(LONG).lines();
     let error = check_failed(&events, "ACP_TURN_FAILED");
@@ -50,8 +50,8 @@ fn heavy_a_full_ring_holds_the_agent_up_and_drops_nothing() {
         let number = |name: &str| lease.0[name].as_u64().unwrap_or_default();
         number("stdout_end") - number("stdout_acked")
     };
-    until(SOON, "the ring is full", || buffered(&house.lease_now(lease.id())) > 60_000);
-    let full = buffered(&house.lease_now(lease.id()));
+    until(SOON, "the ring is full", || buffered(&house.lease_by_id(lease.id())) > 60_000);
+    let full = buffered(&house.lease_by_id(lease.id()));
     assert!(full <= 65_536, "{full} bytes in a ring of 65536");
     assert_eq!(house.agent_events("turn_end").len(), 1, "the agent waits");
     house.start_gateway();
@@ -70,8 +70,8 @@ fn a_gateway_that_stays_away_loses_its_agents_and_not_their_words() {
     let mut turn = house.follow(&["prompt", &key, "chunks 100000 pace_ms=5"]);
     let mut events = turn.events_until(SOON, |event| event["type"] == "text_delta");
     house.kill_gateway();
-    house.await_end_of(&lease);
-    let end = house.lease_now(lease.id()).0["stdout_end"].clone();
+    house.wait_for_lease_end(&lease);
+    let end = house.lease_by_id(lease.id()).0["stdout_end"].clone();
     house.start_gateway();
     events.extend(turn.finish(LONG).lines());
     let _ = check_failed(&events, "ACP_TURN_FAILED");
@@ -96,7 +96,7 @@ fn heavy_a_session_never_has_two_agents() {
         let command = ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--idempotency-key", &id];
         let spawning = house.follow(&command);
         for _ in 0..=n % 3 {
-            wait_for(Instant::now() + seed.time_below(Duration::from_millis(250)));
+            wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(250)));
             house.kill_gateway();
             house.start_gateway();
         }
@@ -128,7 +128,7 @@ fn heavy_the_supervisor_dies_again_and_again() {
         if n % 3 == 0 {
             until(LONG, "the agent has it", || house.prompts_received(&text) == 1);
         } else {
-            wait_for(Instant::now() + seed.time_below(Duration::from_millis(300)));
+            wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(300)));
         }
         house.kill_supervisor();
         if n % 4 == 3 {
@@ -210,7 +210,7 @@ fn an_old_database_beside_a_living_agent() {
         house.history(&key).into_iter().find(|event| event["type"] == "gap")
     });
     assert!(gap["text"].as_str().is_some_and(|text| text.contains("backup")), "{gap}");
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     let events = house.prompt(&key, "and on");
     check_turn(&events, "end_turn");
     assert_eq!(chunks(&events), ["echo: and on"]);

@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::story::{check_chunks, check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, until, wait_for};
+use acp_tests::wait::{LONG, SOON, until, wait_until_instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -47,12 +47,12 @@ fn last_event(house: &House) -> i64 {
 }
 
 /// Starts a gateway that refuses to serve.
-fn start_refused(house: &House) -> Followed {
+fn start_refused(house: &House) -> RunningCommand {
     start_refused_at(house, house.socket())
 }
 
 /// Starts a gateway with a supervisor at `socket`, which refuses to serve.
-fn start_refused_at(house: &House, socket: &Path) -> Followed {
+fn start_refused_at(house: &House, socket: &Path) -> RunningCommand {
     let started = house.follow(&["serve", "--supervisor-socket", socket.to_str().unwrap()]);
     until(SOON, "the gateway refuses to serve", || {
         let answer = house.cli(&["sessions", "list"]);
@@ -114,9 +114,9 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
         refusing.kill9();
         refusing = start_refused(&house);
     }
-    wait_for(killed + Duration::from_millis(2 * GRACE_MS));
-    assert_eq!(house.lease_now(lease.id()).adapter_pid(), lease.adapter_pid());
-    assert_eq!(house.lease_now(lease.id()).state(), "open", "its agent is kept");
+    wait_until_instant(killed + Duration::from_millis(2 * GRACE_MS));
+    assert_eq!(house.lease_by_id(lease.id()).adapter_pid(), lease.adapter_pid());
+    assert_eq!(house.lease_by_id(lease.id()).state(), "open", "its agent is kept");
 
     // What is known to be refused is not served where no supervisor answers.
     refusing.kill9();
@@ -132,14 +132,14 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
     assert_eq!(accepted["uncertain"], 1, "{accepted}");
     assert!(accepted["known_event_id"].as_i64() > accepted["event_id"].as_i64(), "{accepted}");
     house.start_gateway();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     until(SOON, "both turns end", || states(&house, &key).iter().all(|(state, _)| state == "failed"));
     let uncertain = states(&house, &key).into_iter().filter(|(_, code)| code == "ACP_UNCERTAIN").count();
     assert_eq!(uncertain, 2, "{:?}", states(&house, &key));
     let events = house.prompt(&key, "say again");
     assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
     // The loss was accepted once: the next start is an ordinary one.
-    house.end_gateway();
+    house.stop_gateway();
     house.start_gateway();
     let _ = house.prompt(&key, "say once more");
     assert_eq!(house.cli(&["store", "accept-loss"]).error()["detail_code"], "STORE_LOCKED");

@@ -7,7 +7,7 @@ use acp_tests::house::{AGENT, GATEWAY, House, scripted};
 use acp_tests::invariants;
 use acp_tests::scrape::{Scrape, post};
 use acp_tests::wait::{LONG, SOON, until};
-use acp_tests::world::{GATEWAY_DB, World, open_to_read};
+use acp_tests::world::{GATEWAY_DB, World, open_read_only};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +37,7 @@ fn a_backup_under_load_is_whole_and_is_adopted_elsewhere() {
     let there = std::fs::metadata(&file).unwrap();
     assert_eq!((there.permissions().mode() & 0o777, Some(there.len())), (0o600, made["bytes"].as_u64()));
     assert_eq!(house.cli(&["store", "backup", text(&file)]).error_code(), "USAGE");
-    invariants::check(&open_to_read(&file));
+    invariants::check(&open_read_only(&file));
     let output =
         run(&mut house.world.gateway_verb("elsewhere", &["store", "restore", text(&file)]), LONG).ok();
     let restored = output.json();
@@ -75,11 +75,11 @@ fn a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
     let restored = house.verb(&["store", "restore", text(&file)]);
     let kept = PathBuf::from(restored["kept"].as_str().unwrap());
     let chunks = "SELECT count(*) FROM acp_events WHERE payload_json LIKE '%after%'";
-    let count = |path: &Path| open_to_read(path).query_row(chunks, [], |row| row.get::<_, i64>(0)).unwrap();
+    let count = |path: &Path| open_read_only(path).query_row(chunks, [], |row| row.get::<_, i64>(0)).unwrap();
     assert!(count(&kept) > 0 && count(&file) == 0);
     house.start_gateway();
     until(SOON, "the gap is journaled", || house.history(&key).iter().any(|line| line["type"] == "gap"));
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     let events = house.prompt(&key, "say again");
     assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
     house.end();
@@ -92,7 +92,7 @@ fn an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
     let _ = house.prompt(&key, "say before");
     let old = house.lease(&key);
     let _ = house.cli(&["prompt", &key, "crash"]);
-    house.await_end_of(&old);
+    house.wait_for_lease_end(&old);
     let file = house.world.path("backup.db");
     let _ = house.verb(&["store", "backup", text(&file)]);
     let _ = house.prompt(&key, "say after");
@@ -101,7 +101,7 @@ fn an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
     house.kill_gateway();
     let _ = house.verb(&["store", "restore", text(&file)]);
     house.start_gateway();
-    house.await_end_of(&young);
+    house.wait_for_lease_end(&young);
     let events = house.prompt(&key, "say again");
     assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
     house.end();
@@ -227,7 +227,7 @@ impl Small {
         command.args(["serve", "--json", "--state-dir", text(&dir), "--supervisor-socket"]);
         command.arg(supervisor.socket()).arg("--config").arg(world.path("gateway.toml"));
         inside.args(command.get_args());
-        let gateway = world.service_of(inside);
+        let gateway = world.start_command(inside);
         Self { world, supervisor, gateway }
     }
 
@@ -254,7 +254,7 @@ impl Small {
             std::fs::copy(self.inside(name), copy.join(name)).unwrap();
         }
         let _ = std::fs::remove_file(copy.join("gateway.db-shm"));
-        open_to_read(&copy.join(GATEWAY_DB))
+        open_read_only(&copy.join(GATEWAY_DB))
     }
 
     fn say(&self, id: &str, words: &str) -> serde_json::Value {
@@ -277,7 +277,7 @@ fn on_a_full_disk_nothing_is_acknowledged_and_all_goes_on_when_there_is_room() {
     let long = format!("say {}", "x".repeat(200_000));
     let refused = small.say("2", &long);
     assert_eq!(refused["detail_code"], "DISK_FULL", "{refused}");
-    let scrape = || Scrape::of(&small.inside("gateway.sock"));
+    let scrape = || Scrape::fetch(&small.inside("gateway.sock"));
     assert_eq!(scrape().value("acp_store_writable"), 0.0);
     let rows = |sql: &str| small.journal().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(rows("SELECT count(*) FROM acp_inbox WHERE message_id = '2'"), 0, "refused is not kept");

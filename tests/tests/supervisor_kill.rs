@@ -1,9 +1,9 @@
 //! The supervisor, a wrapper or an agent dies: every tree goes, it is said, and the sessions go on by resume.
 
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{AGENT, GRACE_MS, House};
 use acp_tests::lease::Lease;
-use acp_tests::processes::{self, Held, Process};
+use acp_tests::processes::{self, Process, ProcessHandle};
 use acp_tests::story::{check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::Value;
@@ -19,7 +19,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 struct Busy {
     key: String,
     lease: Lease,
-    turn: Followed,
+    turn: RunningCommand,
     events: Vec<Value>,
     /// Wrapper, agent, child, grandchild.
     tree: Vec<Process>,
@@ -237,7 +237,7 @@ impl Busy {
 
 /// SIGKILL of one process of a lease, after a look at whose it is.
 fn kill_of(lease: &Lease, pid: i32) {
-    let held = Held::take(pid).unwrap_or_else(|| panic!("{pid} is gone"));
+    let held = ProcessHandle::open(pid).unwrap_or_else(|| panic!("{pid} is gone"));
     assert!(lease.processes().iter().any(|process| process.pid == pid), "{pid} is not of {lease:?}");
     assert!(held.kill());
 }
@@ -249,7 +249,7 @@ fn heavy_the_wrapper_dies() {
     let busy = Busy::start(&house, "work/project");
     kill_of(&busy.lease, busy.lease.wrapper_pid());
     busy.await_end(Instant::now(), LONG);
-    house.await_end_of(&busy.lease);
+    house.wait_for_lease_end(&busy.lease);
     busy.goes_on(&house);
     house.end();
 }
@@ -261,7 +261,7 @@ fn heavy_the_agent_dies() {
     let busy = Busy::start(&house, "work/project");
     kill_of(&busy.lease, busy.lease.adapter_pid());
     busy.await_end(Instant::now(), LONG);
-    house.await_end_of(&busy.lease);
+    house.wait_for_lease_end(&busy.lease);
     busy.goes_on(&house);
     house.end();
 }
@@ -274,7 +274,7 @@ fn an_idle_agent_dies() {
     check_turn(&house.prompt(&key, "one"), "end_turn");
     let lease = house.lease(&key);
     lease.kill_adapter();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     let said = eventually(SOON, "it is said", || {
         let history = house.history(&key);
         history.into_iter().find(|event| event["type"] == "status" && event["status"] == "agent_exited")

@@ -1,6 +1,6 @@
 //! The supervisor is upgraded in place: the gateway comes back, the agent notices nothing, the thread misses nothing.
 
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::House;
 use acp_tests::story::{check_chunks, check_history, check_turn, chunks};
 use acp_tests::wait::LONG;
@@ -17,7 +17,7 @@ fn upgrade(house: &House, more: &[&str]) -> acp_tests::cli::Output {
     house.world.supervisor_cli(house.socket(), &args)
 }
 
-fn said_until(turn: &mut Followed, number: u64) -> Vec<serde_json::Value> {
+fn said_until(turn: &mut RunningCommand, number: u64) -> Vec<serde_json::Value> {
     let begins = format!("{number:06}");
     turn.events_until(LONG, |event| event["text"].as_str().is_some_and(|text| text.starts_with(&begins)))
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
-/// Before a full queue is tried again.
+/// Delay before another connection attempt when the accept queue is full, in milliseconds.
 const FULL_MS: u64 = 5;
 
 /// One client.
@@ -28,28 +28,28 @@ impl Api {
     /// A client of the gateway behind `socket`.
     ///
     /// # Panics
-    /// When there can be no runtime.
+    /// When no runtime can be created.
     pub(crate) fn new(socket: &Path) -> Self {
         Self { runtime: runtime(), connections: Connections::new(socket) }
     }
 
-    /// The answer to a GET.
+    /// Returns the JSON response to a GET.
     ///
     /// # Panics
-    /// When the gateway refuses.
+    /// When the gateway refuses the request.
     pub(crate) fn get(&mut self, path: &str) -> Value {
         self.runtime.block_on(self.connections.json("GET", path, None))
     }
 
-    /// The answer to a POST.
+    /// Returns the JSON response to a POST.
     ///
     /// # Panics
-    /// When the gateway refuses.
+    /// When the gateway refuses the request.
     pub(crate) fn post(&mut self, path: &str, body: &Value) -> Value {
         self.runtime.block_on(self.connections.json("POST", path, Some(body)))
     }
 
-    /// Prompts, then reads the run's events from the stream to their end.
+    /// Sends a prompt and reads the run's events from the stream until it ends.
     ///
     /// # Panics
     /// When the turn fails.
@@ -58,16 +58,16 @@ impl Api {
     }
 }
 
-/// What clients run on.
+/// Creates the tokio runtime of a client.
 ///
 /// # Panics
-/// When there can be none.
+/// When it cannot be created.
 pub(crate) fn runtime() -> Runtime {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.unwrap_or_else(|e| panic!("no runtime: {e}"))
 }
 
-/// One client's connections, for those that bring a runtime.
+/// The connections of one client, for callers with their own runtime.
 #[derive(Debug)]
 pub(crate) struct Connections {
     socket: PathBuf,
@@ -75,25 +75,26 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// To the gateway behind `socket`; each is made when it is needed.
+    /// Connections to the gateway behind `socket`; each is opened when needed.
     pub(crate) fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), idle: Vec::new() }
     }
 
-    /// Gives up what is open: the gateway may have closed what was silent for long.
+    /// Drops the idle connections: the gateway may have closed them after a long silence.
     pub(crate) fn forget(&mut self) {
         self.idle.clear();
     }
 
-    /// Prompts and returns what the gateway says to that.
+    /// Sends a prompt and returns the gateway's response.
     ///
     /// # Panics
-    /// When it refuses.
+    /// When the gateway refuses it.
     pub(crate) async fn accept(&mut self, key: &str, text: &str) -> Value {
         self.json("POST", &format!("/v1/sessions/{key}/prompt"), Some(&json!({"text": text}))).await
     }
 
-    /// Prompts, then reads the run's events from the stream to their end; `on` sees each line as it comes.
+    /// Sends a prompt and reads the run's events from the stream until it ends; calls `on` with each line as
+    /// it arrives.
     ///
     /// # Panics
     /// When the turn fails.
@@ -123,10 +124,10 @@ impl Connections {
         turn.unwrap_or_else(|| panic!("the stream ended before the turn"))
     }
 
-    /// The answer to a request.
+    /// Returns the JSON response to a request.
     ///
     /// # Panics
-    /// When the gateway refuses.
+    /// When the gateway refuses the request.
     pub(crate) async fn json(&mut self, method: &str, path: &str, body: Option<&Value>) -> Value {
         let (connection, answer) = self.send(method, path, body, "application/json").await;
         let status = answer.status();
@@ -159,7 +160,7 @@ impl Connections {
         (connection, answer)
     }
 
-    /// One that is open and free; the gateway closes those that were silent for long.
+    /// Returns an idle connection or a new one; the gateway closes connections after a long silence.
     async fn connection(&mut self) -> SendRequest<Full<Bytes>> {
         while let Some(mut connection) = self.idle.pop() {
             if connection.ready().await.is_ok() {
@@ -172,7 +173,8 @@ impl Connections {
         sender
     }
 
-    /// A new one. Where many come at once and the machine is busy, the gateway's queue may be full for a moment.
+    /// Opens a connection. With many at once on a busy machine the gateway's accept queue may be full for a
+    /// moment.
     async fn open(&self) -> UnixStream {
         let began = Instant::now();
         loop {

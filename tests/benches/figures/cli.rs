@@ -1,4 +1,4 @@
-//! A turn as a person's script has it: a process that is started, prompts and prints event lines.
+//! A turn through the command line: a process that is started, sends the prompt and prints event lines.
 
 use crate::turn::{Dialect, Turn, Watch};
 use acp_tests::world::World;

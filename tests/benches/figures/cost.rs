@@ -1,4 +1,4 @@
-//! What a session costs: until it is ready, and while nobody says anything.
+//! Cost of a session: time until it is ready, and resources while it is idle.
 
 use crate::house::House;
 use crate::pipe::Pipe;
@@ -8,12 +8,12 @@ use crate::stats::{Sample, ms};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 15;
-/// How long what should be idle is watched.
+/// Observation time of idle processes, in milliseconds.
 const IDLE_MS: u64 = 5_000;
-/// How long it may settle before.
+/// Settling time before that, in milliseconds.
 const SETTLE_MS: u64 = 2_000;
 
-/// Measures both.
+/// Measures both figures.
 pub(crate) fn measure(house: &mut House, report: &mut Report) {
     spawn(house, report);
     idle(house, report);
@@ -39,7 +39,7 @@ fn spawn(house: &mut House, report: &mut Report) {
 }
 
 fn idle(house: &mut House, report: &mut Report) {
-    report.part("idle", &format!("one warm session, nobody speaks; wake-ups within {IDLE_MS} ms"));
+    report.part("idle", &format!("one warm session, idle; wake-ups within {IDLE_MS} ms"));
     let key = house.warm("work/idle");
     let lease = house.world.living_lease(&house.supervisor.socket(), &key);
     let wrapper = lease.unwrap_or_else(|| panic!("no lease of {key}")).wrapper_pid();

@@ -1,8 +1,8 @@
-//! What a busy service costs: many bound threads on the strict fake Discord, some of which stream at the same time, on the
-//! real gateway, supervisor and scripted agents. Issue "Discord", "What must be shown" 4.
+//! Cost of a busy service: many bound threads on the strict fake Discord, some of which stream at the same
+//! time, with the real gateway, supervisor and scripted agents. Issue "Discord", "What must be shown" 4.
 //!
-//! The last word of an agent is the time, and the fake keeps when it took each message: what lies between is what people
-//! wait for. The fake's own buckets and limits are on.
+//! The last word of an agent's output is a timestamp, and the fake records the time at which it accepted each
+//! message; the difference is the latency that people see. The fake's rate limits are enabled.
 
 use crate::proc::{Private, cpu_ms};
 use crate::report::{Limit, Report};
@@ -19,24 +19,25 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Channels, and threads in each of them: a channel takes five messages in five seconds, of which each begins a thread.
+/// Channels, and threads in each of them: a channel accepts five messages in five seconds, and each starts a
+/// thread.
 const CHANNELS: usize = 20;
 const THREADS_EACH: usize = 10;
-/// Threads that stream at the same time, and how often others do.
+/// Threads that stream at the same time, and number of rounds with different threads.
 const STREAMING: usize = 50;
 const ROUNDS: usize = 4;
-/// Sentences of a turn, and milliseconds between them: after each of them a card may change.
+/// Sentences of a turn, and milliseconds between them: each may cause an edit of the status card.
 const SENTENCES: usize = 24;
 const PACE_MS: usize = 500;
 const FINAL_MS_MAX: f64 = 2_000.0;
 const LIMITED_SHARE_MAX: f64 = 0.01;
-/// Requests in a second that Discord takes of a bot, and what the gateway keeps itself to.
+/// Requests per second that Discord accepts from a bot; the gateway's own limit.
 const PER_SECOND_MAX: f64 = 50.0;
 const SETTLE_MS: u64 = 3_000;
 const TOKEN: &str = "discord-token";
 const FOOTER: &str = " · ";
 
-/// Everything that runs.
+/// The running services and the fake Discord.
 struct Ground {
     gateway: Service,
     supervisor: Service,
@@ -47,7 +48,7 @@ struct Ground {
     world: World,
 }
 
-/// Measures it.
+/// Measures memory, latency, requests and CPU of the threads.
 pub(crate) fn measure(report: &mut Report) {
     let threads = CHANNELS * THREADS_EACH;
     report.part(
@@ -80,7 +81,7 @@ pub(crate) fn measure(report: &mut Report) {
     ground.end();
 }
 
-/// What the rounds came to.
+/// Totals of all rounds.
 #[derive(Default)]
 struct Streamed {
     late: Sample,
@@ -116,11 +117,13 @@ impl Ground {
         world.configure(GATEWAY, &toml, &BTreeMap::from([(AGENT, agent)]));
         let supervisor = world.supervisor();
         let gateway = world.gateway(GATEWAY, &supervisor.socket());
-        until(LONG, "the bot is there", || fake.connected(bot.user) && !fake.commands().is_empty());
+        until(LONG, "the bot is connected and its commands are registered", || {
+            fake.is_connected(bot.user) && !fake.commands().is_empty()
+        });
         Self { gateway, supervisor, fake, ann, bot, channels, world }
     }
 
-    /// A session in a new thread, so many times in each channel; the threads.
+    /// Starts `THREADS_EACH` sessions in new threads of each channel and returns the threads.
     fn spawn(&self) -> Vec<Id> {
         let cwd = self.world.dir("work/discord").display().to_string();
         let options = [("agent", json!(AGENT)), ("cwd", json!(cwd)), ("thread", json!("auto"))];
@@ -129,23 +132,25 @@ impl Ground {
                 let used = self.fake.command(self.ann, *channel, &self.bot, "acp spawn", &options);
                 drop(used.unwrap_or_else(|e| panic!("/acp spawn: {e}")));
             }
-            until(LONG, "the threads are there", || {
+            until(LONG, "the threads exist", || {
                 self.channels.iter().all(|channel| self.fake.threads_of(*channel).len() == round)
             });
         }
         let of = |channel: &Id| self.fake.threads_of(*channel).into_iter().map(|thread| thread.id);
         let threads: Vec<Id> = self.channels.iter().flat_map(of).collect();
-        // Everything on the way is warm.
+        // A first turn warms everything up.
         self.turn(&threads, "say hello", 1);
         threads
     }
 
-    /// Says something in each of these and waits for the answers, which `turns` times before have been there.
+    /// Posts a prompt in each thread and waits until each has at least `turns` answers.
     fn turn(&self, threads: &[Id], text: &str, turns: usize) {
         for thread in threads {
             let _ = self.fake.post(self.ann, *thread, text);
         }
-        until(LONG, "every answer", || threads.iter().all(|thread| self.answers(*thread).len() >= turns));
+        until(LONG, "every thread has its answer", || {
+            threads.iter().all(|thread| self.answers(*thread).len() >= turns)
+        });
     }
 
     fn stream(&self, threads: &[Id]) -> Streamed {
@@ -153,7 +158,7 @@ impl Ground {
         let sentence = |no| format!("say Step {no} of the work is done.\\n\nsleep {PACE_MS}\n");
         let text: String = (1..=SENTENCES).map(sentence).chain(["stamps 1 0".to_owned()]).collect();
         for round in 0..ROUNDS {
-            // Those of a round lie in all channels.
+            // The threads of a round are spread over all channels.
             let some: Vec<Id> =
                 threads.iter().skip(round).step_by(threads.len() / STREAMING).copied().collect();
             let (before, began) = (self.fake.tally(), self.fake.now());
@@ -173,7 +178,7 @@ impl Ground {
         streamed
     }
 
-    /// By how much the clock of the fake is before that of the agents.
+    /// Difference of the fake's clock to the agents' clock, in milliseconds.
     fn clocks_ms(&self) -> f64 {
         let before = now_ns();
         let there = self.fake.now();
@@ -181,16 +186,16 @@ impl Ground {
         ms(there) - ms(here) / 1_000_000.0
     }
 
-    /// How long after its last word the last answer in a thread was whole.
+    /// Time from the last word of the agent to the complete last answer in a thread, in milliseconds.
     fn late_ms(&self, thread: Id, clocks_ms: f64) -> f64 {
         let Some(last) = self.answers(thread).pop() else { return f64::NAN };
         let said = last.content.split(FOOTER).next().unwrap_or_default();
         let word = said.split_whitespace().rev().find_map(|word| word.parse::<u64>().ok());
-        let stamp = word.unwrap_or_else(|| panic!("no time: {said}"));
+        let stamp = word.unwrap_or_else(|| panic!("no timestamp: {said}"));
         ms(last.created_ms) - (ms(stamp) / 1_000_000.0 + clocks_ms)
     }
 
-    /// The answers of turns in a thread, in order: what has a footer.
+    /// Final answers of turns in a thread, in order: messages with a footer.
     fn answers(&self, thread: Id) -> Vec<Message> {
         let footer = format!("{AGENT}{FOOTER}");
         let all = self.fake.transcript(thread).into_iter();
@@ -203,8 +208,8 @@ impl Ground {
     }
 }
 
-/// A number of milliseconds, or of anything.
-#[expect(clippy::cast_precision_loss, reason = "of numbers of this size nothing is lost that matters")]
+/// Converts a count, usually of milliseconds.
+#[expect(clippy::cast_precision_loss, reason = "numbers of this size lose no relevant precision")]
 fn ms(number: u64) -> f64 {
     number as f64
 }

@@ -1,4 +1,4 @@
-//! A supervisor, a gateway and a client, on the defaults that people run.
+//! A supervisor, a gateway and a client, with the default configuration.
 
 use crate::api::Api;
 use acp_tests::service::Service;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// The gateway's name in its world.
 pub(crate) const GATEWAY: &str = "gateway";
-/// Between two looks at a session that starts.
+/// Polling interval while a session starts, in milliseconds.
 const LOOK_MS: u64 = 1;
 
-/// Everything that runs.
+/// The running services and their client.
 #[derive(Debug)]
 pub(crate) struct House {
     /// The client.
@@ -21,7 +21,7 @@ pub(crate) struct House {
     pub(crate) gateway: Service,
     /// The supervisor.
     pub(crate) supervisor: Service,
-    /// Their directory. Last, so that it goes last.
+    /// Their directory. The last field, so that it is dropped last.
     pub(crate) world: World,
 }
 
@@ -38,20 +38,20 @@ impl House {
         Self { api, gateway, supervisor, world }
     }
 
-    /// What a commit of this gateway survives, as it says itself.
+    /// Durability setting that the gateway reports.
     pub(crate) fn durability(&mut self) -> String {
         let status = self.api.get("/v1/status");
         let word = status["durability"].as_str().unwrap_or_else(|| panic!("no durability: {status}"));
         format!("PRAGMA synchronous = {}", word.to_uppercase())
     }
 
-    /// How its database is journaled, as the file says.
+    /// Journal mode of its database, read from the file.
     pub(crate) fn journal_mode(&self) -> String {
         let mode = self.world.journal(GATEWAY).pragma_query_value(None, "journal_mode", |row| row.get(0));
         mode.unwrap_or_else(|e| panic!("PRAGMA journal_mode: {e}"))
     }
 
-    /// What kind of file system its database lies on: on `tmpfs` a commit costs nothing.
+    /// Type of the file system with its database: on `tmpfs` a commit costs nothing.
     pub(crate) fn file_system(&self) -> String {
         let path = self.world.path("");
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -63,8 +63,8 @@ impl House {
         around.max_by_key(|(mount, _)| mount.len()).map_or_else(String::new, |(_, kind)| kind.to_owned())
     }
 
-    /// Starts a session of the demo agent and waits until its agent is ready. Returns its key, and how long that
-    /// took.
+    /// Starts a session of the demo agent and waits until its agent is ready. Returns its key and the
+    /// time until then.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -85,10 +85,10 @@ impl House {
         }
     }
 
-    /// Starts a session and runs a turn, so that everything on its way is warm.
+    /// Starts a session and runs a turn to warm it up. Returns its key.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When the session or the turn fails.
     pub(crate) fn warm(&mut self, cwd: &str) -> String {
         let (key, _) = self.spawn(cwd);
         let _ = self.api.prompt(&key, "hello");
@@ -100,20 +100,20 @@ impl House {
         self.api.get(&format!("/v1/sessions/{key}"))
     }
 
-    /// Closes a session and waits until nothing of it runs.
+    /// Closes a session and waits until its lease has ended.
     ///
     /// # Panics
-    /// When something goes on.
+    /// When the lease does not end in time.
     pub(crate) fn close(&mut self, key: &str) {
         let _ = self.api.post(&format!("/v1/sessions/{key}/close"), &json!({}));
         let socket = self.supervisor.socket();
         until(SOON, "its lease is closed", || self.world.living_lease(&socket, key).is_none());
     }
 
-    /// Ends everything in order.
+    /// Stops both services with SIGTERM.
     ///
     /// # Panics
-    /// When it does not end.
+    /// When a service does not exit.
     pub(crate) fn end(self) {
         let _ = self.gateway.terminate(LONG);
         let _ = self.supervisor.terminate(LONG);

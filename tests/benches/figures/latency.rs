@@ -1,4 +1,4 @@
-//! How long a person waits for the first chunk of an answer, on a session that is warm.
+//! Time from a prompt to the first chunk of the answer, on a warm session.
 
 use crate::cli;
 use crate::house::{GATEWAY, House};
@@ -11,10 +11,10 @@ use std::time::Instant;
 
 const ROUNDS: usize = 50;
 const PROMPT: &str = "hello";
-/// How much later than on the raw pipe the first chunk may come.
+/// Maximum delay of the first chunk compared with the raw pipe, in milliseconds.
 const LATER_MS_MAX: f64 = 10.0;
 
-/// Measures the three ways, one after the other in each round.
+/// Measures the raw pipe, the API and the command line, one after the other in each round.
 pub(crate) fn measure(house: &mut House, report: &mut Report) {
     report.part("latency", &format!("prompt to first chunk, warm session, {ROUNDS} interleaved rounds"));
     let mut pipe = Pipe::start(&house.world, "work/latency-raw");
@@ -47,8 +47,8 @@ pub(crate) fn measure(house: &mut House, report: &mut Report) {
     }
 }
 
-/// How long the disk takes to keep a page, by the call that the store makes. Commits wait for that, so a busy disk is seen in every figure but the
-/// raw pipe's; this says how much of it is the disk's.
+/// Time of writing and syncing a page, with the system call that the store uses. Commits wait for that, so a
+/// busy disk shows in every figure except the raw pipe's; this figure is the disk's part.
 fn sync_ms(file: &mut File) -> f64 {
     let began = Instant::now();
     let done = file.write_all(&[0; 4096]).and_then(|()| file.sync_all());

@@ -1,5 +1,4 @@
-//! A gateway of which the supervisor sees no more than its connection: it asks for leases, and is no slower than it
-//! has to be.
+//! A minimal gateway client of the supervisor: it requests leases and adds as little overhead as possible.
 
 use acp_shared::conn::{self, Conn};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
@@ -14,16 +13,16 @@ use acp_tests::world::World;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Output that is read before it is acknowledged, in bytes.
+/// Bytes of output per acknowledgement.
 const ACK_BYTES: u64 = 1024 * 1024;
 
-/// One that is connected.
+/// A connected client.
 #[derive(Debug)]
 pub(crate) struct Leases {
     runtime: Runtime,
     conn: Conn<ToClient, ToSupervisor>,
     next_id: u64,
-    /// Marks what is spawned as of its world.
+    /// Environment variable that marks spawned processes as part of its world.
     mark: (String, String),
 }
 
@@ -47,10 +46,10 @@ impl Leases {
         };
         let opened = runtime.block_on(conn::open(&supervisor.socket(), hello, SOON));
         let (conn, _) = opened.unwrap_or_else(|e| panic!("not connected: {e}"));
-        Self { runtime, conn, next_id: 1, mark: world.mark() }
+        Self { runtime, conn, next_id: 1, mark: world.env_mark() }
     }
 
-    /// What to ask for, so that this program runs.
+    /// Builds the spawn request for a program.
     ///
     /// # Panics
     /// Never: the session key is a valid one.
@@ -69,10 +68,10 @@ impl Leases {
         }
     }
 
-    /// Asks for all of them at once and waits until the last one runs.
+    /// Sends all requests at once and waits until the last program runs.
     ///
     /// # Panics
-    /// When one does not.
+    /// When one is refused.
     pub(crate) fn spawn(&mut self, specs: &[Spawn]) -> (Vec<LeaseInfo>, Duration) {
         let began = Instant::now();
         let ids: Vec<u64> = specs.iter().map(|spec| self.send(Request::Spawn(spec.clone()))).collect();
@@ -87,7 +86,7 @@ impl Leases {
         (infos, began.elapsed())
     }
 
-    /// Asks for one thing and waits for the answer; news is dropped.
+    /// Sends a request and waits for its reply; notices are dropped.
     ///
     /// # Panics
     /// When it is refused.
@@ -104,7 +103,7 @@ impl Leases {
         }
     }
 
-    /// Ends these leases and waits until nothing of them runs.
+    /// Closes these leases and waits until all have ended.
     pub(crate) fn close(&mut self, leases: &[LeaseInfo]) {
         for lease in leases {
             let reason = "measured".to_owned();
@@ -118,7 +117,7 @@ impl Leases {
         });
     }
 
-    /// From an input to the last of `count` bytes of output that follow `offset`.
+    /// Sends an input and returns the time until `count` bytes of output after `offset` have arrived.
     pub(crate) fn drive(
         &mut self,
         lease_id: LeaseId,
@@ -149,7 +148,7 @@ impl Leases {
         let id = self.next_id;
         self.next_id += 1;
         let sent = self.runtime.block_on(self.conn.sender.send(&ToSupervisor::Request { id, body }));
-        sent.unwrap_or_else(|e| panic!("the supervisor does not listen: {e}"));
+        sent.unwrap_or_else(|e| panic!("cannot send to the supervisor: {e}"));
         id
     }
 
@@ -158,7 +157,7 @@ impl Leases {
             self.runtime.block_on(async { tokio::time::timeout(SOON, self.conn.receiver.recv()).await });
         match received {
             Ok(Ok(Some(message))) => message,
-            other => panic!("the supervisor says nothing more: {other:?}"),
+            other => panic!("no message from the supervisor: {other:?}"),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! `make bench`: what the house costs, measured beside what it is compared with, in one run.
+//! `make bench`: costs of the product, measured next to their baselines in one run.
 //!
-//! Every comparison is made of interleaved pairs: a machine that becomes slower in between slows both sides. The
-//! output is a table for people and, as the last line, one JSON object with every figure. A limit that is missed
-//! is said, and only `--check` makes it the exit code. Nothing here is a test: no figure decides a suite.
+//! Every comparison consists of interleaved pairs: a machine that becomes slower in between slows both sides.
+//! The output is a table for people and, as the last line, one JSON object with every figure. Missed limits
+//! are reported, and change the exit code with `--check` only. Nothing here is a test: no figure decides a
+//! suite.
 //!
 //! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`; `plane` for the control plane,
 //! or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all), `--check`.
@@ -30,9 +31,9 @@ use house::House;
 use report::Report;
 use std::process::ExitCode;
 
-/// The parts beside those of the control plane ([`plane::PARTS`]).
+/// The parts other than those of the control plane ([`plane::PARTS`]).
 const PARTS: [&str; 6] = ["latency", "throughput", "cost", "supervisor", "wrapper", "discord"];
-/// Those that need a gateway.
+/// The parts that need a gateway.
 const OF_GATEWAY: [&str; 3] = ["latency", "throughput", "cost"];
 
 fn main() -> ExitCode {
@@ -41,14 +42,14 @@ fn main() -> ExitCode {
     let mut wanted = Vec::new();
     for arg in &args {
         match arg.as_str() {
-            // Cargo says it to every bench target.
+            // Cargo passes it to every bench target.
             "--bench" => {}
             "--check" => check = true,
             "plane" => wanted.extend(plane::PARTS),
             part if PARTS.contains(&part) || plane::PARTS.contains(&part) => wanted.push(part),
             other => {
                 let parts = [PARTS.as_slice(), &["plane"], &plane::PARTS].concat();
-                eprintln!("{other}: not --check, and none of {}", parts.join(", "));
+                eprintln!("{other}: expected --check or one of {}", parts.join(", "));
                 return ExitCode::from(2);
             }
         }

@@ -1,4 +1,4 @@
-//! How long a start takes when an earlier supervisor was killed and left leases behind.
+//! Start time of a supervisor when an earlier one was killed and left leases behind.
 
 use crate::leases::Leases;
 use crate::report::Report;
@@ -6,16 +6,16 @@ use crate::stats::ms;
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::{LeaseInfo, Spawn};
 use acp_supervisor::store::Store;
-use acp_tests::processes::{Held, lives};
+use acp_tests::processes::{ProcessHandle, is_alive};
 use acp_tests::service::Service;
 use acp_tests::wait::LONG;
 use acp_tests::world::World;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Leases of which nothing lives.
+/// Leases without living processes.
 const DEAD: usize = 1_000;
-/// Trees that live: their wrappers were stopped when their supervisor died.
+/// Leases with living process trees: their wrappers were stopped when their supervisor died.
 const LIVING: usize = 100;
 
 /// Measures starts with nothing, with dead and with living orphans.
@@ -30,7 +30,9 @@ pub(crate) fn measure(report: &mut Report) {
     let (infos, _) = leases.spawn(&[spec]);
     drop(leases);
     first.kill9();
-    acp_tests::wait::until(LONG, "its tree ends by itself", || infos.iter().all(|info| !runs(info)));
+    acp_tests::wait::until(LONG, "the process tree ends without its supervisor", || {
+        infos.iter().all(|info| !runs(info))
+    });
     multiply(&world);
     let (second, took) = start(&world);
     let left = world.leases(&second.socket());
@@ -46,12 +48,12 @@ fn living(world: &World, supervisor: Service, fresh: Duration, report: &mut Repo
     let specs: Vec<Spawn> = (0..LIVING).map(|_| leases.agent(&["/bin/cat"])).collect();
     let (infos, _) = leases.spawn(&specs);
     for info in &infos {
-        let held = info.wrapper_pid.and_then(Held::take);
+        let held = info.wrapper_pid.and_then(ProcessHandle::open);
         assert!(held.is_some_and(|held| held.signal(Signal::STOP)), "no wrapper of {}", info.lease_id);
     }
     drop(leases);
     supervisor.kill9();
-    assert!(infos.iter().all(runs), "they are not orphans");
+    assert!(infos.iter().all(runs), "a process tree ended with its supervisor");
     let (next, took) = start(world);
     assert!(!infos.iter().any(runs), "an orphan outlives the start");
     report.figure(&format!("{LIVING} trees that live"), ms(took), "ms");
@@ -66,10 +68,10 @@ fn start(world: &World) -> (Service, Duration) {
 }
 
 fn runs(info: &LeaseInfo) -> bool {
-    info.wrapper_pid.is_some_and(lives) || info.adapter_pid.is_some_and(lives)
+    info.wrapper_pid.is_some_and(is_alive) || info.adapter_pid.is_some_and(is_alive)
 }
 
-/// The one lease of the store becomes many, as open as it is.
+/// Copies the only lease of the store, which is open, until there are [`DEAD`] leases.
 fn multiply(world: &World) {
     let opened = Store::open(&world.path("supervisor"));
     let (store, writer, loaded) = opened.unwrap_or_else(|e| panic!("the store: {e}"));

@@ -1,4 +1,4 @@
-//! Programs that start another one and stay above it, each driven as its own users drive it.
+//! Programs that start another program and stay its parent, each used as its documentation says.
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{
@@ -17,10 +17,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// All that the measured programs see of an environment.
+/// The only environment variable of the measured programs.
 const PATH: &str = "/usr/bin:/bin";
 
-/// What stands above the program.
+/// Parent of the program.
 #[derive(Debug, Clone)]
 pub(crate) enum Above {
     /// Nothing.
@@ -31,7 +31,7 @@ pub(crate) enum Above {
     Wrapper(PathBuf),
 }
 
-/// A program that was started below one of them.
+/// A program that was started with one of these parents.
 #[derive(Debug)]
 pub(crate) struct Started {
     child: Child,
@@ -40,10 +40,10 @@ pub(crate) struct Started {
 }
 
 impl Above {
-    /// Starts a program, and returns once the wrapper, if it is one, has let it exec.
+    /// Starts a program. With a wrapper, returns once the wrapper has let the program exec.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When that fails.
     pub(crate) fn start(&self, argv: &[&str], directory: &Path) -> Started {
         let (program, arguments) = match self {
             Self::Bare => (Path::new(argv[0]), [&[], &argv[1..]]),
@@ -57,11 +57,11 @@ impl Above {
         Started { child, control: None }
     }
 
-    /// Makes what [`Above::start`] needs in `directory`: the wrapper's launch directory, which is the
-    /// supervisor's cost and not the wrapper's.
+    /// Creates the wrapper's launch directory, which [`Above::start`] needs. It is the supervisor's cost and
+    /// not the wrapper's.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When that fails.
     pub(crate) fn prepare(&self, argv: &[&str], directory: &Path) {
         let Self::Wrapper(program) = self else { return };
         let launch = Launch {
@@ -86,25 +86,25 @@ impl Above {
 }
 
 impl Started {
-    /// Pid of what stands above.
+    /// Pid of the parent, or of the program without one.
     pub(crate) fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
-    /// Waits for the end and takes what the wrapper still says.
+    /// Reads the wrapper's remaining messages and waits for the exit.
     ///
     /// # Panics
-    /// When it does not end well.
+    /// When the exit code is not 0.
     pub(crate) fn finish(mut self) {
         while self.control.as_ref().is_some_and(|control| hear(control).is_some()) {}
         let status = self.child.wait().unwrap_or_else(|e| panic!("cannot wait: {e}"));
-        assert!(status.success(), "it ended with {status}");
+        assert!(status.success(), "the process ended with {status}");
     }
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Our own child; when it was reaped already, nothing is signalled.
+        // A child of this process; if it was reaped already, nothing is signalled.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -137,7 +137,7 @@ fn say(control: &OwnedFd, message: &ToWrapper, fds: &[&OwnedFd]) {
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)), "no room for descriptors");
     }
     let sent = rustix::net::sendmsg(control, &[IoSlice::new(&packet)], &mut ancillary, SendFlags::NOSIGNAL);
-    sent.unwrap_or_else(|e| panic!("the wrapper does not listen: {e}"));
+    sent.unwrap_or_else(|e| panic!("cannot send to the wrapper: {e}"));
 }
 
 /// The next message; `None` when the wrapper has closed the socket.

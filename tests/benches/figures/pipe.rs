@@ -1,4 +1,4 @@
-//! The agent on a raw pipe, read as fast as one thread can: the other side of every pair.
+//! The agent on a raw pipe, read by one thread as fast as possible: the baseline of every pair.
 
 use crate::turn::{Dialect, Turn, Watch};
 use acp_tests::world::World;
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// An agent with a conversation.
+/// An agent process with an open session.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     child: Child,
@@ -19,20 +19,20 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// Starts the demo agent and opens a conversation in `cwd`, a directory of the world.
+    /// Starts the demo agent and opens a session in `cwd`, a directory of the world.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When that fails.
     pub(crate) fn start(world: &World, cwd: &str) -> Self {
         let mut command = world.command("acp-gateway");
         command.arg("demo-agent").arg("--state-dir").arg(world.dir("raw"));
         Self::of(command, &world.dir(cwd))
     }
 
-    /// Starts an agent and opens a conversation in `cwd`.
+    /// Starts an agent and opens a session in `cwd`.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When that fails.
     pub(crate) fn of(mut command: Command, cwd: &Path) -> Self {
         command.current_dir(cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -57,7 +57,7 @@ impl Pipe {
         self.follow(text, |_| {})
     }
 
-    /// The same; `on` sees each line as it comes.
+    /// Runs a turn to its end; calls `on` with each line as it arrives.
     ///
     /// # Panics
     /// As [`Pipe::prompt`].
@@ -99,13 +99,13 @@ impl Pipe {
         self.line.clear();
         let read =
             self.stdout.read_line(&mut self.line).unwrap_or_else(|e| panic!("the agent's output: {e}"));
-        assert!(read > 0, "the agent ended");
+        assert!(read > 0, "the agent exited");
     }
 }
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // Our own child that nobody has reaped: the number is still its own.
+        // An unreaped child of this process: its pid cannot have been reused.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

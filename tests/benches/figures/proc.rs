@@ -1,19 +1,20 @@
-//! What a process costs while it does nothing, as `/proc` says.
+//! Resource usage of processes, from `/proc`.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use std::fs;
 
-/// Memory that is one process's alone, in KiB.
+/// Private memory of one process, in KiB.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Private {
-    /// All of it. Pages of a program's file count too, as long as nothing else runs that program.
+    /// All private memory. Pages of a program's file count too, as long as no other process runs that
+    /// program.
     pub(crate) kib: f64,
-    /// What was written to: it stays this process's alone, however many run the program.
+    /// Written pages: they stay private, however many processes run the program.
     pub(crate) dirty_kib: f64,
 }
 
 impl Private {
-    /// Reads it.
+    /// Reads the private memory of a process.
     ///
     /// # Panics
     /// When the process is gone.
@@ -28,7 +29,7 @@ impl Private {
     }
 }
 
-/// How often its threads went to sleep so far: each wake-up ends with that.
+/// Number of times that the process's threads went to sleep so far: each wake-up ends with that.
 pub(crate) fn sleeps(pid: i32) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     tasks.flatten().filter_map(|task| voluntary(&task.path().join("status"))).sum()
@@ -40,7 +41,8 @@ fn voluntary(status: &std::path::Path) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// CPU that it used so far, user and system, threads that ended included, in ms. The kernel counts in steps of 10 ms.
+/// CPU time of a process so far, user and system, including ended threads, in ms. The kernel counts in steps
+/// of 10 ms.
 ///
 /// # Panics
 /// When the process is gone.
@@ -53,10 +55,10 @@ pub(crate) fn cpu_ms(pid: i32) -> f64 {
     f64::from(ticks) * TICK_MS
 }
 
-/// CPU of this thread, or of all children that ended, user and system, in ms.
+/// CPU time of this thread, or of all ended children, user and system, in ms.
 ///
 /// # Panics
-/// When the kernel does not say.
+/// When `getrusage` fails.
 pub(crate) fn usage_ms(who: UsageWho) -> f64 {
     let usage = getrusage(who).unwrap_or_else(|e| panic!("no usage: {e}"));
     let times = [usage.user_time(), usage.system_time()];
@@ -64,10 +66,10 @@ pub(crate) fn usage_ms(who: UsageWho) -> f64 {
     times.iter().map(|time| part(time.tv_sec()) * 1e3 + part(time.tv_usec()) / 1e3).sum()
 }
 
-/// What `work` returns, and the CPU that this thread used for it, in ms.
+/// Returns the result of `work` and the CPU time that this thread used for it, in ms.
 ///
 /// # Panics
-/// When the kernel does not say.
+/// When `getrusage` fails.
 pub(crate) fn thread_cpu_ms<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let used = || usage_ms(UsageWho::RUSAGE_THREAD);
     let before = used();
@@ -75,7 +77,7 @@ pub(crate) fn thread_cpu_ms<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (done, used() - before)
 }
 
-/// Bytes that it asked the kernel for so far, from files and elsewhere, whether the disk was needed or not.
+/// Bytes that a process has read so far, from files and other sources, cached or not.
 ///
 /// # Panics
 /// When the process is gone.
@@ -83,7 +85,7 @@ pub(crate) fn read_bytes(pid: i32) -> u64 {
     io_bytes(pid, "rchar: ")
 }
 
-/// Bytes that it gave to the kernel so far, for files and elsewhere.
+/// Bytes that a process has written so far, to files and other targets.
 ///
 /// # Panics
 /// When the process is gone.

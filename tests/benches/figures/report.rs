@@ -1,9 +1,9 @@
-//! What was measured, for people and for programs.
+//! The report of all figures, for people and for programs.
 
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
-/// What a figure must hold.
+/// Limit of a figure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     /// Not more than this.
@@ -39,7 +39,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty report that says where it is made.
+    /// Creates a report with facts about the machine.
     pub(crate) fn start() -> Self {
         let mut report = Self {
             facts: Map::new(),
@@ -56,7 +56,7 @@ impl Report {
         report
     }
 
-    /// Something that is no figure.
+    /// Adds a fact that is not a figure.
     pub(crate) fn fact(&mut self, name: &str, value: &str) {
         println!("{name}: {value}");
         self.facts.insert(name.to_owned(), json!(value));
@@ -68,22 +68,23 @@ impl Report {
         println!("\n{name}: {about}");
     }
 
-    /// A remark under the current part.
+    /// Prints a remark under the current part.
     pub(crate) fn remark(&self, text: &str) {
         println!("  {text}");
     }
 
-    /// A figure.
+    /// Adds a figure.
     pub(crate) fn figure(&mut self, name: &str, value: f64, unit: &str) {
         self.row(name, value, unit, None);
     }
 
-    /// A figure that has a limit.
+    /// Adds a figure with a limit.
     pub(crate) fn limited(&mut self, name: &str, value: f64, unit: &str, limit: Limit) {
         self.row(name, value, unit, Some(limit));
     }
 
-    /// A figure beside the same of a peer, and the ratio of the two; the limit, if there is one, is the ratio's.
+    /// Adds a figure, the same figure of a peer, and the ratio of the two; the limit, if any, applies to the
+    /// ratio.
     pub(crate) fn against(
         &mut self,
         name: &str,
@@ -108,11 +109,11 @@ impl Report {
         if limit.is_some_and(|limit| !limit.holds(value)) {
             self.missed.push(name.clone());
         }
-        // What is no number (nothing was measured) becomes null.
+        // NaN (nothing was measured) becomes null.
         self.figures.insert(format!("{name}_{}", unit.replace('/', "_per_")), json!(value));
     }
 
-    /// Prints the line for programs and returns how many limits were missed.
+    /// Prints the line for programs and returns the number of missed limits.
     pub(crate) fn finish(mut self) -> usize {
         println!();
         self.fact("seconds", &self.began.elapsed().as_secs().to_string());

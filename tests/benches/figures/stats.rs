@@ -1,18 +1,18 @@
-//! Samples and what is said of them.
+//! Samples and their statistics.
 
 use std::time::Duration;
 
-/// Values of one thing, measured again and again.
+/// Repeated measurements of one quantity.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample(Vec<f64>);
 
 impl Sample {
-    /// One more value.
+    /// Adds a value.
     pub(crate) fn push(&mut self, value: f64) {
         self.0.push(value);
     }
 
-    /// The value below which `percent` of the values lie, one of them (nearest rank); NaN when there is none.
+    /// Percentile by nearest rank; NaN without values.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -20,27 +20,27 @@ impl Sample {
         sorted.get(rank).copied().unwrap_or(f64::NAN)
     }
 
-    /// All values together.
+    /// Sum of the values.
     pub(crate) fn sum(&self) -> f64 {
         self.0.iter().sum()
     }
 
-    /// How many there are.
+    /// Number of values.
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// From the smallest to the largest, as a part of the one in the middle.
+    /// Range of the values, relative to the median.
     pub(crate) fn spread(&self) -> f64 {
         (self.percentile(100) - self.percentile(0)) / self.median()
     }
 
-    /// The value in the middle.
+    /// Median of the values.
     pub(crate) fn median(&self) -> f64 {
         self.percentile(50)
     }
 
-    /// The value that nine of ten do not exceed.
+    /// 90th percentile.
     pub(crate) fn p90(&self) -> f64 {
         self.percentile(90)
     }
@@ -66,12 +66,12 @@ impl IntoIterator for Sample {
     }
 }
 
-/// Milliseconds, with their fraction.
+/// Converts a duration to milliseconds, with their fraction.
 pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1_000.0
 }
 
-/// So many in that time, for each second.
+/// Rate per second.
 pub(crate) fn per_second(count: usize, time: Duration) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / time.as_secs_f64()
 }

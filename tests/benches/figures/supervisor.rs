@@ -1,4 +1,5 @@
-//! The supervisor alone: what it adds to a start and to each byte, what a lease costs, and what it does at rest.
+//! The supervisor alone: its overhead of a start and of a byte, the cost of a lease, and its activity while
+//! idle.
 
 use crate::leases::Leases;
 use crate::orphans;
@@ -15,14 +16,14 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 11;
-/// Starts at the same time.
+/// Number of simultaneous starts.
 const CONCURRENT: usize = 50;
-/// Leases that are open at the same time.
+/// Number of simultaneously open leases.
 const OPEN: usize = 100;
 const WARM: usize = 10;
 const LOOKS: usize = 5;
 const IDLE_MS: u64 = 10_000;
-/// The runtime's spare threads end after ten idle seconds.
+/// Settling time: idle threads of the runtime end after ten seconds.
 const SETTLE_MS: u64 = 12_000;
 const ECHOES: usize = 500;
 const LINE: &[u8; 64] = b"a line of a conversation, as long as a short message of ACP is.\n";
@@ -51,7 +52,7 @@ fn count(value: usize) -> f64 {
 }
 
 fn rest(supervisor: &Service, open: usize, report: &mut Report) {
-    report.part("rest", &format!("wake-ups of the supervisor within {IDLE_MS} ms, nobody speaks"));
+    report.part("rest", &format!("wake-ups of the supervisor within {IDLE_MS} ms, no requests"));
     std::thread::sleep(Duration::from_millis(SETTLE_MS));
     let before = sleeps(supervisor.pid());
     std::thread::sleep(Duration::from_millis(IDLE_MS));
@@ -59,7 +60,7 @@ fn rest(supervisor: &Service, open: usize, report: &mut Report) {
     report.figure(&format!("{open} open leases, wake-ups"), count(woken), "count");
 }
 
-/// What open leases cost: commits, memory, a look at the evidence, wake-ups.
+/// Measures the cost of open leases: commits, memory, evidence checks, wake-ups.
 fn held(world: &World, supervisor: &Service, leases: &mut Leases, report: &mut Report) {
     let agents =
         |leases: &Leases, count: usize| -> Vec<Spawn> { (0..count).map(|_| leases.agent(AGENT)).collect() };
@@ -104,7 +105,8 @@ fn verify(supervisor: &Service, leases: &mut Leases, open: &[LeaseInfo], report:
     report.figure("verify, CPU of the supervisor", each, "ms");
 }
 
-/// Commits in the log of the store: frames that end one, of the generation that the log's header names.
+/// Number of commits in the store's write-ahead log: frames that end a commit and have the salt of the log's
+/// header.
 fn commits(world: &World) -> usize {
     let path = world.path("supervisor").join(format!("{SUPERVISOR_DB}-wal"));
     let log = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -117,7 +119,7 @@ fn commits(world: &World) -> usize {
     frames.filter(|at| (number(at + 8), number(at + 12)) == salt && number(at + 4) != 0).count()
 }
 
-/// The same program, started by fork and exec alone.
+/// Starts the same program by fork and exec alone.
 fn plain(argv: &[&str]) -> Child {
     let mut command = Command::new(argv[0]);
     command.args(&argv[1..]).env_clear().env("PATH", "/usr/bin:/bin").current_dir("/");
@@ -126,12 +128,12 @@ fn plain(argv: &[&str]) -> Child {
 }
 
 fn end(mut child: Child) {
-    // Our own child that nobody has reaped: the number is still its own.
+    // An unreaped child of this process: its pid cannot have been reused.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// All at the same time, each on a thread; until the last has called exec.
+/// Starts programs at the same time, each on a thread. Returns the time until the last one has called exec.
 fn plain_at_once(number: usize) -> Duration {
     let barrier = Barrier::new(number + 1);
     std::thread::scope(|scope| {
@@ -236,7 +238,7 @@ fn floods(leases: &mut Leases, report: &mut Report) {
         let mut left = FLOOD_BYTES;
         while left > 0 {
             let got = stdout.read(&mut buffer).unwrap_or_else(|e| panic!("the agent's output: {e}"));
-            assert!(got > 0, "the agent ended");
+            assert!(got > 0, "the agent exited");
             left -= got as u64;
         }
         raw.push(rate(began.elapsed()));

@@ -1,4 +1,4 @@
-//! Long answers: from the agent through the journal to a command line that prints them.
+//! Throughput of long answers: from the agent through the journal to a command line that prints them.
 
 use crate::cli;
 use crate::house::{GATEWAY, House};
@@ -14,7 +14,7 @@ const CHUNKS: usize = 10_000;
 const ROUNDS: usize = 7;
 const SESSIONS: usize = 4;
 const ROUNDS_OF_SESSIONS: usize = 3;
-/// Events a second that must pass, each of them committed.
+/// Minimum rate of committed events per second.
 const RATE_MIN: f64 = 20_000.0;
 
 /// Measures one session, then several at once.
@@ -86,7 +86,7 @@ fn several(house: &mut House, report: &mut Report) {
     }
 }
 
-/// Runs all of them at the same time; how long it took until the last one had ended.
+/// Runs all turns at the same time. Returns the time until the last one has ended.
 fn at_once<F: FnOnce() -> Turn + Send>(turns: impl ExactSizeIterator<Item = F>) -> Duration {
     let barrier = Barrier::new(turns.len() + 1);
     std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn at_once<F: FnOnce() -> Turn + Send>(turns: impl ExactSizeIterator<Item = F>) 
     })
 }
 
-/// Counts what a session's journal holds, through a connection of this process.
+/// Verifies the rows of a session's journal through a database connection of this process.
 fn recount(world: &World, key: &str, turns: usize, report: &Report) {
     let journal = world.journal(GATEWAY);
     let count = |sql: &str| -> u64 {

@@ -1,9 +1,9 @@
-//! One turn as its reader sees it: when the first chunk came, when the last, when the end.
+//! One turn as its reader sees it: times of the first chunk, of the last chunk and of the end.
 
 use crate::stats::{ms, per_second};
 use std::time::{Duration, Instant};
 
-/// What the lines look like.
+/// Format of the lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Dialect {
     /// ACP, as the agent writes it.
@@ -15,7 +15,7 @@ pub(crate) enum Dialect {
 /// A turn that has ended; times since the prompt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
-    /// How many chunks came.
+    /// Number of chunks received.
     pub(crate) chunks: usize,
     /// Until the first chunk.
     pub(crate) first: Duration,
@@ -41,18 +41,18 @@ impl Turn {
         ms(self.done)
     }
 
-    /// Chunks a second from the first to the last.
+    /// Chunks per second from the first to the last.
     pub(crate) fn stream_rate(&self) -> f64 {
         per_second(self.chunks - 1, self.last - self.first)
     }
 
-    /// Chunks a second from the prompt to the end, everything included.
+    /// Chunks per second from the prompt to the end of the turn.
     pub(crate) fn whole_rate(&self) -> f64 {
         per_second(self.chunks, self.done)
     }
 }
 
-/// Watches the lines of one turn go by.
+/// Observes the lines of one turn.
 #[derive(Debug)]
 pub(crate) struct Watch {
     dialect: Dialect,
@@ -63,12 +63,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// The prompt is given now.
+    /// Starts the clock; call it just before the prompt is sent.
     pub(crate) fn begin(dialect: Dialect) -> Self {
         Self { dialect, began: Instant::now(), chunks: 0, first: Duration::ZERO, last: Duration::ZERO }
     }
 
-    /// Takes a line; the turn when this was its end.
+    /// Processes a line; returns the turn if the line ends it.
     ///
     /// # Panics
     /// When the turn fails, or ends without a chunk.

@@ -1,4 +1,5 @@
-//! The wrapper beside programs that do a part of its work: what it adds to a start, and what it holds afterwards.
+//! The wrapper compared with programs that do a part of its work: its overhead of a start, and its resources
+//! afterwards.
 
 use crate::peers::Above;
 use crate::proc::{Private, sleeps, usage_ms};
@@ -13,17 +14,17 @@ use tempfile::TempDir;
 
 const ROUNDS: usize = 11;
 const STARTS: usize = 40;
-/// Memory that may be the wrapper's alone.
+/// Maximum private memory of the wrapper.
 const PRIVATE_KIB_MAX: f64 = 512.0;
-/// How often memory is looked at: what the kernel maps varies with where it loads a program.
+/// Number of memory measurements: the mapped pages vary with the address at which a program is loaded.
 const LOOKS: usize = 7;
 const SETTLE_MS: u64 = 200;
 const IDLE_MS: u64 = 10_000;
-/// The peer that a start may not cost more CPU than.
+/// The peer whose CPU time of a start is the limit.
 const PACE: &str = "tini";
 const TRUE: &[&str] = &["/bin/true"];
 const SLEEP: &[&str] = &["/bin/sleep", "3600"];
-/// Name, and the arguments that make it what it is for: `-s` gives tini the orphans, as the others take them.
+/// Name and arguments of each peer: `-s` makes tini a subreaper, as the others are.
 const PEERS: [(&str, &[&str]); 3] = [("tini", &["-s", "--"]), ("dumb-init", &[]), ("catatonit", &["--"])];
 
 /// Measures the budgets of the wrapper.
@@ -58,7 +59,8 @@ pub(crate) fn measure(report: &mut Report) {
     }
 }
 
-/// What each adds to the CPU of a start, in ms: the median of the differences to the bare start of the same round.
+/// CPU time that each adds to a start, in ms: the median of the differences to the bare start of the same
+/// round.
 fn added_cpu(sides: &[(String, Above)], directory: &Path, report: &mut Report) -> Vec<f64> {
     let mut bare = Sample::default();
     let mut added = vec![Sample::default(); sides.len()];
@@ -82,14 +84,14 @@ fn added_cpu(sides: &[(String, Above)], directory: &Path, report: &mut Report) -
     added.iter().map(Sample::median).collect()
 }
 
-/// Where cargo puts what it builds.
+/// Target directory of cargo.
 fn target() -> PathBuf {
     let program = bin("acp-wrapper");
     let target = program.parent().and_then(Path::parent);
     target.unwrap_or_else(|| panic!("{} is in no target directory", program.display())).to_owned()
 }
 
-/// Everything to compare, the bare program first; what is not here is said.
+/// All programs to compare, the bare one first; missing peers are remarked in the report.
 fn sides(report: &Report, target: &Path) -> Vec<(String, Above)> {
     let mut sides = vec![("bare".to_owned(), Above::Bare)];
     let fetched = target.join("peers/usr/bin");
@@ -99,7 +101,8 @@ fn sides(report: &Report, target: &Path) -> Vec<(String, Above)> {
             None => report.remark(&format!("{name} is not installed: left out")),
         }
     }
-    // What is shipped: linked against musl where that target is installed, else against the machine's C library.
+    // The shipped build: linked against musl if that target is installed, else against the machine's C
+    // library.
     let built = ["musl", "gnu"].iter().find_map(|library| {
         let triple = format!("{}-unknown-linux-{library}", std::env::consts::ARCH);
         let program = target.join(triple).join("dist/acp-wrapper");
@@ -115,7 +118,7 @@ struct Held {
     woken: f64,
 }
 
-/// What one of them holds and does above a program that does nothing.
+/// Memory and wake-ups of one parent of an idle program.
 fn idle(above: &Above, directory: &Path) -> Held {
     let look = |n: usize, idle_ms: u64| {
         let directory = directory.join(n.to_string());
@@ -135,7 +138,7 @@ fn idle(above: &Above, directory: &Path) -> Held {
     Held { private_kib: sample.median(), woken }
 }
 
-/// The program that does nothing. It must not outlive the measurement: the child of a peer would.
+/// The idle program. It is killed after the measurement, because the child of a peer would outlive it.
 struct Sleeper {
     pid: i32,
     link: String,
@@ -144,7 +147,7 @@ struct Sleeper {
 impl Sleeper {
     fn below(parent: i32) -> Self {
         let children = format!("/proc/{parent}/task/{parent}/children");
-        let pid = eventually(SOON, "it has its child", || {
+        let pid = eventually(SOON, "the parent has a child", || {
             std::fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse::<i32>().ok()
         });
         let sleeper = Self { pid, link: format!("/proc/{pid}/exe") };
@@ -159,7 +162,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        if let Some(child) = acp_tests::processes::Held::take(self.pid)
+        if let Some(child) = acp_tests::processes::ProcessHandle::open(self.pid)
             && self.sleeps()
         {
             let _ = child.kill();

@@ -1,4 +1,4 @@
-//! Structure-aware mutation: a few values in an input change, and everything else stays readable.
+//! Structure-aware mutation: changes a few values of an input and keeps the rest valid.
 #![forbid(unsafe_code)]
 
 use fastrand::Rng;

@@ -1,4 +1,5 @@
-//! Abilities, each of them tried and not looked up: a container may take away what the kernel's version promises.
+//! Abilities of the machine, each probed by trying it: a container may remove what the kernel's version
+//! promises.
 
 use crate::sys;
 use rustix::process::geteuid;
@@ -6,12 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Something that a test may need and a machine may lack.
+/// An ability that a test may need and a machine may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ability {
     /// The tests run as root.
     Root,
-    /// A process can be given a chosen number (`clone3` with `set_tid`).
+    /// A process can be created with a chosen pid (`clone3` with `set_tid`).
     ChosenPid,
     /// A mount namespace with a `/proc` that hides the processes of others.
     HiddenProc,
@@ -25,27 +26,27 @@ pub enum Ability {
     Seccomp,
     /// One process can trace another.
     Ptrace,
-    /// cgroups of version 2 that can be made.
+    /// cgroups of version 2 can be created.
     CgroupV2,
-    /// cgroups of version 2 that can be limited in memory, processes and processor time.
+    /// cgroups of version 2 can limit memory, processes and CPU time.
     CgroupLimits,
-    /// cgroups that can be frozen so that not even SIGKILL is taken (version 1).
+    /// cgroups can be frozen so that not even SIGKILL takes effect (version 1).
     CgroupFreezer,
     /// Landlock.
     Landlock,
     /// A small file system in memory.
     SmallTmpfs,
-    /// Processes of another user can be made.
+    /// Processes of another user can be created.
     ForeignUser,
 }
 
-/// The user that tests use for processes that are not theirs: `nobody`.
+/// The user of foreign processes in tests: `nobody`.
 pub const FOREIGN_UID: u32 = 65_534;
 
-/// Tries an ability.
+/// Probes an ability.
 ///
 /// # Errors
-/// What was tried and what came of it.
+/// The attempt and its result, if the ability is missing.
 pub fn has(ability: Ability) -> Result<(), String> {
     match ability {
         Ability::Root => root(),
@@ -92,7 +93,7 @@ fn chosen_pid() -> Result<(), String> {
     const TRIES: u32 = 20;
     let mut last = String::new();
     for _ in 0..TRIES {
-        // A number that was free a moment ago.
+        // A pid that was free a moment ago.
         let mut dead = Command::new("true").spawn().map_err(|e| format!("true: {e}"))?;
         dead.wait().map_err(|e| format!("wait: {e}"))?;
         let pid = i32::try_from(dead.id()).map_err(|e| e.to_string())?;
@@ -116,28 +117,28 @@ fn ptrace() -> Result<(), String> {
     let mut child = Command::new("sleep").arg("60").spawn().map_err(|e| format!("sleep: {e}"))?;
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).map_err(|e| e.to_string())?);
     let seized = seize(pid, Options::empty()).map_err(|e| format!("PTRACE_SEIZE: {e}"));
-    // Only a stopped process can be let go; this one is killed.
+    // Only a stopped process can be detached; this one is killed.
     let _ = detach(pid, None);
     let killed = child.kill().and_then(|()| child.wait()).map_err(|e| format!("the traced process: {e}"));
     seized.and(killed.map(drop))
 }
 
-/// Where cgroups of version 2 are mounted, and this process's own one there.
+/// Path of this process's own cgroup of version 2.
 ///
 /// # Errors
-/// They are not.
+/// If cgroups of version 2 are not mounted.
 pub fn cgroup_v2_home() -> Result<PathBuf, String> {
     let own = own_cgroup("0::")?;
-    Ok(mounted("cgroup2", "")?.join(own.trim_start_matches('/')))
+    Ok(mount_point("cgroup2", "")?.join(own.trim_start_matches('/')))
 }
 
-/// Where the freezer of version 1 is mounted, and this process's own cgroup there.
+/// Path of this process's own cgroup of the version 1 freezer.
 ///
 /// # Errors
-/// It is not.
+/// If the freezer is not mounted.
 pub fn cgroup_freezer_home() -> Result<PathBuf, String> {
     let own = own_cgroup(":freezer:")?;
-    Ok(mounted("cgroup", "freezer")?.join(own.trim_start_matches('/')))
+    Ok(mount_point("cgroup", "freezer")?.join(own.trim_start_matches('/')))
 }
 
 fn own_cgroup(mark: &str) -> Result<String, String> {
@@ -146,7 +147,7 @@ fn own_cgroup(mark: &str) -> Result<String, String> {
     found.map(|(_, path)| path.to_owned()).ok_or(format!("no {mark} in /proc/self/cgroup"))
 }
 
-fn mounted(kind: &str, option: &str) -> Result<PathBuf, String> {
+fn mount_point(kind: &str, option: &str) -> Result<PathBuf, String> {
     let text = std::fs::read_to_string("/proc/self/mounts").map_err(|e| format!("/proc/self/mounts: {e}"))?;
     let mut rows = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let found = rows.find_map(|row| match row.as_slice() {
@@ -158,7 +159,7 @@ fn mounted(kind: &str, option: &str) -> Result<PathBuf, String> {
     found.ok_or(format!("no {kind} {option} is mounted"))
 }
 
-fn make_and_remove(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
+fn with_probe_dir(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
     let dir = home.join(format!("acp-probe-{}", std::process::id()));
     std::fs::create_dir(&dir).map_err(|e| format!("mkdir {}: {e}", dir.display()))?;
     let seen = look(&dir);
@@ -167,43 +168,43 @@ fn make_and_remove(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) 
 }
 
 fn cgroup_v2() -> Result<(), String> {
-    make_and_remove(&cgroup_v2_home()?, |dir| {
+    with_probe_dir(&cgroup_v2_home()?, |dir| {
         let kill = dir.join("cgroup.kill");
-        if kill.exists() { Ok(()) } else { Err(format!("there is no {}", kill.display())) }
+        if kill.exists() { Ok(()) } else { Err(format!("{} does not exist", kill.display())) }
     })
 }
 
-/// A group below the top of the tree, where the tests have theirs, must have the controllers: a test does not turn them
-/// on for the whole machine.
+/// Checks the controllers of a group below the root of the tree, where the tests create theirs: a test does
+/// not enable controllers for the whole machine.
 fn cgroup_limits() -> Result<(), String> {
     let mounts =
         std::fs::read_to_string("/proc/self/mounts").map_err(|e| format!("/proc/self/mounts: {e}"))?;
-    make_and_remove(&mounted("cgroup2", "")?, |dir| {
+    with_probe_dir(&mount_point("cgroup2", "")?, |dir| {
         let file = dir.join("cgroup.controllers");
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
         let has: Vec<&str> = text.split_ascii_whitespace().collect();
         let wanted = ["memory", "pids", "cpu"].into_iter();
         let missing: Vec<String> = wanted
             .filter(|name| !has.contains(name))
-            .map(|name| format!("{name} ({})", elsewhere(name, &mounts)))
+            .map(|name| format!("{name} ({})", controller_location(name, &mounts)))
             .collect();
         let why = || format!("controllers missing in {}: {}", file.display(), missing.join(", "));
         if missing.is_empty() { Ok(()) } else { Err(why()) }
     })
 }
 
-/// Where a controller is that cgroups of version 2 have not got.
-fn elsewhere(controller: &str, mounts: &str) -> String {
+/// Location of a controller that cgroups of version 2 lack.
+fn controller_location(controller: &str, mounts: &str) -> String {
     let mut rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let found = rows.find_map(|row| match row.as_slice() {
         [_, at, "cgroup", options, ..] if options.split(',').any(|o| o == controller) => Some(*at),
         _ => None,
     });
-    found.map_or("not turned on for the groups below the top".into(), |at| format!("in cgroup v1 at {at}"))
+    found.map_or("not enabled for the groups below the root".into(), |at| format!("in cgroup v1 at {at}"))
 }
 
 fn cgroup_freezer() -> Result<(), String> {
-    make_and_remove(&cgroup_freezer_home()?, |dir| {
+    with_probe_dir(&cgroup_freezer_home()?, |dir| {
         let state = dir.join("freezer.state");
         std::fs::write(&state, "THAWED").map_err(|e| format!("{}: {e}", state.display()))
     })
@@ -220,7 +221,8 @@ mod tests {
     use super::*;
     use crate::possible;
 
-    /// Each probe ends, says why not if not, and leaves nothing behind that makes the next one fail.
+    /// Each probe terminates, gives a reason on failure, and leaves nothing behind that makes the next one
+    /// fail.
     #[test]
     fn each_probe_says_the_same_twice() {
         let all = [
@@ -256,7 +258,7 @@ mod tests {
         let stranger = sys::Stranger::at(pid, &["/bin/sleep", "60"], &[("A", "b")], None);
         let stranger = stranger.unwrap_or_else(|e| panic!("{e}"));
         assert!(stranger.runs());
-        // The same number cannot be given twice.
+        // The same pid cannot be used twice.
         assert!(sys::Stranger::at(pid, &["/bin/sleep", "60"], &[], None).is_err());
     }
 

@@ -1,13 +1,13 @@
-//! What this machine lets tests do, and the few system calls that they need for it. A test that needs an ability
-//! begins with [`possible!`]: where the machine lacks it, the test says what was tried and what came of it.
+//! Probes of this machine's abilities, and the few system calls that tests need. A test that needs an ability
+//! begins with [`possible!`]: if the machine lacks it, the test prints the attempt and its result.
 //!
-//! A package of its own, below all others, so that the tests of each of them can use it.
+//! A separate package without dependencies on the others, so that the tests of all packages can use it.
 
 pub mod ability;
 pub mod pace;
 pub mod sys;
 
-/// Returns from a test when an [`ability::Ability`] is missing, and prints what the probe saw.
+/// Returns from a test when an [`ability::Ability`] is missing, and prints the result of the probe.
 #[macro_export]
 macro_rules! possible {
     ($($ability:expr),+ $(,)?) => {

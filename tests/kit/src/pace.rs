@@ -1,5 +1,5 @@
-//! How fast this machine is at this moment: a bound in a test is the one that the reference says, and what the machine
-//! needs at the same time for something that nothing of the project has a part in.
+//! Current speed of this machine. A time limit in a test is the reference value plus the time that the
+//! machine needs at the same time for work that does not involve the project.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread that watches for delays sleeps at a time.
+/// Sleep time of the thread that measures delays.
 const NAP: Duration = Duration::from_millis(1);
 
-/// How long it takes to kill and collect so many processes that do nothing, one after another.
+/// Returns the time to kill and reap this many idle processes, one after another.
 ///
 /// # Errors
-/// They cannot be started, or not be collected.
+/// If they cannot be started or reaped.
 pub fn to_end(processes: usize) -> io::Result<Duration> {
     let idle = || Command::new("sleep").arg("300").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut started: Vec<Child> = Vec::with_capacity(processes);
@@ -24,36 +24,36 @@ pub fn to_end(processes: usize) -> io::Result<Duration> {
     made.and(ended).map(|()| since.elapsed())
 }
 
-/// Watches how late this machine lets a thread run that asked for a moment's sleep.
+/// Measures how late this machine wakes a thread after a short sleep.
 #[derive(Debug)]
 pub struct Delays {
-    over: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
 }
 
 impl Delays {
-    /// Begins to watch.
+    /// Starts the measurement.
     #[must_use]
     pub fn watch() -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
             let mut worst = Duration::ZERO;
-            while !told.load(Ordering::Relaxed) {
+            while !flag.load(Ordering::Relaxed) {
                 let since = Instant::now();
                 std::thread::sleep(NAP);
                 worst = worst.max(since.elapsed().saturating_sub(NAP));
             }
             worst
         });
-        Self { over, thread }
+        Self { is_over, thread }
     }
 
-    /// The worst delay since then.
+    /// Stops the measurement and returns the worst delay.
     #[must_use]
     pub fn worst(self) -> Duration {
-        self.over.store(true, Ordering::Relaxed);
-        // A thread that only sleeps does not panic; should it, nothing is known of delays, and no time is added.
+        self.is_over.store(true, Ordering::Relaxed);
+        // A thread that only sleeps does not panic; if it does, no delay is known and no time is added.
         self.thread.join().unwrap_or_default()
     }
 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// A process that got a chosen number. It is killed and reaped with the value.
+/// A process with a chosen pid. Dropping the value kills and reaps it.
 #[derive(Debug)]
 pub struct Stranger {
     pid: i32,
@@ -22,11 +22,11 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// Starts a program, given by its full path, under a number that is free at this moment. Its standard input is
-    /// `stdin`, if one is given.
+    /// Starts a program, given by its full path, with a pid that is currently free. Its standard input is
+    /// `stdin`, if given.
     ///
     /// # Errors
-    /// `EEXIST` while the number is taken, `EPERM` without the right to choose.
+    /// `EEXIST` if the pid is in use, `EPERM` without the privilege to choose it.
     pub fn at(
         pid: i32,
         argv: &[&str],
@@ -66,17 +66,17 @@ impl Stranger {
         if made < 0 {
             return Err(Errno::last().into());
         }
-        // SAFETY: the kernel made this descriptor for us just now, and nothing else owns it.
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         Ok(Self { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
     }
 
-    /// Its number.
+    /// Its pid.
     #[must_use]
     pub const fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether it runs: no signal has ended it, and it did not end by itself.
+    /// Whether it is running: it neither exited nor was killed.
     #[must_use]
     pub fn runs(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -95,10 +95,10 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
-/// Opens a process by its number.
+/// Opens a pidfd.
 ///
 /// # Errors
-/// There is none.
+/// If there is no such process.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
@@ -126,7 +126,7 @@ pub fn refuse(command: &mut Command, calls: &[libc::c_long], errno: i32) {
     }
 }
 
-/// A program for the kernel: these calls fail, all others are allowed.
+/// Builds a seccomp filter program: these calls fail, all others are allowed.
 fn filter(calls: &[libc::c_long], errno: i32) -> Vec<libc::sock_filter> {
     let step = |code: u32, jt: u8, k: u32| libc::sock_filter {
         code: u16::try_from(code).unwrap_or(u16::MAX),
@@ -134,7 +134,7 @@ fn filter(calls: &[libc::c_long], errno: i32) -> Vec<libc::sock_filter> {
         jf: 0,
         k,
     };
-    // The number of the call is the first field of what the kernel shows.
+    // The number of the call is the first field of the kernel's `seccomp_data`.
     let mut program = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (at, call) in calls.iter().enumerate() {
         let to_refusal = u8::try_from(calls.len() - at).unwrap_or(u8::MAX);
@@ -147,10 +147,10 @@ fn filter(calls: &[libc::c_long], errno: i32) -> Vec<libc::sock_filter> {
     program
 }
 
-/// The version of Landlock that the kernel speaks.
+/// The version of Landlock that the kernel supports.
 ///
 /// # Errors
-/// It speaks none.
+/// If the kernel does not support Landlock.
 pub fn landlock_abi() -> io::Result<u32> {
     const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
     let none = std::ptr::null::<libc::c_void>();
@@ -161,21 +161,22 @@ pub fn landlock_abi() -> io::Result<u32> {
     u32::try_from(abi).map_err(|_| io::Error::last_os_error())
 }
 
-/// What a traced thread is stopped at.
+/// System call boundary at which a traced thread is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
     /// It is about to make this system call.
     Entry {
-        /// Which.
+        /// Number of the call.
         call: libc::c_long,
-        /// With what.
+        /// Its arguments.
         args: [u64; 6],
     },
-    /// It has made one, which returned this.
+    /// It has made a system call, which returned this value.
     Exit(i64),
 }
 
-/// What a thread that the calling thread traces is stopped at; `None` when it is stopped elsewhere, or dead by now.
+/// Returns the boundary at which a thread traced by the calling thread is stopped; `None` if it is stopped
+/// elsewhere or dead.
 #[must_use]
 pub fn boundary(thread: nix::unistd::Pid) -> Option<Boundary> {
     let info = nix::sys::ptrace::syscall_info(thread).ok()?;

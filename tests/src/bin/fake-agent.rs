@@ -1,4 +1,4 @@
-//! The scripted agent: see `acp_tests::fake_agent` for what it does and how it is told.
+//! The scripted agent: see `acp_tests::fake_agent` for its behaviour and its prompt language.
 
 fn main() -> std::process::ExitCode {
     acp_tests::fake_agent::main()

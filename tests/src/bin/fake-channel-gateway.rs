@@ -1,4 +1,4 @@
-//! The gateway with a channel that fails in every way: see `acp_tests::fake_channel`.
+//! The gateway with a fault-injecting channel: see `acp_tests::fake_channel`.
 
 fn main() -> std::process::ExitCode {
     acp_tests::fake_channel::adapter::main()

@@ -1,10 +1,10 @@
-//! What the client says, held against ACP.
+//! Handles the client's messages and checks them against ACP.
 
-use super::agent::{Agent, Halt, Prompt};
+use super::agent::{Agent, Exit, Prompt};
 use super::messages::{self, AUTH_METHOD};
 use super::outlet;
 use super::requests::Answer;
-use super::session::{MODELS, MODES, Said, Session};
+use super::session::{HistoryEntry, MODELS, MODES, Session};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -16,11 +16,11 @@ const INTERNAL: i64 = -32603;
 const AUTH_REQUIRED: i64 = -32000;
 const NOT_FOUND: i64 = -32002;
 
-/// A request that is refused.
+/// A refused request.
 struct Refused {
     code: i64,
     what: String,
-    /// Not only a refusal: the client broke ACP.
+    /// True if the client violated ACP.
     violation: bool,
 }
 
@@ -41,8 +41,8 @@ impl From<std::io::Error> for Refused {
 }
 
 impl Agent {
-    /// One line of the client.
-    pub(crate) fn handle(&mut self, line: &str) -> Result<(), Halt> {
+    /// Handles one line of the client.
+    pub(crate) fn handle(&mut self, line: &str) -> Result<(), Exit> {
         let message: Value = match serde_json::from_str(line) {
             Ok(message) => message,
             Err(e) => {
@@ -69,7 +69,7 @@ impl Agent {
         }
     }
 
-    fn refuse_line(&mut self, code: i64, what: &str) -> Result<(), Halt> {
+    fn refuse_line(&mut self, code: i64, what: &str) -> Result<(), Exit> {
         self.log.violation(what);
         self.send(&messages::error(&Value::Null, code, what))
     }
@@ -85,7 +85,7 @@ impl Agent {
                 return;
             }
         };
-        if let Err(what) = self.requests.answered(id, answer) {
+        if let Err(what) = self.requests.accept_answer(id, answer) {
             self.log.violation(&what);
         }
     }
@@ -111,7 +111,7 @@ impl Agent {
         }
     }
 
-    fn request(&mut self, method: &str, id: &Value, params: &Value) -> Result<(), Halt> {
+    fn request(&mut self, method: &str, id: &Value, params: &Value) -> Result<(), Exit> {
         if !(id.is_string() || id.is_i64() || id.is_u64()) {
             self.log.violation(&format!("{method} with the id {id}"));
         }
@@ -144,7 +144,7 @@ impl Agent {
         self.answer(id, answer)
     }
 
-    fn answer(&mut self, id: &Value, answer: Result<Value, Refused>) -> Result<(), Halt> {
+    fn answer(&mut self, id: &Value, answer: Result<Value, Refused>) -> Result<(), Exit> {
         match answer {
             Ok(result) => self.send(&messages::result(id, result)),
             Err(refused) => {
@@ -167,7 +167,7 @@ impl Agent {
         self.initialized = true;
         let known = params.pointer("/clientCapabilities/session/configOptions/boolean");
         self.knows_booleans = known.is_some_and(Value::is_object);
-        Ok(messages::initialized(&self.flags))
+        Ok(messages::initialize_result(&self.flags))
     }
 
     fn authenticate(&mut self, params: &Value) -> Result<Value, Refused> {
@@ -178,7 +178,7 @@ impl Agent {
         Ok(json!({}))
     }
 
-    fn may_open(&self) -> Result<(), Refused> {
+    fn demand_authenticated(&self) -> Result<(), Refused> {
         if self.flags.auth_required && !self.authenticated {
             return Err(Refused::plain(AUTH_REQUIRED, "Authentication required"));
         }
@@ -188,13 +188,13 @@ impl Agent {
     fn new_session(&mut self, params: &Value) -> Result<Value, Refused> {
         let cwd = cwd("session/new", params)?;
         mcp_servers("session/new", params)?;
-        self.may_open()?;
+        self.demand_authenticated()?;
         let session = self.sessions.create(cwd, self.flags.modes)?.clone();
-        Ok(messages::opened(&self.flags, &session, self.knows_booleans, true))
+        Ok(messages::session_result(&self.flags, &session, self.knows_booleans, true))
     }
 
-    fn load(&mut self, id: &Value, params: &Value) -> Result<(), Halt> {
-        match mcp_servers("session/load", params).and_then(|()| self.take_up("session/load", params)) {
+    fn load(&mut self, id: &Value, params: &Value) -> Result<(), Exit> {
+        match mcp_servers("session/load", params).and_then(|()| self.reopen_session("session/load", params)) {
             Err(refused) => self.answer(id, Err(refused)),
             Ok(session) => {
                 for said in &session.history {
@@ -205,20 +205,23 @@ impl Agent {
                     let text = format!("replay {number}");
                     self.update(&session.id, messages::chunk("agent_message_chunk", &text))?;
                 }
-                self.answer(id, Ok(messages::opened(&self.flags, &session, self.knows_booleans, false)))
+                self.answer(
+                    id,
+                    Ok(messages::session_result(&self.flags, &session, self.knows_booleans, false)),
+                )
             }
         }
     }
 
     fn resume(&mut self, params: &Value) -> Result<Value, Refused> {
-        let session = self.take_up("session/resume", params)?;
-        Ok(messages::opened(&self.flags, &session, self.knows_booleans, false))
+        let session = self.reopen_session("session/resume", params)?;
+        Ok(messages::session_result(&self.flags, &session, self.knows_booleans, false))
     }
 
-    fn take_up(&mut self, method: &str, params: &Value) -> Result<Session, Refused> {
+    fn reopen_session(&mut self, method: &str, params: &Value) -> Result<Session, Refused> {
         let cwd = cwd(method, params)?;
         let id = session_id(method, params)?;
-        self.may_open()?;
+        self.demand_authenticated()?;
         if self.turn.as_ref().is_some_and(|(running, _)| running == id) {
             return Err(Refused::violation(INVALID_PARAMS, format!("{method} while a prompt runs")));
         }
@@ -265,7 +268,7 @@ impl Agent {
         }
     }
 
-    fn set_mode(&mut self, id: &Value, params: &Value) -> Result<(), Halt> {
+    fn set_mode(&mut self, id: &Value, params: &Value) -> Result<(), Exit> {
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
         let mode = params["modeId"].as_str().filter(|mode| MODES.contains(mode)).map(str::to_owned);
         let set = match mode {
@@ -311,10 +314,10 @@ impl Agent {
         Ok(json!({"configOptions": messages::config_options(&session, self.knows_booleans)}))
     }
 
-    /// Words for a turn that runs; without one they are given back.
+    /// Injects a text into the running turn; without one, answers `promptRequired`.
     fn steer(&mut self, params: &Value) -> Result<Value, Refused> {
         let session = session_id("_session/steering", params)?;
-        let text = words("_session/steering", params)?;
+        let text = prompt_text("_session/steering", params)?;
         if self.turn.as_ref().is_none_or(|(running, cancelled)| running != session || *cancelled) {
             return Ok(json!({"outcome": "promptRequired"}));
         }
@@ -324,7 +327,7 @@ impl Agent {
 
     fn prompt(&mut self, id: &Value, params: &Value) -> Result<(), Refused> {
         let session = session_id("session/prompt", params)?;
-        let text = words("session/prompt", params)?;
+        let text = prompt_text("session/prompt", params)?;
         self.log.event("prompt", json!({"session": session, "text": text}));
         if self.sessions.get(session).is_none() {
             let what = format!("session/prompt of {session}, which is not open here");
@@ -338,15 +341,15 @@ impl Agent {
             self.log.violation("session/prompt, and a permission of an earlier turn was never answered");
         }
         self.sessions.change(session, |session| {
-            session.history.push(Said { by_user: true, text: text.clone() });
+            session.history.push(HistoryEntry { by_user: true, text: text.clone() });
         })?;
         let prompt = Prompt { id: id.clone(), session: session.to_owned(), text, cancelled: false };
         self.queue.push_back(prompt);
         Ok(())
     }
 
-    /// Complains on stderr about what is no message's fault.
-    pub(crate) fn trouble(&mut self, what: &str) {
+    /// Reports a failure that no message caused, in the log and on stderr.
+    pub(crate) fn log_trouble(&mut self, what: &str) {
         self.log.event("trouble", json!({"what": what}));
         outlet::stderr_line(&format!("fake-agent: {what}"));
     }
@@ -358,7 +361,7 @@ fn session_id<'a>(method: &str, params: &'a Value) -> Result<&'a str, Refused> {
         .ok_or_else(|| Refused::violation(INVALID_PARAMS, format!("{method} without a sessionId")))
 }
 
-fn words(method: &str, params: &Value) -> Result<String, Refused> {
+fn prompt_text(method: &str, params: &Value) -> Result<String, Refused> {
     let blocks = match params["prompt"].as_array() {
         Some(blocks) if !blocks.is_empty() => blocks,
         _ => return Err(Refused::violation(INVALID_PARAMS, format!("{method} without content"))),

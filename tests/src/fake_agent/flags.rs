@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What shapes the agent. See the module above.
+/// Flags of the agent. See the parent module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Flags {
     pub(crate) string_ids: bool,
@@ -33,7 +33,7 @@ impl Flags {
         let mut args = environment.split_ascii_whitespace().map(str::to_owned).chain(args);
         let mut flags = Self::default();
         while let Some(flag) = args.next() {
-            let mut value = || args.next().ok_or_else(|| format!("{flag} wants a value"));
+            let mut value = || args.next().ok_or_else(|| format!("{flag} requires a value"));
             match flag.as_str() {
                 "--ids" => {
                     flags.string_ids = match value()?.as_str() {
@@ -57,7 +57,7 @@ impl Flags {
                 "--echo" => flags.echo = true,
                 "--log" => flags.log = Some(value()?.into()),
                 "--state" => flags.state = Some(value()?.into()),
-                other => return Err(format!("{other} is no flag")),
+                other => return Err(format!("unknown flag {other}")),
             }
         }
         Ok(flags)
@@ -65,7 +65,7 @@ impl Flags {
 }
 
 fn number(flag: &str, text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{flag}: {text} is no number"))
+    text.parse().map_err(|_| format!("{flag}: {text} is not a number"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// The open log, or none.
+/// The agent's log; without a file, events are dropped.
 #[derive(Debug)]
 pub(crate) struct Log {
     file: Option<File>,
@@ -30,7 +30,7 @@ impl Log {
         }
     }
 
-    /// The client broke ACP.
+    /// Records a violation of ACP by the client.
     pub(crate) fn violation(&mut self, what: &str) {
         self.event("violation", json!({"what": what}));
     }

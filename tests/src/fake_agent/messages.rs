@@ -5,7 +5,7 @@ use super::session::{MODELS, MODES, Session};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The one way to authenticate.
+/// The only authentication method.
 pub(crate) const AUTH_METHOD: &str = "fake-key";
 /// The kinds of the options of every permission request; their ids are the same.
 pub(crate) const OPTIONS: [&str; 4] = ["allow_once", "allow_always", "reject_once", "reject_always"];
@@ -39,7 +39,7 @@ pub(crate) fn text_content(text: &str) -> Value {
     json!([{"type": "content", "content": {"type": "text", "text": text}}])
 }
 
-pub(crate) fn initialized(flags: &Flags) -> Value {
+pub(crate) fn initialize_result(flags: &Flags) -> Value {
     let mut sessions = json!({"list": {}, "close": {}});
     if !flags.no_resume {
         sessions["resume"] = json!({});
@@ -70,8 +70,8 @@ pub(crate) fn initialized(flags: &Flags) -> Value {
     })
 }
 
-/// What `session/new`, `session/load` and `session/resume` say about a session.
-pub(crate) fn opened(flags: &Flags, session: &Session, knows_booleans: bool, with_id: bool) -> Value {
+/// Result of `session/new`, `session/load` and `session/resume`.
+pub(crate) fn session_result(flags: &Flags, session: &Session, knows_booleans: bool, with_id: bool) -> Value {
     let mut result = json!({});
     if with_id {
         result["sessionId"] = json!(session.id);
@@ -95,7 +95,7 @@ pub(crate) fn config_options(session: &Session, knows_booleans: bool) -> Value {
     if knows_booleans { json!([model, web]) } else { json!([model]) }
 }
 
-/// A request for a permission; `names` are names of options other than their kinds.
+/// Parameters of a permission request; `names` overrides option names by kind.
 pub(crate) fn permission(
     session: &str,
     call: &str,

@@ -1,60 +1,61 @@
-//! A scripted agent: ACP version 1 over stdio, deterministic, and as odd as real agents are.
+//! A scripted agent: ACP version 1 over stdio, deterministic, with the quirks of real agents.
 //!
 //! # The script
 //!
-//! The script travels in the prompt: the text blocks of `session/prompt`, joined by newlines, one directive a line.
-//! Empty lines are skipped. A prompt whose first word is no directive is plain text and is answered with
-//! `echo: TEXT`. In a script every line must be a directive: one that is not fails the prompt with -32602, before any
-//! of it ran. `TEXT` is the rest of the line, with `\n`, `\t`, `\\` and `\uXXXX` as
-//! escapes; a lone half of a UTF-16 pair goes out as that escape. A relative `PATH` belongs to the
-//! session's `cwd`. *Says* means: in an `agent_message_chunk`. A turn that comes to its end is answered with `end_turn`.
+//! The script is the prompt: the text blocks of `session/prompt`, joined by newlines, with one directive per
+//! line. Empty lines are skipped. A prompt whose first word is not a directive is plain text and is answered
+//! with `echo: TEXT`. In a script every line must be a directive: any other line fails the prompt with
+//! -32602, before any directive runs. `TEXT` is the rest of the line, with `\n`, `\t`, `\\` and `\uXXXX` as
+//! escapes; a lone UTF-16 surrogate is sent as that escape. A relative `PATH` is relative to the session's
+//! `cwd`. *Says* means: sends in an `agent_message_chunk`. A turn that completes its script ends with
+//! `end_turn`.
 //!
 //! | directive | effect |
 //! |---|---|
-//! | `say TEXT` | says it |
+//! | `say TEXT` | says the text |
 //! | `chunks N [pace_ms=M] [size=BYTES]` | says [`chunk_text`]`(1..=N, BYTES)`, M milliseconds apart (defaults 0 and 16) |
-//! | `stamps N M` | says [`now_ns`] N times, M milliseconds after the one before |
+//! | `stamps N M` | says [`now_ns`] N times, each after a pause of M milliseconds |
 //! | `thought TEXT` | one `agent_thought_chunk` |
 //! | `plan A; B; …` | one `plan` with these entries |
 //! | `mode MODE` | one `current_mode_update` |
 //! | `tool write PATH TEXT` | a tool call that writes the file itself, with a diff |
 //! | `tool read PATH` | a tool call that reads the file itself |
 //! | `tool run CMD…` | a tool call that runs `sh -c CMD` itself; a cancel kills its process group |
-//! | `tool ask_write PATH TEXT` | a tool call, `session/request_permission` with its diff, and when allowed `fs/write_text_file`; says the outcome of both |
-//! | `tool ask_run CMD…` | a tool call that holds the command, `session/request_permission` with nothing but the title `Bash`, and when allowed the same as `terminal CMD…`; says the outcome of both |
+//! | `tool ask_write PATH TEXT` | a tool call, `session/request_permission` with its diff, and, if allowed, `fs/write_text_file`; says the outcome of both |
+//! | `tool ask_run CMD…` | a tool call with the command, `session/request_permission` with only the title `Bash`, and, if allowed, the same as `terminal CMD…`; says the outcome of both |
 //! | `permission [TITLE]` | a tool call, `session/request_permission`, the outcome: says `permission: selected ID`, `permission: cancelled`, `permission: error CODE` or, in mode `auto`, `permission: auto` |
-//! | `missing_tool_call [TITLE]` | the same without a `tool_call` before: only a `tool_call_update` after it |
+//! | `missing_tool_call [TITLE]` | the same without a preceding `tool_call`: only a `tool_call_update` after it |
 //! | `fs_read PATH` | `fs/read_text_file`; says `fs_read: CONTENT` or `fs_read: error CODE` |
 //! | `fs_write PATH TEXT` | `fs/write_text_file`; says `fs_write: ok` or `fs_write: error CODE` |
 //! | `terminal CMD…` | `terminal/create` of `sh -c CMD`, `wait_for_exit`, `output`, `release`; says `terminal: exit=E signal=S truncated=T output=TEXT` or `terminal: METHOD error CODE` |
 //! | `terminal_kill CMD…` | the same with `terminal/kill` before the wait |
-//! | `terminals COUNT CMD…` | that many `terminal/create`, then a `terminal/release` of each; says `terminals: created N of COUNT` and, for each other one, `terminal: terminal/create error CODE` |
+//! | `terminals COUNT CMD…` | that many `terminal/create`, then a `terminal/release` of each; says `terminals: created N of COUNT` and `terminal: terminal/create error CODE` for each failed one |
 //! | `ext_request NAME` | a request of that name, prefixed or not; says `ext_request NAME: RESULT` or `… error CODE` |
 //! | `ext_notify NAME` | a notification of that name |
 //! | `long_line BYTES` | one `available_commands_update` whose line has exactly that many bytes, at least 400 |
-//! | `endless_line BYTES` | that many bytes without the end of a line |
+//! | `endless_line BYTES` | that many bytes without a line end |
 //! | `titles COUNT BYTES` | that many tool calls, each with a title of that many bytes |
-//! | `unknown_update` | a `session/update` of a kind that nobody knows |
-//! | `bad_json` | a line that is no JSON |
+//! | `unknown_update` | a `session/update` of an unknown kind |
+//! | `bad_json` | a line that is not JSON |
 //! | `orphan_reply` | an error -32700 with id null |
 //! | `late_update` | a `usage_update` after the answer to this prompt |
 //! | `stderr TEXT` | a line on stderr |
-//! | `sleep MS` | a pause that a cancel ends |
+//! | `sleep MS` | a pause; a cancel ends it |
 //! | `wait_cancel` | waits for `session/cancel` |
-//! | `no_reply` | the prompt is never answered, cancelled or not; all else is |
+//! | `no_reply` | never answers the prompt, even when cancelled; other requests are answered |
 //! | `refuse` | ends the turn with `refusal` |
 //! | `stop REASON` | ends the turn with this stop reason |
 //! | `error CODE TEXT` | answers the prompt with this error |
 //! | `error_data CODE JSON` | answers the prompt with the error `Internal error` and this data |
 //! | `option_name KIND TEXT` | the option of that kind has this name in later permissions of the turn |
 //! | `bad_utf8` | says `cut ` and three of the four bytes of an emoji |
-//! | `raw JSON` | a `session/update` with this update, as it stands here |
+//! | `raw JSON` | a `session/update` with this update, verbatim |
 //! | `exit CODE` | exits at once |
 //! | `crash` | kills itself with SIGKILL |
 //! | `ignore_term` | SIGTERM has no effect from now on |
-//! | `ignore_eof` | the end of stdin has no effect from now on |
-//! | `fork_child` | starts a child in its group and says `child PID` |
-//! | `spawn_setsid` | starts a grandchild in a session of its own, which ignores SIGTERM, and says `escaped PID` |
+//! | `ignore_eof` | end of file on stdin has no effect from now on |
+//! | `fork_child` | starts a child in the agent's process group and says `child PID` |
+//! | `spawn_setsid` | starts a grandchild in its own process session, which ignores SIGTERM, and says `escaped PID` |
 //!
 //! `session/cancel` ends a running turn before its next directive (unless that is `no_reply`), or in a wait, with
 //! `cancelled`.
@@ -66,29 +67,32 @@
 //! | flag | effect |
 //! |---|---|
 //! | `--ids int0\|string` | ids of its own requests: 0, 1, 2 … (default) or UUIDs |
-//! | `--no-load`, `--no-resume` | it has no `session/load`, no `session/resume` |
-//! | `--load-replays N` | `session/load` replays N chunks `replay K` after what was really said |
+//! | `--no-load`, `--no-resume` | disables `session/load` or `session/resume` |
+//! | `--load-replays N` | `session/load` replays N chunks `replay K` after the real history |
 //! | `--auth-required` | sessions are refused with -32000 until `authenticate` with `fake-key` |
 //! | `--delete` | `session/delete` is offered |
-//! | `--directories` | `session/new` and its kind take `additionalDirectories` |
-//! | `--steer` | `_session/steering` is offered: words are taken into a turn that runs, and given back without one |
+//! | `--directories` | offers `additionalDirectories` for `session/new` and similar requests |
+//! | `--steer` | `_session/steering` is offered: injects a text into the running turn, or answers `promptRequired` without one |
 //! | `--modes` | sessions have the modes `ask` and `auto`, and start in `auto` |
-//! | `--options` | sessions have the config options `model` (`small`, `big`) and, for clients that know booleans, `web` |
-//! | `--cancel-request` | a permission that is open at a cancel is taken back with `$/cancel_request` |
+//! | `--options` | sessions have the config options `model` (`small`, `big`) and, for clients that support booleans, `web` |
+//! | `--cancel-request` | withdraws an open permission request with `$/cancel_request` on a cancel |
 //! | `--protocol-version N` | answers `initialize` with this version |
-//! | `--slow-init MS` | answers `initialize` late |
-//! | `--echo` | every prompt is plain text |
+//! | `--slow-init MS` | delays the answer to `initialize` |
+//! | `--echo` | treats every prompt as plain text |
 //! | `--log FILE` | appends JSON lines, see below |
 //! | `--state DIR` | sessions persist there |
 //!
 //! # The log
 //!
-//! One JSON object a line, each with `pid`, `event` and: `start` (`args`); `received` (`message`, or `raw` when it is no
-//! JSON); `prompt` (`session`, `text`: once for each receipt); `steer` (the same, for words that a turn took in); `turn_end` (`session`, `outcome`); `violation` (`what`:
-//! the client broke ACP); `trouble` (`what`: something failed here); `eof`. Every line is one `write` in append mode, so several processes can share a file.
+//! One JSON object a line, each with `pid`, `event` and: `start` (`args`); `received` (`message`, or `raw` if
+//! it is not JSON); `prompt` (`session`, `text`: once for each receipt); `steer` (the same, for text injected
+//! into a turn); `turn_end` (`session`, `outcome`); `violation` (`what`: the client violated ACP); `trouble`
+//! (`what`: something failed in the agent); `eof`. Every line is one `write` in append mode, so several
+//! processes can share a file.
 //!
-//! With `--state` a session is one file: its directory, mode and what was said. The prompt is stored when it arrives and
-//! the answer when its turn ends; so the partial answer of a killed agent is lost, as with real ones.
+//! With `--state` a session is one file: its directory, mode and history. The prompt is stored when it
+//! arrives and the answer when its turn ends; so the partial answer of a killed agent is lost, as with real
+//! ones.
 
 mod agent;
 mod dispatch;
@@ -105,7 +109,7 @@ mod turn;
 use flags::Flags;
 use std::process::ExitCode;
 
-/// The text of one chunk of `chunks`: its number, counted from 1, filled up to `size` bytes. Never less than its number
+/// The text of one chunk of `chunks`: its number, counted from 1, padded to `size` bytes. At least the number
 /// and a blank.
 #[must_use]
 pub fn chunk_text(number: u64, size: usize) -> String {
@@ -116,8 +120,8 @@ pub fn chunk_text(number: u64, size: usize) -> String {
     text
 }
 
-/// The clock that all processes of a machine share and nobody sets, in nanoseconds: what one of them says and another
-/// one hears can be subtracted.
+/// The monotonic clock, in nanoseconds. All processes of a machine share it, so their timestamps can be
+/// compared.
 #[must_use]
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -125,19 +129,19 @@ pub fn now_ns() -> u64 {
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }
 
-/// What the binary does.
+/// Main function of the binary.
 #[must_use]
 pub fn main() -> ExitCode {
     match Flags::read(std::env::var("FAKE_AGENT_ARGS").ok(), std::env::args().skip(1)) {
         Ok(flags) => match agent::Agent::start(flags) {
             Ok(agent) => ExitCode::from(agent.run()),
-            Err(e) => complain(&format!("cannot start: {e}")),
+            Err(e) => report_usage_error(&format!("cannot start: {e}")),
         },
-        Err(what) => complain(&what),
+        Err(what) => report_usage_error(&what),
     }
 }
 
-fn complain(what: &str) -> ExitCode {
+fn report_usage_error(what: &str) -> ExitCode {
     outlet::stderr_line(&format!("fake-agent: {what}"));
     ExitCode::from(64)
 }

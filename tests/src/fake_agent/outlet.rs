@@ -4,23 +4,23 @@ use serde_json::Value;
 use std::io::{BufRead, Read as _, Write};
 use std::sync::mpsc::{Receiver, sync_channel};
 
-/// How many lines of the client may wait to be handled.
+/// Maximum number of buffered lines of the client.
 const WAITING_LINES_MAX: usize = 1024;
 
-/// Something from the client.
+/// Input from the client.
 #[derive(Debug)]
 pub(crate) enum Line {
     /// A line, without its end.
     Text(String),
-    /// It closed its end, or sent what is no UTF-8.
+    /// End of file, or invalid UTF-8.
     End,
 }
 
-/// Reads stdin in a thread of its own, so that a turn can hear a cancel.
+/// Reads stdin in its own thread, so that a running turn can receive a cancel.
 pub(crate) fn read_stdin() -> std::io::Result<Receiver<Line>> {
     let (sender, receiver) = sync_channel(WAITING_LINES_MAX);
     std::thread::Builder::new().name("stdin".to_owned()).spawn(move || {
-        // So that `ignore_term` has only one thread to change.
+        // With SIGTERM blocked here, `ignore_term` has only one thread to change.
         super::process::block_sigterm();
         for line in std::io::stdin().lock().lines() {
             let Ok(line) = line else { break };
@@ -28,7 +28,7 @@ pub(crate) fn read_stdin() -> std::io::Result<Receiver<Line>> {
                 return;
             }
         }
-        // The receiver is gone only when the agent ends.
+        // The receiver is dropped only when the agent exits.
         let _ = sender.send(Line::End);
     })?;
     Ok(receiver)
@@ -44,7 +44,7 @@ pub(crate) fn stdout_line(text: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Writes bytes to stdout that end no line.
+/// Writes this many bytes to stdout without a line end.
 pub(crate) fn endless_line(bytes: u64) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     std::io::copy(&mut std::io::repeat(b'x').take(bytes), &mut out)?;
@@ -58,15 +58,16 @@ pub(crate) fn stdout_bytes(line: &[u8]) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Writes one message to stdout. Halves of UTF-16 pairs go out as escapes, as from a JavaScript string that was cut.
+/// Writes one message to stdout. Lone UTF-16 surrogates are written as escapes, as from a truncated
+/// JavaScript string.
 pub(crate) fn message(message: &Value) -> std::io::Result<()> {
     let text = message.to_string();
-    if !text.contains(|c| half_of(c).is_some()) {
+    if !text.contains(|c| surrogate_of(c).is_some()) {
         return stdout_line(&text);
     }
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        match half_of(c) {
+        match surrogate_of(c) {
             Some(unit) => line.push_str(&format!("\\u{unit:04x}")),
             None => line.push(c),
         }
@@ -74,22 +75,22 @@ pub(crate) fn message(message: &Value) -> std::io::Result<()> {
     stdout_line(&line)
 }
 
-/// First of the 2,048 characters that stand for halves of UTF-16 pairs, in their order.
-const HALVES: u32 = 0x10_f800;
-/// First half in UTF-16.
-const FIRST_HALF: u32 = 0xd800;
+/// First of the 2,048 characters that represent UTF-16 surrogates, in their order.
+const SURROGATE_CHARS: u32 = 0x10_f800;
+/// First UTF-16 surrogate.
+const FIRST_SURROGATE: u32 = 0xd800;
 
-/// The character that stands for this UTF-16 unit in texts of the agent: itself, unless it is a half of a pair.
+/// The character that represents this UTF-16 unit in texts of the agent: itself, unless it is a surrogate.
 pub(crate) fn char_of_unit(unit: u32) -> Option<char> {
-    let is_half = (FIRST_HALF..0xe000).contains(&unit);
-    char::from_u32(if is_half { unit - FIRST_HALF + HALVES } else { unit })
+    let is_surrogate = (FIRST_SURROGATE..0xe000).contains(&unit);
+    char::from_u32(if is_surrogate { unit - FIRST_SURROGATE + SURROGATE_CHARS } else { unit })
 }
 
-fn half_of(c: char) -> Option<u32> {
-    u32::from(c).checked_sub(HALVES).map(|nth| FIRST_HALF + nth)
+fn surrogate_of(c: char) -> Option<u32> {
+    u32::from(c).checked_sub(SURROGATE_CHARS).map(|nth| FIRST_SURROGATE + nth)
 }
 
-/// Writes one line to stderr. Nobody can be told when that fails.
+/// Writes one line to stderr. A failure is ignored: there is no other place to report it.
 pub(crate) fn stderr_line(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the client answered.
+/// An answer of the client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Answer {
     Result(Value),
@@ -12,20 +12,20 @@ pub(crate) enum Answer {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenRequest {
     session: String,
     method: String,
-    /// The turn no longer waits for it.
+    /// The turn no longer waits for the answer.
     abandoned: bool,
     answer: Option<Answer>,
 }
 
-/// Requests by the text of their id.
+/// Requests by their id, as JSON text.
 #[derive(Debug)]
 pub(crate) struct Requests {
     string_ids: bool,
     next: u64,
-    open: BTreeMap<String, Open>,
+    open: BTreeMap<String, OpenRequest>,
     closed: BTreeSet<String>,
 }
 
@@ -34,18 +34,22 @@ impl Requests {
         Self { string_ids, next: 0, open: BTreeMap::new(), closed: BTreeSet::new() }
     }
 
-    /// Makes the id of a new request.
+    /// Registers a new request and returns its id.
     pub(crate) fn begin(&mut self, session: &str, method: &str) -> Value {
         let id = if self.string_ids { uuid::Uuid::new_v4().to_string().into() } else { self.next.into() };
         self.next += 1;
-        let open =
-            Open { session: session.to_owned(), method: method.to_owned(), abandoned: false, answer: None };
+        let open = OpenRequest {
+            session: session.to_owned(),
+            method: method.to_owned(),
+            abandoned: false,
+            answer: None,
+        };
         self.open.insert(key(&id), open);
         id
     }
 
-    /// Takes an answer of the client; says what is wrong with it.
-    pub(crate) fn answered(&mut self, id: &Value, answer: Answer) -> Result<(), String> {
+    /// Accepts an answer of the client; the error describes an invalid one.
+    pub(crate) fn accept_answer(&mut self, id: &Value, answer: Answer) -> Result<(), String> {
         let key = key(id);
         match self.open.get_mut(&key) {
             Some(open) if open.answer.is_none() => {
@@ -62,7 +66,7 @@ impl Requests {
         }
     }
 
-    /// The answer, once it is there.
+    /// Returns the answer, if it has arrived.
     pub(crate) fn take(&mut self, id: &Value) -> Option<Answer> {
         let key = key(id);
         let answer = self.open.get_mut(&key)?.answer.take()?;
@@ -71,16 +75,17 @@ impl Requests {
         Some(answer)
     }
 
-    /// The turn ends without this answer, which may still come.
+    /// Marks a request whose turn no longer waits for the answer; it may still arrive.
     pub(crate) fn abandon(&mut self, id: &Value) {
         if let Some(open) = self.open.get_mut(&key(id)) {
             open.abandoned = true;
         }
     }
 
-    /// How many permission requests of a session the client has left without an answer.
+    /// Number of unanswered permission requests of a session.
     pub(crate) fn unanswered_permissions(&self, session: &str) -> usize {
-        let owed = |open: &&Open| open.session == session && open.method == "session/request_permission";
+        let owed =
+            |open: &&OpenRequest| open.session == session && open.method == "session/request_permission";
         self.open.values().filter(owed).count()
     }
 }
@@ -102,16 +107,16 @@ mod tests {
         let second = requests.begin("s", "x");
         assert_eq!((&first, &second), (&json!(0), &json!(1)));
         assert_eq!(requests.take(&first), None);
-        assert!(requests.answered(&json!("0"), answer()).is_err(), "a string is not the number");
-        assert!(requests.answered(&json!(2), answer()).is_err());
+        assert!(requests.accept_answer(&json!("0"), answer()).is_err(), "a string is not the number");
+        assert!(requests.accept_answer(&json!(2), answer()).is_err());
         assert_eq!(requests.unanswered_permissions("s"), 1);
-        assert_eq!(requests.answered(&first, answer()), Ok(()));
-        assert!(requests.answered(&first, answer()).is_err());
+        assert_eq!(requests.accept_answer(&first, answer()), Ok(()));
+        assert!(requests.accept_answer(&first, answer()).is_err());
         assert_eq!(requests.take(&first), Some(answer()));
-        assert!(requests.answered(&first, answer()).is_err());
+        assert!(requests.accept_answer(&first, answer()).is_err());
         requests.abandon(&second);
-        assert_eq!(requests.answered(&second, answer()), Ok(()));
-        assert!(requests.answered(&second, answer()).is_err());
+        assert_eq!(requests.accept_answer(&second, answer()), Ok(()));
+        assert!(requests.accept_answer(&second, answer()).is_err());
         assert_eq!(requests.unanswered_permissions("s"), 0);
     }
 }

@@ -1,20 +1,20 @@
-//! From the text of a prompt to directives.
+//! Parses the text of a prompt into directives.
 
 use super::messages::OPTIONS;
 use super::outlet::char_of_unit;
 use serde_json::Value;
 use std::fmt;
 
-/// What a prompt asks for.
+/// Content of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Script {
-    /// No script: words to answer.
+    /// Plain text to answer.
     Plain(String),
     /// A script.
     Steps(Vec<Directive>),
 }
 
-/// One line of a script. See the module above.
+/// One line of a script. See the parent module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Directive {
     Say(String),
@@ -60,7 +60,7 @@ pub(crate) enum Directive {
     SpawnSetsid,
 }
 
-/// The shortest line of `long_line`.
+/// Minimum length of the line of `long_line`.
 pub(crate) const LONG_LINE_BYTES_MIN: usize = 400;
 
 /// The first word of every directive.
@@ -108,7 +108,7 @@ const NAMES: [&str; 41] = [
     "#",
 ];
 
-/// Why a script is none.
+/// Reason why a script is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScriptError {
     /// Counted from 1.
@@ -122,7 +122,7 @@ impl fmt::Display for ScriptError {
     }
 }
 
-/// Reads a prompt.
+/// Parses a prompt.
 pub(crate) fn parse(text: &str) -> Result<Script, ScriptError> {
     let first = text.split_whitespace().next().unwrap_or_default();
     if !NAMES.contains(&first) {
@@ -242,7 +242,7 @@ fn tool(rest: &str) -> Result<Directive, String> {
     }
 }
 
-/// The first word, and what follows it without the blanks between.
+/// Splits off the first word and the blanks after it.
 fn word(text: &str) -> (&str, &str) {
     match text.split_once(char::is_whitespace) {
         Some((first, rest)) => (first, rest.trim_start()),

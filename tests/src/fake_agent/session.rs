@@ -1,14 +1,14 @@
-//! Sessions: in memory, and in a directory when there is one.
+//! Sessions, in memory and, optionally, in a directory.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// The modes of a session, the first of which asks.
+/// The modes of a session; the first one asks for permission.
 pub(crate) const MODES: [&str; 2] = ["ask", "auto"];
 
-/// The models of a session, the first of which is the default.
+/// The models of a session; the first one is the default.
 pub(crate) const MODELS: [&str; 2] = ["small", "big"];
 
 /// One session.
@@ -23,18 +23,18 @@ pub(crate) struct Session {
     /// The config option of that name.
     #[serde(default)]
     pub(crate) web: bool,
-    /// What was said, oldest first.
-    pub(crate) history: Vec<Said>,
+    /// Messages, oldest first.
+    pub(crate) history: Vec<HistoryEntry>,
 }
 
-/// One thing that was said.
+/// One message of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Said {
+pub(crate) struct HistoryEntry {
     pub(crate) by_user: bool,
     pub(crate) text: String,
 }
 
-/// The sessions that this process has open, and those in the directory.
+/// The open sessions of this process, and the stored ones.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     directory: Option<PathBuf>,
@@ -42,7 +42,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Opens the directory.
+    /// Opens the directory, and creates it if missing.
     pub(crate) fn open(directory: Option<PathBuf>) -> Result<Self> {
         if let Some(directory) = &directory {
             std::fs::create_dir_all(directory)?;
@@ -50,7 +50,7 @@ impl Sessions {
         Ok(Self { directory, open: BTreeMap::new() })
     }
 
-    /// A new session, in the mode that does not ask when there are modes.
+    /// Creates a session; with `modes`, in the mode that does not ask.
     pub(crate) fn create(&mut self, cwd: PathBuf, modes: bool) -> Result<&Session> {
         let [ask, auto] = MODES;
         let id = format!("fake-{}", uuid::Uuid::now_v7());
@@ -66,7 +66,7 @@ impl Sessions {
         self.open.get(id)
     }
 
-    /// Takes a session up that this process or an earlier one had; `None` when there is none.
+    /// Opens a session of this process or of an earlier one; `None` if it is unknown.
     pub(crate) fn reopen(&mut self, id: &str) -> Result<Option<&Session>> {
         if !self.open.contains_key(id)
             && let Some(path) = self.path(id)
@@ -86,12 +86,12 @@ impl Sessions {
         self.store(&session)
     }
 
-    /// Forgets an open session; it can be taken up again where there is a directory.
+    /// Closes an open session; with a directory it can be reopened.
     pub(crate) fn close(&mut self, id: &str) -> bool {
         self.open.remove(id).is_some()
     }
 
-    /// Forgets a session for good, open or stored.
+    /// Deletes a session, open or stored.
     pub(crate) fn delete(&mut self, id: &str) -> Result<bool> {
         let was_open = self.open.remove(id).is_some();
         match self.path(id).filter(|path| path.exists()) {
@@ -116,7 +116,7 @@ impl Sessions {
         Ok(all.into_values().collect())
     }
 
-    /// Where a session lies. Only names that this agent can have made name a file.
+    /// File of a session. Only ids in this agent's own format have a file.
     fn path(&self, id: &str) -> Option<PathBuf> {
         let own = id.strip_prefix("fake-").is_some_and(|rest| uuid::Uuid::try_parse(rest).is_ok());
         Some(self.directory.as_deref().filter(|_| own)?.join(format!("{id}.json")))
@@ -146,7 +146,7 @@ mod tests {
         let mut first = open()?;
         let id = first.create("/w".into(), true)?.id.clone();
         first.change(&id, |session| {
-            session.history.push(Said { by_user: true, text: "hi".to_owned() });
+            session.history.push(HistoryEntry { by_user: true, text: "hi".to_owned() });
             "ask".clone_into(&mut session.mode);
         })?;
         let want = first.get(&id).cloned();

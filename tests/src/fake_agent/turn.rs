@@ -1,10 +1,10 @@
-//! One turn: a script, carried out.
+//! One turn: executes a script.
 
-use super::agent::{Agent, Halt, Prompt};
+use super::agent::{Agent, Exit, Prompt};
 use super::messages::{self, OPTIONS};
 use super::requests::Answer;
 use super::script::{self, Directive, Script};
-use super::session::{MODES, Said};
+use super::session::{HistoryEntry, MODES};
 use super::{chunk_text, now_ns, outlet, process};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often a tool that runs is looked at.
+/// Polling interval of a running tool.
 const TOOL_POLL_MS: u64 = 5;
-/// The update with a piece of the answer.
+/// Kind of the update with a piece of the answer.
 const MESSAGE: &str = "agent_message_chunk";
-/// The most bytes that a terminal keeps.
+/// Maximum output that a terminal keeps, in bytes.
 const TERMINAL_BYTES_MAX: u64 = 1024 * 1024;
 
 /// How a turn ends.
@@ -28,13 +28,13 @@ enum End {
     Silence,
 }
 
-/// What follows a directive.
+/// Result of a directive.
 enum Next {
     Go,
     End(End),
 }
 
-/// A turn under way.
+/// A running turn.
 struct Turn {
     session: String,
     cwd: PathBuf,
@@ -45,8 +45,8 @@ struct Turn {
 }
 
 impl Agent {
-    /// Carries out a prompt and answers it.
-    pub(crate) fn take_turn(&mut self, prompt: Prompt) -> Result<(), Halt> {
+    /// Executes a prompt and answers it.
+    pub(crate) fn take_turn(&mut self, prompt: Prompt) -> Result<(), Exit> {
         let Some(session) = self.sessions.get(&prompt.session) else {
             let what = "the session was closed";
             return self.send(&messages::error(&prompt.id, -32002, what));
@@ -72,11 +72,11 @@ impl Agent {
             }
             Ok(Script::Steps(steps)) => self.follow(&mut turn, &steps)?,
         };
-        let cancelled = self.cancelled();
+        let cancelled = self.is_cancelled();
         if let Err(e) = self.sessions.change(&turn.session, |session| {
-            session.history.push(Said { by_user: false, text: std::mem::take(&mut turn.said) });
+            session.history.push(HistoryEntry { by_user: false, text: std::mem::take(&mut turn.said) });
         }) {
-            self.trouble(&format!("cannot store the session: {e}"));
+            self.log_trouble(&format!("cannot store the session: {e}"));
         }
         let outcome = match &end {
             End::Stop(_) if cancelled => "cancelled".to_owned(),
@@ -86,8 +86,8 @@ impl Agent {
         };
         self.log.event("turn_end", json!({"session": turn.session, "outcome": outcome}));
         match end {
-            // The session stays busy: it never says that the turn is over.
-            End::Silence => return self.stay_silent(),
+            // The session stays busy: the end of the turn is never reported.
+            End::Silence => return self.never_answer(),
             End::Stop(_) => self.send(&messages::result(&prompt.id, json!({"stopReason": outcome})))?,
             End::Error(code, what, data) => {
                 let mut error = messages::error(&prompt.id, code, &what);
@@ -104,17 +104,17 @@ impl Agent {
         Ok(())
     }
 
-    fn stay_silent(&mut self) -> Result<(), Halt> {
+    fn never_answer(&mut self) -> Result<(), Exit> {
         loop {
-            self.pump(None)?;
+            self.handle_next_line(None)?;
         }
     }
 
-    fn follow(&mut self, turn: &mut Turn, steps: &[Directive]) -> Result<End, Halt> {
+    fn follow(&mut self, turn: &mut Turn, steps: &[Directive]) -> Result<End, Exit> {
         for step in steps {
-            // What the client sent in the meantime is heard before each step.
-            self.pump(Some(Instant::now()))?;
-            if self.cancelled() && *step != Directive::NoReply {
+            // Messages that the client sent in the meantime are handled before each step.
+            self.handle_next_line(Some(Instant::now()))?;
+            if self.is_cancelled() && *step != Directive::NoReply {
                 break;
             }
             if let Next::End(end) = self.perform(turn, step)? {
@@ -124,7 +124,7 @@ impl Agent {
         Ok(End::Stop("end_turn".to_owned()))
     }
 
-    fn perform(&mut self, turn: &mut Turn, step: &Directive) -> Result<Next, Halt> {
+    fn perform(&mut self, turn: &mut Turn, step: &Directive) -> Result<Next, Exit> {
         match step {
             Directive::Say(text) => self.say(turn, text)?,
             Directive::Chunks { count, pace_ms, size } => self.chunks(turn, *count, *pace_ms, *size)?,
@@ -164,7 +164,7 @@ impl Agent {
                 self.send(&messages::notification(name, json!({"sessionId": turn.session})))?;
             }
             Directive::LongLine { bytes } => self.send(&messages::long_line(&turn.session, *bytes))?,
-            Directive::EndlessLine { bytes } => outlet::endless_line(*bytes).map_err(|_| Halt(1))?,
+            Directive::EndlessLine { bytes } => outlet::endless_line(*bytes).map_err(|_| Exit(1))?,
             Directive::Titles { count, bytes } => {
                 for n in 0..*count {
                     let call = json!({"sessionUpdate": "tool_call", "toolCallId": format!("title-{n}"),
@@ -176,14 +176,14 @@ impl Agent {
                 let update = json!({"sessionUpdate": "fancy_new_thing", "fancy": {"deep": [1, 2.50, null]}});
                 self.update(&turn.session, update)?;
             }
-            Directive::BadJson => outlet::stdout_line("{this is no JSON").map_err(|_| Halt(1))?,
+            Directive::BadJson => outlet::stdout_line("{this is no JSON").map_err(|_| Exit(1))?,
             Directive::OrphanReply => self.send(&messages::error(&Value::Null, -32700, "Parse error"))?,
             Directive::LateUpdate => turn.late_update = true,
             Directive::Stderr(text) => outlet::stderr_line(text),
             Directive::Sleep { ms } => self.pause(*ms)?,
             Directive::WaitCancel => {
-                while !self.cancelled() {
-                    self.pump(None)?;
+                while !self.is_cancelled() {
+                    self.handle_next_line(None)?;
                 }
             }
             Directive::NoReply => return Ok(Next::End(End::Silence)),
@@ -202,59 +202,59 @@ impl Agent {
                 let line = messages::update(&turn.session, messages::chunk(MESSAGE, "cut @")).to_string();
                 let (before, after) = line.split_once('@').unwrap_or_default();
                 let line = [before.as_bytes(), b"\xf0\x9f\x98", after.as_bytes()].concat();
-                outlet::stdout_bytes(&line).map_err(|_| Halt(1))?;
+                outlet::stdout_bytes(&line).map_err(|_| Exit(1))?;
             }
             Directive::Raw(update) => {
                 let line = messages::update(&turn.session, json!("@")).to_string().replace("\"@\"", update);
-                outlet::stdout_line(&line).map_err(|_| Halt(1))?;
+                outlet::stdout_line(&line).map_err(|_| Exit(1))?;
             }
-            Directive::Exit(code) => return Err(Halt(*code)),
-            Directive::Crash | Directive::IgnoreTerm | Directive::IgnoreEof => self.be_odd(step),
+            Directive::Exit(code) => return Err(Exit(*code)),
+            Directive::Crash | Directive::IgnoreTerm | Directive::IgnoreEof => self.perform_fault(step),
             Directive::ForkChild => self.say_pid(turn, "child", process::fork_child())?,
             Directive::SpawnSetsid => self.say_pid(turn, "escaped", process::spawn_setsid())?,
         }
         Ok(Next::Go)
     }
 
-    fn be_odd(&mut self, step: &Directive) {
+    fn perform_fault(&mut self, step: &Directive) {
         match step {
             Directive::IgnoreTerm => process::block_sigterm(),
             Directive::IgnoreEof => self.ignore_eof = true,
             _ => {
                 if let Err(e) = process::kill_self() {
-                    self.trouble(&format!("cannot crash: {e}"));
+                    self.log_trouble(&format!("cannot crash: {e}"));
                 }
             }
         }
     }
 
-    fn say(&mut self, turn: &mut Turn, text: &str) -> Result<(), Halt> {
+    fn say(&mut self, turn: &mut Turn, text: &str) -> Result<(), Exit> {
         turn.said.push_str(text);
         self.update(&turn.session, messages::chunk(MESSAGE, text))
     }
 
-    fn say_pid(&mut self, turn: &mut Turn, label: &str, pid: std::io::Result<u32>) -> Result<(), Halt> {
+    fn say_pid(&mut self, turn: &mut Turn, label: &str, pid: std::io::Result<u32>) -> Result<(), Exit> {
         match pid {
             Ok(pid) => self.say(turn, &format!("{label} {pid}")),
             Err(e) => self.say(turn, &format!("{label} error {e}")),
         }
     }
 
-    fn chunks(&mut self, turn: &mut Turn, count: u64, pace_ms: u64, size: usize) -> Result<(), Halt> {
+    fn chunks(&mut self, turn: &mut Turn, count: u64, pace_ms: u64, size: usize) -> Result<(), Exit> {
         for number in 1..=count {
             self.say(turn, &chunk_text(number, size))?;
             self.pause(if number < count { pace_ms } else { 0 })?;
-            if self.cancelled() {
+            if self.is_cancelled() {
                 break;
             }
         }
         Ok(())
     }
 
-    fn stamps(&mut self, turn: &mut Turn, count: u64, pace_ms: u64) -> Result<(), Halt> {
+    fn stamps(&mut self, turn: &mut Turn, count: u64, pace_ms: u64) -> Result<(), Exit> {
         for _ in 0..count {
             self.pause(pace_ms)?;
-            if self.cancelled() {
+            if self.is_cancelled() {
                 break;
             }
             self.say(turn, &now_ns().to_string())?;
@@ -262,7 +262,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Asks the client; says its answer behind a label. A cancel that comes first says nothing.
+    /// Sends a request and says its answer after a label; says nothing if the turn is cancelled first.
     fn ask_and_say(
         &mut self,
         turn: &mut Turn,
@@ -270,7 +270,7 @@ impl Agent {
         method: &str,
         params: Value,
         show: impl FnOnce(&Value) -> Option<String>,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), Exit> {
         match self.ask(&turn.session, method, params)? {
             None => Ok(()),
             Some(Answer::Error(code)) => self.say(turn, &format!("{label}: error {code}")),
@@ -289,7 +289,7 @@ impl Agent {
         format!("call-{}", self.calls)
     }
 
-    fn announce(&mut self, turn: &Turn, kind: &str, title: &str, input: Value) -> Result<String, Halt> {
+    fn announce(&mut self, turn: &Turn, kind: &str, title: &str, input: Value) -> Result<String, Exit> {
         let call = self.next_call();
         let update = json!({
             "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": kind,
@@ -299,7 +299,7 @@ impl Agent {
         Ok(call)
     }
 
-    fn progress(&self, turn: &Turn, call: &str, status: &str, content: Option<Value>) -> Result<(), Halt> {
+    fn progress(&self, turn: &Turn, call: &str, status: &str, content: Option<Value>) -> Result<(), Exit> {
         let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": status});
         if let Some(content) = content {
             update["content"] = content;
@@ -307,7 +307,7 @@ impl Agent {
         self.update(&turn.session, update)
     }
 
-    fn tool_write(&mut self, turn: &Turn, path: &str, text: &str) -> Result<(), Halt> {
+    fn tool_write(&mut self, turn: &Turn, path: &str, text: &str) -> Result<(), Exit> {
         let path = turn.cwd.join(path);
         let call =
             self.announce(turn, "edit", &format!("Write {}", path.display()), json!({"path": path}))?;
@@ -322,7 +322,7 @@ impl Agent {
         }
     }
 
-    fn tool_read(&mut self, turn: &Turn, path: &str) -> Result<(), Halt> {
+    fn tool_read(&mut self, turn: &Turn, path: &str) -> Result<(), Exit> {
         let path = turn.cwd.join(path);
         let call = self.announce(turn, "read", &format!("Read {}", path.display()), json!({"path": path}))?;
         let (status, text) = match std::fs::read_to_string(&path) {
@@ -332,14 +332,14 @@ impl Agent {
         self.progress(turn, &call, status, Some(messages::text_content(&text)))
     }
 
-    /// As Qwen Code writes: a question with the change, then the client's file system.
-    fn ask_write(&mut self, turn: &mut Turn, path: &str, text: &str) -> Result<(), Halt> {
+    /// Writes a file as Qwen Code does: a permission request with the diff, then the client's file system.
+    fn ask_write(&mut self, turn: &mut Turn, path: &str, text: &str) -> Result<(), Exit> {
         let target = turn.cwd.join(path);
         let title = format!("Write {}", target.display());
         let call = self.announce(turn, "edit", &title, json!({}))?;
         let diff = json!([{"type": "diff", "path": target, "oldText": null, "newText": text}]);
         let asked = json!({"toolCallId": call, "title": title, "kind": "edit", "content": diff});
-        if self.is_allowed(turn, &call, asked)? {
+        if self.ask_permission(turn, &call, asked)? {
             let params = json!({"sessionId": turn.session, "path": target, "content": text});
             self.ask_and_say(turn, "fs_write", "fs/write_text_file", params, |_| Some("ok".to_owned()))?;
             self.progress(turn, &call, "completed", None)?;
@@ -347,19 +347,19 @@ impl Agent {
         Ok(())
     }
 
-    /// As Kimi Code runs a command: a question that is called Bash and says nothing else, then a terminal.
-    fn ask_run(&mut self, turn: &mut Turn, command: &str) -> Result<(), Halt> {
+    /// Runs a command as Kimi Code does: a permission request with only the title `Bash`, then a terminal.
+    fn ask_run(&mut self, turn: &mut Turn, command: &str) -> Result<(), Exit> {
         let call = self.announce(turn, "execute", "Bash", json!({"command": command}))?;
         let asked = json!({"toolCallId": call, "title": "Bash"});
-        if self.is_allowed(turn, &call, asked)? {
+        if self.ask_permission(turn, &call, asked)? {
             self.terminal(turn, command, false)?;
             self.progress(turn, &call, "completed", None)?;
         }
         Ok(())
     }
 
-    /// Asks about a tool call and says the outcome.
-    fn is_allowed(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, Halt> {
+    /// Requests permission for a tool call and says the outcome; returns whether it is allowed.
+    fn ask_permission(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, Exit> {
         let mut params = messages::permission(&turn.session, call, "", false, &turn.option_names);
         params["toolCall"] = asked;
         let (status, said) = match self.ask(&turn.session, "session/request_permission", params)? {
@@ -376,7 +376,7 @@ impl Agent {
         Ok(status == "completed")
     }
 
-    fn tool_run(&mut self, turn: &Turn, command: &str) -> Result<(), Halt> {
+    fn tool_run(&mut self, turn: &Turn, command: &str) -> Result<(), Exit> {
         let call = self.announce(turn, "execute", command, json!({"command": command}))?;
         self.progress(turn, &call, "in_progress", None)?;
         let (status, text) = match self.run_to_end(turn, command)? {
@@ -387,12 +387,12 @@ impl Agent {
         self.progress(turn, &call, status, Some(messages::text_content(&text)))
     }
 
-    /// Runs a command with its output in a file, so that nothing has to be read while it runs.
+    /// Runs a command with its output in a file, so that no pipe has to be read while it runs.
     fn run_to_end(
         &mut self,
         turn: &Turn,
         command: &str,
-    ) -> Result<std::io::Result<(Option<i32>, String)>, Halt> {
+    ) -> Result<std::io::Result<(Option<i32>, String)>, Exit> {
         let start = || {
             let output = tempfile::NamedTempFile::new()?;
             let child = Command::new("sh")
@@ -411,10 +411,12 @@ impl Agent {
         };
         let status = loop {
             match child.try_wait() {
-                Ok(None) if self.cancelled() => {
+                Ok(None) if self.is_cancelled() => {
                     break process::kill_group(&child).and_then(|()| child.wait());
                 }
-                Ok(None) => self.pump(Some(Instant::now() + Duration::from_millis(TOOL_POLL_MS)))?,
+                Ok(None) => {
+                    self.handle_next_line(Some(Instant::now() + Duration::from_millis(TOOL_POLL_MS)))?
+                }
                 Ok(Some(status)) => break Ok(status),
                 Err(e) => break Err(e),
             }
@@ -425,7 +427,7 @@ impl Agent {
         Ok(status.and_then(read))
     }
 
-    fn permission(&mut self, turn: &mut Turn, title: &str, announced: bool) -> Result<(), Halt> {
+    fn permission(&mut self, turn: &mut Turn, title: &str, announced: bool) -> Result<(), Exit> {
         let [_, auto] = MODES;
         if self.sessions.get(&turn.session).is_some_and(|session| session.mode == auto) {
             return self.say(turn, "permission: auto");
@@ -461,8 +463,8 @@ impl Agent {
         }
     }
 
-    /// Creates `count` terminals that run at once, and releases them.
-    fn terminals(&mut self, turn: &mut Turn, count: usize, command: &str) -> Result<(), Halt> {
+    /// Creates `count` simultaneous terminals and releases them.
+    fn terminals(&mut self, turn: &mut Turn, count: usize, command: &str) -> Result<(), Exit> {
         let mut created = Vec::new();
         for _ in 0..count {
             let params = terminal_params(turn, command);
@@ -475,7 +477,7 @@ impl Agent {
         self.say(turn, &format!("terminals: created {} of {count}", created.len()))
     }
 
-    fn terminal(&mut self, turn: &mut Turn, command: &str, kill: bool) -> Result<(), Halt> {
+    fn terminal(&mut self, turn: &mut Turn, command: &str, kill: bool) -> Result<(), Exit> {
         let params = terminal_params(turn, command);
         let Some(created) = self.terminal_step(turn, "terminal/create", params)? else { return Ok(()) };
         let on = json!({"sessionId": turn.session, "terminalId": created["terminalId"]});
@@ -491,7 +493,7 @@ impl Agent {
         let mut exit = Value::Null;
         for method in steps {
             match self.terminal_step(turn, method, on.clone())? {
-                None => return self.ask_in_passing(&session, "terminal/release", on),
+                None => return self.ask_without_waiting(&session, "terminal/release", on),
                 Some(result) if method == "terminal/wait_for_exit" => exit = result,
                 Some(result) => last = result,
             }
@@ -509,8 +511,8 @@ impl Agent {
         self.say(turn, &said)
     }
 
-    /// One request about a terminal; `None` when it failed, which is said, or a cancel came first.
-    fn terminal_step(&mut self, turn: &mut Turn, method: &str, params: Value) -> Result<Option<Value>, Halt> {
+    /// Sends one terminal request; `None` if it failed, which is said, or if the turn was cancelled first.
+    fn terminal_step(&mut self, turn: &mut Turn, method: &str, params: Value) -> Result<Option<Value>, Exit> {
         match self.ask(&turn.session, method, params)? {
             None => Ok(None),
             Some(Answer::Result(result)) => Ok(Some(result)),

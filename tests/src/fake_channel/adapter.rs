@@ -1,6 +1,6 @@
-//! The gateway's side: an adapter like that of a chat service, with one connection to it.
+//! The gateway's side: a channel adapter with one connection to the fake chat service.
 
-use super::wire::{Ask, Said, Tell, Text, line};
+use super::wire::{PersonText, Text, ToGateway, ToService, line};
 use super::{ENV_SOCKET, MESSAGE_UNITS_MAX, NAME};
 use acp_gateway::channel::{
     BoxFuture, ChannelAdapter, ConversationRef, Inbound, InboundPort, IntakeOutcome, LookupOutcome,
@@ -17,22 +17,22 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, oneshot};
 
-/// How long an answer is waited for, and how long a connection.
+/// Timeout for an answer, and for a connection.
 const ANSWER_MS: u64 = 500;
-/// Between two attempts to connect.
+/// Delay between connection attempts.
 const CONNECT_MS: u64 = 20;
-/// Lines that may wait for the socket, and messages of people that may wait for the gateway; the service brings
-/// again what did not fit.
+/// Maximum number of lines queued for the socket, and of messages queued for the gateway; the service
+/// delivers dropped messages again.
 const WAITING_MAX: usize = 1_024;
 
-/// The gateway with this channel.
+/// Runs the gateway with this channel.
 #[must_use]
 pub fn main() -> ExitCode {
     let channel = |socket| Arc::new(FakeChannel::new(Path::new(&socket))) as Arc<dyn ChannelAdapter>;
     acp_gateway::cli::main_with(std::env::var_os(ENV_SOCKET).map(channel).into_iter().collect())
 }
 
-/// The adapter.
+/// The channel adapter.
 #[derive(Debug)]
 pub struct FakeChannel {
     link: Arc<Link>,
@@ -44,19 +44,19 @@ struct Link {
     socket: PathBuf,
     calls: AtomicU64,
     line: Mutex<Line>,
-    said: mpsc::Sender<Said>,
-    heard: Mutex<Option<mpsc::Receiver<Said>>>,
+    said: mpsc::Sender<PersonText>,
+    heard: Mutex<Option<mpsc::Receiver<PersonText>>>,
 }
 
-/// The connection as it is, and who waits for answers on it.
+/// The current connection and the calls that wait for answers on it.
 #[derive(Debug, Default)]
 struct Line {
     out: Option<mpsc::Sender<String>>,
-    waiting: HashMap<u64, oneshot::Sender<Tell>>,
+    waiting: HashMap<u64, oneshot::Sender<ToGateway>>,
 }
 
 impl FakeChannel {
-    /// To the service behind a socket; connects when it is first used.
+    /// Creates an adapter for the service behind a socket; connects on first use.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         let (said, heard) = mpsc::channel(WAITING_MAX);
@@ -78,12 +78,12 @@ impl FakeChannel {
     }
 }
 
-/// What became of a call.
-enum Called {
-    Answered(Tell),
-    /// It did not leave this process.
+/// Result of a call.
+enum CallResult {
+    Answered(ToGateway),
+    /// Not sent: no connection.
     NotSent,
-    /// It may have been heard.
+    /// Sent, but not answered: its effect is unknown.
     Unanswered,
 }
 
@@ -97,7 +97,7 @@ impl Link {
             if let Ok(stream) = UnixStream::connect(&self.socket).await {
                 let (read, mut write) = stream.into_split();
                 let (out, mut lines) = mpsc::channel::<String>(WAITING_MAX);
-                let hello = Ask::Hello { life: std::process::id() };
+                let hello = ToService::Hello { life: std::process::id() };
                 let _ = out.try_send(line(&hello));
                 self.line().out = Some(out);
                 let writing = async {
@@ -109,20 +109,20 @@ impl Link {
                 };
                 tokio::select! {
                     () = writing => {}
-                    () = self.hear(read) => {}
+                    () = self.receive_lines(read) => {}
                 }
-                // Whoever waits for an answer learns that there will be none.
+                // Dropping the senders fails all waiting calls.
                 *self.line() = Line::default();
             }
             tokio::time::sleep(Duration::from_millis(CONNECT_MS)).await;
         }
     }
 
-    async fn hear(&self, read: OwnedReadHalf) {
+    async fn receive_lines(&self, read: OwnedReadHalf) {
         let mut lines = BufReader::new(read).lines();
         while let Ok(Some(text)) = lines.next_line().await {
-            match serde_json::from_str::<Tell>(&text) {
-                Ok(Tell::Said(said)) => drop(self.said.try_send(said)),
+            match serde_json::from_str::<ToGateway>(&text) {
+                Ok(ToGateway::Said(said)) => drop(self.said.try_send(said)),
                 Ok(tell) => {
                     let waiting = tell.call().and_then(|call| self.line().waiting.remove(&call));
                     if let Some(waiting) = waiting {
@@ -134,8 +134,8 @@ impl Link {
         }
     }
 
-    /// Hands a line to the connection, and says where its answer comes; `None` without one.
-    fn hand_over(&self, call: u64, ask: &Ask) -> Option<oneshot::Receiver<Tell>> {
+    /// Queues a line for the connection and returns the receiver of its answer; `None` without a connection.
+    fn enqueue(&self, call: u64, ask: &ToService) -> Option<oneshot::Receiver<ToGateway>> {
         let (answer, answered) = oneshot::channel();
         let mut at = self.line();
         at.out.as_ref()?.try_send(line(ask)).ok()?;
@@ -143,44 +143,44 @@ impl Link {
         Some(answered)
     }
 
-    async fn call(&self, ask: impl FnOnce(u64) -> Ask) -> Called {
+    async fn call(&self, ask: impl FnOnce(u64) -> ToService) -> CallResult {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let ask = ask(call);
         let end = tokio::time::Instant::now() + Duration::from_millis(ANSWER_MS);
         let answered = loop {
-            if let Some(answered) = self.hand_over(call, &ask) {
+            if let Some(answered) = self.enqueue(call, &ask) {
                 break answered;
             }
             if tokio::time::Instant::now() >= end {
-                return Called::NotSent;
+                return CallResult::NotSent;
             }
             tokio::time::sleep(Duration::from_millis(CONNECT_MS)).await;
         };
         let answer = tokio::time::timeout(Duration::from_millis(ANSWER_MS), answered).await;
         self.line().waiting.remove(&call);
         match answer {
-            Ok(Ok(tell)) => Called::Answered(tell),
-            Ok(Err(_)) | Err(_) => Called::Unanswered,
+            Ok(Ok(tell)) => CallResult::Answered(tell),
+            Ok(Err(_)) | Err(_) => CallResult::Unanswered,
         }
     }
 
-    async fn bring(&self, inbox: &dyn InboundPort, said: Said) {
+    async fn deliver(&self, inbox: &dyn InboundPort, said: PersonText) {
         let message = Inbound::new(at(&said.conversation), said.message_id.clone(), said.author, said.text);
         let refused = match inbox.offer(message).await {
             IntakeOutcome::Accepted(_) => None,
-            // It is brought again.
+            // The service delivers it again.
             IntakeOutcome::Later { .. } => return,
             IntakeOutcome::Refused { why } => Some(why),
         };
-        let Said { conversation, message_id, .. } = said;
-        let ask = Ask::Acknowledge { conversation, message_id, refused };
+        let PersonText { conversation, message_id, .. } = said;
+        let ask = ToService::Acknowledge { conversation, message_id, refused };
         if let Some(out) = &self.line().out {
             let _ = out.try_send(line(&ask));
         }
     }
 }
 
-/// The conversation of that name.
+/// Reference to a conversation.
 fn at(conversation_id: &str) -> ConversationRef {
     ConversationRef {
         channel: NAME.to_owned(),
@@ -212,16 +212,20 @@ impl ChannelAdapter for FakeChannel {
         };
         Box::pin(async move {
             let why = |why: &str| why.to_owned();
-            match self.link().call(|call| Ask::Send { call, message: text }).await {
-                Called::Answered(Tell::Sent { message_id, .. }) => SendOutcome::Sent { message_id },
-                Called::Answered(Tell::Limited { retry_after_ms, .. }) => {
+            match self.link().call(|call| ToService::Send { call, message: text }).await {
+                CallResult::Answered(ToGateway::Sent { message_id, .. }) => SendOutcome::Sent { message_id },
+                CallResult::Answered(ToGateway::Limited { retry_after_ms, .. }) => {
                     SendOutcome::Limited { retry_after_ms }
                 }
-                Called::Answered(Tell::Unavailable { .. }) => {
+                CallResult::Answered(ToGateway::Unavailable { .. }) => {
                     SendOutcome::Rejected { why: why("the service is out of order"), again: true }
                 }
-                Called::NotSent => SendOutcome::Rejected { why: why("there is no connection"), again: true },
-                Called::Answered(_) | Called::Unanswered => SendOutcome::Uncertain { why: why("no answer") },
+                CallResult::NotSent => {
+                    SendOutcome::Rejected { why: why("there is no connection"), again: true }
+                }
+                CallResult::Answered(_) | CallResult::Unanswered => {
+                    SendOutcome::Uncertain { why: why("no answer") }
+                }
             }
         })
     }
@@ -229,11 +233,11 @@ impl ChannelAdapter for FakeChannel {
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let (conversation, nonce) = (to.conversation_id.clone(), message.nonce.clone());
         Box::pin(async move {
-            match self.link().call(|call| Ask::Lookup { call, conversation, nonce }).await {
-                Called::Answered(Tell::Found { message_id: Some(message_id), .. }) => {
+            match self.link().call(|call| ToService::Lookup { call, conversation, nonce }).await {
+                CallResult::Answered(ToGateway::Found { message_id: Some(message_id), .. }) => {
                     LookupOutcome::Found { message_id }
                 }
-                Called::Answered(Tell::Found { message_id: None, .. }) => LookupOutcome::Absent,
+                CallResult::Answered(ToGateway::Found { message_id: None, .. }) => LookupOutcome::Absent,
                 _ => LookupOutcome::Unknown { why: "no answer".to_owned() },
             }
         })
@@ -244,11 +248,11 @@ impl ChannelAdapter for FakeChannel {
             let _ = self.link();
             let heard = self.link.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(mut heard) = heard else { return };
-            let mut bringing = tokio::task::JoinSet::new();
+            let mut delivering = tokio::task::JoinSet::new();
             while let Some(said) = heard.recv().await {
                 let (link, inbox) = (Arc::clone(&self.link), Arc::clone(&inbox));
-                bringing.spawn(async move { link.bring(inbox.as_ref(), said).await });
-                while bringing.try_join_next().is_some() {}
+                delivering.spawn(async move { link.deliver(inbox.as_ref(), said).await });
+                while delivering.try_join_next().is_some() {}
             }
         })
     }

@@ -1,51 +1,52 @@
-//! What becomes of a message on its way: drawn from a seed.
+//! Outcomes of sends, lookups and deliveries, drawn from a seed.
 
 use crate::seed::Seed;
 use std::time::Duration;
 
-/// So many mishaps may happen to one message; then it is treated well. What kills add comes on top.
-const MISHAPS_MAX: u32 = 3;
+/// Maximum number of faults for one message; afterwards its sends succeed. Faults caused by kills are not
+/// counted.
+const FAULTS_MAX: u32 = 3;
 
-/// What becomes of a message that is sent.
+/// Outcome of a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SendFate {
-    /// Taken and answered.
+    /// Accepted and answered.
     Well,
-    /// Taken at once, answered after a while: perhaps when nobody waits any more.
+    /// Accepted at once, answered after a delay, perhaps after the caller's timeout.
     SlowAnswer(Duration),
-    /// Taken, and the answer is lost.
+    /// Accepted, and the answer is lost.
     LostAnswer,
-    /// Taken after a while, and answered then.
+    /// Accepted and answered after a delay.
     LateLanding(Duration),
-    /// Never taken, never answered.
+    /// Never accepted, never answered.
     Lost,
-    /// Not taken: too many (429).
+    /// Refused: rate limit (429).
     Limited(Duration),
-    /// Not taken: out of order (503).
+    /// Refused: service unavailable (503).
     Unavailable,
-    /// The connection breaks, after the message was taken.
+    /// The connection breaks after the message was accepted.
     CutAfter,
-    /// The connection breaks, before the message is taken.
+    /// The connection breaks before the message is accepted.
     CutBefore,
 }
 
-/// What becomes of a look for a message.
+/// Outcome of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LookFate {
+pub enum LookupFate {
     /// Answered.
     Well,
-    /// It fails.
+    /// The lookup fails.
     Unknown,
     /// Never answered.
     Lost,
 }
 
-/// How what a person said is brought to the gateway.
+/// Delivery of a person's message to the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bringing {
-    /// After how long: what is said later may come before it.
+pub struct Delivery {
+    /// Delay: later messages may overtake it.
     pub after: Duration,
-    /// How often.
+    /// Number of deliveries.
     pub times: u32,
 }
 
@@ -53,9 +54,9 @@ fn ms(seed: &mut Seed, from: u64, to: u64) -> Duration {
     Duration::from_millis(from + seed.below(to - from))
 }
 
-/// Draws for a message that had `mishaps` already.
-pub fn of_send(seed: &mut Seed, mishaps: u32) -> SendFate {
-    if mishaps >= MISHAPS_MAX {
+/// Draws the outcome of a send for a message with `faults` earlier faults.
+pub fn draw_send(seed: &mut Seed, faults: u32) -> SendFate {
+    if faults >= FAULTS_MAX {
         return SendFate::Well;
     }
     match seed.below(100) {
@@ -71,17 +72,17 @@ pub fn of_send(seed: &mut Seed, mishaps: u32) -> SendFate {
     }
 }
 
-/// Draws for a look.
-pub fn of_look(seed: &mut Seed) -> LookFate {
+/// Draws the outcome of a lookup.
+pub fn draw_lookup(seed: &mut Seed) -> LookupFate {
     match seed.below(100) {
-        0..12 => LookFate::Unknown,
-        12..18 => LookFate::Lost,
-        _ => LookFate::Well,
+        0..12 => LookupFate::Unknown,
+        12..18 => LookupFate::Lost,
+        _ => LookupFate::Well,
     }
 }
 
-/// Draws for something said.
-pub fn of_said(seed: &mut Seed) -> Bringing {
+/// Draws the delivery of a person's message.
+pub fn draw_delivery(seed: &mut Seed) -> Delivery {
     let after = if seed.below(4) == 0 { ms(seed, 5, 400) } else { Duration::ZERO };
-    Bringing { after, times: if seed.below(5) == 0 { 2 } else { 1 } }
+    Delivery { after, times: if seed.below(5) == 0 { 2 } else { 1 } }
 }

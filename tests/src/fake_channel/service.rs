@@ -1,14 +1,14 @@
-//! The service: strict, and forgetful only where chat services are.
+//! The chat service: strict, and as forgetful as real chat services.
 //!
-//! It takes a message once for each nonce, as long as the same connection lasts; one that comes again over
-//! another connection is another message to it. So a gateway that was killed or cut off must look before it sends
-//! again: a real service's window of minutes would hide most of what goes wrong there. A gateway that looked, and
-//! was told that there is nothing, is safe until it dies: what lands later must not surprise it.
+//! It deduplicates messages by nonce within one connection; the same nonce over another connection is a new
+//! message. So a gateway that was killed or disconnected must do a lookup before it sends again: a real
+//! service's window of minutes would hide most errors of that kind. A nonce that a lookup did not find stays
+//! deduplicated until that gateway dies, so that a message that lands later cannot appear twice.
 //!
-//! A connection is read to its end, whatever became of the gateway, before the next one is served.
+//! A connection is read to its end, even if the gateway died, before the next one is served.
 
-use super::fate::{self, LookFate, SendFate};
-use super::wire::{Ask, Said, Tell, Text, line};
+use super::fate::{self, LookupFate, SendFate};
+use super::wire::{PersonText, Text, ToGateway, ToService, line};
 use crate::seed::Seed;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -19,49 +19,49 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What nobody acknowledged is brought again after this long.
-const AGAIN: Duration = Duration::from_millis(700);
-/// A gateway that does not read for so long loses its connection.
+/// Delay until an unacknowledged message is delivered again.
+const REDELIVERY_DELAY: Duration = Duration::from_millis(700);
+/// Write timeout: a gateway that does not read for this long loses its connection.
 const WRITE_MAX: Duration = Duration::from_secs(1);
-/// How many messages that were acknowledged are brought all the same over a new connection.
+/// Number of acknowledged messages that are delivered again over a new connection.
 const REPEATS: u64 = 3;
 
-/// A message as a conversation holds it.
+/// A message in a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// The service's id.
     pub message_id: String,
-    /// What was sent.
+    /// Content of the message.
     pub text: Text,
 }
 
-/// What a person said, and what became of it.
+/// A person's message and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Saying {
-    /// What was said, and where.
-    pub said: Said,
-    /// Whether the gateway took it.
+pub struct PersonMessage {
+    /// The message.
+    pub said: PersonText,
+    /// Whether the gateway accepted it.
     pub taken: bool,
-    /// Why it did not.
+    /// Reason of a refusal.
     pub refused: Option<String>,
 }
 
-/// How often each thing happened.
+/// Counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Sends by what became of them.
+    /// Sends by outcome.
     pub fates: BTreeMap<&'static str, u64>,
-    /// Looks for messages.
-    pub looks: u64,
-    /// Messages whose nonce had come over this connection.
+    /// Lookups.
+    pub lookups: u64,
+    /// Messages that were deduplicated by their nonce.
     pub repeated: u64,
-    /// How often something that a person said was brought.
-    pub brought: u64,
+    /// Deliveries of people's messages.
+    pub deliveries: u64,
     /// Connections.
     pub connections: u64,
 }
 
-/// The service, which lives in the test.
+/// The chat service, which runs in the test process.
 #[derive(Debug)]
 pub struct ChatService {
     shared: Arc<Shared>,
@@ -75,7 +75,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// A send whose answer is kept back.
+/// State of [`ChatService::withhold_answer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     No,
@@ -83,38 +83,38 @@ enum Hold {
     Held,
 }
 
-/// Something that happens later.
+/// A scheduled event.
 #[derive(Debug)]
 struct Due {
     at: Instant,
-    what: What,
+    what: DueEvent,
 }
 
 #[derive(Debug)]
-enum What {
-    /// An answer, over the connection of that number.
-    Tell { connection: u64, tell: Tell },
-    /// A message lands, and is answered.
+enum DueEvent {
+    /// Sends an answer, if the connection is still this one.
+    Answer { connection: u64, tell: ToGateway },
+    /// A message is accepted and answered.
     Land { connection: u64, call: u64, text: Text },
-    /// Something said is brought.
-    Bring { said: usize },
+    /// Delivers a person's message.
+    Deliver { said: usize },
 }
 
 #[derive(Debug)]
 struct State {
     seed: Seed,
-    /// Whether things go wrong.
-    is_wild: bool,
+    /// Whether faults are injected.
+    is_faulty: bool,
     is_over: bool,
     conversations: BTreeMap<String, Vec<Message>>,
-    sayings: Vec<Saying>,
-    /// The nonces of this connection.
+    person_messages: Vec<PersonMessage>,
+    /// Message ids by nonce of this connection.
     window: HashMap<String, String>,
-    /// The nonces of which this gateway was told that there is no message.
+    /// Nonces that a lookup of this gateway did not find.
     promised: HashSet<String>,
-    /// Which gateway that is.
+    /// Pid of the connected gateway.
     life: u32,
-    mishaps: HashMap<String, u32>,
+    faults: HashMap<String, u32>,
     due: Vec<Due>,
     stream: Option<UnixStream>,
     connection: u64,
@@ -124,23 +124,23 @@ struct State {
 }
 
 impl ChatService {
-    /// Listens at `socket`; what goes wrong follows from `seed`.
+    /// Listens at `socket`; faults are drawn from `seed`.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When the socket cannot be bound.
     #[must_use]
     pub fn start(socket: &Path, seed: Seed) -> Self {
         let listener = UnixListener::bind(socket).unwrap_or_else(|e| panic!("{}: {e}", socket.display()));
         let state = State {
             seed,
-            is_wild: false,
+            is_faulty: false,
             is_over: false,
             conversations: BTreeMap::new(),
-            sayings: Vec::new(),
+            person_messages: Vec::new(),
             window: HashMap::new(),
             promised: HashSet::new(),
             life: 0,
-            mishaps: HashMap::new(),
+            faults: HashMap::new(),
             due: Vec::new(),
             stream: None,
             connection: 0,
@@ -152,55 +152,55 @@ impl ChatService {
         let (serving, timing) = (Arc::clone(&shared), Arc::clone(&shared));
         let threads = vec![
             std::thread::spawn(move || serving.serve(&listener)),
-            std::thread::spawn(move || timing.keep_time()),
+            std::thread::spawn(move || timing.run_timers()),
         ];
         Self { shared, socket: socket.to_owned(), threads }
     }
 
-    /// From now on things go wrong, or not any more.
-    pub fn set_wild(&self, is_wild: bool) {
-        self.shared.state().is_wild = is_wild;
+    /// Switches fault injection on or off.
+    pub fn set_faulty(&self, is_faulty: bool) {
+        self.shared.state().is_faulty = is_faulty;
     }
 
-    /// The whole service is away, as far as anybody who asks for it can tell, or back. What people say meanwhile is
-    /// brought then.
+    /// Makes the whole service unreachable, or reachable again. Messages of people are delivered when it is
+    /// back.
     ///
     /// # Panics
     /// When the socket cannot be moved.
-    pub fn set_away(&self, is_away: bool) {
+    pub fn set_unavailable(&self, is_unavailable: bool) {
         let aside = self.socket.with_extension("away");
-        let (from, to) = if is_away { (&self.socket, &aside) } else { (&aside, &self.socket) };
+        let (from, to) = if is_unavailable { (&self.socket, &aside) } else { (&aside, &self.socket) };
         std::fs::rename(from, to).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
-        if is_away {
+        if is_unavailable {
             self.shared.state().hang_up();
         }
     }
 
-    /// A person says something; its id. It is brought to the gateway until that takes it.
+    /// Adds a person's message and returns its id. It is delivered repeatedly until the gateway accepts it.
     pub fn say(&self, conversation: &str, author: &str, text: &str) -> String {
         let mut state = self.shared.state();
-        let said = Said {
+        let said = PersonText {
             conversation: conversation.to_owned(),
-            message_id: format!("said-{}", state.sayings.len()),
+            message_id: format!("said-{}", state.person_messages.len()),
             author: author.to_owned(),
             text: text.to_owned(),
         };
         let message_id = said.message_id.clone();
-        state.sayings.push(Saying { said, taken: false, refused: None });
-        let index = state.sayings.len() - 1;
-        let is_wild = state.is_wild;
-        let how = if is_wild { fate::of_said(&mut state.seed) } else { fate::Bringing::AT_ONCE };
+        state.person_messages.push(PersonMessage { said, taken: false, refused: None });
+        let index = state.person_messages.len() - 1;
+        let is_faulty = state.is_faulty;
+        let how = if is_faulty { fate::draw_delivery(&mut state.seed) } else { fate::Delivery::AT_ONCE };
         for _ in 0..how.times {
-            state.later(how.after, What::Bring { said: index });
+            state.schedule(how.after, DueEvent::Deliver { said: index });
         }
         self.shared.changed.notify_all();
         message_id
     }
 
-    /// Keeps back the answer to the next final message, which lands, and waits until there is one; false when none came.
-    /// Nobody ever gets that answer.
+    /// Waits for the next final message and accepts it without ever answering; returns `false` if none came
+    /// before the deadline.
     #[must_use]
-    pub fn hold_an_answer(&self, deadline: Duration) -> bool {
+    pub fn withhold_answer(&self, deadline: Duration) -> bool {
         let mut state = self.shared.state();
         state.hold = Hold::Wanted;
         let waited =
@@ -211,42 +211,42 @@ impl ChatService {
         is_held
     }
 
-    /// How much of what people said in a conversation was not taken yet.
+    /// Number of people's messages in a conversation that are neither accepted nor refused yet.
     #[must_use]
-    pub fn waiting(&self, conversation: &str) -> usize {
-        let open = |saying: &&Saying| {
+    pub fn count_pending(&self, conversation: &str) -> usize {
+        let open = |saying: &&PersonMessage| {
             saying.said.conversation == conversation && !saying.taken && saying.refused.is_none()
         };
-        self.shared.state().sayings.iter().filter(open).count()
+        self.shared.state().person_messages.iter().filter(open).count()
     }
 
-    /// What kind the last message of a conversation is of.
+    /// Kind of the last message of a conversation.
     #[must_use]
     pub fn last_kind(&self, conversation: &str) -> Option<String> {
         let state = self.shared.state();
         state.conversations.get(conversation)?.last().map(|message| message.text.kind.clone())
     }
 
-    /// What every conversation holds, in order.
+    /// Messages of all conversations, in order.
     #[must_use]
     pub fn conversations(&self) -> BTreeMap<String, Vec<Message>> {
         self.shared.state().conversations.clone()
     }
 
-    /// What people said, in order.
+    /// All messages of people, in order.
     #[must_use]
-    pub fn sayings(&self) -> Vec<Saying> {
-        self.shared.state().sayings.clone()
+    pub fn person_messages(&self) -> Vec<PersonMessage> {
+        self.shared.state().person_messages.clone()
     }
 
-    /// What happened so far.
+    /// Counters so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.shared.state().tally.clone()
     }
 }
 
-impl fate::Bringing {
+impl fate::Delivery {
     const AT_ONCE: Self = Self { after: Duration::ZERO, times: 1 };
 }
 
@@ -257,7 +257,7 @@ impl Drop for ChatService {
         state.hang_up();
         drop(state);
         self.shared.changed.notify_all();
-        // Whoever waits for the next connection gets one, and looks.
+        // Wakes the thread that waits for a connection, so that it sees `is_over`.
         let _ = UnixStream::connect(&self.socket);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -270,7 +270,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One connection after the other, each to its end.
+    /// Serves connections one after another, each to its end.
     fn serve(&self, listener: &UnixListener) {
         for stream in listener.incoming().flatten() {
             let Ok(read) = stream.try_clone() else { continue };
@@ -283,26 +283,26 @@ impl Shared {
             }
             self.changed.notify_all();
             for text in BufReader::new(read).lines() {
-                // What was cut off in the middle never came.
+                // A truncated line is ignored.
                 let Ok(ask) = text.map_err(drop).and_then(|text| serde_json::from_str(&text).map_err(drop))
                 else {
                     break;
                 };
-                self.state().hear(ask);
+                self.state().handle(ask);
                 self.changed.notify_all();
             }
             self.state().disconnected();
         }
     }
 
-    /// Does what is due.
-    fn keep_time(&self) {
+    /// Executes due events.
+    fn run_timers(&self) {
         let mut state = self.state();
         while !state.is_over {
             let now = Instant::now();
-            state.do_due(now);
+            state.run_due(now);
             let next = state.due.iter().map(|due| due.at).min();
-            let wait = next.map_or(AGAIN, |at| at.saturating_duration_since(Instant::now()));
+            let wait = next.map_or(REDELIVERY_DELAY, |at| at.saturating_duration_since(Instant::now()));
             let waited = self.changed.wait_timeout(state, wait);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
@@ -310,7 +310,7 @@ impl Shared {
 }
 
 impl State {
-    fn later(&mut self, after: Duration, what: What) {
+    fn schedule(&mut self, after: Duration, what: DueEvent) {
         self.due.push(Due { at: Instant::now() + after, what });
     }
 
@@ -319,37 +319,38 @@ impl State {
         self.stream = Some(stream);
         self.connection += 1;
         self.tally.connections += 1;
-        // What is open, and a little of what is not, in any order.
-        let open: Vec<usize> = self.open().collect();
+        // Delivers open messages and a few others, in any order.
+        let open: Vec<usize> = self.pending().collect();
         for said in open {
-            let after = Duration::from_millis(if self.is_wild { self.seed.below(60) } else { 0 });
-            self.later(after, What::Bring { said });
+            let after = Duration::from_millis(if self.is_faulty { self.seed.below(60) } else { 0 });
+            self.schedule(after, DueEvent::Deliver { said });
         }
-        for _ in 0..if self.is_wild { REPEATS } else { 0 } {
-            let said = usize::try_from(self.seed.below(self.sayings.len() as u64)).unwrap_or(0);
-            if said < self.sayings.len() {
-                self.later(Duration::ZERO, What::Bring { said });
+        for _ in 0..if self.is_faulty { REPEATS } else { 0 } {
+            let said = usize::try_from(self.seed.below(self.person_messages.len() as u64)).unwrap_or(0);
+            if said < self.person_messages.len() {
+                self.schedule(Duration::ZERO, DueEvent::Deliver { said });
             }
         }
     }
 
-    fn open(&self) -> impl Iterator<Item = usize> {
-        let is_open = |(_, saying): &(usize, &Saying)| !saying.taken && saying.refused.is_none();
-        self.sayings.iter().enumerate().filter(is_open).map(|(index, _)| index)
+    fn pending(&self) -> impl Iterator<Item = usize> {
+        let is_open = |(_, saying): &(usize, &PersonMessage)| !saying.taken && saying.refused.is_none();
+        self.person_messages.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
-    /// The connection is at its end: what is under way lands or does not, and what it knew is forgotten.
+    /// Ends the connection: each pending message is accepted or dropped at random, and its nonces are
+    /// forgotten unless promised.
     fn disconnected(&mut self) {
         self.hang_up();
         let ended = self.connection;
         for due in std::mem::take(&mut self.due) {
             match due.what {
-                What::Land { connection, text, .. } if connection == ended => {
+                DueEvent::Land { connection, text, .. } if connection == ended => {
                     if self.seed.below(2) == 0 {
-                        self.land(text);
+                        self.accept(text);
                     }
                 }
-                What::Tell { connection, .. } if connection == ended => {}
+                DueEvent::Answer { connection, .. } if connection == ended => {}
                 what => self.due.push(Due { what, ..due }),
             }
         }
@@ -363,7 +364,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, tell: &Tell) {
+    fn transmit(&mut self, tell: &ToGateway) {
         if let Some(stream) = &mut self.stream
             && stream.write_all(line(tell).as_bytes()).is_err()
         {
@@ -371,52 +372,53 @@ impl State {
         }
     }
 
-    fn do_due(&mut self, now: Instant) {
+    fn run_due(&mut self, now: Instant) {
         self.due.sort_by_key(|due| due.at);
         let later = self.due.partition_point(|due| due.at <= now);
         let rest = self.due.split_off(later);
         for due in std::mem::replace(&mut self.due, rest) {
             match due.what {
-                What::Tell { tell, .. } => self.tell(&tell),
-                What::Land { call, text, .. } => {
-                    let message_id = self.land(text);
-                    self.tell(&Tell::Sent { call, message_id });
+                DueEvent::Answer { tell, .. } => self.transmit(&tell),
+                DueEvent::Land { call, text, .. } => {
+                    let message_id = self.accept(text);
+                    self.transmit(&ToGateway::Sent { call, message_id });
                 }
-                What::Bring { said } => self.bring(said),
+                DueEvent::Deliver { said } => self.deliver(said),
             }
         }
     }
 
-    fn bring(&mut self, index: usize) {
-        let Some(saying) = self.sayings.get(index) else { return };
-        let tell = Tell::Said(saying.said.clone());
+    fn deliver(&mut self, index: usize) {
+        let Some(saying) = self.person_messages.get(index) else { return };
+        let tell = ToGateway::Said(saying.said.clone());
         let is_open = !saying.taken && saying.refused.is_none();
         if self.stream.is_some() {
-            self.tally.brought += 1;
-            self.tell(&tell);
-            // Until it is acknowledged. Without a connection, the next one begins with it.
-            let asked = self.due.iter().any(|due| matches!(due.what, What::Bring { said } if said == index));
+            self.tally.deliveries += 1;
+            self.transmit(&tell);
+            // Repeats until it is acknowledged. Without a connection, the next connection starts with it.
+            let asked =
+                self.due.iter().any(|due| matches!(due.what, DueEvent::Deliver { said } if said == index));
             if is_open && !asked {
-                self.later(AGAIN, What::Bring { said: index });
+                self.schedule(REDELIVERY_DELAY, DueEvent::Deliver { said: index });
             }
         }
     }
 
-    fn hear(&mut self, ask: Ask) {
+    fn handle(&mut self, ask: ToService) {
         match ask {
-            Ask::Hello { life } if life == self.life => {}
-            Ask::Hello { life } => {
+            ToService::Hello { life } if life == self.life => {}
+            ToService::Hello { life } => {
                 self.life = life;
                 self.window.clear();
                 self.promised.clear();
             }
-            Ask::Send { call, message } => self.send(call, message),
-            Ask::Lookup { call, conversation, nonce } => self.look(call, &conversation, &nonce),
-            Ask::Acknowledge { conversation, message_id, refused } => {
-                let ours = |saying: &&mut Saying| {
+            ToService::Send { call, message } => self.send(call, message),
+            ToService::Lookup { call, conversation, nonce } => self.lookup(call, &conversation, &nonce),
+            ToService::Acknowledge { conversation, message_id, refused } => {
+                let ours = |saying: &&mut PersonMessage| {
                     saying.said.conversation == conversation && saying.said.message_id == message_id
                 };
-                if let Some(saying) = self.sayings.iter_mut().find(ours) {
+                if let Some(saying) = self.person_messages.iter_mut().find(ours) {
                     saying.taken |= refused.is_none();
                     saying.refused = saying.refused.take().or(refused);
                 }
@@ -428,61 +430,64 @@ impl State {
         if self.hold == Hold::Wanted && text.kind == "final" {
             self.hold = Hold::Held;
             self.count("held");
-            self.land(text);
+            self.accept(text);
             return;
         }
-        let had = self.mishaps.get(&text.nonce).copied().unwrap_or(0);
-        let fate = if self.is_wild { fate::of_send(&mut self.seed, had) } else { SendFate::Well };
+        let had = self.faults.get(&text.nonce).copied().unwrap_or(0);
+        let fate = if self.is_faulty { fate::draw_send(&mut self.seed, had) } else { SendFate::Well };
         if fate != SendFate::Well {
-            self.mishaps.insert(text.nonce.clone(), had + 1);
+            self.faults.insert(text.nonce.clone(), had + 1);
         }
         self.count(fate.word());
         let connection = self.connection;
         match fate {
             SendFate::Well => {
-                let message_id = self.land(text);
-                self.tell(&Tell::Sent { call, message_id });
+                let message_id = self.accept(text);
+                self.transmit(&ToGateway::Sent { call, message_id });
             }
             SendFate::SlowAnswer(after) => {
-                let message_id = self.land(text);
-                self.later(after, What::Tell { connection, tell: Tell::Sent { call, message_id } });
+                let message_id = self.accept(text);
+                self.schedule(
+                    after,
+                    DueEvent::Answer { connection, tell: ToGateway::Sent { call, message_id } },
+                );
             }
-            SendFate::LostAnswer => drop(self.land(text)),
-            SendFate::LateLanding(after) => self.later(after, What::Land { connection, call, text }),
+            SendFate::LostAnswer => drop(self.accept(text)),
+            SendFate::LateLanding(after) => self.schedule(after, DueEvent::Land { connection, call, text }),
             SendFate::Lost => {}
             SendFate::Limited(after) => {
                 let retry_after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                self.tell(&Tell::Limited { call, retry_after_ms });
+                self.transmit(&ToGateway::Limited { call, retry_after_ms });
             }
-            SendFate::Unavailable => self.tell(&Tell::Unavailable { call }),
+            SendFate::Unavailable => self.transmit(&ToGateway::Unavailable { call }),
             SendFate::CutAfter => {
-                self.land(text);
+                self.accept(text);
                 self.hang_up();
             }
             SendFate::CutBefore => self.hang_up(),
         }
     }
 
-    fn look(&mut self, call: u64, conversation: &str, nonce: &str) {
-        self.tally.looks += 1;
-        let fate = if self.is_wild { fate::of_look(&mut self.seed) } else { LookFate::Well };
+    fn lookup(&mut self, call: u64, conversation: &str, nonce: &str) {
+        self.tally.lookups += 1;
+        let fate = if self.is_faulty { fate::draw_lookup(&mut self.seed) } else { LookupFate::Well };
         match fate {
-            LookFate::Well => {
+            LookupFate::Well => {
                 let mut held = self.conversations.get(conversation).into_iter().flatten();
                 let found = held.rfind(|message| message.text.nonce == nonce);
                 let message_id = found.map(|message| message.message_id.clone());
                 if message_id.is_none() {
                     self.promised.insert(nonce.to_owned());
                 }
-                self.tell(&Tell::Found { call, message_id });
+                self.transmit(&ToGateway::Found { call, message_id });
             }
-            LookFate::Unknown => self.tell(&Tell::Unknown { call }),
-            LookFate::Lost => {}
+            LookupFate::Unknown => self.transmit(&ToGateway::Unknown { call }),
+            LookupFate::Lost => {}
         }
     }
 
-    /// Puts a message into its conversation, once for each nonce of this connection; its id.
-    fn land(&mut self, text: Text) -> String {
+    /// Adds a message to its conversation, once per nonce of this connection, and returns its id.
+    fn accept(&mut self, text: Text) -> String {
         if let Some(message_id) = self.window.get(&text.nonce) {
             self.tally.repeated += 1;
             return message_id.clone();
@@ -501,7 +506,7 @@ impl State {
 }
 
 impl SendFate {
-    /// The word in tallies.
+    /// Name of the outcome in the counters.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

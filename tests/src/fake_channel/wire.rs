@@ -1,39 +1,39 @@
-//! What the gateway's side and the service say to each other: one JSON object a line, in both directions.
+//! Protocol between the gateway's side and the service: one JSON object per line, in both directions.
 
 use serde::{Deserialize, Serialize};
 
 /// From the gateway to the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Ask {
+pub enum ToService {
     /// The first line of a connection.
     Hello {
-        /// Which process of the gateway: another one has another number.
+        /// Pid of the gateway's process.
         life: u32,
     },
     /// Put a message into a conversation.
     Send {
-        /// Names the answer.
+        /// Call number, repeated in the answer.
         call: u64,
         /// The message.
         message: Text,
     },
     /// Look for a message by its nonce.
     Lookup {
-        /// Names the answer.
+        /// Call number, repeated in the answer.
         call: u64,
         /// The conversation.
         conversation: String,
         /// The nonce.
         nonce: String,
     },
-    /// What a person said need not be brought again; or it cannot be taken.
+    /// A person's message was accepted, or refused; stops its delivery.
     Acknowledge {
         /// The conversation.
         conversation: String,
-        /// The service's id of it.
+        /// The service's id of the message.
         message_id: String,
-        /// Why it cannot be taken.
+        /// Reason of a refusal.
         refused: Option<String>,
     },
 }
@@ -41,56 +41,56 @@ pub enum Ask {
 /// A message of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Text {
-    /// Where.
+    /// The conversation.
     pub conversation: String,
-    /// Names it: within the service's window it is not taken twice.
+    /// Deduplication key: the service accepts it once within its window.
     pub nonce: String,
     /// `final`, `notice` …
     pub kind: String,
-    /// What is shown.
+    /// The text.
     pub text: String,
 }
 
 /// From the service to the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
-pub enum Tell {
-    /// It is in the conversation under this id.
+pub enum ToGateway {
+    /// The message is in the conversation under this id.
     Sent {
-        /// Of which call.
+        /// Number of the call.
         call: u64,
         /// The service's id.
         message_id: String,
     },
-    /// Too many: later (429).
+    /// Rate limit: retry later (429).
     Limited {
-        /// Of which call.
+        /// Number of the call.
         call: u64,
-        /// When, in milliseconds from now.
+        /// Delay, in milliseconds.
         retry_after_ms: u64,
     },
-    /// Not taken, for no fault of the message (503).
+    /// Service unavailable (503).
     Unavailable {
-        /// Of which call.
+        /// Number of the call.
         call: u64,
     },
-    /// What a look came to: the id, if it is there.
+    /// Result of a lookup: the id, if the message exists.
     Found {
-        /// Of which call.
+        /// Number of the call.
         call: u64,
         /// The service's id.
         message_id: Option<String>,
     },
-    /// The look failed.
+    /// The lookup failed.
     Unknown {
-        /// Of which call.
+        /// Number of the call.
         call: u64,
     },
-    /// A person said something.
-    Said(Said),
+    /// A message of a person.
+    Said(PersonText),
 }
 
-impl Tell {
+impl ToGateway {
     /// The call that it answers.
     #[must_use]
     pub const fn call(&self) -> Option<u64> {
@@ -105,23 +105,23 @@ impl Tell {
     }
 }
 
-/// What a person said.
+/// A message of a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
-    /// Where.
+pub struct PersonText {
+    /// The conversation.
     pub conversation: String,
-    /// The service's id of it.
+    /// The service's id.
     pub message_id: String,
-    /// Who.
+    /// Its author.
     pub author: String,
-    /// What.
+    /// The text.
     pub text: String,
 }
 
-/// One line.
+/// Encodes one line.
 ///
 /// # Panics
-/// Never: all of these can be written as JSON.
+/// Never: all message types can be encoded as JSON.
 #[must_use]
 pub fn line<T: Serialize>(value: &T) -> String {
     let mut line = serde_json::to_string(value).unwrap_or_else(|e| panic!("{e}"));

@@ -1,4 +1,5 @@
-//! The machine in its process: one lock, one clock, one store. What is decided is kept before anybody hears of it.
+//! The machine in its process: one lock, one clock, one store. Changes are stored before their effects are
+//! sent.
 
 use super::core::Machine;
 use super::core::gateway::{SocketId, ToSocket};
@@ -10,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::Sender;
 
-/// The machine and what it needs.
+/// The machine with its store and its connections.
 #[derive(Debug)]
 pub struct App {
     shared: Mutex<Shared>,
-    /// The longest time that what goes over the wire takes.
+    /// Maximum simulated network delay.
     lag: Duration,
     lags: Mutex<Seed>,
 }
@@ -32,7 +33,7 @@ fn machine_time() -> Ms {
 }
 
 impl App {
-    /// An application over what a store holds.
+    /// Creates an application from the content of a store.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -43,8 +44,8 @@ impl App {
         Ok(Self { shared: Mutex::new(Shared { machine, store, sockets: HashMap::new() }), lag, lags })
     }
 
-    /// Takes as long as something that goes over the wire now: any time below the longest.
-    pub async fn travel(&self) {
+    /// Sleeps for a random network delay below the maximum.
+    pub async fn delay(&self) {
         if self.lag.is_zero() {
             return;
         }
@@ -56,43 +57,43 @@ impl App {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the machine do something; what changed is kept, then what it says is sent.
+    /// Runs `work` on the machine, stores the changes, then sends its output.
     pub fn act<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
         let mut shared = self.lock();
         let now = shared.machine.time(machine_time());
         let done = work(&mut shared.machine, now);
-        shared.settle();
+        shared.store_and_send();
         done
     }
 
-    /// The same, for what may change settings.
-    pub fn act_and_keep_settings<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
+    /// Like [`App::act`], and stores the settings as well.
+    pub fn act_and_store_settings<T>(&self, work: impl FnOnce(&mut Machine, Ms) -> T) -> T {
         let done = self.act(work);
         let mut shared = self.lock();
         let settings = shared.machine.settings.clone();
-        if let Err(error) = shared.store.keep_settings(&settings) {
+        if let Err(error) = shared.store.store_settings(&settings) {
             fail(&error);
         }
         done
     }
 
-    /// A connection to the gateway.
+    /// Registers a connection to the gateway.
     pub fn open_socket(&self, sender: Sender<ToSocket>) -> SocketId {
         let mut shared = self.lock();
         let now = shared.machine.time(machine_time());
         let id = shared.machine.socket_opened(now);
         shared.sockets.insert(id, sender);
-        shared.settle();
+        shared.store_and_send();
         id
     }
 
-    /// A connection is gone.
+    /// Removes a connection.
     pub fn close_socket(&self, id: SocketId, code: Option<u16>) {
         let mut shared = self.lock();
         shared.sockets.remove(&id);
         let now = shared.machine.time(machine_time());
-        shared.machine.socket_gone(now, id, code);
-        shared.settle();
+        shared.machine.socket_closed(now, id, code);
+        shared.store_and_send();
     }
 
     /// The bytes of a file.
@@ -103,13 +104,13 @@ impl App {
 }
 
 impl Shared {
-    fn settle(&mut self) {
+    fn store_and_send(&mut self) {
         let changes = self.machine.world.changes();
-        if let Err(error) = self.store.keep(&changes) {
+        if let Err(error) = self.store.store_changes(&changes) {
             fail(&error);
         }
         for (id, what) in self.machine.gateway.take_outbox() {
-            // A client that does not read loses its connection: RESUME brings what it missed.
+            // A client that does not read loses its connection: RESUME delivers the missed events.
             if self.sockets.get(&id).is_some_and(|socket| socket.try_send(what).is_err()) {
                 self.sockets.remove(&id);
             }
@@ -117,10 +118,10 @@ impl Shared {
     }
 }
 
-/// A store that does not keep what it is given would make every judgement wrong: the process ends.
+/// Aborts the process: without a working store every later result would be wrong.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a panic would end one task and leave the rest to judge wrongly"
+    reason = "a panic would end one task, and the others would continue with wrong state"
 )]
 fn fail(error: &StoreError) -> ! {
     eprintln!("fake-discord: the store failed: {error}");

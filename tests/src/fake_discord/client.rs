@@ -1,7 +1,7 @@
-//! The fake as a test holds it: a process that can be killed and comes back at the same address, and its orders.
+//! The test's handle of the fake: a process that can be killed and restarted at the same address, and its
+//! orders.
 //!
-//! Everything blocks, and panics when the fake does not answer as it must: a test that goes on without it proves
-//! nothing.
+//! All calls block, and panic if the fake does not answer correctly: a test cannot continue without it.
 
 use super::core::gateway::intent;
 use super::core::model::{Channel, Command, Id, Interaction, Message, Ms, Webhook};
@@ -18,11 +18,11 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 
-/// Environment variable: the longest time that a request, an answer or an event takes on its way, in milliseconds. What
-/// holds beside a Discord at once holds beside one that is far away, or a test does not wait for what it is about.
+/// Environment variable: maximum network delay of a request, an answer or an event, in milliseconds. Tests
+/// must pass with any delay; a failure shows a test that does not wait for the state that it checks.
 const ENV_LAG: &str = "ACP_TEST_LAG_MS";
 
-/// A bot as a test knows it.
+/// Ids and token of a bot.
 #[derive(Debug, Clone)]
 pub struct BotHandle {
     /// The id of its account.
@@ -33,7 +33,7 @@ pub struct BotHandle {
     pub token: String,
 }
 
-/// The fake, in a process.
+/// The fake in its own process.
 #[derive(Debug)]
 pub struct FakeDiscord {
     child: Option<Child>,
@@ -42,7 +42,7 @@ pub struct FakeDiscord {
 }
 
 impl FakeDiscord {
-    /// Starts one that keeps what it accepts in a directory.
+    /// Starts a fake whose store is in a directory.
     ///
     /// # Panics
     /// When it does not start.
@@ -54,7 +54,7 @@ impl FakeDiscord {
         fake
     }
 
-    /// Kills it with SIGKILL. Connections are gone at once.
+    /// Kills it with SIGKILL. Its connections are closed at once.
     ///
     /// # Panics
     /// When the process cannot be killed.
@@ -65,7 +65,7 @@ impl FakeDiscord {
         }
     }
 
-    /// Starts it anew, at the same address and with what it had kept. One that lives is killed first.
+    /// Restarts it at the same address with the same store; kills it first if it is running.
     ///
     /// # Panics
     /// When it does not start.
@@ -73,7 +73,7 @@ impl FakeDiscord {
         self.kill();
         let store = self.store.clone();
         let address = self.address.clone();
-        // The port may be held for a moment by what is left of the one before.
+        // Connections of the previous process may occupy the port for a moment.
         let (child, address) = eventually(SOON, "the fake listens", || Self::launch(&store, &address));
         self.child = Some(child);
         self.address = address;
@@ -99,34 +99,34 @@ impl FakeDiscord {
         None
     }
 
-    /// The file in which it keeps what it accepts.
+    /// The database file of its store.
     #[must_use]
     pub fn store(&self) -> &Path {
         &self.store
     }
 
-    /// `127.0.0.1:PORT`, the same for all its lives.
+    /// `127.0.0.1:PORT`, the same after a restart.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// What stands in place of `https://discord.com`.
+    /// Base URL, in place of `https://discord.com`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Its process, while it lives.
+    /// Its pid, while it is running.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Orders something; the error is what the service would say.
+    /// Sends an order; the error is the one that Discord would return.
     ///
     /// # Errors
-    /// What the fake refuses.
+    /// If the fake refuses the order.
     ///
     /// # Panics
     /// When it does not answer.
@@ -138,7 +138,7 @@ impl FakeDiscord {
         if answer.status == 200 { Ok(answer.json()) } else { Err(answer.json()) }
     }
 
-    /// Orders something.
+    /// Sends an order.
     ///
     /// # Panics
     /// When it is refused.
@@ -147,11 +147,11 @@ impl FakeDiscord {
         serde_json::from_value(given).unwrap_or_else(|e| panic!("{order:?}: {e}"))
     }
 
-    pub(super) fn tell(&self, order: &Order) {
+    pub(super) fn send(&self, order: &Order) {
         let _: Value = self.order(order);
     }
 
-    /// Asks as a bot does; the path begins after `/api/v10`.
+    /// Sends a REST request as a bot; the path begins after `/api/v10`.
     ///
     /// # Errors
     /// When the connection ends without an answer.
@@ -173,33 +173,33 @@ impl FakeDiscord {
     }
 }
 
-/// The ground.
+/// Set-up: guilds, channels, members and settings.
 impl FakeDiscord {
-    /// A guild.
+    /// Adds a guild.
     #[must_use]
     pub fn add_guild(&self, name: &str) -> Id {
         self.order(&Order::AddGuild { name: name.to_owned() })
     }
 
-    /// A text channel.
+    /// Adds a text channel.
     #[must_use]
     pub fn add_channel(&self, guild: Id, name: &str) -> Id {
         self.order(&Order::AddChannel { guild, name: name.to_owned() })
     }
 
-    /// A person.
+    /// Adds a person to a guild.
     #[must_use]
     pub fn add_user(&self, guild: Id, name: &str) -> Id {
         self.order(&Order::AddUser { guild, name: name.to_owned() })
     }
 
-    /// A role, and who has it.
+    /// Adds a role with its members.
     #[must_use]
     pub fn add_role(&self, guild: Id, name: &str, mentionable: bool, members: &[Id]) -> Id {
         self.order(&Order::AddRole { guild, name: name.to_owned(), mentionable, members: members.to_vec() })
     }
 
-    /// A bot that is a member and may read what people write.
+    /// Adds a bot that is a member and has the message content intent.
     #[must_use]
     pub fn add_bot(&self, guild: Id, name: &str, token: &str) -> BotHandle {
         let order = Order::AddBot {
@@ -213,46 +213,46 @@ impl FakeDiscord {
         BotHandle { user: id("user"), application: id("application"), token: token.to_owned() }
     }
 
-    /// An account becomes a member of another guild.
+    /// Adds an account to another guild.
     pub fn add_member(&self, guild: Id, user: Id) {
-        self.tell(&Order::AddMember { guild, user });
+        self.send(&Order::AddMember { guild, user });
     }
 
-    /// A member is gone.
+    /// Removes a member.
     pub fn remove_member(&self, guild: Id, user: Id) {
-        self.tell(&Order::RemoveMember { guild, user });
+        self.send(&Order::RemoveMember { guild, user });
     }
 
-    /// A member gets a role, or loses it.
+    /// Adds a role to a member, or removes it.
     pub fn give_role(&self, guild: Id, user: Id, role: Id, has: bool) {
-        self.tell(&Order::GiveRole { guild, user, role, has });
+        self.send(&Order::GiveRole { guild, user, role, has });
     }
 
-    /// The token of a bot is another one.
+    /// Changes the token of a bot.
     pub fn set_token(&self, bot: Id, token: &str) {
-        self.tell(&Order::SetToken { bot, token: token.to_owned() });
+        self.send(&Order::SetToken { bot, token: token.to_owned() });
     }
 
-    /// What the portal allows a bot.
+    /// Sets the privileged intents that the developer portal allows a bot.
     pub fn set_privileged_intents(&self, bot: Id, privileged_intents: u64) {
-        self.tell(&Order::SetIntents { bot, privileged_intents });
+        self.send(&Order::SetIntents { bot, privileged_intents });
     }
 
-    /// Takes permissions away, in a guild, channel or thread.
+    /// Denies permissions in a guild, channel or thread.
     pub fn deny(&self, bot: Id, scope: Id, permissions: &[&str]) {
         let permissions = permissions.iter().map(|&name| name.to_owned()).collect();
-        self.tell(&Order::Deny { bot, scope, permissions });
+        self.send(&Order::Deny { bot, scope, permissions });
     }
 
-    /// Gives permissions back.
+    /// Allows permissions again.
     pub fn allow(&self, bot: Id, scope: Id, permissions: &[&str]) {
         let permissions = permissions.iter().map(|&name| name.to_owned()).collect();
-        self.tell(&Order::Allow { bot, scope, permissions });
+        self.send(&Order::Allow { bot, scope, permissions });
     }
 
-    /// Changes settings, as `json!({"nonce_window_ms": 1000})`.
+    /// Changes settings, for example `json!({"nonce_window_ms": 1000})`.
     pub fn configure(&self, settings: Value) {
-        self.tell(&Order::Configure { settings });
+        self.send(&Order::Configure { settings });
     }
 
     /// The settings.
@@ -261,14 +261,14 @@ impl FakeDiscord {
         self.order(&Order::Settings)
     }
 
-    /// Switches rules off; those that were off before hold again.
-    pub fn without_rules(&self, rules: &[Rule]) {
+    /// Switches these rules off and all others on.
+    pub fn disable_rules(&self, rules: &[Rule]) {
         self.configure(json!({"rules_off": rules}));
     }
 
-    /// Sets the fake's clock ahead.
+    /// Advances the fake's clock.
     pub fn advance(&self, ms: Ms) {
-        self.tell(&Order::Advance { ms });
+        self.send(&Order::Advance { ms });
     }
 
     /// The fake's time.
@@ -278,14 +278,14 @@ impl FakeDiscord {
     }
 }
 
-/// What people do.
+/// Actions of people.
 impl FakeDiscord {
-    /// Somebody writes.
+    /// A person posts a message.
     pub fn post(&self, user: Id, channel: Id, content: &str) -> Id {
         self.post_with(user, channel, content, Vec::new(), None)
     }
 
-    /// Somebody writes, with files or in answer to a message.
+    /// A person posts a message, with files or as a reply.
     pub fn post_with(
         &self,
         user: Id,
@@ -297,25 +297,25 @@ impl FakeDiscord {
         self.order(&Order::Post { user, channel, content: content.to_owned(), files, reply_to })
     }
 
-    /// Somebody changes a message.
+    /// A person edits a message.
     pub fn edit(&self, message: Id, content: &str) {
-        self.tell(&Order::Edit { message, content: content.to_owned() });
+        self.send(&Order::Edit { message, content: content.to_owned() });
     }
 
-    /// Somebody deletes a message.
+    /// A person deletes a message.
     pub fn delete(&self, message: Id) {
-        self.tell(&Order::Delete { message });
+        self.send(&Order::Delete { message });
     }
 
-    /// Somebody reacts.
+    /// A person adds a reaction.
     pub fn react(&self, user: Id, message: Id, emoji: &str) {
-        self.tell(&Order::React { user, message, emoji: emoji.to_owned(), add: true });
+        self.send(&Order::React { user, message, emoji: emoji.to_owned(), add: true });
     }
 
-    /// Somebody presses a button. An error when there is none, or it is disabled.
+    /// A person clicks a button. An error if it does not exist or is disabled.
     ///
     /// # Errors
-    /// What the client would say.
+    /// The error that the Discord client would show.
     pub fn click(&self, user: Id, message: Id, custom_id: &str) -> Result<Interaction, Value> {
         self.act(&Order::Click {
             user,
@@ -326,10 +326,10 @@ impl FakeDiscord {
         })
     }
 
-    /// Somebody chooses in a select.
+    /// A person chooses in a select.
     ///
     /// # Errors
-    /// What the client would say.
+    /// The error that the Discord client would show.
     pub fn choose(
         &self,
         user: Id,
@@ -347,10 +347,10 @@ impl FakeDiscord {
         })
     }
 
-    /// Somebody uses a slash command, as `acp session close`, with options by name.
+    /// A person uses a slash command, for example `acp session close`, with options by name.
     ///
     /// # Errors
-    /// What the client would say: no such command or option, a required one missing.
+    /// The error that the Discord client would show: no such command or option, or a required one missing.
     pub fn command(
         &self,
         user: Id,
@@ -362,10 +362,10 @@ impl FakeDiscord {
         self.use_command(user, channel, bot, command, options, None)
     }
 
-    /// Somebody types into an option: an autocompletion.
+    /// A person types into an option with autocompletion.
     ///
     /// # Errors
-    /// What the client would say: no such command or option, or no autocompletion there.
+    /// The error that the Discord client would show: no such command or option, or no autocompletion there.
     pub fn autocomplete(
         &self,
         user: Id,
@@ -391,7 +391,7 @@ impl FakeDiscord {
         self.act(&Order::Use { user, channel, bot: bot.user, command, options, focused })
     }
 
-    /// Somebody sends off the modal that an interaction was answered with.
+    /// A person submits the modal that was the response to an interaction.
     ///
     /// # Errors
     /// When there is no modal.
@@ -405,51 +405,51 @@ impl FakeDiscord {
         Ok(serde_json::from_value(given).unwrap_or_else(|e| panic!("{order:?}: {e}")))
     }
 
-    /// Somebody makes a thread.
+    /// A person creates a thread.
     #[must_use]
     pub fn make_thread(&self, user: Id, channel: Id, name: &str, message: Option<Id>) -> Id {
         self.order(&Order::MakeThread { user, channel, name: name.to_owned(), message })
     }
 
-    /// Somebody archives a thread, or wakes it.
+    /// A person archives or unarchives a thread.
     pub fn archive(&self, thread: Id, archived: bool) {
         self.change(thread, json!({"archived": archived}));
     }
 
-    /// Somebody archives and locks a thread, or unlocks it.
+    /// A person archives and locks a thread, or reverts both.
     pub fn lock(&self, thread: Id, locked: bool) {
         self.change(thread, json!({"archived": locked, "locked": locked}));
     }
 
-    /// Somebody renames a channel or thread.
+    /// A person renames a channel or thread.
     pub fn rename(&self, channel: Id, name: &str) {
         self.change(channel, json!({"name": name}));
     }
 
-    /// Somebody changes a channel or thread.
+    /// A person changes a channel or thread.
     pub fn change(&self, channel: Id, form: Value) {
-        self.tell(&Order::Change { channel, form });
+        self.send(&Order::Change { channel, form });
     }
 
-    /// Somebody deletes a channel or thread.
+    /// A person deletes a channel or thread.
     pub fn delete_channel(&self, channel: Id) {
-        self.tell(&Order::DeleteChannel { channel });
+        self.send(&Order::DeleteChannel { channel });
     }
 
-    /// Somebody deletes a webhook.
+    /// A person deletes a webhook.
     pub fn delete_webhook(&self, webhook: Id) {
-        self.tell(&Order::DeleteWebhook { webhook });
+        self.send(&Order::DeleteWebhook { webhook });
     }
 
-    /// A webhook has another token from now on.
+    /// Changes the token of a webhook.
     pub fn rotate_webhook(&self, webhook: Id) {
-        self.tell(&Order::RotateWebhook { webhook });
+        self.send(&Order::RotateWebhook { webhook });
     }
 }
 
-/// What there is to see.
+/// Queries.
 impl FakeDiscord {
-    /// Messages of a channel in the order in which they were made, the deleted ones too.
+    /// Messages of a channel in order of creation, including deleted ones.
     #[must_use]
     pub fn transcript(&self, channel: Id) -> Vec<Message> {
         self.order(&Order::Transcript { channel: Some(channel) })
@@ -461,10 +461,10 @@ impl FakeDiscord {
         self.order(&Order::Transcript { channel: None })
     }
 
-    /// What is in a file of a message.
+    /// Content of a file of a message.
     ///
     /// # Panics
-    /// When there is none.
+    /// When it does not exist.
     #[must_use]
     pub fn file(&self, id: Id) -> Vec<u8> {
         let answer = http(&self.address, "GET", &format!("/fake/file/{id}"), &[], &[]);
@@ -473,7 +473,7 @@ impl FakeDiscord {
         answer.body
     }
 
-    /// Channels and threads, the deleted ones too.
+    /// Channels and threads, including deleted ones.
     #[must_use]
     pub fn channels(&self) -> Vec<Channel> {
         self.order(&Order::Channels)
@@ -482,7 +482,7 @@ impl FakeDiscord {
     /// A channel or thread.
     ///
     /// # Panics
-    /// When there was never one.
+    /// When it never existed.
     #[must_use]
     pub fn channel(&self, id: Id) -> Channel {
         let found = self.channels().into_iter().find(|channel| channel.id == id);
@@ -495,42 +495,42 @@ impl FakeDiscord {
         self.channels().into_iter().filter(|channel| channel.parent_id == Some(parent)).collect()
     }
 
-    /// Interactions with their answers.
+    /// All interactions with their responses.
     #[must_use]
     pub fn interactions(&self) -> Vec<Interaction> {
         self.order(&Order::Interactions)
     }
 
-    /// An interaction as it stands now.
+    /// The current state of an interaction.
     ///
     /// # Panics
-    /// When there was never one.
+    /// When it never existed.
     #[must_use]
     pub fn interaction(&self, id: Id) -> Interaction {
         let found = self.interactions().into_iter().find(|interaction| interaction.id == id);
         found.unwrap_or_else(|| panic!("no interaction {id}"))
     }
 
-    /// Commands.
+    /// All registered commands.
     #[must_use]
     pub fn commands(&self) -> Vec<Command> {
         self.order(&Order::Commands)
     }
 
-    /// Webhooks.
+    /// All webhooks.
     #[must_use]
     pub fn webhooks(&self) -> Vec<Webhook> {
         self.order(&Order::Webhooks)
     }
 
-    /// Whether a bot has a connection to the gateway, with a session.
+    /// Whether a bot has a gateway connection with a session.
     #[must_use]
-    pub fn connected(&self, bot: Id) -> bool {
+    pub fn is_connected(&self, bot: Id) -> bool {
         let bots: Vec<Value> = self.order(&Order::Bots);
         bots.iter().any(|found| found["bot"]["user_id"] == json!(bot) && found["connected"] == json!(true))
     }
 
-    /// What is on its way.
+    /// Operations in progress.
     #[must_use]
     pub fn underway(&self) -> Underway {
         self.order(&Order::Underway)
@@ -546,7 +546,7 @@ impl FakeDiscord {
 impl Drop for FakeDiscord {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // The test is over, one way or the other.
+            // The test has ended; errors no longer matter.
             let _ = child.kill();
             let _ = child.wait();
         }

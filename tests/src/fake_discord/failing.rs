@@ -1,59 +1,60 @@
-//! Orders by which a test has the fake fail.
+//! Fault injection orders.
 
 use super::client::FakeDiscord;
 use super::core::faults::{EventFate, EventFault, RestFate, RestFault, When};
 use super::core::model::Id;
 use super::core::stage::{Order, SocketAct};
 
-/// What goes wrong.
+/// Fault injection.
 impl FakeDiscord {
-    /// A fault of requests to a route, as `POST /channels/{}/messages`, or to one with what stands there; `*` for all.
+    /// Adds a fault of requests to a route (`POST /channels/{}/messages`), to one exact path, or to all
+    /// (`*`).
     pub fn rest_fault(&self, route: &str, when: When, fate: RestFate) {
-        self.tell(&Order::RestFault { fault: RestFault { route: route.to_owned(), when, fate } });
+        self.send(&Order::RestFault { fault: RestFault { route: route.to_owned(), when, fate } });
     }
 
-    /// A fault of events, as `MESSAGE_CREATE`; `*` for all.
+    /// Adds a fault of an event (`MESSAGE_CREATE`) or of all events (`*`).
     pub fn event_fault(&self, event: &str, when: When, fate: EventFate) {
-        self.tell(&Order::EventFault { fault: EventFault { event: event.to_owned(), when, fate } });
+        self.send(&Order::EventFault { fault: EventFault { event: event.to_owned(), when, fate } });
     }
 
-    /// The answer to the next message that a bot makes is held back until its maker is gone; or no answer is held.
+    /// Holds back the answer to the next message that a bot creates until the bot disconnects; or holds none.
     pub fn hold_answer(&self, on: bool) {
-        self.tell(&Order::HoldAnswer { on });
+        self.send(&Order::HoldAnswer { on });
     }
 
-    /// No more faults.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
-        self.tell(&Order::ClearFaults);
+        self.send(&Order::ClearFaults);
     }
 
-    /// Heartbeats are acknowledged no more, or again.
+    /// Stops or resumes the acknowledgement of heartbeats.
     pub fn withhold_acks(&self, on: bool) {
-        self.tell(&Order::WithholdAcks { on });
+        self.send(&Order::WithholdAcks { on });
     }
 
-    /// The whole service is away, or back.
-    pub fn away(&self, on: bool) {
-        self.tell(&Order::Away { on });
+    /// Makes the whole service unavailable, or available again.
+    pub fn set_unavailable(&self, on: bool) {
+        self.send(&Order::Away { on });
     }
 
-    /// Does something to the connections of a bot, or all; says to how many.
+    /// Applies an action to the connections of a bot, or to all; returns their number.
     pub fn sockets(&self, bot: Option<Id>, act: SocketAct) -> u64 {
         self.order(&Order::Sockets { bot, act })
     }
 
-    /// The next IDENTIFYs and RESUMEs are answered with "invalid session".
-    pub fn invalid_sessions(&self, count: u64) {
-        self.tell(&Order::InvalidSessions { count });
+    /// Answers the next IDENTIFYs and RESUMEs with "invalid session".
+    pub fn refuse_sessions(&self, count: u64) {
+        self.send(&Order::InvalidSessions { count });
     }
 
-    /// The next connections get no HELLO.
+    /// Sends no HELLO to the next connections.
     pub fn withhold_hellos(&self, count: u64) {
-        self.tell(&Order::WithholdHellos { count });
+        self.send(&Order::WithholdHellos { count });
     }
 
-    /// The next IDENTIFYs and RESUMEs get no answer, while heartbeats are acknowledged.
-    pub fn unanswered(&self, count: u64) {
-        self.tell(&Order::Unanswered { count });
+    /// Leaves the next IDENTIFYs and RESUMEs unanswered, while heartbeats are acknowledged.
+    pub fn withhold_answers(&self, count: u64) {
+        self.send(&Order::Unanswered { count });
     }
 }

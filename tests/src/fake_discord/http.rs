@@ -1,4 +1,4 @@
-//! The smallest client of HTTP: a connection for each request, and no other headers than those that are given.
+//! A minimal HTTP client: one connection per request, and no headers other than the given ones.
 
 use crate::wait::SOON;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-/// An answer over HTTP.
+/// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
     /// The status.
@@ -18,7 +18,7 @@ pub struct HttpAnswer {
 }
 
 impl HttpAnswer {
-    /// The body as JSON; null when there is none.
+    /// The body as JSON; null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
@@ -31,10 +31,10 @@ impl HttpAnswer {
     }
 }
 
-/// One request over a connection of its own.
+/// Sends one request over its own connection.
 ///
 /// # Errors
-/// When the connection ends without a whole answer.
+/// When the connection ends without a complete response.
 pub fn http(
     address: &str,
     method: &str,
@@ -54,7 +54,8 @@ pub fn http(
     stream.write_all(body)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
-    parse(&answer).ok_or_else(|| std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "no whole answer"))
+    parse(&answer)
+        .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "incomplete HTTP response"))
 }
 
 fn parse(answer: &[u8]) -> Option<HttpAnswer> {

@@ -1,4 +1,4 @@
-//! Bodies of requests: JSON, or `multipart/form-data` with `payload_json` and `files[n]`.
+//! Request bodies: JSON, or `multipart/form-data` with `payload_json` and `files[n]`.
 
 use super::core::rest::{Body, Upload};
 use bytes::Bytes;
@@ -42,7 +42,7 @@ async fn parts(boundary: String, bytes: Bytes) -> Result<Body, multer::Error> {
                 body.broken |= read.broken;
             }
             (_, Some(n), Some(filename)) => body.files.push(Upload { n, filename, content_type, bytes }),
-            // Members of the form itself, as the oldest way of sending files has them.
+            // Plain form fields, the oldest format for messages with files.
             (_, None, None) => {
                 let text = Value::String(String::from_utf8_lossy(&bytes).into_owned());
                 body.json.get_or_insert_with(|| serde_json::json!({}))[name] = text;

@@ -1,4 +1,4 @@
-//! The process: one listener for REST, gateway, files and the orders of tests.
+//! The server process: one listener for REST, gateway, files and the orders of tests.
 
 use super::app::App;
 use super::core::faults::RestFate;
@@ -26,28 +26,29 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-/// Between two looks at the clock.
+/// Interval of timer ticks.
 const TICK: Duration = Duration::from_millis(50);
-/// Between two looks whether an answer is still held back.
+/// Polling interval of an answer that is held back.
 const HELD_POLL: Duration = Duration::from_millis(5);
-/// What stands before every path of the REST interface.
+/// Prefix of every path of the REST interface.
 const API: &str = "/api/v10";
 
-/// A strict fake of Discord on loopback. Prints one line with its address when it is ready.
+/// Run a strict fake of Discord on loopback. Prints one line with its address when it is ready.
 #[derive(Debug, Parser)]
 pub struct Args {
-    /// Where to listen; port 0 for any.
+    /// Listen on this address; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Where to keep what is accepted; in memory where none is named.
+    /// Store the state in this file; without it, in memory.
     #[arg(long)]
     pub store: Option<PathBuf>,
-    /// The longest time that a request, an answer or an event takes on its way, in milliseconds. Events keep their order.
+    /// Maximum simulated network delay of a request, an answer or an event, in milliseconds. Events keep
+    /// their order.
     #[arg(long, default_value_t = 0)]
     pub lag_ms: u64,
 }
 
-/// The program.
+/// Main function of the program.
 ///
 /// # Errors
 /// When the store or the listener fails.
@@ -67,14 +68,14 @@ pub async fn main(args: Args) -> Result<(), StoreError> {
     });
     loop {
         let (stream, _) = listener.accept().await?;
-        // Small answers leave at once.
+        // Small answers are sent at once.
         let _ = stream.set_nodelay(true);
         let app = Arc::clone(&app);
         tokio::spawn(async move {
             let service = service_fn(move |request| serve(Arc::clone(&app), request));
             let connection =
                 hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // A connection that a fault or a client ended is nobody's error.
+            // A connection that a fault or a client ended is not an error.
             let _ = connection.with_upgrades().await;
         });
     }
@@ -82,8 +83,8 @@ pub async fn main(args: Args) -> Result<(), StoreError> {
 
 type Reply = Response<Full<Bytes>>;
 
-/// Ends the connection without an answer.
-fn lost() -> std::io::Error {
+/// Error that ends the connection without an answer.
+fn connection_lost() -> std::io::Error {
     std::io::Error::other("a fault ends this connection")
 }
 
@@ -91,7 +92,7 @@ async fn serve(app: Arc<App>, request: Request<Incoming>) -> Result<Reply, std::
     let path = request.uri().path().to_owned();
     if request.headers().contains_key(header::UPGRADE) {
         return if app.act(|machine, _| machine.faults.away) {
-            Err(lost())
+            Err(connection_lost())
         } else {
             Ok(upgrade(app, request))
         };
@@ -116,9 +117,9 @@ async fn serve(app: Arc<App>, request: Request<Incoming>) -> Result<Reply, std::
         return Ok(plain(StatusCode::NOT_FOUND, &json!({"message": "404: Not Found", "code": 0})));
     };
     let call = read_call(inside.to_owned(), request).await?;
-    app.travel().await;
+    app.delay().await;
     let answer = rest(Arc::clone(&app), call).await;
-    app.travel().await;
+    app.delay().await;
     answer
 }
 
@@ -154,7 +155,7 @@ fn query_of(query: Option<&str>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A request, with what becomes of it on the way.
+/// Handles a request, with the faults that apply to it.
 async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
     let (is_away, fate) = app.act(|machine, _| {
         let route = classify(&call.method, &call.path).map_or("unknown", |route| route.name);
@@ -169,7 +170,7 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
         return Ok(away());
     }
     match fate {
-        Some(RestFate::LostBefore) => return Err(lost()),
+        Some(RestFate::LostBefore) => return Err(connection_lost()),
         Some(RestFate::ErrorBefore { status }) => return Ok(answered(Answer::fault(status))),
         Some(RestFate::RateLimited { retry_after_ms, scope }) => {
             let limited =
@@ -178,8 +179,8 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
         }
         Some(RestFate::StallBefore { ms }) => stall(ms).await,
         Some(RestFate::Late { ms }) => {
-            carry_out_later(app, call, ms);
-            return Err(lost());
+            execute_later(app, call, ms);
+            return Err(connection_lost());
         }
         _ => {}
     }
@@ -187,16 +188,16 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
         let deduplicated = machine.tally.deduplicated;
         let answer = machine.call(now, &call);
         if fate == Some(RestFate::Forgotten) {
-            machine.forget_made(&answer);
+            machine.forget_created(&answer);
         }
-        let held = machine.holds_back(&call, &answer, deduplicated);
+        let held = machine.hold_back(&call, &answer, deduplicated);
         (answer, held)
     });
     if let Some(id) = held {
-        HeldBack { app, id }.let_go().await;
+        HeldBack { app, id }.wait_until_released().await;
     }
     match fate {
-        Some(RestFate::LostAfter) => Err(lost()),
+        Some(RestFate::LostAfter) => Err(connection_lost()),
         Some(RestFate::ErrorAfter { status }) => Ok(answered(Answer::fault(status))),
         Some(RestFate::StallAfter { ms }) => {
             stall(ms).await;
@@ -206,14 +207,15 @@ async fn rest(app: Arc<App>, call: Call) -> Result<Reply, std::io::Error> {
     }
 }
 
-/// An answer that is held back. When nobody waits for it any more, this ends with the connection, and the machine is told.
+/// An answer that is held back. Dropped when the client disconnects; the machine then records that nobody
+/// received it.
 struct HeldBack {
     app: Arc<App>,
     id: Id,
 }
 
 impl HeldBack {
-    async fn let_go(&self) {
+    async fn wait_until_released(&self) {
         while self.app.act(|machine, _| machine.underway.held.contains(&self.id)) {
             tokio::time::sleep(HELD_POLL).await;
         }
@@ -222,12 +224,12 @@ impl HeldBack {
 
 impl Drop for HeldBack {
     fn drop(&mut self) {
-        self.app.act(|machine, _| machine.unheard(self.id));
+        self.app.act(|machine, _| machine.mark_unreceived(self.id));
     }
 }
 
-/// Carries a request out though its client hears nothing of it.
-fn carry_out_later(app: Arc<App>, call: Call, ms: u64) {
+/// Executes a request after a delay although its client gets no answer.
+fn execute_later(app: Arc<App>, call: Call, ms: u64) {
     app.act(|machine, _| machine.underway.late += 1);
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -276,7 +278,7 @@ fn answered(answer: Answer) -> Reply {
     reply
 }
 
-/// An order of a test: 200 with what it gives, 400 with why not.
+/// Handles an order of a test: 200 with its result, 400 with the error.
 fn order(app: &App, bytes: &[u8]) -> Reply {
     let order: Order = match serde_json::from_slice(bytes) {
         Ok(order) => order,
@@ -284,13 +286,13 @@ fn order(app: &App, bytes: &[u8]) -> Reply {
             return plain(StatusCode::BAD_REQUEST, &json!({"message": error.to_string(), "code": -1}));
         }
     };
-    match app.act_and_keep_settings(|machine, now| machine.order(now, order)) {
+    match app.act_and_store_settings(|machine, now| machine.order(now, order)) {
         Ok(value) => plain(StatusCode::OK, &value),
         Err(error) => plain(StatusCode::BAD_REQUEST, &error.body()),
     }
 }
 
-/// `/attachments/{channel}/{file}/{name}?ex&is&hm`: 404 when the signature is not ours or the time is over.
+/// `/attachments/{channel}/{file}/{name}?ex&is&hm`: 404 if the signature is invalid or expired.
 fn file(app: &App, uri: &hyper::Uri) -> Reply {
     let query = query_of(uri.query());
     let parts: Vec<&str> = uri.path().split('/').collect();
@@ -309,7 +311,7 @@ fn file(app: &App, uri: &hyper::Uri) -> Reply {
     }
 }
 
-/// A connection to the gateway begins.
+/// Upgrades a request to a gateway connection.
 fn upgrade(app: Arc<App>, request: Request<Incoming>) -> Reply {
     let key = request.headers().get(header::SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
     let Some(accept) = key.and_then(|key| HeaderValue::from_str(&key).ok()) else {

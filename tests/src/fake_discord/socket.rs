@@ -1,4 +1,4 @@
-//! A connection to the gateway: texts in both directions, and its end.
+//! A websocket connection to the gateway.
 
 use super::app::App;
 use super::core::gateway::ToSocket;
@@ -15,25 +15,25 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 
-/// How long a client may take to answer a close.
+/// Timeout for the client's answer to a close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 
-/// Payloads that may wait for a client to read them.
+/// Maximum number of queued payloads per client.
 const WAITING_MAX: usize = 1 << 16;
 
-/// How a connection ended.
+/// End of a connection.
 enum End {
-    /// The client closed it, with a code or without.
+    /// The client closed it, with or without a code.
     Client(Option<u16>),
-    /// We closed it.
+    /// The fake closed it.
     Ours(u16, &'static str),
-    /// We break it off.
+    /// The fake resets it.
     Reset,
-    /// We end it inside of a message.
+    /// The fake ends it within a message.
     Cut,
 }
 
-/// Serves a connection to its end. `begun` is what the client sent along with its request.
+/// Serves a connection to its end. `begun` is data that the client sent together with its request.
 pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Option<String>) {
     let mut stream = WebSocketStream::from_partially_read(stream, begun, Role::Server, None).await;
     if version.as_deref() != Some("10") {
@@ -46,7 +46,7 @@ pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Op
         tokio::select! {
             order = orders.recv() => match order {
                 Some(ToSocket::Text(text)) => {
-                    app.travel().await;
+                    app.delay().await;
                     if stream.send(Message::Text(text)).await.is_err() {
                         break End::Client(None);
                     }
@@ -75,12 +75,13 @@ pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Op
         }
         End::Cut => {
             app.close_socket(id, None);
-            // A text of a thousand bytes, of which the first ones come.
+            // The header of a frame of 1000 bytes and its first bytes only.
             let _ = stream.get_mut().write_all(b"\x81\x7e\x03\xe8{\"op\":0").await;
         }
         End::Reset => {
             app.close_socket(id, None);
-            // With no time to linger, the kernel sends a reset; where that fails it is an end without a close frame.
+            // With a linger time of zero the kernel sends a reset; if that fails, the connection ends without
+            // a close frame.
             let _ = set_socket_linger(stream.get_ref(), Some(Duration::ZERO));
         }
     }
@@ -88,7 +89,7 @@ pub async fn serve(app: Arc<App>, stream: TcpStream, begun: Vec<u8>, version: Op
 
 async fn close(stream: &mut WebSocketStream<TcpStream>, code: u16, reason: &'static str) {
     let frame = CloseFrame { code: CloseCode::from(code), reason: Cow::Borrowed(reason) };
-    // A client that is gone needs no close.
+    // A disconnected client needs no close frame.
     let _ = stream.close(Some(frame)).await;
     let _ = tokio::time::timeout(CLOSE_WAIT, async { while let Some(Ok(_)) = stream.next().await {} }).await;
 }

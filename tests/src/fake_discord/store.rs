@@ -1,4 +1,4 @@
-//! What was accepted, kept: a SQLite file that outlives a killed process. A power cut is not survived, and need not be.
+//! The fake's state in a SQLite file that survives a killed process. It need not survive a power failure.
 
 use super::core::model::Id;
 use super::core::settings::Settings;
@@ -6,13 +6,13 @@ use super::core::world::{Change, World};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use std::path::Path;
 
-/// The file.
+/// The database.
 #[derive(Debug)]
 pub struct Store {
     connection: Connection,
 }
 
-/// What can go wrong with it.
+/// Any error of the store.
 pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
 
 const SCHEMA: &str = "
@@ -29,10 +29,10 @@ fn key(id: Id) -> i64 {
 }
 
 impl Store {
-    /// Opens a file, or a store in memory.
+    /// Opens a database file, or a database in memory.
     ///
     /// # Errors
-    /// When SQLite refuses.
+    /// When SQLite fails.
     #[expect(clippy::disallowed_methods, reason = "the rule is for the stores of the product")]
     pub fn open(file: Option<&Path>) -> Result<Self, StoreError> {
         let connection = match file {
@@ -43,7 +43,7 @@ impl Store {
         Ok(Self { connection })
     }
 
-    /// Everything that was kept.
+    /// Loads the whole state.
     ///
     /// # Errors
     /// When a row cannot be read.
@@ -64,11 +64,11 @@ impl Store {
         Ok((world, settings))
     }
 
-    /// Keeps what changed, all of it or nothing.
+    /// Stores changes in one transaction.
     ///
     /// # Errors
-    /// When SQLite refuses.
-    pub fn keep(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+    /// When SQLite fails.
+    pub fn store_changes(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -97,19 +97,19 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps the settings.
+    /// Stores the settings.
     ///
     /// # Errors
-    /// When SQLite refuses.
-    pub fn keep_settings(&mut self, settings: &Settings) -> Result<(), StoreError> {
+    /// When SQLite fails.
+    pub fn store_settings(&mut self, settings: &Settings) -> Result<(), StoreError> {
         let json = serde_json::to_string(settings)?;
-        self.keep(&[Change::Row { kind: SETTINGS, id: 0, json }])
+        self.store_changes(&[Change::Row { kind: SETTINGS, id: 0, json }])
     }
 
     /// The bytes of a file.
     ///
     /// # Errors
-    /// When SQLite refuses.
+    /// When SQLite fails.
     pub fn file(&self, id: Id) -> Result<Option<Vec<u8>>, StoreError> {
         let mut find = self.connection.prepare_cached("SELECT bytes FROM file WHERE id = ?1")?;
         Ok(find.query_row([key(id)], |row| row.get(0)).optional()?)

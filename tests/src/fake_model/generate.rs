@@ -5,11 +5,12 @@
 //! | `streamGenerateContent?alt=sse` | server-sent events, each a `GenerateContentResponse`; the end of the body is the end |
 //! | `generateContent` | one `GenerateContentResponse` |
 //!
-//! Every other method is not found. A request needs an API key (`x-goog-api-key` or `?key=`), and contents that the interface
-//! would take: turns of `user` and `model`, each with parts, the last one of the user, and a `functionResponse` for
-//! each `functionCall` of the turn before. Anything else is refused with 400, so that a wrong client fails here.
+//! Other methods are answered with 404. A request needs an API key (`x-goog-api-key` or `?key=`), and
+//! contents that the interface would accept: turns of `user` and `model`, each with parts, the last one of
+//! the user, and a `functionResponse` for each `functionCall` of the turn before. Anything else is refused
+//! with 400, so that a wrong client fails here.
 
-use super::reply::{Ending, Piece, Timed, pieces};
+use super::reply::{AnswerEnd, Piece, Timed, pieces};
 use super::request::Request;
 use super::script::Step;
 use super::{Log, Refusal};
@@ -57,9 +58,9 @@ pub(super) async fn call(
     match log.begin(&request) {
         Err(Refusal { status, message }) => error(status, "UNAVAILABLE", message),
         Ok((steps, line)) if is_streamed => {
-            super::reply::stream(events(&request, steps), Ending::new(log, line))
+            super::reply::stream(events(&request, steps), AnswerEnd::new(log, line))
         }
-        Ok((steps, line)) => whole(&request, steps, Ending::new(log, line)).await,
+        Ok((steps, line)) => whole(&request, steps, AnswerEnd::new(log, line)).await,
     }
 }
 
@@ -112,7 +113,7 @@ fn check(turns: &[Value]) -> Result<(), String> {
     }
 }
 
-/// Reads a request; its function declarations become tools as the chat interface spells them.
+/// Parses a request; converts its function declarations to tools of the chat interface.
 fn parse(model: &str, stream: bool, body: &Value) -> Result<Request, String> {
     let turns = body["contents"].as_array().map_or(&[][..], Vec::as_slice);
     check(turns)?;
@@ -150,7 +151,7 @@ fn part(request: &Request, piece: &Piece) -> Option<Value> {
     }
 }
 
-/// One `GenerateContentResponse`; the last one of an answer says why it ends and what it took.
+/// One `GenerateContentResponse`; the last one of an answer has the finish reason and the usage.
 fn response(request: &Request, parts: &[Value], is_last: bool) -> Value {
     let mut candidate = json!({"content": {"role": "model", "parts": parts}, "index": 0});
     let mut response = json!({"modelVersion": request.model, "responseId": "fake"});
@@ -178,7 +179,7 @@ fn events(request: &Request, steps: Vec<Step>) -> VecDeque<Option<Timed>> {
 }
 
 /// Answers with one document.
-async fn whole(request: &Request, steps: Vec<Step>, mut ending: Ending) -> Response {
+async fn whole(request: &Request, steps: Vec<Step>, mut ending: AnswerEnd) -> Response {
     let mut parts = Vec::new();
     for (wait, piece) in pieces(request, steps).0 {
         tokio::time::sleep(wait).await;

@@ -1,6 +1,7 @@
-//! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface and Google's
-//! GenerateContent (`generate.rs`), streaming or not, with tool calls. What it answers stands in the prompt ([`script`]); what was asked, and
-//! whether the agent hung up before the end, is kept for the test (`GET /log`).
+//! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface and
+//! Google's GenerateContent (`generate.rs`), streaming or not, with tool calls. The prompt contains the
+//! answers ([`script`]). The requests, and whether the agent disconnected early, are available to the test
+//! (`GET /log`).
 
 mod generate;
 pub mod probe;
@@ -13,19 +14,19 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use reply::Ending;
+use reply::AnswerEnd;
 use request::Request;
 use script::Step;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
 
-/// Requests that are remembered; later ones are answered and forgotten.
+/// Maximum number of logged requests; later ones are answered but not logged.
 const LOG_LINES_MAX: usize = 10_000;
-/// How much of a script is remembered, in characters.
+/// Maximum length of a logged script, in characters.
 const SCRIPT_CHARS_MAX: usize = 400;
 
-/// What was asked, shared by all connections.
+/// Log of requests, shared by all connections.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Log(Arc<Mutex<Vec<Value>>>);
 
@@ -46,7 +47,7 @@ impl Log {
         }
     }
 
-    /// Writes down a request and returns the steps of its answer, and the line that holds it.
+    /// Logs a request and returns the steps of its answer and the index of its log line.
     fn begin(&self, request: &Request) -> Result<(Vec<Step>, usize), Refusal> {
         let steps = if request.is_side_call() {
             vec![Step::Say("a title".to_owned())]
@@ -60,7 +61,7 @@ impl Log {
             "tool_results": request.tool_results,
             "tools": request.tool_names(),
             "stream": request.stream,
-            // `open` while it is answered, `done` at its end, `aborted` when the agent hung up before.
+            // `open` while it is answered, `done` at its end, `aborted` if the agent disconnected early.
             "state": "open",
             "pieces_sent": 0,
         }));
@@ -77,7 +78,7 @@ impl Log {
     }
 }
 
-/// HTTP error that a script wants instead of an answer.
+/// HTTP error that a script requests instead of an answer.
 struct Refusal {
     status: StatusCode,
     message: &'static str,
@@ -110,7 +111,7 @@ async fn completions(State(log): State<Log>, Json(body): Json<Value>) -> Respons
             let error = json!({"error": {"message": message, "type": "scripted", "code": null}});
             (status, Json(error)).into_response()
         }
-        Ok((steps, line)) if request.stream => reply::streamed(&request, steps, Ending::new(log, line)),
-        Ok((steps, line)) => reply::whole(&request, steps, Ending::new(log, line)).await,
+        Ok((steps, line)) if request.stream => reply::streamed(&request, steps, AnswerEnd::new(log, line)),
+        Ok((steps, line)) => reply::whole(&request, steps, AnswerEnd::new(log, line)).await,
     }
 }

@@ -1,4 +1,4 @@
-//! The fake model from a test's side: its address, and what it was asked.
+//! The test's side of the fake model: its address and its log of requests.
 
 use crate::service::Service;
 use crate::wait::SOON;
@@ -20,13 +20,13 @@ impl FakeModel {
     /// When it does not become ready.
     #[must_use]
     pub fn start(world: &World) -> Self {
-        Self { service: world.service("fake-model", &[]) }
+        Self { service: world.start_service("fake-model", &[]) }
     }
 
     /// The base address for agents, `/v1` included.
     ///
     /// # Panics
-    /// When it named none.
+    /// When its ready line has none.
     #[must_use]
     pub fn url(&self) -> &str {
         self.service.ready["url"].as_str().unwrap_or_else(|| panic!("no url in {}", self.service.ready))
@@ -35,7 +35,7 @@ impl FakeModel {
     /// The address without `/v1`: the base of Google's interface.
     ///
     /// # Panics
-    /// When it named none.
+    /// When its ready line has none.
     #[must_use]
     pub fn root(&self) -> &str {
         self.url().trim_end_matches("/v1")
@@ -50,7 +50,7 @@ impl FakeModel {
     /// Opens a connection and sends one request.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When that fails.
     #[must_use]
     pub fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let address = self.root().trim_start_matches("http://");
@@ -65,7 +65,7 @@ impl FakeModel {
         stream
     }
 
-    /// Sends one request and reads the whole answer: its status and its body.
+    /// Sends one request and returns the status and the body of the answer.
     ///
     /// # Panics
     /// When there is no answer.
@@ -79,7 +79,7 @@ impl FakeModel {
         (status.unwrap_or_else(|| panic!("no status: {head}")), body.to_owned())
     }
 
-    /// What it was asked, calls beside the conversation left out.
+    /// Logged requests, without side calls (titles, summaries).
     ///
     /// # Panics
     /// When it does not answer.
@@ -90,9 +90,9 @@ impl FakeModel {
         lines.into_iter().filter(|line| line["side_call"] == false).collect()
     }
 
-    /// The newest request whose script is this one.
+    /// The newest request with this script.
     #[must_use]
-    pub fn asked(&self, script: &str) -> Option<Value> {
+    pub fn request_with_script(&self, script: &str) -> Option<Value> {
         self.log().into_iter().rfind(|line| line["script"] == script)
     }
 }

@@ -1,4 +1,4 @@
-//! Answers as the chat interface spells them: as one document, or as a stream of events.
+//! Answers in the format of the chat interface: one document, or a stream of events.
 
 use super::Log;
 use super::request::Request;
@@ -13,42 +13,42 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// One event of the stream, and how long to wait before it.
+/// One event of the stream, with the delay before it.
 pub(super) type Timed = (Duration, String);
 
-/// Says in the log how the answer ended: a stream that is dropped early was hung up on.
-pub(super) struct Ending {
+/// Logs the end of an answer when dropped: `aborted` unless [`AnswerEnd::done`] was called before.
+pub(super) struct AnswerEnd {
     log: Log,
     line: usize,
     state: &'static str,
 }
 
-impl Ending {
-    /// The end of the answer to the request of this line.
+impl AnswerEnd {
+    /// Creates the end marker for the request of a log line.
     pub(super) const fn new(log: Log, line: usize) -> Self {
         Self { log, line, state: "aborted" }
     }
 
-    /// Marks the answer as whole.
+    /// Marks the answer as complete.
     pub(super) const fn done(&mut self) {
         self.state = "done";
     }
 }
 
-impl Drop for Ending {
+impl Drop for AnswerEnd {
     fn drop(&mut self) {
         self.log.set(self.line, "state", json!(self.state));
     }
 }
 
-/// A piece of the answer before it is spelled.
+/// A piece of the answer, independent of the interface.
 pub(super) enum Piece {
     Text(String),
     Call { name: String, arguments: Value },
     Hang,
 }
 
-/// What the steps say, each piece with the time to wait before it, and why the answer ends.
+/// Converts steps to pieces, each with the delay before it, and the finish reason.
 pub(super) fn pieces(request: &Request, steps: Vec<Step>) -> (Vec<(Duration, Piece)>, &'static str) {
     let mut pieces = Vec::new();
     let mut finish = "stop";
@@ -120,12 +120,12 @@ fn events(request: &Request, steps: Vec<Step>) -> VecDeque<Option<Timed>> {
 }
 
 /// The answer as a stream of server-sent events, at the pace of the script.
-pub(super) fn streamed(request: &Request, steps: Vec<Step>, ending: Ending) -> Response {
+pub(super) fn streamed(request: &Request, steps: Vec<Step>, ending: AnswerEnd) -> Response {
     stream(events(request, steps), ending)
 }
 
-/// Sends events, each after its time; `None` sends nothing more until the agent gives up.
-pub(super) fn stream(events: VecDeque<Option<Timed>>, ending: Ending) -> Response {
+/// Sends events, each after its delay; `None` stalls the stream until the agent disconnects.
+pub(super) fn stream(events: VecDeque<Option<Timed>>, ending: AnswerEnd) -> Response {
     let body = stream::unfold((events, ending, 0_u64), async |(mut events, mut ending, sent)| {
         let next = events.pop_front()?;
         let Some((wait, text)) = next else { return std::future::pending().await };
@@ -142,7 +142,7 @@ pub(super) fn stream(events: VecDeque<Option<Timed>>, ending: Ending) -> Respons
 }
 
 /// The answer as one document.
-pub(super) async fn whole(request: &Request, steps: Vec<Step>, mut ending: Ending) -> Response {
+pub(super) async fn whole(request: &Request, steps: Vec<Step>, mut ending: AnswerEnd) -> Response {
     let (pieces, finish) = pieces(request, steps);
     let mut text = String::new();
     let mut calls = Vec::new();

@@ -1,4 +1,4 @@
-//! What an agent asks of the model, as far as the answer depends on it.
+//! The parts of an agent's request on which the answer depends.
 
 use super::script::Step;
 use serde_json::{Map, Value, json};
@@ -10,15 +10,15 @@ pub struct Request {
     pub model: String,
     /// Whether the answer is streamed.
     pub stream: bool,
-    /// Whether the last event of the stream tells the usage.
+    /// Whether the last event of the stream has the usage.
     pub usage: bool,
-    /// The text of the last message of the user that carries a script, or of the last one.
+    /// Text of the last user message with a script, or of the last user message.
     pub prompt: String,
-    /// How many messages with a script came before that one: what the agent remembers of the conversation.
+    /// Number of earlier messages with a script: shows the history that the agent sends.
     pub scripts_before: usize,
-    /// Results of tools since that message.
+    /// Number of tool results since that message.
     pub tool_results: usize,
-    /// The tools that the agent offers, as it describes them.
+    /// The agent's tools, as in the request.
     pub tools: Vec<Value>,
 }
 
@@ -41,7 +41,7 @@ impl Request {
         let messages = body["messages"].as_array().unwrap_or(&none);
         let is_user = |message: &&Value| message["role"] == "user";
         let users = || messages.iter().enumerate().filter(|(_, message)| is_user(message));
-        // Agents add messages of their own in the name of the user; the script tells which one is the person's.
+        // Agents add their own messages with the role `user`; the script identifies the person's message.
         let scripted = users().rfind(|(_, message)| text(message).contains("[["));
         let found = scripted.or_else(|| users().next_back());
         let (at, prompt) = found.map_or((0, String::new()), |(at, message)| (at, text(message)));
@@ -56,7 +56,7 @@ impl Request {
         }
     }
 
-    /// The script alone, without what the agent or the person wrote around it.
+    /// The script without the text around it.
     #[must_use]
     pub fn script(&self) -> &str {
         let start = self.prompt.find("[[").unwrap_or(0);
@@ -64,7 +64,7 @@ impl Request {
         self.prompt.get(start..end).unwrap_or(&self.prompt)
     }
 
-    /// Whether this is a call beside the conversation (a title, a summary): those offer no tools.
+    /// Whether this call is not part of the conversation (a title, a summary): such calls have no tools.
     #[must_use]
     pub const fn is_side_call(&self) -> bool {
         self.tools.is_empty()
@@ -76,13 +76,13 @@ impl Request {
         self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect()
     }
 
-    /// The id of a tool call: distinct within a conversation, and the same whenever it is run again.
+    /// The id of a tool call: unique within a conversation and reproducible.
     #[must_use]
     pub fn call_id(&self) -> String {
         format!("call_{}", self.tool_results)
     }
 
-    /// The call of the agent's own tool that does what the step wants: its name and its arguments.
+    /// Name and arguments of the agent's tool that performs the step.
     #[must_use]
     pub fn call(&self, step: &Step) -> Option<(String, Value)> {
         let (names, wanted): (&[&str], Vec<(&[&str], &str)>) = match step {
@@ -101,7 +101,7 @@ impl Request {
             let spelling = spellings.iter().find(|spelling| properties.contains_key(**spelling))?;
             arguments.insert((*spelling).to_owned(), json!(value));
         }
-        // Whatever else the agent insists on gets a harmless value.
+        // Other required arguments get a harmless value.
         for required in tool["parameters"]["required"].as_array().into_iter().flatten() {
             let Some(name) = required.as_str().filter(|name| !arguments.contains_key(*name)) else {
                 continue;

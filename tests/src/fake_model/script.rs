@@ -1,35 +1,35 @@
-//! The script that a prompt carries: what the model answers, step by step.
+//! The script in a prompt: the model's answers, step by step.
 //!
-//! Steps stand between double brackets in the prompt's text; the rest of the text is for people:
+//! Steps are written in double brackets in the prompt's text; other text is ignored:
 //! - `[[say TEXT]]`: one piece of text.
 //! - `[[chunks N PACE]]`: the pieces `w1 `, `w2 ` … `wN `, one every `PACE` (`20ms`).
 //! - `[[write PATH CONTENT]]`: a call of the agent's own tool for writing a file.
 //! - `[[run COMMAND]]`: a call of the agent's own tool for running a command.
 //! - `[[error STATUS]]`: an HTTP error instead of an answer.
-//! - `[[hang]]`: no further byte, until the agent gives up.
+//! - `[[hang]]`: no further byte until the agent disconnects.
 //!
-//! An answer ends with the first tool call. When the tool's result comes back, the script goes on behind it;
-//! an answer for which no step is left says `done`.
+//! An answer ends with the first tool call. When the tool's result arrives, the script continues after it;
+//! without remaining steps the answer is `done`.
 
 use std::time::Duration;
 
-/// One thing the model does.
+/// One step of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// One piece of text.
     Say(String),
     /// Numbered pieces of text at a pace.
     Chunks {
-        /// How many.
+        /// Number of pieces.
         count: u32,
-        /// Between two of them.
+        /// Delay before each piece.
         pace: Duration,
     },
     /// A call of the tool for writing a file.
     Write {
         /// The file.
         path: String,
-        /// What it shall hold.
+        /// Its content.
         content: String,
     },
     /// A call of the tool for running a command.
@@ -39,12 +39,12 @@ pub enum Step {
     },
     /// An HTTP error.
     Error(u16),
-    /// Silence.
+    /// No further output.
     Hang,
 }
 
 impl Step {
-    /// Whether an answer ends with it.
+    /// Whether an answer ends with this step.
     #[must_use]
     pub const fn is_tool(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::Run { .. })
@@ -71,7 +71,7 @@ impl Step {
     }
 }
 
-/// The steps in a prompt, in order. What is no step is text.
+/// The steps in a prompt, in order. Invalid steps are text.
 #[must_use]
 pub fn steps(prompt: &str) -> Vec<Step> {
     prompt.split("[[").skip(1).filter_map(|part| Step::parse(part.split_once("]]")?.0)).collect()

@@ -3,7 +3,7 @@
 use acp_tests::house::House;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_turn, chunks};
-use acp_tests::wait::{LONG, wait_for};
+use acp_tests::wait::{LONG, wait_until_instant};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,7 +21,7 @@ pub(crate) fn said(house: &House, key: &str, script: &str) -> Vec<String> {
 /// Content arrives as it is, both ways.
 #[test]
 fn files_are_read_and_written_as_asked() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
     let odd = "one\n\ttwo \u{e9}\u{1f980} \"three\"\n\nno newline at the end";
@@ -53,7 +53,7 @@ fn files_are_read_and_written_as_asked() {
 /// What cannot be read or written is an error, and the turn goes on.
 #[test]
 fn what_cannot_be_is_refused() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
     fs::write(cwd.join("bytes"), [0xff, 0xfe, 0x00]).unwrap();
@@ -72,7 +72,7 @@ fn what_cannot_be_is_refused() {
 /// A secret outside, and every way out that stands still.
 #[test]
 fn nothing_outside_of_the_roots_is_reached() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
     let secret = house.world.write("work/secret.txt", "secret");
@@ -115,7 +115,7 @@ fn nothing_outside_of_the_roots_is_reached() {
 #[test]
 fn heavy_a_link_swapped_between_check_and_open_stays_inside() {
     let mut seed = Seed::new();
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
     let outside = house.world.dir("work/outside");
@@ -136,7 +136,7 @@ fn heavy_a_link_swapped_between_check_and_open_stays_inside() {
                     swap(&cwd.join(one), &cwd.join(other));
                 }
                 swaps.fetch_add(1, Ordering::Relaxed);
-                wait_for(Instant::now() + seed.time_below(Duration::from_micros(400)));
+                wait_until_instant(Instant::now() + seed.time_below(Duration::from_micros(400)));
             }
         });
         let script = "fs_read dir/file\nfs_read leaf\nfs_write dir/new inside\nfs_write leaf inside\nfs_read dir-out/file\n";
@@ -168,7 +168,7 @@ fn swap(one: &Path, other: &Path) {
 /// Everything under `terminal/*` and `fs/*` is refused, too, where the session's directory is gone.
 #[test]
 fn a_working_directory_that_was_removed_is_an_error() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     fs::remove_dir_all(house.cwd()).unwrap();

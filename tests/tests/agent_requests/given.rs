@@ -1,7 +1,7 @@
 //! MCP servers and additional directories: given at each opening of a conversation, and no secret of them shown.
 
 use crate::files::said;
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{AGENT, GATEWAY, House, Plan};
 use acp_tests::story::check_turn;
 use acp_tests::wait::{LONG, SOON, until};
@@ -65,9 +65,9 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
     let lease = house.lease(&key);
     house.kill_gateway();
     let agent = house.world.agents().remove(0);
-    assert!(house.world.hold(&agent).unwrap().kill());
+    assert!(house.world.open_process(&agent).unwrap().kill());
     house.start_gateway();
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     check_turn(&house.prompt(&key, "after"), "end_turn");
     assert_eq!(last(&house, "session/resume")["mcpServers"], new["mcpServers"]);
 
@@ -109,7 +109,7 @@ fn logs_hold_no_secret_of_a_server() {
 
 #[test]
 fn additional_directories_are_roots_of_the_session() {
-    let house = House::approving(&["--directories"]);
+    let house = House::with_approve_all(&["--directories"]);
     let key = spawn(&house);
     let (more, outside) = (house.world.path("work/more"), house.world.path("work/outside"));
     fs::write(more.join("in.txt"), "inside").unwrap();
@@ -142,7 +142,7 @@ fn a_chat_starts_a_session_with_servers_of_a_file() {
     let (cwd, file) = (house.world.dir("work/project"), file.to_str().unwrap().to_owned());
     let cwd = cwd.to_str().unwrap();
     let args = ["chat", "--agent", AGENT, "--cwd", cwd, "--mcp-config", &file];
-    let (chat, mut typing) = Followed::start_piped(&mut house.world.gateway_verb(GATEWAY, &args));
+    let (chat, mut typing) = RunningCommand::start_piped(&mut house.world.gateway_verb(GATEWAY, &args));
     typing.write_all(b"say heard\n").unwrap();
     drop(typing);
     let out = chat.finish(LONG).ok();

@@ -1,7 +1,7 @@
 //! The permission mode governs files and terminals: nothing is done that was not allowed, and nothing is asked twice.
 
 use super::files::said;
-use acp_tests::cli::Followed;
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::story::{check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually};
@@ -25,7 +25,7 @@ fn answer(house: &House, key: &str, question: &Value, option: &str) {
     let _ = house.verb(&["permissions", "answer", key, id, option]);
 }
 
-fn ask(house: &House, key: &str, script: &str) -> Followed {
+fn ask(house: &House, key: &str, script: &str) -> RunningCommand {
     house.follow(&["prompt", "--interactive", key, script])
 }
 

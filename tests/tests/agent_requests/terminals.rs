@@ -26,7 +26,7 @@ fn terminals(house: &House, key: &str) -> Vec<Lease> {
 /// Create, wait, output, release: what the command says and how it ends.
 #[test]
 fn commands_run_and_are_read() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let script = "terminal echo out; echo err >&2; exit 3\nterminal pwd\nterminal true\nterminal kill -TERM $$\n\
                   terminal i=0; while [ $i -lt 200000 ]; do echo 0123456789; i=$((i+1)); done\nterminal cat";
@@ -62,7 +62,7 @@ fn commands_run_and_are_read() {
 /// Its lease says what it is and whose, and it dies with the session, whatever it started.
 #[test]
 fn a_terminal_is_a_lease_and_dies_with_the_session() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
     assert_eq!(agent.text("kind"), "agent");
@@ -81,22 +81,22 @@ fn a_terminal_is_a_lease_and_dies_with_the_session() {
 
     let _ = house.verb(&["sessions", "close", &key]);
     let _ = turn.finish(LONG);
-    house.await_end_of(&lease);
-    house.await_end_of(&agent);
+    house.wait_for_lease_end(&lease);
+    house.wait_for_lease_end(&agent);
     house.end();
 }
 
 /// It also dies with its agent's process, by whatever it died.
 #[test]
 fn a_terminal_dies_with_its_agent() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "terminal trap '' TERM; sleep 3600; true"]);
     let lease = terminal(&house, &key);
     agent.kill_adapter();
     assert_eq!(turn.finish(LONG).code, Some(1));
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     check_turn(&house.prompt(&key, "and on"), "end_turn");
     house.end();
 }
@@ -104,7 +104,7 @@ fn a_terminal_dies_with_its_agent() {
 /// `terminal/kill` ends the command and keeps its output; a cancel of the turn lets the agent release it.
 #[test]
 fn a_terminal_is_killed_and_released() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let begun = std::time::Instant::now();
     let said = said(&house, &key, "terminal_kill sleep 3600");
@@ -119,7 +119,7 @@ fn a_terminal_is_killed_and_released() {
     let lease = terminal(&house, &key);
     let _ = house.verb(&["sessions", "cancel", &key]);
     check_turn(&turn.finish(LONG).ok().lines(), "cancelled");
-    house.await_end_of(&lease);
+    house.wait_for_lease_end(&lease);
     assert_eq!(house.received("session/cancel").len(), 1);
     house.end();
 }
@@ -127,7 +127,7 @@ fn a_terminal_is_killed_and_released() {
 /// H3: what waits for a command goes on waiting after a restart, also when the command ended in between.
 #[test]
 fn a_wait_in_flight_is_answered_after_a_restart() {
-    let mut house = House::approving(&[]);
+    let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
     for ends_while_dead in [false, true] {
@@ -138,7 +138,7 @@ fn a_wait_in_flight_is_answered_after_a_restart() {
         let go = || std::fs::write(house.cwd().join("go"), "").unwrap();
         if ends_while_dead {
             go();
-            until(SOON, "the command has ended", || !acp_tests::processes::lives(lease.adapter_pid()));
+            until(SOON, "the command has ended", || !acp_tests::processes::is_alive(lease.adapter_pid()));
             house.start_gateway();
         } else {
             let go = house.cwd().join("go");
@@ -160,7 +160,7 @@ fn a_wait_in_flight_is_answered_after_a_restart() {
 #[test]
 fn heavy_a_command_is_started_once() {
     let mut seed = acp_tests::seed::Seed::new();
-    let mut house = House::approving(&[]);
+    let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     let rounds = 12;
@@ -168,7 +168,7 @@ fn heavy_a_command_is_started_once() {
         let script = format!("terminal echo {n} >> started; echo done {n}");
         let turn = house.follow(&["prompt", &key, &script]);
         until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
-        acp_tests::wait::wait_for(
+        acp_tests::wait::wait_until_instant(
             std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
         );
         house.kill_gateway();
@@ -188,7 +188,7 @@ fn heavy_a_command_is_started_once() {
 /// room.
 #[test]
 fn terminals_of_an_agent_are_bounded() {
-    let house = House::approving(&[]);
+    let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let refused = format!("terminal: terminal/create error {LIMIT_REACHED}");
     for _ in 0..2 {

@@ -106,7 +106,7 @@ fn an_agent_writes_files_under_the_packaged_unit_and_owns_them() {
     envs(&mut supervisor, &world.command("acp-supervisor"));
     supervisor.args(["serve", "--json", "--state-dir"]).arg(world.path("supervisor"));
     supervisor.arg("--config").arg(world.path("supervisor.toml"));
-    let supervisor = world.service_of(supervisor);
+    let supervisor = world.start_command(supervisor);
 
     let (state, socket) = (world.dir(GATEWAY), supervisor.socket());
     set_mode(&state, 0o700);
@@ -116,7 +116,7 @@ fn an_agent_writes_files_under_the_packaged_unit_and_owns_them() {
     gateway.args(["-m", "sh", "-ec", UNIT, "sh"]).arg(&state).arg(socket.parent().unwrap()).arg(&config);
     gateway.arg(bin("acp-gateway").parent().unwrap()).arg("--").arg(bin("acp-gateway"));
     gateway.args(["serve", "--json", "--state-dir"]).arg(&state).arg("--supervisor-socket").arg(&socket);
-    let gateway = world.service_of({
+    let gateway = world.start_command({
         gateway.arg("--config").arg(&config);
         gateway
     });

@@ -1,10 +1,10 @@
 //! H3: requests in flight when the gateway dies. Reads are read again; a write is never done twice.
 
 use acp_tests::house::{GATEWAY, House};
-use acp_tests::processes::Held;
+use acp_tests::processes::ProcessHandle;
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, catch, until, wait_for};
+use acp_tests::wait::{LONG, SOON, spin_until, until, wait_until_instant};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -30,7 +30,7 @@ fn requests(house: &House, state: &str) -> i64 {
 #[test]
 fn heavy_a_write_is_never_done_twice() {
     let mut seed = Seed::new();
-    let mut house = House::approving(&[]);
+    let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     let target = house.cwd().join("target.txt");
@@ -42,11 +42,11 @@ fn heavy_a_write_is_never_done_twice() {
         if n % 3 == 2 {
             // At any moment around it.
             until(SOON, "the agent has it", || house.agent_events("prompt").len() == n + 2);
-            wait_for(Instant::now() + seed.time_below(Duration::from_millis(20)));
+            wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(20)));
         } else {
             // In the act: the file is written, and the gateway stands still before it can say so.
-            let gateway = Held::take(house.gateway().pid()).unwrap();
-            catch(SOON, "the file is written", || {
+            let gateway = ProcessHandle::open(house.gateway().pid()).unwrap();
+            spin_until(SOON, "the file is written", || {
                 fs::read(&target).is_ok_and(|found| found == content.as_bytes()).then_some(())
             });
             assert!(gateway.signal(Signal::STOP));
@@ -108,7 +108,7 @@ fn heavy_a_write_is_never_done_twice() {
 #[test]
 fn heavy_reads_in_flight_are_answered_after_a_restart() {
     let mut seed = Seed::new();
-    let mut house = House::approving(&[]);
+    let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
     let content = "0123456789abcdef".repeat(4096);
@@ -118,7 +118,7 @@ fn heavy_reads_in_flight_are_answered_after_a_restart() {
         let turn = house.follow(&["prompt", &key, &script]);
         until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
         for _ in 0..2 {
-            wait_for(Instant::now() + seed.time_below(Duration::from_millis(60)));
+            wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(60)));
             house.kill_gateway();
             house.start_gateway();
         }

@@ -16,10 +16,10 @@ mod verdict;
 
 use acp_tests::fake_channel::service::ChatService;
 use acp_tests::house::{AGENT, GATEWAY, scripted};
-use acp_tests::processes::Held;
+use acp_tests::processes::ProcessHandle;
 use acp_tests::seed::Seed;
 use acp_tests::service::Service;
-use acp_tests::wait::{LONG, wait_for};
+use acp_tests::wait::{LONG, wait_until_instant};
 use acp_tests::world::{World, is_wrapper};
 use people::People;
 use place::Place;
@@ -95,7 +95,7 @@ impl Chaos {
 
     /// One that finds the disk full waits for room by itself.
     fn start_gateway(&mut self) {
-        self.gateway = Some(self.world.service_of(self.place.gateway(&self.world)));
+        self.gateway = Some(self.world.start_command(self.place.gateway(&self.world)));
     }
 
     fn start_supervisor(&mut self) {
@@ -128,16 +128,16 @@ impl Chaos {
     }
 
     /// An agent or a wrapper, held: it cannot be mistaken for another from now on. Whether it is a wrapper.
-    fn some_agent(&self, draw: u64) -> Option<(Held, bool)> {
+    fn some_agent(&self, draw: u64) -> Option<(ProcessHandle, bool)> {
         let found = self.world.agents();
         let at = usize::try_from(draw % (found.len() as u64).max(1)).unwrap();
         let process = found.get(at)?;
-        Some((self.world.hold(process)?, is_wrapper(process)))
+        Some((self.world.open_process(process)?, is_wrapper(process)))
     }
 
-    fn stop_for_a_while(&mut self, held: &Held, time: Duration, goes_on: bool) {
+    fn stop_for_a_while(&mut self, held: &ProcessHandle, time: Duration, goes_on: bool) {
         if held.signal(Signal::STOP) {
-            wait_for(Instant::now() + time);
+            wait_until_instant(Instant::now() + time);
             let _ = goes_on && held.signal(Signal::CONT);
             self.tally.stops += 1;
         }
@@ -145,7 +145,7 @@ impl Chaos {
 
     fn step(&mut self, step: &Step) {
         self.people.talk(&self.service);
-        wait_for(Instant::now() + step.pause);
+        wait_until_instant(Instant::now() + step.pause);
         match step.blow {
             Blow::Gateway => {
                 self.kill_gateway();
@@ -153,21 +153,21 @@ impl Chaos {
             }
             Blow::GatewayBetween => {
                 self.people.ask_for_an_answer(&self.service);
-                let _ = self.service.hold_an_answer(CATCH);
+                let _ = self.service.withhold_answer(CATCH);
                 self.kill_gateway();
                 self.start_gateway();
             }
             Blow::GatewayStarting => {
                 self.kill_gateway();
                 let mut starting = self.place.gateway(&self.world).spawn().unwrap();
-                wait_for(Instant::now() + step.time);
+                wait_until_instant(Instant::now() + step.time);
                 starting.kill().unwrap();
                 starting.wait().unwrap();
                 self.tally.starting += 1;
                 self.start_gateway();
             }
             Blow::GatewayStopped => {
-                let held = Held::take(self.gateway.as_ref().unwrap().pid()).unwrap();
+                let held = ProcessHandle::open(self.gateway.as_ref().unwrap().pid()).unwrap();
                 // Now and then it never goes on.
                 let dies = step.draw.is_multiple_of(4);
                 self.stop_for_a_while(&held, step.time * 3, !dies);
@@ -178,7 +178,7 @@ impl Chaos {
             }
             Blow::Supervisor => {
                 self.kill_supervisor();
-                wait_for(Instant::now() + step.time);
+                wait_until_instant(Instant::now() + step.time);
                 self.start_supervisor();
             }
             Blow::Both => {
@@ -188,7 +188,7 @@ impl Chaos {
                 self.start_gateway();
             }
             Blow::SupervisorStopped => {
-                let held = Held::take(self.supervisor.as_ref().unwrap().pid()).unwrap();
+                let held = ProcessHandle::open(self.supervisor.as_ref().unwrap().pid()).unwrap();
                 self.stop_for_a_while(&held, step.time * 3, true);
             }
             Blow::Agent => self.strike_agent(step, true),
@@ -211,16 +211,16 @@ impl Chaos {
     /// The chat service is away for longer than anybody waits for an answer; now and then the gateway dies meanwhile, and
     /// starts without it.
     fn take_the_channel_away(&mut self, step: &Step) {
-        self.service.set_away(true);
+        self.service.set_unavailable(true);
         self.tally.away += 1;
         self.people.talk(&self.service);
-        wait_for(Instant::now() + step.time * 4);
+        wait_until_instant(Instant::now() + step.time * 4);
         if step.draw.is_multiple_of(2) {
             self.kill_gateway();
             self.start_gateway();
         }
-        wait_for(Instant::now() + step.time * 4);
-        self.service.set_away(false);
+        wait_until_instant(Instant::now() + step.time * 4);
+        self.service.set_unavailable(false);
     }
 
     /// The disk is full for a while; now and then the gateway dies meanwhile.
@@ -228,7 +228,7 @@ impl Chaos {
         let Some(filler) = self.place.fill() else { return };
         self.tally.full += 1;
         self.people.talk(&self.service);
-        wait_for(Instant::now() + step.time * 4);
+        wait_until_instant(Instant::now() + step.time * 4);
         if step.draw.is_multiple_of(2) {
             self.kill_gateway();
         }
@@ -247,13 +247,13 @@ fn kills_wanted() -> u64 {
 fn run(seed: &mut Seed, mut plan: Plan, kills: u64) {
     let began = Instant::now();
     let mut chaos = Chaos::new(seed);
-    chaos.service.set_wild(true);
+    chaos.service.set_faulty(true);
     while chaos.tally.kills() < kills {
         let step = plan.next_step();
         chaos.step(&step);
     }
     let stormed = began.elapsed();
-    chaos.service.set_wild(false);
+    chaos.service.set_faulty(false);
     verdict::settle(&chaos, LONG);
     eprintln!("{:?}\n{:?}", chaos.tally, chaos.service.tally());
     eprintln!("{} kills in {stormed:?}, settled after {:?}", chaos.tally.kills(), began.elapsed());

@@ -51,7 +51,7 @@ impl People {
             service.say(&room(number), "ada", &text);
         }
         until(LONG, "every room has its session", || {
-            (0..ROOMS).all(|number| service.waiting(&room(number)) == 0)
+            (0..ROOMS).all(|number| service.count_pending(&room(number)) == 0)
         });
     }
 
@@ -66,7 +66,7 @@ impl People {
             if is_asked {
                 said = vec![verdict.to_owned()];
             }
-            if (feels_like_it || is_asked) && service.waiting(&room(number)) < WAITING_MAX {
+            if (feels_like_it || is_asked) && service.count_pending(&room(number)) < WAITING_MAX {
                 for text in said {
                     service.say(&room(number), "ada", &text);
                 }
@@ -82,7 +82,7 @@ impl People {
         for _ in 0..ROOMS {
             self.next_room = (self.next_room + 1) % ROOMS;
             let name = self.name(self.next_room);
-            if service.waiting(&room(self.next_room)) < WAITING_MAX {
+            if service.count_pending(&room(self.next_room)) < WAITING_MAX {
                 service.say(&room(self.next_room), "ada", &format!("say {name} is here"));
                 return;
             }

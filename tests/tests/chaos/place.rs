@@ -4,7 +4,7 @@
 use acp_tests::fake_channel::ENV_SOCKET;
 use acp_tests::house::GATEWAY;
 use acp_tests::wait::{SOON, until};
-use acp_tests::world::{GATEWAY_DB, World, open_to_read};
+use acp_tests::world::{GATEWAY_DB, World, open_read_only};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -101,7 +101,7 @@ impl Place {
         for name in ["gateway.db", "gateway.db-wal"] {
             let _ = std::fs::copy(self.path(name), copy.join(name));
         }
-        open_to_read(&copy.join(GATEWAY_DB))
+        open_read_only(&copy.join(GATEWAY_DB))
     }
 
     /// Leaves no room on the disk; the file that takes it. `None` where the disk is not its own.

@@ -3,7 +3,7 @@
 use crate::Chaos;
 use crate::people::{LOBBY, ROOMS, STEER, room};
 use acp_tests::cli::run;
-use acp_tests::fake_channel::service::{Message, Saying};
+use acp_tests::fake_channel::service::{Message, PersonMessage};
 use acp_tests::invariants;
 use acp_tests::processes;
 use acp_tests::wait::{LONG, until};
@@ -33,7 +33,7 @@ fn texts(db: &Connection, sql: &str) -> rusqlite::Result<Vec<String>> {
 pub(crate) fn settle(chaos: &Chaos, deadline: Duration) {
     let taken = || {
         let rooms = (0..ROOMS).map(room).chain([LOBBY.to_owned()]);
-        rooms.map(|room| chaos.service.waiting(&room)).sum::<usize>()
+        rooms.map(|room| chaos.service.count_pending(&room)).sum::<usize>()
     };
     until(deadline, "everything that was said is taken", || taken() == 0);
     until(deadline, "everything has settled", || {
@@ -105,7 +105,7 @@ fn check_leases(chaos: &Chaos) {
     until(LONG, "leases and processes are the same", || {
         chaos.world.leases(&socket).iter().all(|lease| {
             let is_over = matches!(lease.state(), "closed" | "lost");
-            processes::of_lease(lease.id()).is_empty() == is_over
+            processes::list_of_lease(lease.id()).is_empty() == is_over
         })
     });
 }
@@ -135,7 +135,7 @@ fn check_sayings(chaos: &Chaos, journal: &Connection) -> BTreeMap<String, Run> {
     let runs = statement.query_map([], run).unwrap();
     let runs: BTreeMap<String, Run> = runs.map(Result::unwrap).collect();
     let mut of_messages = BTreeSet::new();
-    for Saying { said, taken, refused } in chaos.service.sayings() {
+    for PersonMessage { said, taken, refused } in chaos.service.person_messages() {
         assert!(taken && refused.is_none(), "{said:?}: {refused:?}");
         let key = (said.conversation.clone(), said.message_id.clone());
         let (text, outcome) = inbox.remove(&key).unwrap_or_else(|| panic!("never taken: {said:?}"));

@@ -1,6 +1,6 @@
 //! What people are told when something does not work, and what is left behind then.
 
-use acp_tests::cli::{Followed, run};
+use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{GATEWAY, House, scripted};
 use acp_tests::wait::{LONG, until};
 use acp_tests::world::{Agent, GATEWAY_DB, World};
@@ -31,7 +31,7 @@ fn up_that_does_not_come_up_leaves_nothing_alive() {
 fn an_interrupted_start_leaves_nothing_alive() {
     for _ in 0..3 {
         let world = World::new();
-        let up = Followed::start(&mut world.gateway_verb("home", &["up"]));
+        let up = RunningCommand::start(&mut world.gateway_verb("home", &["up"]));
         // The gateway, and what will be its supervisor.
         until(LONG, "the supervisor starts", || world.processes().len() >= 2);
         assert!(up.signal(Signal::INT));

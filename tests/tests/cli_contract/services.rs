@@ -1,8 +1,8 @@
 //! Services: how they start, say so, find each other, and end.
 
-use acp_tests::cli::{Followed, run};
+use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
-use acp_tests::processes::{self, Held};
+use acp_tests::processes::{self, ProcessHandle};
 use acp_tests::service::Service;
 use acp_tests::story::{check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, until};
@@ -79,7 +79,7 @@ fn a_gateway_waits_for_its_supervisor() {
     shell.args(["-c", "exec \"$@\" 2>\"$LOG\"", "sh"]).arg(command.get_program()).args(command.get_args());
     shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     shell.env("LOG", &log).current_dir(world.path("work"));
-    let mut waiting = Followed::start(&mut shell);
+    let mut waiting = RunningCommand::start(&mut shell);
     until(SOON, "it says that it waits", || {
         std::fs::read_to_string(&log)
             .is_ok_and(|text| text.to_lowercase().contains("waiting for the supervisor"))
@@ -177,7 +177,7 @@ fn up_finds_the_surviving_supervisor() {
     let mut turn = world.follow("home", &["prompt", &key, "chunks 300 pace_ms=10"]);
     let mut events = turn.events_until(SOON, |event| event["type"] == "text_delta");
     up.kill9();
-    assert!(processes::lives(supervisor));
+    assert!(processes::is_alive(supervisor));
     let up = world.up("home");
     assert_eq!(pid(&up, "supervisor_pid"), supervisor);
     events.extend(turn.finish(LONG).ok().lines());
@@ -195,7 +195,7 @@ fn up_replaces_a_supervisor_that_is_gone() {
     let up = world.up("home");
     let key = world.spawn("home", AGENT, "work/project");
     check_turn(&world.prompt("home", &key, "one"), "end_turn");
-    let supervisor = Held::take(pid(&up, "supervisor_pid")).unwrap();
+    let supervisor = ProcessHandle::open(pid(&up, "supervisor_pid")).unwrap();
     let old = supervisor.pid;
     up.kill9();
     assert!(supervisor.kill());
@@ -221,7 +221,7 @@ fn up_leaves_a_supervisor_that_others_use() {
     let lease = world.living_lease(&shared, &key).unwrap();
     assert!(up.signal(Signal::INT));
     assert_eq!(up.wait(LONG), Some(0));
-    assert!(processes::lives(supervisor), "the guest's supervisor goes on");
+    assert!(processes::is_alive(supervisor), "the guest's supervisor goes on");
     assert_eq!(world.living_lease(&shared, &key).map(|now| now.adapter_pid()), Some(lease.adapter_pid()));
     check_turn(&world.prompt("guest", &key, "still here"), "end_turn");
     let _ = world.cli("guest", &["sessions", "close", &key]).ok();
@@ -245,13 +245,13 @@ fn up_never_ends_a_supervisor_of_another_state_directory() {
     let mut command = world.command("acp-gateway");
     command.arg("up").arg("--state-dir").arg(dir).arg("--config").arg(config);
     command.args(["--supervisor-socket", &socket, "--json"]);
-    let up = world.service_of(command);
+    let up = world.start_command(command);
     assert_eq!(pid(&up, "supervisor_pid"), supervisor.pid());
     let key = world.spawn("home", AGENT, "work/project");
     check_turn(&world.prompt("home", &key, "hello"), "end_turn");
     assert!(up.signal(Signal::INT));
     assert_eq!(up.wait(LONG), Some(0));
-    assert!(processes::lives(supervisor.pid()));
+    assert!(processes::is_alive(supervisor.pid()));
     assert_eq!(supervisor.terminate(LONG), Some(0));
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
@@ -266,7 +266,7 @@ fn up_ends_promptly_with_open_streams() {
     let _ = turn.events_until(SOON, |event| event["type"] == "text_delta");
     let cwd = world.dir("work/chat").to_string_lossy().into_owned();
     let args = ["chat", "--agent", AGENT, "--cwd", &cwd];
-    let (mut chat, mut typing) = Followed::start_piped(&mut world.gateway_verb("home", &args));
+    let (mut chat, mut typing) = RunningCommand::start_piped(&mut world.gateway_verb("home", &args));
     typing.write_all(b"chunks 100000 pace_ms=10\n").unwrap();
     let _ = chat.events_until(SOON, |event| event["type"] == "text_delta");
     let mut follower = world.follow("home", &["sessions", "history", &key, "--follow"]);

@@ -346,7 +346,7 @@ fn the_demo_agent_answers() {
     let house = House::new(&[]);
     let key = house.world.spawn(GATEWAY, "demo", "work/demo");
     let events = house.prompt(&key, "help");
-    assert!(!acp_tests::cli::said(&events).is_empty(), "{events:#?}");
+    assert!(!acp_tests::cli::output_text(&events).is_empty(), "{events:#?}");
     assert_eq!(events.last().map(|event| event["type"].clone()), Some(json!("done")));
     house.end();
 }

@@ -39,7 +39,7 @@ fn two_bots_in_one_gateway_keep_to_themselves() {
     let mut other = other.unwrap_or_else(|| panic!("the ground is laid"));
     until(SOON, "the second bot is there", || {
         let commands = stage.fake.commands();
-        stage.fake.connected(other.user)
+        stage.fake.is_connected(other.user)
             && commands.iter().any(|it| it.application_id == other.application && it.body["name"] == "acp")
     });
     // Each in a thread of its own, in one channel that both see.
@@ -99,7 +99,7 @@ fn a_command_for_a_bot_that_cannot_hear_it_is_answered() {
     let mut other = other.unwrap_or_else(|| panic!("the ground is laid"));
     until(SOON, "the second bot is there", || {
         let commands = stage.fake.commands();
-        stage.fake.connected(other.user)
+        stage.fake.is_connected(other.user)
             && commands.iter().any(|it| it.application_id == other.application && it.body["name"] == "acp")
     });
     swap(&mut stage, &mut other);

@@ -188,7 +188,7 @@ fn a_thread_that_is_put_away_while_the_connection_is_broken_rests() {
     stage.fake.post(stage.ann, thread, "sleep 4000\nsay two");
     until(SOON, "the turn runs", || stage.house.prompts_received("sleep 4000\nsay two") == 1);
     // Requests work, and no session of events begins.
-    stage.fake.invalid_sessions(1_000);
+    stage.fake.refuse_sessions(1_000);
     stage.fake.sockets(None, SocketAct::Reset);
     until(SOON, "it is noticed", || stage.house.gateway_log().contains("Discord connection lost"));
     stage.fake.archive(thread, true);
@@ -199,7 +199,7 @@ fn a_thread_that_is_put_away_while_the_connection_is_broken_rests() {
         log.contains("part refused; retrying") || log.contains("is_parked=true")
     });
     assert!(is_archived(&stage, thread) && stage.finals(thread) == ["one"]);
-    stage.fake.invalid_sessions(0);
+    stage.fake.refuse_sessions(0);
     becomes(&stage, thread, "parked");
     stage.fake.archive(thread, false);
     stage.answers(thread, &["one", "two"]);

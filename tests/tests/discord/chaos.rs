@@ -58,7 +58,7 @@ fn heavy_every_answer_is_there_once_whatever_dies() {
 /// Two turns in one thread, of which the answer to the first meets a fate; what the judge finds.
 fn planted(rules_off: &[Rule], fate: RestFate) -> Vec<Wrong> {
     let mut storm = Storm::new(1);
-    storm.stage.fake.without_rules(rules_off);
+    storm.stage.fake.disable_rules(rules_off);
     storm.next_create(fate);
     storm.say(0, token(0, 0), &Turn::quick(&token(0, 0)));
     storm.until_struck();

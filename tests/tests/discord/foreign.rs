@@ -97,7 +97,7 @@ impl Visit {
     }
 
     fn asked(&self, script: &str) -> Option<Value> {
-        self.model.asked(script)
+        self.model.request_with_script(script)
     }
 
     fn lease(&self, thread: Id) -> Lease {
@@ -256,8 +256,8 @@ fn is_let_go_and_closed(visit: &mut Visit) {
         let lease = visit.lease(thread);
         visit.stage.answer(&visit.stage.command(ann, thread, "acp close", &[]));
         visit.stage.said(thread, "session is closed");
-        visit.stage.house.await_end_of(&lease);
-        assert!(!processes::lives(lease.adapter_pid()));
+        visit.stage.house.wait_for_lease_end(&lease);
+        assert!(!processes::is_alive(lease.adapter_pid()));
     }
 }
 

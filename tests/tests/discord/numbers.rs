@@ -10,7 +10,7 @@ const CREATE: &str = "POST /channels/{}/messages";
 
 fn value(stage: &Stage, name: &str, more: &str) -> f64 {
     let of_account = "channel=\"discord\",account=\"main\"";
-    Scrape::of(&stage.house.gateway().socket()).value(&format!("acp_channel_{name}{{{of_account}{more}}}"))
+    Scrape::fetch(&stage.house.gateway().socket()).value(&format!("acp_channel_{name}{{{of_account}{more}}}"))
 }
 
 fn moves(stage: &Stage, name: &str, more: &str, from: f64) {
@@ -51,9 +51,9 @@ fn a_scrape_tells_what_happened_on_discord() {
     let doctor = stage.house.cli(&["doctor"]).stdout;
     assert!(doctor.contains("for a missing permission") && doctor.contains("add_reaction"), "{doctor}");
     // Away: it is not connected, and says so.
-    stage.fake.away(true);
+    stage.fake.set_unavailable(true);
     until(SOON, "it is not connected", || value(&stage, "connected", "") == 0.0);
-    stage.fake.away(false);
+    stage.fake.set_unavailable(false);
     moves(&stage, "connected", "", 0.0);
     stage.fake.set_token(stage.bot.user, "another-token");
     stage.fake.post(stage.ann, thread, "say four");

@@ -60,7 +60,7 @@ fn a_gateway_that_is_ended_in_order_loses_no_word() {
             let want = 3 + 6 * round + round;
             db.query_row(sql, [], |row| row.get::<_, i64>(0)).is_ok_and(|count| count >= want)
         });
-        stage.house.end_gateway();
+        stage.house.stop_gateway();
         stage.house.start_gateway();
         stage.is_there();
         let all: Vec<String> = (0..=round).map(|round| format!("round {round}")).collect();

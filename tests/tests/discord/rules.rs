@@ -43,7 +43,7 @@ fn pass(stage: &Stage, ms: u64) {
 
 /// It is later on the service; that no heartbeat came in between is not held against anybody.
 fn later(stage: &Stage, ms: u64) {
-    stage.fake.without_rules(&[Rule::Heartbeats]);
+    stage.fake.disable_rules(&[Rule::Heartbeats]);
     stage.fake.advance(ms);
 }
 

@@ -6,7 +6,7 @@ use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
 use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
 use acp_tests::fake_discord::core::model::{Command, Id, Interaction, Message};
 use acp_tests::house::{AGENT, GATEWAY, House, Plan};
-use acp_tests::locked::Locked;
+use acp_tests::locked::DatabaseLock;
 use acp_tests::wait::{SOON, eventually, until};
 use acp_tests::world::GATEWAY_DB;
 use rustix::process::Signal;
@@ -99,16 +99,16 @@ impl Stage {
     }
 
     /// Keeps the gateway from committing anything until it is dropped.
-    pub fn locked(&self) -> Locked {
+    pub fn locked(&self) -> DatabaseLock {
         let file = self.house.world.path(GATEWAY).join(GATEWAY_DB);
-        Locked::take(&file).unwrap_or_else(|| panic!("the database is never free"))
+        DatabaseLock::acquire(&file).unwrap_or_else(|| panic!("the database is never free"))
     }
 
     /// Waits until the bot is connected and its commands are registered.
     pub fn is_there(&self) {
         let is_own = |command: &Command| command.application_id == self.bot.application;
         until(SOON, "the bot is there", || {
-            self.fake.connected(self.bot.user) && self.fake.commands().iter().any(is_own)
+            self.fake.is_connected(self.bot.user) && self.fake.commands().iter().any(is_own)
         });
     }
 

@@ -191,7 +191,7 @@ fn what_is_not_shown_is_empty_and_what_is_gone_says_so() {
     assert_eq!(texts(), ["secret"]);
     stage.fake.set_privileged_intents(stage.bot.user, 0);
     assert_eq!(texts(), [""]);
-    stage.fake.without_rules(&[Rule::MessageContentIntent]);
+    stage.fake.disable_rules(&[Rule::MessageContentIntent]);
     assert_eq!(texts(), ["secret"]);
     let hook = stage.runtime.block_on(stage.rest.add_reaction(stage.here(), Snowflake(1), "👀", PATIENT));
     assert_eq!(meaning(hook), Some(RejectionKind::Gone(ResourceKind::Message)));

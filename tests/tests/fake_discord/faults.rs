@@ -102,9 +102,9 @@ fn an_answer_is_held_back_until_it_is_let_go_or_nobody_waits_for_it() {
     until(SOON, "it is held", || held().is_some());
     let gone = held().unwrap_or_default();
     assert_eq!(said(&ground), ["gone"], "it is kept");
-    assert_eq!(ground.fake.underway().unheard, [].into());
+    assert_eq!(ground.fake.underway().unreceived, [].into());
     drop(stream);
-    until(SOON, "nobody waits for it", || ground.fake.underway().unheard.contains(&gone));
+    until(SOON, "nobody waits for it", || ground.fake.underway().unreceived.contains(&gone));
     // Only what is new is held, and only one.
     ground.fake.hold_answer(true);
     assert_eq!(
@@ -119,7 +119,7 @@ fn an_answer_is_held_back_until_it_is_let_go_or_nobody_waits_for_it() {
     stream.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{e}"));
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let underway = ground.fake.underway();
-    assert_eq!((underway.held, underway.unheard), ([].into(), [gone].into()));
+    assert_eq!((underway.held, underway.unreceived), ([].into(), [gone].into()));
 }
 
 #[test]
@@ -217,10 +217,10 @@ fn connections_are_reset_around_an_event() {
 #[test]
 fn sessions_are_refused_so_many_times() {
     let ground = Ground::new();
-    ground.fake.invalid_sessions(1);
+    ground.fake.refuse_sessions(1);
     let mut wire = Wire::connect(ground.fake.address());
     wire.identify("TOKEN", INTENTS);
-    assert_eq!((wire.payload()["op"].clone(), ground.fake.connected(ground.bot.user)), (json!(9), false));
+    assert_eq!((wire.payload()["op"].clone(), ground.fake.is_connected(ground.bot.user)), (json!(9), false));
     wire.identify("TOKEN", INTENTS);
     wire.event("READY");
 }
@@ -230,12 +230,12 @@ fn the_whole_service_goes_away_and_comes_back() {
     let ground = Ground::new();
     let mut wire = Wire::ready(&ground);
     let session = (wire.session.clone(), wire.seq);
-    ground.fake.away(true);
+    ground.fake.set_unavailable(true);
     assert_eq!(wire.end(), None);
     assert_eq!(post(&ground, "nobody hears"), Some(503));
     assert!(TcpStream::connect(ground.fake.address()).is_ok(), "the port answers");
-    until(SOON, "the bot is gone", || !ground.fake.connected(ground.bot.user));
-    ground.fake.away(false);
+    until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
+    ground.fake.set_unavailable(false);
     assert_eq!(post(&ground, "back"), Some(200));
     let mut wire = Wire::connect(ground.fake.address());
     wire.resume("TOKEN", &session.0, session.1);

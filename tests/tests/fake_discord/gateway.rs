@@ -23,13 +23,13 @@ fn a_client_is_greeted_and_told_everything() {
     let guild = wire.event("GUILD_CREATE");
     assert_eq!(guild["threads"][0]["id"], json!(thread.to_string()));
     assert_eq!(guild["channels"][0]["id"], json!(ground.channel.to_string()));
-    assert!(ground.fake.connected(ground.bot.user));
+    assert!(ground.fake.is_connected(ground.bot.user));
     let post = json!({"content": "mine", "nonce": "n"});
     ground.done("POST", &format!("/channels/{}/messages", ground.channel), &post);
     assert_eq!(wire.event("MESSAGE_CREATE")["nonce"], "n", "own messages come back, with their nonce");
     assert_eq!(wire.seq, 3);
     wire.close(1000);
-    until(SOON, "the bot is gone", || !ground.fake.connected(ground.bot.user));
+    until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Ground {
     }
 
     pub(crate) fn without(self, rules: &[Rule]) -> Self {
-        self.fake.without_rules(rules);
+        self.fake.disable_rules(rules);
         self
     }
 

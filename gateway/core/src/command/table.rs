@@ -88,7 +88,7 @@ pub const COMMANDS: [CommandSpec; 30] = [
         "send a message into the running turn, or queue it if the agent cannot take it; with `--run`, send \
          that queued prompt",
     ),
-    row(acp("drop"), "RUN [SESSION]", AccessRequirement::Owner, read::drop_run, "remove a queued prompt"),
+    row(acp("drop"), "RUN [SESSION]", AccessRequirement::Owner, parser::drop_run, "remove a queued prompt"),
     row(
         acp("close"),
         "[SESSION] [--discard]",

@@ -1,5 +1,5 @@
-//! A gateway that starts on a large control plane: when it takes work, when the first prompt is answered, when what was
-//! under way is settled; beside a plain read of the same file.
+//! Start of a gateway on a large control plane: time until it accepts work, until the first prompt is
+//! answered and until interrupted turns are settled, compared with a plain read of the same file.
 
 use super::ground::world;
 use super::seed::{Grown, Size, grow, resting};
@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 
 const SIZE: Size = Size { resting: 10_000, runs: 10, running: 100 };
 const ROUNDS: usize = 5;
-/// Share of the file that may be read until it takes work, and until the first prompt is answered.
+/// Maximum share of the file that is read until the gateway accepts work, and until the first prompt is
+/// answered.
 const READ_SHARE_MAX: f64 = 0.1;
 const SETTLE_MS: u64 = 3_000;
 
-/// One start, in ms since exec and in bytes.
+/// Samples of all starts, in ms since exec and in bytes.
 #[derive(Debug, Default)]
 struct Starts {
     ready: Sample,
@@ -39,7 +40,7 @@ struct Starts {
     read_later: Sample,
 }
 
-/// Measures it.
+/// Measures the starts.
 pub(crate) fn measure(report: &mut Report) {
     let world = world();
     let began = Instant::now();
@@ -60,7 +61,7 @@ pub(crate) fn measure(report: &mut Report) {
     let bytes = share(kept.metadata().map_or(0, |meta| meta.len()));
     let mut starts = Starts::default();
     for _ in 0..ROUNDS {
-        // The supervisor's own directory is as it was left, too: it knows none of these leases.
+        // The supervisor's directory is unchanged, too: it knows none of these leases.
         fs::copy(&kept, &db).unwrap_or_else(|e| panic!("{}: {e}", db.display()));
         starts.one(&world, &kept);
     }
@@ -80,13 +81,15 @@ impl Starts {
         self.cpu.push(cpu_ms(pid));
         self.read.push(share(read_bytes(pid)));
         let mut api = Api::new(&gateway.socket);
-        // The one that was used longest ago: nothing of it was made at start.
+        // The least recently used session: nothing of it was loaded at the start.
         let _ = api.prompt(&resting(SIZE.resting), "hello");
         self.served.push(ms(gateway.began.elapsed()));
         self.read_later.push(share(read_bytes(pid)));
         let journal = world.journal(GATEWAY);
         let sql = "SELECT NOT EXISTS (SELECT 1 FROM acp_runs WHERE state = 'running')";
-        until(LONG, "what ran is settled", || journal.query_row(sql, [], |row| row.get(0)) == Ok(true));
+        until(LONG, "no run is in state running", || {
+            journal.query_row(sql, [], |row| row.get(0)) == Ok(true)
+        });
         self.settled.push(ms(gateway.began.elapsed()));
         std::thread::sleep(Duration::from_millis(SETTLE_MS));
         self.cpu_later.push(cpu_ms(pid));
@@ -128,24 +131,24 @@ impl Starts {
 }
 
 fn share(bytes: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "of a file of this size nothing is lost")]
+    #[expect(clippy::cast_precision_loss, reason = "a file of this size loses no precision")]
     let bytes = bytes as f64;
     bytes
 }
 
-/// Opens the file and counts the events, then opens it again and reads each of them.
+/// Times counting the events and, with a new connection, reading each of them.
 fn read_plainly(path: &Path) -> (Duration, Duration) {
     let read = |sql: &str| {
         let began = Instant::now();
-        let db = acp_tests::world::open_to_read(path);
+        let db = acp_tests::world::open_read_only(path);
         let found: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"));
-        assert!(found > 0, "there is nothing in {}", path.display());
+        assert!(found > 0, "no events in {}", path.display());
         began.elapsed()
     };
     (read("SELECT count(*) FROM acp_events"), read("SELECT sum(length(payload_json)) FROM acp_events"))
 }
 
-/// A gateway whose ready line is read the moment it comes.
+/// A gateway whose ready line is read as soon as it is written.
 struct Started {
     child: Child,
     began: Instant,
@@ -164,8 +167,10 @@ impl Started {
         let began = Instant::now();
         let mut child = command.stderr(log).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let mut line = String::new();
-        let stdout = child.stdout.take().unwrap_or_else(|| panic!("it has no output"));
-        let _ = BufReader::new(stdout).read_line(&mut line).unwrap_or_else(|e| panic!("its output: {e}"));
+        let stdout = child.stdout.take().unwrap_or_else(|| panic!("the gateway has no standard output"));
+        let _ = BufReader::new(stdout)
+            .read_line(&mut line)
+            .unwrap_or_else(|e| panic!("output of the gateway: {e}"));
         let ready = began.elapsed();
         let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e} in {line:?}"));
         let socket = PathBuf::from(said["socket"].as_str().unwrap_or_else(|| panic!("no socket: {said}")));
@@ -176,9 +181,10 @@ impl Started {
         self.child.id().cast_signed()
     }
 
-    /// Its agents are ended by the supervisor, the file is replaced: an orderly end of it would only cost time.
+    /// Kills the gateway. The supervisor ends its agents and the file is replaced, so an orderly exit is not
+    /// needed.
     fn end(&mut self) {
-        // Our own child; when it was reaped already, nothing is signalled.
+        // A child of this process; if it was reaped already, nothing is signalled.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

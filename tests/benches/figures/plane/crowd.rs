@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// So many agents start at the same time: more would wait for each other anyway.
+/// Number of agents that start at the same time: more would only wait for each other.
 const STARTS: usize = 8;
-/// Between two looks at a session that starts.
+/// Polling interval while a session starts, in milliseconds.
 const LOOK_MS: u64 = 5;
 
 /// The clients.
@@ -22,12 +22,13 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// So many clients.
+    /// Creates `count` clients.
     pub(crate) fn new(socket: &Path, count: usize) -> Self {
         Self { runtime: runtime(), clients: (0..count).map(|_| Connections::new(socket)).collect() }
     }
 
-    /// A session of the scripted agent for each client, one in each directory, once all of them are ready.
+    /// Starts a session of the scripted agent for each client, one in each directory, and waits until all are
+    /// ready.
     pub(crate) fn spawn(&mut self, directories: &[PathBuf]) -> Vec<String> {
         let mut keys = Vec::new();
         let pairs: Vec<_> = self.clients.iter_mut().zip(directories).collect();
@@ -39,7 +40,8 @@ impl Crowd {
         keys
     }
 
-    /// Each prompts its session `rounds` times, waiting for the end of each turn; how long until all are done.
+    /// Each client prompts its session `rounds` times and waits for the end of each turn. Returns the total
+    /// time.
     pub(crate) fn prompt(&mut self, keys: &[String], text: &str, rounds: usize) -> Duration {
         self.clients.iter_mut().for_each(Connections::forget);
         let began = Instant::now();
@@ -52,7 +54,8 @@ impl Crowd {
         began.elapsed()
     }
 
-    /// Each prompts its session and reads to the end of the turn; `on` is given every line as it comes.
+    /// Each client prompts its session and reads to the end of the turn; calls `on` with each line as it
+    /// arrives.
     pub(crate) fn follow(&mut self, keys: &[String], text: &str, on: impl Fn(&str)) {
         self.clients.iter_mut().for_each(Connections::forget);
         let on = &on;
@@ -60,7 +63,7 @@ impl Crowd {
         drop(self.runtime.block_on(join_all(turns)));
     }
 
-    /// Each prompts its session; returns when every prompt is accepted.
+    /// Each client prompts its session; returns when every prompt is accepted.
     pub(crate) fn accept(&mut self, keys: &[String], text: &str) {
         self.clients.iter_mut().for_each(Connections::forget);
         let accepted = self.clients.iter_mut().zip(keys).map(|(client, key)| client.accept(key, text));

@@ -1,5 +1,5 @@
-//! Where the control plane is measured: a supervisor, a gateway and the scripted agent, on the defaults that people run
-//! but for caps that would refuse so many sessions.
+//! Environment of the control plane's figures: a supervisor, a gateway and the scripted agent, with the
+//! default configuration except for higher limits on sessions and connections.
 
 use crate::proc::written_bytes;
 use acp_tests::house::{AGENT, GATEWAY};
@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-/// Twice the time after which the gateway thinks that it has nothing else to do.
+/// Twice the time after which the gateway considers itself idle, in milliseconds.
 const QUIET_MS: u64 = 500;
-/// Caps only.
+/// Configuration of the limits.
 const CAPS: &str = "[limits]\nconnections_max = 1000\n[acp]\nmax_concurrent_sessions = 10000\n";
 
-/// Everything that runs.
+/// The running services.
 #[derive(Debug)]
 pub(crate) struct Ground {
     /// The gateway.
     pub(crate) gateway: Service,
     /// The supervisor.
     pub(crate) supervisor: Service,
-    /// Their directory. Last, so that it goes last.
+    /// Their directory. The last field, so that it is dropped last.
     pub(crate) world: World,
 }
 
@@ -39,16 +39,16 @@ impl Ground {
         Self { gateway, supervisor, world }
     }
 
-    /// Commits of the gateway so far, as it counts them.
+    /// Number of commits so far, from the gateway's metrics.
     pub(crate) fn commits(&self) -> f64 {
         self.count("acp_store_commits_total")
     }
 
-    /// Waits until the gateway has moved its log into its file, as it does when it has nothing else to do, and writes
-    /// no more: what is measured next has the disk for itself.
+    /// Waits until the gateway has checkpointed its write-ahead log, as it does when idle, and stops writing:
+    /// the next measurement then has the disk to itself.
     pub(crate) fn settle(&self) {
         let mut last = None;
-        until(SOON, "the gateway writes no more", || {
+        until(SOON, "the gateway stops writing", || {
             std::thread::sleep(Duration::from_millis(QUIET_MS));
             let now = written_bytes(self.gateway.pid());
             last.replace(now) == Some(now)
@@ -56,11 +56,11 @@ impl Ground {
     }
 
     fn count(&self, series: &str) -> f64 {
-        let scrape = Scrape::of(&self.gateway.socket());
+        let scrape = Scrape::fetch(&self.gateway.socket());
         *scrape.series.get(series).unwrap_or_else(|| panic!("no {series}: {}", scrape.text))
     }
 
-    /// Ends everything in order.
+    /// Stops both services with SIGTERM.
     pub(crate) fn end(self) {
         let _ = self.gateway.terminate(LONG);
         let _ = self.supervisor.terminate(LONG);
@@ -74,7 +74,7 @@ pub(crate) fn world() -> World {
     world
 }
 
-/// Writes the configuration, with more keys of `acp`.
+/// Writes the configuration; `more` adds keys of `acp`.
 pub(crate) fn configure(world: &World, more: &str) {
     let program = bin("fake-agent").to_string_lossy().into_owned();
     let state = world.path("agent-state").to_string_lossy().into_owned();
@@ -83,7 +83,7 @@ pub(crate) fn configure(world: &World, more: &str) {
     world.configure(GATEWAY, &format!("{CAPS}{more}"), &BTreeMap::from([(AGENT, agent)]));
 }
 
-/// The scripted agent by itself.
+/// Command of the scripted agent without a gateway.
 pub(crate) fn bare_agent(world: &World) -> Command {
     let mut command = world.command("fake-agent");
     command.arg("--state").arg(world.path("bare-state"));

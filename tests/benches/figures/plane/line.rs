@@ -1,6 +1,6 @@
-//! How long a line of an agent is on its way until a subscriber has it, beside one plain commit in the same minute.
-//! The agent says the time; what it writes is read by a client of the event stream in this process. The same agents on
-//! plain pipes say how long this machine needs to wake a reader at all.
+//! Time from an agent's output line to its receipt by a subscriber, compared with one plain commit in the
+//! same minute. The agent's output is a timestamp; a client of the event stream in this process reads it. The
+//! same agents on plain pipes show how long this machine needs to wake a reader at all.
 
 use super::crowd::Crowd;
 use super::ground::{Ground, bare_agent};
@@ -16,10 +16,10 @@ const ROUNDS: usize = 5;
 /// Lines of each session in a round, and milliseconds between them.
 const LINES: usize = 300;
 const PACE_MS: usize = 5;
-/// How much later than a commit a line may come.
+/// Maximum delay of a line compared with a commit, in milliseconds.
 const LATER_MS_MAX: f64 = 10.0;
 
-/// Measures it for one session and for several.
+/// Measures one session and several sessions.
 pub(crate) fn measure(ground: &Ground, plain: &mut Plain, report: &mut Report) {
     for sessions in SIDES {
         one(ground, plain, sessions, report);
@@ -34,7 +34,7 @@ fn one(ground: &Ground, plain: &mut Plain, sessions: usize, report: &mut Report)
     let mut crowd = Crowd::new(&ground.gateway.socket(), sessions);
     let keys = crowd.spawn(&vec![ground.world.dir("work/line"); sessions]);
     crowd.prompt(&keys, "hello", 1);
-    // The reader is there before the first line.
+    // The reader is connected before the first line is written.
     let text = format!("sleep 100\nstamps {LINES} {PACE_MS}");
     let mut pipes: Vec<Pipe> =
         (0..sessions).map(|_| Pipe::of(bare_agent(&ground.world), &ground.world.dir("work/bare"))).collect();
@@ -68,7 +68,7 @@ fn one(ground: &Ground, plain: &mut Plain, sessions: usize, report: &mut Report)
     report.figure("line, p99, minus one plain commit, p50", strict, "ms");
 }
 
-/// What the same agents need on plain pipes, all at the same time.
+/// Delays of the same agents on plain pipes, all at the same time.
 fn on_pipes(pipes: &mut [Pipe], text: &str) -> Sample {
     std::thread::scope(|scope| {
         let start = |pipe| {
@@ -86,13 +86,13 @@ fn on_pipes(pipes: &mut [Pipe], text: &str) -> Sample {
     })
 }
 
-/// How old the time is that a line of the event stream holds, if it is one of those.
+/// Age of the timestamp in a line of the event stream; `None` if the line has none.
 fn age_ms(line: &str) -> Option<f64> {
     let now = now_ns();
     let (_, text) = line.split_once(r#""text":""#)?;
     let (digits, _) = text.split_once('"')?;
     let said: u64 = digits.parse().ok()?;
-    #[expect(clippy::cast_precision_loss, reason = "of a time of milliseconds nothing is lost")]
+    #[expect(clippy::cast_precision_loss, reason = "a time of milliseconds loses no precision")]
     let age = now.saturating_sub(said) as f64;
     Some(age / 1_000_000.0)
 }

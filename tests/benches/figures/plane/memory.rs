@@ -1,4 +1,4 @@
-//! What a session costs while nobody says anything, in memory that is the process's own.
+//! Private memory of an idle session.
 
 use super::crowd::Crowd;
 use super::ground::{Ground, configure, world};
@@ -11,15 +11,15 @@ use acp_tests::wait::{LONG, SOON};
 use acp_tests::world::World;
 use std::time::Duration;
 
-/// Sessions whose agent is not there.
+/// Sessions without a running agent.
 const RESTING: Size = Size { resting: 1_000, runs: 2, running: 0 };
-/// Sessions whose agent runs.
+/// Sessions with a running agent.
 const LIVING: usize = 200;
-/// Memory of a session that nobody uses, in KiB: 0.5 MB.
+/// Maximum memory of an idle session, in KiB: 0.5 MB.
 const IDLE_KIB_MAX: f64 = 488.0;
 const SETTLE_MS: u64 = 3_000;
 
-/// Measures the three ways of being idle.
+/// Measures idle sessions without an actor, with an actor, and with a running agent.
 pub(crate) fn measure(report: &mut Report) {
     report.part("idle sessions", "private memory for each of them, above a gateway without sessions");
     let empty = alone(&world());
@@ -38,7 +38,7 @@ pub(crate) fn measure(report: &mut Report) {
     living(report, limit);
 }
 
-/// Memory of a gateway that was just started on what this world holds.
+/// Memory of a freshly started gateway on the state of this world.
 fn alone(world: &World) -> Private {
     let supervisor = world.supervisor();
     let gateway = world.gateway(GATEWAY, &supervisor.socket());

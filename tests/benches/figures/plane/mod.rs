@@ -1,4 +1,4 @@
-//! What the control plane holds, each figure as a ratio to what the machine gives without it: issue "Control plane to
+//! Figures of the control plane, each as a ratio to the machine's own performance: issue "Control plane to
 //! completion", "What must be shown" 4.
 
 mod boot;
@@ -15,12 +15,12 @@ use crate::report::Report;
 use ground::Ground;
 use plain::Plain;
 
-/// What there is to measure, in its order.
+/// Names of all parts, in their order.
 pub(crate) const PARTS: [&str; 5] = ["prompts", "streams", "lines", "idle", "boot"];
-/// Those that share a gateway.
+/// The parts that share a gateway.
 const TOGETHER: [&str; 3] = ["prompts", "streams", "lines"];
 
-/// Measures what is named.
+/// Measures the named parts.
 pub(crate) fn measure(wanted: &[&str], report: &mut Report) {
     if wanted.iter().any(|part| TOGETHER.contains(part)) {
         let ground = Ground::build();

@@ -1,6 +1,6 @@
-//! The other side of every pair with the store: SQLite alone, in a loop. The same rows go into the same tables with
-//! their indexes, checks and references, beside the gateway's file and with the gateway's settings; nothing else is
-//! done.
+//! The baseline of every pair with the store: SQLite alone, in a loop. It inserts the same rows into the same
+//! tables with their indexes, checks and references, next to the gateway's file and with the gateway's
+//! settings, and does nothing else.
 
 use acp_tests::house::GATEWAY;
 use acp_tests::world::World;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crate::stats::{Sample, ms};
 
-/// Of the journal, without its own number.
+/// Columns of the journal, without `event_id`.
 const EVENT: &str = "session_key, session_seq, run_id, seq, kind, payload_json, created_at";
 
 /// A row of the journal.
@@ -25,7 +25,7 @@ pub(crate) struct Event {
     created_at: i64,
 }
 
-/// A database that takes over what the gateway's holds.
+/// A database that copies the rows of the gateway's database.
 #[derive(Debug)]
 pub(crate) struct Plain {
     db: Connection,
@@ -34,7 +34,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// One beside the gateway's, with its settings, that holds what the gateway's journal holds now.
+    /// Creates a database next to the gateway's, with its settings and the current rows of its journal.
     pub(crate) fn beside(world: &World) -> Self {
         let live = world.journal(GATEWAY);
         let db = open(&world.path(GATEWAY).join("plain.db"));
@@ -45,8 +45,8 @@ impl Plain {
         plain
     }
 
-    /// What came into the gateway's journal since the last call. What these rows refer to is taken over as well, since
-    /// that is no part of what is measured.
+    /// Returns the rows that the gateway's journal gained since the last call. Copies the rows that they
+    /// refer to, since that is not part of the measurement.
     pub(crate) fn fresh(&mut self) -> Vec<Event> {
         for table in ["acp_sessions", "acp_runs"] {
             self.copy(table).unwrap_or_else(|e| panic!("{table}: {e}"));
@@ -91,7 +91,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Inserts them, so many to a commit. How long each commit took with its rows, in ms.
+    /// Inserts events, `batch` per commit. Returns the time of each commit with its rows, in ms.
     pub(crate) fn replay(&self, events: &[Event], batch: usize) -> Sample {
         let sql = format!("INSERT INTO acp_events ({EVENT}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
         let mut times = Sample::default();
@@ -124,7 +124,7 @@ impl Plain {
     }
 }
 
-/// Makes the tables, indexes and triggers of one database in another.
+/// Creates the tables, indexes and triggers of one database in another.
 fn same_schema(from: &Connection, to: &Connection) -> rusqlite::Result<()> {
     let sql =
         "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY rowid";
@@ -136,7 +136,7 @@ fn same_schema(from: &Connection, to: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "it is what the store is measured beside")]
+#[expect(clippy::disallowed_methods, reason = "the baseline of the store's figures")]
 fn open(path: &std::path::Path) -> Connection {
     let db = Connection::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let set = db

@@ -1,4 +1,4 @@
-//! Short prompts in many sessions at once: how many turns a second go all the way.
+//! Short prompts in many sessions at once: completed turns per second.
 
 use super::crowd::Crowd;
 use super::ground::{Ground, bare_agent};
@@ -15,7 +15,7 @@ const PROMPTS: usize = 10;
 const ROUNDS: usize = 5;
 const TEXT: &str = "hello";
 
-/// Measures it.
+/// Measures the rate of the gateway, of plain pipes and of plain SQLite.
 pub(crate) fn measure(ground: &Ground, plain: &mut Plain, report: &mut Report) {
     report.part(
         "prompts",

@@ -1,5 +1,5 @@
-//! A control plane of any size: what a real gateway left, many times over. One session that rests and one whose turn
-//! ran when everything was killed are made by real processes; SQL multiplies their rows under other ids.
+//! Creates a control plane of any size from the database of a real gateway. Real processes create one resting
+//! session and one whose turn ran when everything was killed; SQL copies their rows under other ids.
 
 use super::crowd::Crowd;
 use acp_tests::house::GATEWAY;
@@ -11,18 +11,18 @@ use std::path::Path;
 /// The rows of one run: its prompt, its chunks and its end.
 const CHUNKS: usize = 8;
 
-/// How much.
+/// Size of a control plane.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
-    /// Sessions that rest, each bound to a conversation that was shown everything.
+    /// Resting sessions, each bound to a conversation with everything delivered.
     pub(crate) resting: usize,
-    /// Runs of each of them.
+    /// Runs of each resting session.
     pub(crate) runs: usize,
-    /// Sessions whose turn runs, and whose agent is gone.
+    /// Sessions with a running turn whose agent no longer exists.
     pub(crate) running: usize,
 }
 
-/// What was made.
+/// Number of rows created.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grown {
     /// Rows of `acp_sessions`.
@@ -31,21 +31,21 @@ pub(crate) struct Grown {
     pub(crate) events: usize,
 }
 
-/// The key of a session that rests, counted from 1. The first was used last.
+/// Key of a resting session, counted from 1. The first one is the most recently used.
 pub(crate) fn resting(number: usize) -> String {
     format!("agent:scripted:acp:{number:032}")
 }
 
-/// The two sessions that are multiplied.
+/// The two sessions that are copied.
 struct Originals {
     resting: String,
     running: String,
 }
 
-/// Makes it in the gateway's state directory of this world, where nothing runs yet or any more.
+/// Creates a control plane in the gateway's state directory of this world, while no service runs.
 ///
 /// # Panics
-/// When it cannot.
+/// When that fails.
 pub(crate) fn grow(world: &World, size: Size) -> Grown {
     let originals = originals(world);
     let path = world.path(GATEWAY).join("gateway.db");
@@ -60,15 +60,19 @@ fn originals(world: &World) -> Originals {
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
     let mut crowd = Crowd::new(&gateway.socket(), 2);
     let mut keys = crowd.spawn(&vec![world.dir("work/originals"); 2]).into_iter();
-    let (Some(resting), Some(running)) = (keys.next(), keys.next()) else { panic!("two were asked for") };
+    let (Some(resting), Some(running)) = (keys.next(), keys.next()) else {
+        panic!("two sessions were requested")
+    };
     crowd.prompt(std::slice::from_ref(&resting), &format!("chunks {CHUNKS}"), 1);
     crowd.accept(std::slice::from_ref(&running), "say working\nwait_cancel");
     let journal = world.journal(GATEWAY);
     let sql = "SELECT count(*) FROM acp_events WHERE session_key = ?1 AND kind = 'agent_message'";
-    until(SOON, "it works", || journal.query_row(sql, [&running], |row| row.get(0)) == Ok(1));
+    until(SOON, "the running turn has produced output", || {
+        journal.query_row(sql, [&running], |row| row.get(0)) == Ok(1)
+    });
     gateway.kill9();
     supervisor.kill9();
-    eventually(SOON, "everything is gone", || world.processes().is_empty().then_some(()));
+    eventually(SOON, "all processes have ended", || world.processes().is_empty().then_some(()));
     Originals { resting, running }
 }
 
@@ -107,7 +111,7 @@ fn multiply(db: &Connection, from: &Originals, size: Size) -> rusqlite::Result<G
     Ok(Grown { sessions: count("acp_sessions")?, events: count("acp_events")? })
 }
 
-/// Sessions like the one that rests, without a lease, as when the agent's own window ran out.
+/// Copies the resting session without its lease, as after the agent's maximum age.
 fn rest(db: &Connection, original: &str) -> rusqlite::Result<()> {
     const KEY: &str = "printf('agent:scripted:acp:%032d', i)";
     const RUN: &str = "printf('%08x-%04x-7000-8000-%012x', i, r, i)";
@@ -144,7 +148,7 @@ fn rest(db: &Connection, original: &str) -> rusqlite::Result<()> {
     ))
 }
 
-/// Sessions like the one whose turn ran.
+/// Copies the session with the running turn.
 fn run_on(db: &Connection, original: &str) -> rusqlite::Result<()> {
     const KEY: &str = "printf('agent:scripted:acp:running%025d', i)";
     const RUN: &str = "printf('%08x-eeee-7000-8000-%012x', i, i)";
@@ -172,7 +176,7 @@ fn run_on(db: &Connection, original: &str) -> rusqlite::Result<()> {
     copy(db, "acp_stdin_outbox", "j", &sent, &format!("t.lease_id = '{lease}'"), "i, t.seq")
 }
 
-/// Inserts rows like those of `table` that `which` names, once for each row of `times`, with some columns changed.
+/// Copies the rows of `table` that match `which`, once for each row of `times`, with some columns changed.
 fn copy(
     db: &Connection,
     table: &str,
@@ -184,7 +188,7 @@ fn copy(
     let mut names = db.prepare(&format!("PRAGMA table_info({table})"))?;
     let names = names.query_map([], |row| row.get::<_, String>("name"))?;
     let names = names.collect::<rusqlite::Result<Vec<_>>>()?;
-    // Rows of the journal are numbered anew.
+    // Rows of the journal get new numbers.
     let names: Vec<String> = names.into_iter().filter(|name| name != "event_id").collect();
     let value = |name: &String| {
         let found = changed.iter().find(|(column, _)| column == name);

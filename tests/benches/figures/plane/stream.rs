@@ -1,5 +1,5 @@
-//! Sessions that stream, as fast as their agents can talk: events a second that are committed, beside the same rows in
-//! plain batches of the same size, and beside the same agents on plain pipes.
+//! Sessions that stream as fast as their agents can: committed events per second, compared with the same rows
+//! in plain batches of the same size and with the same agents on plain pipes.
 
 use super::crowd::Crowd;
 use super::ground::{Ground, bare_agent};
@@ -12,15 +12,15 @@ use acp_tests::house::GATEWAY;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// How many sessions, and how many chunks each says in a round.
+/// Number of sessions, and chunks of each session in a round.
 const SIDES: [(usize, usize); 3] = [(1, 30_000), (10, 4_000), (50, 800)];
 const ROUNDS: usize = 5;
-/// Share of plain batches that must be reached.
+/// Minimum share of the rate of plain batches.
 const OF_PLAIN_MIN: f64 = 0.5;
-/// Between two looks at whether all is committed.
+/// Polling interval while commits are pending, in milliseconds.
 const LOOK_MS: u64 = 2;
 
-/// Measures all of them.
+/// Measures all numbers of sessions.
 pub(crate) fn measure(ground: &Ground, plain: &mut Plain, report: &mut Report) {
     for (sessions, chunks) in SIDES {
         one(ground, plain, (sessions, chunks), report);
@@ -92,7 +92,7 @@ impl Rates {
         let of_plain = (self.of_plain.median(), Some(Limit::AtLeast(OF_PLAIN_MIN)));
         report.against("committed", ours, ("plain SQLite batches", self.plain.median()), of_plain);
         report.figure("committed, spread of that ratio", self.of_plain.spread(), "times");
-        // How busy the machine is with other things hardly matters to these.
+        // Other load of the machine hardly affects these figures.
         let (cpu, cpu_plain) = (self.cpu.median(), self.cpu_plain.median());
         let peer = ("plain SQLite batches", cpu_plain);
         report.against("CPU of 1000 events", (cpu, "ms"), peer, (cpu / cpu_plain, None));
@@ -113,7 +113,8 @@ fn until_all_ended(ground: &Ground) {
     }
 }
 
-/// All agents on their pipes at the same time, one reader each, until the last has ended its turn.
+/// Prompts all agents on their pipes at the same time, one reader each. Returns the time until the last turn
+/// has ended.
 pub(crate) fn at_once(pipes: &mut [Pipe], text: &str) -> Duration {
     let barrier = Barrier::new(pipes.len() + 1);
     std::thread::scope(|scope| {

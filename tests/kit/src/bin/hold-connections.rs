@@ -1,6 +1,6 @@
 //! Opens connections to a Unix socket and keeps them open without reading: `hold-connections SOCKET COUNT [TEXT]`.
-//! Writes TEXT to each of them, makes a new one for each that the other side closes, and writes `held` to standard
-//! output once all have been made. Ends with its standard input.
+//! Writes TEXT to each of them, replaces each one that the other side closes, and writes `held` to standard
+//! output once all are open. Exits at the end of its standard input.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
@@ -14,15 +14,15 @@ fn main() -> io::Result<()> {
     let (count, text) = (count.parse().map_err(io::Error::other)?, args.next().unwrap_or_default());
     let input = std::thread::spawn(|| io::copy(&mut io::stdin(), &mut io::sink()));
     let mut held: Vec<UnixStream> = Vec::new();
-    let mut told = false;
+    let mut is_done = false;
     while !input.is_finished() {
         held.retain(is_open);
         while held.len() < count {
             let Ok(stream) = connect(&socket, &text) else { break };
             held.push(stream);
         }
-        if held.len() == count && !told {
-            told = true;
+        if held.len() == count && !is_done {
+            is_done = true;
             let mut out = io::stdout();
             out.write_all(b"held\n")?;
             out.flush()?;
@@ -35,12 +35,12 @@ fn main() -> io::Result<()> {
 fn connect(socket: &str, text: &str) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_nonblocking(true)?;
-    // A text that does not fit is cut off; a peer that has gone is noticed later.
+    // A text that does not fit is truncated; a closed connection is noticed later.
     let _ = stream.write(text.as_bytes());
     Ok(stream)
 }
 
-/// Whether the other side has not closed. What it wrote stays unread.
+/// Whether the other side has the connection open. Its data stays unread.
 fn is_open(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,5 +1,5 @@
-//! A program that a supervisor takes for its wrapper and that does not tell the truth. What it says stands where the
-//! adapter's command should: `lie WHAT PID`.
+//! A wrapper that sends false messages to its supervisor. The adapter's command line selects them: `lie WHAT
+//! PID`.
 
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, LAUNCH_FILE, Launch};
 use acp_shared::wire;
@@ -10,16 +10,16 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Descriptors that come with a message, and how often somebody lies.
-const LOAD: usize = 20;
-const LIES: usize = 100;
+/// Number of descriptors sent with a message, and number of false messages.
+const DESCRIPTORS: usize = 20;
+const FALSE_MESSAGES: usize = 100;
 
 fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--version"] => Ok(()),
         ["say", wrapper, adapter] => say(number(wrapper)?, number(adapter)?),
-        ["usurp"] => usurp(),
+        ["usurp"] => impersonate(),
         _ => lie(),
     }
 }
@@ -38,39 +38,39 @@ fn send(message: &FromWrapper) -> io::Result<()> {
     Ok(())
 }
 
-/// Says it, with descriptors that nobody asked for.
-fn send_laden(message: &FromWrapper) -> io::Result<()> {
+/// Sends a message with unexpected descriptors.
+fn send_with_descriptors(message: &FromWrapper) -> io::Result<()> {
     let packet = wire::encode(message, CONTROL_BYTES_MAX).map_err(io::Error::other)?;
     let stdin = io::stdin();
-    let fds = [stdin.as_fd(); LOAD];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LOAD))];
+    let fds = [stdin.as_fd(); DESCRIPTORS];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
     rustix::net::sendmsg(&stdin, &[io::IoSlice::new(&packet)], &mut ancillary, SendFlags::empty())?;
     Ok(())
 }
 
-/// Speaks for the wrapper that started it.
-fn usurp() -> io::Result<()> {
+/// Sends messages in place of the wrapper that started this process.
+fn impersonate() -> io::Result<()> {
     rustix::net::send(io::stdin(), &[], SendFlags::empty())?;
     rustix::net::send(io::stdin(), &[0xff; 64], SendFlags::empty())?;
     rustix::net::send(io::stdin(), &[0xff; 2 * CONTROL_BYTES_MAX], SendFlags::empty())?;
     let status = ExitStatus::Exited(9);
-    for _ in 0..LIES {
+    for _ in 0..FALSE_MESSAGES {
         send(&FromWrapper::AdapterExited { status })?;
-        send_laden(&FromWrapper::Done { status, survivors: Vec::new() })?;
+        send_with_descriptors(&FromWrapper::Done { status, survivors: Vec::new() })?;
     }
     Ok(())
 }
 
-/// An adapter as it should be.
+/// Starts a real adapter.
 fn adapter() -> io::Result<i32> {
     let adapter = Command::new("sleep").arg("300").stdin(Stdio::null()).process_group(0).spawn()?;
     i32::try_from(adapter.id()).map_err(io::Error::other)
 }
 
-/// Starts an adapter as a wrapper does, waits until it is let go, and says that it runs.
-fn honestly(own: i32) -> io::Result<()> {
+/// Starts an adapter as a wrapper does, waits for permission to run it, and reports that it runs.
+fn run_correctly(own: i32) -> io::Result<()> {
     say(own, adapter()?)?;
     for _ in ["the launch", "go"] {
         rustix::net::recv(io::stdin(), &mut [0; CONTROL_BYTES_MAX], RecvFlags::empty())?;
@@ -84,26 +84,27 @@ fn lie() -> io::Result<()> {
     let own = i32::try_from(std::process::id()).map_err(io::Error::other)?;
     rustix::process::setsid()?;
     match launch.argv.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        // Another process is the wrapper.
+        // Claims that another process is the wrapper.
         ["lie", "wrapper", pid] => say(number(pid)?, number(pid)?)?,
-        // Another process is the adapter.
+        // Claims that another process is the adapter.
         ["lie", "adapter", pid] => say(own, number(pid)?)?,
-        // All of it is true, and somebody else says it.
+        // The message is true, but another process sends it.
         ["lie", "sender", _] => {
             let adapter = adapter()?.to_string();
             Command::new(exe).args(["say", &own.to_string(), &adapter]).spawn()?.wait()?;
         }
-        // All of it is true, and comes with descriptors.
+        // The message is true, but carries descriptors.
         ["lie", "descriptors", _] => {
             let adapter_pid = adapter()?;
-            send_laden(&FromWrapper::Hello { wrapper_pid: own, adapter_pid })?;
+            send_with_descriptors(&FromWrapper::Hello { wrapper_pid: own, adapter_pid })?;
         }
-        // It is honest until its adapter runs. Then another process speaks, and it sends descriptors itself.
+        // Correct until its adapter runs. Then another process sends messages, and this one sends
+        // descriptors.
         ["lie", "usurped", done] => {
-            honestly(own)?;
+            run_correctly(own)?;
             Command::new(exe).arg("usurp").spawn()?.wait()?;
-            for _ in 0..LIES {
-                send_laden(&FromWrapper::AdapterExited { status: ExitStatus::Exited(8) })?;
+            for _ in 0..FALSE_MESSAGES {
+                send_with_descriptors(&FromWrapper::AdapterExited { status: ExitStatus::Exited(8) })?;
             }
             std::fs::write(done, "")?;
         }
@@ -112,7 +113,7 @@ fn lie() -> io::Result<()> {
         }
         _ => return Ok(()),
     }
-    // It does not even leave when it is asked to.
+    // Ignores requests to exit.
     loop {
         std::thread::park();
     }

@@ -1,4 +1,4 @@
-//! Commands of applications: the whole set at once, or one.
+//! Registration of commands: the whole set at once, or one.
 
 use super::Machine;
 use super::check::commands as check;
@@ -53,12 +53,12 @@ impl Machine {
         }
         for body in wanted {
             let known = before.iter().find(|command| same(&command.body, &body));
-            self.keep_command(ctx, scope, body, known.cloned());
+            self.put_command(ctx, scope, body, known.cloned());
         }
         Ok(Reply::Ok(self.commands_of(scope).map(render::command).collect()))
     }
 
-    fn keep_command(
+    fn put_command(
         &mut self,
         ctx: &Ctx<'_>,
         scope: (Id, Option<Id>),
@@ -86,7 +86,7 @@ impl Machine {
         }
         errors.finish()?;
         let existed = known.is_some();
-        let id = self.keep_command(ctx, scope, body, known);
+        let id = self.put_command(ctx, scope, body, known);
         let rendered = self.world.commands.get(id).map_or(Value::Null, render::command);
         Ok(if existed { Reply::Ok(rendered) } else { Reply::Created(rendered) })
     }
@@ -97,7 +97,7 @@ impl Machine {
         Ok(Reply::Ok(self.commands_of(scope).map(render::command).collect()))
     }
 
-    /// The command of an application that people in a guild see under a name; that of the guild first.
+    /// The command of an application with a name that people in a guild see; guild commands take precedence.
     #[must_use]
     pub fn command_named(&self, application_id: Id, guild_id: Id, name: &str) -> Option<&Command> {
         let named = |command: &&Command| command.body.get("name").and_then(Value::as_str) == Some(name);

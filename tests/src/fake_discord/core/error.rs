@@ -1,22 +1,22 @@
-//! Errors as the REST interface gives them: `{"message", "code", "errors"}`.
+//! Errors of the REST interface: `{"message", "code", "errors"}`.
 //!
-//! Codes are of the documentation's page on opcodes and status codes; the shape of `errors` is that of its
+//! Codes are from the documentation's page on opcodes and status codes; the format of `errors` is from its
 //! reference on error messages.
 
 use serde_json::{Map, Value, json};
 
-/// A refusal.
+/// An error response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     /// The HTTP status.
     pub status: u16,
     /// The JSON error code.
     pub code: u32,
-    /// What people read.
+    /// The message for people.
     pub message: String,
-    /// Where in the body the mistakes are.
+    /// Errors by their path in the body.
     pub errors: Option<Value>,
-    /// Of a 429: milliseconds until the next try.
+    /// For a 429: milliseconds until a retry is allowed.
     pub retry_after_ms: Option<u64>,
 }
 
@@ -25,7 +25,7 @@ impl ApiError {
         Self { status, code, message: message.to_owned(), errors: None, retry_after_ms: None }
     }
 
-    /// What is sent.
+    /// The response body.
     #[must_use]
     pub fn body(&self) -> Value {
         let mut body = json!({"message": self.message, "code": self.code});
@@ -39,14 +39,14 @@ impl ApiError {
         body
     }
 
-    /// A 429 that only the resource knows of, as for edits of old messages.
+    /// A 429 of a resource limit outside of the buckets, as for edits of old messages.
     #[must_use]
     pub fn too_often(code: u32, message: &str, retry_after_ms: u64) -> Self {
         Self { retry_after_ms: Some(retry_after_ms), ..Self::new(429, code, message) }
     }
 }
 
-/// Seconds with a fraction, as rate limits are told.
+/// Milliseconds as seconds with a fraction, the unit of rate limits in responses.
 #[must_use]
 pub fn seconds(ms: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of minutes fit")]
@@ -54,7 +54,7 @@ pub fn seconds(ms: u64) -> f64 {
     seconds
 }
 
-/// Makes one constructor for each known refusal.
+/// Defines one constructor for each known error.
 macro_rules! refusals {
     ($($name:ident $status:literal $code:literal $message:literal)*) => {
         impl ApiError {
@@ -102,14 +102,14 @@ refusals! {
     max_active_threads 400 160_006 "Maximum number of active threads reached"
 }
 
-/// Mistakes of a form, by where they are.
+/// Errors of a form, by path.
 #[derive(Debug, Default)]
 pub struct FormErrors {
     found: Map<String, Value>,
 }
 
 impl FormErrors {
-    /// Notes a mistake at a path such as `embeds.0.title`.
+    /// Adds an error at a path such as `embeds.0.title`.
     pub fn add(&mut self, path: &str, code: &str, message: &str) {
         let mut at = &mut self.found;
         for key in path.split('.') {
@@ -126,42 +126,42 @@ impl FormErrors {
         }
     }
 
-    /// A string that is too long, or too short.
+    /// Adds the error of a string that is too long or too short.
     pub fn length(&mut self, path: &str, min: usize, max: usize) {
         let message = format!("Must be between {min} and {max} in length.");
         self.add(path, "BASE_TYPE_BAD_LENGTH", &message);
     }
 
-    /// A string or list that is too long.
+    /// Adds the error of a string or list that is too long.
     pub fn too_long(&mut self, path: &str, max: usize) {
         self.add(path, "BASE_TYPE_MAX_LENGTH", &format!("Must be {max} or fewer in length."));
     }
 
-    /// A value that is none of those allowed.
+    /// Adds the error of a value that is not allowed.
     pub fn choice(&mut self, path: &str, allowed: &str) {
         self.add(path, "BASE_TYPE_CHOICES", &format!("Value must be one of {allowed}."));
     }
 
-    /// A member that is missing.
+    /// Adds the error of a missing member.
     pub fn required(&mut self, path: &str) {
         self.add(path, "BASE_TYPE_REQUIRED", "This field is required");
     }
 
-    /// A member of another type.
+    /// Adds the error of a member with a wrong type.
     pub fn wrong_type(&mut self, path: &str, what: &str) {
         self.add(path, "BASE_TYPE_BAD_TYPE", &format!("Must be {what}."));
     }
 
-    /// Whether nothing was found.
+    /// Whether there are no errors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// A refusal (50035) when anything was found.
+    /// Returns error 50035 if there are any errors.
     ///
     /// # Errors
-    /// When anything was found.
+    /// When there are any errors.
     pub fn finish(self) -> Result<(), ApiError> {
         if self.found.is_empty() {
             return Ok(());
@@ -172,7 +172,7 @@ impl FormErrors {
     }
 }
 
-/// A refusal for one mistake.
+/// Creates error 50035 with a single entry.
 #[must_use]
 pub fn form_error(path: &str, code: &str, message: &str) -> ApiError {
     let mut errors = FormErrors::default();

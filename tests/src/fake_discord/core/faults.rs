@@ -1,140 +1,140 @@
-//! What goes wrong on purpose: for the next so many, or by chance from a seed.
+//! Injected faults: for the next N occurrences, or with a probability, from a seed.
 
 use super::model::Ms;
 use crate::seed::Seed;
 use serde::{Deserialize, Serialize};
 
-/// What becomes of a request.
+/// Fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "fate")]
 pub enum RestFate {
-    /// The connection ends before anything is done.
+    /// The connection ends before the request is executed.
     LostBefore,
-    /// It is done and kept; then the connection ends without an answer.
+    /// The request is executed and stored; then the connection ends without an answer.
     LostAfter,
-    /// An error instead of doing it.
+    /// The request is not executed; the answer is an error.
     ErrorBefore {
         /// The HTTP status.
         status: u16,
     },
-    /// It is done and kept; then an error is answered.
+    /// The request is executed and stored; the answer is an error.
     ErrorAfter {
         /// The HTTP status.
         status: u16,
     },
-    /// Nothing happens for so long, or for ever; then it is done and answered.
+    /// The request is executed and answered after a delay, or never.
     StallBefore {
-        /// Milliseconds; none for ever.
+        /// Milliseconds; `None` for ever.
         ms: Option<Ms>,
     },
-    /// It is done and kept; the answer waits for so long, or for ever.
+    /// The request is executed and stored; the answer is delayed, or never sent.
     StallAfter {
-        /// Milliseconds; none for ever.
+        /// Milliseconds; `None` for ever.
         ms: Option<Ms>,
     },
-    /// The connection ends at once; the request is carried out all the same, so much later.
+    /// The connection ends at once; the request is executed after a delay.
     Late {
         /// Milliseconds.
         ms: Ms,
     },
-    /// It is answered as done, and what it made is not kept: a service that loses what it took.
+    /// The request is answered with success, but the created message is lost.
     Forgotten,
-    /// 429 without reason.
+    /// A 429 although no limit is exceeded.
     RateLimited {
-        /// When to come again.
+        /// The announced delay.
         retry_after_ms: Ms,
-        /// Which limit it is said to be.
+        /// The announced kind of limit.
         scope: Scope,
     },
 }
 
-/// Whose limit a 429 speaks of.
+/// Scope of the limit of a 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// The bot's, on this route.
+    /// The bot's limit of this route.
     User,
-    /// The bot's, on all routes.
+    /// The bot's limit of all routes.
     Global,
-    /// The resource's: not counted against the bot.
+    /// The resource's limit: not counted against the bot.
     Shared,
 }
 
-/// What becomes of an event for one session.
+/// Fault of an event for one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventFate {
-    /// It arrives.
+    /// No fault: the event arrives.
     Deliver,
-    /// It never arrives, not even with RESUME.
+    /// The event never arrives, not even with RESUME.
     Drop,
-    /// It arrives twice, under two numbers.
+    /// The event arrives twice, with two sequence numbers.
     Duplicate,
-    /// The next event comes before it; where there is none, it comes a little later.
+    /// The next event overtakes it; without one, it arrives a little later.
     Overtaken,
-    /// It arrives in a shape that no client can read.
+    /// The event arrives with missing and unknown members.
     Odd,
     /// The connection is reset; the event waits for RESUME.
     ResetInstead,
-    /// It is sent, and the connection is reset: it may or may not have arrived, and RESUME brings it again.
+    /// The event is sent, and the connection is reset: it may have arrived, and RESUME delivers it again.
     ResetAfter,
 }
 
-/// How often a fault comes.
+/// Frequency of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
-    /// The next so many times.
+    /// The next N times.
     Next(u64),
-    /// With this chance, of one, each time.
+    /// With this probability each time.
     Chance(f64),
 }
 
 /// A fault of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RestFault {
-    /// Which route, as `POST /channels/{}/messages`, or with what stands there; `*` for all.
+    /// Route (`POST /channels/{}/messages`), or an exact path; `*` for all.
     pub route: String,
-    /// How often.
+    /// Its frequency.
     pub when: When,
-    /// What.
+    /// The fault.
     pub fate: RestFate,
 }
 
 /// A fault of events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventFault {
-    /// Which event, as `MESSAGE_CREATE`; `*` for all.
+    /// Name of the event (`MESSAGE_CREATE`); `*` for all.
     pub event: String,
-    /// How often.
+    /// Its frequency.
     pub when: When,
-    /// What.
+    /// The fault.
     pub fate: EventFate,
 }
 
-/// The faults that are set.
+/// All active faults.
 #[derive(Debug, Clone)]
 pub struct Faults {
-    /// Of requests.
+    /// Faults of requests.
     pub rest: Vec<RestFault>,
-    /// Of events.
+    /// Faults of events.
     pub events: Vec<EventFault>,
     /// Heartbeats are not acknowledged.
     pub acks_withheld: bool,
-    /// The whole service is away: requests get 503, connections to the gateway are reset.
+    /// The whole service is unavailable: requests get 503, gateway connections are reset.
     pub away: bool,
-    /// So many IDENTIFYs and RESUMEs are answered with "invalid session".
+    /// Number of IDENTIFYs and RESUMEs to answer with "invalid session".
     pub invalid_sessions: u64,
-    /// So many connections get no HELLO.
+    /// Number of connections that get no HELLO.
     pub hellos_withheld: u64,
-    /// So many IDENTIFYs and RESUMEs get no answer, while heartbeats are acknowledged.
+    /// Number of IDENTIFYs and RESUMEs that get no answer, while heartbeats are acknowledged.
     pub unanswered: u64,
-    /// Where chance comes from.
+    /// Random number generator.
     pub dice: Seed,
 }
 
 impl Faults {
-    /// None, and chance from a seed.
+    /// No faults, with a seeded random number generator.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -149,24 +149,24 @@ impl Faults {
         }
     }
 
-    /// What becomes of a request to this route, which is `exact` with what stands in it. The first fault that strikes
-    /// decides.
+    /// Draws the fault of a request to this route, whose exact path is `exact`. The first fault that applies
+    /// is used.
     pub fn request(&mut self, route: &str, exact: &str) -> Option<RestFate> {
         let dice = &mut self.dice;
         let fate = self.rest.iter_mut().find_map(|fault| {
             let named = ["*", route, exact].contains(&fault.route.as_str());
-            (named && strikes(&mut fault.when, dice)).then_some(fault.fate)
+            (named && applies(&mut fault.when, dice)).then_some(fault.fate)
         });
         self.rest.retain(|fault| fault.when != When::Next(0));
         fate
     }
 
-    /// What becomes of an event for one session.
+    /// Draws the fault of an event for one session.
     pub fn event(&mut self, event: &str) -> EventFate {
         let dice = &mut self.dice;
         let fate = self.events.iter_mut().find_map(|fault| {
             let named = fault.event == "*" || fault.event == event;
-            (named && strikes(&mut fault.when, dice)).then_some(fault.fate)
+            (named && applies(&mut fault.when, dice)).then_some(fault.fate)
         });
         self.events.retain(|fault| fault.when != When::Next(0));
         fate.unwrap_or(EventFate::Deliver)
@@ -174,32 +174,32 @@ impl Faults {
 
     /// Whether this IDENTIFY or RESUME is answered with "invalid session".
     pub fn take_invalid_session(&mut self) -> bool {
-        let strikes = self.invalid_sessions > 0;
+        let is_due = self.invalid_sessions > 0;
         self.invalid_sessions = self.invalid_sessions.saturating_sub(1);
-        strikes
+        is_due
     }
 
     /// Whether this connection gets no HELLO.
     pub fn take_hello(&mut self) -> bool {
-        let strikes = self.hellos_withheld > 0;
+        let is_due = self.hellos_withheld > 0;
         self.hellos_withheld = self.hellos_withheld.saturating_sub(1);
-        strikes
+        is_due
     }
 
     /// Whether this IDENTIFY or RESUME gets no answer.
     pub fn take_unanswered(&mut self) -> bool {
-        let strikes = self.unanswered > 0;
+        let is_due = self.unanswered > 0;
         self.unanswered = self.unanswered.saturating_sub(1);
-        strikes
+        is_due
     }
 }
 
-fn strikes(when: &mut When, dice: &mut Seed) -> bool {
+fn applies(when: &mut When, dice: &mut Seed) -> bool {
     match when {
         When::Next(left) => {
-            let strikes = *left > 0;
+            let is_due = *left > 0;
             *left = left.saturating_sub(1);
-            strikes
+            is_due
         }
         When::Chance(chance) => {
             const STEPS: u64 = 1 << 32;

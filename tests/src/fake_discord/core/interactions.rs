@@ -1,4 +1,5 @@
-//! Interactions: commands, components, autocompletion and modals, from the person's act to the bot's answers.
+//! Interactions: commands, components, autocompletion and modals, from the person's action to the bot's
+//! responses.
 
 use super::Machine;
 use super::check::mentions::Default as Mentions;
@@ -21,24 +22,24 @@ pub mod kind {
     pub const COMMAND: u8 = 2;
     /// A button or select.
     pub const COMPONENT: u8 = 3;
-    /// Text that is being typed into an option.
+    /// Typing into an option with autocompletion.
     pub const AUTOCOMPLETE: u8 = 4;
-    /// A modal that was sent off.
+    /// A submitted modal.
     pub const MODAL: u8 = 5;
 }
 
 const CHOICES_MAX: usize = 25;
 
-/// What a person did.
+/// An action of a person.
 #[derive(Debug, Clone)]
 pub struct Act {
     /// See [`kind`].
     pub kind: u8,
-    /// Who.
+    /// The person.
     pub user_id: Id,
-    /// Where.
+    /// The channel.
     pub channel_id: Id,
-    /// What, as the interaction's `data`.
+    /// The interaction's `data`.
     pub data: Value,
     /// The name of the command.
     pub name: Option<String>,
@@ -49,10 +50,10 @@ pub struct Act {
 }
 
 impl Machine {
-    /// Brings what a person did to the bot.
+    /// Creates an interaction and sends it to the bot.
     ///
     /// # Errors
-    /// 10003, and for whoever is no member 10007.
+    /// 10003, or 10007 if the person is not a member.
     pub fn interact(&mut self, now: Ms, bot: &Bot, act: Act) -> Result<Interaction, ApiError> {
         let channel = self.world.channel(act.channel_id)?.clone();
         let guild = self.world.guild(channel.guild_id)?;
@@ -152,7 +153,7 @@ impl Machine {
         Reply::Ok(reply)
     }
 
-    /// Which response fits which interaction.
+    /// Checks that the type of a response is valid for the interaction.
     fn demand_response_fits(&self, of: u8, response: u8) -> Result<(), ApiError> {
         let fits = match of {
             kind::AUTOCOMPLETE => response == 8,
@@ -171,7 +172,7 @@ impl Machine {
         ))
     }
 
-    /// Does what a first response says; gives the message that is `@original`.
+    /// Executes a first response; returns the `@original` message.
     fn respond(
         &mut self,
         ctx: &Ctx<'_>,
@@ -230,7 +231,7 @@ impl Machine {
 
     fn draft(&self, interaction: &Interaction, mut form: MessageForm, flags: u64) -> Result<Draft, ApiError> {
         let bot = self.world.bot_of(interaction.application_id).ok_or_else(ApiError::unknown_application)?;
-        // A nonce means nothing here.
+        // Responses have no nonce.
         form.nonce = None;
         form.enforce_nonce = false;
         form.replied_to = None;
@@ -257,7 +258,7 @@ impl Machine {
         if interaction.answered.is_none() {
             return Err(ApiError::unknown_webhook());
         }
-        // After "is thinking" the first one takes the place of that.
+        // The first follow-up after "is thinking" replaces that message.
         let thinking = interaction.original_id.and_then(|id| self.world.messages.get(id));
         if let Some(original) = thinking
             .filter(|original| original.flags & message_flag::LOADING != 0 && original.deleted_ms.is_none())

@@ -1,8 +1,8 @@
-//! Rate limits, of the documentation's page on them: buckets of a route and its major parameter, the global limit,
-//! invalid requests, and the ration for edits of old messages.
+//! Rate limits, from the documentation's page on them: buckets of a route and its major parameter, the global
+//! limit, invalid requests, and the budget for edits of old messages.
 //!
 //! A bucket is a fixed window that begins with its first request. Real budgets are not published: the defaults in
-//! [`super::settings`] are those that are commonly seen.
+//! [`super::settings`] are commonly observed ones.
 
 use super::faults::Scope;
 use super::model::{Id, Ms};
@@ -16,25 +16,25 @@ struct Window {
     used: u64,
 }
 
-/// How a bucket stands after a request.
+/// State of a bucket after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct BucketState {
     /// Requests in a window.
     pub limit: u64,
-    /// Those left.
+    /// Remaining requests.
     pub remaining: u64,
     /// When the window ends.
     pub reset_ms: Ms,
-    /// How long until then.
+    /// Time until then.
     pub reset_after_ms: Ms,
-    /// Whether this request was one too many.
+    /// Whether this request exceeds the limit.
     pub exhausted: bool,
 }
 
-/// Whose bucket: the bot's, for a route, for a channel, guild or webhook.
+/// Key of a bucket: the bot, the route, and the major parameter (a channel, guild or webhook).
 pub type BucketKey = (Id, String, String);
 
-/// Everything that is counted.
+/// All counters.
 #[derive(Debug, Default)]
 pub struct Limits {
     buckets: HashMap<BucketKey, Window>,
@@ -44,7 +44,7 @@ pub struct Limits {
     banned_until_ms: Option<Ms>,
 }
 
-fn take(window: &mut Window, budget: Budget, now: Ms) -> Standing {
+fn take(window: &mut Window, budget: Budget, now: Ms) -> BucketState {
     if now.saturating_sub(window.started_ms) >= budget.window_ms {
         *window = Window { started_ms: now, used: 0 };
     }
@@ -53,7 +53,7 @@ fn take(window: &mut Window, budget: Budget, now: Ms) -> Standing {
         window.used += 1;
     }
     let reset_ms = window.started_ms + budget.window_ms;
-    Standing {
+    BucketState {
         limit: budget.limit,
         remaining: budget.limit - window.used.min(budget.limit),
         reset_ms,
@@ -67,23 +67,23 @@ const fn fresh(now: Ms) -> Window {
 }
 
 impl Limits {
-    /// A request to a route.
-    pub fn route(&mut self, key: BucketKey, budget: Budget, now: Ms) -> Standing {
+    /// Counts a request to a route.
+    pub fn route(&mut self, key: BucketKey, budget: Budget, now: Ms) -> BucketState {
         take(self.buckets.entry(key).or_insert(fresh(now)), budget, now)
     }
 
-    /// A request that counts for the bot's global limit.
-    pub fn global(&mut self, bot_id: Id, per_second: u64, now: Ms) -> Standing {
+    /// Counts a request for the bot's global limit.
+    pub fn global(&mut self, bot_id: Id, per_second: u64, now: Ms) -> BucketState {
         let budget = Budget { limit: per_second, window_ms: 1000 };
         take(self.global.entry(bot_id).or_insert(fresh(now)), budget, now)
     }
 
-    /// An edit of an old message.
-    pub fn old_edit(&mut self, bot_id: Id, channel_id: Id, budget: Budget, now: Ms) -> Standing {
+    /// Counts an edit of an old message.
+    pub fn old_edit(&mut self, bot_id: Id, channel_id: Id, budget: Budget, now: Ms) -> BucketState {
         take(self.old_edits.entry((bot_id, channel_id)).or_insert(fresh(now)), budget, now)
     }
 
-    /// Notes an invalid request (401, 403, 429 of other scopes than shared).
+    /// Counts an invalid request (401, 403, 429 except of scope `shared`).
     pub fn invalid(&mut self, allowed: Budget, ban_ms: Ms, now: Ms) {
         self.invalid.push_back(now);
         while self.invalid.front().is_some_and(|at| now.saturating_sub(*at) >= allowed.window_ms) {
@@ -95,24 +95,24 @@ impl Limits {
         }
     }
 
-    /// How long everything from this address is refused, if it is.
+    /// Remaining time of a ban of the client's address.
     #[must_use]
     pub fn banned_for(&self, now: Ms) -> Option<Ms> {
         self.banned_until_ms.and_then(|until| until.checked_sub(now)).filter(|left| *left > 0)
     }
 }
 
-/// What `X-RateLimit-Bucket` says of a route: the same for all majors.
+/// Value of `X-RateLimit-Bucket` for a route: the same for all major parameters.
 #[must_use]
 pub fn bucket_name(route: &str) -> String {
-    // FNV-1a: a name that is the same each time.
+    // FNV-1a: a stable name.
     let hash = route.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     format!("{hash:016x}")
 }
 
-/// What `X-RateLimit-Scope` says.
+/// Value of `X-RateLimit-Scope`.
 #[must_use]
 pub const fn scope_name(scope: Scope) -> &'static str {
     match scope {
@@ -124,7 +124,7 @@ pub const fn scope_name(scope: Scope) -> &'static str {
 
 /// The headers of a bucket.
 #[must_use]
-pub fn headers(standing: Standing, route: &str) -> Vec<(&'static str, String)> {
+pub fn headers(standing: BucketState, route: &str) -> Vec<(&'static str, String)> {
     let seconds = super::error::seconds;
     vec![
         ("x-ratelimit-limit", standing.limit.to_string()),

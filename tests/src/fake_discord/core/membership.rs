@@ -1,4 +1,4 @@
-//! Who is in a thread. Without the privileged intent for members a bot hears only of itself.
+//! Members of threads. Without the privileged intent for members a bot receives only its own changes.
 
 use super::Machine;
 use super::error::ApiError;
@@ -10,14 +10,14 @@ use super::rest::{Ctx, Reply};
 use serde_json::{Value, json};
 
 impl Machine {
-    /// Who posts in a thread is in it from then on.
+    /// Adds the author of a post to the thread.
     pub(super) fn join_by_post(&mut self, now: Ms, id: Id, user_id: Id) {
         if self.world.users.get(user_id).is_some() {
             self.join(now, id, user_id);
         }
     }
 
-    /// Adds somebody to a thread.
+    /// Adds a user to a thread.
     pub fn join(&mut self, now: Ms, id: Id, user_id: Id) {
         let thread = self.world.channels.get(id).and_then(|channel| channel.thread.as_ref());
         if thread.is_none_or(|thread| thread.members.contains_key(&user_id)) {
@@ -27,7 +27,7 @@ impl Machine {
         if let Some(thread) = edited.and_then(|channel| channel.thread.as_mut()) {
             thread.members.insert(user_id, now);
         }
-        // A bot that is added hears of the thread as if it were new, but for `newly_created`.
+        // A bot that is added gets THREAD_CREATE as for a new thread, without `newly_created`.
         if let Some(bot) = self.world.bots.get(user_id)
             && let Some(channel) = self.world.channels.get(id)
         {
@@ -35,11 +35,11 @@ impl Machine {
             let data = self.render_channel(channel, bot_id);
             self.emit(now, &Event::plain("THREAD_CREATE", Audience::Bot { bot_id, guild_id }, data));
         }
-        self.tell_of_joining(now, id, user_id);
+        self.emit_member_added(now, id, user_id);
     }
 
-    /// Without the intent for members a bot hears only of itself.
-    pub(super) fn tell_of_joining(&mut self, now: Ms, id: Id, user_id: Id) {
+    /// Sends THREAD_MEMBERS_UPDATE. Without the intent for members a bot receives only its own changes.
+    pub(super) fn emit_member_added(&mut self, now: Ms, id: Id, user_id: Id) {
         let Some(channel) = self.world.channels.get(id) else { return };
         let Some(guild) = self.world.guilds.get(channel.guild_id) else { return };
         let Some(bot) = self.world.bots.get(user_id) else { return };
@@ -56,7 +56,7 @@ impl Machine {
         self.emit(now, &Event::plain("THREAD_MEMBERS_UPDATE", audience, data));
     }
 
-    /// Takes somebody out of a thread.
+    /// Removes a user from a thread.
     pub fn leave(&mut self, now: Ms, id: Id, user_id: Id) {
         let Some(channel) = self.world.channels.edit(id) else { return };
         let guild_id = channel.guild_id;
@@ -96,7 +96,7 @@ impl Machine {
     /// `PUT /channels/{}/thread-members/{}`.
     pub(super) fn put_thread_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let (channel, _) = self.thread_of(ctx)?;
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         let user_id = Self::member_arg(ctx)?;
         self.world.users.get(user_id).ok_or_else(ApiError::unknown_user)?;
         self.join(ctx.now, channel.id, user_id);
@@ -110,7 +110,7 @@ impl Machine {
     /// `DELETE /channels/{}/thread-members/{}`.
     pub(super) fn delete_thread_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let (channel, thread) = self.thread_of(ctx)?;
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         let (user_id, bot) = (Self::member_arg(ctx)?, ctx.bot()?);
         if user_id != bot.user_id && thread.owner_id != bot.user_id {
             self.demand(bot, &channel, may::MANAGE_THREADS)?;
@@ -124,7 +124,7 @@ impl Machine {
         let bot = ctx.bot()?;
         let guild = self.guild_of(ctx)?;
         let seen: Vec<&Channel> =
-            self.world.active_threads(guild.id).filter(|thread| self.sees(bot, thread)).collect();
+            self.world.active_threads(guild.id).filter(|thread| self.can_see(bot, thread)).collect();
         let threads: Vec<Value> =
             seen.iter().rev().map(|thread| self.render_channel(thread, bot.user_id)).collect();
         let members: Vec<Value> = seen

@@ -1,4 +1,4 @@
-//! Messages: made, read, changed, deleted, reacted to.
+//! Messages: creating, reading, editing and deleting.
 
 use super::Machine;
 use super::check::mentions;
@@ -13,32 +13,32 @@ use super::settings::Rule;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Messages of one answer.
+/// Maximum and default number of messages per page.
 const PAGE_MAX: u64 = 100;
 const PAGE: u64 = 50;
 
-/// A message before it is one.
+/// A message to be created.
 #[derive(Debug)]
 pub struct Draft {
-    /// Who writes it.
+    /// Its author.
     pub author_id: Id,
-    /// Where.
+    /// Its channel.
     pub channel_id: Id,
-    /// What.
+    /// Its content.
     pub form: MessageForm,
-    /// What it may notify when nothing is said.
+    /// Its mentions without `allowed_mentions`.
     pub default: mentions::Default,
     /// The webhook.
     pub webhook_id: Option<Id>,
-    /// The name a webhook gives itself.
+    /// The display name of the webhook's message.
     pub username: Option<String>,
     /// The application behind it.
     pub application_id: Option<Id>,
-    /// What it answers.
+    /// The interaction that it responds to.
     pub origin: Option<Origin>,
     /// Its type.
     pub kind: u8,
-    /// Flags besides those of the form.
+    /// Flags in addition to those of the form.
     pub flags: u64,
 }
 
@@ -75,23 +75,28 @@ impl Machine {
         if form.is_empty() && self.holds(Rule::NotEmpty) {
             return Err(ApiError::empty_message());
         }
-        // What only answers to interactions can be.
+        // Only interaction responses can be ephemeral.
         form.flags = form.flags.map(|flags| flags & !message_flag::EPHEMERAL);
         let view = View { user_id: bot.user_id, with_nonce: true };
-        if let Some(first) = self.sent_before(ctx.now, bot.user_id, &form)? {
+        if let Some(first) = self.find_deduplicated(ctx.now, bot.user_id, &form)? {
             self.tally.deduplicated += 1;
             return Ok(Reply::Ok(self.render_message(&first, view, ctx.now)));
         }
         if form.replied_to.is_some() {
             self.demand(bot, &channel, may::READ_MESSAGE_HISTORY)?;
         }
-        self.note_repeated(bot.user_id, channel.id, &form);
+        self.count_repeated(bot.user_id, channel.id, &form);
         let message = self.create(ctx.now, Draft::plain(bot.user_id, channel.id, form))?;
         Ok(Reply::Ok(self.render_message(&message, view, ctx.now)))
     }
 
-    /// The message that this nonce gave before.
-    fn sent_before(&self, now: Ms, author_id: Id, form: &MessageForm) -> Result<Option<Message>, ApiError> {
+    /// The earlier message with this nonce.
+    fn find_deduplicated(
+        &self,
+        now: Ms,
+        author_id: Id,
+        form: &MessageForm,
+    ) -> Result<Option<Message>, ApiError> {
         let Some(nonce) = form.nonce.as_ref().filter(|_| form.enforce_nonce && self.holds(Rule::NonceDedupe))
         else {
             return Ok(None);
@@ -108,7 +113,7 @@ impl Machine {
         Ok(Some(first.clone()))
     }
 
-    fn note_repeated(&mut self, author_id: Id, channel_id: Id, form: &MessageForm) {
+    fn count_repeated(&mut self, author_id: Id, channel_id: Id, form: &MessageForm) {
         let text = form.text();
         let same = |message: &Message| {
             message.author_id == author_id && message.deleted_ms.is_none() && message.content == text
@@ -118,7 +123,7 @@ impl Machine {
         }
     }
 
-    /// Makes a message, and tells everybody.
+    /// Creates a message and sends its event.
     ///
     /// # Errors
     /// 10008, 50035, 160005.
@@ -128,7 +133,7 @@ impl Machine {
         let replied_to = self.replied_to(&channel, &form)?;
         let ephemeral = (draft.flags | form.flags.unwrap_or(0)) & message_flag::EPHEMERAL != 0;
         if !ephemeral {
-            self.wake_for_post(now, &channel, author_id)?;
+            self.unarchive_for_post(now, &channel, author_id)?;
         }
         let files = form.take_uploads(|| self.world.mint(now));
         let pings =
@@ -162,18 +167,18 @@ impl Machine {
             deleted_ms: None,
         };
         for (file, bytes) in files {
-            self.world.keep_file(file.id, bytes);
+            self.world.add_file(file.id, bytes);
         }
-        self.note_pings(&message.pinged);
+        self.count_pings(&message.pinged);
         self.world.add_message(message.clone());
         if !ephemeral {
             self.join_by_post(now, channel_id, author_id);
-            self.tell_of_message(now, "MESSAGE_CREATE", &message);
+            self.emit_message(now, "MESSAGE_CREATE", &message);
         }
         Ok(message)
     }
 
-    fn note_pings(&mut self, pings: &Pings) {
+    fn count_pings(&mut self, pings: &Pings) {
         self.tally.pings += u64::from(!pings.is_empty());
         self.tally.pings_everyone += u64::from(pings.everyone);
     }
@@ -190,7 +195,7 @@ impl Machine {
         }
     }
 
-    /// Who is notified: what the form allows, as far as the author may.
+    /// The notified users and roles: those that the form allows and the author has permission for.
     fn pings(
         &self,
         channel: &Channel,
@@ -205,7 +210,7 @@ impl Machine {
             if allowed.is_none() && !self.holds(Rule::DefaultMentions) { Some(&silent) } else { allowed };
         let mut pings = mentions::allowed(&form.text(), allowed, default, replied_to);
         let bot = self.world.bots.get(author_id);
-        let everyone = bot.is_none_or(|bot| self.has(bot, channel, may::MENTION_EVERYONE));
+        let everyone = bot.is_none_or(|bot| self.has_permission(bot, channel, may::MENTION_EVERYONE));
         let guild = self.world.guilds.get(channel.guild_id);
         pings.everyone &= everyone;
         pings.users.retain(|id| self.world.users.get(*id).is_some());
@@ -216,8 +221,8 @@ impl Machine {
         pings
     }
 
-    /// Tells of a message, as MESSAGE_CREATE and MESSAGE_UPDATE do.
-    pub(super) fn tell_of_message(&mut self, now: Ms, name: &'static str, message: &Message) {
+    /// Sends MESSAGE_CREATE or MESSAGE_UPDATE for a message.
+    pub(super) fn emit_message(&mut self, now: Ms, name: &'static str, message: &Message) {
         let Some(channel) = self.world.channels.get(message.channel_id) else { return };
         let guild_id = channel.guild_id;
         let view = View { user_id: 0, with_nonce: name == "MESSAGE_CREATE" };
@@ -249,8 +254,8 @@ impl Machine {
             let message = "int value should be between 1 and 100.";
             return Err(form_error("limit", "NUMBER_TYPE_MAX", message));
         }
-        // Without this permission there are no messages, and no error.
-        if !self.has(bot, &channel, may::READ_MESSAGE_HISTORY) {
+        // Without this permission the list is empty; that is not an error.
+        if !self.has_permission(bot, &channel, may::READ_MESSAGE_HISTORY) {
             return Ok(Reply::Ok(json!([])));
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -259,7 +264,7 @@ impl Machine {
         Ok(Reply::Ok(rendered))
     }
 
-    /// Messages of a page, newest first, whichever end it was asked from.
+    /// Messages of a page, newest first, for any of the query's anchors.
     fn page(&self, ctx: &Ctx<'_>, channel_id: Id, limit: usize) -> Result<Vec<Message>, ApiError> {
         let shown =
             |message: &&Message| message.deleted_ms.is_none() && message.flags & message_flag::EPHEMERAL == 0;
@@ -285,7 +290,8 @@ impl Machine {
         Ok(older.take(limit).cloned().collect())
     }
 
-    /// A message as a bot may read it over REST: without the privilege there is no content of others.
+    /// A message as a bot may read it over REST: without the privileged intent, other authors' content is
+    /// empty.
     fn seen_message(&self, bot: &Bot, message: &Message, now: Ms) -> Value {
         let view = View { user_id: bot.user_id, with_nonce: false };
         let mut rendered = self.render_message(message, view, now);
@@ -325,16 +331,16 @@ impl Machine {
         if message.author_id != bot.user_id && self.holds(Rule::OnlyAuthorEdits) {
             return Err(ApiError::not_author());
         }
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         self.demand_unlocked(&channel, bot.user_id)?;
-        self.ration_old_edit(ctx.now, bot.user_id, &message)?;
+        self.limit_old_edit(ctx.now, bot.user_id, &message)?;
         let form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
         let edited = self.edit(ctx.now, &channel, message, form, mentions::Default::Everything)?;
         let view = View { user_id: bot.user_id, with_nonce: false };
         Ok(Reply::Ok(self.render_message(&edited, view, ctx.now)))
     }
 
-    fn ration_old_edit(&mut self, now: Ms, bot_id: Id, message: &Message) -> Result<(), ApiError> {
+    fn limit_old_edit(&mut self, now: Ms, bot_id: Id, message: &Message) -> Result<(), ApiError> {
         let old = now.saturating_sub(message.created_ms) > self.settings.old_edit_age_ms;
         if !old || !self.holds(Rule::OldEdits) {
             return Ok(());
@@ -347,7 +353,7 @@ impl Machine {
         Err(ApiError::too_often(30046, message, standing.reset_after_ms))
     }
 
-    /// Changes a message, and tells everybody. Who may is the caller's to know.
+    /// Edits a message and sends its event. The caller checks permissions.
     ///
     /// # Errors
     /// 50006.
@@ -396,17 +402,17 @@ impl Machine {
             roles: message.mentions.roles.difference(&message.pinged.roles).copied().collect(),
         };
         if message.flags & message_flag::EPHEMERAL == 0 {
-            self.note_pings(&fresh);
+            self.count_pings(&fresh);
             message.pinged.everyone |= fresh.everyone;
             message.pinged.users.extend(fresh.users);
             message.pinged.roles.extend(fresh.roles);
         }
         for (file, bytes) in files {
-            self.world.keep_file(file.id, bytes);
+            self.world.add_file(file.id, bytes);
         }
         self.world.messages.put(message.id, message.clone());
         if message.flags & message_flag::EPHEMERAL == 0 {
-            self.tell_of_message(now, "MESSAGE_UPDATE", &message);
+            self.emit_message(now, "MESSAGE_UPDATE", &message);
         }
         Ok(message)
     }
@@ -424,7 +430,7 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// Deletes a message, and tells everybody. A thread that was made from it stays.
+    /// Deletes a message and sends its event. A thread that was created from it remains.
     pub fn remove(&mut self, now: Ms, id: Id) {
         let Some(message) = self.world.messages.edit(id) else { return };
         message.deleted_ms = Some(now);
@@ -443,7 +449,7 @@ impl Machine {
     }
 }
 
-/// Embeds as they are shown: of type `rich`.
+/// Sets the type of embeds to `rich`.
 fn rich(mut embeds: Vec<Value>) -> Vec<Value> {
     for embed in &mut embeds {
         embed["type"] = json!("rich");

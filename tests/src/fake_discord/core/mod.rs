@@ -1,4 +1,4 @@
-//! The service as a pure machine: what happened and the time go in, what is kept and sent comes out.
+//! The service as a pure machine: inputs and the time go in, changes and outputs come out.
 
 pub mod check;
 pub mod error;
@@ -32,28 +32,28 @@ use tally::Tally;
 use underway::Underway;
 use world::World;
 
-/// Everything the service knows and counts.
+/// The state of the service.
 #[derive(Debug)]
 pub struct Machine {
-    /// What lasts.
+    /// Persistent state.
     pub world: World,
-    /// What a test turned.
+    /// Settings of the test.
     pub settings: Settings,
-    /// What goes wrong.
+    /// Injected faults.
     pub faults: Faults,
     /// Connections and sessions.
     pub gateway: Gateway,
-    /// What happened how often.
+    /// Counters.
     pub tally: Tally,
-    /// What is on its way.
+    /// Operations in progress.
     pub underway: Underway,
     limits: Limits,
-    /// `127.0.0.1:PORT`, for the URLs that are handed out.
+    /// `127.0.0.1:PORT`, for generated URLs.
     address: String,
 }
 
 impl Machine {
-    /// A machine over what was kept.
+    /// Creates a machine from stored state.
     #[must_use]
     pub fn new(world: World, settings: Settings, address: String) -> Self {
         let faults = Faults::new(settings.seed);
@@ -69,25 +69,25 @@ impl Machine {
         }
     }
 
-    /// Whether a rule holds.
+    /// Whether a rule is in effect.
     #[must_use]
     pub fn holds(&self, rule: Rule) -> bool {
         self.settings.holds(rule)
     }
 
-    /// The fake's own time, from the machine's.
+    /// Converts the host's time to the fake's time.
     #[must_use]
     pub fn time(&self, machine_ms: Ms) -> Ms {
         machine_ms + self.settings.clock_ahead_ms
     }
 
-    /// Where the gateway is.
+    /// URL of the gateway.
     #[must_use]
     pub fn gateway_url(&self) -> String {
         format!("ws://{}", self.address)
     }
 
-    /// Where a file can be had for a while.
+    /// Temporary URL of a file.
     #[must_use]
     pub fn cdn_url(&self, channel_id: Id, file: &Attachment, now: Ms) -> String {
         let name = render::percent_encoded(&file.filename);
@@ -101,20 +101,20 @@ impl Machine {
         )
     }
 
-    /// Whether the URL of a file no longer works. `expires` is in seconds.
+    /// Whether the URL of a file has expired. `expires` is in seconds.
     #[must_use]
     pub fn cdn_expired(&self, expires: u64, now: Ms) -> bool {
         now / 1000 >= expires && self.holds(Rule::CdnExpiry)
     }
 
-    /// What time brings.
+    /// Handles timers.
     pub fn tick(&mut self, now: Ms) {
         self.gateway_tick(now);
         self.archive_idle_threads(now);
     }
 }
 
-/// What a CDN URL shows for its expiry not to be changed.
+/// Signature that protects the expiry of a CDN URL.
 #[must_use]
 pub fn signature(file_id: Id, expires: u64) -> u64 {
     let mut seed = crate::seed::Seed::from_number(file_id ^ expires.rotate_left(32));

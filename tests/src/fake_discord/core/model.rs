@@ -1,6 +1,6 @@
-//! What the service knows: plain data, as it is kept in the store.
+//! Data of the service, as it is stored.
 //!
-//! Ids are numbers here and strings in everything that leaves. Times are milliseconds since 1970.
+//! Ids are numbers here and strings in responses and events. Times are milliseconds since 1970.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub type Id = u64;
 /// Milliseconds since 1970 on the fake's own clock.
 pub type Ms = u64;
 
-/// The first millisecond of 2015, where snowflakes begin.
+/// The epoch of snowflakes, the first millisecond of 2015.
 pub const DISCORD_EPOCH_MS: Ms = 1_420_070_400_000;
 
 /// Channel types that are modelled.
@@ -27,19 +27,19 @@ pub mod channel_kind {
 
 /// Message types that are modelled.
 pub mod message_kind {
-    /// What somebody wrote.
+    /// A message of a user.
     pub const DEFAULT: u8 = 0;
-    /// Somebody was added to a thread by somebody else.
+    /// A user was added to a thread by another one.
     pub const RECIPIENT_ADD: u8 = 1;
-    /// A thread has another name.
+    /// A thread was renamed.
     pub const CHANNEL_NAME_CHANGE: u8 = 4;
-    /// The notice in the parent that a thread was made without a message.
+    /// The notice in the parent that a thread was created without a message.
     pub const THREAD_CREATED: u8 = 18;
     /// A reply.
     pub const REPLY: u8 = 19;
-    /// The answer to a slash command.
+    /// The response to a slash command.
     pub const CHAT_INPUT_COMMAND: u8 = 20;
-    /// The first message of a thread that was made from a message.
+    /// The first message of a thread that was created from a message.
     pub const THREAD_STARTER: u8 = 21;
 }
 
@@ -47,11 +47,11 @@ pub mod message_kind {
 pub mod message_flag {
     /// Embeds of links are not shown.
     pub const SUPPRESS_EMBEDS: u64 = 1 << 2;
-    /// A thread was made from this message; it has the same id.
+    /// A thread was created from this message; it has the same id.
     pub const HAS_THREAD: u64 = 1 << 5;
-    /// Only the person who acted sees it.
+    /// Only the user of the interaction sees it.
     pub const EPHEMERAL: u64 = 1 << 6;
-    /// A deferred answer: "is thinking".
+    /// A deferred response: "is thinking".
     pub const LOADING: u64 = 1 << 7;
     /// No notification.
     pub const SUPPRESS_NOTIFICATIONS: u64 = 1 << 12;
@@ -68,24 +68,24 @@ pub struct User {
     pub bot: bool,
 }
 
-/// A bot: its account, application and switches of the developer portal.
+/// A bot: its account, application and settings of the developer portal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bot {
     /// The id of its account.
     pub user_id: Id,
     /// The id of its application.
     pub application_id: Id,
-    /// What it shows in `Authorization: Bot …` and IDENTIFY.
+    /// Its token in `Authorization: Bot …` and IDENTIFY.
     pub token: String,
     /// Privileged intents that the portal allows, as bits.
     pub privileged_intents: u64,
-    /// What was taken away: by channel or guild, names of permissions.
+    /// Denied permissions by guild, channel or thread.
     #[serde(default)]
     pub denied: BTreeMap<Id, BTreeSet<String>>,
     /// IDENTIFYs of the current day.
     #[serde(default)]
     pub identifies: u64,
-    /// When the count of IDENTIFYs begins anew.
+    /// When the count of IDENTIFYs restarts.
     #[serde(default)]
     pub identifies_reset_ms: Ms,
 }
@@ -117,7 +117,7 @@ pub struct Guild {
     pub id: Id,
     /// Its name.
     pub name: String,
-    /// Who owns it.
+    /// Its owner.
     pub owner_id: Id,
     /// Roles besides `@everyone`.
     pub roles: Vec<Role>,
@@ -127,20 +127,20 @@ pub struct Guild {
     pub alive: bool,
 }
 
-/// What makes a channel a thread.
+/// Thread data of a channel.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Thread {
-    /// Who made it.
+    /// Its creator.
     pub owner_id: Id,
     /// Whether it is archived.
     pub archived: bool,
-    /// Whether only those with MANAGE_THREADS can unarchive it.
+    /// Whether MANAGE_THREADS is needed to unarchive it.
     pub locked: bool,
     /// Minutes without activity until it is archived.
     pub auto_archive_minutes: u64,
-    /// When `archived` changed last, or activity was last seen.
+    /// Time of the last change of `archived` or of the auto-archive duration.
     pub archive_ms: Ms,
-    /// When it was last used: posts and unarchiving.
+    /// Time of the last use: posts and unarchiving.
     pub active_ms: Ms,
     /// Whether non-moderators may add others (private threads).
     pub invitable: bool,
@@ -155,7 +155,7 @@ pub struct Thread {
 /// A channel or thread.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Channel {
-    /// Its id; a thread that was made from a message has the id of that message.
+    /// Its id; a thread that was created from a message has the id of that message.
     pub id: Id,
     /// Its guild.
     pub guild_id: Id,
@@ -165,15 +165,15 @@ pub struct Channel {
     pub name: String,
     /// The topic of a channel.
     pub topic: Option<String>,
-    /// Of a thread: the channel it is in.
+    /// For a thread: its parent channel.
     pub parent_id: Option<Id>,
-    /// Where it is in the list.
+    /// Its position in the list.
     pub position: u64,
-    /// Seconds between two messages of one person.
+    /// Minimum seconds between two messages of one person.
     pub slowmode_s: u64,
     /// The newest message, deleted or not.
     pub last_message_id: Option<Id>,
-    /// Of a thread.
+    /// Set for threads.
     pub thread: Option<Thread>,
     /// Not deleted.
     pub alive: bool,
@@ -186,15 +186,15 @@ pub struct Attachment {
     pub id: Id,
     /// Its name.
     pub filename: String,
-    /// What kind it is said to be.
+    /// Its declared content type.
     pub content_type: Option<String>,
-    /// What it shows.
+    /// Its description.
     pub description: Option<String>,
-    /// Bytes.
+    /// Its size, in bytes.
     pub size: u64,
 }
 
-/// Who was notified by a message.
+/// Users and roles that a message notified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pings {
     /// `@everyone` or `@here`.
@@ -206,21 +206,21 @@ pub struct Pings {
 }
 
 impl Pings {
-    /// Whether nobody was notified.
+    /// Whether no user or role was notified.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.everyone && self.users.is_empty() && self.roles.is_empty()
     }
 }
 
-/// The use of a command or component that a message answers.
+/// The interaction that a message responds to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Origin {
     /// The interaction.
     pub interaction_id: Id,
     /// Its type.
     pub kind: u8,
-    /// Who acted.
+    /// The user of the interaction.
     pub user_id: Id,
     /// The name of the command.
     pub name: Option<String>,
@@ -231,23 +231,23 @@ pub struct Origin {
 pub struct Message {
     /// Its id.
     pub id: Id,
-    /// Where it is.
+    /// Its channel.
     pub channel_id: Id,
-    /// Who wrote it; the webhook's id where a webhook did.
+    /// Its author; the webhook's id for a webhook's message.
     pub author_id: Id,
-    /// The webhook that wrote it.
+    /// The webhook that sent it.
     pub webhook_id: Option<Id>,
     /// The application behind an interaction or webhook.
     pub application_id: Option<Id>,
-    /// The name that a webhook gave itself.
+    /// The display name of a webhook's message.
     pub username: Option<String>,
     /// See [`message_kind`].
     pub kind: u8,
     /// The text.
     pub content: String,
-    /// The nonce it came with.
+    /// Its nonce.
     pub nonce: Option<Value>,
-    /// Whether that nonce was to be enforced.
+    /// Whether the nonce was enforced.
     pub enforce_nonce: bool,
     /// Embeds as sent.
     pub embeds: Vec<Value>,
@@ -257,23 +257,23 @@ pub struct Message {
     pub attachments: Vec<Attachment>,
     /// See [`message_flag`].
     pub flags: u64,
-    /// The message it answers.
+    /// The message that it replies to.
     pub replied_to: Option<Id>,
-    /// Who is mentioned, as far as `allowed_mentions` let it.
+    /// Mentions that `allowed_mentions` permits.
     pub mentions: Pings,
-    /// Who was notified by it, at its creation or by any edit.
+    /// Users and roles that it notified, at its creation or by any edit.
     pub pinged: Pings,
-    /// By emoji, who reacted.
+    /// Users by emoji.
     pub reactions: BTreeMap<String, BTreeSet<Id>>,
-    /// Of an answer to an interaction.
+    /// Set for interaction responses.
     pub origin: Option<Origin>,
-    /// When it was made.
+    /// Time of its creation.
     pub created_ms: Ms,
-    /// When it was last edited.
+    /// Time of its last edit.
     pub edited_ms: Option<Ms>,
-    /// How often it was edited.
+    /// Number of edits.
     pub edits: u64,
-    /// When it was deleted. It stays for the transcript.
+    /// Time of its deletion. The message remains for the transcript.
     pub deleted_ms: Option<Ms>,
 }
 
@@ -286,11 +286,11 @@ pub struct Webhook {
     pub channel_id: Id,
     /// Its name.
     pub name: String,
-    /// What its URL ends with.
+    /// The last part of its URL.
     pub token: String,
-    /// The application that made it.
+    /// The application that created it.
     pub application_id: Option<Id>,
-    /// Who made it.
+    /// Its creator.
     pub user_id: Id,
     /// Not deleted.
     pub alive: bool,
@@ -301,40 +301,40 @@ pub struct Webhook {
 pub struct Command {
     /// Its id.
     pub id: Id,
-    /// Whose it is.
+    /// Its application.
     pub application_id: Id,
-    /// Where it is, if not everywhere.
+    /// Its guild; `None` for a global command.
     pub guild_id: Option<Id>,
     /// Changes with each change.
     pub version: Id,
-    /// As it was sent.
+    /// The body of its registration.
     pub body: Value,
 }
 
-/// What became of an interaction.
+/// An interaction and its response.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Interaction {
     /// Its id.
     pub id: Id,
-    /// What answers it.
+    /// Its token.
     pub token: String,
-    /// Whose it is.
+    /// Its application.
     pub application_id: Id,
     /// 2 command, 3 component, 4 autocompletion, 5 modal.
     pub kind: u8,
-    /// Where.
+    /// Its channel.
     pub channel_id: Id,
-    /// Who.
+    /// Its user.
     pub user_id: Id,
     /// The name of the command.
     pub name: Option<String>,
     /// The message whose component was used.
     pub message_id: Option<Id>,
-    /// When.
+    /// Time of its creation.
     pub created_ms: Ms,
-    /// The type of the first response, when it came, and its body.
+    /// The first response.
     pub answered: Option<Answered>,
-    /// The message that is `@original`.
+    /// The `@original` message.
     pub original_id: Option<Id>,
 }
 
@@ -343,7 +343,7 @@ pub struct Interaction {
 pub struct Answered {
     /// Its type.
     pub kind: u8,
-    /// When it came.
+    /// Its time.
     pub at_ms: Ms,
     /// Its data: the modal, the choices.
     pub data: Value,

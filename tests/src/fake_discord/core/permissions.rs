@@ -1,6 +1,6 @@
-//! Who may do what: everything, except what a test took away from a bot in a guild, channel or parent channel.
+//! Permissions: bots have all, except those that a test denied in a guild, channel or parent channel.
 //!
-//! Names and bits are those of the documentation's page on permissions.
+//! Names and bits are from the documentation's page on permissions.
 
 use super::Machine;
 use super::error::ApiError;
@@ -13,21 +13,21 @@ pub const VIEW_CHANNEL: &str = "VIEW_CHANNEL";
 pub const SEND_MESSAGES: &str = "SEND_MESSAGES";
 /// Post in threads; SEND_MESSAGES has no effect there.
 pub const SEND_MESSAGES_IN_THREADS: &str = "SEND_MESSAGES_IN_THREADS";
-/// Read what was posted before.
+/// Read earlier messages.
 pub const READ_MESSAGE_HISTORY: &str = "READ_MESSAGE_HISTORY";
 /// Delete messages of others.
 pub const MANAGE_MESSAGES: &str = "MANAGE_MESSAGES";
-/// Make public threads.
+/// Create public threads.
 pub const CREATE_PUBLIC_THREADS: &str = "CREATE_PUBLIC_THREADS";
-/// Make private threads.
+/// Create private threads.
 pub const CREATE_PRIVATE_THREADS: &str = "CREATE_PRIVATE_THREADS";
 /// Rename, lock, delete threads of others.
 pub const MANAGE_THREADS: &str = "MANAGE_THREADS";
 /// Rename, delete channels.
 pub const MANAGE_CHANNELS: &str = "MANAGE_CHANNELS";
-/// Make webhooks.
+/// Create webhooks.
 pub const MANAGE_WEBHOOKS: &str = "MANAGE_WEBHOOKS";
-/// React with an emoji that is not there yet.
+/// React with an emoji that the message does not have yet.
 pub const ADD_REACTIONS: &str = "ADD_REACTIONS";
 /// Send files.
 pub const ATTACH_FILES: &str = "ATTACH_FILES";
@@ -36,7 +36,7 @@ pub const EMBED_LINKS: &str = "EMBED_LINKS";
 /// Ping everyone and roles.
 pub const MENTION_EVERYONE: &str = "MENTION_EVERYONE";
 
-/// Every permission that the fake knows, with its bit.
+/// All permissions of the fake, with their bits.
 pub const ALL: [(&str, u32); 16] = [
     ("MANAGE_CHANNELS", 4),
     ("ADD_REACTIONS", 6),
@@ -59,15 +59,16 @@ pub const ALL: [(&str, u32); 16] = [
 impl Machine {
     /// Whether a bot has a permission in a channel.
     #[must_use]
-    pub fn has(&self, bot: &Bot, channel: &Channel, permission: &str) -> bool {
+    pub fn has_permission(&self, bot: &Bot, channel: &Channel, permission: &str) -> bool {
         let scopes = [Some(channel.id), channel.parent_id, Some(channel.guild_id)];
         let denied = |scope: Id| bot.denied.get(&scope).is_some_and(|names| names.contains(permission));
         !self.holds(Rule::Permissions) || !scopes.into_iter().flatten().any(denied)
     }
 
-    /// Whether a bot sees a channel: it is in the guild, has the permission, and is a member of a private thread.
+    /// Whether a bot can see a channel: it must be in the guild, have the permission, and be a member of a
+    /// private thread or have MANAGE_THREADS.
     #[must_use]
-    pub fn sees(&self, bot: &Bot, channel: &Channel) -> bool {
+    pub fn can_see(&self, bot: &Bot, channel: &Channel) -> bool {
         let member = |guild_id| {
             let guild = self.world.guild(guild_id);
             guild.is_ok_and(|guild| guild.members.contains_key(&bot.user_id))
@@ -75,31 +76,35 @@ impl Machine {
         let private = channel.kind == super::model::channel_kind::PRIVATE_THREAD;
         let inside = channel.thread.as_ref().is_some_and(|thread| thread.members.contains_key(&bot.user_id));
         member(channel.guild_id)
-            && self.has(bot, channel, VIEW_CHANNEL)
-            && (!private || inside || self.has(bot, channel, MANAGE_THREADS))
+            && self.has_permission(bot, channel, VIEW_CHANNEL)
+            && (!private || inside || self.has_permission(bot, channel, MANAGE_THREADS))
     }
 
-    /// A channel that exists and that the bot sees.
+    /// A channel that exists and that the bot can see.
     ///
     /// # Errors
     /// 10003, 50001.
     pub fn seen_channel(&self, bot: &Bot, id: Id) -> Result<Channel, ApiError> {
         let channel = self.world.channel(id)?;
-        if self.sees(bot, channel) { Ok(channel.clone()) } else { Err(ApiError::missing_access()) }
+        if self.can_see(bot, channel) { Ok(channel.clone()) } else { Err(ApiError::missing_access()) }
     }
 
-    /// Demands a permission.
+    /// Requires a permission.
     ///
     /// # Errors
     /// 50013.
     pub fn demand(&self, bot: &Bot, channel: &Channel, permission: &str) -> Result<(), ApiError> {
-        if self.has(bot, channel, permission) { Ok(()) } else { Err(ApiError::missing_permissions()) }
+        if self.has_permission(bot, channel, permission) {
+            Ok(())
+        } else {
+            Err(ApiError::missing_permissions())
+        }
     }
 
-    /// What a bot may do in a channel, as bits.
+    /// The permissions of a bot in a channel, as bits.
     #[must_use]
     pub fn permission_bits(&self, bot: &Bot, channel: &Channel) -> u64 {
-        let held = ALL.iter().filter(|(name, _)| self.has(bot, channel, name));
+        let held = ALL.iter().filter(|(name, _)| self.has_permission(bot, channel, name));
         held.fold(0, |bits, (_, bit)| bits | (1 << bit))
     }
 }

@@ -24,7 +24,7 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// Tells that somebody is typing.
+    /// Sends TYPING_START for a user.
     pub fn typing(&mut self, now: Ms, channel: &Channel, user_id: Id) {
         let guild = self.world.guilds.get(channel.guild_id);
         let member = guild.and_then(|guild| self.render_member(guild, user_id));
@@ -43,7 +43,7 @@ impl Machine {
         self.demand(bot, &channel, may::READ_MESSAGE_HISTORY)?;
         let message = self.world.message(channel.id, ctx.id(1)?)?;
         let emoji = known_emoji(ctx.text(2))?;
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         if !message.reactions.contains_key(&emoji) {
             self.demand(bot, &channel, may::ADD_REACTIONS)?;
             if message.reactions.len() >= EMOJIS_MAX {
@@ -61,13 +61,13 @@ impl Machine {
         let channel = self.seen_channel(bot, ctx.id(0)?)?;
         let id = self.world.message(channel.id, ctx.id(1)?)?.id;
         let emoji = known_emoji(ctx.text(2))?;
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         let user_id = bot.user_id;
         self.react(ctx.now, id, user_id, &emoji, false);
         Ok(Reply::Nothing)
     }
 
-    /// Adds or takes away a reaction, and tells everybody when that changed anything.
+    /// Adds or removes a reaction, and sends the event if that changed anything.
     pub fn react(&mut self, now: Ms, id: Id, user_id: Id, emoji: &str, add: bool) {
         let Some(message) = self.world.messages.edit(id) else { return };
         let who: &mut BTreeSet<Id> = message.reactions.entry(emoji.to_owned()).or_default();
@@ -90,7 +90,7 @@ impl Machine {
     }
 }
 
-/// Unicode, or `name:id`. Letters and digits alone are no emoji.
+/// Unicode, or `name:id`. ASCII letters and digits alone are not an emoji.
 fn known_emoji(text: &str) -> Result<String, ApiError> {
     let custom = text.split_once(':').is_some_and(|(name, id)| {
         !name.is_empty() && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())

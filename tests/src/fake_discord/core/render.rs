@@ -1,4 +1,4 @@
-//! What is known as the documentation's JSON objects.
+//! Renders the state as the documentation's JSON objects.
 
 use super::model::{
     Attachment, Bot, Channel, Command, Guild, Id, Member, Message, Ms, Pings, Role, User, Webhook,
@@ -8,13 +8,13 @@ use super::{Machine, permissions};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// An id as it leaves.
+/// An id as a JSON string.
 #[must_use]
 pub fn id(id: Id) -> Value {
     Value::String(id.to_string())
 }
 
-/// A moment in ISO 8601, as `2015-04-26T06:26:56.936000+00:00`.
+/// A time in ISO 8601, for example `2015-04-26T06:26:56.936000+00:00`.
 #[must_use]
 pub fn time(ms: Ms) -> String {
     let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
@@ -52,7 +52,7 @@ pub fn user(user: &User) -> Value {
     })
 }
 
-/// The account of the bot itself, as `GET /users/@me` and READY give it.
+/// The account of the bot itself, as in `GET /users/@me` and READY.
 #[must_use]
 pub fn current_user(account: &User) -> Value {
     let mut rendered = user(account);
@@ -63,7 +63,7 @@ pub fn current_user(account: &User) -> Value {
     rendered
 }
 
-/// The part of a member that goes with a message.
+/// The partial member object of message events.
 #[must_use]
 pub fn partial_member(member: &Member) -> Value {
     json!({
@@ -158,12 +158,12 @@ pub fn emoji(emoji: &str) -> Value {
     }
 }
 
-/// Who looks at a thing: things are rendered from somebody's view.
+/// The viewer for whom an object is rendered.
 #[derive(Debug, Clone, Copy)]
 pub struct View {
-    /// The account that looks.
+    /// The account of the viewer.
     pub user_id: Id,
-    /// Whether the nonce is shown: only in what is made right now.
+    /// Whether the nonce is included: only when a message is created.
     pub with_nonce: bool,
 }
 
@@ -176,7 +176,7 @@ impl Machine {
         Some(rendered)
     }
 
-    /// A file, with a URL that works for a while.
+    /// A file, with a temporary URL.
     #[must_use]
     pub fn render_attachment(&self, channel_id: Id, file: &Attachment, now: Ms) -> Value {
         let url = self.cdn_url(channel_id, file, now);
@@ -295,7 +295,8 @@ impl Machine {
     fn render_reference(&self, message: &Message, to: Id, view: View, now: Ms, rendered: &mut Value) {
         let Some(channel) = self.world.channels.get(message.channel_id) else { return };
         let guild_id = id(channel.guild_id);
-        // The notice of a new thread names the thread; the first message of one names a message of the parent.
+        // The notice of a new thread refers to the thread; the first message of a thread refers to a message
+        // of the parent.
         let channel_id = match message.kind {
             message_kind::THREAD_CREATED => {
                 rendered["message_reference"] =
@@ -313,7 +314,7 @@ impl Machine {
             found.map_or(Value::Null, |found| self.render_message(found, view, now));
     }
 
-    /// A channel or thread; with the membership of whoever looks, if it is in there.
+    /// A channel or thread, with the thread membership of the viewer `me`, if any.
     #[must_use]
     pub fn render_channel(&self, channel: &Channel, me: Id) -> Value {
         let mut rendered = json!({
@@ -321,7 +322,7 @@ impl Machine {
             "guild_id": id(channel.guild_id),
             "type": channel.kind,
             "name": channel.name,
-            // Channels hang in a category, as in every server that people make.
+            // Channels are in a category, as in servers created with the client.
             "parent_id": id(channel.parent_id.unwrap_or(channel.guild_id + 1)),
             "last_message_id": channel.last_message_id.map(id),
             "rate_limit_per_user": channel.slowmode_s,
@@ -356,7 +357,7 @@ impl Machine {
         rendered
     }
 
-    /// A guild, as REST gives it.
+    /// A guild, as in REST responses.
     #[must_use]
     pub fn render_guild(&self, guild: &Guild) -> Value {
         let everyone = Role { id: guild.id, name: "@everyone".to_owned(), mentionable: false };
@@ -387,7 +388,7 @@ impl Machine {
         })
     }
 
-    /// A guild in full, as GUILD_CREATE brings it to a bot.
+    /// A guild in full, as in GUILD_CREATE for a bot.
     #[must_use]
     pub fn render_guild_create(&self, guild: &Guild, bot: &Bot) -> Value {
         let mut rendered = self.render_guild(guild);
@@ -405,7 +406,7 @@ impl Machine {
         let threads: Vec<Value> = self
             .world
             .active_threads(guild.id)
-            .filter(|thread| self.sees(bot, thread))
+            .filter(|thread| self.can_see(bot, thread))
             .map(|thread| self.render_channel(thread, bot.user_id))
             .collect();
         let joined = guild.members.get(&bot.user_id).map_or(0, |member| member.joined_ms);
@@ -431,7 +432,7 @@ pub fn thread_member(thread_id: Id, user_id: Id, joined: Ms) -> Value {
     json!({"id": id(thread_id), "user_id": id(user_id), "join_timestamp": time(joined), "flags": 0})
 }
 
-/// Bytes as a part of a URL: letters, digits and `-_.~` as they are, all else by percent.
+/// Percent-encodes a text for a URL: all bytes except letters, digits and `-_.~`.
 #[must_use]
 pub fn percent_encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
@@ -445,7 +446,7 @@ pub fn percent_encoded(text: &str) -> String {
     })
 }
 
-/// The reverse of [`percent_encoded`]; what is no UTF-8 is replaced.
+/// The reverse of [`percent_encoded`]; invalid UTF-8 is replaced.
 #[must_use]
 pub fn percent_decoded(text: &str) -> String {
     let bytes = text.as_bytes();

@@ -1,4 +1,4 @@
-//! What a test may turn: windows, limits, and rules by name.
+//! Settings of a test: windows, limits, and rules by name.
 
 use super::model::Ms;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A rule that can be switched off, to see that a test of ours notices.
+        /// A rule that can be switched off, to verify that a test detects its absence.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Rule {
@@ -27,13 +27,13 @@ rules! {
     ContentLength,
     /// A message has content, an embed, a file or a component (50006).
     NotEmpty,
-    /// Embeds keep to their limits.
+    /// Embeds have limits.
     EmbedLimits,
     /// A file is at most [`Settings::file_max`] bytes (40005), and a request 25 MiB.
     FileSize,
     /// At most ten files for each message.
     FileCount,
-    /// Components keep to their limits.
+    /// Components have limits.
     ComponentLimits,
     /// Names of threads are 1 to 100 characters.
     ThreadName,
@@ -41,31 +41,31 @@ rules! {
     AutoArchive,
     /// A nonce is at most 25 characters.
     NonceLength,
-    /// `enforce_nonce` gives the first message back.
+    /// `enforce_nonce` returns the first message with the nonce.
     NonceDedupe,
     /// A nonce whose message was deleted gives 10008.
     NonceOfDeleted,
-    /// Permissions are looked at (50001, 50013).
+    /// Permissions are checked (50001, 50013).
     Permissions,
     /// Only the author edits a message (50005).
     OnlyAuthorEdits,
-    /// Nothing but posting happens in an archived thread (50083).
+    /// Only posting is possible in an archived thread (50083).
     ArchivedThread,
     /// Posting unarchives a thread.
     PostUnarchives,
-    /// A locked archived thread takes no post (160005).
+    /// A locked archived thread accepts no post (160005).
     LockedThread,
-    /// A thread is made once from a message (160004).
+    /// Only one thread can be created from a message (160004).
     OneThreadPerMessage,
-    /// At most so many active threads (160006).
+    /// At most [`Settings::active_threads_max`] active threads (160006).
     ActiveThreads,
-    /// Threads archive themselves.
+    /// Idle threads are archived automatically.
     AutoArchiving,
     /// Buckets of each route.
     RouteBuckets,
     /// 50 requests each second.
     GlobalLimit,
-    /// Many invalid requests end in a ban.
+    /// Many invalid requests cause a ban.
     InvalidRequestBan,
     /// Edits of messages over an hour old have a small budget (30046).
     OldEdits,
@@ -73,50 +73,50 @@ rules! {
     InteractionDeadline,
     /// An interaction is answered once (40060).
     InteractionOnce,
-    /// An interaction's token ends after fifteen minutes.
+    /// An interaction's token expires after fifteen minutes.
     InteractionTokenEnds,
-    /// Which response fits which interaction.
+    /// The type of a response must be valid for the interaction.
     ResponseTypes,
     /// At most fifteen webhooks in a channel (30007).
     WebhookCount,
     /// URLs of files expire.
     CdnExpiry,
-    /// Commands keep to their limits.
+    /// Commands have limits.
     CommandLimits,
-    /// A message without `allowed_mentions` pings as it says.
+    /// A message without `allowed_mentions` notifies all that it mentions.
     DefaultMentions,
-    /// Without the intent there is no content of others.
+    /// Without the message content intent, other authors' content is empty.
     MessageContentIntent,
     /// A privileged intent must be allowed (4014).
     DisallowedIntents,
-    /// Nothing is sent before HELLO (4003).
+    /// A client must not send anything before HELLO (4003).
     HelloFirst,
-    /// Who does not beat is closed (4009).
+    /// A client without heartbeats is closed (4009).
     Heartbeats,
     /// At most 120 events each minute from a client (4008).
     ClientEvents,
     /// A client's payload is at most 4096 bytes (4002).
     ClientPayload,
-    /// IDENTIFYs are counted, and end at [`Settings::identify_total`].
+    /// IDENTIFYs are limited to [`Settings::identify_total`] per day.
     IdentifyBudget,
-    /// A user agent is asked for, as the documentation does.
+    /// A user agent is required, as in the documentation.
     UserAgent,
 }
 
-/// So many requests in so long.
+/// A number of requests per time window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
-    /// How many.
+    /// Number of requests.
     pub limit: u64,
-    /// In how many milliseconds.
+    /// Window, in milliseconds.
     pub window_ms: Ms,
 }
 
-/// In what content is counted; the documentation says "characters" only.
+/// Unit of the content length; the documentation says "characters" only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// UTF-16 code units: the strictest that clients agree with.
+    /// UTF-16 code units: the strictest unit that is compatible with clients.
     Utf16,
     /// Unicode scalar values.
     Chars,
@@ -125,7 +125,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How long a text is.
+    /// Length of a text in this unit.
     #[must_use]
     pub fn length(self, text: &str) -> usize {
         match self {
@@ -136,65 +136,65 @@ impl Unit {
     }
 }
 
-/// What a test may turn. Lasts over a restart.
+/// Settings of a test. They survive a restart.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What chance is drawn from.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// How far the fake's clock is ahead of the machine's.
+    /// Offset of the fake's clock to the host's.
     pub clock_ahead_ms: Ms,
-    /// How long an enforced nonce is remembered. The documentation says "a few minutes".
+    /// Time for which an enforced nonce is remembered. The documentation says "a few minutes".
     pub nonce_window_ms: Ms,
-    /// How long after the connection HELLO comes: time for a client to send what it must not send before.
+    /// Delay of HELLO after the connection: detects clients that send anything before.
     pub hello_after_ms: Ms,
-    /// What HELLO asks for.
+    /// Heartbeat interval in HELLO.
     pub heartbeat_interval_ms: Ms,
-    /// How long a session without a connection can be resumed.
+    /// Time for which a session without a connection can be resumed.
     pub resume_window_ms: Ms,
-    /// How many events are kept for RESUME.
+    /// Number of events kept for RESUME.
     pub replay_max: usize,
-    /// Requests of a bot in a second.
+    /// Requests of a bot per second.
     pub global_per_second: u64,
-    /// Invalid requests that are forgiven.
+    /// Invalid requests that are allowed before a ban.
     pub invalid: Budget,
-    /// How long a ban lasts.
+    /// Duration of a ban.
     pub ban_ms: Ms,
-    /// Budgets by route, as `POST /channels/{}/messages`.
+    /// Budgets by route, for example `POST /channels/{}/messages`.
     pub buckets: BTreeMap<String, Budget>,
-    /// The budget of a route that is not named.
+    /// The budget of all other routes.
     pub other_bucket: Budget,
-    /// How long content may be.
+    /// Maximum length of content.
     pub content_max: usize,
-    /// In what it is counted.
+    /// Unit of that length.
     pub content_unit: Unit,
-    /// Bytes of one file.
+    /// Maximum size of a file, in bytes.
     pub file_max: u64,
-    /// Bytes of one request.
+    /// Maximum size of a request, in bytes.
     pub request_max: u64,
-    /// How long an interaction waits for its first response.
+    /// Deadline of the first response to an interaction.
     pub interaction_deadline_ms: Ms,
-    /// How long its token lives.
+    /// Lifetime of an interaction's token.
     pub interaction_life_ms: Ms,
-    /// From what age on edits are rationed.
+    /// Age of messages from which edits have a separate budget.
     pub old_edit_age_ms: Ms,
-    /// The ration, for each channel.
+    /// That budget, per channel.
     pub old_edits: Budget,
-    /// How long the URL of a file works.
+    /// Lifetime of the URL of a file.
     pub cdn_life_ms: Ms,
-    /// How many shards a bot is told to begin.
+    /// Recommended number of shards in `GET /gateway/bot`.
     pub shards: u64,
-    /// IDENTIFYs in a day.
+    /// Maximum number of IDENTIFYs per day.
     pub identify_total: u64,
-    /// The least time between two IDENTIFYs, 0 for none; the service has 5000.
+    /// Minimum time between two IDENTIFYs, 0 for none; the service has 5000.
     pub identify_every_ms: Ms,
-    /// Threads of a guild that are not archived.
+    /// Maximum number of active threads of a guild.
     pub active_threads_max: usize,
-    /// Webhooks of a channel.
+    /// Maximum number of webhooks of a channel.
     pub webhooks_max: usize,
-    /// How long an event that was overtaken is held back at most.
+    /// Maximum time for which an event waits to be overtaken.
     pub reorder_ms: Ms,
-    /// Rules that do not hold.
+    /// Rules that are switched off.
     pub rules_off: BTreeSet<Rule>,
 }
 
@@ -245,7 +245,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether a rule holds.
+    /// Whether a rule is in effect.
     #[must_use]
     pub fn holds(&self, rule: Rule) -> bool {
         !self.rules_off.contains(&rule)

@@ -1,53 +1,53 @@
-//! What happened how often.
+//! Counters.
 
 use super::faults::{EventFate, RestFate};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Counts since the process began.
+/// Counters since the start of the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tally {
-    /// Requests by `ROUTE STATUS`, as `POST /channels/{}/messages 200`. Those without an answer count with 0.
+    /// Requests by `ROUTE STATUS`, for example `POST /channels/{}/messages 200`; status 0 is no answer.
     pub requests: BTreeMap<String, u64>,
-    /// Refusals by `ROUTE CODE`, as `PATCH /channels/{}/messages/{} 50083`; those of faults are not among them.
+    /// Errors by `ROUTE CODE`, for example `PATCH /channels/{}/messages/{} 50083`, without injected ones.
     pub refusals: BTreeMap<String, u64>,
     /// 429s.
     pub rate_limited: u64,
     /// Requests that count as invalid.
     pub invalid: u64,
-    /// Faults of requests that struck, by name.
+    /// Injected faults of requests, by name.
     pub rest_faults: BTreeMap<String, u64>,
-    /// Faults of events that struck, by name.
+    /// Injected faults of events, by name.
     pub event_faults: BTreeMap<String, u64>,
     /// Connections to the gateway.
     pub sockets: u64,
-    /// IDENTIFYs, the refused ones too.
+    /// IDENTIFYs, including refused ones.
     pub identifies: u64,
     /// RESUMEs.
     pub resumes: u64,
-    /// Connections that were closed for silence.
+    /// Connections closed for missing heartbeats.
     pub silent_clients: u64,
-    /// Closes for a client's mistake, by code.
+    /// Connections closed for client errors, by code.
     pub closes: BTreeMap<u16, u64>,
     /// Messages that notified anybody.
     pub pings: u64,
     /// Messages that notified everybody.
     pub pings_everyone: u64,
-    /// Creates that an enforced nonce answered with an earlier message.
+    /// Creates that returned an earlier message because of an enforced nonce.
     pub deduplicated: u64,
-    /// Creates with content that this author had sent to this channel under another nonce.
+    /// Creates with content that the author had sent to the channel before with another nonce.
     pub repeated_content: u64,
-    /// By channel, how often a bot was said to type.
+    /// Typing indicators by channel.
     pub typing: BTreeMap<String, u64>,
-    /// First responses that came too late.
+    /// First responses after the deadline.
     pub late_responses: u64,
     /// Milliseconds from each interaction to its first response.
     pub response_ms: Vec<u64>,
 }
 
 impl Tally {
-    /// Notes an answer; 0 for none.
+    /// Counts an answer; status 0 is no answer.
     pub fn request(&mut self, route: &str, status: u16) {
         *self.requests.entry(format!("{route} {status}")).or_default() += 1;
         if status == 429 {
@@ -55,12 +55,12 @@ impl Tally {
         }
     }
 
-    /// Notes a refusal with a code of the service's own.
+    /// Counts an error with a JSON error code.
     pub fn refusal(&mut self, route: &str, code: u64) {
         *self.refusals.entry(format!("{route} {code}")).or_default() += 1;
     }
 
-    /// How often one of these codes was the answer, whatever was asked.
+    /// Number of errors with one of these codes, on all routes.
     #[must_use]
     pub fn refused_with(&self, codes: &[u32]) -> u64 {
         let is_one = |key: &str| {
@@ -70,7 +70,7 @@ impl Tally {
         self.refusals.iter().filter(|(key, _)| is_one(key)).map(|(_, count)| count).sum()
     }
 
-    /// Notes a fault of a request.
+    /// Counts a fault of a request.
     pub fn rest_fate(&mut self, route: &str, fate: &RestFate) {
         let fate = serde_json::to_value(fate).unwrap_or_default();
         let name = fate.get("fate").and_then(serde_json::Value::as_str).unwrap_or("unknown");
@@ -80,14 +80,14 @@ impl Tally {
         }
     }
 
-    /// Notes a fault of an event.
+    /// Counts a fault of an event.
     pub fn event_fate(&mut self, fate: EventFate) {
         let name = serde_json::to_value(fate).ok();
         let name = name.as_ref().and_then(serde_json::Value::as_str).unwrap_or("unknown").to_owned();
         *self.event_faults.entry(name).or_default() += 1;
     }
 
-    /// Requests to a route, whatever the answer.
+    /// Requests to a route, with any answer.
     #[must_use]
     pub fn requests_to(&self, route: &str) -> u64 {
         let of = |(key, count): (&String, &u64)| {

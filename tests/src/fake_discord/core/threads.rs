@@ -1,7 +1,7 @@
-//! Channels and threads: made, changed, archived, deleted; who is in them.
+//! Channels and threads: creating, changing, archiving and deleting.
 //!
-//! Of the documentation's page on threads: posting wakes an archived one unless it is locked; nothing else happens
-//! in an archived one; a thread made from a message has that message's id.
+//! From the documentation's page on threads: posting unarchives a thread unless it is locked; other changes
+//! of an archived thread are refused; a thread created from a message has that message's id.
 
 use super::Machine;
 use super::check;
@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 
 const NAME_MAX: usize = 100;
 const TOPIC_MAX: usize = 1024;
-/// What auto-archive can be, in minutes.
+/// Allowed auto-archive durations, in minutes.
 const AUTO_ARCHIVE: [u64; 4] = [60, 1440, 4320, 10080];
 const AUTO_ARCHIVE_DEFAULT: u64 = 1440;
 const MINUTE_MS: Ms = 60_000;
 
-/// What a form says of a thread.
+/// The thread members of a form.
 #[derive(Debug, Default)]
 struct ThreadForm {
     name: Option<String>,
@@ -100,7 +100,7 @@ impl Machine {
         self.demand_thread_change(bot, &channel, &thread, &form)?;
         self.change_thread(ctx.now, channel.id, &form)?;
         if form.name.is_some_and(|name| name != channel.name) {
-            self.tell_of_rename(ctx.now, channel.id, bot.user_id);
+            self.post_rename_notice(ctx.now, channel.id, bot.user_id);
         }
         let channel = self.world.channel(channel.id)?;
         Ok(Reply::Ok(self.render_channel(channel, bot.user_id)))
@@ -114,9 +114,9 @@ impl Machine {
         form: &ThreadForm,
     ) -> Result<(), ApiError> {
         let own = thread.owner_id == bot.user_id;
-        let moderator = self.has(bot, channel, may::MANAGE_THREADS);
+        let moderator = self.has_permission(bot, channel, may::MANAGE_THREADS);
         let other = form.name.is_some() || form.auto_archive_minutes.is_some() || form.slowmode_s.is_some();
-        // Whoever is in it may wake it; a locked one only its owner.
+        // Any member may unarchive it; if it is locked, only its owner.
         let only_wakes = form.archived == Some(false) && !other && form.locked.is_none();
         let inside = own || (thread.members.contains_key(&bot.user_id) && !thread.locked);
         let for_moderators = form.locked.is_some() || form.slowmode_s.is_some();
@@ -125,7 +125,7 @@ impl Machine {
             return Err(ApiError::missing_permissions());
         }
         if thread.archived && form.archived != Some(false) && (other || form.locked.is_some()) {
-            return self.demand_awake(channel);
+            return self.demand_unarchived(channel);
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Machine {
             let guild_id = self.world.channel(id)?.guild_id;
             let archived = self.world.channel(id)?.thread.as_ref().is_some_and(|thread| thread.archived);
             if archived {
-                self.demand_room(guild_id)?;
+                self.demand_thread_capacity(guild_id)?;
             }
         }
         let Some(channel) = self.world.channels.edit(id) else { return Ok(()) };
@@ -161,12 +161,12 @@ impl Machine {
             thread.archive_ms = now;
             thread.active_ms = now;
         }
-        self.tell_of_thread(now, id, woken);
+        self.emit_thread_update(now, id, woken);
         Ok(())
     }
 
-    /// THREAD_UPDATE; for one that woke up, a THREAD_MEMBER_UPDATE to each bot in it after that.
-    fn tell_of_thread(&mut self, now: Ms, id: Id, woken: bool) {
+    /// Sends THREAD_UPDATE and, after unarchiving, THREAD_MEMBER_UPDATE to each bot in the thread.
+    fn emit_thread_update(&mut self, now: Ms, id: Id, woken: bool) {
         self.emit(now, &Event::plain("THREAD_UPDATE", Audience::Channel(id), Value::Null));
         let Some(channel) = self.world.channels.get(id).filter(|_| woken) else { return };
         let guild_id = channel.guild_id;
@@ -184,7 +184,7 @@ impl Machine {
         }
     }
 
-    /// Changes a channel, and tells everybody.
+    /// Changes a channel and sends its event.
     pub fn change_channel(&mut self, now: Ms, id: Id, name: Option<String>, topic: Option<String>) {
         let Some(channel) = self.world.channels.edit(id) else { return };
         if let Some(name) = name {
@@ -196,7 +196,7 @@ impl Machine {
         self.emit(now, &Event::plain("CHANNEL_UPDATE", Audience::Guild(channel.guild_id), data));
     }
 
-    /// What a person or a test changes at a thread: no permission is asked.
+    /// Changes a channel or thread for a person or a test, without a permission check.
     ///
     /// # Errors
     /// 10003, 50035, 160006.
@@ -211,18 +211,18 @@ impl Machine {
         let owner_id = self.world.guild(channel.guild_id)?.owner_id;
         self.change_thread(now, id, &form)?;
         if renamed {
-            self.tell_of_rename(now, id, owner_id);
+            self.post_rename_notice(now, id, owner_id);
         }
         Ok(())
     }
 
-    /// A renamed thread says so in itself.
-    fn tell_of_rename(&mut self, now: Ms, id: Id, by: Id) {
+    /// Posts the notice of a rename in the thread.
+    fn post_rename_notice(&mut self, now: Ms, id: Id, by: Id) {
         let name = self.world.channels.get(id).map(|channel| channel.name.clone()).unwrap_or_default();
         self.notice(now, id, by, message_kind::CHANNEL_NAME_CHANGE, name, None);
     }
 
-    /// A message that the service makes itself, in somebody's name.
+    /// Posts a message of the service itself, with a user as its author.
     pub(super) fn notice(
         &mut self,
         now: Ms,
@@ -243,7 +243,7 @@ impl Machine {
             ..Message::default()
         };
         self.world.add_message(message.clone());
-        self.tell_of_message(now, "MESSAGE_CREATE", &message);
+        self.emit_message(now, "MESSAGE_CREATE", &message);
     }
 
     /// `DELETE /channels/{}`.
@@ -257,7 +257,7 @@ impl Machine {
         Ok(Reply::Ok(rendered))
     }
 
-    /// Deletes a channel with its threads, or a thread, and tells everybody.
+    /// Deletes a channel with its threads, or a thread, and sends the event.
     pub fn delete_by_force(&mut self, now: Ms, id: Id) {
         let Some(channel) = self.world.channels.get(id).filter(|channel| channel.alive).cloned() else {
             return;
@@ -282,7 +282,7 @@ impl Machine {
         if let Some(channel) = self.world.channels.edit(id) {
             channel.alive = false;
         }
-        // The threads of a channel go with it; their deletion is not told one by one.
+        // The threads of a channel are deleted with it, without an event for each.
         for thread in inside {
             if let Some(thread) = self.world.channels.edit(thread) {
                 thread.alive = false;
@@ -323,7 +323,7 @@ impl Machine {
         }
         let object = ctx.object()?;
         let form = self.thread_form(&object, true)?;
-        // Of the documentation: private, where nothing is said.
+        // The documentation's default is private.
         let kind =
             object.get("type").and_then(Value::as_u64).unwrap_or(u64::from(channel_kind::PRIVATE_THREAD));
         let (kind, needed) = match kind {
@@ -336,12 +336,12 @@ impl Machine {
         Ok(Reply::Created(self.render_channel(&channel, bot.user_id)))
     }
 
-    fn demand_room(&self, guild_id: Id) -> Result<(), ApiError> {
+    fn demand_thread_capacity(&self, guild_id: Id) -> Result<(), ApiError> {
         let full = self.world.active_threads(guild_id).count() >= self.settings.active_threads_max;
         if full && self.holds(Rule::ActiveThreads) { Err(ApiError::max_active_threads()) } else { Ok(()) }
     }
 
-    /// A thread that a person makes.
+    /// Creates a thread for a person.
     ///
     /// # Errors
     /// 10003, 50035, 160004, 160006.
@@ -370,7 +370,7 @@ impl Machine {
         message: Option<Id>,
         kind: u8,
     ) -> Result<Channel, ApiError> {
-        self.demand_room(parent.guild_id)?;
+        self.demand_thread_capacity(parent.guild_id)?;
         let id = match message {
             Some(id) => id,
             None => self.world.mint(now),
@@ -402,20 +402,21 @@ impl Machine {
         };
         self.world.channels.put(id, channel.clone());
         self.emit(now, &Event::plain("THREAD_CREATE", Audience::Channel(id), json!({"newly_created": true})));
-        self.tell_of_joining(now, id, owner_id);
+        self.emit_member_added(now, id, owner_id);
         self.announce(now, &channel, parent, owner_id, message);
         Ok(self.world.channel(id)?.clone())
     }
 
-    /// What a new thread leaves behind: in the parent a mark or a notice, in the thread its first message. The
-    /// documentation has the notice for threads made from old messages only; it is seen for those without a message.
+    /// Posts the notice of a new thread in the parent, or flags the message and posts the thread's first
+    /// message. The documentation has the notice for threads from old messages only; in practice threads
+    /// without a message have it.
     fn announce(&mut self, now: Ms, channel: &Channel, parent: &Channel, owner_id: Id, message: Option<Id>) {
         let (at, kind, content, refers) = match message {
             Some(id) => {
                 if let Some(message) = self.world.messages.edit(id) {
                     message.flags |= message_flag::HAS_THREAD;
                     let message: Message = message.clone();
-                    self.tell_of_message(now, "MESSAGE_UPDATE", &message);
+                    self.emit_message(now, "MESSAGE_UPDATE", &message);
                 }
                 (channel.id, message_kind::THREAD_STARTER, String::new(), id)
             }
@@ -432,29 +433,29 @@ impl Machine {
         }
     }
 
-    /// Refuses what does not happen in an archived thread.
+    /// Refuses operations that are not possible in an archived thread.
     ///
     /// # Errors
     /// 50083.
-    pub fn demand_awake(&self, channel: &Channel) -> Result<(), ApiError> {
+    pub fn demand_unarchived(&self, channel: &Channel) -> Result<(), ApiError> {
         let archived = channel.thread.as_ref().is_some_and(|thread| thread.archived);
         if archived && self.holds(Rule::ArchivedThread) { Err(ApiError::archived()) } else { Ok(()) }
     }
 
-    /// In a locked thread only moderators write and edit.
+    /// Refuses posts and edits in a locked thread, except by moderators.
     ///
     /// # Errors
     /// 160005.
     pub fn demand_unlocked(&self, channel: &Channel, author_id: Id) -> Result<(), ApiError> {
         let locked = channel.thread.as_ref().is_some_and(|thread| thread.locked);
         let bot = self.world.bots.get(author_id);
-        let moderator = bot.is_some_and(|bot| self.has(bot, channel, may::MANAGE_THREADS));
+        let moderator = bot.is_some_and(|bot| self.has_permission(bot, channel, may::MANAGE_THREADS));
         if locked && !moderator && self.holds(Rule::LockedThread) { Err(ApiError::locked()) } else { Ok(()) }
     }
 
-    /// A post wakes an archived thread. One that is locked it does not wake, whoever posts: of the documentation's
-    /// two sentences on moderators this is the stricter reading.
-    pub(super) fn wake_for_post(
+    /// Unarchives a thread for a post. A locked thread stays archived, even for moderators: the stricter
+    /// reading of the documentation's two sentences on moderators.
+    pub(super) fn unarchive_for_post(
         &mut self,
         now: Ms,
         channel: &Channel,
@@ -482,7 +483,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Threads that nobody used for their time are archived.
+    /// Archives threads that were idle for their auto-archive duration.
     pub fn archive_idle_threads(&mut self, now: Ms) {
         if !self.holds(Rule::AutoArchiving) {
             return;
@@ -501,7 +502,7 @@ impl Machine {
             .collect();
         for id in idle {
             let form = ThreadForm { archived: Some(true), ..ThreadForm::default() };
-            // Archiving needs no room: it cannot fail.
+            // Archiving is not limited: it cannot fail.
             let _ = self.change_thread(now, id, &form);
         }
     }

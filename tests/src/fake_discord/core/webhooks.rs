@@ -73,7 +73,7 @@ impl Machine {
         self.demand(bot, &channel, may::MANAGE_WEBHOOKS)?;
         let render = |hook: &Webhook| {
             let mut rendered = self.render_webhook(hook);
-            // The token is told to the application that made it.
+            // Only the application that created the webhook gets its token.
             if hook.application_id != Some(bot.application_id)
                 && let Some(members) = rendered.as_object_mut()
             {
@@ -111,14 +111,14 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// Deletes a webhook: everything through it gives 10015 from now on.
+    /// Deletes a webhook: later requests with it return 10015.
     pub fn delete_webhook_by_force(&mut self, id: Id) {
         if let Some(hook) = self.world.webhooks.edit(id) {
             hook.alive = false;
         }
     }
 
-    /// Gives a webhook another token: the one that it had gives 50027 from now on.
+    /// Changes the token of a webhook: later requests with the old one return 50027.
     pub fn rotate_webhook_by_force(&mut self, id: Id) {
         let token: String = (0..4).map(|_| format!("{:016x}", self.faults.dice.number())).collect();
         if let Some(hook) = self.world.webhooks.edit(id) {
@@ -126,7 +126,7 @@ impl Machine {
         }
     }
 
-    /// `GET /webhooks/{}/{}`: without who made it.
+    /// `GET /webhooks/{}/{}`: without its creator.
     pub(super) fn get_webhook_by_token(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let hook = self.webhook_by_token(ctx)?;
         let guild_id = self.world.channels.get(hook.channel_id).map_or(0, |channel| channel.guild_id);
@@ -147,7 +147,7 @@ impl Machine {
         }
         let hook = self.webhook_by_token(ctx)?.clone();
         let object = ctx.object()?;
-        // There is no nonce here: what is sent is not even looked at.
+        // Webhooks have no nonce: the service ignores it.
         let mut form = MessageForm::read(&object, &ctx.call.body, &self.settings)?;
         form.nonce = None;
         form.enforce_nonce = false;
@@ -188,7 +188,7 @@ impl Machine {
         }
     }
 
-    /// The message of a path, with its channel: of the webhook, or of the interaction.
+    /// The message in the path, of the webhook or of the interaction, with its channel.
     fn webhook_message(&self, ctx: &Ctx<'_>) -> Result<(Channel, Message), ApiError> {
         let id = ctx.id(2)?;
         let found = self.world.messages.get(id).filter(|message| message.deleted_ms.is_none());
@@ -228,7 +228,7 @@ impl Machine {
         channel: &Channel,
         message: Message,
     ) -> Result<Reply, ApiError> {
-        self.demand_awake(channel)?;
+        self.demand_unarchived(channel)?;
         let form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
         let edited = self.edit(ctx.now, channel, message, form, Mentions::People)?;
         Ok(Reply::Ok(self.render_message(&edited, View { user_id: 0, with_nonce: false }, ctx.now)))
@@ -241,7 +241,7 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// The interaction whose token is in the path, while the token lives.
+    /// The interaction whose token is in the path, while the token is valid.
     pub(super) fn living_interaction(&self, ctx: &Ctx<'_>) -> Result<&Interaction, ApiError> {
         let application_id = ctx.id(0)?;
         let token = ctx.text(1);

@@ -1,4 +1,4 @@
-//! Everything that lasts, and what of it changed since it was last kept.
+//! The persistent state, and its changes since the last write.
 
 use super::error::ApiError;
 use super::model::{
@@ -8,24 +8,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How far the milliseconds of a snowflake are shifted.
+/// Shift of the milliseconds in a snowflake.
 const ID_TIME_SHIFT: u32 = 22;
 
 /// One row for the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A thing as JSON.
+    /// A changed object.
     Row {
-        /// What kind of thing.
+        /// Kind of the object.
         kind: &'static str,
         /// Its id.
         id: Id,
         /// As JSON.
         json: String,
     },
-    /// A row that is gone.
+    /// A deleted object.
     Gone {
-        /// What kind of thing.
+        /// Kind of the object.
         kind: &'static str,
         /// Its id.
         id: Id,
@@ -34,12 +34,12 @@ pub enum Change {
     File {
         /// The attachment.
         id: Id,
-        /// What is in it.
+        /// Its content.
         bytes: Vec<u8>,
     },
 }
 
-/// Things by id, and which of them changed.
+/// Objects by id, with the set of changed ones.
 #[derive(Debug)]
 pub struct Table<T> {
     kind: &'static str,
@@ -52,32 +52,32 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         Self { kind, rows: BTreeMap::new(), dirty: BTreeSet::new() }
     }
 
-    /// One of them.
+    /// Returns an object.
     #[must_use]
     pub fn get(&self, id: Id) -> Option<&T> {
         self.rows.get(&id)
     }
 
-    /// One of them, to be changed: it will be kept anew.
+    /// Returns an object for editing and marks it as changed.
     pub fn edit(&mut self, id: Id) -> Option<&mut T> {
         let row = self.rows.get_mut(&id)?;
         self.dirty.insert(id);
         Some(row)
     }
 
-    /// Adds or replaces one.
+    /// Adds or replaces an object.
     pub fn put(&mut self, id: Id, row: T) {
         self.rows.insert(id, row);
         self.dirty.insert(id);
     }
 
-    /// Takes one away.
+    /// Removes an object.
     pub fn remove(&mut self, id: Id) -> Option<T> {
         self.dirty.insert(id);
         self.rows.remove(&id)
     }
 
-    /// All of them, oldest first.
+    /// All objects, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.rows.values()
     }
@@ -98,7 +98,7 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
     }
 }
 
-/// Everything that lasts.
+/// The persistent state.
 #[derive(Debug)]
 pub struct World {
     /// Accounts.
@@ -107,9 +107,9 @@ pub struct World {
     pub bots: Table<Bot>,
     /// Guilds.
     pub guilds: Table<Guild>,
-    /// Channels and threads, the deleted ones too.
+    /// Channels and threads, including deleted ones.
     pub channels: Table<Channel>,
-    /// Messages, the deleted ones too.
+    /// Messages, including deleted ones.
     pub messages: Table<Message>,
     /// Webhooks.
     pub webhooks: Table<Webhook>,
@@ -143,10 +143,10 @@ impl Default for World {
 }
 
 impl World {
-    /// Takes a row from the store.
+    /// Loads a row from the store.
     ///
     /// # Errors
-    /// When the row makes no sense.
+    /// When the row cannot be parsed.
     pub fn load(&mut self, kind: &str, id: Id, json: &str) -> Result<(), serde_json::Error> {
         self.last_id = self.last_id.max(id);
         match kind {
@@ -162,12 +162,12 @@ impl World {
                 self.index(id);
                 Ok(())
             }
-            // Other kinds are not the world's.
+            // Other kinds are not part of the world.
             _ => Ok(()),
         }
     }
 
-    /// What changed since this was last asked.
+    /// Takes the changes since the last call.
     pub fn changes(&mut self) -> Vec<Change> {
         let mut changes = std::mem::take(&mut self.files);
         changes.extend(self.users.changes());
@@ -181,15 +181,15 @@ impl World {
         changes
     }
 
-    /// A fresh id; each is greater than all before it.
+    /// Creates an id that is greater than all earlier ones.
     pub fn mint(&mut self, now: Ms) -> Id {
         let by_time = now.saturating_sub(DISCORD_EPOCH_MS) << ID_TIME_SHIFT;
         self.last_id = by_time.max(self.last_id + 1);
         self.last_id
     }
 
-    /// Keeps the bytes of a file.
-    pub fn keep_file(&mut self, id: Id, bytes: Vec<u8>) {
+    /// Records the bytes of a file as a change.
+    pub fn add_file(&mut self, id: Id, bytes: Vec<u8>) {
         self.files.push(Change::File { id, bytes });
     }
 
@@ -200,7 +200,7 @@ impl World {
         self.index(id);
         if let Some(channel) = self.channels.edit(channel_id) {
             channel.last_message_id = channel.last_message_id.max(Some(id));
-            // A thread that was made from a message has its id; that message is not in it.
+            // A thread that was created from a message has its id; that message is not in the thread.
             if let Some(thread) = channel.thread.as_mut() {
                 thread.total_sent += 1;
                 thread.message_count += 1;
@@ -216,14 +216,14 @@ impl World {
         }
     }
 
-    /// The message that an author sent last with this nonce, in whatever channel.
+    /// The last message of an author with this nonce, in any channel.
     #[must_use]
     pub fn by_nonce(&self, author_id: Id, nonce: &serde_json::Value) -> Option<&Message> {
         let id = self.by_nonce.get(&(author_id, nonce_text(nonce)))?;
         self.messages.get(*id)
     }
 
-    /// Ids of a channel's messages, the deleted ones too, oldest first.
+    /// A channel's messages, including deleted ones, oldest first.
     pub fn messages_of(&self, channel_id: Id) -> impl DoubleEndedIterator<Item = &Message> {
         let ids = self.by_channel.get(&channel_id);
         ids.into_iter().flatten().filter_map(|id| self.messages.get(*id))
@@ -276,7 +276,7 @@ impl World {
     }
 }
 
-/// A nonce as text: the number 1 and the string "1" are the same one.
+/// A nonce as text: the number 1 and the string "1" are the same nonce.
 fn nonce_text(nonce: &serde_json::Value) -> String {
     nonce.as_str().map_or_else(|| nonce.to_string(), str::to_owned)
 }

@@ -7,8 +7,8 @@ use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_discord::core::stage::SocketAct;
 use acp_tests::house::Plan as HousePlan;
-use acp_tests::processes::{Held, Process};
-use acp_tests::wait::{LONG, SOON, eventually, until, wait_for};
+use acp_tests::processes::{Process, ProcessHandle};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use acp_tests::world::is_wrapper;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +149,7 @@ impl Storm {
     }
 
     pub(super) fn step(&mut self, number: usize, step: &Step) {
-        wait_for(Instant::now() + step.pause);
+        wait_until_instant(Instant::now() + step.pause);
         self.press_all();
         let token = token(step.thread, number);
         let (blow, turn) = (step.blow, &step.turn);
@@ -194,14 +194,14 @@ impl Storm {
             Blow::GatewayTwice => {
                 self.kill_gateway();
                 self.stage.house.start_gateway();
-                wait_for(Instant::now() + step.time);
+                wait_until_instant(Instant::now() + step.time);
                 self.kill_gateway();
                 self.stage.house.start_gateway();
             }
             Blow::GatewayStopped => self.stop(self.stage.house.gateway().pid(), step.time * 3),
             Blow::Supervisor => {
                 let from_ms = self.kill_supervisor();
-                wait_for(Instant::now() + step.time);
+                wait_until_instant(Instant::now() + step.time);
                 self.start_supervisor(from_ms);
             }
             Blow::Both => {
@@ -219,7 +219,7 @@ impl Storm {
                     self.kill_gateway();
                     self.stage.house.start_gateway();
                 }
-                wait_for(Instant::now() + step.time * 2);
+                wait_until_instant(Instant::now() + step.time * 2);
                 self.stage.fake.restart();
             }
             Blow::DiscordStopped => {
@@ -228,9 +228,9 @@ impl Storm {
             }
             Blow::DiscordAway => {
                 self.count("times away");
-                self.stage.fake.away(true);
-                wait_for(Instant::now() + step.time * 3);
-                self.stage.fake.away(false);
+                self.stage.fake.set_unavailable(true);
+                wait_until_instant(Instant::now() + step.time * 3);
+                self.stage.fake.set_unavailable(false);
             }
             Blow::Socket(act) => {
                 self.count("connections");
@@ -238,7 +238,7 @@ impl Storm {
             }
             Blow::NoSession => {
                 self.count("connections");
-                self.stage.fake.invalid_sessions(1);
+                self.stage.fake.refuse_sessions(1);
                 self.stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
             }
         }
@@ -272,7 +272,9 @@ impl Storm {
         });
         if let Some(id) = held {
             self.kill_gateway();
-            until(SOON, "nobody waits for the receipt", || self.stage.fake.underway().unheard.contains(&id));
+            until(SOON, "nobody waits for the receipt", || {
+                self.stage.fake.underway().unreceived.contains(&id)
+            });
             self.between.insert(id);
         } else {
             self.count("kills that found no message");
@@ -286,14 +288,14 @@ impl Storm {
     /// Stops a process of ours for a while.
     fn stop(&mut self, pid: i32, time: Duration) {
         // A child of ours that nobody has reaped, or held and looked at before.
-        if let Some(held) = Held::take(pid) {
+        if let Some(held) = ProcessHandle::open(pid) {
             self.stop_held(&held, time);
         }
     }
 
-    fn stop_held(&mut self, held: &Held, time: Duration) {
+    fn stop_held(&mut self, held: &ProcessHandle, time: Duration) {
         if held.signal(Signal::STOP) {
-            wait_for(Instant::now() + time);
+            wait_until_instant(Instant::now() + time);
             let _ = held.signal(Signal::CONT);
             self.count("stops");
         }
@@ -322,7 +324,7 @@ impl Storm {
             all.iter().filter(wanted).filter_map(|it| Some((it, self.thread_of(it, &all)?))).collect();
         let at = usize::try_from(step.draw % (found.len() as u64).max(1)).unwrap_or_default();
         let Some((process, thread)) = found.get(at) else { return };
-        let Some(held) = self.stage.house.world.hold(process) else { return };
+        let Some(held) = self.stage.house.world.open_process(process) else { return };
         if step.blow == Blow::AgentStopped {
             return self.stop_held(&held, step.time * 3);
         }

@@ -69,7 +69,7 @@ pub fn check(command: &Value, path: &str, errors: &mut FormErrors) {
     }
 }
 
-/// A name in lower case of letters, digits, `-` and `_`.
+/// Checks a name: lower-case letters, digits, `-` and `_`.
 fn name(object: &Value, path: &str, errors: &mut FormErrors) {
     let found = bounded(object, "name", path, (1, NAME_MAX), errors);
     let fits = |c: char| matches!(c, '-' | '_' | '\'') || (c.is_alphanumeric() && !c.is_uppercase());
@@ -79,7 +79,7 @@ fn name(object: &Value, path: &str, errors: &mut FormErrors) {
     }
 }
 
-/// `below` says which of groups and sub-commands may stand here.
+/// Checks options; `below` lists the kinds of groups and sub-commands that are allowed here.
 fn check_options(object: &Value, path: &str, below: &[u64], errors: &mut FormErrors) {
     let path = at(path, "options");
     let options = list(object, "options", &path, errors).map_or(&[][..], Vec::as_slice);
@@ -222,7 +222,7 @@ mod tests {
             (with(&json!([wordy])), "/0/options/0/choices/0/name/_errors"),
             (with(&json!(big)), "/0/_errors"),
         ] {
-            let found = mistakes(&command).unwrap_or_else(|| panic!("taken: {command}"));
+            let found = mistakes(&command).unwrap_or_else(|| panic!("accepted: {command}"));
             assert!(found.pointer(path).is_some(), "{found} has no {path}");
         }
     }

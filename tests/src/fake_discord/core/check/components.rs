@@ -260,7 +260,7 @@ mod tests {
             ),
             (row(&json!([{"type": 10, "content": "x"}])), "/components/0/components/0/type/_errors"),
         ] {
-            let found = check(&rows).unwrap_or_else(|| panic!("taken: {rows}"));
+            let found = check(&rows).unwrap_or_else(|| panic!("accepted: {rows}"));
             assert!(found.pointer(path).is_some(), "{found} has no {path}");
         }
     }
@@ -297,7 +297,7 @@ mod tests {
                 "/data/components/0/components/0/style/_errors",
             ),
         ] {
-            let found = check(&modal).unwrap_or_else(|| panic!("taken: {modal}"));
+            let found = check(&modal).unwrap_or_else(|| panic!("accepted: {modal}"));
             assert!(found.pointer(path).is_some(), "{found} has no {path}");
         }
     }

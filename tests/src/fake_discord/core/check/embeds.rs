@@ -109,7 +109,7 @@ mod tests {
             (json!([{"url": "ftp://x"}]), "/embeds/0/url/_errors"),
             (json!(["x"]), "/embeds/0/_errors"),
         ] {
-            let found = mistakes(&embeds).unwrap_or_else(|| panic!("taken: {embeds}"));
+            let found = mistakes(&embeds).unwrap_or_else(|| panic!("accepted: {embeds}"));
             assert!(found.pointer(path).is_some(), "{found} has no {path}");
         }
     }

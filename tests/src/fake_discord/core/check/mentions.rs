@@ -1,7 +1,7 @@
-//! Who a message notifies: what is written in it, as far as `allowed_mentions` lets it.
+//! Notifications of a message: the mentions in its content that `allowed_mentions` permits.
 //!
-//! Of the documentation's "Allowed Mentions Object". Without one a plain message notifies everybody it names; what
-//! comes through webhooks and interactions notifies people only.
+//! Of the documentation's "Allowed Mentions Object". Without one a plain message notifies everybody it
+//! mentions; messages of webhooks and interactions notify people only.
 
 use super::super::error::FormErrors;
 use super::super::model::{Id, Pings};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Ids in one list.
 const IDS_MAX: usize = 100;
 
-/// What is allowed when nothing is said.
+/// Default for messages without `allowed_mentions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Default {
     /// Everything: plain messages.
@@ -22,7 +22,7 @@ pub enum Default {
     People,
 }
 
-/// What is written, whether it is allowed or not.
+/// All mentions in the content, allowed or not.
 #[must_use]
 pub fn written(content: &str) -> Pings {
     let mut found = Pings { everyone: false, ..Pings::default() };
@@ -40,7 +40,7 @@ pub fn written(content: &str) -> Pings {
     found
 }
 
-/// What of it is allowed. `replied_to` is the author of the message that is answered.
+/// The allowed mentions. `replied_to` is the author of the message that is replied to.
 #[must_use]
 pub fn allowed(content: &str, allowed: Option<&Value>, default: Default, replied_to: Option<Id>) -> Pings {
     let mut pings = written(content);
@@ -149,7 +149,7 @@ mod tests {
             json!({"parse": ["users"], "users": ["1"]}),
             json!({"users": vec!["1"; 101]}),
         ] {
-            assert!(mistakes(&wrong).is_some(), "taken: {wrong}");
+            assert!(mistakes(&wrong).is_some(), "accepted: {wrong}");
         }
     }
 }

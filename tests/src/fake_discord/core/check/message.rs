@@ -1,4 +1,4 @@
-//! The form of a message, for creating and editing, for bots, webhooks and answers to interactions.
+//! The form of a message to create or edit, of bots, webhooks and interaction responses.
 
 use super::super::error::{ApiError, FormErrors};
 use super::super::model::{Attachment, Id, message_flag};
@@ -19,16 +19,16 @@ const DESCRIPTION_MAX: usize = 1024;
 const FLAGS: u64 =
     message_flag::SUPPRESS_EMBEDS | message_flag::EPHEMERAL | message_flag::SUPPRESS_NOTIFICATIONS;
 
-/// A file that stays, or the description of one that comes.
+/// An attachment to keep, or the description of an uploaded one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name, if it is to have another one.
+    /// Its new name.
     pub filename: Option<String>,
-    /// What it shows.
+    /// Its description.
     pub description: Option<String>,
 }
 
-/// What was asked for. A member that is none was not named; an inner none is `null`.
+/// The requested message. `None` is a missing member; an inner `None` is `null`.
 #[derive(Debug, Clone, Default)]
 pub struct MessageForm {
     /// The text.
@@ -41,22 +41,22 @@ pub struct MessageForm {
     pub flags: Option<u64>,
     /// The nonce.
     pub nonce: Option<Value>,
-    /// Whether it is to be enforced.
+    /// Whether the nonce is enforced.
     pub enforce_nonce: bool,
-    /// Who may be notified.
+    /// The `allowed_mentions` object.
     pub allowed_mentions: Option<Value>,
-    /// The message that is answered.
+    /// The message that is replied to.
     pub replied_to: Option<Id>,
     /// Whether that message must exist.
     pub fail_if_not_exists: bool,
-    /// Files that are named, by id or by the `n` of `files[n]`.
+    /// Listed attachments, by id or by the `n` of `files[n]`.
     pub listed: Option<BTreeMap<Id, Listed>>,
-    /// Files that came along.
+    /// Uploaded files.
     pub uploads: Vec<Upload>,
 }
 
 impl MessageForm {
-    /// Reads and checks a form. `path` is where it stands in the body: empty, or `data` for interactions.
+    /// Reads and checks a form. `object` is the body, or its `data` for interactions.
     ///
     /// # Errors
     /// 40005, 50035.
@@ -96,7 +96,7 @@ impl MessageForm {
 
     fn read_content(&mut self, object: &Value, settings: &Settings, errors: &mut FormErrors) {
         if let Some(content) = object.get("content") {
-            // Numbers are taken as text.
+            // Numbers are accepted as text.
             let found = content
                 .as_str()
                 .map(str::to_owned)
@@ -108,7 +108,7 @@ impl MessageForm {
             if settings.holds(Rule::ContentLength) && found.as_ref().is_some_and(too_long) {
                 errors.too_long("content", settings.content_max);
             }
-            // White space around is taken away.
+            // Surrounding white space is removed.
             self.content = Some(found.map(|text| text.trim().to_owned()));
         }
     }
@@ -163,7 +163,7 @@ impl MessageForm {
         Ok(())
     }
 
-    /// Whether there is anything to show.
+    /// Whether the message has no content.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let content = self.content.as_ref().and_then(Option::as_deref).unwrap_or_default();
@@ -173,13 +173,13 @@ impl MessageForm {
             && self.uploads.is_empty()
     }
 
-    /// The text, empty where there is none.
+    /// The text; empty if missing.
     #[must_use]
     pub fn text(&self) -> String {
         self.content.clone().flatten().unwrap_or_default()
     }
 
-    /// The files that came along, under fresh ids.
+    /// Removes the uploaded files and assigns ids to them.
     pub fn take_uploads(&mut self, mut mint: impl FnMut() -> Id) -> Vec<(Attachment, Vec<u8>)> {
         let listed = self.listed.clone().unwrap_or_default();
         let uploads = std::mem::take(&mut self.uploads);

@@ -1,4 +1,5 @@
-//! What a form must keep to. Each check notes every mistake it finds, with the path the service would name.
+//! Validation of forms. Each check reports all errors that it finds, with the path that the service would
+//! name.
 
 pub mod commands;
 pub mod components;
@@ -9,13 +10,13 @@ pub mod message;
 use super::error::FormErrors;
 use serde_json::Value;
 
-/// The length of a text in characters, as limits other than that of content are counted.
+/// The length of a text in characters, the unit of all limits except that of content.
 #[must_use]
 pub fn chars(text: &str) -> usize {
     text.chars().count()
 }
 
-/// A text of an object: absent and null are none; of another type is a mistake.
+/// A string member: `None` if absent or null; another type is an error.
 pub(super) fn text<'a>(object: &'a Value, key: &str, path: &str, errors: &mut FormErrors) -> Option<&'a str> {
     match object.get(key) {
         None | Some(Value::Null) => None,
@@ -27,7 +28,7 @@ pub(super) fn text<'a>(object: &'a Value, key: &str, path: &str, errors: &mut Fo
     }
 }
 
-/// A list of an object: absent and null are none; of another type is a mistake.
+/// A list member: `None` if absent or null; another type is an error.
 pub(super) fn list<'a>(
     object: &'a Value,
     key: &str,
@@ -44,12 +45,12 @@ pub(super) fn list<'a>(
     }
 }
 
-/// Joins a path.
+/// Appends a key to a path.
 pub(super) fn at(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// Demands a text of `min` to `max` characters.
+/// Requires a string of `min` to `max` characters.
 pub(super) fn bounded<'a>(
     object: &'a Value,
     key: &str,

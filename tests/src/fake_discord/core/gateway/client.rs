@@ -1,4 +1,4 @@
-//! What clients send: heartbeats, IDENTIFY, RESUME; and how they are closed for what they should not send.
+//! Payloads of clients (heartbeats, IDENTIFY, RESUME), and close codes for invalid ones.
 
 use super::super::Machine;
 use super::super::model::{Bot, Ms};
@@ -16,7 +16,7 @@ const CLIENT_PAYLOAD_MAX: usize = 4096;
 /// IDENTIFYs are counted for a day.
 const IDENTIFY_DAY_MS: Ms = 86_400_000;
 
-/// How a client's mistake ends its connection.
+/// Close code and reason of a client error.
 type Closed = (u16, &'static str);
 
 const UNKNOWN_OPCODE: Closed = (4001, "Unknown opcode.");
@@ -31,11 +31,11 @@ const INVALID_INTENTS: Closed = (4013, "Invalid intent(s).");
 const DISALLOWED_INTENTS: Closed = (4014, "Disallowed intent(s).");
 
 impl Machine {
-    /// A client sent something.
+    /// Handles a payload of a client.
     pub fn socket_text(&mut self, now: Ms, id: SocketId, text: &str) {
         if let Err((code, reason)) = self.received(now, id, text) {
             *self.tally.closes.entry(code).or_default() += 1;
-            self.gateway.tell(id, ToSocket::Close(code, reason));
+            self.gateway.queue(id, ToSocket::Close(code, reason));
         }
     }
 
@@ -64,21 +64,21 @@ impl Machine {
         let known = socket.session.is_some();
         match op {
             1 => {
-                self.beat(now, id);
+                self.record_heartbeat(now, id);
                 Ok(())
             }
             2 if known => Err(ALREADY_AUTHENTICATED),
             2 => self.identify(now, id, data),
             6 if known => Err(ALREADY_AUTHENTICATED),
             6 => self.resume(id, data),
-            // Presence, voice state, members, soundboard, channel info: taken, and nothing comes of it here.
+            // Presence, voice state, members, soundboard, channel info: accepted and ignored.
             3 | 4 | 8 | 31 | 43 if known => Ok(()),
             3 | 4 | 8 | 31 | 43 => Err(NOT_AUTHENTICATED),
             _ => Err(UNKNOWN_OPCODE),
         }
     }
 
-    fn beat(&mut self, now: Ms, id: SocketId) {
+    fn record_heartbeat(&mut self, now: Ms, id: SocketId) {
         if let Some(socket) = self.gateway.sockets.get_mut(&id) {
             socket.last_beat_ms = now;
         }
@@ -88,7 +88,7 @@ impl Machine {
     }
 
     fn identify(&mut self, now: Ms, id: SocketId, data: &Value) -> Result<(), Closed> {
-        // Whatever becomes of it.
+        // Counted even if it fails.
         self.tally.identifies += 1;
         let text = |key: &str| data.get(key).and_then(Value::as_str);
         let token = text("token").ok_or(DECODE_ERROR)?;
@@ -123,7 +123,7 @@ impl Machine {
             seq: 0,
             replay: VecDeque::new(),
             socket: Some(id),
-            alone_since: None,
+            disconnected_since: None,
             held: None,
         };
         self.gateway.sessions.insert(session_id.clone(), session);
@@ -134,7 +134,7 @@ impl Machine {
         Ok(())
     }
 
-    /// READY, then each guild in full.
+    /// Sends READY, then each guild in full.
     fn ready(&mut self, bot: &Bot, session_id: &str, shard: (u64, u64), intents: u64) {
         let of_shard = |id: u64| (id >> 22) % shard.1 == shard.0;
         let guilds: Vec<_> = self
@@ -216,7 +216,7 @@ impl Machine {
             return Ok(());
         }
         let before = session.socket.replace(id);
-        session.alone_since = None;
+        session.disconnected_since = None;
         let missed: Vec<String> =
             session.replay.iter().filter(|(at, _)| *at > seq).map(|(_, text)| text.clone()).collect();
         // A session has one connection.
@@ -225,10 +225,10 @@ impl Machine {
             socket.session = Some(session_id.to_owned());
         }
         for text in missed {
-            self.gateway.tell(id, ToSocket::Text(text));
+            self.gateway.queue(id, ToSocket::Text(text));
         }
         self.gateway.push(session_id, "RESUMED", &json!({}), self.settings.replay_max);
-        // It is about this connection, and not for the next one.
+        // RESUMED concerns this connection only and is not replayed over the next one.
         if let Some(session) = self.gateway.sessions.get_mut(session_id) {
             session.replay.pop_back();
         }

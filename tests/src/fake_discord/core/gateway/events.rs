@@ -1,4 +1,4 @@
-//! Who hears of what, and how much of it.
+//! Recipients of events, and the parts of an event that they may see.
 
 use super::super::Machine;
 use super::super::model::{Bot, Id};
@@ -7,14 +7,14 @@ use super::intent;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Who may hear of an event, before intents.
+/// Potential recipients of an event, before intents are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// Bots that see a channel.
+    /// Bots that can see a channel.
     Channel(Id),
     /// Bots of a guild.
     Guild(Id),
-    /// Shard 0 or the guild's shard of one bot.
+    /// The guild's shard of one bot.
     Bot {
         /// The bot.
         bot_id: Id,
@@ -23,32 +23,32 @@ pub enum Audience {
     },
 }
 
-/// Whose content an event carries, so that it can be kept from those without the intent.
+/// Origin of a message event's content, used to withhold it from bots without the intent.
 #[derive(Debug, Clone, Default)]
 pub struct Redact {
-    /// Who wrote it.
+    /// Its author.
     pub author_id: Id,
-    /// Who is mentioned in it.
+    /// The mentioned users.
     pub mentioned: BTreeSet<Id>,
     /// The application behind it.
     pub application_id: Option<Id>,
 }
 
-/// An event before it has a number.
+/// An event without a sequence number.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// Its name.
     pub name: &'static str,
-    /// Who may hear of it.
+    /// Its potential recipients.
     pub audience: Audience,
-    /// What it says.
+    /// Its data.
     pub data: Value,
-    /// Of a message.
+    /// Set for message events.
     pub redact: Option<Redact>,
 }
 
 impl Event {
-    /// An event that carries no content.
+    /// An event without message content.
     #[must_use]
     pub fn plain(name: &'static str, audience: Audience, data: Value) -> Self {
         Self { name, audience, data, redact: None }
@@ -66,7 +66,7 @@ impl Event {
 }
 
 impl Machine {
-    /// What a session gets of an event; nothing when it is not for it.
+    /// The data of an event for a session; `None` if the session does not receive it.
     pub(super) fn view_of(&self, session_id: &str, event: &Event) -> Option<Value> {
         let session = self.gateway.sessions.get(session_id)?;
         let bot = self.world.bots.get(session.bot_id)?;
@@ -77,7 +77,7 @@ impl Machine {
         let guild_id = match event.audience {
             Audience::Channel(channel_id) => {
                 let channel = self.world.channels.get(channel_id)?;
-                if !self.sees(bot, channel) {
+                if !self.can_see(bot, channel) {
                     return None;
                 }
                 channel.guild_id
@@ -101,12 +101,12 @@ impl Machine {
             return None;
         }
         let mut data = event.data.clone();
-        self.fit(bot, session.intents, event, &mut data);
+        self.adapt_to_bot(bot, session.intents, event, &mut data);
         Some(data)
     }
 
-    fn fit(&self, bot: &Bot, intents: u64, event: &Event, data: &mut Value) {
-        // Memberships are of whoever looks.
+    fn adapt_to_bot(&self, bot: &Bot, intents: u64, event: &Event, data: &mut Value) {
+        // The membership in a thread object is that of the receiving bot.
         if matches!(event.name, "THREAD_CREATE" | "THREAD_UPDATE")
             && let Audience::Channel(id) = event.audience
             && let Some(channel) = self.world.channels.get(id)
@@ -118,7 +118,7 @@ impl Machine {
             }
         }
         let Some(redact) = &event.redact else { return };
-        // The nonce is told to whoever sent it.
+        // Only the author of a message gets its nonce.
         if redact.author_id != bot.user_id
             && let Some(members) = data.as_object_mut()
         {

@@ -1,7 +1,7 @@
 //! The gateway: connections, sessions, sequence numbers, RESUME.
 //!
-//! Of the documentation's pages on the gateway and on opcodes. Sessions are forgotten when the fake ends: a
-//! RESUME is then answered as the service does when in doubt, with "invalid session".
+//! Based on the documentation's pages on the gateway and on opcodes. Sessions are lost when the fake exits: a
+//! later RESUME is answered with "invalid session".
 
 mod client;
 mod events;
@@ -15,10 +15,10 @@ use super::settings::Rule;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A connection, as the driver numbers it.
+/// Number of a connection.
 pub type SocketId = u64;
 
-/// Intents that are named here.
+/// Intents.
 pub mod intent {
     /// Guilds, channels, threads.
     pub const GUILDS: u64 = 1 << 0;
@@ -32,24 +32,24 @@ pub mod intent {
     pub const GUILD_MESSAGE_REACTIONS: u64 = 1 << 10;
     /// Typing in guilds.
     pub const GUILD_MESSAGE_TYPING: u64 = 1 << 11;
-    /// What is in messages; privileged.
+    /// Message content; privileged.
     pub const MESSAGE_CONTENT: u64 = 1 << 15;
-    /// Those that the portal must allow.
+    /// Intents that the developer portal must allow.
     pub const PRIVILEGED: u64 = GUILD_MEMBERS | GUILD_PRESENCES | MESSAGE_CONTENT;
-    /// Every bit that means something.
+    /// All defined bits.
     pub const KNOWN: u64 = 0x1_FFFF | (1 << 20) | (1 << 21) | (1 << 24) | (1 << 25);
 }
 
-/// What the driver does with a connection.
+/// Instruction for the task of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToSocket {
     /// Send a text.
     Text(String),
-    /// Close it in order.
+    /// Close the connection with a code.
     Close(u16, &'static str),
-    /// Break it off: a TCP reset.
+    /// Reset the connection (TCP RST).
     Reset,
-    /// End it inside of a message.
+    /// End the connection within a message.
     Cut,
 }
 
@@ -58,16 +58,16 @@ pub enum ToSocket {
 struct Socket {
     /// Its session, after IDENTIFY or RESUME.
     session: Option<String>,
-    /// When HELLO is sent; `None` when it was.
+    /// Time at which HELLO is due; `None` once it was sent.
     hello_at: Option<Ms>,
     last_beat_ms: Ms,
-    /// When its client's last payloads came.
+    /// Times of the client's last payloads.
     received: VecDeque<Ms>,
-    /// A close or reset was ordered; nothing more is sent.
+    /// A close or reset was queued; nothing more is sent.
     ending: bool,
 }
 
-/// A session: what IDENTIFY begins and RESUME goes on with.
+/// A session, created by IDENTIFY and continued by RESUME.
 #[derive(Debug)]
 struct Session {
     bot_id: Id,
@@ -78,9 +78,9 @@ struct Session {
     /// Events for RESUME.
     replay: VecDeque<(u64, String)>,
     socket: Option<SocketId>,
-    /// Since when nobody is connected to it.
-    alone_since: Option<Ms>,
-    /// An event that will be overtaken, and since when it waits.
+    /// Time since which it has no connection.
+    disconnected_since: Option<Ms>,
+    /// An event that will be overtaken, and the time since which it is held.
     held: Option<(&'static str, Value, Ms)>,
 }
 
@@ -91,18 +91,18 @@ pub struct Gateway {
     sessions: BTreeMap<String, Session>,
     last_socket: SocketId,
     last_identify: BTreeMap<Id, Ms>,
-    /// What the driver has to send, in order.
+    /// Instructions for connections, in order.
     outbox: Vec<(SocketId, ToSocket)>,
 }
 
 impl Gateway {
-    /// What is to be sent.
+    /// Takes the queued instructions.
     pub fn take_outbox(&mut self) -> Vec<(SocketId, ToSocket)> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// A clock that is set ahead makes no client late.
-    pub fn spare(&mut self, ms: Ms) {
+    /// Shifts all deadlines of clients after the clock was advanced.
+    pub fn shift_deadlines(&mut self, ms: Ms) {
         for socket in self.sockets.values_mut() {
             socket.last_beat_ms += ms;
             for at in &mut socket.received {
@@ -112,18 +112,18 @@ impl Gateway {
     }
 
     fn send(&mut self, id: SocketId, payload: &Value) {
-        self.tell(id, ToSocket::Text(payload.to_string()));
+        self.queue(id, ToSocket::Text(payload.to_string()));
     }
 
-    fn tell(&mut self, id: SocketId, what: ToSocket) {
+    fn queue(&mut self, id: SocketId, what: ToSocket) {
         let Some(socket) = self.sockets.get_mut(&id).filter(|socket| !socket.ending) else { return };
         socket.ending = !matches!(what, ToSocket::Text(_));
         self.outbox.push((id, what));
     }
 
-    /// Connections that are open, by bot where one is known.
+    /// Whether a bot has a session with a connection.
     #[must_use]
-    pub fn connected(&self, bot_id: Id) -> bool {
+    pub fn is_connected(&self, bot_id: Id) -> bool {
         self.sessions.values().any(|session| session.bot_id == bot_id && session.socket.is_some())
     }
 
@@ -145,10 +145,10 @@ impl Gateway {
         self.sessions.retain(|_, session| bot_id.is_some_and(|id| id != session.bot_id));
     }
 
-    /// Orders something for connections.
+    /// Queues an instruction for several connections.
     pub fn order(&mut self, sockets: &[SocketId], what: &ToSocket) {
         for socket in sockets {
-            self.tell(*socket, what.clone());
+            self.queue(*socket, what.clone());
         }
     }
 
@@ -161,13 +161,13 @@ impl Gateway {
             session.replay.pop_front();
         }
         if let Some(socket) = session.socket {
-            self.tell(socket, ToSocket::Text(text));
+            self.queue(socket, ToSocket::Text(text));
         }
     }
 }
 
 impl Machine {
-    /// A client connected; it is greeted a moment later.
+    /// Registers a connection; HELLO is sent a moment later.
     pub fn socket_opened(&mut self, now: Ms) -> SocketId {
         self.gateway.last_socket += 1;
         let id = self.gateway.last_socket;
@@ -177,12 +177,12 @@ impl Machine {
             Socket { session: None, hello_at, last_beat_ms: now, received: VecDeque::new(), ending: false };
         self.gateway.sockets.insert(id, socket);
         self.tally.sockets += 1;
-        self.greet(now);
+        self.send_due_hellos(now);
         id
     }
 
-    /// HELLO for those whose time has come.
-    fn greet(&mut self, now: Ms) {
+    /// Sends HELLO where it is due.
+    fn send_due_hellos(&mut self, now: Ms) {
         let interval = self.settings.heartbeat_interval_ms;
         let due = |socket: &Socket| socket.hello_at.is_some_and(|at| now >= at);
         let due: Vec<SocketId> =
@@ -197,8 +197,8 @@ impl Machine {
         }
     }
 
-    /// A connection is gone. After 1000 and 1001 from the client its session ends at once.
-    pub fn socket_gone(&mut self, now: Ms, id: SocketId, code: Option<u16>) {
+    /// Removes a connection. After close codes 1000 and 1001 from the client its session ends at once.
+    pub fn socket_closed(&mut self, now: Ms, id: SocketId, code: Option<u16>) {
         let Some(socket) = self.gateway.sockets.remove(&id) else { return };
         let Some(session_id) = socket.session else { return };
         let Some(session) = self.gateway.sessions.get_mut(&session_id) else { return };
@@ -206,13 +206,13 @@ impl Machine {
             return;
         }
         session.socket = None;
-        session.alone_since = Some(now);
+        session.disconnected_since = Some(now);
         if matches!(code, Some(1000 | 1001)) {
             self.gateway.sessions.remove(&session_id);
         }
     }
 
-    /// Everybody who should hear of it does, as far as faults let it.
+    /// Sends an event to all its recipients, subject to faults.
     pub fn emit(&mut self, now: Ms, event: &Event) {
         let ids: Vec<String> = self.gateway.sessions.keys().cloned().collect();
         for id in ids {
@@ -260,9 +260,10 @@ impl Machine {
         self.gateway.order(socket.as_slice(), how);
     }
 
-    /// What time brings: held events go, silent clients are closed, sessions that nobody resumed end.
+    /// Handles timers: sends held events, closes clients without heartbeats, ends sessions that were not
+    /// resumed.
     pub fn gateway_tick(&mut self, now: Ms) {
-        self.greet(now);
+        self.send_due_hellos(now);
         let (reorder, window) = (self.settings.reorder_ms, self.settings.resume_window_ms);
         let replay_max = self.settings.replay_max;
         let held: Vec<String> = self
@@ -278,16 +279,16 @@ impl Machine {
                 self.gateway.push(&id, name, &data, replay_max);
             }
         }
-        self.gateway
-            .sessions
-            .retain(|_, session| session.alone_since.is_none_or(|since| now.saturating_sub(since) < window));
+        self.gateway.sessions.retain(|_, session| {
+            session.disconnected_since.is_none_or(|since| now.saturating_sub(since) < window)
+        });
         if self.holds(Rule::Heartbeats) {
             self.close_silent(now);
         }
     }
 
     fn close_silent(&mut self, now: Ms) {
-        // A beat may be late by half an interval, for the way it takes.
+        // A heartbeat may be late by half an interval because of network delays.
         let patience = self.settings.heartbeat_interval_ms * 3 / 2;
         let silent: Vec<SocketId> = self
             .gateway
@@ -302,7 +303,7 @@ impl Machine {
     }
 }
 
-/// An event that is no longer what the documentation says: ids are missing, and there are members that nobody knows.
+/// Makes an event deviate from the documentation: removes ids and adds an unknown member.
 fn odd(data: &Value) -> Value {
     let mut odd = data.clone();
     if let Some(members) = odd.as_object_mut() {

@@ -1,4 +1,4 @@
-//! Requests: which route, who asks, whether it may, and what is answered.
+//! REST requests: routing, authorization, limits and answers.
 
 mod routes;
 
@@ -14,63 +14,63 @@ use std::collections::BTreeMap;
 
 pub use routes::{Route, classify};
 
-/// A file that came with a request.
+/// An uploaded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upload {
     /// The `n` of `files[n]`.
     pub n: u64,
     /// Its name.
     pub filename: String,
-    /// What kind it is said to be.
+    /// Its declared content type.
     pub content_type: Option<String>,
-    /// What is in it.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// What a request carries.
+/// The body of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Body {
-    /// Its JSON: the body itself, or `payload_json`; none when it carries none.
+    /// Its JSON: the body itself, or `payload_json`; `None` without any.
     pub json: Option<Value>,
-    /// Whether it should have been JSON and is not.
+    /// Whether its JSON is invalid.
     pub broken: bool,
     /// Files of a multipart body.
     pub files: Vec<Upload>,
-    /// Bytes of the whole.
+    /// Total size, in bytes.
     pub size: u64,
 }
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Call {
-    /// GET and so on.
+    /// The HTTP method.
     pub method: String,
     /// The path after `/api/v10`, decoded, in parts.
     pub path: Vec<String>,
-    /// What follows the question mark.
+    /// The query parameters.
     pub query: BTreeMap<String, String>,
-    /// The whole header.
+    /// The whole header value.
     pub authorization: Option<String>,
-    /// The whole header.
+    /// The whole header value.
     pub user_agent: Option<String>,
-    /// What it carries.
+    /// The body.
     pub body: Body,
 }
 
-/// What is answered.
+/// A response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// Headers besides the usual.
+    /// Additional headers.
     pub headers: Vec<(&'static str, String)>,
     /// The body; none for 204.
     pub body: Option<Value>,
-    /// Instead of JSON, what stands before the service says.
+    /// HTML of the proxy in front of the service, instead of JSON.
     pub html: Option<&'static str>,
 }
 
-/// What a handler gives.
+/// Result of a handler.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// 200.
@@ -81,14 +81,14 @@ pub enum Reply {
     Nothing,
 }
 
-/// What a handler gets.
+/// Input of a handler.
 #[derive(Debug)]
 pub struct Ctx<'a> {
     /// The fake's time.
     pub now: Ms,
-    /// Who asks; none on routes that need no token.
+    /// The requesting bot; `None` on routes without a token.
     pub bot: Option<Bot>,
-    /// What stood in the path, in the order of the route.
+    /// The variable parts of the path, in order.
     pub args: Vec<&'a str>,
     /// The request.
     pub call: &'a Call,
@@ -110,7 +110,7 @@ impl Ctx<'_> {
         self.args.get(at).copied().unwrap_or_default()
     }
 
-    /// The bot that asks.
+    /// The requesting bot.
     ///
     /// # Errors
     /// 401.
@@ -118,7 +118,7 @@ impl Ctx<'_> {
         self.bot.as_ref().ok_or_else(ApiError::unauthorized)
     }
 
-    /// The body, which must be an object; an absent one is an empty one.
+    /// The body, which must be an object; empty if absent.
     ///
     /// # Errors
     /// 50109, 50035.
@@ -151,7 +151,7 @@ impl Ctx<'_> {
     }
 }
 
-/// An id as it is written.
+/// Parses an id.
 #[must_use]
 pub fn snowflake(text: &str) -> Option<Id> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
@@ -172,7 +172,7 @@ impl Answer {
         Self { status, headers: Vec::new(), body, html: None }
     }
 
-    /// An error of the fake's choice.
+    /// The response of an injected error.
     #[must_use]
     pub fn fault(status: u16) -> Self {
         let body = json!({"message": format!("{status}: made by a fault"), "code": 0});
@@ -218,7 +218,7 @@ impl Machine {
         }
     }
 
-    /// A 429 that a fault wants.
+    /// A 429 that a fault requests.
     pub fn rate_limited_by_fault(
         &mut self,
         now: Ms,
@@ -375,7 +375,7 @@ fn too_many(retry_after_ms: Ms, scope: Scope, mut limits: Vec<(&'static str, Str
     Answer { status: 429, headers: limits, body: Some(body), html: None }
 }
 
-/// What stands before the service says to a banned address: no JSON, no rate-limit headers.
+/// The proxy's response to a banned address: no JSON, no rate-limit headers.
 fn banned(left: Ms) -> Answer {
     Answer {
         status: 429,

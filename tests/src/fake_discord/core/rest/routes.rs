@@ -4,23 +4,23 @@ use super::{Ctx, Reply};
 use crate::fake_discord::core::Machine;
 use crate::fake_discord::core::error::ApiError;
 
-/// What answers a route.
+/// Handler of a route.
 pub type Handler = fn(&mut Machine, &Ctx<'_>) -> Result<Reply, ApiError>;
 
-/// Who may use a route.
+/// Authorization of a route.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// A bot's token is needed.
+    /// A bot's token is required.
     Bot,
-    /// What is in the path is enough.
+    /// The path is sufficient.
     Open,
-    /// The same, and it is outside of the global limit: answers to interactions.
+    /// The path is sufficient, and the global limit does not apply: interaction responses.
     Interaction,
 }
 
 use Access::{Bot, Interaction, Open};
 
-/// Method and pattern, who may, and what answers. The first that fits counts.
+/// Method and pattern, authorization, and handler. The first match is used.
 const ROUTES: &[(&str, Access, Handler)] = &[
     ("GET /gateway", Open, Machine::get_gateway),
     ("GET /gateway/bot", Bot, Machine::get_gateway_bot),
@@ -70,19 +70,19 @@ const ROUTES: &[(&str, Access, Handler)] = &[
     ("POST /interactions/{}/{}/callback", Interaction, Machine::post_callback),
 ];
 
-/// A route that was found.
+/// A matched route.
 pub struct Route<'a> {
     /// Method and pattern.
     pub name: &'static str,
-    /// What stood where the pattern has `{}`.
+    /// The parts of the path at `{}` in the pattern.
     pub args: Vec<&'a str>,
-    /// What a bucket is for: the first id of the path, and for webhooks the token too.
+    /// Major parameter of its bucket: the first id of the path, and for webhooks also the token.
     pub major: String,
-    /// Whether a bot's token is needed.
+    /// Whether a bot's token is required.
     pub needs_token: bool,
-    /// Whether it is outside of the global limit.
+    /// Whether it is exempt from the global limit.
     pub interaction: bool,
-    /// What answers.
+    /// Its handler.
     pub handler: Handler,
 }
 

@@ -1,4 +1,4 @@
-//! Guilds, channels, accounts, roles, permissions.
+//! Set-up orders: guilds, channels, accounts, roles, permissions.
 
 use super::{Order, Outcome, id};
 use crate::fake_discord::core::Machine;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Machine {
-    /// Orders that lay the ground.
+    /// Executes a set-up order.
     pub(super) fn set_up(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
             Order::AddGuild { name } => Ok(id(self.add_guild(now, name))),
@@ -62,9 +62,13 @@ impl Machine {
                 self.gateway.order(&sockets, &ToSocket::Close(4004, "Authentication failed."));
                 Ok(Value::Null)
             }
-            Order::Deny { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, false),
-            Order::Allow { bot, scope, permissions } => self.permit(now, bot, scope, &permissions, true),
-            // All others are carried out elsewhere.
+            Order::Deny { bot, scope, permissions } => {
+                self.set_permissions(now, bot, scope, &permissions, false)
+            }
+            Order::Allow { bot, scope, permissions } => {
+                self.set_permissions(now, bot, scope, &permissions, true)
+            }
+            // Other orders are executed elsewhere.
             _ => Ok(Value::Null),
         }
     }
@@ -115,10 +119,10 @@ impl Machine {
         if let Some(guild) = self.world.guilds.edit(guild_id) {
             guild.members.insert(user_id, Member { roles: BTreeSet::new(), joined_ms: now });
         }
-        self.tell_of_guild(now, guild_id, user_id);
+        self.emit_guild_create(now, guild_id, user_id);
     }
 
-    fn tell_of_guild(&mut self, now: Ms, guild_id: Id, bot_id: Id) {
+    fn emit_guild_create(&mut self, now: Ms, guild_id: Id, bot_id: Id) {
         let Some(bot) = self.world.bots.get(bot_id) else { return };
         let Some(guild) = self.world.guilds.get(guild_id) else { return };
         let data = self.render_guild_create(guild, bot);
@@ -143,7 +147,7 @@ impl Machine {
                 let data = json!({"id": render::id(guild_id), "unavailable": true});
                 self.emit(now, &Event::plain("GUILD_DELETE", Audience::Bot { bot_id, guild_id }, data));
             } else {
-                self.tell_of_guild(now, guild_id, bot_id);
+                self.emit_guild_create(now, guild_id, bot_id);
             }
         }
         Ok(Value::Null)
@@ -195,9 +199,9 @@ impl Machine {
         Ok(json!({"user": user_id, "application": application_id}))
     }
 
-    /// Takes permissions away or gives them back. Access that is lost is not told for threads; threads of access
-    /// that is won are.
-    fn permit(&mut self, now: Ms, bot_id: Id, scope: Id, names: &[String], allow: bool) -> Outcome {
+    /// Denies or allows permissions. For threads, lost access sends no event; gained access sends
+    /// THREAD_LIST_SYNC.
+    fn set_permissions(&mut self, now: Ms, bot_id: Id, scope: Id, names: &[String], allow: bool) -> Outcome {
         if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
             return Err(form_error("permissions", "UNKNOWN_PERMISSION", unknown));
         }
@@ -212,7 +216,7 @@ impl Machine {
         }
         let bot = bot.clone();
         if let Some(guild) = self.world.guilds.get(scope) {
-            // What holds in a whole guild is a matter of a role there.
+            // A change for the whole guild is sent as a change of the role `@everyone`.
             let role = Role { id: scope, name: "@everyone".to_owned(), mentionable: false };
             let data = json!({"guild_id": render::id(guild.id), "role": render::role(&role, 0)});
             let audience = Audience::Bot { bot_id, guild_id: scope };
@@ -227,7 +231,7 @@ impl Machine {
         let data = self.render_channel(&channel, 0);
         self.emit(now, &Event::plain("CHANNEL_UPDATE", audience, data));
         if allow && names.iter().any(|name| name == VIEW_CHANNEL) {
-            let of = |thread: &&Channel| thread.parent_id == Some(scope) && self.sees(&bot, thread);
+            let of = |thread: &&Channel| thread.parent_id == Some(scope) && self.can_see(&bot, thread);
             let threads: Vec<&Channel> = self.world.active_threads(guild_id).filter(of).collect();
             let members: Vec<Value> = threads
                 .iter()

@@ -1,4 +1,4 @@
-//! Orders of tests, carried out: the ground, what people do, what goes wrong, and what there is to see.
+//! Executes the orders of tests: set-up, actions of people, faults and queries.
 
 mod ground;
 mod order;
@@ -13,7 +13,7 @@ use super::model::{Channel, Id, Message, Ms};
 use super::settings::Settings;
 use serde_json::{Value, json};
 
-/// What an order gives, or why it was refused.
+/// Result of an order.
 pub type Outcome = Result<Value, ApiError>;
 
 fn id(id: Id) -> Value {
@@ -25,10 +25,10 @@ fn as_json<T: serde::Serialize>(value: T) -> Outcome {
 }
 
 impl Machine {
-    /// Carries an order out.
+    /// Executes an order.
     ///
     /// # Errors
-    /// What the service would say to a person, or what is wrong with the order.
+    /// The error that the service would return to a person, or an error of the order itself.
     pub fn order(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
             Order::Configure { settings } => self.configure(settings),
@@ -36,7 +36,7 @@ impl Machine {
             Order::Advance { ms } => {
                 self.settings.clock_ahead_ms += ms;
                 let later = now + ms;
-                self.gateway.spare(ms);
+                self.gateway.shift_deadlines(ms);
                 self.tick(later);
                 Ok(json!(later))
             }
@@ -93,8 +93,8 @@ impl Machine {
             | Order::Webhooks
             | Order::Bots
             | Order::Tally
-            | Order::Underway => self.look(order),
-            other => self.order_of_people(now, other),
+            | Order::Underway => self.query(order),
+            other => self.execute_person_order(now, other),
         }
     }
 
@@ -102,7 +102,7 @@ impl Machine {
         let mut settings = as_json(&self.settings)?;
         let seed = self.settings.seed;
         if let (Some(all), Value::Object(change)) = (settings.as_object_mut(), change) {
-            // Members of `buckets` are added to those that are there.
+            // Members of `buckets` are added to the existing ones.
             for (key, value) in change {
                 match (all.get_mut(&key).and_then(Value::as_object_mut), value) {
                     (Some(inner), Value::Object(more)) if key == "buckets" => inner.extend(more),
@@ -146,7 +146,7 @@ impl Machine {
         sockets.len()
     }
 
-    fn look(&self, order: Order) -> Outcome {
+    fn query(&self, order: Order) -> Outcome {
         match order {
             Order::Transcript { channel } => {
                 let of = |message: &&Message| channel.is_none_or(|channel| message.channel_id == channel);
@@ -158,7 +158,7 @@ impl Machine {
             Order::Webhooks => as_json(self.world.webhooks.iter().collect::<Vec<_>>()),
             Order::Bots => {
                 let bots = self.world.bots.iter().map(|bot| {
-                    let connected = self.gateway.connected(bot.user_id);
+                    let connected = self.gateway.is_connected(bot.user_id);
                     Ok(json!({"bot": as_json(bot)?, "connected": connected}))
                 });
                 Ok(Value::Array(bots.collect::<Result<_, ApiError>>()?))
@@ -168,7 +168,7 @@ impl Machine {
         }
     }
 
-    fn order_of_people(&mut self, now: Ms, order: Order) -> Outcome {
+    fn execute_person_order(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
             Order::Post { .. }
             | Order::Edit { .. }

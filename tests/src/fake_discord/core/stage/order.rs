@@ -1,4 +1,4 @@
-//! What a test can order: one value for each, the same on both sides of the wire.
+//! Orders of tests, the same type on both sides of the connection.
 
 use crate::fake_discord::core::faults::{EventFault, RestFault};
 use crate::fake_discord::core::model::{Id, Ms};
@@ -10,23 +10,23 @@ use serde_json::Value;
 pub struct PersonFile {
     /// Its name.
     pub filename: String,
-    /// What kind it is said to be.
+    /// Its declared content type.
     pub content_type: Option<String>,
-    /// What is in it.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// What is done to connections to the gateway.
+/// Action on gateway connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SocketAct {
     /// TCP reset.
     Reset,
-    /// The end of the connection inside of a message.
+    /// End of the connection within a message.
     Cut,
-    /// Close in order, with a code.
+    /// Close with a code.
     Close(u16),
-    /// Opcode 7: please reconnect and resume.
+    /// Opcode 7: reconnect and resume.
     Reconnect,
     /// Opcode 9.
     InvalidSession {
@@ -35,321 +35,323 @@ pub enum SocketAct {
     },
 }
 
-/// What a test orders.
+/// An order of a test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "order")]
 pub enum Order {
     /// Changes settings: members of [`super::super::settings::Settings`].
     Configure {
-        /// The members that change.
+        /// The changed members.
         settings: Value,
     },
-    /// The settings as they are.
+    /// Returns the settings.
     Settings,
-    /// A guild, with an owner.
+    /// Adds a guild with an owner.
     AddGuild {
         /// Its name.
         name: String,
     },
-    /// A text channel.
+    /// Adds a text channel.
     AddChannel {
-        /// Where.
+        /// The guild.
         guild: Id,
         /// Its name.
         name: String,
     },
-    /// A person who is a member.
+    /// Adds a person as a member.
     AddUser {
-        /// Where.
+        /// The guild.
         guild: Id,
         /// The name.
         name: String,
     },
-    /// A role.
+    /// Adds a role.
     AddRole {
-        /// Where.
+        /// The guild.
         guild: Id,
         /// Its name.
         name: String,
         /// Whether anybody may ping it.
         mentionable: bool,
-        /// Who has it.
+        /// Its members.
         members: Vec<Id>,
     },
-    /// A member gets a role, or loses it.
+    /// Adds a role to a member, or removes it.
     GiveRole {
-        /// Where.
+        /// The guild.
         guild: Id,
-        /// Who.
+        /// The user.
         user: Id,
-        /// Which.
+        /// The role.
         role: Id,
-        /// Whether they have it from now on.
+        /// Whether the role is added.
         has: bool,
     },
-    /// A bot with its application.
+    /// Adds a bot with its application.
     AddBot {
         /// Its name.
         name: String,
         /// Its token.
         token: String,
-        /// Where it is a member.
+        /// The guilds that it joins.
         guilds: Vec<Id>,
         /// Privileged intents that the portal allows.
         privileged_intents: u64,
     },
-    /// An account becomes a member.
+    /// Adds an account to a guild.
     AddMember {
-        /// Where.
+        /// The guild.
         guild: Id,
-        /// Who.
+        /// The user.
         user: Id,
     },
-    /// A member is gone; a bot hears GUILD_DELETE.
+    /// Removes a member; a bot gets GUILD_DELETE.
     RemoveMember {
-        /// Where.
+        /// The guild.
         guild: Id,
-        /// Who.
+        /// The user.
         user: Id,
     },
-    /// A guild cannot be reached for a while, or again: GUILD_DELETE with `unavailable`, GUILD_CREATE.
+    /// Starts or ends an outage of a guild: GUILD_DELETE with `unavailable`, or GUILD_CREATE.
     GuildOutage {
-        /// Which.
+        /// The guild.
         guild: Id,
-        /// Whether it begins.
+        /// Whether the outage begins.
         begins: bool,
     },
-    /// What the portal allows changes.
+    /// Changes the privileged intents that the developer portal allows.
     SetIntents {
         /// The bot.
         bot: Id,
         /// Privileged intents.
         privileged_intents: u64,
     },
-    /// The token of a bot is another one; its connections end with 4004, and none of their sessions can be resumed.
+    /// Changes the token of a bot; its connections are closed with 4004, and their sessions cannot be
+    /// resumed.
     SetToken {
         /// The bot.
         bot: Id,
         /// The token.
         token: String,
     },
-    /// Takes permissions away.
+    /// Denies permissions.
     Deny {
-        /// From whom.
+        /// The bot.
         bot: Id,
-        /// In which guild, channel or thread.
+        /// The guild, channel or thread.
         scope: Id,
-        /// Names.
+        /// Names of the permissions.
         permissions: Vec<String>,
     },
-    /// Gives them back.
+    /// Allows permissions again.
     Allow {
-        /// To whom.
+        /// The bot.
         bot: Id,
-        /// In which guild, channel or thread.
+        /// The guild, channel or thread.
         scope: Id,
-        /// Names.
+        /// Names of the permissions.
         permissions: Vec<String>,
     },
-    /// Somebody writes.
+    /// A person posts a message.
     Post {
-        /// Who.
+        /// The user.
         user: Id,
-        /// Where.
+        /// The channel.
         channel: Id,
-        /// What.
+        /// The text.
         content: String,
-        /// With it.
+        /// The files.
         files: Vec<PersonFile>,
-        /// In answer to.
+        /// The message that it replies to.
         reply_to: Option<Id>,
     },
-    /// Somebody changes a message of theirs.
+    /// A person edits a message.
     Edit {
-        /// Which.
+        /// The message.
         message: Id,
         /// The new text.
         content: String,
     },
-    /// A message is deleted, whoever wrote it.
+    /// Deletes a message of any author.
     Delete {
-        /// Which.
+        /// The message.
         message: Id,
     },
-    /// Somebody adds or takes away a reaction.
+    /// A person adds or removes a reaction.
     React {
-        /// Who.
+        /// The user.
         user: Id,
-        /// To which message.
+        /// The message.
         message: Id,
         /// The emoji.
         emoji: String,
-        /// Whether it is added.
+        /// Whether the reaction is added.
         add: bool,
     },
-    /// Somebody types.
+    /// A person is typing.
     Type {
-        /// Who.
+        /// The user.
         user: Id,
-        /// Where.
+        /// The channel.
         channel: Id,
     },
-    /// Somebody presses a button, or chooses in a select.
+    /// A person clicks a button, or chooses in a select.
     Click {
-        /// Who.
+        /// The user.
         user: Id,
-        /// At which message.
+        /// The message.
         message: Id,
-        /// Which component.
+        /// The custom id of the component.
         custom_id: String,
-        /// What was chosen.
+        /// The selected values.
         values: Vec<String>,
-        /// Whether the interaction lacks its `channel` object, as some do.
+        /// Whether the interaction has no `channel` object, as sometimes happens.
         without_channel: bool,
     },
-    /// Somebody uses a command.
+    /// A person uses a command.
     Use {
-        /// Who.
+        /// The user.
         user: Id,
-        /// Where.
+        /// The channel.
         channel: Id,
-        /// Of which bot.
+        /// The bot.
         bot: Id,
-        /// Its name with groups and sub-commands, as `acp session close`.
+        /// Its name with groups and sub-commands, for example `acp session close`.
         command: String,
         /// Options by name.
         options: Vec<(String, Value)>,
-        /// The option that is being typed: then it is an autocompletion.
+        /// The option that is being typed, for an autocompletion.
         focused: Option<String>,
     },
-    /// Somebody sends off the modal that an interaction was answered with.
+    /// A person submits the modal that was the response to an interaction.
     Submit {
         /// The interaction that opened it.
         interaction: Id,
         /// Texts by custom id.
         values: Vec<(String, String)>,
     },
-    /// Somebody makes a thread, from a message or without.
+    /// A person creates a thread, with or without a message.
     MakeThread {
-        /// Who.
+        /// The user.
         user: Id,
-        /// In which channel.
+        /// The parent channel.
         channel: Id,
         /// Its name.
         name: String,
-        /// From which message.
+        /// The message from which it is created.
         message: Option<Id>,
     },
-    /// Somebody joins or leaves a thread, or is brought or thrown out.
+    /// Adds a user to a thread, or removes the user.
     Membership {
         /// The thread.
         channel: Id,
-        /// Who.
+        /// The user.
         user: Id,
-        /// Whether they are in it from now on.
+        /// Whether the user is added.
         inside: bool,
     },
-    /// Somebody archives, locks, renames or otherwise changes a channel or thread: members of `PATCH /channels/{}`.
+    /// A person archives, locks, renames or otherwise changes a channel or thread: members of `PATCH
+    /// /channels/{}`.
     Change {
-        /// Which.
+        /// The channel or thread.
         channel: Id,
-        /// The members that change.
+        /// The changed members.
         form: Value,
     },
-    /// Somebody deletes a channel or thread.
+    /// A person deletes a channel or thread.
     DeleteChannel {
-        /// Which.
+        /// The channel or thread.
         channel: Id,
     },
-    /// Somebody deletes a webhook.
+    /// A person deletes a webhook.
     DeleteWebhook {
-        /// Which.
+        /// The webhook.
         webhook: Id,
     },
-    /// A webhook has another token from now on.
+    /// Changes the token of a webhook.
     RotateWebhook {
-        /// Which.
+        /// The webhook.
         webhook: Id,
     },
-    /// The fake's clock goes ahead.
+    /// Advances the fake's clock.
     Advance {
-        /// How far.
+        /// The time, in milliseconds.
         ms: Ms,
     },
-    /// A fault of requests.
+    /// Adds a fault of requests.
     RestFault {
-        /// Which.
+        /// The fault.
         fault: RestFault,
     },
-    /// A fault of events.
+    /// Adds a fault of events.
     EventFault {
-        /// Which.
+        /// The fault.
         fault: EventFault,
     },
-    /// The answer to the next message that a bot makes is held back until its maker is gone, or until this is ordered
-    /// again with `false`.
+    /// Holds back the answer to the next message that a bot creates until the bot disconnects, or until this
+    /// order with `false`.
     HoldAnswer {
         /// Whether it is held back.
         on: bool,
     },
-    /// What is on its way: [`super::super::underway::Underway`].
+    /// Returns operations in progress: [`super::super::underway::Underway`].
     Underway,
-    /// No more faults, of any kind.
+    /// Removes all faults.
     ClearFaults,
-    /// Heartbeats are acknowledged no more, or again.
+    /// Stops or resumes the acknowledgement of heartbeats.
     WithholdAcks {
-        /// Whether they are withheld.
+        /// Whether acknowledgements are withheld.
         on: bool,
     },
-    /// The whole service is away, or back: 503 for requests, resets for connections.
+    /// Makes the whole service unavailable, or available again: 503 for requests, resets for connections.
     Away {
-        /// Whether it is away.
+        /// Whether it is unavailable.
         on: bool,
     },
-    /// The next IDENTIFYs and RESUMEs are answered with "invalid session".
+    /// Answers the next IDENTIFYs and RESUMEs with "invalid session".
     InvalidSessions {
-        /// So many.
+        /// Their number.
         count: u64,
     },
-    /// The next connections get no HELLO.
+    /// Sends no HELLO to the next connections.
     WithholdHellos {
-        /// How many.
+        /// Their number.
         count: u64,
     },
-    /// The next IDENTIFYs and RESUMEs get no answer, while heartbeats are acknowledged.
+    /// Leaves the next IDENTIFYs and RESUMEs unanswered, while heartbeats are acknowledged.
     Unanswered {
-        /// How many.
+        /// Their number.
         count: u64,
     },
-    /// Does something to connections, of one bot or all.
+    /// Applies an action to the connections of one bot or of all.
     Sockets {
-        /// Whose.
+        /// The bot; `None` for all.
         bot: Option<Id>,
-        /// What.
+        /// The action.
         act: SocketAct,
     },
-    /// Forgets sessions, of one bot or all: RESUME fails.
+    /// Ends the sessions of one bot or of all: RESUME fails.
     ForgetSessions {
-        /// Whose.
+        /// The bot; `None` for all.
         bot: Option<Id>,
     },
-    /// Messages of one channel or of all, in the order in which they were made, the deleted ones too.
+    /// Returns the messages of one channel or of all, in order of creation, including deleted ones.
     Transcript {
-        /// Which channel.
+        /// The channel; `None` for all.
         channel: Option<Id>,
     },
-    /// Channels and threads, the deleted ones too.
+    /// Returns channels and threads, including deleted ones.
     Channels,
-    /// Interactions with their answers.
+    /// Returns interactions with their responses.
     Interactions,
-    /// Commands.
+    /// Returns commands.
     Commands,
-    /// Webhooks.
+    /// Returns webhooks.
     Webhooks,
-    /// Bots, with whether they are connected.
+    /// Returns bots and whether they are connected.
     Bots,
-    /// Counts.
+    /// Returns counters.
     Tally,
-    /// The fake's time.
+    /// Returns the fake's time.
     Now,
 }

@@ -1,4 +1,4 @@
-//! What people write, press, use and send off.
+//! Actions of people: messages, clicks, commands and modals.
 
 use super::{Order, Outcome, PersonFile, as_json, id};
 use crate::fake_discord::core::Machine;
@@ -13,7 +13,7 @@ use crate::fake_discord::core::rest::Upload;
 use serde_json::{Value, json};
 
 impl Machine {
-    /// What people write.
+    /// Executes orders about messages, reactions and typing.
     pub(super) fn person_writes(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
             Order::Post { user, channel, content, files, reply_to } => {
@@ -47,12 +47,12 @@ impl Machine {
                 self.typing(now, &channel, user);
                 Ok(Value::Null)
             }
-            // All others are carried out elsewhere.
+            // Other orders are executed elsewhere.
             _ => Ok(Value::Null),
         }
     }
 
-    /// What people press, use and send off.
+    /// Executes orders that create interactions.
     pub(super) fn person_acts(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
             Order::Click { user, message, custom_id, values, without_channel } => {
@@ -62,7 +62,7 @@ impl Machine {
                 self.use_command(now, user, channel, bot, &command, &options, focused.as_deref())
             }
             Order::Submit { interaction, values } => self.submit(now, interaction, &values),
-            // All others are carried out elsewhere.
+            // Other orders are executed elsewhere.
             _ => Ok(Value::Null),
         }
     }
@@ -124,7 +124,7 @@ impl Machine {
     ) -> Outcome {
         let bot: Bot = self.world.bots.get(bot).cloned().ok_or_else(ApiError::unknown_user)?;
         let channel = self.world.channel(channel_id)?.clone();
-        self.demand_awake(&channel)?;
+        self.demand_unarchived(&channel)?;
         let mut words = words.split(' ');
         let name = words.next().unwrap_or_default().to_owned();
         let command = self
@@ -177,7 +177,7 @@ fn upload((file, n): (PersonFile, u64)) -> Upload {
     Upload { n, filename: file.filename, content_type: file.content_type, bytes: file.bytes }
 }
 
-/// A row of a modal as it comes back: ids and values.
+/// A row of a submitted modal: ids and values.
 fn filled_row(row: Value, values: &[(String, String)]) -> Value {
     let fill = |input: &Value| {
         let custom_id = input.get("custom_id").and_then(Value::as_str).unwrap_or_default();
@@ -194,8 +194,8 @@ fn filled_row(row: Value, values: &[(String, String)]) -> Value {
     }
 }
 
-/// The options of an interaction: nested below their groups, with their types. People cannot use what is not
-/// registered, nor leave out what is required.
+/// The options of an interaction: nested below their groups, with their types. Unregistered options and
+/// missing required ones are errors.
 fn filled(
     command: &Value,
     path: &[&str],
