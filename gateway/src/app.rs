@@ -1,29 +1,30 @@
 //! The service as a whole: opens its parts in order and closes them in reverse order.
 
 pub(crate) mod rollback;
+pub(crate) mod service;
 
-use crate::api::body::SOCKET;
 use crate::api::console::{self, ConsoleApi};
 use crate::api::socket::ApiListener;
 use crate::api::{Api, ApiLimits, router};
+use crate::app::service::GatewayService;
 use crate::channel::accounts::DiscordAccounts;
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, Channels, InboundPort};
 use crate::config::LiveConfig;
 use crate::conversation::delivery;
 use crate::conversation::inbound::InboundService;
+use crate::metrics::Metrics;
 use crate::ops::integrity_check;
-use crate::ops::metrics::Metrics;
-use crate::ops::metrics::endpoint::{self, MetricsEndpoint};
+use crate::ops::metrics_endpoint::{self, MetricsEndpoint};
 use crate::ops::orphaned_leases;
 use crate::ops::retention;
 use crate::ops::timeouts;
 use crate::runtime::agents::Agents;
-use crate::session::facade::GatewayService;
 use crate::session::manager::Manager;
 use crate::session::task::Deps;
 use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, hello};
 use crate::util::clock::Clock;
+use acp_core::api::SOCKET;
 use acp_core::config::ignored_keys;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::reload::ReloadChanges;
@@ -110,7 +111,7 @@ pub(crate) async fn serve(
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
-        Some(at) => Some(endpoint::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
+        Some(at) => Some(metrics_endpoint::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,
     };
     let resumed = resume_work(&service.manager, &inlet).await?;
@@ -122,8 +123,8 @@ pub(crate) async fn serve(
     let mut tasks = spawn_background_tasks(&service, inlet, all.clone(), clock, &stop);
     tasks.extend([("local API", serving), ("bots", bots)]);
     if let Some(listener) = listener {
-        let bounds = endpoint::ScrapeLimits::default();
-        tokio::spawn(endpoint::serve(listener, scrape.router(), bounds, stop.clone()));
+        let bounds = metrics_endpoint::ScrapeLimits::default();
+        tokio::spawn(metrics_endpoint::serve(listener, scrape.router(), bounds, stop.clone()));
     }
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
         tokio::spawn(reload_on_signal(how, asked, live.clone(), stop.clone()));
@@ -223,7 +224,7 @@ pub(crate) fn spawn_background_tasks(
     let reaping = timeouts::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone());
     let delivering = delivery::run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
     vec![
-        ("watchdog", tokio::spawn(endpoint::watch(metrics.clone(), stop.clone()))),
+        ("watchdog", tokio::spawn(metrics_endpoint::watch(metrics.clone(), stop.clone()))),
         ("answers", tokio::spawn(retention::expire_results(store.clone(), live.clone(), stop.clone()))),
         ("said", tokio::spawn(retention::expire_sent_messages(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),

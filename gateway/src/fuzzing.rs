@@ -6,7 +6,7 @@
 //! finds it.
 #![expect(clippy::expect_used, reason = "a panic is the result of a fuzz target")]
 
-use crate::api::body::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, SpawnBody};
+use acp_core::api::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, SpawnBody};
 use acp_core::backend::{AgentRequestKind, BackendMachine, BackendStep, StartSessionParams, SubmitParams};
 use acp_core::event::{EventKind, EventRow, NewEvent};
 use acp_core::line_splitter::{LINE_BYTES_MAX, LineSplitter};

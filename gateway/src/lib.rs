@@ -14,6 +14,7 @@ pub(crate) mod config;
 pub(crate) mod conversation;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub(crate) mod metrics;
 pub(crate) mod ops;
 pub(crate) mod runtime;
 pub(crate) mod session;

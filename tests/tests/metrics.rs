@@ -18,8 +18,8 @@ const BINDINGS: &str = "gateway/src/conversation/inbound/tests/bindings.rs";
 const DELIVERY: &str = "gateway/src/conversation/delivery/tests.rs";
 const SESSIONS: &str = "gateway/src/session/task_tests.rs";
 const STORE: &str = "gateway/store/src/tests/safety.rs";
-const WATCHDOG: &str = "gateway/src/ops/metrics/actors.rs";
-const CHANNELS: &str = "gateway/src/ops/metrics/channels.rs";
+const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
+const CHANNELS: &str = "gateway/src/metrics/channels.rs";
 const METRICS: [(&str, &str); 48] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_spawns", HERE),

@@ -3,6 +3,7 @@
 
 pub mod actor;
 pub mod agent_settings;
+pub mod api;
 pub mod argv_redaction;
 pub mod backend;
 pub mod binding;

@@ -298,7 +298,10 @@ fn every_refusal_says_what_to_do() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
     for (route, parts) in [
-        (route_outbound(ask(&key, &two, None), |_| true), ["agent:demo:acp:1", "Ask in a conversation"]),
+        (
+            route_outbound(ask(&key, &two, None), |_| true),
+            ["agent:demo:acp:1", "Send the message in a conversation"],
+        ),
         (
             route_outbound(ask(&key, &two[..1], None), |_| false),
             ["\"default\" of channel \"console\"", "configuration"],

@@ -12,6 +12,7 @@ use crate::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::Spawn;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Settings of one session that a person can change; stored as JSON in the session's row and applied again
@@ -464,4 +465,15 @@ pub struct BindingRow {
     pub metadata: String,
     /// Reason of the end.
     pub end_reason: Option<String>,
+}
+
+/// Runs and bindings of the sessions that are not closed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionActivity {
+    /// Running turn of each session.
+    pub running: HashMap<SessionKey, RunId>,
+    /// Number of queued runs of each session.
+    pub queued: HashMap<SessionKey, u64>,
+    /// Bindings of each session that have not ended.
+    pub bindings: HashMap<SessionKey, Vec<BindingRow>>,
 }

@@ -2,8 +2,8 @@
 //! requests are retried under the same idempotency key, and event streams resume after the last event
 //! received.
 
-use crate::api::body::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
 use crate::api::sse_parser::{SseEvent, SseParser};
+use acp_core::api::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};

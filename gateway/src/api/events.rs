@@ -2,9 +2,9 @@
 //! wake-ups are hints, rows are read in bounded batches, and no row is read before the socket can take it.
 
 use crate::api::Api;
-use crate::api::body::{EventsPage, STREAM_END};
 use crate::api::cursor::{self, Cursor};
 use crate::api::extract::{ApiError, Json, SessionKeyPath};
+use acp_core::api::{EventsPage, STREAM_END};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::event_json::write_event;
 use acp_core::failure::Failure;

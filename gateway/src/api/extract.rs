@@ -1,8 +1,8 @@
 //! Extractors for requests (bodies, ids, keys) and JSON responses, including errors.
 
 use crate::api::Api;
-use crate::api::body::{ErrorBody, IDEMPOTENCY_HEADER};
 use crate::api::socket::Peer;
+use acp_core::api::{ErrorBody, IDEMPOTENCY_HEADER};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};

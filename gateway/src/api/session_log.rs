@@ -1,8 +1,8 @@
 //! Log of a session: standard error of its agents, stored by the supervisor.
 
 use crate::api::Api;
-use crate::api::body::LogPage;
 use crate::api::extract::{ApiError, Json, SessionKeyPath};
+use acp_core::api::LogPage;
 use acp_core::mcp;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{LogFrom, LogPiece};

@@ -1,11 +1,11 @@
 //! Handlers of all routes except event streams: each parses a request, calls the service, and responds.
 
 use crate::api::Api;
-use crate::api::body::{
+use crate::api::extract::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath};
+use acp_core::api::{
     AgentView, AnswerBody, BoundView, CancelBody, CloseBody, Done, HealthView, NewBody, Opening, OptionBody,
     PermissionView, PromptBody, RunView, SessionView, SpawnBody, SpawnedView, StatusView, UnbindBody,
 };
-use crate::api::extract::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath};
 use acp_core::binding::Placement;
 use acp_core::failure::Failure;
 use acp_core::mcp;

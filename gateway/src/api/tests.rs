@@ -6,11 +6,11 @@ mod console;
 mod streams;
 
 use super::{Api, ApiLimits, router, socket::ApiListener};
-use crate::api::body::{
-    AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
-};
 use crate::api::client::{EventSelection, GatewayClient};
 use crate::session::service::{Service, ServiceFuture};
+use acp_core::api::{
+    AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
+};
 use acp_core::config::load::{Inputs, load};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::failure::Failure;
@@ -248,9 +248,9 @@ impl Service for Fake {
     fn sessions(&self, _: bool, _: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         ready(Ok(vec![self.row()]))
     }
-    fn session_activity(&self) -> ServiceFuture<'_, acp_store::gauges::SessionActivity> {
+    fn session_activity(&self) -> ServiceFuture<'_, acp_core::rows::SessionActivity> {
         let running = [(self.key.clone(), self.run)].into();
-        ready(Ok(acp_store::gauges::SessionActivity { running, ..Default::default() }))
+        ready(Ok(acp_core::rows::SessionActivity { running, ..Default::default() }))
     }
     fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
         ready(Ok((run == self.run).then(|| self.run_row())))

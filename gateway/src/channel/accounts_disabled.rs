@@ -1,7 +1,7 @@
 //! Replacement of the Discord bots in a build without Discord.
 
 use crate::channel::{Channels, InboundPort};
-use crate::live::LiveConfig;
+use crate::config::LiveConfig;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 

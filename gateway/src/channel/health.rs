@@ -1,6 +1,6 @@
 //! Health of a channel account: a description for people, and counters for `/metrics`.
 
-pub use crate::ops::metrics::ChannelMetric;
+pub use crate::metrics::ChannelMetric;
 
 /// Current health of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! `agents`: the table of agents, from the gateway, or from this process if no gateway runs.
 
-use crate::api::body::AgentView;
 use crate::cli::GlobalArgs;
 use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{CliResult, Out, table};
 use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::runtime::local_lookup;
+use acp_core::api::AgentView;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use clap::Args;

@@ -4,13 +4,13 @@
 mod input;
 mod screen;
 
-use crate::api::body::{SessionView, SpawnBody};
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::api::console::{ConsoleMessageBody, ConsoleMessageResponse, ConversationView};
 use crate::cli::GlobalArgs;
 use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::{inside, usage};
+use acp_core::api::{SessionView, SpawnBody};
 use acp_core::failure::Failure;
 use acp_core::request::SpawnResult;
 use acp_shared::codes::Code;

@@ -2,7 +2,6 @@
 
 mod accounts;
 
-use crate::api::body::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
 use crate::cli::GlobalArgs;
 use crate::cli::agents::{LOCAL, agents_found_here, exe};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
@@ -11,6 +10,7 @@ use crate::cli::serve::{sibling, supervisor_dir};
 use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::supervisor::hello_at;
+use acp_core::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
 use acp_core::config::ignored_keys;
 use acp_core::config::load::LoadedFile;
 use acp_core::failure::Failure;

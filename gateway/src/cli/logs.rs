@@ -1,9 +1,9 @@
 //! `logs`: standard error of the agents of a session.
 
-use crate::api::body::LogPage;
 use crate::api::client::{GatewayClient, encode};
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};
+use acp_core::api::LogPage;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;

@@ -1,7 +1,7 @@
 //! Standard output and standard error of commands: one locked, buffered standard output. A closed reader (`|
 //! head`) ends the command without an error.
 
-use crate::api::body::ErrorBody;
+use acp_core::api::ErrorBody;
 use acp_core::failure::Failure;
 use acp_core::sanitize;
 use serde::Serialize;

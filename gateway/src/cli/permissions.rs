@@ -1,9 +1,9 @@
 //! `permissions list | answer`.
 
-use crate::api::body::{AnswerBody, Done, OptionView, PermissionView};
 use crate::api::client::encode;
 use crate::cli::output::{CliResult, Out, age, now_ms, table};
 use crate::cli::{GlobalArgs, IdempotencyArgs};
+use acp_core::api::{AnswerBody, Done, OptionView, PermissionView};
 use acp_core::permission::kind_words;
 use acp_shared::ids::SessionKey;
 use clap::Subcommand;

@@ -1,10 +1,10 @@
 //! `prompt` and `steer`: sends a prompt and follows the reply.
 
-use crate::api::body::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, print_message};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
+use acp_core::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
 use acp_core::failure::Failure;
 use acp_core::permission::kind_note;
 use acp_core::render::tool_preview;
@@ -241,7 +241,7 @@ impl TurnFollower {
         struct PermissionPayload {
             permission_id: String,
             title: String,
-            options: Vec<crate::api::body::OptionView>,
+            options: Vec<acp_core::api::OptionView>,
             #[serde(default)]
             tool_call: serde_json::Value,
         }

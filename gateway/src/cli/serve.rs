@@ -61,7 +61,7 @@ pub(crate) fn prepare(
     let (supervisor_socket, supervisor_secret) = supervisor_of(&loaded.config, &state_dir);
     fits(&supervisor_socket)?;
     // The socket is created under this name and then renamed.
-    fits(&state_dir.join(crate::api::body::SOCKET).with_extension("sock.new"))?;
+    fits(&state_dir.join(acp_core::api::SOCKET).with_extension("sock.new"))?;
     let (config_args, socket_flag, dir) =
         (args.config.clone(), args.supervisor_socket.clone(), global.state_dir()?);
     let reload = (!attended).then(|| Reload {

@@ -1,14 +1,14 @@
 //! `sessions spawn | list | show | history | set | cancel | unbind | new | close | archive | delete | reset`.
 
-use crate::api::body::{
-    BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
-    SessionView, SpawnBody, SpawnedView, UnbindBody,
-};
 use crate::api::client::{EventSelection, encode};
 use crate::cli::follow::print_events;
 use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
 use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
+use acp_core::api::{
+    BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
+    SessionView, SpawnBody, SpawnedView, UnbindBody,
+};
 use acp_core::config::{NonInteractive, PermissionMode};
 use acp_core::failure::Failure;
 use acp_core::request::{CancelResult, SessionStatus};

@@ -14,7 +14,7 @@ mod worker;
 
 use crate::channel::Channels;
 use crate::config::LiveConfig;
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use acp_core::rows::{BindingStatus, Verbosity};
 use acp_shared::ids::BindingId;
 use acp_store::delivery::{self as rows, DueBinding};

@@ -14,7 +14,7 @@ use crate::channel::{Channels, SiblingAccount};
 use crate::conversation::bindings::router::InboundRoute;
 use crate::conversation::bindings::{BoundDeliveryRouter, SessionBindingService, StaticBindings};
 use crate::conversation::commands::Commands;
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use crate::session::manager::{self, PromptRequest};
 use crate::session::service::Service;
 use acp_core::binding::StaleReason;

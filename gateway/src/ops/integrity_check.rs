@@ -1,6 +1,6 @@
 //! Checks the database's pages while the gateway serves, to find damage before a page is needed.
 
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use acp_shared::blocking;
 use acp_store::gauges;
 use acp_store::schema::{self, CHECKED_FIRST_BYTES};

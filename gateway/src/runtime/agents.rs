@@ -2,10 +2,11 @@
 //! is an argument, so that the variables an agent receives are decided in one place and testable. No I/O
 //! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`LookupResults`].
 
-use crate::api::body::AgentView;
 use crate::config::LiveConfig;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
+use crate::runtime::profiles::Profiles;
 use acp_core::actor::{ActorLimits, AgentProfile};
+use acp_core::api::AgentView;
 use acp_core::config::check::RESERVED_ENV;
 use acp_core::config::{AgentConfig, Config};
 use acp_core::failure::Failure;
@@ -376,7 +377,7 @@ fn configured_directories(config: &Config, agent: &AgentConfig) -> Vec<String> {
     all.filter_map(|path| path.to_str().map(str::to_owned)).collect()
 }
 
-impl crate::session::task::Profiles for Agents {
+impl Profiles for Agents {
     fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
         Self::lookup(self, agent, cwd, directories)
     }

@@ -5,3 +5,4 @@ pub(crate) mod agent_host;
 pub(crate) mod agents;
 pub(crate) mod local_lookup;
 pub(crate) mod lookup;
+pub(crate) mod profiles;

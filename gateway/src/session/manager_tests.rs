@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::config::LiveConfig;
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use crate::runtime::agents::Agents;
 use crate::supervisor::simulated::local_lookup_supervisor;
 use crate::tests::{binding_row, conversation, eventually, said, session_row, spawn, wanted};

@@ -1,7 +1,7 @@
 //! Interface between the local API and the gateway: commands go to the manager, queries to the store. A
 //! trait, so that the API can be tested over a real socket without both.
 
-use crate::api::body::{AgentView, StatusView};
+use acp_core::api::{AgentView, StatusView};
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
 use acp_core::failure::Failure;
@@ -11,11 +11,11 @@ use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
     SpawnRequest, SpawnResult,
 };
+use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use acp_core::timeouts::Expiry;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
-use acp_store::gauges::SessionActivity;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -6,10 +6,10 @@
 mod deps;
 mod step;
 
-pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles};
+pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry};
 
-use crate::ops::metrics::ActorHeartbeat;
-use crate::ops::metrics::transitions;
+use crate::metrics::ActorHeartbeat;
+use crate::metrics::transitions;
 use crate::runtime::agent_host::executor::{AgentRequestDone, AgentRequestExecutor};
 use crate::runtime::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_with_timeout};
 use crate::session::lease_events::merge;

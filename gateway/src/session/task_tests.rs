@@ -4,8 +4,9 @@
 
 use super::*;
 use crate::config::LiveConfig;
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use crate::runtime::lookup::LookupRequest;
+use crate::runtime::profiles::Profiles;
 use crate::session::manager::{CloseRequest, Manager};
 use crate::supervisor::simulated::no_marks;
 use crate::supervisor::{SupervisorClient, hello};

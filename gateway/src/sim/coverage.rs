@@ -240,7 +240,9 @@ mod tests {
         let listed: BTreeSet<String> =
             all.chain(BEYOND.iter().chain(&RARE).map(|(name, _)| *name)).map(str::to_owned).collect();
         let mut found = BTreeSet::new();
-        transactions(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+        for dir in ["src", "store/src"] {
+            transactions(&Path::new(env!("CARGO_MANIFEST_DIR")).join(dir), &mut found);
+        }
         assert_eq!(found, listed);
     }
 }

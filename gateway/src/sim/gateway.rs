@@ -1,15 +1,16 @@
 //! One run of the gateway: all parts of the service, over simulated interfaces.
 
 use crate::app;
+use crate::app::service::GatewayService;
 use crate::channel::{ChannelAdapter, Channels};
 use crate::config::LiveConfig;
 use crate::conversation::inbound::InboundService;
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
-use crate::session::facade::GatewayService;
+use crate::runtime::profiles::Profiles;
 use crate::session::manager::Manager;
-use crate::session::task::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles, run};
+use crate::session::task::{ActorRequest, CommandQueues, Deps, LoadRetry, run};
 use crate::sim::chat::SimChannel;
 use crate::sim::users::{PendingResponses, UserPort};
 use crate::supervisor::SupervisorClient;

@@ -4,9 +4,10 @@ use crate::codec::{Int, SqlEnum, all, first, id, int, int_opt, run, word, word_o
 use crate::error::StoreError;
 use crate::render_settings;
 use crate::{Tx, delivery, sessions};
-use acp_core::binding::{StaleReason, StartupAction, startup_action};
+use acp_core::binding::{StaleReason, StartupAction, placeholder_conversation, startup_action};
+use acp_core::policy::BindingTimeouts;
 use acp_core::route::BoundSession;
-use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
+use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, TargetKind, Verbosity};
 use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
@@ -424,4 +425,38 @@ pub fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result<(), St
 pub fn end(tx: &Tx<'_>, binding_id: BindingId, reason: &str) -> Result<(), StoreError> {
     end_where(tx, "binding_key = ?1", &[&binding_id.to_string()], reason)?;
     Ok(())
+}
+
+/// Builds a new binding of a conversation to a session.
+pub fn new_row(
+    conversation: ConversationRef,
+    session: &SessionKey,
+    by: &str,
+    windows: BindingTimeouts,
+    now_ms: u64,
+) -> BindingRow {
+    BindingRow {
+        binding_id: BindingId::mint(),
+        conversation,
+        session_key: session.clone(),
+        target_kind: TargetKind::Session,
+        status: BindingStatus::Active,
+        bound_by: by.to_owned(),
+        bound_at_ms: now_ms,
+        last_activity_at_ms: now_ms,
+        idle_ms: windows.idle_ms,
+        max_age_ms: windows.max_age_ms,
+        metadata: "{}".to_owned(),
+        verbosity: None,
+        end_reason: None,
+    }
+}
+
+/// Turns a binding into a pending one, for a conversation still to be created below its own (H13).
+pub fn into_pending(binding: BindingRow) -> BindingRow {
+    BindingRow {
+        conversation: placeholder_conversation(&binding.conversation, binding.binding_id),
+        status: BindingStatus::Pending,
+        ..binding
+    }
 }

@@ -5,11 +5,9 @@ use crate::codec::{all, id, int};
 use crate::error::StoreError;
 use crate::schema::DB_FILE;
 use acp_core::binding::StaleReason;
-use acp_core::rows::BindingRow;
+use acp_core::rows::SessionActivity;
 use acp_core::session::SessionState;
-use acp_shared::ids::{RunId, SessionKey};
 use rusqlite::Connection;
-use std::collections::HashMap;
 use std::path::Path;
 
 /// Row counts of one snapshot.
@@ -74,17 +72,6 @@ pub fn read_gauges(db: &Connection) -> Result<StoreGauges, StoreError> {
 fn count(db: &Connection, sql: &str) -> Result<u64, StoreError> {
     let count: i64 = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
     Ok(u64::try_from(count).unwrap_or(0))
-}
-
-/// Runs and bindings of the sessions that are not closed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SessionActivity {
-    /// Running turn of each session.
-    pub running: HashMap<SessionKey, RunId>,
-    /// Number of queued runs of each session.
-    pub queued: HashMap<SessionKey, u64>,
-    /// Bindings of each session that have not ended.
-    pub bindings: HashMap<SessionKey, Vec<BindingRow>>,
 }
 
 /// Reads the runs and bindings of all sessions.

@@ -142,7 +142,7 @@ fn mistakes_name_their_place_and_the_nearest_key() {
         ("[agents.a]\ncommand = [\"./x\"]\n", vec!["absolute path"]),
         ("[agents.a]\nenv = { OPENCLAW_ACPX_LEASE_ID = \"x\" }\n", vec!["reserved: the supervisor sets it"]),
         ("[agents.a]\ncwd_roots = [\"rel\"]\n", vec!["agents.a.cwd_roots: must be an absolute path"]),
-        ("[agents.\"no name\"]\n", vec!["agent name may hold"]),
+        ("[agents.\"no name\"]\n", vec!["agent name may contain"]),
         (
             "[agents.a]\nenv_allow = [\"A*B\"]\n",
             vec![":2: ", "neither the name of a variable nor a prefix NAME*"],

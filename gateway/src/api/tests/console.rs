@@ -39,12 +39,7 @@ impl ConsoleFixture {
         let api = Api { service: Arc::clone(&service), limits: LIMITS, ending: ending.clone() };
         let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
         let console = ConsoleApi {
-            inlet: InboundService::new(
-                store.clone(),
-                channels,
-                service,
-                crate::ops::metrics::Metrics::default(),
-            ),
+            inlet: InboundService::new(store.clone(), channels, service, crate::metrics::Metrics::default()),
             store: store.clone(),
         };
         let routes = router(api.clone()).merge(console_router(api, console));

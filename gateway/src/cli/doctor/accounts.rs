@@ -2,7 +2,7 @@
 //! from the configuration alone. Discord itself is not contacted.
 
 use super::{Check, CheckStatus, check};
-use crate::api::body::AccountView;
+use acp_core::api::AccountView;
 use acp_core::config::Config;
 use acp_core::config::load::LoadedConfig;
 use acp_core::policy::{BindOrigin, PolicyScope, SPAWN_NOT_ALLOWED, effective_policy};

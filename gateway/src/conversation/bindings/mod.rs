@@ -14,8 +14,8 @@ pub(crate) use router::BoundDeliveryRouter;
 pub(crate) use static_bindings::StaticBindings;
 
 use crate::channel::Channels;
-use crate::ops::metrics::Metrics;
-use acp_core::binding::{Placement, StaleReason, carry_over_settings, placeholder_conversation};
+use crate::metrics::Metrics;
+use acp_core::binding::{Placement, StaleReason, carry_over_settings};
 use acp_core::policy::BindingTimeouts;
 use acp_core::route::BoundSession;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
@@ -274,40 +274,6 @@ pub(crate) async fn resolve_by_conversation(
     read.await
 }
 
-/// Builds a new binding of a conversation to a session.
-pub(crate) fn new_binding(
-    conversation: ConversationRef,
-    session: &SessionKey,
-    by: &str,
-    windows: BindingTimeouts,
-    now_ms: u64,
-) -> BindingRow {
-    BindingRow {
-        binding_id: BindingId::mint(),
-        conversation,
-        session_key: session.clone(),
-        target_kind: TargetKind::Session,
-        status: BindingStatus::Active,
-        bound_by: by.to_owned(),
-        bound_at_ms: now_ms,
-        last_activity_at_ms: now_ms,
-        idle_ms: windows.idle_ms,
-        max_age_ms: windows.max_age_ms,
-        metadata: "{}".to_owned(),
-        verbosity: None,
-        end_reason: None,
-    }
-}
-
-/// Turns a binding into a pending one, for a conversation still to be created below its own (H13).
-pub(crate) fn into_pending(binding: BindingRow) -> BindingRow {
-    BindingRow {
-        conversation: placeholder_conversation(&binding.conversation, binding.binding_id),
-        status: BindingStatus::Pending,
-        ..binding
-    }
-}
-
 /// Like [`bind`], once per key: a repetition returns the result of the first call.
 fn bind_idempotent(
     tx: &Tx<'_>,
@@ -346,7 +312,7 @@ fn bind(
         Some(_) => TargetKind::Subagent,
         None => TargetKind::Session,
     };
-    let new = BindingRow { target_kind, ..new_binding(at.clone(), &session_key, &by, windows, now) };
+    let new = BindingRow { target_kind, ..bindings::new_row(at.clone(), &session_key, &by, windows, now) };
     let new = match &made {
         Some(metadata) => BindingRow { metadata: metadata.clone(), ..new },
         None => new,
@@ -369,7 +335,7 @@ fn bind(
             if made.is_some() { new } else { carry_over_settings(new, &before) }
         }
         (Placement::Here, None) => new,
-        (Placement::Child, None) => into_pending(new),
+        (Placement::Child, None) => bindings::into_pending(new),
     };
     bindings::bind(tx, &binding)?;
     Ok(Ok(SessionBinding { binding, session, is_new: true }))

@@ -4,7 +4,7 @@
 //! Source: seed 003 "one core delivery router", seed 000 "Duplicate delivery arbitration".
 
 use crate::channel::Channels;
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use acp_core::route::{self, BoundSession, OutboundContext, Route};
 use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::SessionKey;

@@ -448,7 +448,7 @@ async fn a_conversation_is_made_once_whatever_happens_meanwhile() {
 async fn a_crash_before_the_activation_is_gone_on_from() {
     let (_dir, store) = open();
     let hall = Hall::new("a", BELOW);
-    let pending = into_pending(binding_row(&key("1"), &at("a", "room")));
+    let pending = bindings::into_pending(binding_row(&key("1"), &at("a", "room")));
     spawn(&store, session_row(&key("1")), Some(pending.clone())).await;
     let service = service(&store, &[&hall]);
     let made = service.create_conversation(pending.binding_id).await.unwrap();
@@ -513,7 +513,7 @@ async fn channels_are_asked_eight_things_at_once_at_most() {
     let hall = Hall::new("a", BELOW);
     for n in 0..20 {
         let name = format!("s{n}");
-        let pending = into_pending(binding_row(&key(&name), &at("a", &name)));
+        let pending = bindings::into_pending(binding_row(&key(&name), &at("a", &name)));
         spawn(&store, session_row(&key(&name)), Some(pending)).await;
     }
     hall.open.send_replace(false);

@@ -2,12 +2,13 @@
 //! in the log and in `acp-gateway doctor`.
 
 use super::{CommandContext, Commands, options, permissions};
-use crate::api::body::{AgentView, StatusView};
+use acp_core::api::{AgentView, StatusView};
 use acp_core::command::authorization::RequesterRole;
 use acp_core::failure::Failure;
 use acp_core::paths::hide_paths;
 use acp_core::policy::EffectivePolicy;
 use acp_core::render::escape_name;
+use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use acp_core::run::RunState;
 use acp_core::time_format::format_utc;
@@ -15,7 +16,6 @@ use acp_core::timeouts::Expiry;
 use acp_shared::ids::SessionKey;
 use acp_store::codec::SqlEnum as _;
 use acp_store::command_queries;
-use acp_store::gauges::SessionActivity;
 use serde_json::Value;
 use std::fmt::Write as _;
 

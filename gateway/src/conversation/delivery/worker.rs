@@ -6,7 +6,7 @@ use crate::conversation::delivery::WorkerExit;
 use crate::conversation::delivery::attachments;
 use crate::conversation::delivery::retry::RetryState;
 use crate::conversation::delivery::status_card::StatusCardUpdater;
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use acp_core::card::UpdateRate;
 use acp_core::config::DeliveryMode;
 use acp_core::event::EventKind;

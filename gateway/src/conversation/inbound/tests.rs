@@ -1,22 +1,22 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::api::body::{AgentView, StatusView};
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, LookupOutcome, MessageLimit, Outgoing, SendOutcome, Unit};
 use crate::session::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
 use crate::session::service::ServiceFuture;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
+use acp_core::api::{AgentView, StatusView};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::error_messages::error_message;
 use acp_core::event::EventRow;
 use acp_core::options::Setting;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
 use acp_core::request::{CloseRequest, QueueEdit, QueueEditResult};
+use acp_core::rows::SessionActivity;
 use acp_core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use acp_core::session::SessionState;
 use acp_core::timeouts::Expiry;
 use acp_shared::ids::RunId;
-use acp_store::gauges::SessionActivity;
 use acp_store::sessions::SessionFilter;
 use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;

@@ -1,8 +1,7 @@
 //! Creation of a session: the checks, and the single transaction.
 
 use super::{Manager, caps_of, fingerprint, over_cap};
-use crate::conversation::bindings::{into_pending, new_binding};
-use crate::ops::metrics::transitions;
+use crate::metrics::transitions;
 use crate::runtime::lookup::{LookupResults, look_up_with_timeout};
 use acp_core::actor::IdempotencyRecord;
 use acp_core::binding::Placement;
@@ -18,7 +17,7 @@ use acp_core::session::SessionState;
 use acp_core::{mcp, options};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
-use acp_store::{SpawnTx, StoreError};
+use acp_store::{SpawnTx, StoreError, bindings};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,7 +190,7 @@ impl Manager {
         let session_key = session.session_key.clone();
         let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
         let binding = request.bind.map(|to| {
-            let new = new_binding(to, &session_key, &request.author, windows, now_ms);
+            let new = bindings::new_row(to, &session_key, &request.author, windows, now_ms);
             let metadata = match &request.configured {
                 Some(configured) => configured.metadata.clone(),
                 None => new.metadata.clone(),
@@ -199,7 +198,7 @@ impl Manager {
             let new = BindingRow { target_kind: kind, metadata, ..new };
             match request.placement {
                 Placement::Here => new,
-                Placement::Child => into_pending(new),
+                Placement::Child => bindings::into_pending(new),
             }
         });
         let caps = caps_of(policy, binding.as_ref().map(|binding| &binding.conversation));

@@ -5,7 +5,7 @@
 use super::tests::NoAgents;
 use super::*;
 use crate::config::LiveConfig;
-use crate::ops::metrics::Metrics;
+use crate::metrics::Metrics;
 use crate::supervisor::simulated::SimSupervisorConnection;
 use crate::tests::{lease_row, session_row, spawn};
 use crate::util::clock::Clock;

@@ -2,7 +2,7 @@
 //! from a failed commit.
 
 use super::{ActorRequest, SessionTask, TaskEnded, record_blocked_session, refuse_waiting, trouble};
-use crate::ops::metrics::transitions;
+use crate::metrics::transitions;
 use crate::runtime::agent_host::executor::AgentRequestExecutor;
 use crate::session::lease_events::{acked, attached, closing, spawned, written};
 use crate::session::restore::make;

@@ -1,8 +1,8 @@
 //! What the gateway says of itself in a conversation.
 use super::commands::{answer, keyed, sessions};
 use super::*;
-use crate::api::body::{BackendView, StoreView, SupervisorView};
 use acp_core::agent_settings::Choices;
+use acp_core::api::{BackendView, StoreView, SupervisorView};
 use acp_shared::ids::AgentName;
 
 fn status() -> StatusView {

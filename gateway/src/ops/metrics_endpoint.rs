@@ -1,7 +1,8 @@
 //! `GET /metrics`: counters, and gauges read from the database and the supervisor connection at scrape time.
 
 use crate::channel::Channels;
-use crate::ops::metrics::{CONTENT_TYPE, Metrics, set_total};
+use crate::metrics::STUCK;
+use crate::metrics::{CONTENT_TYPE, Metrics, set_total};
 use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use acp_store::gauges;
 use acp_store::{Store, StoreError, StoreHealth};
@@ -27,8 +28,6 @@ const WATCH_MS: u64 = 5_000;
 const ACCEPT_PAUSE_MS: u64 = 100;
 /// Maximum size of a request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Time that one operation of an actor may take before the actor counts as stuck.
-pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
 /// Answers scrapes. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -1,12 +1,11 @@
 //! Metrics of the gateway. `docs/manual/metrics.md` explains each one.
 //!
 //! Used by all other modules: events are counted where they happen. Values that can be read from the database
-//! or a connection are read at scrape time (see `crate::ops::metrics::endpoint`).
+//! or a connection are read at scrape time (see `crate::ops::metrics_endpoint`).
 
 mod actors;
 mod channel_metric;
 mod channels;
-pub(crate) mod endpoint;
 mod stalled;
 pub(crate) mod transitions;
 
@@ -22,11 +21,15 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Content type of the text from [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Value of the label `code` for success.
 pub(crate) const OK: &str = "OK";
+
+/// Time that one operation of an actor may take before the actor counts as stuck.
+pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
 type Labels = Vec<(&'static str, String)>;
 type CounterFamily = Family<Labels, Counter>;

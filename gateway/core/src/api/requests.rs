@@ -1,132 +1,132 @@
 //! Bodies of modifying requests.
 
-use acp_core::mcp::McpServers;
-use acp_core::options::Setting;
-use acp_core::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
+use crate::mcp::McpServers;
+use crate::options::Setting;
+use crate::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 
 /// `POST /v1/sessions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct SpawnBody {
+pub struct SpawnBody {
     /// Agent; absent takes the configured default.
-    pub(crate) agent: Option<AgentName>,
+    pub agent: Option<AgentName>,
     /// Absolute working directory; absent takes the configured default.
-    pub(crate) cwd: Option<String>,
+    pub cwd: Option<String>,
     /// Label for the session.
-    pub(crate) label: Option<String>,
+    pub label: Option<String>,
     /// Lifetime of the session; absent means persistent.
-    pub(crate) mode: Option<SessionMode>,
+    pub mode: Option<SessionMode>,
     /// Overrides the agent's permission mode.
-    pub(crate) permission: Option<PermissionMode>,
+    pub permission: Option<PermissionMode>,
     /// Overrides the outcome of unattended permission requests.
-    pub(crate) non_interactive_permissions: Option<NonInteractive>,
+    pub non_interactive_permissions: Option<NonInteractive>,
     /// First prompt.
-    pub(crate) prompt: Option<String>,
+    pub prompt: Option<String>,
     /// Display name of the requester; absent takes the name of the connecting user.
-    pub(crate) author: Option<String>,
+    pub author: Option<String>,
     /// True if a person can answer permission requests in the first run.
-    pub(crate) interactive: bool,
+    pub interactive: bool,
     /// Session that spawns and owns this one; absent if a person does.
-    pub(crate) spawned_by: Option<SessionKey>,
+    pub spawned_by: Option<SessionKey>,
     /// Maximum time to wait for the agent to open its session before responding, in seconds, at most 120;
     /// absent responds at once.
-    pub(crate) wait_s: Option<u64>,
+    pub wait_s: Option<u64>,
     /// MCP servers by name, as in `mcpServers` of `--mcp-config`.
     #[serde(skip_serializing_if = "McpServers::is_empty")]
-    pub(crate) mcp_servers: McpServers,
+    pub mcp_servers: McpServers,
     /// Additional absolute directories.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) additional_directories: Vec<String>,
+    pub additional_directories: Vec<String>,
 }
 
 /// `POST /v1/sessions/{key}/prompt`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct PromptBody {
+pub struct PromptBody {
     /// Text of the prompt.
-    pub(crate) text: String,
+    pub text: String,
     /// Turn or steer; absent means a turn.
     #[serde(default)]
-    pub(crate) mode: Option<RunMode>,
+    pub mode: Option<RunMode>,
     /// Display name of the author; absent takes the name of the connecting user.
     #[serde(default)]
-    pub(crate) author: Option<String>,
+    pub author: Option<String>,
     /// True if a person can answer permission requests in this run.
     #[serde(default)]
-    pub(crate) interactive: bool,
+    pub interactive: bool,
     /// Starts a new conversation with the agent if the old one cannot be resumed.
     #[serde(default)]
-    pub(crate) new_conversation: bool,
+    pub new_conversation: bool,
 }
 
 /// `POST /v1/sessions/{key}/cancel`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct CancelBody {
+pub struct CancelBody {
     /// Run to cancel; absent means the running one, otherwise the next in the queue.
-    pub(crate) run_id: Option<RunId>,
+    pub run_id: Option<RunId>,
 }
 
 /// `POST /v1/sessions/{key}/close`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct CloseBody {
+pub struct CloseBody {
     /// Reason for the record.
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
     /// True to delete the conversation at the agent, if supported (`session/delete`).
-    pub(crate) discard: bool,
+    pub discard: bool,
 }
 
 /// `POST /v1/sessions/{key}/unbind`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct UnbindBody {
+pub struct UnbindBody {
     /// Binding to end; absent means all of the session's.
-    pub(crate) binding_id: Option<BindingId>,
+    pub binding_id: Option<BindingId>,
     /// Reason for the record.
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// `POST /v1/sessions/{key}/new`: no members yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct NewBody {}
+pub struct NewBody {}
 
 /// `POST /v1/sessions/{key}/options`: exactly one of these members.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct OptionBody {
+pub struct OptionBody {
     /// ACP session mode to set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mode: Option<String>,
+    pub mode: Option<String>,
     /// Model to set, through the agent's config option `model`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) model: Option<String>,
+    pub model: Option<String>,
     /// Absolute working directory to continue in.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cwd: Option<String>,
+    pub cwd: Option<String>,
     /// Permission mode to set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) permission: Option<PermissionMode>,
+    pub permission: Option<PermissionMode>,
     /// Outcome of unattended permission requests to set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) non_interactive_permissions: Option<NonInteractive>,
+    pub non_interactive_permissions: Option<NonInteractive>,
     /// Maximum duration of a turn, in seconds; 0 removes the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) timeout_s: Option<u64>,
+    pub timeout_s: Option<u64>,
     /// Resets all options to the configured values; only `true`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) defaults: Option<bool>,
+    pub defaults: Option<bool>,
     /// ACP config option to set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) config: Option<ConfigChoice>,
+    pub config: Option<ConfigChoice>,
 }
 
 impl OptionBody {
     /// Returns the only setting; `None` for none or several.
-    pub(crate) fn setting(self) -> Option<Setting> {
+    pub fn setting(self) -> Option<Setting> {
         let mut all = [
             self.mode.map(Setting::Mode),
             self.model.map(Setting::Model),
@@ -146,20 +146,20 @@ impl OptionBody {
 /// A value for an ACP config option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ConfigChoice {
+pub struct ConfigChoice {
     /// Option id.
-    pub(crate) id: String,
+    pub id: String,
     /// New value.
-    pub(crate) value: String,
+    pub value: String,
 }
 
 /// `POST /v1/sessions/{key}/permissions/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AnswerBody {
+pub struct AnswerBody {
     /// Id of one of the agent's options.
-    pub(crate) option_id: String,
+    pub option_id: String,
     /// Display name of the person who answers; absent takes the name of the connecting user.
     #[serde(default)]
-    pub(crate) by: Option<String>,
+    pub by: Option<String>,
 }

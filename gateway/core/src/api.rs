@@ -1,71 +1,71 @@
 //! Request and response bodies of the local API, and its error format. Event lines are rendered by
-//! [`acp_core::event_json`].
+//! [`crate::event_json`].
 #![deny(clippy::indexing_slicing)]
 
 mod gateway;
 mod requests;
 mod session;
 
-pub(crate) use gateway::{
+pub use gateway::{
     AccountView, AgentView, BackendView, ConfigView, HealthView, StatusView, StoreView, SupervisorView,
 };
-pub(crate) use requests::{
+pub use requests::{
     AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, SpawnBody, UnbindBody,
 };
-pub(crate) use session::{BoundView, Opening, OptionView, PermissionView, RunView, SessionView, SpawnedView};
+pub use session::{BoundView, Opening, OptionView, PermissionView, RunView, SessionView, SpawnedView};
 
-use acp_core::failure::Failure;
+use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// Name of the local API's socket in the state directory.
-pub(crate) const SOCKET: &str = "gateway.sock";
+pub const SOCKET: &str = "gateway.sock";
 /// Header with the idempotency key of a modifying request.
-pub(crate) const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 /// Name of the last SSE event: marks the end of the stream, as opposed to a lost connection.
-pub(crate) const STREAM_END: &str = "end";
+pub const STREAM_END: &str = "end";
 
 /// Response without data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Done {
+pub struct Done {
     /// Always true; a refusal is an error response.
-    pub(crate) ok: bool,
+    pub ok: bool,
 }
 
 /// `GET /v1/sessions/{key}/events`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct EventsPage {
+pub struct EventsPage {
     /// Event lines, oldest first.
-    pub(crate) events: Vec<Box<RawValue>>,
+    pub events: Vec<Box<RawValue>>,
     /// Value of `after` for the next page.
-    pub(crate) next_after: u64,
+    pub next_after: u64,
     /// True if more events exist already.
-    pub(crate) more: bool,
+    pub more: bool,
 }
 
 /// `GET /v1/sessions/{key}/log`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LogPage {
+pub struct LogPage {
     /// Complete lines of the log.
-    pub(crate) text: String,
+    pub text: String,
     /// Offset of the first byte of `text` in the log. Greater than the requested offset if the log begins
     /// later.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Value of `offset` for the next page.
-    pub(crate) next_offset: u64,
+    pub next_offset: u64,
     /// True if more lines exist already.
-    pub(crate) more: bool,
+    pub more: bool,
 }
 
 /// Error, as in API responses and in the `--json` output of the command line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ErrorBody {
+pub struct ErrorBody {
     /// Always `error`.
     #[serde(rename = "type")]
-    pub(crate) kind: String,
+    pub kind: String,
     /// Error code, message and details.
     #[serde(flatten)]
-    pub(crate) failure: Failure,
+    pub failure: Failure,
 }
 
 impl From<Failure> for ErrorBody {

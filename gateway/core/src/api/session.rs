@@ -1,42 +1,42 @@
 //! Responses about sessions, with their runs, bindings and permission requests.
 
-use crate::api::body::requests::ConfigChoice;
-use acp_core::agent_settings::AgentSettings;
-use acp_core::backend::{AgentRequestKind, AskGuarantee, PermissionOption};
-use acp_core::failure::Failure;
-use acp_core::mcp::McpServerView;
-use acp_core::render::subject;
-use acp_core::request::SpawnResult;
-use acp_core::rows::{
+use crate::agent_settings::AgentSettings;
+use crate::api::requests::ConfigChoice;
+use crate::backend::{AgentRequestKind, AskGuarantee, PermissionOption};
+use crate::failure::Failure;
+use crate::mcp::McpServerView;
+use crate::render::subject;
+use crate::request::SpawnResult;
+use crate::rows::SessionActivity;
+use crate::rows::{
     BindingRow, BindingStatus, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
     SessionRow,
 };
-use acp_core::run::RunState;
-use acp_core::session::{Ending, SessionState};
-use acp_core::timeouts::Expiry;
+use crate::run::RunState;
+use crate::session::{Ending, SessionState};
+use crate::timeouts::Expiry;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
-use acp_store::gauges::SessionActivity;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// Response to `POST /v1/sessions`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SpawnedView {
+pub struct SpawnedView {
     /// The session and its first run.
     #[serde(flatten)]
-    pub(crate) spawned: SpawnResult,
+    pub spawned: SpawnResult,
     /// The state of the agent's start; absent without a wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) opening: Option<Opening>,
+    pub opening: Option<Opening>,
     /// Reason of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<Failure>,
+    pub error: Option<Failure>,
 }
 
 /// State of an agent's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Opening {
+pub enum Opening {
     /// The agent has opened its session.
     Open,
     /// Still starting.
@@ -47,96 +47,96 @@ pub(crate) enum Opening {
 
 /// `GET /v1/sessions` and `GET /v1/sessions/{key}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct SessionView {
+pub struct SessionView {
     /// Session key.
-    pub(crate) session_key: SessionKey,
+    pub session_key: SessionKey,
     /// Agent.
-    pub(crate) agent: AgentName,
+    pub agent: AgentName,
     /// Lifecycle state.
-    pub(crate) state: SessionState,
+    pub state: SessionState,
     /// Manner of closing; absent while the session is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ending: Option<Ending>,
+    pub ending: Option<Ending>,
     /// Owning session; the session itself if a person spawned it.
-    pub(crate) owner_session_key: SessionKey,
+    pub owner_session_key: SessionKey,
     /// Session that spawned this one, if any.
-    pub(crate) spawned_by: Option<SessionKey>,
+    pub spawned_by: Option<SessionKey>,
     /// Parent session, if any.
-    pub(crate) parent_session_key: Option<SessionKey>,
+    pub parent_session_key: Option<SessionKey>,
     /// Instance id of the gateway that created the session.
-    pub(crate) gateway_instance_id: String,
+    pub gateway_instance_id: String,
     /// Label, if a person gave one.
-    pub(crate) label: Option<String>,
+    pub label: Option<String>,
     /// Absolute working directory.
-    pub(crate) cwd: String,
+    pub cwd: String,
     /// Lifetime of the session.
-    pub(crate) mode: SessionMode,
+    pub mode: SessionMode,
     /// Runtime backend.
-    pub(crate) backend: String,
+    pub backend: String,
     /// The agent's own id of the conversation, once known.
-    pub(crate) agent_session_id: Option<String>,
+    pub agent_session_id: Option<String>,
     /// True if a new agent process can resume the conversation of a lost one.
-    pub(crate) resumable: bool,
+    pub resumable: bool,
     /// Current agent lease; absent while no agent process is needed.
-    pub(crate) lease_id: Option<String>,
+    pub lease_id: Option<String>,
     /// Permission mode.
-    pub(crate) permission: PermissionMode,
+    pub permission: PermissionMode,
     /// Outcome of unattended permission requests.
-    pub(crate) non_interactive_permissions: NonInteractive,
+    pub non_interactive_permissions: NonInteractive,
     /// Certainty of the agent's questions: `ensured`, `unknown` or `never`; absent before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) asking: Option<AskGuarantee>,
+    pub asking: Option<AskGuarantee>,
     /// ACP session mode that a person set.
-    pub(crate) mode_id: Option<String>,
+    pub mode_id: Option<String>,
     /// Model that a person set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) model: Option<String>,
+    pub model: Option<String>,
     /// Maximum duration of a turn in seconds, if a person set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) timeout_s: Option<u64>,
+    pub timeout_s: Option<u64>,
     /// ACP config options that a person set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) config: Vec<ConfigChoice>,
+    pub config: Vec<ConfigChoice>,
     /// The agent's modes, models and config options as last reported: current and possible values.
     #[serde(default)]
-    pub(crate) agent_settings: AgentSettings,
+    pub agent_settings: AgentSettings,
     /// MCP servers given at the spawn, without their secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) mcp_servers: Vec<McpServerView>,
+    pub mcp_servers: Vec<McpServerView>,
     /// Additional directories given at the spawn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) additional_directories: Vec<String>,
+    pub additional_directories: Vec<String>,
     /// Number of the last journal row.
-    pub(crate) last_session_seq: u64,
+    pub last_session_seq: u64,
     /// Milliseconds since the Unix epoch.
-    pub(crate) created_at_ms: u64,
+    pub created_at_ms: u64,
     /// Milliseconds since the Unix epoch.
-    pub(crate) updated_at_ms: u64,
+    pub updated_at_ms: u64,
     /// Milliseconds since the Unix epoch.
-    pub(crate) last_activity_at_ms: u64,
+    pub last_activity_at_ms: u64,
     /// Reason of state `error`, or the latest failure.
-    pub(crate) last_error: Option<Failure>,
+    pub last_error: Option<Failure>,
     /// `agentInfo` and capabilities as last received.
-    pub(crate) agent_info: Option<Box<RawValue>>,
+    pub agent_info: Option<Box<RawValue>>,
     /// Timeout that ends first, and its kind; only in the response about one session, absent without a
     /// timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) expiry: Option<Expiry>,
+    pub expiry: Option<Expiry>,
     /// Running turn.
     #[serde(default)]
-    pub(crate) active_run: Option<RunId>,
+    pub active_run: Option<RunId>,
     /// Number of queued runs.
     #[serde(default)]
-    pub(crate) queued_runs: u64,
+    pub queued_runs: u64,
     /// Conversations bound to the session.
     #[serde(default)]
-    pub(crate) bindings: Vec<BoundView>,
+    pub bindings: Vec<BoundView>,
     /// Newest runs, oldest first; only in the response about one session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) runs: Option<Vec<RunView>>,
+    pub runs: Option<Vec<RunView>>,
     /// Pending permission requests; only in the response about one session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) permissions: Option<Vec<PermissionView>>,
+    pub permissions: Option<Vec<PermissionView>>,
 }
 
 impl From<SessionRow> for SessionView {
@@ -185,7 +185,7 @@ impl From<SessionRow> for SessionView {
 
 impl SessionView {
     /// Adds the running turn, the queue length and the bindings.
-    pub(crate) fn within(mut self, around: &mut SessionActivity) -> Self {
+    pub fn within(mut self, around: &mut SessionActivity) -> Self {
         self.active_run = around.running.remove(&self.session_key);
         self.queued_runs = around.queued.remove(&self.session_key).unwrap_or(0);
         let bindings = around.bindings.remove(&self.session_key).unwrap_or_default();
@@ -196,19 +196,19 @@ impl SessionView {
 
 /// Binding of a session to a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BoundView {
+pub struct BoundView {
     /// Binding id, for `sessions unbind --binding`.
-    pub(crate) binding_id: BindingId,
+    pub binding_id: BindingId,
     /// Channel.
-    pub(crate) channel: String,
+    pub channel: String,
     /// Account of the channel.
-    pub(crate) account_id: String,
+    pub account_id: String,
     /// Conversation id.
-    pub(crate) conversation_id: String,
+    pub conversation_id: String,
     /// `pending`, `active`, `parked` or `ending`.
-    pub(crate) status: BindingStatus,
+    pub status: BindingStatus,
     /// Milliseconds since the Unix epoch.
-    pub(crate) last_activity_at_ms: u64,
+    pub last_activity_at_ms: u64,
 }
 
 impl From<BindingRow> for BoundView {
@@ -226,30 +226,30 @@ impl From<BindingRow> for BoundView {
 
 /// Run of a session.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct RunView {
+pub struct RunView {
     /// Run id.
-    pub(crate) run_id: RunId,
+    pub run_id: RunId,
     /// Turn or steer.
-    pub(crate) mode: RunMode,
+    pub mode: RunMode,
     /// Lifecycle state.
-    pub(crate) state: RunState,
+    pub state: RunState,
     /// Position in the queue, from 1; only while queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) position: Option<u64>,
+    pub position: Option<u64>,
     /// Text of the prompt.
-    pub(crate) text: String,
+    pub text: String,
     /// Author of the prompt.
-    pub(crate) author: String,
+    pub author: String,
     /// ACP's stop reason; only for a run that ended with an answer.
-    pub(crate) stop_reason: Option<String>,
+    pub stop_reason: Option<String>,
     /// Reason of the failure.
-    pub(crate) error: Option<Failure>,
+    pub error: Option<Failure>,
     /// Milliseconds since the Unix epoch.
-    pub(crate) created_at_ms: u64,
+    pub created_at_ms: u64,
     /// Time of leaving the queue, milliseconds since the Unix epoch.
-    pub(crate) started_at_ms: Option<u64>,
+    pub started_at_ms: Option<u64>,
     /// Time of the end, milliseconds since the Unix epoch.
-    pub(crate) ended_at_ms: Option<u64>,
+    pub ended_at_ms: Option<u64>,
 }
 
 impl From<RunRow> for RunView {
@@ -272,39 +272,39 @@ impl From<RunRow> for RunView {
 
 /// Pending permission request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PermissionView {
+pub struct PermissionView {
     /// Id for the answer.
-    pub(crate) permission_id: String,
+    pub permission_id: String,
     /// Run that waits for the answer.
-    pub(crate) run_id: Option<RunId>,
+    pub run_id: Option<RunId>,
     /// Title of the tool call.
-    pub(crate) title: String,
+    pub title: String,
     /// Subject of the tool call in one line: command, changed files or input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) subject: Option<String>,
+    pub subject: Option<String>,
     /// ACP's tool kind, when given.
-    pub(crate) kind: Option<String>,
+    pub kind: Option<String>,
     /// Tool call as ACP's JSON, with its content, input and locations.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
-    pub(crate) tool_call: serde_json::Value,
+    pub tool_call: serde_json::Value,
     /// The agent's options, in its order.
-    pub(crate) options: Vec<OptionView>,
+    pub options: Vec<OptionView>,
     /// Milliseconds since the Unix epoch.
-    pub(crate) created_at_ms: u64,
+    pub created_at_ms: u64,
     /// Time at which the configured outcome applies, milliseconds since the Unix epoch; absent waits for
     /// ever.
-    pub(crate) deadline_at_ms: Option<u64>,
+    pub deadline_at_ms: Option<u64>,
 }
 
 /// Option of a permission request, named as in event lines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct OptionView {
+pub struct OptionView {
     /// The agent's option id.
-    pub(crate) option_id: String,
+    pub option_id: String,
     /// Display name.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or another value of the agent.
-    pub(crate) kind: Option<String>,
+    pub kind: Option<String>,
 }
 
 impl From<PermissionOption> for OptionView {

@@ -1,14 +1,11 @@
 //! Implementation of the local API: commands go to the manager, queries to the store.
 
-use crate::api::body::{
-    AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView,
-};
 use crate::channel::{ChannelHealth, Channels};
 use crate::config::LiveConfig;
 use crate::conversation::bindings::static_bindings::may_unbind;
 use crate::conversation::bindings::{SessionBindingService, UnbindTarget};
-use crate::ops::metrics::Metrics;
-use crate::ops::metrics::endpoint::STUCK;
+use crate::metrics::Metrics;
+use crate::metrics::STUCK;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::look_up_with_timeout;
 use crate::session::manager::{
@@ -17,11 +14,13 @@ use crate::session::manager::{
 };
 use crate::session::service::{Service, ServiceFuture};
 use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
+use acp_core::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
 use acp_core::failure::Failure;
 use acp_core::options::Setting;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
+use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use acp_core::runtime::Registry;
 use acp_core::timeouts::Expiry;
@@ -29,7 +28,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
 use acp_store::Store;
-use acp_store::gauges::{self, SessionActivity};
+use acp_store::gauges;
 use acp_store::sessions::SessionFilter;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! The fixed fields (`session_key`, `run_id`, `backend`, `thread_id`, `lease_id`, `idempotency_key`) have the
 //! same names everywhere, so that one search finds all lines of a session.
 
-use crate::ops::metrics::{Metrics, OK};
+use crate::metrics::{Metrics, OK};
 use acp_core::actor::LeaseEvent;
 use acp_core::argv_redaction;
 use acp_core::rows::{RunRow, SessionRow};
