@@ -26,7 +26,7 @@ RELEASE = RUSTFLAGS="$(strip $(RUSTFLAGS) $(REMAP))" CFLAGS="$(strip $(CFLAGS) $
 
 # Seeds of the simulation that are the same each time: `make nightly` plays 10,000, which must reach everything together.
 SIM_SEEDS ?= 2000
-# The build in which a seed of the simulation is always the same run: see gateway/src/sim/mod.rs.
+# The build in which a seed of the simulation is always the same run: see tests/sim/mod.rs.
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
 .DEFAULT_GOAL := help

@@ -2,8 +2,8 @@
 //! talks to the supervisor that owns their processes.
 //!
 //! Layers, imports only downward: `acp-shared` < `acp-core` (pure) < `acp-store`, `acp-discord` < this crate:
-//! `channel`, `supervisor`, `runtime` < `session` < `conversation` < `api`, `ops` < `app` < `cli`. See
-//! `docs/design/code-map.md`.
+//! `util`, `config`, `metrics` < `supervisor` < `runtime`, `channel` < `session` < `conversation` < `api`, `ops`
+//! < `app` < `cli`. See `docs/design/code-map.md`.
 
 pub mod channel;
 pub mod cli;
@@ -19,6 +19,7 @@ pub(crate) mod ops;
 pub(crate) mod runtime;
 pub(crate) mod session;
 #[cfg(test)]
+#[path = "../../tests/sim/mod.rs"]
 mod sim;
 pub(crate) mod supervisor;
 #[cfg(test)]

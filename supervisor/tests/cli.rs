@@ -86,7 +86,7 @@ fn a_missing_wrapper_is_said_at_once() {
     let output = run(&["serve", "--wrapper", "/bin/false", "--state-dir", dir.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("/bin/false is no acp-wrapper") && text.contains("--wrapper"), "{text}");
+    assert!(text.contains("/bin/false is not an acp-wrapper") && text.contains("--wrapper"), "{text}");
 }
 
 #[test]

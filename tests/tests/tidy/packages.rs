@@ -1,6 +1,7 @@
 //! Manifests, dependency trees and files that nothing compiles.
 
 use crate::assert_none;
+use crate::floors::below;
 use crate::source::{PRODUCT, product};
 use acp_tests::world::repository;
 use std::process::Command;
@@ -18,19 +19,31 @@ const RUNTIMES: [&str; 8] = [
 ];
 
 #[test]
-fn the_wrapper_has_no_async_runtime() {
+fn the_wrapper_and_the_pure_packages_have_no_async_runtime() {
+    for package in ["acp-wrapper", "acp-core"] {
+        let names = dependency_tree(package);
+        assert!(
+            names.iter().any(|name| name == "acp-shared"),
+            "this is not the tree of {package}: {names:?}"
+        );
+        let databases = ["rusqlite", "libsqlite3-sys"];
+        let violations: Vec<String> = names
+            .into_iter()
+            .filter(|name| RUNTIMES.contains(&name.as_str()) || databases.contains(&name.as_str()))
+            .collect();
+        assert_none(&format!("{package} has no asynchronous runtime and no database"), &violations);
+    }
+}
+
+/// Returns the names of all packages that a package is built from.
+fn dependency_tree(package: &str) -> Vec<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let tree =
-        ["tree", "--locked", "--offline", "-p", "acp-wrapper", "--edges", "normal", "--prefix", "none"];
+    let tree = ["tree", "--locked", "--offline", "-p", package, "--edges", "normal", "--prefix", "none"];
     let output = Command::new(cargo).args(tree).current_dir(repository()).output();
     let output = output.unwrap_or_else(|e| panic!("cargo tree: {e}"));
     assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
-    let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert!(names.contains(&"acp-shared"), "this is not the wrapper's tree: {text}");
-    let violations: Vec<String> =
-        names.into_iter().filter(|name| RUNTIMES.contains(name)).map(str::to_owned).collect();
-    assert_none("the wrapper is single-threaded and has one loop of its own", &violations);
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
 fn manifest(package: &str) -> toml::Table {
@@ -67,7 +80,7 @@ fn packages_stand_on_their_floor_and_keep_the_lints() {
         let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
         let ours =
             dependencies.into_iter().flat_map(|table| table.keys()).filter(|name| name.starts_with("acp-"));
-        let below = |name: &str| name == "acp-shared" || (package == "gateway" && name == "acp-discord");
+        let below = |name: &str| below(package).contains(&name.replace('-', "_").as_str());
         violations
             .extend(ours.filter(|name| !below(name)).map(|name| format!("{package} depends on {name}")));
         let lints =
@@ -76,10 +89,7 @@ fn packages_stand_on_their_floor_and_keep_the_lints() {
             violations.push(format!("{package} does not take the workspace's lints"));
         }
     }
-    assert_none(
-        "packages depend on acp-shared only, the gateway on acp-discord too, under the workspace's lints",
-        &violations,
-    );
+    assert_none("packages depend on lower ones only (PACKAGES), under the workspace's lints", &violations);
 }
 
 /// Every binary package has a test of its own, or a fresh `cargo test` does not build its program.

@@ -8,7 +8,16 @@ use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
 /// The packages whose code is the product.
-pub(crate) const PRODUCT: [&str; 5] = ["shared", "wrapper", "supervisor", "gateway", "gateway/discord"];
+pub(crate) const PRODUCT: [&str; 8] = [
+    "shared",
+    "wrapper",
+    "supervisor",
+    "gateway",
+    "gateway/core",
+    "gateway/store",
+    "gateway/discord",
+    "gateway/demo-agent",
+];
 
 /// One Rust file.
 pub(crate) struct Source {
@@ -96,7 +105,7 @@ impl Source {
     pub(crate) fn is_test(&self, line: usize) -> bool {
         let by_name = self.path.contains("tests/")
             || self.path.ends_with("tests.rs")
-            || self.path.ends_with("/by_hand.rs")
+            || self.path.ends_with("/simulated.rs")
             || self.path.ends_with("/fuzzing.rs");
         by_name || self.test_lines().iter().any(|range| range.contains(&line))
     }

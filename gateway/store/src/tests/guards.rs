@@ -308,9 +308,9 @@ async fn a_permission_is_settled_once_and_only_while_its_agent_lives() {
     assert!(refused(commit(vec![settle(one.clone(), "no")]).await).contains("already settled"));
     assert!(refused(commit(vec![Write::Permission(Box::new(one))]).await).contains("already settled"));
     let ended = Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Ended };
-    assert!(refused(commit(vec![ended.clone(), settle(two.clone(), "yes")]).await).contains("gone"));
+    assert!(refused(commit(vec![ended.clone(), settle(two.clone(), "yes")]).await).contains("has ended"));
     commit(vec![ended]).await.unwrap();
-    assert!(refused(commit(vec![settle(two.clone(), "yes")]).await).contains("gone"));
+    assert!(refused(commit(vec![settle(two.clone(), "yes")]).await).contains("has ended"));
     let mut expired = two;
     expired.state = PermissionState::Expired;
     commit(vec![Write::Permission(Box::new(expired))]).await.unwrap();

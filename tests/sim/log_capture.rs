@@ -50,7 +50,7 @@ pub(super) fn note(line: impl FnOnce() -> String) {
 
 struct LogCapture;
 
-const MOVES: &str = "acp_gateway::observe";
+const MOVES: &str = "acp_gateway::metrics::transitions";
 
 impl Subscriber for LogCapture {
     fn register_callsite(&self, meta: &'static Metadata<'static>) -> Interest {
@@ -61,7 +61,7 @@ impl Subscriber for LogCapture {
         let wanted = || HEARD.with_borrow(|heard| heard.lines.is_some());
         *meta.level() == Level::ERROR
             || meta.target() == MOVES
-            || (meta.target().starts_with("acp_gateway") && wanted())
+            || (meta.target().starts_with("acp_") && wanted())
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
