@@ -113,7 +113,7 @@ replay: ## Play a seed of the simulation and print all of it (SIM_SEED=N)
 	SIM_SEED="$(SIM_SEED)" $(EXACT) sim::tests::replay -- --exact --nocapture
 
 mutants: ## Break what decides about processes, one place at a time: a test must notice (needs cargo-mutants)
-	$(CARGO) mutants -p acp-supervisor $(addprefix -f supervisor/src/core/,verify.rs reap.rs tree.rs) \
+	$(CARGO) mutants -p acp-supervisor $(addprefix -f supervisor/src/core/,verify.rs reap_plan.rs tree.rs) \
 		--test-tool nextest --output "$(TARGET_DIR)" $(ARGS) -- --lib --test sim --profile mutants
 
 reproducible: ## Build the commit in two directories with two home directories: the programs must be the same bytes

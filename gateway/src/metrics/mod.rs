@@ -264,7 +264,7 @@ impl Metrics {
         self.inner.lookups.get_or_create_owned(&which).inc();
     }
 
-    /// Counts a command or message refused by the full queue `lane`.
+    /// Counts a command or message that a full queue refused.
     pub(crate) fn mailbox_full(&self, lane: &str) {
         self.inner.rejections.get_or_create_owned(&labels([("lane", lane)])).inc();
     }

@@ -58,7 +58,7 @@ pub struct SimStore {
 }
 
 impl SimStore {
-    /// Creates an empty database, with a directory for the files beside it.
+    /// Creates an empty database, with a directory for its other files.
     pub fn new(dir: PathBuf) -> Self {
         let template = schema::open_in_memory(&unique_name(), Purpose::Template).unwrap();
         let identity =

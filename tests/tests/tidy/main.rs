@@ -3,6 +3,7 @@
 
 mod documents;
 mod floors;
+mod language;
 mod packages;
 mod project_files;
 mod requirements;

@@ -9,7 +9,7 @@ const ALLOWED: [(&str, &str); 6] = [
     ("cli/", "commands of a user, configuration and logs"),
     ("api/socket.rs", "the socket"),
     ("api/peer_ancestry.rs", "/proc"),
-    ("supervisor.rs", "the secret beside the supervisor's socket"),
+    ("supervisor/mod.rs", "the secret beside the supervisor's socket"),
     ("channel/discord/settings.rs", "the file of a bot's token"),
     ("runtime/local_lookup.rs", "commands that run without a gateway"),
 ];

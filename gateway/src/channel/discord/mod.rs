@@ -1,7 +1,7 @@
 //! Discord adapter: translates between the channel port and the `acp-discord` package. Makes no decisions
 //! about sessions.
 //!
-//! Input of people becomes an [`crate::channel::Inbound`]: messages ([`lanes`]), slash commands and clicks
+//! Input of people becomes an [`crate::channel::Inbound`]: messages ([`workers`]), slash commands and clicks
 //! ([`interactions`]). Output of the gateway becomes requests ([`render`]). State that must survive a restart
 //! is in the gateway's database; the adapter holds only caches.
 

@@ -523,5 +523,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) mod simulated;
 
 #[cfg(test)]
-#[path = "supervisor_tests.rs"]
 mod tests;
