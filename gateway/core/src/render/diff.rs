@@ -40,7 +40,7 @@ struct ToolCallEdits {
 
 /// Edits of a run, collected row by row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FileChanges {
+pub(super) struct FileChanges {
     /// Tool calls in the order of their first update.
     calls: Vec<ToolCallEdits>,
     by_id: BTreeMap<String, usize>,

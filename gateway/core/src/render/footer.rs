@@ -11,7 +11,7 @@ const NAME_CHARS_MAX: usize = 60;
 
 /// Facts about a run in addition to its output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Footer {
+pub(super) struct Footer {
     /// Name of the agent.
     agent: String,
     /// Start of the turn, milliseconds since the Unix epoch.

@@ -59,7 +59,7 @@ impl ToolCallState {
 
 /// Line state of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UpdateLines {
+pub(super) struct UpdateLines {
     tools: BTreeMap<String, ToolCallState>,
     /// Last line of each other kind, by tag.
     said: BTreeMap<String, String>,
@@ -67,7 +67,7 @@ pub struct UpdateLines {
 
 impl UpdateLines {
     /// Returns the line about a `tool_call` or a `tool_call_update`, if one is due.
-    pub fn tool(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
+    pub(super) fn tool(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
         let id = update["toolCallId"].as_str()?;
         if self.tools.len() >= TOOLS_MAX && !self.tools.contains_key(id) {
             return None;
@@ -88,7 +88,7 @@ impl UpdateLines {
     }
 
     /// Returns the line about any other update that is no text, if one is due.
-    pub fn other(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
+    pub(super) fn other(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
         if !style.shows(tag) {
             return None;
         }
@@ -102,7 +102,7 @@ impl UpdateLines {
 
     /// Returns the line about a write or command of the host: allowed ones where tool calls are shown, others
     /// everywhere.
-    pub fn host_request(style: &Style, event: &Value) -> Option<String> {
+    pub(super) fn host_request(style: &Style, event: &Value) -> Option<String> {
         let text = |key: &str| event[key].as_str().unwrap_or_default();
         let (effect, outcome) = (text("effect"), text("outcome"));
         let is_allowed = outcome == "allowed";
@@ -115,12 +115,12 @@ impl UpdateLines {
     }
 
     /// Number of tool calls.
-    pub fn tools(&self) -> usize {
+    pub(super) fn tools(&self) -> usize {
         self.tools.len()
     }
 
     /// Summary like `3 tool calls (2 read, 1 edit), 1 failed`; `None` without tool calls.
-    pub fn summary(&self) -> Option<String> {
+    pub(super) fn summary(&self) -> Option<String> {
         let total = self.tools.len();
         if total == 0 {
             return None;
@@ -189,7 +189,7 @@ fn join_names(what: &str, names: impl Iterator<Item = String>) -> Option<String>
 }
 
 /// Text of a content block, or a placeholder for other content.
-pub fn content_text(content: &Value) -> String {
+pub(super) fn content_text(content: &Value) -> String {
     match content["type"].as_str() {
         Some("text") => content["text"].as_str().unwrap_or_default().to_owned(),
         Some("resource_link") => content["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
