@@ -9,13 +9,13 @@
 pub mod app;
 mod cli;
 pub mod config;
+pub mod context;
 pub mod core;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod handover;
 pub mod lease;
-pub mod owner;
+mod owner;
 pub mod relay;
 pub mod server;
 pub mod store;

@@ -6,9 +6,12 @@ pub mod cgroup;
 pub mod child;
 mod handle;
 pub(crate) mod inherited_fd;
+pub mod launch_dir;
 pub mod linux;
 pub mod packet;
 mod proc_reader;
+pub(crate) mod program;
+pub mod systemd;
 pub mod users;
 
 use crate::core::cgroup::{CgroupKillPermit, CgroupMembers, LeaseCgroup, UnknownCgroup};
