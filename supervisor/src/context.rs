@@ -1,4 +1,5 @@
-//! Shared context of all tasks: the system, the store, the configuration, and the channel to the owner.
+//! Shared context of all tasks: the system, the store, the configuration, and the channel to the owner with
+//! its [events](event).
 
 pub mod event;
 

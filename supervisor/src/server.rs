@@ -1,5 +1,6 @@
 //! Server socket: accept, handshake within a deadline, then one reader task and one writer task for each
-//! connection. Reading never waits for writing (H18).
+//! connection. Clients' messages go to the owner as events; its replies come through the connection's queues
+//! ([`crate::relay::connection`]). Reading never waits for writing (H18).
 
 pub mod secret;
 pub(crate) mod socket;

@@ -1,4 +1,5 @@
 //! Relays: one task per lease between the adapter's pipes and the gateway's connection.
+//! [`connection`] is the sending side of every connection; the relays feed its output queue.
 
 pub mod agent;
 pub mod budget;

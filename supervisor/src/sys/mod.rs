@@ -1,5 +1,6 @@
 //! Port to the operating system's processes. Carries out the decisions of [`crate::core`]. Signals are sent
-//! only through a handle that was opened before its evidence was read.
+//! only through a handle that was opened before its evidence was read. Also files and services of the host:
+//! launch directories, the program on disk, the service manager.
 
 pub mod blocking_io;
 pub mod cgroup;

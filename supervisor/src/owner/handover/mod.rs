@@ -14,6 +14,9 @@
 //! The records are JSON without unknown fields, followed by binary data, and not bincode, because the two
 //! programs have different versions. A newer program can give a new field a default value. An older one
 //! rejects unknown fields instead of misreading them.
+//!
+//! This file has the records; [`image`] writes and reads them, [`dry_run`] is the trial, [`exec`] replaces the
+//! program, and [`export`] and [`import`] convert the owner.
 
 pub(crate) mod dry_run;
 pub(crate) mod exec;
