@@ -1,34 +1,34 @@
 //! `serve`: takes the lock, reaps leases of earlier supervisors, listens, and shuts down in order.
 
-pub mod context;
 pub mod environment;
 pub(crate) mod signals;
-pub mod systemd;
 pub mod tenants;
 
-use crate::app::context::{Context, wall_ms};
 use crate::app::environment::StartupError;
 use crate::app::signals::TerminationSignals;
-use crate::app::systemd::Manager;
 use crate::app::tenants::tenants;
 use crate::config::{Config, ConfigError};
+use crate::context::event::Event;
+use crate::context::{Context, wall_ms};
 use crate::core::admission::AccessPolicy;
 use crate::core::lease::Lease;
 use crate::core::quarantine::{self, SupervisorIdentity};
 use crate::core::tenant::Tenant;
-use crate::handover::{
-    Handover, HandoverResources, ImportedState, InheritableResources, program, without_handover_args,
-};
-use crate::lease::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::lease::orphans;
 use crate::lease::reaper;
-use crate::owner::{Event, Owner, OwnerExit};
+use crate::owner::handover::{
+    Handover, HandoverResources, ImportedState, InheritableResources, without_handover_args,
+};
+use crate::owner::{Owner, OwnerExit};
 use crate::relay::session_logs::SessionLogs;
 use crate::relay::spool_dir::SpoolDir;
 use crate::server;
 use crate::server::secret::{self, SECRET_FILE};
 use crate::server::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
+use crate::sys::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
+use crate::sys::program;
+use crate::sys::systemd::Manager;
 use crate::sys::{OpenProcess, Sys};
 use acp_shared::conn::Listener;
 use acp_shared::ids::LeaseId;
@@ -89,7 +89,7 @@ pub enum AppError {
     Startup(#[from] StartupError),
     /// The state handed over by an earlier program of this process is invalid.
     #[error("cannot resume from the earlier program")]
-    Resume(#[from] crate::handover::ResumeError),
+    Resume(#[from] crate::owner::handover::ResumeError),
     /// Notifications to the service manager cannot be set up.
     #[error("cannot use the environment variables of the service manager")]
     Manager(#[source] io::Error),

@@ -2,7 +2,7 @@
 //! replay the corpus.
 #![expect(clippy::expect_used, reason = "a panic is the result of a fuzz target")]
 
-use crate::handover::image;
+use crate::owner::handover::image;
 use std::os::fd::AsFd;
 
 /// Parses a handover image made of a valid header and this body; the first byte is the number of leases.

@@ -1,103 +1,39 @@
 //! Owner of the lease table and of the connections. Each [`Event`] is one input of its loop. The owner never
 //! blocks: work is sent to the tasks of leases and relays, and their results come back as events.
 
-pub mod admission;
-pub(crate) mod export;
+pub(crate) mod admission;
 pub(crate) mod gateway_progress;
-pub(crate) mod import;
+pub(crate) mod handover;
 pub(crate) mod lease_entry;
 pub(crate) mod maintenance;
+pub(crate) mod requests;
 
-use crate::app::context::Context;
-use crate::app::systemd::Manager;
+use crate::context::Context;
+use crate::context::event::Event;
 use crate::core::admission::{AccessPolicy, Installation};
 use crate::core::backoff::{self, AgentKey, Backoff, RunOutcome};
 use crate::core::lease::Lease;
-use crate::core::retention::LostFinding;
 use crate::core::verify::SignalGuard;
 use crate::files::FileQueues;
-use crate::handover::{ExportedState, HandoverResources, InheritableResources, TrialResult, Upgrade};
 use crate::lease::task::LeaseCmd;
-use crate::owner::admission::Denial;
 use crate::owner::gateway_progress::PendingProgress;
+use crate::owner::handover::{ExportedState, HandoverResources, InheritableResources, Upgrade};
 use crate::owner::lease_entry::LeaseEntry;
+use crate::relay::connection::{ConnectionHandle, ConnectionId, Responder};
 use crate::relay::{self, Relay};
-use crate::server::connection::{ConnectionHandle, ConnectionId, Responder};
-use crate::server::handlers;
 use crate::sys::linux::ProcessHandle;
+use crate::sys::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
-    Hello, LastUpgrade, LeaseState, Marks, Notice, Refusal, RefusalCode, Reply, Request, ToClient,
-    VERSION_MARKS, Welcome,
+    LastUpgrade, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, ToClient, VERSION_MARKS,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-
-/// Inputs of the owner's loop.
-#[derive(Debug)]
-pub enum Event {
-    /// A client sent its Hello.
-    Hello {
-        /// The Hello.
-        hello: Hello,
-        /// Negotiated protocol version.
-        version: u16,
-        /// Durable progress of a gateway; `None` for an admin and for a gateway of version 1.
-        marks: Option<Marks>,
-        /// Peer identity.
-        peer: Peer,
-        /// Connection of the client.
-        link: ConnectionHandle,
-        /// Channel for the answer.
-        answer: oneshot::Sender<Result<Welcome, Denial>>,
-    },
-    /// A client sent a request.
-    Request {
-        /// The request.
-        body: Request,
-        /// The gateway's epoch, for a request that changes something; `None` for an admin and for a gateway
-        /// of version 1.
-        epoch: Option<u64>,
-        /// Responder for the answer.
-        to: Responder,
-    },
-    /// A connection ended.
-    Unlinked(ConnectionId),
-    /// A spawn is complete, successful or not.
-    Spawned {
-        /// Current lease.
-        lease: Lease,
-        /// Its relay, or the refusal for the gateway.
-        result: Result<Relay, Refusal>,
-        /// True if the spawn failed because of the agent.
-        crashed: bool,
-    },
-    /// A lease changed.
-    Changed {
-        /// Current lease.
-        lease: Lease,
-        /// True if a process of the tree survived SIGKILL: shutdown does not wait for its end.
-        stuck: bool,
-    },
-    /// Lost leases were checked again.
-    LostFindings(Vec<(LeaseId, LostFinding)>),
-    /// A notice for a gateway, on any connection.
-    Notice {
-        /// Gateway to notify.
-        gateway: GatewayInstanceId,
-        /// The notice.
-        notice: Notice,
-    },
-    /// The trial of a new program has ended (H14).
-    TrialFinished(TrialResult),
-    /// Request to end the supervisor; a second one skips the grace periods.
-    Stop,
-}
 
 /// Client of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +64,7 @@ const TERMINALS_SLACK_MS: u64 = 1_000;
 
 /// Owner of the lease table and of the connections.
 #[derive(Debug)]
-pub struct Owner {
+pub(crate) struct Owner {
     pub(crate) context: Arc<Context>,
     pub(crate) supervisor_id: String,
     pub(crate) policy: AccessPolicy,
@@ -173,7 +109,7 @@ impl Owner {
     /// Creates an owner from the leases of the store. All of them have ended, or are not controlled by this
     /// supervisor.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         context: Arc<Context>,
         policy: AccessPolicy,
         leases: Vec<Lease>,
@@ -283,7 +219,7 @@ impl Owner {
             to.answer(Err(refusal));
             return;
         }
-        handlers::dispatch(self, who, peer, body, to);
+        requests::dispatch(self, who, peer, body, to);
     }
 
     /// Refuses requests of an older start of a gateway, and requests without a required epoch.

@@ -1,17 +1,16 @@
 //! Server socket: accept, handshake within a deadline, then one reader task and one writer task for each
-//! connection. Reading never waits for writing (H18).
+//! connection. Clients' messages go to the owner as events; its replies come through the connection's queues
+//! ([`crate::relay::connection`]). Reading never waits for writing (H18).
 
-pub mod connection;
-pub(crate) mod handlers;
 pub mod secret;
 pub(crate) mod socket;
 
-use crate::app::context::Context;
+use crate::context::Context;
+use crate::context::event::Denial;
+use crate::context::event::Event;
 use crate::core::admission::AccessPolicy;
 use crate::core::handshakes::{HandshakeUser, Handshakes};
-use crate::owner::Event;
-use crate::owner::admission::Denial;
-use crate::server::connection::{ConnectionHandle, ConnectionId, OutgoingQueues};
+use crate::relay::connection::{ConnectionHandle, ConnectionId, OutgoingQueues};
 use acp_shared::conn::{self, Conn, ConnError, Listener, Receiver, Sender};
 use acp_shared::protocol::{
     FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, MARKS_BYTES_MAX, Marks, Refusal, RefusalCode, Role, ToClient,

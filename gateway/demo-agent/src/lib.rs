@@ -62,7 +62,7 @@ pub fn main(state_dir: Option<&Path>) -> ExitCode {
         }
     });
     let mut agent = DemoAgent {
-        wire: AcpWriter::new(),
+        wire: AcpWriter::stdout(),
         memory: TranscriptStore::new(&dir),
         sessions: BTreeMap::new(),
         turns: Vec::new(),

@@ -30,7 +30,7 @@ pub struct AcpWriter {
 
 impl AcpWriter {
     /// Locks standard output.
-    pub fn new() -> Self {
+    pub fn stdout() -> Self {
         Self { out: BufWriter::with_capacity(128 * 1024, io::stdout().lock()) }
     }
 

@@ -8,7 +8,7 @@ use crate::core::containment::{
 };
 use crate::core::lease::{PidScope, ProcessRecord};
 use crate::core::limits::{self, Controllers};
-use crate::lease::launch_dir::{LaunchDirError, WrapperRoot};
+use crate::sys::launch_dir::{LaunchDirError, WrapperRoot};
 use crate::sys::linux::Linux;
 use crate::sys::{Sys, cgroup};
 use sha2::{Digest, Sha256};

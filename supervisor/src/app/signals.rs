@@ -1,7 +1,7 @@
 //! Termination signals of the supervisor.
 
-use crate::app::context::Context;
-use crate::owner::Event;
+use crate::context::Context;
+use crate::context::event::Event;
 use nix::sys::signal::{SIGHUP, SIGINT, SIGTERM, SigSet};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;

@@ -15,7 +15,7 @@ mod text;
 mod upgrade;
 mod watch;
 
-use crate::handover::{Handover, ResumeError, exec_previous};
+use crate::owner::handover::{Handover, ResumeError, exec_previous};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
 use acp_shared::redact::Secret;
@@ -181,7 +181,7 @@ fn early_output_options(args: &[OsString]) -> (bool, Colour) {
 pub(crate) fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     // First, before other descriptors are opened or processes are started.
-    let resumed = crate::handover::number(&args).map(crate::handover::resume).transpose();
+    let resumed = crate::owner::handover::number(&args).map(crate::owner::handover::resume).transpose();
     let mut handover = match resumed {
         Ok(handover) => handover,
         Err(error) => {

@@ -3,7 +3,7 @@
 use super::{CliError, GlobalArgs, LogFormat, Output};
 use crate::app::{self, Options};
 use crate::config::Config;
-use crate::handover::Handover;
+use crate::owner::handover::Handover;
 use std::path::{Path, PathBuf};
 use tracing_subscriber::EnvFilter;
 

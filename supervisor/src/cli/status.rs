@@ -11,7 +11,7 @@ pub(super) async fn run(client: &mut Client, out: &mut Output) -> Result<(), Cli
         return Ok(out.data("status", &json::status(&status))?);
     }
     let look = out.look();
-    Ok(out.line(&section("Supervisor", &rows(&status, crate::app::context::wall_ms()), look))?)
+    Ok(out.line(&section("Supervisor", &rows(&status, crate::context::wall_ms()), look))?)
 }
 
 /// Requests the state of the supervisor.

@@ -3,8 +3,8 @@
 use super::{Address, Cli, CliError, Output, SupervisorCommand, client, client_within, json, status};
 use crate::app::tenants::tenants;
 use crate::config::Config;
-use crate::handover::dry_run::TrialAnswer;
-use crate::handover::image;
+use crate::owner::handover::dry_run::TrialAnswer;
+use crate::owner::handover::image;
 use crate::store::Store;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{LastUpgrade, Reply, Request};

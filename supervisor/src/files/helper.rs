@@ -2,14 +2,14 @@
 
 use super::roots::RootsError;
 use super::{FRAMES_VERSION, HelperJob, HelperSetting};
-use crate::app::context::Context;
+use crate::context::Context;
 use crate::core::lease::ProcessRecord;
 use crate::core::tenant::SpawnDirectories;
 use crate::core::verify::ProcessState;
-use crate::handover::program;
 use crate::lease::confine::{self, confine};
 use crate::lease::spawn::{RunningWrapper, SpawnError, fork, release, start_wrapper};
 use crate::sys::child::{Child, Control};
+use crate::sys::program;
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};

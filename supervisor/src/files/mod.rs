@@ -10,11 +10,11 @@ mod roots;
 pub(crate) mod serve;
 mod worker;
 
-use crate::app::context::Context;
 use crate::config::size;
+use crate::context::Context;
 use crate::core::lease::ProcessRecord;
 use crate::lease::confine::Requester;
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::files::{FilesOp, FilesRequest, FilesScope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::RefusalCode;

@@ -3,7 +3,7 @@
 
 use super::helper::{Helper, HelperStartError, wait_until_gone};
 use super::{FilesJob, HelperJob, HelperKey, HelperSetting, RunningHelpers};
-use crate::app::context::Context;
+use crate::context::Context;
 use crate::core::lease::ProcessRecord;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
 use acp_shared::protocol::{RefusalCode, Reply};

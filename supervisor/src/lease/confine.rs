@@ -1,7 +1,7 @@
 //! User and restrictions of a tenant's processes: [`crate::core::tenant`] decides, this module supplies its
 //! inputs.
 
-use crate::app::context::Context;
+use crate::context::Context;
 use crate::core::tenant::{self, Account, AdapterStart, SpawnDirectories, SpawnOrigin, Tenant};
 use crate::lease::spawn::SpawnError;
 use crate::sys::Sys;

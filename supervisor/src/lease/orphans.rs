@@ -4,7 +4,7 @@
 //! runs, and reaped when it is dead. If this process is not a subreaper, an unregistered child may belong to
 //! an earlier program of this process: then it is only reaped.
 
-use crate::app::context::Context;
+use crate::context::Context;
 use crate::core::verify::{Membership, Verdict, verify_member};
 use crate::lease::tree_kill;
 use crate::sys::{Signal, Sys};

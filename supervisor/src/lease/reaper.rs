@@ -1,7 +1,7 @@
 //! Reaping of processes that an earlier supervisor left behind, based on leases. Each process is verified. At
 //! start this happens before the first connection is accepted.
 
-use crate::app::context::{Context, wall_ms};
+use crate::context::{Context, wall_ms};
 use crate::core::cgroup::CgroupSubtree;
 use crate::core::lease::{Lease, LeaseEvent, ProcessRecord, ScopeRelation, UNENDED};
 use crate::core::reap_plan::{Findings, ReapPlan, ReapStage, plan};

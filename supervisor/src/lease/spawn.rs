@@ -2,7 +2,7 @@
 //! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, release. Each part is a
 //! [`SpawnStep`]; a crash after any step leaves no process running without a lease.
 
-use crate::app::context::Context;
+use crate::context::Context;
 use crate::core::cgroup::LeaseCgroup;
 use crate::core::containment::CgroupLimits;
 use crate::core::escalation::WRAPPER_HEADSTART_MS;
@@ -11,11 +11,11 @@ use crate::core::redact::Redactor;
 use crate::core::tenant::{AdapterStart, SpawnDirectories, cgroup_limits_for};
 use crate::core::verify::ProcessState;
 use crate::lease::confine::{self, Requester, confine};
-use crate::lease::launch_dir::{LaunchDirError, WrapperRoot};
 use crate::relay::stderr::Stderr;
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
 use crate::sys::child::{Child, Control, ControlError, PacketRejection};
+use crate::sys::launch_dir::{LaunchDirError, WrapperRoot};
 use crate::sys::linux::{self, Linux};
 use crate::sys::packet;
 use crate::sys::{OpenError, OpenProcess, Sys};
@@ -512,11 +512,11 @@ fn verify<S: Sys>(
 
 /// Creates a callback that notifies a gateway of the end of its terminal, on any connection.
 pub(crate) fn exit_notifier(
-    events: tokio::sync::mpsc::Sender<crate::owner::Event>,
+    events: tokio::sync::mpsc::Sender<crate::context::event::Event>,
     gateway: acp_shared::ids::GatewayInstanceId,
 ) -> relay::terminal::OnExit {
     Box::new(move |notice| {
-        let news = crate::owner::Event::Notice { gateway, notice };
+        let news = crate::context::event::Event::Notice { gateway, notice };
         tokio::spawn(async move { drop(events.send(news).await) });
     })
 }

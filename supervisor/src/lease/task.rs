@@ -1,17 +1,18 @@
 //! Task of one lease, from the spawn request to the verified end. It owns the row, the wrapper's handle and
 //! control socket, and carries out the actions of [`crate::core::escalation`].
 
-use crate::app::context::{Context, wall_ms};
+use crate::context::event::Event;
+use crate::context::{Context, wall_ms};
 use crate::core::escalation::{Escalation, EscalationAction, EscalationInput, SURVIVOR_SWEEP_MS};
 use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending_event};
 use crate::core::verify::{Verdict, verify};
-use crate::handover::HandoverFd;
+use crate::lease::pause::{PauseRequest, TaskState};
 use crate::lease::spawn::{self, SpawnError, SpawnRequest, StartedWrapper};
 use crate::lease::tree_kill::{self, TreeQuery};
-use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
 use crate::sys::blocking_io;
 use crate::sys::child::{Child, Control, ControlPacket};
+use crate::sys::inherited_fd::HandoverFd;
 use crate::sys::linux::Linux;
 use crate::sys::{OpenProcess, Signal, Sys};
 use acp_shared::launch::{ExitStatus, FromWrapper};
@@ -26,8 +27,6 @@ use tokio::sync::{mpsc, oneshot};
 const KILL_ROUNDS_MAX: u32 = 8;
 /// Maximum time for the cleanup by a wrapper whose start failed.
 const FAILED_START_GRACE: Duration = Duration::from_millis(1_500);
-
-pub use crate::handover::{PauseRequest, TaskState};
 
 /// Commands from the owner to a lease task.
 #[derive(Debug)]

@@ -1,16 +1,17 @@
 //! Admission of clients: the owner's part of the handshake. The decision itself is made in
 //! [`crate::core::admission`].
 
-use crate::app::context::wall_ms;
 use crate::config::size;
+use crate::context::event::Denial;
+use crate::context::wall_ms;
 use crate::core::admission::{Admitted, ClaimedProgress, LiveConnection, admit, other_user};
 use crate::core::tenant::tenant_of;
 use crate::owner::{ClientKind, ConnectedClient, LAST_MESSAGES_WAIT, Owner};
-use crate::server::connection::ConnectionHandle;
+use crate::relay::connection::ConnectionHandle;
 use crate::sys::Sys;
 use acp_shared::conn::Peer;
 use acp_shared::ids::GatewayInstanceId;
-use acp_shared::protocol::{Hello, Home, Marks, Refusal, RefusalCode, Role, Rollback, ToClient, Welcome};
+use acp_shared::protocol::{Hello, Home, Marks, Refusal, RefusalCode, Role, Welcome};
 use std::pin::Pin;
 
 /// Maximum number of admin connections; they are counted separately from gateways.
@@ -19,39 +20,6 @@ const ADMINS_MAX: usize = 64;
 const CONNECTION_RETRY_MS: u64 = 1_000;
 /// Maximum length of a machine id, in bytes; systemd's have 33.
 const MACHINE_ID_BYTES_MAX: usize = 256;
-
-/// Reason why a client is not admitted.
-#[derive(Debug)]
-pub enum Denial {
-    /// Refusal that every protocol version supports.
-    Refused(Refusal),
-    /// The gateway's database is older than the record of it.
-    RolledBack(Box<Rollback>),
-}
-
-impl From<Refusal> for Denial {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl Denial {
-    /// Returns code and text of the denial.
-    pub(crate) const fn refusal(&self) -> &Refusal {
-        match self {
-            Self::Refused(refusal) => refusal,
-            Self::RolledBack(rollback) => &rollback.refusal,
-        }
-    }
-
-    /// Returns the last message of the connection.
-    pub(crate) fn message(self) -> ToClient {
-        match self {
-            Self::Refused(refusal) => ToClient::Refused(refusal),
-            Self::RolledBack(rollback) => ToClient::RolledBack(*rollback),
-        }
-    }
-}
 
 /// Future that completes when the gateway's record is on disk, or when waiting for the disk times out.
 pub(crate) type RecordedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;

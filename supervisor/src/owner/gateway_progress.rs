@@ -5,7 +5,7 @@
 //! disconnects. After a crash of the supervisor or the host, the recorded mark may therefore be behind by
 //! that much, but never ahead.
 
-use crate::app::context::wall_ms;
+use crate::context::wall_ms;
 use crate::core::marks::AckedOutput;
 use crate::owner::Owner;
 use acp_shared::ids::GatewayInstanceId;

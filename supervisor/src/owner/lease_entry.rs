@@ -3,9 +3,9 @@
 use crate::core::lease::Lease;
 use crate::core::retention::{Clocks, EndTime, LostFinding, due_ms, may_be_removed};
 use crate::lease::task::LeaseCmd;
+use crate::owner::requests;
 use crate::relay::Relay;
-use crate::server::connection::Responder;
-use crate::server::handlers;
+use crate::relay::connection::Responder;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal, RefusalCode};
 use tokio::sync::mpsc;
 
@@ -93,7 +93,7 @@ impl LeaseEntry {
              again",
             self.lease.lease_id, self.lease.state
         );
-        Refusal::new(RefusalCode::SessionBusy, why).retry_after(handlers::spawn::SESSION_RETRY_MS)
+        Refusal::new(RefusalCode::SessionBusy, why).retry_after(requests::spawn::SESSION_RETRY_MS)
     }
 
     /// True if the lease is closing, has ended, or a close was requested.

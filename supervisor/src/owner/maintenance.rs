@@ -3,11 +3,11 @@
 use crate::core::deadlines::{Deadlines, next_wake};
 use crate::core::lease::Lease;
 use crate::core::retention::{LostFinding, NOT_PROVED};
-use crate::handover::Upgrade;
+use crate::owner::handover::Upgrade;
 use crate::owner::lease_entry::LeaseEntry;
+use crate::owner::requests;
 use crate::owner::{CLOSE_SENT, ClientKind, Owner};
 use crate::relay::{Relay, RelayCmd};
-use crate::server::handlers;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode};
 use std::collections::{HashMap, HashSet};
@@ -148,7 +148,7 @@ impl Owner {
         if now_ms < self.sweep_at_ms || self.stopping {
             return;
         }
-        self.swept_at_ms = Some(crate::app::context::wall_ms());
+        self.swept_at_ms = Some(crate::context::wall_ms());
         self.sweep_at_ms = now_ms.saturating_add(self.context.config.reap_every_ms);
         self.context.store.post_check();
         let left: Vec<Lease> =
@@ -158,7 +158,7 @@ impl Owner {
         }
         let (context, sweeping) = (Arc::clone(&self.context), Arc::clone(&self.sweeping));
         tokio::spawn(async move {
-            if let Err(error) = handlers::reap::reap_and_record(&context, left).await {
+            if let Err(error) = requests::reap::reap_and_record(&context, left).await {
                 tracing::warn!(%error, "reaping leases of earlier supervisor failed");
             }
             sweeping.store(false, Ordering::Relaxed);

@@ -10,9 +10,9 @@ use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
 use crate::core::stdin::{OfferResult, Stdin};
 use crate::relay::buffer::{OutputBuffer, Spool, SpoolTarget};
+use crate::relay::connection::{ConnectionHandle, Responder};
 use crate::relay::session_logs::SessionLog;
 use crate::relay::snapshot::{AgentState, RelayState};
-use crate::server::connection::{ConnectionHandle, Responder};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Attached, LeaseState, Notice, OUTPUT_BYTES_MAX, Refusal, RefusalCode, Reply};
@@ -554,9 +554,9 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::relay::budget::ByteBudget;
+    use crate::relay::connection::ConnectionId;
     use crate::relay::session_logs::SessionLogs;
     use crate::relay::spool_dir::SpoolDir;
-    use crate::server::connection::ConnectionId;
     use acp_shared::ids::{GatewayInstanceId, SessionKey};
 
     #[tokio::test]

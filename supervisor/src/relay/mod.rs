@@ -1,8 +1,10 @@
 //! Relays: one task per lease between the adapter's pipes and the gateway's connection.
+//! [`connection`] is the sending side of every connection; the relays feed its output queue.
 
 pub mod agent;
 pub mod budget;
 mod buffer;
+pub mod connection;
 pub mod session_logs;
 mod snapshot;
 pub mod spool_dir;
@@ -15,9 +17,9 @@ use self::budget::ByteBudget;
 use self::spool_dir::GatewaySpools;
 use crate::config::{Config, size};
 use crate::core::lease::Lease;
-use crate::handover::HandoverFd;
-use crate::server::connection::{ConnectionHandle, Responder};
+use crate::relay::connection::{ConnectionHandle, Responder};
 use crate::sys::blocking_io;
+use crate::sys::inherited_fd::HandoverFd;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseInfo, LeaseState, RefusalCode};
@@ -352,7 +354,7 @@ mod tests {
     async fn what_a_lease_says_waits_for_no_relay() {
         let (relay, mut queue) = Relay::new();
         let (link, _outgoing) =
-            crate::server::connection::ConnectionHandle::new(crate::server::connection::ConnectionId(1));
+            crate::relay::connection::ConnectionHandle::new(crate::relay::connection::ConnectionId(1));
         for id in 0..2 * QUEUED_MAX as u64 {
             let to = link.register_request(id, usize::MAX).unwrap();
             relay.request(RelayCmd::Ack { offset: 0, to });

@@ -4,8 +4,8 @@
 //! by another; two are kept. Offsets count from the beginning of the log, so that a reader can resume at its
 //! position.
 
-use crate::lease::launch_dir::private_dir;
 use crate::sys::blocking_io::{self, Disk};
+use crate::sys::launch_dir::private_dir;
 use acp_shared::ids::{GatewayInstanceId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece, OUTPUT_BYTES_MAX};
 use sha2::{Digest, Sha256};

@@ -2,7 +2,7 @@
 
 use crate::core::redact::Redactor;
 use crate::core::stdin::StdinState;
-use crate::handover::HandoverFd;
+use crate::sys::inherited_fd::HandoverFd;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
 use serde::{Deserialize, Serialize};

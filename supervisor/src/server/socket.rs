@@ -1,9 +1,9 @@
 //! Listening socket: created here with the configured mode and group, or passed on by the service manager
 //! with the settings of its unit.
 
-use crate::app::systemd;
 use crate::config::Config;
 use crate::core::admission::AccessPolicy;
+use crate::sys::systemd;
 use acp_shared::conn::Listener;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,18 @@
 //! Port to the operating system's processes. Carries out the decisions of [`crate::core`]. Signals are sent
-//! only through a handle that was opened before its evidence was read.
+//! only through a handle that was opened before its evidence was read. Also files and services of the host:
+//! launch directories, the program on disk, the service manager.
 
 pub mod blocking_io;
 pub mod cgroup;
 pub mod child;
 mod handle;
 pub(crate) mod inherited_fd;
+pub mod launch_dir;
 pub mod linux;
 pub mod packet;
 mod proc_reader;
+pub(crate) mod program;
+pub mod systemd;
 pub mod users;
 
 use crate::core::cgroup::{CgroupKillPermit, CgroupMembers, LeaseCgroup, UnknownCgroup};

@@ -59,7 +59,7 @@ impl<'a> Tokenizer<'a> {
     ///
     /// # Errors
     /// A sentence for the person: unclosed quote, or backslash at the end.
-    pub fn next(&mut self) -> Result<Option<String>, String> {
+    pub fn next_word(&mut self) -> Result<Option<String>, String> {
         let text = self.rest.trim_start();
         let mut word: Option<String> = None;
         let mut quote: Option<char> = None;
@@ -128,7 +128,7 @@ impl ParsedArgs {
         let mut out = Self::default();
         let mut words = Tokenizer::new(text);
         let mut flags_over = false;
-        while let Some(word) = words.next()? {
+        while let Some(word) = words.next_word()? {
             match flag(&word).filter(|_| !flags_over) {
                 None => out.words.push(word),
                 Some("") => flags_over = true,
@@ -147,7 +147,7 @@ impl ParsedArgs {
         let mut words = Tokenizer::new(text);
         while words.rest().starts_with(is_dash) {
             let before = words.clone();
-            let Some(word) = words.next()? else { break };
+            let Some(word) = words.next_word()? else { break };
             match flag(&word) {
                 // A single dash belongs to the text.
                 None => return Ok((out, before.rest())),
@@ -171,7 +171,7 @@ impl ParsedArgs {
             (Flag::Switch(_), Some(_)) => return Err(format!("--{name} takes no value.")),
             (Flag::Value(_), Some(value)) => value,
             (Flag::Value(_), None) => {
-                let next = words.next()?;
+                let next = words.next_word()?;
                 next.filter(|next| self::flag(next).is_none()).unwrap_or_default()
             }
         };

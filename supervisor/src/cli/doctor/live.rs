@@ -89,7 +89,7 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
 }
 
 fn answered(status: &Status, mode: u32, uid: u32) -> Check {
-    let uptime = text::duration(crate::app::context::wall_ms().saturating_sub(status.started_at_ms));
+    let uptime = text::duration(crate::context::wall_ms().saturating_sub(status.started_at_ms));
     let found = format!(
         "pid {}, version {}, up {uptime}; socket mode {mode:03o}, uid {uid}",
         status.pid, status.version
@@ -149,7 +149,7 @@ pub(super) fn leases(seen: &LiveState) -> Vec<Check> {
             "check the named processes; the lease closes when they are gone",
         ));
     }
-    checks.push(sweep(seen.status.swept_at_ms, crate::app::context::wall_ms()));
+    checks.push(sweep(seen.status.swept_at_ms, crate::context::wall_ms()));
     for warning in &seen.status.warnings {
         checks.push(Check::warn("warning", warning.clone(), "reported by the supervisor", "see its log"));
     }

@@ -5,7 +5,7 @@ use super::Check;
 use crate::app::environment;
 use crate::config::{Config, ContainmentSetting};
 use crate::core::containment::{ContainmentReport, report_from_status, report_levels, select_level};
-use crate::lease::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
+use crate::sys::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
 use acp_shared::protocol::Status;
 use std::path::Path;
 

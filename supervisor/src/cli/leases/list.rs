@@ -43,7 +43,7 @@ pub(in crate::cli) struct ListArgs {
 
 pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) -> Result<(), CliError> {
     let leases = list_all(client, true).await?;
-    let now_ms = crate::app::context::wall_ms();
+    let now_ms = crate::context::wall_ms();
     let (shorts, total) = (id_abbreviations(&leases), leases.len());
     let mut shown: Vec<LeaseInfo> =
         leases.into_iter().filter(|lease| args.filter.fits(lease, now_ms)).collect();

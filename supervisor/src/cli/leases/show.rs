@@ -17,7 +17,7 @@ pub(super) async fn run(client: &mut Client, id: &str, out: &mut Output) -> Resu
         return Ok(out.data("lease", &json::lease(lease))?);
     }
     let look = out.look();
-    Ok(out.line(&text(lease, crate::app::context::wall_ms(), look))?)
+    Ok(out.line(&text(lease, crate::context::wall_ms(), look))?)
 }
 
 /// Pairs of name and value.

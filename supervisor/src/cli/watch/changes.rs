@@ -55,7 +55,7 @@ pub(super) async fn run(
             _ = ticks.tick() => {}
             code = signals.exit() => return Err(CliError::Ended(code)),
         }
-        let now_ms = crate::app::context::wall_ms();
+        let now_ms = crate::context::wall_ms();
         let looked = tokio::select! {
             looked = feed.next(false) => looked,
             code = signals.exit() => return Err(CliError::Ended(code)),

@@ -94,7 +94,7 @@ pub(super) async fn run(
                     looked = feed.next(true) => looked,
                     code = signals.exit() => return Err(CliError::Ended(code)),
                 };
-                view.update(looked.map_err(|error| error.message()), crate::app::context::wall_ms());
+                view.update(looked.map_err(|error| error.message()), crate::context::wall_ms());
             }
             key = keys.recv() => match key {
                 Some(Ok(Event::Key(key))) if key.kind != KeyEventKind::Release => match view.key(key) {

@@ -1,11 +1,11 @@
 //! Verify: compares each recorded fact with its current value, and returns the verdict.
 
-use crate::app::context::Context;
+use crate::context::Context;
 use crate::core::lease::{Lease, ProcessRecord};
 use crate::core::verify::{Evidence, Marker, ProcessState, SignalGuard, verify};
 use crate::lease::tree_kill::{self, TreeQuery};
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{EvidenceFact, EvidenceReport, LeaseInfo, Refusal, RefusalCode, Reply};
 use std::io;

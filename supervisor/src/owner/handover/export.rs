@@ -1,16 +1,17 @@
 //! Export of the supervisor for an upgrade: request, trial of the program, wait for spawns, and conversion to
 //! a value.
 
-use crate::app::context::{Context, wall_ms};
+use crate::context::event::{Event, TrialResult};
+use crate::context::{Context, wall_ms};
 use crate::core::lease::Lease;
-use crate::handover::dry_run;
-use crate::handover::{
-    EntryState, Handover, HandoverFd, ImportedState, InheritableResources, SupervisorState, TaskState,
-};
-use crate::handover::{exec, image, program};
+use crate::lease::pause::{PauseDecision, PauseRequest, TaskState};
 use crate::lease::task::LeaseCmd;
-use crate::owner::{ClientKind, Event, Owner};
-use crate::server::connection::{ConnectionHandle, Responder};
+use crate::owner::handover::{EntryState, Handover, ImportedState, InheritableResources, SupervisorState};
+use crate::owner::handover::{dry_run, exec, image};
+use crate::owner::{ClientKind, Owner};
+use crate::relay::connection::{ConnectionHandle, Responder};
+use crate::sys::inherited_fd::HandoverFd;
+use crate::sys::program;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LastUpgrade, LeaseState, Refusal, RefusalCode, Reply};
 use std::collections::HashMap;
@@ -32,33 +33,6 @@ const FLUSH: Duration = Duration::from_secs(5);
 /// Retry delay for a refused spawn or a second upgrade, in milliseconds.
 pub(crate) const RETRY_MS: u64 = 250;
 
-/// Request to a lease task to pause until the outcome of the upgrade is decided.
-#[derive(Debug)]
-pub struct PauseRequest {
-    paused: oneshot::Sender<()>,
-    verdict: oneshot::Receiver<oneshot::Sender<(Lease, TaskState)>>,
-}
-
-/// Decision about a paused task. Sending a channel makes the task export its state; dropping the decision
-/// resumes the task.
-type PauseDecision = oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>;
-
-impl PauseRequest {
-    /// Creates a request, a receiver that signals that the task has paused or ended, and the decision.
-    #[must_use]
-    pub fn new() -> (Self, oneshot::Receiver<()>, PauseDecision) {
-        let ((paused, is_paused), (decide, verdict)) = (oneshot::channel(), oneshot::channel());
-        (Self { paused, verdict }, is_paused, decide)
-    }
-
-    /// Waits for the decision. Returns the channel for the exported state; `None` resumes the task.
-    pub(crate) async fn wait(self) -> Option<oneshot::Sender<(Lease, TaskState)>> {
-        // If the requester is gone, the decision was dropped too.
-        let _ = self.paused.send(());
-        self.verdict.await.ok()
-    }
-}
-
 /// Decisions of the paused tasks. Dropping the map resumes them.
 type PausedTasks = HashMap<LeaseId, PauseDecision>;
 
@@ -77,10 +51,6 @@ impl Upgrade {
         self.drain_until_ms
     }
 }
-
-/// Result of the trial: the version of the program, or the reason why it cannot take over.
-#[derive(Debug)]
-pub struct TrialResult(Result<String, String>);
 
 /// Process-level resources handed over across `execve`: lock, listener, tasks, program path.
 #[derive(Debug)]
@@ -323,7 +293,7 @@ impl Owner {
         to_remove: Option<PathBuf>,
     ) -> SupervisorState {
         let context = &self.context;
-        let now = crate::owner::import::monotonic_ns();
+        let now = crate::owner::handover::import::monotonic_ns();
         let run = u64::try_from(context.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         SupervisorState {
             pid: context.me.pid,
@@ -439,7 +409,7 @@ impl ExportedState {
             from_version: handover.head.version.clone(),
             to_version,
             leases: handover.living_leases() as u64,
-            pause_ms: crate::owner::import::since_ms(handover.head.frozen_ns),
+            pause_ms: crate::owner::handover::import::since_ms(handover.head.frozen_ns),
             error: Some(why),
         };
         ImportedState { handover, ended, last }

@@ -2,7 +2,7 @@
 //! gateway uses the supervisor.
 
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::protocol::{Refusal, RefusalCode, Reply};
 use std::path::Path;
 

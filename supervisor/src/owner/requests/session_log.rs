@@ -1,7 +1,7 @@
 //! SessionLog: returns a piece of the standard error of a session's agents.
 
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{LogFrom, RefusalCode, Reply};
 

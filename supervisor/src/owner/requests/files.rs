@@ -3,7 +3,7 @@
 use crate::core::containment::ContainmentLevel;
 use crate::lease::confine::Requester;
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::conn::Peer;
 use acp_shared::files::{
     FilesOp, FilesRequest, FilesScope, NAME_BYTES_MAX, NAMES_MAX, ROOTS_MAX, SEARCH_BYTES_MAX,

@@ -2,7 +2,7 @@
 
 use crate::owner::{ClientKind, Owner};
 use crate::relay::RelayCmd;
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Refusal, RefusalCode, Reply};
 use std::sync::Arc;

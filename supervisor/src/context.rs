@@ -1,19 +1,22 @@
-//! Shared context of all tasks: the system, the store, the configuration, and the channel to the owner.
+//! Shared context of all tasks: the system, the store, the configuration, and the channel to the owner with
+//! its [events](event).
+
+pub mod event;
 
 use crate::config::Config;
+use crate::context::event::Event;
 use crate::core::containment::Containment;
 use crate::core::lease::{Lease, PidScope, ProcessRecord};
 use crate::core::retention::Clocks;
 use crate::core::tenant::Tenant;
 use crate::core::tree;
 use crate::core::verify::SignalGuard;
-use crate::lease::launch_dir::WrapperRoot;
-use crate::owner::Event;
 use crate::relay::RelayLimits;
 use crate::relay::budget::ByteBudget;
 use crate::relay::session_logs::SessionLogs;
 use crate::relay::spool_dir::SpoolDir;
 use crate::store::Store;
+use crate::sys::launch_dir::WrapperRoot;
 use crate::sys::linux::Linux;
 use crate::sys::{KernelFeatures, Sys, UnreapedChild};
 use acp_shared::ids::GatewayInstanceId;

@@ -5,7 +5,7 @@ use crate::core::containment;
 use crate::owner::lease_entry::LeaseEntry;
 use crate::owner::{ClientKind, Owner};
 use crate::relay::Relay;
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::protocol::{LeaseState, Reply, Status};
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, to: Responder) {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         supervisor_id: owner.supervisor_id.clone(),
         state_dir: context.state_dir.to_string_lossy().into_owned(),
-        started_at_ms: crate::app::context::wall_ms().saturating_sub(uptime_ms),
+        started_at_ms: crate::context::wall_ms().saturating_sub(uptime_ms),
         rung: context.containment.rung.as_str().to_owned(),
         rungs_missing: containment::unavailable_levels(&context.abilities),
         abilities: context.abilities.named(),

@@ -1,14 +1,15 @@
 //! Reap: ends the processes of leases without a task in this supervisor, or reports what would be done. Admin
 //! only.
 
-use crate::app::context::Context;
+use crate::context::Context;
+use crate::context::event::Event;
 use crate::core::lease::Lease;
-use crate::handover::is_failed_start_cleanup;
 use crate::lease::reaper::{self, ReaperContext};
 use crate::lease::task;
+use crate::owner::handover::export::is_failed_start_cleanup;
 use crate::owner::lease_entry::LeaseEntry;
-use crate::owner::{ClientKind, Event, Owner};
-use crate::server::connection::Responder;
+use crate::owner::{ClientKind, Owner};
+use crate::relay::connection::Responder;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply};
 use std::collections::HashSet;

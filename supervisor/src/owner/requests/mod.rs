@@ -15,7 +15,7 @@ mod upgrade;
 pub(crate) mod verify;
 
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::conn::Peer;
 use acp_shared::protocol::{Refusal, RefusalCode, Request};
 

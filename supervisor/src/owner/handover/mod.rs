@@ -14,27 +14,28 @@
 //! The records are JSON without unknown fields, followed by binary data, and not bincode, because the two
 //! programs have different versions. A newer program can give a new field a default value. An older one
 //! rejects unknown fields instead of misreading them.
+//!
+//! This file has the records; [`image`] writes and reads them, [`dry_run`] is the trial, [`exec`] replaces the
+//! program, and [`export`] and [`import`] convert the owner.
 
 pub(crate) mod dry_run;
 pub(crate) mod exec;
+pub(crate) mod export;
 pub(crate) mod image;
-pub(crate) mod program;
+pub(crate) mod import;
 
-pub use crate::owner::export::PauseRequest;
-pub(crate) use crate::owner::export::{
-    ExportedState, HandoverResources, TrialResult, Upgrade, is_failed_start_cleanup,
-};
-pub(crate) use crate::owner::import::{ImportedState, InheritableResources};
-pub(crate) use crate::sys::inherited_fd::HandoverFd;
 pub(crate) use exec::{ResumeError, exec_previous, number, resume, without_handover_args};
+pub(crate) use export::{ExportedState, HandoverResources, Upgrade};
+pub(crate) use import::{ImportedState, InheritableResources};
 
 use crate::core::admission::Installation;
 use crate::core::backoff::{AgentKey, CrashRecord};
 use crate::core::containment::{Containment, KernelFeatures};
-use crate::core::escalation::Escalation;
 use crate::core::lease::Lease;
 use crate::files::SurvivingHelper;
+use crate::lease::pause::TaskState;
 use crate::relay::RelayState;
+use crate::sys::inherited_fd::HandoverFd;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -114,26 +115,6 @@ pub(crate) struct EntryState {
     pub(crate) task: Option<TaskState>,
     /// State of the relay while output is kept.
     pub(crate) relay: Option<RelayState>,
-}
-
-/// Handover of a running lease task.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TaskState {
-    /// State of the shutdown.
-    pub(crate) stop: Escalation,
-    /// Control socket of the wrapper, while open.
-    pub(crate) control: Option<HandoverFd>,
-    /// True if the wrapper has exited and was reaped.
-    pub(crate) wrapper_gone: bool,
-    /// True if the wrapper reported completion before it exited.
-    pub(crate) done: bool,
-    /// True if the wrapper exited without a report and without a requested end.
-    pub(crate) vanished: bool,
-    /// Reason of an end request that the task had received and not started.
-    pub(crate) asked: Option<String>,
-    /// True if such a request skips the graces.
-    pub(crate) hurried: bool,
 }
 
 /// Complete handover.

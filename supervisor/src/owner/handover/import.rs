@@ -1,16 +1,17 @@
 //! Import of a handover, in the new image or in the old one that could not leave.
 
-use crate::app::context::Context;
+use crate::context::Context;
 use crate::core::admission::AccessPolicy;
 use crate::core::lease::Lease;
 use crate::files::FileQueues;
-use crate::handover::{EntryState, Handover, HandoverResources, TaskState};
+use crate::lease::pause::TaskState;
 use crate::lease::task;
 use crate::owner::Owner;
-use crate::owner::export::is_failed_start_cleanup;
+use crate::owner::handover::export::is_failed_start_cleanup;
+use crate::owner::handover::{EntryState, Handover, HandoverResources};
 use crate::owner::lease_entry::LeaseEntry;
+use crate::owner::requests::spawn::COMMANDS_QUEUED_MAX;
 use crate::relay::{self, Relay, RelayState};
-use crate::server::handlers::spawn::COMMANDS_QUEUED_MAX;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::LastUpgrade;
 use rustix::time::{ClockId, clock_gettime};
@@ -68,7 +69,7 @@ impl Handover {
         let handed = |lease: &Lease| self.entries.iter().any(|entry| entry.lease.lease_id == lease.lease_id);
         let ended = stored.into_iter().filter(|lease| !handed(lease)).collect();
         let last = LastUpgrade {
-            at_ms: crate::app::context::wall_ms(),
+            at_ms: crate::context::wall_ms(),
             from_version: self.head.version.clone(),
             to_version: env!("CARGO_PKG_VERSION").to_owned(),
             leases: self.living_leases() as u64,

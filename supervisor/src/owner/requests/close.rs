@@ -2,7 +2,7 @@
 
 use crate::core::lease::sanitize_reason;
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Reply};
 

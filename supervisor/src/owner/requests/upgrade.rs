@@ -2,7 +2,7 @@
 
 use super::{admin_only, shutdown};
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 
 pub(super) fn handle(
     owner: &mut Owner,

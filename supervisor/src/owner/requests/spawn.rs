@@ -8,7 +8,7 @@ use crate::lease::spawn::SpawnRequest;
 use crate::lease::task;
 use crate::owner::lease_entry::LeaseEntry;
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Spawn};
@@ -116,7 +116,7 @@ fn new_lease(
         spec_hash,
         cgroup_path: context.containment.leaf(spec.lease_id).map(|leaf| leaf.path().to_owned()),
         rung: context.containment.rung.as_str().to_owned(),
-        started_at_ms: crate::app::context::wall_ms(),
+        started_at_ms: crate::context::wall_ms(),
         ended_at_ms: None,
         state: LeaseState::Reserved,
         state_reason: String::new(),

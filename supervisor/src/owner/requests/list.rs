@@ -5,7 +5,7 @@ use crate::core::lease::ProcessRecord;
 use crate::core::tree::measure_trees;
 use crate::owner::lease_entry::LeaseEntry;
 use crate::owner::{ClientKind, Owner};
-use crate::server::connection::Responder;
+use crate::relay::connection::Responder;
 use crate::sys::Sys;
 use acp_shared::protocol::{LeaseInfo, Refusal, RefusalCode, Reply};
 use std::io;

@@ -1,7 +1,7 @@
 //! Trial of a new program: a short parallel run in which the program reads the handover and proves it.
 
 use super::image::{HANDOVER_VERSION, Summary};
-use crate::app::context::Context;
+use crate::context::Context;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
