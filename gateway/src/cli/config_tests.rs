@@ -351,7 +351,7 @@ const ROWS: &[Row] = &[
     (
         "session.thread_bindings.auto_unbind_stale",
         "true",
-        Test(BINDINGS, "a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed"),
+        Test(BINDINGS, "stale_binding_is_reported_and_removed_only_if_allowed"),
     ),
     ("channels.console.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
     ("channels.console.accounts.*.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
@@ -435,7 +435,7 @@ const ROWS: &[Row] = &[
     ("bindings.*.label", "\"front\"", Seen(configured)),
     ("bindings.*.mode", "\"oneshot\"", Seen(configured)),
     ("bindings.*.cwd", "\"/usr\"", Seen(configured)),
-    ("bindings.*.cwd", "\"/usr\"", Test(BINDINGS, "a_conversation_of_the_configuration_from_its_first_word")),
+    ("bindings.*.cwd", "\"/usr\"", Test(BINDINGS, "static_binding_starts_session_with_first_message")),
     ("bindings.*.backend", "\"acpx\"", Seen(configured)),
     ("bindings.*.backend", "\"acpx\"", Test(MANAGER, "a_configured_session_asks_for_its_own_backend")),
     ("bindings.*.permission", "\"deny-all\"", Seen(configured)),
