@@ -34,7 +34,7 @@ fn turn(house: &House, key: &str) {
 }
 
 #[test]
-fn sighup_reads_the_configuration_anew() {
+fn sighup_reloads_configuration() {
     const REFUSED: &str = "the new configuration is refused, the old one stays in force";
     const APPLIED: &str = "these hold from now on";
     const WAITS: &str = "these keys are read at start only";
