@@ -1,4 +1,4 @@
-//! Text of agents is data: whatever they send, people and programs can read it, and nothing in it acts.
+//! Text of agents is data: invalid text is repaired, and control sequences are never executed.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -14,14 +14,14 @@ use std::process::Command;
 const HOSTILE: &str = "clear \\u001b[2J title \\u001b]0;pwned\\u0007 clip \\u001b]52;c;QUJD\\u0007 c1 \\u009b2J bidi \
                        \\u202e end";
 
-/// A verb as people see it: no JSON.
+/// Command of a verb without `--json`.
 fn in_words(house: &House, args: &[&str]) -> Command {
     let mut command = house.world.command("acp-gateway");
     command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
     command
 }
 
-/// The same in a terminal, which `script` makes.
+/// Same command in a terminal that `script` creates.
 fn in_terminal(house: &House, args: &[&str]) -> Command {
     let plain = in_words(house, args);
     let words = std::iter::once(plain.get_program()).chain(plain.get_args());
@@ -43,19 +43,19 @@ fn assert_harmless(shown: &str) {
     assert!(!rest.contains(acts), "{rest:?}");
     assert!(
         shown.contains("\\u{1b}]52;c;QUJD") && shown.contains("\\u{202e} end"),
-        "what came is seen: {shown:?}"
+        "the escapes are shown as text: {shown:?}"
     );
 }
 
-/// An emoji that was cut between two chunks comes out whole for every reader, also when the gateway is killed between the
-/// two; what has no other half is a replacement character.
+/// An emoji that is split between two chunks is whole for every reader, also if the gateway is killed between the two;
+/// a half without a partner becomes a replacement character.
 #[test]
 fn emoji_split_between_chunks_is_joined() {
     let mut house = House::new(&[]);
     let key = house.spawn();
-    // A chat looks on.
+    // A chat follows the session.
     let (mut chat, typing) = Followed::start_piped(&mut in_words(&house, &["chat", &key]));
-    assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "it says what works here");
+    assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "the chat names its session");
     let events = house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine");
     check_turn(&events, "end_turn");
     assert_eq!(chunks(&events), ["kept 1 file ", "😀 all fine"]);
@@ -72,7 +72,7 @@ fn emoji_split_between_chunks_is_joined() {
     check_turn(&killed, "end_turn");
     assert_eq!(chunks(&killed).concat(), "over 🚀 a kill");
 
-    // An agent that dies with a half in the air has said it.
+    // A half that is pending when the agent dies is delivered.
     let died = house.cli(&["prompt", &key, "say last \\ud83d\ncrash"]);
     assert_eq!(chunks(&died.lines()), ["last ", "\u{fffd}"]);
 
@@ -91,7 +91,7 @@ fn emoji_split_between_chunks_is_joined() {
     house.end();
 }
 
-/// Bytes that are no UTF-8, numbers beyond a double and nesting beyond what readers follow are replaced, and counted.
+/// Invalid UTF-8, numbers outside of a double's range and excessive nesting are replaced and counted.
 #[test]
 fn invalid_agent_output_is_repaired_and_counted() {
     let house = House::new(&[]);
@@ -125,7 +125,7 @@ fn invalid_agent_output_is_repaired_and_counted() {
     house.end();
 }
 
-/// A permission whose title is cut and whose texts bring lines of their own is asked on one line each, and answered.
+/// A permission request with a split emoji and line breaks in its texts is shown on one line each and can be answered.
 #[test]
 fn permission_texts_with_line_breaks_are_shown_on_one_line() {
     let house = House::new(&[]);
@@ -163,7 +163,7 @@ fn permission_texts_with_line_breaks_are_shown_on_one_line() {
     house.end();
 }
 
-/// Nothing that an agent sends reaches a terminal as a control, in a prompt and in a history.
+/// No text of an agent reaches a terminal as a control sequence, neither in a prompt nor in a history.
 #[test]
 fn agent_control_sequences_never_reach_the_terminal() {
     let house = House::new(&[]);
@@ -189,7 +189,7 @@ fn agent_control_sequences_never_reach_the_terminal() {
     house.end();
 }
 
-/// What an agent's error says in its data reaches whoever asked, on one line.
+/// The `data` of an agent's error is part of the error message, on one line.
 #[test]
 fn error_data_of_agent_is_part_of_the_error_message() {
     let house = House::new(&[]);

@@ -1,4 +1,4 @@
-//! Commands that agents run: each one a lease under the agent's.
+//! Terminal commands of agents: each has a lease below the agent's lease.
 
 use crate::files::said;
 use acp_tests::house::House;
@@ -9,7 +9,7 @@ use acp_tests::wait::{LONG, SOON, eventually, until};
 /// Code of the JSON-RPC error for a limit that is reached.
 const LIMIT_REACHED: i64 = -32005;
 
-/// The living terminal of a session.
+/// The open terminal lease of a session.
 fn terminal(house: &House, key: &str) -> Lease {
     eventually(SOON, "a terminal runs", || {
         house.leases().into_iter().find(|lease| {
@@ -23,7 +23,7 @@ fn terminals(house: &House, key: &str) -> Vec<Lease> {
     all.filter(|lease| lease.text("session_key") == key && lease.text("kind") == "terminal").collect()
 }
 
-/// Create, wait, output, release: what the command says and how it ends.
+/// Create, wait, output and release report the command's output and exit status.
 #[test]
 fn terminal_reports_output_and_exit_status() {
     let house = House::approving(&[]);
@@ -45,12 +45,12 @@ fn terminal_reports_output_and_exit_status() {
     let (head, output) = said[4].split_once(" output=").unwrap();
     assert_eq!(head, "terminal: exit=0 signal=null truncated=true");
     assert!(output.len() <= 1024 * 1024 && output.len() > 1000 * 1024, "{} bytes are kept", output.len());
-    assert!(output.ends_with("0123456789\n"), "the last ones");
+    assert!(output.ends_with("0123456789\n"), "the end of the output is kept");
     assert_eq!(
         said[5], "terminal: exit=0 signal=null truncated=false output=",
         "its standard input is empty"
     );
-    until(LONG, "what was released is closed", || {
+    until(LONG, "released terminals are closed", || {
         terminals(&house, &key).iter().all(|lease| lease.state() == "closed")
     });
     for lease in terminals(&house, &key) {
@@ -59,7 +59,7 @@ fn terminal_reports_output_and_exit_status() {
     house.end();
 }
 
-/// Its lease says what it is and whose, and it dies with the session, whatever it started.
+/// A terminal's lease names its kind and its parent; closing the session ends the terminal's whole tree.
 #[test]
 fn terminal_has_own_lease_and_ends_with_session() {
     let house = House::approving(&[]);
@@ -86,7 +86,7 @@ fn terminal_has_own_lease_and_ends_with_session() {
     house.end();
 }
 
-/// It also dies with its agent's process, by whatever it died.
+/// A terminal ends when its agent's process ends.
 #[test]
 fn terminal_ends_with_its_agent_process() {
     let house = House::approving(&[]);
@@ -110,7 +110,7 @@ fn killed_terminal_ends_and_cancel_releases_terminal() {
     let said = said(&house, &key, "terminal_kill sleep 3600");
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with("terminal: exit=null signal=SIG"), "{said:?}");
-    assert!(begun.elapsed() < SOON, "it was not waited for");
+    assert!(begun.elapsed() < SOON, "the kill does not wait for the command");
     until(LONG, "its tree is gone", || {
         terminals(&house, &key).iter().all(|lease| lease.processes().is_empty())
     });
@@ -124,7 +124,7 @@ fn killed_terminal_ends_and_cancel_releases_terminal() {
     house.end();
 }
 
-/// H3: what waits for a command goes on waiting after a restart, also when the command ended in between.
+/// H3: a wait for a command continues after a restart, even if the command ended in between.
 #[test]
 fn terminal_wait_in_flight_is_answered_after_restart() {
     let mut house = House::approving(&[]);
@@ -156,7 +156,7 @@ fn terminal_wait_in_flight_is_answered_after_restart() {
     house.end();
 }
 
-/// H3: a command is started once, though the gateway dies around its creation.
+/// H3: a command is started once although the gateway is killed around its creation.
 #[test]
 fn heavy_terminal_command_starts_once_across_gateway_kills() {
     let mut seed = acp_tests::seed::Seed::new();
@@ -167,7 +167,7 @@ fn heavy_terminal_command_starts_once_across_gateway_kills() {
     for n in 0..rounds {
         let script = format!("terminal echo {n} >> started; echo done {n}");
         let turn = house.follow(&["prompt", &key, &script]);
-        until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
+        until(SOON, "the agent received the prompt", || house.prompts_received(&script) == 1);
         acp_tests::wait::wait_for(
             std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
         );

@@ -1,4 +1,4 @@
-//! What people are told when something does not work, and what is left behind then.
+//! Error messages of failing commands, and processes that remain after a failure.
 
 use acp_tests::cli::{Followed, run};
 use acp_tests::house::{GATEWAY, House, scripted};
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// `up` on a control plane that cannot be opened says why, ends the supervisor that it had started, and changes
+/// `up` with a database that cannot be opened reports the reason, ends the supervisor that it had started, and changes
 /// nothing.
 #[test]
 fn failed_up_leaves_no_process() {
@@ -26,7 +26,7 @@ fn failed_up_leaves_no_process() {
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
 
-/// Ctrl-C while `up` still waits for its supervisor: that one ends, too.
+/// Ctrl-C while `up` waits for its supervisor ends the supervisor too.
 #[test]
 fn interrupted_up_leaves_no_process() {
     for _ in 0..3 {
@@ -54,7 +54,7 @@ fn agent_exit_at_initialize_names_the_logs_command() {
     world.configure(GATEWAY, "", &BTreeMap::from([("mute", mute)]));
     let supervisor = world.supervisor();
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
-    // More than once: standard error and the end come over different pipes, in any order.
+    // Several times: standard error and the exit arrive over different pipes in any order.
     for n in 0..5 {
         let key = world.spawn(GATEWAY, "mute", &format!("work/{n}"));
         let output = world.cli(GATEWAY, &["prompt", &key, "hello"]);
@@ -72,7 +72,7 @@ fn agent_exit_at_initialize_names_the_logs_command() {
     assert_eq!(world.processes(), []);
 }
 
-/// Refusals say what to do next.
+/// Refusals name the next step.
 #[test]
 fn refused_agent_error_names_the_next_step() {
     let world = World::new();
@@ -94,7 +94,7 @@ fn refused_agent_error_names_the_next_step() {
     assert_eq!(supervisor.terminate(LONG), Some(0));
 }
 
-/// A history that goes into a file has both sides of the conversation, in their order.
+/// A history written to a file has both sides of the conversation, in order.
 #[test]
 fn history_in_file_has_prompts_and_answers() {
     let house = House::new(&[]);
