@@ -1,4 +1,4 @@
-//! The judge over whole transcripts: what may be, and every way in which it may not.
+//! Tests of the judge with valid transcripts and with every kind of error.
 
 use super::*;
 use serde_json::json;
@@ -10,7 +10,7 @@ const ONE: Id = 11;
 const TWO: Id = 12;
 const LINE: &str = "\n-# scripted · 2s";
 
-/// What somebody said at a moment: in the first thread, and `tok-1-1` to `tok-1-3`; in the second, `tok-2-1`.
+/// Messages of a run: `tok-1-1` to `tok-1-3` in the first thread, `tok-2-1` in the second.
 fn case() -> Case {
     let said = |thread: Id, token: &str, at_ms: u64| Said {
         thread,
@@ -50,12 +50,12 @@ fn answer(channel_id: Id, token: &str) -> Message {
     message(channel_id, &format!("{token} begins\n{token} ends{LINE}"))
 }
 
-/// The transcript of a run in which all is well.
+/// Transcript of a run without errors.
 fn good() -> Vec<Message> {
     vec![answer(ONE, "tok-1-1"), answer(ONE, "tok-1-2"), answer(ONE, "tok-1-3"), answer(TWO, "tok-2-1")]
 }
 
-/// The same, of which an answer comes in parts that other answers have too.
+/// Valid transcript with tagged answers and an answer in two parts.
 fn tagged() -> Vec<Message> {
     let mut all = good();
     all[0].content.push_str("\n-# k3fQ9a");
@@ -64,7 +64,7 @@ fn tagged() -> Vec<Message> {
     all
 }
 
-/// Numbers them, and says when they were made.
+/// Adds ids, times and nonces.
 fn kept(transcript: Vec<Message>) -> Vec<Message> {
     let mut out = vec![
         Message { id: 5, ..message(PARENT, "scripted is bound here") },
@@ -90,17 +90,17 @@ fn replaced(at: usize, with: Vec<Message>) -> Vec<Message> {
     all
 }
 
-/// A question, of which nothing can be pressed any more.
+/// Settled permission request without buttons.
 fn question(token: &str) -> Message {
     message(ONE, &format!("The agent asks for a permission: {token}\n\nAnswered: “allow-once” (by “boss”)."))
 }
 
-/// A press that a kill kept from being called taken.
+/// Public notice about a press whose acknowledgement a kill prevented.
 fn late_press(thread: Id) -> Message {
     message(thread, "`/acp answer` of boss could only be done now.")
 }
 
-/// That a message waited, and was dropped.
+/// Notices that a message was queued and dropped.
 fn dropped() -> Vec<Message> {
     let waited = message(ONE, "The agent is busy: queued behind 1.\nIt was dropped, or stopped.");
     vec![waited, message(ONE, "A queued prompt was cancelled before its turn.\n-# k3fQ9a")]
@@ -311,7 +311,7 @@ fn judge_rejects_invalid_transcripts() {
     }
 }
 
-/// A failure says what the agent had said, and only where agents died while the message was there.
+/// A failure repeats the answer so far, and is valid only if agents died while the message was pending.
 #[test]
 fn failure_is_valid_only_after_agent_kill_in_its_thread_and_time() {
     let failure = || replaced(1, vec![failed("tok-1-2 begins\n\n")]);
@@ -335,7 +335,7 @@ fn failure_is_valid_only_after_agent_kill_in_its_thread_and_time() {
     assert!(matches!(&said_twice.wrong[..], [Wrong::Twice { .. }]), "{said_twice:?}");
 }
 
-/// Only what Discord told late may be answered late, and nothing may be answered early.
+/// Only messages with late events may be answered late, and none early.
 #[test]
 fn late_event_may_be_answered_out_of_order() {
     let swapped = || [vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")], good().split_off(2)].concat();
@@ -361,7 +361,7 @@ fn prompts_received_must_match_messages_once() {
     }
 }
 
-/// The case, of which the second message of the first thread was deleted or changed.
+/// The case with the second message of the first thread deleted or edited.
 fn amended(amended: Amended, received: &[(&str, usize)]) -> Case {
     let mut case = case();
     case.said[1].amended = Some(amended);
@@ -379,7 +379,7 @@ fn changed() -> Amended {
     }
 }
 
-/// What was deleted is answered, or nothing is said of it and no agent got it.
+/// A deleted message is answered, or it has no answer and no agent received it.
 #[test]
 fn deleted_message_is_answered_or_never_received() {
     let deleted = |times: &[(&str, usize)]| amended(Amended::Deleted, times);
@@ -418,7 +418,7 @@ fn deleted_message_is_answered_or_never_received() {
             [vec![failed("")], replaced(1, vec![]).split_off(1)].concat(),
             (vec![], (2, 1, 1)),
         ),
-        // It was to be answered next when its agent could not be started.
+        // Its turn was next when its agent could not be started.
         (
             "failed before it was heard",
             struck(deleted(&[])),
@@ -449,7 +449,7 @@ fn deleted_message_is_answered_or_never_received() {
     }
 }
 
-/// What was changed is answered as it was or as it is, and never both.
+/// An edited message is answered with its old or its new text, never both.
 #[test]
 fn edited_message_is_answered_once_as_before_or_after() {
     let (old, new) = (("ask tok-1-2", 1), ("ask anew", 1));
@@ -499,7 +499,7 @@ fn edited_message_is_answered_once_as_before_or_after() {
     }
 }
 
-/// Whose a failure is that names nobody is not known where something may have been taken back: it is in no order.
+/// A failure without a token is not ordered if a message may have been deleted: its message is unknown.
 #[test]
 fn anonymous_failure_is_not_ordered_when_a_message_was_deleted() {
     let always = vec![Strike { thread: None, from_ms: 0, until_ms: 9_000 }];
