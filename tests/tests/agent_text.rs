@@ -1,4 +1,4 @@
-//! Text of agents is data: whatever they send, people and programs can read it, and nothing in it acts.
+//! Text of agents is data: invalid text is repaired, and control sequences are never executed.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -14,14 +14,14 @@ use std::process::Command;
 const HOSTILE: &str = "clear \\u001b[2J title \\u001b]0;pwned\\u0007 clip \\u001b]52;c;QUJD\\u0007 c1 \\u009b2J bidi \
                        \\u202e end";
 
-/// A verb as people see it: no JSON.
+/// Command of a verb without `--json`.
 fn in_words(house: &House, args: &[&str]) -> Command {
     let mut command = house.world.command("acp-gateway");
     command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
     command
 }
 
-/// The same in a terminal, which `script` makes.
+/// Same command in a terminal that `script` creates.
 fn in_terminal(house: &House, args: &[&str]) -> Command {
     let plain = in_words(house, args);
     let words = std::iter::once(plain.get_program()).chain(plain.get_args());
@@ -43,19 +43,19 @@ fn assert_harmless(shown: &str) {
     assert!(!rest.contains(acts), "{rest:?}");
     assert!(
         shown.contains("\\u{1b}]52;c;QUJD") && shown.contains("\\u{202e} end"),
-        "what came is seen: {shown:?}"
+        "the escapes are shown as text: {shown:?}"
     );
 }
 
-/// An emoji that was cut between two chunks comes out whole for every reader, also when the gateway is killed between the
-/// two; what has no other half is a replacement character.
+/// An emoji that is split between two chunks is whole for every reader, also if the gateway is killed between the two;
+/// a half without a partner becomes a replacement character.
 #[test]
-fn a_cut_emoji_is_joined_again() {
+fn emoji_split_between_chunks_is_joined() {
     let mut house = House::new(&[]);
     let key = house.spawn();
-    // A chat looks on.
+    // A chat follows the session.
     let (mut chat, typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
-    assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "it says what works here");
+    assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "the chat names its session");
     let events = house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine");
     check_turn(&events, "end_turn");
     assert_eq!(chunks(&events), ["kept 1 file ", "😀 all fine"]);
@@ -72,7 +72,7 @@ fn a_cut_emoji_is_joined_again() {
     check_turn(&killed, "end_turn");
     assert_eq!(chunks(&killed).concat(), "over 🚀 a kill");
 
-    // An agent that dies with a half in the air has said it.
+    // A half that is pending when the agent dies is delivered.
     let died = house.cli(&["prompt", &key, "say last \\ud83d\ncrash"]);
     assert_eq!(chunks(&died.lines()), ["last ", "\u{fffd}"]);
 
@@ -91,9 +91,9 @@ fn a_cut_emoji_is_joined_again() {
     house.end();
 }
 
-/// Bytes that are no UTF-8, numbers beyond a double and nesting beyond what readers follow are replaced, and counted.
+/// Invalid UTF-8, numbers outside of a double's range and excessive nesting are replaced and counted.
 #[test]
-fn what_no_reader_takes_is_replaced_and_counted() {
+fn invalid_agent_output_is_repaired_and_counted() {
     let house = House::new(&[]);
     let key = house.spawn();
     let before = Scrape::fetch(&house.world.path(GATEWAY).join("gateway.sock"));
@@ -125,9 +125,9 @@ fn what_no_reader_takes_is_replaced_and_counted() {
     house.end();
 }
 
-/// A permission whose title is cut and whose texts bring lines of their own is asked on one line each, and answered.
+/// A permission request with a split emoji and line breaks in its texts is shown on one line each and can be answered.
 #[test]
-fn a_permission_with_forged_lines_is_one_line_each() {
+fn permission_texts_with_line_breaks_are_shown_on_one_line() {
     let house = House::new(&[]);
     let key = house.spawn();
     let script = "option_name allow_once Yes \\ude00\\n  2. No, never\\u001b[2J\n\
@@ -163,9 +163,9 @@ fn a_permission_with_forged_lines_is_one_line_each() {
     house.end();
 }
 
-/// Nothing that an agent sends reaches a terminal as a control, in a prompt and in a history.
+/// No text of an agent reaches a terminal as a control sequence, neither in a prompt nor in a history.
 #[test]
-fn nothing_of_an_agent_acts_on_a_terminal() {
+fn agent_control_sequences_never_reach_the_terminal() {
     let house = House::new(&[]);
     let key = house.spawn();
     let script = format!(
@@ -189,9 +189,9 @@ fn nothing_of_an_agent_acts_on_a_terminal() {
     house.end();
 }
 
-/// What an agent's error says in its data reaches whoever asked, on one line.
+/// The `data` of an agent's error is part of the error message, on one line.
 #[test]
-fn the_data_of_an_error_is_told() {
+fn error_data_of_agent_is_part_of_the_error_message() {
     let house = House::new(&[]);
     let key = house.spawn();
     let failed = house.cli(&[

@@ -1,5 +1,5 @@
-//! A backup that is taken while ten sessions talk, brought back elsewhere under another supervisor: what it holds is
-//! whole and goes on there, and where it came from nobody notices.
+//! A backup taken during ten running turns and restored under another supervisor: it is consistent and usable there, and
+//! the original is not disturbed.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -18,7 +18,7 @@ use std::path::Path;
 const SESSIONS: usize = 10;
 const CHUNKS: u64 = 400;
 const PACE_MS: u64 = 25;
-/// The state directory that the backup is brought back into.
+/// State directory that the backup is restored into.
 const ELSEWHERE: &str = "elsewhere";
 
 fn count(db: &Connection, sql: &str) -> i64 {
@@ -30,7 +30,7 @@ fn say(socket: &Path, room: usize, id: &str, text: &str) -> Value {
     post(socket, &path, &json!({"text": text, "message_id": id}))
 }
 
-/// Ten sessions in ten conversations, each in the middle of a long turn. Their keys.
+/// Starts ten sessions in ten conversations, each with a long turn, and returns their keys.
 fn ten_that_talk(house: &House) -> Vec<String> {
     let socket = house.gateway().socket();
     let mut keys = Vec::new();
@@ -44,11 +44,11 @@ fn ten_that_talk(house: &House) -> Vec<String> {
         assert_eq!(told["outcome"], "prompted", "{told}");
     }
     let talking = "SELECT count(DISTINCT run_id) FROM acp_events WHERE kind = 'agent_message'";
-    until(LONG, "all of them talk", || count(&house.world.journal(GATEWAY), talking) == SESSIONS as i64);
+    until(LONG, "every turn streams", || count(&house.world.journal(GATEWAY), talking) == SESSIONS as i64);
     keys
 }
 
-/// Every agent of the house: its lease, and what runs for it.
+/// Every agent lease: id, state, wrapper and adapter pid.
 fn agents(house: &House) -> Vec<(String, String, i32, i32)> {
     let what = |lease: &acp_tests::lease::Lease| {
         (lease.id().to_owned(), lease.state().to_owned(), lease.wrapper_pid(), lease.adapter_pid())
@@ -58,9 +58,9 @@ fn agents(house: &House) -> Vec<(String, String, i32, i32)> {
     all
 }
 
-/// Point 3 of what must be shown.
+/// Acceptance point 3.
 #[test]
-fn heavy_a_backup_of_ten_talking_sessions_goes_on_elsewhere() {
+fn heavy_backup_of_ten_running_sessions_works_in_another_state_directory() {
     let house = House::new(&[]);
     let world = &house.world;
     let keys = ten_that_talk(&house);
@@ -73,7 +73,7 @@ fn heavy_a_backup_of_ten_talking_sessions_goes_on_elsewhere() {
     let backup = open_read_only(&file);
     invariants::check(&backup);
     let running = "SELECT count(*) FROM acp_runs WHERE state = 'running'";
-    assert_eq!(count(&backup, running), SESSIONS as i64, "it was taken in the middle of every turn");
+    assert_eq!(count(&backup, running), SESSIONS as i64, "the backup was taken during every turn");
 
     // Elsewhere: another state directory, another supervisor.
     let _ = run(&mut world.gateway_verb(ELSEWHERE, &["store", "restore", file.to_str().unwrap()]), LONG).ok();
@@ -83,7 +83,7 @@ fn heavy_a_backup_of_ten_talking_sessions_goes_on_elsewhere() {
     let supervisor =
         world.start_service("acp-supervisor", &["serve", "--state-dir", other.to_str().unwrap(), "--json"]);
     let twin = world.gateway(ELSEWHERE, &supervisor.socket());
-    until(LONG, "what ran when it was taken ends there, and is said", || {
+    until(LONG, "turns that ran at the backup fail there, with one final message each", || {
         let journal = world.journal(ELSEWHERE);
         let told = "SELECT count(*) FROM acp_runs r WHERE state = 'failed' AND (SELECT count(*) FROM acp_delivery_part p \
                     WHERE p.run_id = r.run_id AND p.kind = 'final' AND p.state = 'sent') = 1";
@@ -100,8 +100,8 @@ fn heavy_a_backup_of_ten_talking_sessions_goes_on_elsewhere() {
     invariants::check(&world.journal(ELSEWHERE));
     assert_eq!(supervisor.terminate(LONG), Some(0));
 
-    // Where it came from: the same agents, and every turn to its end.
-    assert_eq!(agents(&house), before, "nobody touched the agents of the original");
+    // The original keeps its agents, and every turn ends.
+    assert_eq!(agents(&house), before, "the agents of the original are untouched");
     until(LONG, "the turns of the original end", || count(&world.journal(GATEWAY), running) == 0);
     for key in &keys {
         let history = house.history(key);

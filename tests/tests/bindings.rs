@@ -1,5 +1,5 @@
-//! Bindings with real processes: what leads nowhere is said and goes only where that is allowed, a start cleans up and
-//! keeps the rest, and a bound turn is told where it is bound, once.
+//! Bindings with real processes: stale bindings are reported and removed only if allowed, a start removes them and keeps
+//! the others, and the answers of a bound session appear once in its conversation.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The gateway's database, open for what no transaction of a gateway would leave behind.
+/// Executes SQL on the gateway's database to create a state that the gateway itself would never commit.
 #[expect(clippy::disallowed_methods, reason = "the test damages what the store would protect")]
 fn damage(house: &House, sql: &str) {
     let db = Connection::open(house.world.path(GATEWAY).join(GATEWAY_DB)).unwrap();
@@ -21,13 +21,13 @@ fn damage(house: &House, sql: &str) {
     db.execute_batch(sql).unwrap();
 }
 
-/// Somebody says something in a conversation.
+/// Posts a message in a conversation.
 fn say(house: &House, conversation: &str, id: &str, text: &str) -> Value {
     let path = format!("/v1/console/conversations/{conversation}/messages");
     post(&house.gateway().socket(), &path, &json!({"text": text, "message_id": id}))
 }
 
-/// A session that was begun in a conversation.
+/// Spawns a session from a conversation and returns its key.
 fn spawn(house: &House, conversation: &str) -> String {
     let cwd = house.world.dir("work/project");
     let text = format!("/acp spawn {AGENT} --cwd {}", cwd.display());
@@ -37,7 +37,7 @@ fn spawn(house: &House, conversation: &str) -> String {
     spawned["session_key"].as_str().unwrap().to_owned()
 }
 
-/// What the gateway and the agents said in a conversation, in order.
+/// Texts of the gateway and the agents in a conversation, in order.
 fn told(house: &House, conversation: &str) -> Vec<String> {
     let db = house.world.journal(GATEWAY);
     let sql = "SELECT text FROM console_message WHERE conversation_id = ?1 AND kind <> 'person' ORDER BY id";
@@ -47,13 +47,13 @@ fn told(house: &House, conversation: &str) -> Vec<String> {
 }
 
 fn check_of_doctor(house: &House, name: &str) -> Value {
-    // The checks; where one fails, the error is a line of its own.
+    // The first line has the checks; a failure adds an error line.
     let doctor = house.cli(&["doctor"]).lines().swap_remove(0);
     doctor.as_array().unwrap().iter().find(|check| check["name"] == name).unwrap().clone()
 }
 
 #[test]
-fn a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
+fn stale_binding_is_reported_and_removed_only_if_allowed() {
     for allowed in [false, true] {
         let toml = format!("[session.thread_bindings]\nauto_unbind_stale = {allowed}\n");
         let house = Plan::flags(&[]).gateway(&toml).build();
@@ -72,7 +72,7 @@ fn a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
             let text = refused["failure"]["message"].as_str().unwrap().to_owned();
             assert_eq!(text.contains("the binding was removed"), allowed && !gone, "{text}");
             let said = told(&house, "room").pop().unwrap_or_default();
-            assert!(said.starts_with(&text), "it is said in the conversation: {said}");
+            assert!(said.starts_with(&text), "the conversation shows the refusal: {said}");
         }
         let now = Scrape::fetch(&house.gateway().socket());
         let detected = now.value("acp_stale_binding_detections_total{channel=\"console\"}");
@@ -84,7 +84,7 @@ fn a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
 }
 
 #[test]
-fn a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
+fn start_removes_stale_bindings_and_keeps_the_others() {
     let mut house = House::new(&[]);
     let lost = spawn(&house, "lost");
     let kept = spawn(&house, "kept");
@@ -105,7 +105,7 @@ fn a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
     house.kill_gateway();
     damage(&house, &format!("UPDATE acp_sessions SET state = 'closed' WHERE session_key = '{lost}'"));
     house.start_gateway();
-    assert_eq!(touched(&house), after, "a kill takes no touch along");
+    assert_eq!(touched(&house), after, "a kill loses no update of the activity time");
     assert_eq!(check_of_doctor(&house, "bindings")["verdict"], "ok");
     assert!(house.gateway_log().contains("stale binding removed"));
     let refused = say(&house, "lost", "1", "say lost");
@@ -115,7 +115,7 @@ fn a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
     assert_eq!(house.prompts_received("say lost"), 0);
 }
 
-/// The configuration with other bindings, read by the running gateway.
+/// Replaces bindings in the configuration and reloads the gateway.
 fn reconfigure(house: &House, before: &str, now: &str) {
     let name = format!("{GATEWAY}.toml");
     let text = std::fs::read_to_string(house.world.path(&name)).unwrap();
@@ -127,10 +127,10 @@ fn reconfigure(house: &House, before: &str, now: &str) {
     until(SOON, "the configuration is read", || reads() > had);
 }
 
-/// A conversation that the configuration binds: the first message begins its session, which is the same after a kill; it
-/// is reset in place, and another takes its place when the configuration has another directory.
+/// Static binding: the first message starts its session, which survives a kill and is reset in place; another session
+/// replaces it when the configured directory changes.
 #[test]
-fn a_conversation_of_the_configuration_from_its_first_word() {
+fn static_binding_starts_session_with_first_message() {
     let entry = |cwd: &str| {
         format!(
             "[[bindings]]\nchannel = \"console\"\nconversation = \"room\"\nagent = \"{AGENT}\"\ncwd = \"{cwd}\"\n"
@@ -153,7 +153,7 @@ fn a_conversation_of_the_configuration_from_its_first_word() {
     house.start_gateway();
     assert_eq!(say(&house, "room", "2", "say two")["session_key"], key);
     answered(&house, "two");
-    assert_eq!(house.received("session/new").len(), 1, "a restart goes on with the conversation");
+    assert_eq!(house.received("session/new").len(), 1, "a restart continues the conversation");
 
     let refused = say(&house, "room", "3", "/unfocus");
     assert_eq!(refused["failure"]["detail_code"], "BOUND_BY_CONFIGURATION", "{refused}");
@@ -161,7 +161,7 @@ fn a_conversation_of_the_configuration_from_its_first_word() {
     assert!(reset["text"].as_str().unwrap().contains("by the configuration and stays bound"), "{reset}");
     assert_eq!(say(&house, "room", "5", "say three")["session_key"], key, "the same session and binding");
     answered(&house, "three");
-    assert_eq!(house.received("session/new").len(), 2, "and a conversation of its own");
+    assert_eq!(house.received("session/new").len(), 2, "the reset starts a new conversation");
 
     reconfigure(&house, &one, &two);
     let next = say(&house, "room", "6", "say four");
@@ -171,7 +171,7 @@ fn a_conversation_of_the_configuration_from_its_first_word() {
     answered(&house, "four");
     let closed =
         told(&house, "room").into_iter().filter(|text| text.contains("conversation changed: cwd")).count();
-    assert!(closed >= 1, "the conversation hears of it: {:?}", told(&house, "room"));
+    assert!(closed >= 1, "the conversation shows the reason: {:?}", told(&house, "room"));
     let state = house.verb(&["sessions", "show", &key]);
     assert_eq!(state["state"], "closed", "{state}");
 
@@ -184,9 +184,9 @@ fn a_conversation_of_the_configuration_from_its_first_word() {
     house.end();
 }
 
-/// A turn of a bound session is told where it is bound: once, whoever asked for it, however often and around kills.
+/// A session bound in two conversations: each shows the other's answers with the name of the asker, also after a kill.
 #[test]
-fn another_conversation_of_the_session_says_that_it_did_not_ask() {
+fn answer_shown_in_other_conversation_names_the_asker() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
     assert_eq!(say(&house, "side", "focus", &format!("/focus {key}"))["outcome"], "command");
@@ -197,7 +197,7 @@ fn another_conversation_of_the_session_says_that_it_did_not_ask() {
     for (conversation, own, other) in
         [("room", "from the room", "from the side"), ("side", "from the side", "from the room")]
     {
-        until(LONG, "both are told", || told(&house, conversation).len() >= 3);
+        until(LONG, "both conversations have all messages", || told(&house, conversation).len() >= 3);
         let texts = told(&house, conversation);
         assert!(texts.iter().any(|text| text == own), "{texts:?}");
         let view = texts.iter().find(|text| text.ends_with(other)).unwrap();
@@ -207,7 +207,7 @@ fn another_conversation_of_the_session_says_that_it_did_not_ask() {
 }
 
 #[test]
-fn a_bound_turn_is_told_once_where_it_is_bound() {
+fn answers_appear_once_in_bound_conversation_only() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
     let first = say(&house, "room", "1", "say asked here");
@@ -215,17 +215,17 @@ fn a_bound_turn_is_told_once_where_it_is_bound() {
     house.start_gateway();
     assert_eq!(say(&house, "room", "1", "say asked here")["run_id"], first["run_id"]);
     until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "asked here"));
-    // From elsewhere: the one who asks follows the journal, and the conversation is told.
+    // A prompt from the command line: its client follows the journal, and the conversation shows the answer.
     check_turn(&house.prompt(&key, "say asked elsewhere"), "end_turn");
     until(LONG, "it is told", || told(&house, "room").iter().any(|text| text == "asked elsewhere"));
-    // In a conversation that is bound to nothing nobody answers, and nothing leaks into it.
+    // An unbound conversation gets no answer, and nothing leaks into it.
     assert_eq!(say(&house, "lobby", "1", "say asked in the lobby")["failure"]["code"], "ACP_NOT_BOUND");
     house.kill_gateway();
     house.start_gateway();
     assert_eq!(say(&house, "room", "2", "say last")["outcome"], "prompted");
     until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "last"));
     assert_eq!(told(&house, "room")[1..], ["asked here", "asked elsewhere", "last"]);
-    assert_eq!(told(&house, "lobby").len(), 1, "only that it is bound to nothing");
+    assert_eq!(told(&house, "lobby").len(), 1, "only the refusal");
     assert_eq!(house.prompts_received("say asked here"), 1);
     assert_eq!(house.prompts_received("say asked in the lobby"), 0);
     house.end();

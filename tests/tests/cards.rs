@@ -24,10 +24,10 @@ fn say(house: &House, id: &str, words: &str) -> Value {
     post(&socket, "/v1/console/conversations/room/messages", &body)
 }
 
-/// C7, C9: the card is changed in place, gone on with by the gateway that comes after a kill, and folded above the
-/// answer, which comes once.
+/// C7, C9: the status card is edited in place, continued by the next gateway after a kill, and folded above the answer,
+/// which comes once.
 #[test]
-fn a_card_is_gone_on_with_after_a_kill_and_the_answer_comes_once() {
+fn card_continues_after_kill_and_answer_comes_once() {
     let mut house = Plan::flags(&[]).gateway(LIVE).build();
     let key = house.spawn();
     let focused = say(&house, "1", &format!("/focus {key}"));
@@ -37,7 +37,7 @@ fn a_card_is_gone_on_with_after_a_kill_and_the_answer_comes_once() {
     until(LONG, "the card", || told(&house).first().is_some_and(|(_, text)| text.ends_with("One.")));
     house.kill_gateway();
     house.start_gateway();
-    until(LONG, "the card to go on", || {
+    until(LONG, "the card continues", || {
         let told = told(&house);
         told.len() == 2 && told[0].1.starts_with("Waiting for a permission") && told[0].1.ends_with("Two.")
     });

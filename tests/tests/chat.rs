@@ -1,4 +1,4 @@
-//! `chat`: a conversation in a terminal or a pipe, with the demo agent of the gateway itself.
+//! `chat`: a conversation in a terminal or a pipe, with the built-in demo agent.
 
 use acp_tests::cli::{RunningCommand, output_text, run, stop_reason};
 use acp_tests::house::{AGENT, GATEWAY, House};
@@ -21,7 +21,7 @@ struct Chat {
 }
 
 impl Chat {
-    /// With its output as JSON lines.
+    /// Starts a chat with JSON output.
     fn with(house: &House, agent: &str) -> Self {
         let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
         Self::start(&mut house.world.gateway_verb(GATEWAY, &["chat", "--agent", agent, "--cwd", &cwd]))
@@ -33,11 +33,11 @@ impl Chat {
     }
 
     fn write(&mut self, text: &str) {
-        let typing = self.typing.as_mut().unwrap_or_else(|| panic!("nothing more can be typed"));
+        let typing = self.typing.as_mut().unwrap_or_else(|| panic!("the chat's input is closed"));
         typing.write_all(text.as_bytes()).and_then(|()| typing.flush()).unwrap();
     }
 
-    /// Nothing more will be typed.
+    /// Closes the chat's input.
     fn hang_up(&mut self) {
         self.typing = None;
     }
@@ -59,8 +59,8 @@ impl Chat {
     }
 }
 
-/// Presses Ctrl-E (go to the end of the line) again and again until it is dropped. The line editor takes keys that
-/// arrive together one by one, the next with the next key; at a keyboard they hardly ever do.
+/// Presses Ctrl-E (end of line) repeatedly until dropped. The line editor handles keys that arrive together one by one,
+/// each with the next key press.
 struct Pressing {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -68,12 +68,12 @@ struct Pressing {
 
 impl Pressing {
     fn start(chat: &Chat) -> Self {
-        let typing = chat.typing.as_ref().unwrap_or_else(|| panic!("nothing more can be typed"));
+        let typing = chat.typing.as_ref().unwrap_or_else(|| panic!("the chat's input is closed"));
         let mut keys = File::from(typing.as_fd().try_clone_to_owned().unwrap());
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
-            until(LONG, "somebody has seen enough", || {
+            until(LONG, "the expected output was seen", || {
                 is_over.load(Ordering::Relaxed) || keys.write_all(b"\x05").is_err()
             });
         });
@@ -90,7 +90,7 @@ impl Drop for Pressing {
     }
 }
 
-/// The verb as people see it: no JSON.
+/// Command of a verb without `--json`.
 fn in_words(house: &House, args: &[&str]) -> Command {
     let mut command = house.world.command("acp-gateway");
     command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
@@ -101,13 +101,13 @@ fn is_done(event: &Value) -> bool {
     event["type"] == "done"
 }
 
-/// The session that the conversation was bound to by what was said first.
+/// Key of the session that the chat is bound to.
 fn session(events: &[Value]) -> String {
     let found = events.iter().find_map(|event| event["session_key"].as_str());
     found.unwrap_or_else(|| panic!("no session: {events:#?}")).to_owned()
 }
 
-/// What the demo agent streams: `chunk N`, each once and in order.
+/// Checks that the demo agent's chunks came once and in order.
 fn check_stream(events: &[Value], count: usize) {
     let came: String = chunks(events).concat();
     let want: Vec<String> = (1..=count).map(|n| format!("chunk {n}")).collect();
@@ -118,9 +118,9 @@ fn state(house: &House, key: &str) -> String {
     house.verb(&["sessions", "show", key])["state"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A script: prompts one after the other, a command, and the end of the input ends it in order.
+/// Piped input: prompts in order and a command; the end of the input ends the chat.
 #[test]
-fn a_piped_chat_says_one_line_after_the_other() {
+fn piped_chat_sends_lines_in_order() {
     let house = House::new(&[]);
     let mut chat = Chat::with(&house, "demo");
     chat.write("hello there\nstream 5\n/acp status\n");
@@ -139,9 +139,9 @@ fn a_piped_chat_says_one_line_after_the_other() {
     house.end();
 }
 
-/// The same for people: words, no JSON, and a permission is answered by the number of an option.
+/// Without `--json`: plain text, and a permission request is answered by the number of an option.
 #[test]
-fn a_permission_is_answered_by_its_number() {
+fn chat_answers_permission_by_option_number() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let mut chat = Chat::start(&mut in_words(&house, &["chat", "--agent", "demo", "--cwd", &cwd]));
@@ -161,9 +161,9 @@ fn a_permission_is_answered_by_its_number() {
     house.end();
 }
 
-/// The gateway is killed twice in a stream: the chat finds the next one, and shows each chunk once.
+/// The gateway is killed twice during a stream: the chat reconnects and shows each chunk once.
 #[test]
-fn a_chat_does_not_notice_that_the_gateway_died() {
+fn chat_continues_across_gateway_kills() {
     const CHUNKS: usize = 300;
     let mut house = House::new(&[]);
     let mut chat = Chat::with(&house, "demo");
@@ -182,7 +182,7 @@ fn a_chat_does_not_notice_that_the_gateway_died() {
     check_stream(&events, CHUNKS);
     assert_eq!(stop_reason(&events).as_deref(), Some("end_turn"));
     let key = session(&events);
-    // The conversation goes on, and can be closed from within.
+    // The conversation continues and can be closed from the chat.
     chat.write("still there?\n/acp close\n");
     let events = chat.until(|event| event["type"] == "closed");
     assert_eq!(output_text(&events), "still there?");
@@ -192,7 +192,7 @@ fn a_chat_does_not_notice_that_the_gateway_died() {
     house.end();
 }
 
-/// Ctrl-C: the first one cancels the turn, and without a turn it leaves. The session stays.
+/// Ctrl-C cancels a running turn, and leaves the chat if no turn runs. The session stays open.
 #[test]
 fn ctrl_c_cancels_the_turn_and_then_leaves() {
     let house = House::new(&[]);
@@ -205,7 +205,7 @@ fn ctrl_c_cancels_the_turn_and_then_leaves() {
     assert_eq!(stop_reason(&events).as_deref(), Some("cancelled"));
     let key = session(&events);
     until(SOON, "the session is idle", || state(&house, &key) == "idle");
-    // It is still a conversation.
+    // The chat still works.
     chat.write("hello\n");
     assert_eq!(output_text(&chat.until(is_done)), "hello");
     assert!(chat.out.signal(Signal::INT));
@@ -214,9 +214,9 @@ fn ctrl_c_cancels_the_turn_and_then_leaves() {
     house.end();
 }
 
-/// An agent that does not end a cancelled turn holds nobody: the second Ctrl-C leaves at once.
+/// If the agent does not end a cancelled turn, the second Ctrl-C leaves the chat at once.
 #[test]
-fn a_second_ctrl_c_leaves_a_turn_that_does_not_end() {
+fn second_ctrl_c_leaves_chat_while_turn_runs() {
     let house = House::new(&[]);
     let mut chat = Chat::with(&house, AGENT);
     chat.write("say started\nno_reply\n");
@@ -235,7 +235,7 @@ fn a_second_ctrl_c_leaves_a_turn_that_does_not_end() {
     house.end();
 }
 
-/// The verb as people see it in a terminal, which `script` makes.
+/// Command of a verb in a terminal that `script` creates.
 fn in_terminal(house: &House, args: &[&str]) -> Command {
     let plain = in_words(house, args);
     let words = std::iter::once(plain.get_program()).chain(plain.get_args());
@@ -243,12 +243,12 @@ fn in_terminal(house: &House, args: &[&str]) -> Command {
     let mut command = Command::new("script");
     command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(house.world.path("work"));
-    // `exec`: between two lines Ctrl-C is a signal to everybody in the terminal, and a shell would end of it.
+    // `exec`: Ctrl-C between two lines signals every process of the terminal and would end a shell.
     command.args(["-q", "-e", "-c", &format!("exec {}", line.join(" ")), "/dev/null"]);
     command
 }
 
-/// A real terminal (`script` gives it one): a line is typed, the answer is seen, Ctrl-D leaves.
+/// In a terminal a typed line is answered, and Ctrl-D leaves.
 #[test]
 fn a_line_typed_into_a_terminal_is_answered() {
     let house = House::new(&[]);
@@ -275,9 +275,9 @@ fn a_line_typed_into_a_terminal_is_answered() {
     house.end();
 }
 
-/// Nothing that an agent says reaches the terminal as a control, and a question is one line.
+/// No text of an agent reaches the terminal as a control sequence, and a permission request is one line.
 #[test]
-fn nothing_of_an_agent_acts_on_the_terminal_of_a_chat() {
+fn agent_control_sequences_never_reach_the_chat_terminal() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let mut command = in_terminal(&house, &["chat", "--agent", AGENT, "--cwd", &cwd]);
@@ -302,9 +302,9 @@ fn nothing_of_an_agent_acts_on_the_terminal_of_a_chat() {
     house.end();
 }
 
-/// A chat without an agent that can be had says why, and fails.
+/// A chat with an unknown agent fails with the reason.
 #[test]
-fn a_chat_that_cannot_begin_says_why() {
+fn chat_that_cannot_start_reports_the_reason() {
     let house = House::new(&[]);
     let none = house.cli(&["chat", "--agent", "nobody"]);
     assert_ne!(none.code, Some(0), "{none:#?}");

@@ -1,4 +1,4 @@
-//! The interface that scripts may rely on, to the letter. What changes here breaks somebody's script.
+//! Command-line interface that scripts rely on. A change here breaks scripts.
 
 #[path = "cli_contract/failures.rs"]
 mod failures;

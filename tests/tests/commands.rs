@@ -1,5 +1,5 @@
-//! Commands of a conversation against real processes: over the console channel, as `chat` and every other client
-//! gives them. Each is done once, whatever is repeated and whoever dies in between.
+//! Conversation commands against real processes, over the console channel that `chat` and other clients use. Each runs
+//! once, also if it is repeated or the gateway is killed in between.
 
 use acp_tests::house::{AGENT, GATEWAY, House};
 use acp_tests::scrape::post;
@@ -23,7 +23,7 @@ impl<'a> Room<'a> {
         post(&socket, &path, &json!({"text": text, "message_id": id}))
     }
 
-    /// Says something twice, as a channel may: the answer is the same.
+    /// Sends a message twice, as a channel may: both responses are equal.
     fn say(&mut self, house: &House, text: &str) -> Value {
         self.said += 1;
         let id = format!("{}-{}", self.name, self.said);
@@ -32,7 +32,7 @@ impl<'a> Room<'a> {
         first
     }
 
-    /// The same, of which the gateway dies in between.
+    /// Sends a message twice with a gateway kill in between.
     fn say_and_kill(&mut self, house: &mut House, text: &str) -> Value {
         self.said += 1;
         let id = format!("{}-{}", self.name, self.said);
@@ -48,7 +48,7 @@ fn text(said: &Value) -> &str {
     said["text"].as_str().unwrap_or_default()
 }
 
-/// What a command answers with.
+/// Reply text of a command.
 fn answered(said: &Value) -> &str {
     assert_eq!(said["outcome"], "command", "{said}");
     text(said)
@@ -57,7 +57,7 @@ fn answered(said: &Value) -> &str {
 fn spawn(house: &House, room: &mut Room<'_>, flags: &str) -> String {
     let cwd = house.world.dir("work/project");
     let said = room.say(house, &format!("/acp spawn {AGENT} --cwd '{}' {flags}", cwd.display()));
-    // Where the conversation is not bound to it, the words name it.
+    // The reply names the session if the conversation is not bound to it.
     let named = text(&said).split_once("session ").and_then(|(_, rest)| rest.split_once(','));
     let key = said["session_key"].as_str().or(named.map(|(key, _)| key));
     key.unwrap_or_else(|| panic!("{said}")).to_owned()
@@ -71,9 +71,9 @@ fn is_idle(house: &House, key: &str) -> bool {
     show(house, key)["state"] == "idle"
 }
 
-/// The main verbs, one after the other, from the conversation of the session and from another one.
+/// The main verbs from the session's conversation and from another one.
 #[test]
-fn a_session_is_run_from_its_conversations() {
+fn session_commands_work_from_any_conversation() {
     let house = House::new(&[]);
     let (mut room, mut other) = (Room::new("room"), Room::new("other"));
     let key = spawn(&house, &mut room, "--label 'my own'");
@@ -108,7 +108,7 @@ fn a_session_is_run_from_its_conversations() {
 }
 
 #[test]
-fn a_question_is_answered_from_another_conversation() {
+fn permission_request_is_answered_from_another_conversation() {
     let house = House::new(&[]);
     let (mut room, mut other) = (Room::new("room"), Room::new("other"));
     let key = spawn(&house, &mut room, "--label asks");
@@ -122,7 +122,7 @@ fn a_question_is_answered_from_another_conversation() {
     assert!(house.history(&key).iter().any(|event| {
         event["text"].as_str().is_some_and(|text| text.contains("permission: selected reject"))
     }));
-    // From now on nobody is asked.
+    // From now on no permission request is shown.
     let said = room.say(&house, "/acp permissions approve-all");
     assert!(answered(&said).starts_with("From now on: the agent may do everything (approve-all)."), "{said}");
     room.say(&house, "permission Write more");
@@ -133,9 +133,9 @@ fn a_question_is_answered_from_another_conversation() {
     house.end();
 }
 
-/// What is ours and unknown, or misused, never reaches the agent; what only looks like it does.
+/// Unknown or misused `/acp` commands never reach the agent; text that only resembles a command does.
 #[test]
-fn no_command_reaches_the_agent() {
+fn unknown_or_misused_commands_never_reach_the_agent() {
     let house = House::new(&[]);
     let mut room = Room::new("room");
     let key = spawn(&house, &mut room, "");
@@ -160,9 +160,9 @@ fn no_command_reaches_the_agent() {
     house.end();
 }
 
-/// Windows are durable, and so is what every command did: the gateway dies after each.
+/// Timeouts and the effects of commands are durable: the gateway is killed after each.
 #[test]
-fn commands_outlive_the_gateway_and_are_done_once() {
+fn commands_survive_gateway_kills_and_run_once() {
     let mut house = House::new(&["--modes"]);
     let mut room = Room::new("room");
     let cwd = house.world.dir("work/project");
@@ -203,9 +203,9 @@ fn commands_outlive_the_gateway_and_are_done_once() {
     house.end();
 }
 
-/// What people and scripts read of the gateway.
+/// `/acp doctor`, `/acp install` and `/agents` report the state of gateway and supervisor.
 #[test]
-fn diagnostics_say_how_it_is() {
+fn diagnostics_report_health() {
     let mut house = House::new(&[]);
     let mut room = Room::new("room");
     let said = room.say(&house, "/acp doctor");
@@ -232,7 +232,7 @@ fn diagnostics_say_how_it_is() {
     house.end();
 }
 
-/// An agent's own settings are answered by the agent, and shown as the agent reports them.
+/// The agent accepts or refuses its own settings, and they are shown as it reports them.
 #[test]
 fn settings_are_answered_by_the_agent() {
     let house = House::new(&["--modes", "--options"]);

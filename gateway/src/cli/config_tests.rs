@@ -298,7 +298,7 @@ const ROWS: &[Row] = &[
     ("acp.stream.repeat_suppression", "false", Seen(told)),
     ("acp.stream.tag_visibility", "{ plan = true }", Seen(told)),
     ("acp.runtime.ttl_minutes", "1", Seen(limits)),
-    ("acp.runtime.ttl_minutes", "1", Test(LIVES, "an_idle_agent_is_ended_by_time_and_comes_back")),
+    ("acp.runtime.ttl_minutes", "1", Test(LIVES, "idle_agent_ends_after_ttl_and_resumes_with_next_prompt")),
     ("acp.runtime.install_command", "\"make\"", Seen(backend)),
     (
         "acp.control_plane.store",
@@ -328,7 +328,7 @@ const ROWS: &[Row] = &[
     (
         "acp.control_plane.recovery.reconcile_running_after_ms",
         "1000",
-        Test(LIVES, "a_turn_without_its_supervisor_ends_in_bounded_time"),
+        Test(LIVES, "turn_ends_in_bounded_time_without_supervisor"),
     ),
     ("acp.control_plane.checkpoint.flush_every_events", "1", Seen(commits)),
     (
@@ -344,7 +344,7 @@ const ROWS: &[Row] = &[
     ),
     ("acp.idempotency.ttl_hours", "1", Seen(answers)),
     ("session.ttl_minutes", "1", Seen(windows)),
-    ("session.ttl_minutes", "1", Test(LIVES, "a_session_that_nobody_uses_is_closed_by_time")),
+    ("session.ttl_minutes", "1", Test(LIVES, "unused_session_is_closed_after_ttl")),
     ("session.thread_bindings.enabled", "false", Seen(console)),
     ("session.thread_bindings.idle_hours", "1", Seen(console)),
     ("session.thread_bindings.idle_hours", "1", Test(MANAGER, "bindings_get_the_windows_of_their_account")),
@@ -353,7 +353,7 @@ const ROWS: &[Row] = &[
     (
         "session.thread_bindings.auto_unbind_stale",
         "true",
-        Test(BINDINGS, "a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed"),
+        Test(BINDINGS, "stale_binding_is_reported_and_removed_only_if_allowed"),
     ),
     ("channels.console.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
     ("channels.console.accounts.*.thread_bindings.auto_unbind_stale", "true", Seen(removes_stale)),
@@ -437,7 +437,7 @@ const ROWS: &[Row] = &[
     ("bindings.*.label", "\"front\"", Seen(configured)),
     ("bindings.*.mode", "\"oneshot\"", Seen(configured)),
     ("bindings.*.cwd", "\"/usr\"", Seen(configured)),
-    ("bindings.*.cwd", "\"/usr\"", Test(BINDINGS, "a_conversation_of_the_configuration_from_its_first_word")),
+    ("bindings.*.cwd", "\"/usr\"", Test(BINDINGS, "static_binding_starts_session_with_first_message")),
     ("bindings.*.backend", "\"acpx\"", Seen(configured)),
     ("bindings.*.backend", "\"acpx\"", Test(MANAGER, "a_configured_session_asks_for_its_own_backend")),
     ("bindings.*.permission", "\"deny-all\"", Seen(configured)),
@@ -472,19 +472,15 @@ const ROWS: &[Row] = &[
     ("limits.prompt_bytes_max", "2048", Seen(api)),
     ("limits.prompt_bytes_max", "2048", Seen(limits)),
     ("limits.turn_ms", "1234", Seen(limits)),
-    ("limits.turn_ms", "1234", Test(LIVES, "a_turn_that_is_over_its_configured_time_is_stopped")),
+    ("limits.turn_ms", "1234", Test(LIVES, "turn_above_configured_limit_is_stopped")),
     ("limits.turn_silent_ms", "1234", Seen(limits)),
     ("limits.cancel_stuck_ms", "1234", Seen(limits)),
     ("limits.connections_max", "5", Seen(api)),
     ("supervisor.socket", "\"/s\"", Seen(supervisor)),
     ("supervisor.secret_file", "\"/s\"", Seen(supervisor)),
-    (
-        "metrics.listen",
-        "\"127.0.0.1:0\"",
-        Test(METRICS, "an_address_of_its_own_answers_scrapes_and_nothing_else"),
-    ),
-    ("log.level", "\"warn\"", Test(RELOAD, "sighup_reads_the_configuration_anew")),
-    ("log.format", "\"json\"", Test(RELOAD, "sighup_reads_the_configuration_anew")),
+    ("metrics.listen", "\"127.0.0.1:0\"", Test(METRICS, "metrics_address_serves_metrics_only")),
+    ("log.level", "\"warn\"", Test(RELOAD, "sighup_reloads_configuration")),
+    ("log.format", "\"json\"", Test(RELOAD, "sighup_reloads_configuration")),
 ];
 
 fn read(text: &str) -> LoadedConfig {

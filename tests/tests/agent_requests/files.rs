@@ -1,4 +1,4 @@
-//! Reading and writing, and the walls around them.
+//! File requests of agents: reading, writing, and confinement to the roots of the session.
 
 use acp_tests::house::House;
 use acp_tests::seed::Seed;
@@ -11,14 +11,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Runs a script, and returns what the agent said about each of its requests.
+/// Runs a script and returns the agent's message about each of its requests.
 pub(crate) fn said(house: &House, key: &str, script: &str) -> Vec<String> {
     let events = house.prompt(key, script);
     check_turn(&events, "end_turn");
     chunks(&events).into_iter().map(str::to_owned).collect()
 }
 
-/// Content arrives as it is, both ways.
+/// File content is transferred unchanged in both directions.
 #[test]
 fn files_are_read_and_written_as_asked() {
     let house = House::with_approve_all(&[]);
@@ -46,13 +46,13 @@ fn files_are_read_and_written_as_asked() {
         assert_eq!(fs::read_to_string(cwd.join(name)).unwrap(), content, "{name}");
     }
     let left: Vec<_> = fs::read_dir(&cwd).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 7, "no temporary file stays behind: {left:?}");
+    assert_eq!(left.len(), 7, "no temporary file is left: {left:?}");
     house.end();
 }
 
-/// What cannot be read or written is an error, and the turn goes on.
+/// Reads and writes that are impossible return errors, and the turn continues.
 #[test]
-fn what_cannot_be_is_refused() {
+fn unreadable_and_unwritable_paths_return_errors() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
@@ -69,9 +69,9 @@ fn what_cannot_be_is_refused() {
     house.end();
 }
 
-/// A secret outside, and every way out that stands still.
+/// Static paths and links that lead outside of the roots are refused.
 #[test]
-fn nothing_outside_of_the_roots_is_reached() {
+fn paths_outside_the_roots_are_refused() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
@@ -107,11 +107,11 @@ fn nothing_outside_of_the_roots_is_reached() {
     }
     let outside: Vec<_> =
         fs::read_dir(house.world.path("work")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(outside.len(), 3, "nothing was made outside: {outside:?}");
+    assert_eq!(outside.len(), 3, "no file was created outside: {outside:?}");
     house.end();
 }
 
-/// Point 7: names change between check and open, again and again; nothing outside is read or written.
+/// Point 7: names are swapped between check and open; nothing outside of the roots is read or written.
 #[test]
 fn heavy_a_link_swapped_between_check_and_open_stays_inside() {
     let mut seed = Seed::new();
@@ -151,11 +151,11 @@ fn heavy_a_link_swapped_between_check_and_open_stays_inside() {
     let good = count(&|line| matches!(line, "fs_read: inside" | "fs_write: ok"));
     let refused = count(&|line| line.contains(": error -"));
     eprintln!("{good} inside, {refused} refused, over {} swaps", swaps.load(Ordering::Relaxed));
-    assert_eq!(good + refused, 600, "something else was said: {said:?}");
-    assert!(good > 0 && refused > 0, "the race was no race: {good} inside, {refused} refused");
+    assert_eq!(good + refused, 600, "unexpected messages: {said:?}");
+    assert!(good > 0 && refused > 0, "no swap hit a request: {good} inside, {refused} refused");
     assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "outside");
     let found: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(found, ["file"], "nothing was made outside");
+    assert_eq!(found, ["file"], "no file was created outside");
     house.end();
 }
 
@@ -165,9 +165,9 @@ fn swap(one: &Path, other: &Path) {
     assert!(swapped.is_ok() || !one.exists() || !other.exists(), "{swapped:?}");
 }
 
-/// Everything under `terminal/*` and `fs/*` is refused, too, where the session's directory is gone.
+/// All `terminal/*` and `fs/*` requests are refused if the session's directory was removed.
 #[test]
-fn a_working_directory_that_was_removed_is_an_error() {
+fn removed_working_directory_returns_errors() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
@@ -176,6 +176,6 @@ fn a_working_directory_that_was_removed_is_an_error() {
     assert_eq!(said.len(), 4, "{said:?}");
     assert!(said[..3].iter().all(|line| line.contains("error -")), "{said:?}");
     assert_eq!(said[3], "alive");
-    assert!(!house.cwd().exists(), "and is not made again");
+    assert!(!house.cwd().exists(), "the directory is not created again");
     house.end();
 }

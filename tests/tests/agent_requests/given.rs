@@ -1,4 +1,4 @@
-//! MCP servers and additional directories: given at each opening of a conversation, and no secret of them shown.
+//! MCP servers and additional directories: passed whenever a conversation opens; their secrets are masked.
 
 use crate::files::said;
 use acp_tests::cli::RunningCommand;
@@ -48,19 +48,19 @@ fn last(house: &House, method: &str) -> Value {
 }
 
 #[test]
-fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
+fn mcp_servers_are_passed_again_after_restart_and_secrets_are_masked() {
     let mut house = Plan::flags(&[]).gateway(CONFIG).build();
     let key = spawn(&house);
     check_turn(&house.prompt(&key, "before"), "end_turn");
     let new = last(&house, "session/new");
     let servers = new["mcpServers"].as_array().unwrap();
     let names: Vec<&Value> = servers.iter().map(|server| &server["name"]).collect();
-    assert_eq!(names, ["everywhere", "web", "own"], "what the agent does not take is left out");
+    assert_eq!(names, ["everywhere", "web", "own"], "servers with unsupported transports are left out");
     assert_eq!(servers[0]["env"], json!([{ "name": "TOKEN", "value": "hidden-global" }]));
     assert_eq!(servers[1]["headers"], json!([{ "name": "Authorization", "value": "hidden-agent" }]));
     assert_eq!(servers[2]["args"], json!(["hidden-argument"]));
     let left_out = house.history(&key).into_iter().filter(|event| event["status"] == "mcp_server_left_out");
-    assert_eq!(left_out.count(), 1, "and said");
+    assert_eq!(left_out.count(), 1, "the omission is reported");
 
     let lease = house.lease(&key);
     house.kill_gateway();
@@ -71,7 +71,7 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
     check_turn(&house.prompt(&key, "after"), "end_turn");
     assert_eq!(last(&house, "session/resume")["mcpServers"], new["mcpServers"]);
 
-    // An agent that repeats what it was given. The prompt holds it in another spelling.
+    // An agent that prints its configuration. The prompt contains it in an escaped spelling.
     let repeats = r#"error_data -32603 {"details": "no \u0068idden-session at \u0068idden-agent"}"#;
     let failed = house.cli(&["prompt", &key, repeats]);
     assert_eq!(failed.code, Some(1), "{failed:#?}");
@@ -96,7 +96,7 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
 }
 
 #[test]
-fn logs_hold_no_secret_of_a_server() {
+fn logs_mask_secrets_of_mcp_servers() {
     let house = Plan::flags(&[]).gateway(CONFIG).build();
     let key = spawn(&house);
     let said = SECRETS.map(|secret| format!("stderr leaks {secret}.")).join("\n");
@@ -136,7 +136,7 @@ fn additional_directories_are_roots_of_the_session() {
 }
 
 #[test]
-fn a_chat_starts_a_session_with_servers_of_a_file() {
+fn chat_starts_session_with_mcp_servers_from_file() {
     let house = House::new(&[]);
     let file = house.world.write("mcp.json", r#"{"mcpServers": {"own": {"command": "/bin/true"}}}"#);
     let (cwd, file) = (house.world.dir("work/project"), file.to_str().unwrap().to_owned());

@@ -1,4 +1,4 @@
-//! The permission mode governs files and terminals: nothing is done that was not allowed, and nothing is asked twice.
+//! The permission mode governs file and terminal requests: no effect without permission, no question twice.
 
 use super::files::said;
 use acp_tests::cli::RunningCommand;
@@ -13,7 +13,7 @@ fn pending(house: &House, key: &str) -> Vec<Value> {
     list.as_array().unwrap_or_else(|| panic!("not an array: {list}")).clone()
 }
 
-/// Waits for the one question that waits.
+/// Waits for the only pending permission request.
 fn question(house: &House, key: &str) -> Value {
     let list = eventually(SOON, "a question waits", || Some(pending(house, key)).filter(|l| !l.is_empty()));
     assert_eq!(list.len(), 1, "{list:?}");
@@ -48,7 +48,7 @@ fn deny_all_reads_writes_and_runs_nothing() {
     assert_eq!(said.len(), 5, "{said:?}");
     assert!(said[..4].iter().all(|line| line.contains("error -32003")), "{said:?}");
     let left: Vec<_> = fs::read_dir(house.cwd()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["there.txt"], "nothing was made, and no shell ran");
+    assert_eq!(left, ["there.txt"], "no file was created and no shell ran");
     assert_eq!(fs::read_to_string(house.cwd().join("there.txt")).unwrap(), "there");
     let want = ["read refused mode", "write refused mode", "write refused mode", "run refused mode"];
     assert_eq!(effects(&events), want);
@@ -56,7 +56,7 @@ fn deny_all_reads_writes_and_runs_nothing() {
 }
 
 #[test]
-fn ask_reads_unasked_and_asks_before_a_write_and_a_command() {
+fn ask_mode_reads_without_asking_and_asks_before_write_and_command() {
     let house = House::new(&[]);
     let key = house.spawn();
     fs::write(house.cwd().join("there.txt"), "old\n").unwrap();
@@ -88,7 +88,7 @@ fn ask_reads_unasked_and_asks_before_a_write_and_a_command() {
 }
 
 #[test]
-fn an_agent_that_asks_itself_is_not_asked_about_again() {
+fn permission_asked_by_agent_covers_the_host_request() {
     let house = House::new(&[]);
     let key = house.spawn();
     for (script, option, said) in [
@@ -106,9 +106,9 @@ fn an_agent_that_asks_itself_is_not_asked_about_again() {
     house.end();
 }
 
-/// The question says nothing but `Bash`; its tool call said what runs.
+/// The request's title is only `Bash`; the command stands in the earlier tool call.
 #[test]
-fn a_question_shows_what_its_tool_call_said_before() {
+fn permission_request_shows_details_of_earlier_tool_call() {
     let house = House::new(&[]);
     let key = house.spawn();
     let turn = ask(&house, &key, "tool ask_run echo hi >made");
@@ -129,9 +129,9 @@ fn a_question_shows_what_its_tool_call_said_before() {
     house.end();
 }
 
-/// As OpenCode does: it writes the file itself and reports the content afterwards.
+/// OpenCode writes the file itself and reports the content afterwards.
 #[test]
-fn a_write_that_is_done_already_is_not_asked_about() {
+fn unchanged_write_needs_no_permission() {
     let house = House::new(&[]);
     let key = house.spawn();
     assert_eq!(said(&house, &key, "tool write a.txt x\nfs_write a.txt x"), ["fs_write: ok"]);
@@ -140,9 +140,9 @@ fn a_write_that_is_done_already_is_not_asked_about() {
     house.end();
 }
 
-/// Killed while it asks, and again after the answer: asked once, written once.
+/// The gateway is killed while a request is pending and again after the answer: asked once, written once.
 #[test]
-fn a_question_of_the_host_survives_kills_of_the_gateway() {
+fn host_permission_request_survives_gateway_kills() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
@@ -170,7 +170,7 @@ fn a_question_of_the_host_survives_kills_of_the_gateway() {
             ref other => panic!("{option}: {other:?}"),
         }
     }
-    // The last answer holds for the session, after a restart as well, and for writes alone.
+    // The last answer is a grant for writes of this session and survives restarts.
     let turn = ask(&house, &key, "fs_write more.txt x\nterminal true");
     let run = question(&house, &key);
     assert_eq!(run["kind"], "execute");
@@ -184,9 +184,9 @@ fn a_question_of_the_host_survives_kills_of_the_gateway() {
     house.end();
 }
 
-/// Where nobody can be asked, `approve-reads` and `ask` read and do nothing else.
+/// Unattended sessions with `approve-reads` or `ask` allow reads only.
 #[test]
-fn without_a_person_reads_alone_are_served() {
+fn unattended_sessions_allow_reads_only() {
     for mode in ["approve-reads", "ask"] {
         let house = Plan::flags(&[]).permission(mode).build();
         let key = house.spawn();

@@ -1,4 +1,4 @@
-//! Commands that agents run: each one a lease under the agent's.
+//! Terminal commands of agents: each has a lease below the agent's lease.
 
 use crate::files::said;
 use acp_tests::house::House;
@@ -9,7 +9,7 @@ use acp_tests::wait::{LONG, SOON, eventually, until};
 /// Code of the JSON-RPC error for a limit that is reached.
 const LIMIT_REACHED: i64 = -32005;
 
-/// The living terminal of a session.
+/// The open terminal lease of a session.
 fn terminal(house: &House, key: &str) -> Lease {
     eventually(SOON, "a terminal runs", || {
         house.leases().into_iter().find(|lease| {
@@ -23,9 +23,9 @@ fn terminals(house: &House, key: &str) -> Vec<Lease> {
     all.filter(|lease| lease.text("session_key") == key && lease.text("kind") == "terminal").collect()
 }
 
-/// Create, wait, output, release: what the command says and how it ends.
+/// Create, wait, output and release report the command's output and exit status.
 #[test]
-fn commands_run_and_are_read() {
+fn terminal_reports_output_and_exit_status() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let script = "terminal echo out; echo err >&2; exit 3\nterminal pwd\nterminal true\nterminal kill -TERM $$\n\
@@ -45,12 +45,12 @@ fn commands_run_and_are_read() {
     let (head, output) = said[4].split_once(" output=").unwrap();
     assert_eq!(head, "terminal: exit=0 signal=null truncated=true");
     assert!(output.len() <= 1024 * 1024 && output.len() > 1000 * 1024, "{} bytes are kept", output.len());
-    assert!(output.ends_with("0123456789\n"), "the last ones");
+    assert!(output.ends_with("0123456789\n"), "the end of the output is kept");
     assert_eq!(
         said[5], "terminal: exit=0 signal=null truncated=false output=",
         "its standard input is empty"
     );
-    until(LONG, "what was released is closed", || {
+    until(LONG, "released terminals are closed", || {
         terminals(&house, &key).iter().all(|lease| lease.state() == "closed")
     });
     for lease in terminals(&house, &key) {
@@ -59,9 +59,9 @@ fn commands_run_and_are_read() {
     house.end();
 }
 
-/// Its lease says what it is and whose, and it dies with the session, whatever it started.
+/// A terminal's lease names its kind and its parent; closing the session ends the terminal's whole tree.
 #[test]
-fn a_terminal_is_a_lease_and_dies_with_the_session() {
+fn terminal_has_own_lease_and_ends_with_session() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
@@ -86,9 +86,9 @@ fn a_terminal_is_a_lease_and_dies_with_the_session() {
     house.end();
 }
 
-/// It also dies with its agent's process, by whatever it died.
+/// A terminal ends when its agent's process ends.
 #[test]
-fn a_terminal_dies_with_its_agent() {
+fn terminal_ends_with_its_agent_process() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
@@ -103,14 +103,14 @@ fn a_terminal_dies_with_its_agent() {
 
 /// `terminal/kill` ends the command and keeps its output; a cancel of the turn lets the agent release it.
 #[test]
-fn a_terminal_is_killed_and_released() {
+fn killed_terminal_ends_and_cancel_releases_terminal() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let begun = std::time::Instant::now();
     let said = said(&house, &key, "terminal_kill sleep 3600");
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with("terminal: exit=null signal=SIG"), "{said:?}");
-    assert!(begun.elapsed() < SOON, "it was not waited for");
+    assert!(begun.elapsed() < SOON, "the kill does not wait for the command");
     until(LONG, "its tree is gone", || {
         terminals(&house, &key).iter().all(|lease| lease.processes().is_empty())
     });
@@ -124,9 +124,9 @@ fn a_terminal_is_killed_and_released() {
     house.end();
 }
 
-/// H3: what waits for a command goes on waiting after a restart, also when the command ended in between.
+/// H3: a wait for a command continues after a restart, even if the command ended in between.
 #[test]
-fn a_wait_in_flight_is_answered_after_a_restart() {
+fn terminal_wait_in_flight_is_answered_after_restart() {
     let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
@@ -156,9 +156,9 @@ fn a_wait_in_flight_is_answered_after_a_restart() {
     house.end();
 }
 
-/// H3: a command is started once, though the gateway dies around its creation.
+/// H3: a command is started once although the gateway is killed around its creation.
 #[test]
-fn heavy_a_command_is_started_once() {
+fn heavy_terminal_command_starts_once_across_gateway_kills() {
     let mut seed = acp_tests::seed::Seed::new();
     let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
@@ -167,7 +167,7 @@ fn heavy_a_command_is_started_once() {
     for n in 0..rounds {
         let script = format!("terminal echo {n} >> started; echo done {n}");
         let turn = house.follow(&["prompt", &key, &script]);
-        until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
+        until(SOON, "the agent received the prompt", || house.prompts_received(&script) == 1);
         acp_tests::wait::wait_until_instant(
             std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
         );

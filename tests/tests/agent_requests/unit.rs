@@ -1,5 +1,5 @@
-//! The gateway as its packaged unit runs it: it may write nothing of a project, and the agent's files are written all
-//! the same, by the user that the agent runs as.
+//! The gateway under the restrictions of its packaged unit: it cannot write project files; the user that the agent runs
+//! as writes them.
 
 use acp_tests::house::{AGENT, GATEWAY, scripted};
 use acp_tests::story::{check_turn, chunks};

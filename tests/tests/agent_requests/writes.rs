@@ -1,4 +1,4 @@
-//! H3: requests in flight when the gateway dies. Reads are read again; a write is never done twice.
+//! H3: requests in flight when the gateway dies. Reads are repeated; writes never are.
 
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::processes::ProcessHandle;
@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a file is now: its inode, the time of its content, and the content.
+/// State of a file: inode, modification time and content.
 type Now = Option<(u64, i64, String)>;
 
 fn now(path: &Path) -> Now {
@@ -20,15 +20,15 @@ fn now(path: &Path) -> Now {
     Some((meta.ino(), meta.mtime_nsec(), content))
 }
 
-/// Requests of the agent in a state, as the journal says.
+/// Number of the agent's requests with this state in the journal.
 fn requests(house: &House, state: &str) -> i64 {
     let sql = "SELECT count(*) FROM acp_agent_request WHERE state = ?1";
     house.world.journal(GATEWAY).query_row(sql, [state], |row| row.get(0)).unwrap_or(0)
 }
 
-/// After the first write somebody else changes the file; the restarted gateway must not write again.
+/// Another process changes the file after the write; the restarted gateway must not write again.
 #[test]
-fn heavy_a_write_is_never_done_twice() {
+fn heavy_write_is_never_repeated_after_gateway_kill() {
     let mut seed = Seed::new();
     let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
@@ -40,11 +40,11 @@ fn heavy_a_write_is_never_done_twice() {
         let old = now(&target);
         let turn = house.follow(&["prompt", &key, &format!("fs_write target.txt {content}")]);
         if n % 3 == 2 {
-            // At any moment around it.
+            // At a random moment around the write.
             until(SOON, "the agent has it", || house.agent_events("prompt").len() == n + 2);
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(20)));
         } else {
-            // In the act: the file is written, and the gateway stands still before it can say so.
+            // The file is written, and the gateway is stopped before it can answer.
             let gateway = ProcessHandle::open(house.gateway().pid()).unwrap();
             spin_until(SOON, "the file is written", || {
                 fs::read(&target).is_ok_and(|found| found == content.as_bytes()).then_some(())
@@ -72,19 +72,19 @@ fn heavy_a_write_is_never_done_twice() {
         let after = now(&target);
         match (written.is_some(), others, started) {
             (true, false, _) => {
-                assert_eq!(after, left, "round {n}: written once, and left alone");
-                assert_eq!(said, "fs_write: ok", "round {n}: it is written, and the agent is told so");
+                assert_eq!(after, left, "round {n}: written once");
+                assert_eq!(said, "fs_write: ok", "round {n}: the agent gets success for the finished write");
             }
             (true, true, true) => {
                 assert_eq!(after, left, "round {n}: what somebody else wrote stays");
-                assert!(said.starts_with("fs_write: error -"), "round {n}: it cannot be known: {said}");
+                assert!(said.starts_with("fs_write: error -"), "round {n}: the outcome is unknown: {said}");
             }
             (true, true, false) => {
                 assert_eq!(after, left, "round {n}: what somebody else wrote stays");
                 assert_eq!(said, "fs_write: ok", "round {n}: it was answered before");
             }
-            // Begun and not done when the gateway died: the supervisor finishes what it has begun, nothing is done
-            // anew, and the agent is told what is in the file.
+            // The write was begun when the gateway died: the supervisor finishes it, it is not repeated, and the
+            // agent gets success if the content is in the file.
             (false, _, true) if said == "fs_write: ok" => {
                 assert_eq!(after.map(|(_, _, found)| found).as_deref(), Some(content.as_str()), "round {n}");
             }
@@ -92,7 +92,7 @@ fn heavy_a_write_is_never_done_twice() {
                 assert_eq!(after, old, "round {n}: not written after the restart");
                 assert!(said.starts_with("fs_write: error -"), "round {n}: {said}");
             }
-            // The request was not even taken note of: it is done now, once.
+            // The request was not recorded: it runs now, once.
             (false, _, false) => {
                 assert_eq!(said, "fs_write: ok", "round {n}");
                 assert_eq!(after.map(|(_, _, found)| found).as_deref(), Some(content.as_str()), "round {n}");
@@ -104,7 +104,7 @@ fn heavy_a_write_is_never_done_twice() {
     house.end();
 }
 
-/// Reads have no effect, so they are simply read again, each answered once.
+/// Reads have no effect: they are repeated, and each request is answered once.
 #[test]
 fn heavy_reads_in_flight_are_answered_after_a_restart() {
     let mut seed = Seed::new();

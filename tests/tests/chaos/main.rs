@@ -1,7 +1,7 @@
-//! Chaos on real processes: ten sessions in ten conversations of a channel that fails in every way, while gateway,
-//! supervisor and agents are killed and stopped, the disk runs full and the chat service goes away. People talk into
-//! turns that run, and answer what agents ask, or do not. At the end the channel holds exactly what
-//! the journal says, every message was acted on once, and nothing is left alive.
+//! Chaos on real processes: ten sessions in ten conversations of a failing channel, while gateway, supervisor and agents
+//! are killed and stopped, the disk runs full and the chat service is unavailable. Simulated users steer running turns
+//! and answer permission requests, or do not. At the end the channel holds exactly what the journal says, every message
+//! was handled once, and no process is left.
 //!
 //! `ACP_TEST_SEED` repeats a run as far as real processes allow: the same plan, the same mishaps in the same order.
 //! `ACP_CHAOS_KILLS` says how many kills (100 by default, 1,000 in `make nightly`).
@@ -30,17 +30,17 @@ use std::time::{Duration, Instant};
 
 /// Kills of a run, unless the environment says otherwise.
 const KILLS: u64 = 100;
-/// So many of the kills of the gateway fall between a send and its receipt, at the least: one in five.
+/// Minimum share of gateway kills between a send and its receipt: one in five.
 const BETWEEN_SHARE: u64 = 5;
-/// How long a send that can be caught is waited for.
+/// Maximum wait for a send that can be interrupted.
 const CATCH: Duration = Duration::from_secs(3);
-/// Crashes are meant here.
+/// Crashes are intended here: no crash back-off.
 const SUPERVISOR: &str = "reap_term_ms = 300\ncrash_backoff_ms = 0\ncrashes_max = 0\n";
 
-/// What the agent asks and nobody answers is refused soon.
+/// Unanswered permission requests are refused soon.
 const UNANSWERED: &str = "[permission]\ntimeout_ms = 2500\n";
 
-/// What happened in a run.
+/// Counts of events in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) gateways: u64,
@@ -48,13 +48,13 @@ pub(crate) struct Tally {
     pub(crate) supervisors: u64,
     pub(crate) agents: u64,
     pub(crate) wrappers: u64,
-    /// Something was stopped for a while.
+    /// Processes that were stopped for a while.
     stops: u64,
-    /// The disk was full.
+    /// Times that the disk was full.
     full: u64,
-    /// The chat service was away.
+    /// Times that the chat service was unavailable.
     away: u64,
-    /// The channel held a part when the gateway died, whose receipt it had not committed.
+    /// Kills at which the channel held a part whose receipt the gateway had not committed.
     between: u64,
 }
 
@@ -64,9 +64,9 @@ impl Tally {
     }
 }
 
-/// Everything that a run is made of.
+/// Processes, users and counts of one run.
 pub(crate) struct Chaos {
-    // In the order of their ends.
+    // In drop order.
     gateway: Option<Service>,
     supervisor: Option<Service>,
     service: ChatService,
@@ -93,7 +93,7 @@ impl Chaos {
         chaos
     }
 
-    /// One that finds the disk full waits for room by itself.
+    /// Starts the gateway; on a full disk it waits for room by itself.
     fn start_gateway(&mut self) {
         self.gateway = Some(self.world.start_command(self.place.gateway(&self.world)));
     }
@@ -113,7 +113,7 @@ impl Chaos {
         self.tally.supervisors += 1;
     }
 
-    /// Whether the gateway died between a send and its receipt.
+    /// Counts a kill between a send and its receipt.
     fn look_between(&mut self) {
         let journal = self.place.journal(&self.world);
         let mut sending =
@@ -127,7 +127,7 @@ impl Chaos {
         }
     }
 
-    /// An agent or a wrapper, held: it cannot be mistaken for another from now on. Whether it is a wrapper.
+    /// Holds a random agent or wrapper by pidfd; the flag is true for a wrapper.
     fn some_agent(&self, draw: u64) -> Option<(ProcessHandle, bool)> {
         let found = self.world.agents();
         let at = usize::try_from(draw % (found.len() as u64).max(1)).unwrap();
@@ -168,7 +168,7 @@ impl Chaos {
             }
             Blow::GatewayStopped => {
                 let held = ProcessHandle::open(self.gateway.as_ref().unwrap().pid()).unwrap();
-                // Now and then it never goes on.
+                // One in four is never continued.
                 let dies = step.draw.is_multiple_of(4);
                 self.stop_for_a_while(&held, step.time * 3, !dies);
                 if dies {
@@ -208,8 +208,8 @@ impl Chaos {
         }
     }
 
-    /// The chat service is away for longer than anybody waits for an answer; now and then the gateway dies meanwhile, and
-    /// starts without it.
+    /// Makes the chat service unavailable for longer than any request timeout; sometimes the gateway is killed meanwhile
+    /// and starts without it.
     fn take_the_channel_away(&mut self, step: &Step) {
         self.service.set_unavailable(true);
         self.tally.away += 1;
@@ -223,7 +223,7 @@ impl Chaos {
         self.service.set_unavailable(false);
     }
 
-    /// The disk is full for a while; now and then the gateway dies meanwhile.
+    /// Fills the disk for a while; sometimes the gateway is killed meanwhile.
     fn fill_the_disk(&mut self, step: &Step) {
         let Some(filler) = self.place.fill() else { return };
         self.tally.full += 1;
@@ -243,7 +243,7 @@ fn kills_wanted() -> u64 {
     std::env::var("ACP_CHAOS_KILLS").map_or(KILLS, |text| text.parse().unwrap())
 }
 
-/// Storms until there were so many kills, and judges what is left.
+/// Runs faults until `kills` is reached, then checks the result.
 fn run(seed: &mut Seed, mut plan: Plan, kills: u64) {
     let began = Instant::now();
     let mut chaos = Chaos::new(seed);
@@ -263,13 +263,13 @@ fn run(seed: &mut Seed, mut plan: Plan, kills: u64) {
 }
 
 #[test]
-fn heavy_what_the_channel_holds_is_what_the_journal_says() {
+fn heavy_channel_content_matches_journal_after_chaos() {
     let mut seed = Seed::new();
     let plan = Plan::new(seed.fork());
     run(&mut seed, plan, kills_wanted());
 }
 
-/// The gateway dies, everything else does not: then no turn fails, and each message has its answer.
+/// Only the gateway is killed: no turn fails, and each message has its answer.
 #[test]
 fn heavy_kills_of_the_gateway_fail_no_turn() {
     let mut seed = Seed::new();

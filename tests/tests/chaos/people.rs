@@ -1,4 +1,4 @@
-//! What people say: in ten rooms, each bound to a session of its own, and in a lobby that is bound to nothing.
+//! Simulated users: ten rooms, each bound to its own session, and an unbound lobby.
 
 use acp_tests::fake_channel::service::ChatService;
 use acp_tests::house::AGENT;
@@ -7,22 +7,22 @@ use acp_tests::wait::{LONG, until};
 use acp_tests::world::World;
 use std::path::PathBuf;
 
-/// How many rooms there are.
+/// Number of rooms.
 pub(crate) const ROOMS: usize = 10;
 /// The conversation that is bound to nothing.
 pub(crate) const LOBBY: &str = "lobby";
-/// Nobody says more before the gateway took what was said.
+/// Maximum number of messages per room that the gateway has not accepted.
 const WAITING_MAX: usize = 2;
 
-/// What goes into a turn that runs begins so.
+/// Prefix of messages that steer a running turn.
 pub(crate) const STEER: &str = "/acp steer ";
 
-/// The room of that number.
+/// Name of the room with that number.
 pub(crate) fn room(number: usize) -> String {
     format!("room-{number}")
 }
 
-/// Everybody who talks.
+/// The simulated users.
 #[derive(Debug)]
 pub(crate) struct People {
     seed: Seed,
@@ -45,7 +45,7 @@ impl People {
     /// Starts a session in each room.
     pub(crate) fn begin(&self, service: &ChatService) {
         for (number, dir) in self.dirs.iter().enumerate() {
-            // In every other room people are asked.
+            // Every other room asks for permissions.
             let mode = if number % 2 == 1 { "ask" } else { "approve-all" };
             let text = format!("/acp spawn {AGENT} --permission {mode} --cwd {}", dir.display());
             service.say(&room(number), "ada", &text);
@@ -55,7 +55,7 @@ impl People {
         });
     }
 
-    /// Everybody who feels like it says something.
+    /// Posts messages in random rooms and answers pending permission requests.
     pub(crate) fn talk(&mut self, service: &ChatService) {
         for number in 0..ROOMS {
             let (feels_like_it, mut said) = (self.seed.below(100) < 30, self.words(number));
@@ -77,7 +77,7 @@ impl People {
         }
     }
 
-    /// Somebody asks for something that is answered soon.
+    /// Posts a message that is answered soon.
     pub(crate) fn ask_for_an_answer(&mut self, service: &ChatService) {
         for _ in 0..ROOMS {
             self.next_room = (self.next_room + 1) % ROOMS;
@@ -89,17 +89,17 @@ impl People {
         }
     }
 
-    /// A name that is in one message and in its answer, and nowhere else.
+    /// Unique token for one message and its answer.
     fn name(&mut self, room: usize) -> String {
         self.said += 1;
         format!("tok-{room}-{}", self.said)
     }
 
-    /// What somebody says, one message after the other.
+    /// Random messages for a room, in order.
     fn words(&mut self, room: usize) -> Vec<String> {
         let name = self.name(room);
         let (count, pace, size) = (1 + self.seed.below(30), self.seed.below(40), 16 + self.seed.below(100));
-        // Where nobody answers, more is asked: a question must stay until its deadline in spite of all kills.
+        // Rooms without answers ask more often: a request must stay pending until its deadline despite all kills.
         let choice = if !is_looked_at(room) && self.seed.below(2) == 0 { 20 } else { self.seed.below(26) };
         let one = match choice {
             0..8 => format!("say {name} begins\nchunks {count} pace_ms={pace} size={size}\nsay {name} ends"),
@@ -109,7 +109,7 @@ impl People {
             17..19 => "/acp status".to_owned(),
             19 => "/acp cancel".to_owned(),
             20..23 => format!("say {name} begins\npermission {name}\nsay {name} ends"),
-            // Into a turn that runs by then, or is not there yet.
+            // Steers a turn that is running or not started yet.
             23..25 => {
                 let turn = format!("say {name} begins\nsleep {}\nsay {name} ends", 300 + count * 20);
                 return vec![turn, format!("{STEER}{} is news", self.name(room))];

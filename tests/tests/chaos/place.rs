@@ -1,5 +1,5 @@
-//! Where the gateway keeps its state: on a small disk of its own that lives as long as the test, where the machine
-//! lets a test mount one, and else in an ordinary directory that never runs full.
+//! State directory of the gateway: a small tmpfs for the time of the test if the machine permits mounts, otherwise an
+//! ordinary directory that never runs full.
 
 use acp_tests::fake_channel::ENV_SOCKET;
 use acp_tests::house::GATEWAY;
@@ -9,14 +9,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Size of the disk, in MiB: the database of a long run, its log and its copy.
+/// Size of the disk in MiB: database of a long run, its log and its copy.
 // The write-ahead log alone may have 64 MiB before it is emptied: a smaller disk is full without being filled.
 const DISK_MIB: u64 = 256;
 
-/// The state directory, and how to get at it.
+/// The state directory and access to its mount namespace.
 pub(crate) struct Place {
     dir: PathBuf,
-    /// Keeps the mount namespace.
+    /// Process that keeps the mount namespace alive.
     keeper: Option<Child>,
 }
 
@@ -53,7 +53,7 @@ impl Place {
         Self { dir, keeper: Some(keeper) }
     }
 
-    /// A command that runs where the state directory is.
+    /// Wraps a command so that it runs in the mount namespace.
     fn inside(&self, command: Command, work: &Path) -> Command {
         let Some(keeper) = &self.keeper else { return command };
         let mut inside = like(&command, "nsenter", work);
@@ -63,7 +63,7 @@ impl Place {
         inside
     }
 
-    /// The gateway with the channel that fails.
+    /// Command of the gateway with the fake channel.
     pub(crate) fn gateway(&self, world: &World) -> Command {
         let mut command = world.command("fake-channel-gateway");
         command.env(ENV_SOCKET, world.path("chat.sock"));
@@ -75,7 +75,7 @@ impl Place {
         command
     }
 
-    /// A verb of the gateway's program on the state directory.
+    /// Command of a gateway verb on the state directory.
     pub(crate) fn verb(&self, world: &World, args: &[&str]) -> Command {
         let mut command = world.command("acp-gateway");
         command.arg("--state-dir").arg(&self.dir).args(args).arg("--json");
@@ -91,7 +91,7 @@ impl Place {
         }
     }
 
-    /// The journal as it is now, in a copy: SQLite does not find its way into the namespace. It is whole when no
+    /// Opens a copy of the journal, because SQLite cannot open files of the namespace. The copy is consistent if no
     /// gateway writes.
     pub(crate) fn journal(&self, world: &World) -> rusqlite::Connection {
         let copy = world.dir("copy");
@@ -104,7 +104,7 @@ impl Place {
         open_read_only(&copy.join(GATEWAY_DB))
     }
 
-    /// Leaves no room on the disk; the file that takes it. `None` where the disk is not its own.
+    /// Fills the disk and returns the filler file; `None` without a separate disk.
     pub(crate) fn fill(&self) -> Option<PathBuf> {
         self.keeper.as_ref()?;
         let path = self.path("filler");
@@ -115,7 +115,7 @@ impl Place {
         Some(path)
     }
 
-    /// Gives the disk back.
+    /// Ends the process that keeps the mount.
     pub(crate) fn end(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
             let _ = keeper.kill();

@@ -1,64 +1,64 @@
-//! What is done to the house, drawn from a seed.
+//! Faults of a run, drawn from a seed.
 
 use acp_tests::seed::Seed;
 use std::time::Duration;
 
-/// The longest pause before a blow, and the base of times within one, in milliseconds.
+/// Maximum pause before a fault, and base of durations within one, in milliseconds.
 const PAUSE_MS: u64 = 300;
 const TIME_MS: u64 = 150;
 
-/// What is struck.
+/// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blow {
-    /// The gateway is killed, wherever it is.
+    /// The gateway is killed at a random moment.
     Gateway,
-    /// The gateway is killed when the channel has a part, and the gateway does not know it yet.
+    /// The gateway is killed between a send and its receipt.
     GatewayBetween,
-    /// The gateway is killed, and killed again while it starts.
+    /// The gateway is killed, and again during its start.
     GatewayStarting,
-    /// The gateway is stopped, and goes on or is killed.
+    /// The gateway is stopped, and continued or killed.
     GatewayStopped,
     /// The supervisor is killed.
     Supervisor,
     /// The supervisor and the gateway are killed.
     Both,
-    /// The supervisor is stopped and goes on.
+    /// The supervisor is stopped and continued.
     SupervisorStopped,
     /// An agent or its wrapper is killed.
     Agent,
-    /// An agent or its wrapper is stopped and goes on.
+    /// An agent or its wrapper is stopped and continued.
     AgentStopped,
     /// The disk runs full.
     FullDisk,
-    /// The whole chat service is away.
+    /// The chat service is unavailable.
     ChannelAway,
 }
 
-/// One blow, with everything that is random about it.
+/// One fault with its random parameters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
-    /// How long it is quiet before.
+    /// Pause before the fault.
     pub(crate) pause: Duration,
-    /// What is struck.
+    /// Kind of fault.
     pub(crate) blow: Blow,
-    /// How long what takes a while takes.
+    /// Duration of a fault that lasts.
     pub(crate) time: Duration,
-    /// Which of several.
+    /// Random number that selects one of several targets.
     pub(crate) draw: u64,
 }
 
 impl Blow {
-    /// Whether a turn may fail of it: an agent or what it runs under dies (H6).
+    /// True if a turn may fail by it: it kills an agent or its supervisor (H6).
     const fn may_fail_turns(self) -> bool {
         matches!(self, Self::Supervisor | Self::Both | Self::Agent)
     }
 }
 
-/// The order of a run.
+/// Sequence of faults of a run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     seed: Seed,
-    /// Nothing is done of which a turn may fail.
+    /// Only faults that fail no turn.
     is_gentle: bool,
 }
 
@@ -67,7 +67,7 @@ impl Plan {
         Self { seed, is_gentle: false }
     }
 
-    /// Nothing but what no turn may fail of.
+    /// Plan with only those faults that fail no turn.
     pub(crate) const fn gentle(seed: Seed) -> Self {
         Self { seed, is_gentle: true }
     }

@@ -1,4 +1,4 @@
-//! What must hold when everything has settled.
+//! Checks after everything has settled.
 
 use crate::Chaos;
 use crate::people::{LOBBY, ROOMS, STEER, room};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-/// What still has to happen, one query each; all of them find nothing in the end.
+/// Queries for unfinished work; all of them are empty at the end.
 const OPEN: [(&str, &str); 4] = [
     ("messages", "SELECT message_id FROM acp_inbox WHERE state = 'received'"),
     ("runs", "SELECT run_id FROM acp_runs WHERE state IN ('queued','running')"),
@@ -29,21 +29,21 @@ fn texts(db: &Connection, sql: &str) -> rusqlite::Result<Vec<String>> {
     statement.query_map([], |row| row.get(0))?.collect()
 }
 
-/// Waits until nothing is left to be done.
+/// Waits until no work is left.
 pub(crate) fn settle(chaos: &Chaos, deadline: Duration) {
     let taken = || {
         let rooms = (0..ROOMS).map(room).chain([LOBBY.to_owned()]);
         rooms.map(|room| chaos.service.count_pending(&room)).sum::<usize>()
     };
-    until(deadline, "everything that was said is taken", || taken() == 0);
+    until(deadline, "every message is accepted", || taken() == 0);
     until(deadline, "everything has settled", || {
-        // The copy is of a database in use: it may be torn, and is then looked at again.
+        // A copy of a database in use may be torn: then the next copy is read.
         let journal = chaos.place.journal(&chaos.world);
         OPEN.iter().all(|(_, sql)| texts(&journal, sql).is_ok_and(|open| open.is_empty()))
     });
 }
 
-/// A part as the journal's outbox has it.
+/// Outbox row.
 struct Part {
     nonce: String,
     text: String,
@@ -52,7 +52,7 @@ struct Part {
     message_id: Option<String>,
 }
 
-/// The last look: at processes, then at the journal and the channel.
+/// Checks processes, journal and channel at the end of a run.
 pub(crate) fn check(mut chaos: Chaos) {
     check_leases(&chaos);
     let gateway = chaos.gateway.take().unwrap();
@@ -75,14 +75,14 @@ pub(crate) fn check(mut chaos: Chaos) {
     check_conversations(&journal, &held);
     check_finals(&journal, &held);
     let failed = check_agents(&chaos, &runs);
-    // A person is told of each of them (H6), and only what was struck fails: an agent's death ends one turn, the
-    // supervisor's one in each room.
+    // Each failure is announced (H6), and only affected turns fail: an agent's death fails one turn, the supervisor's
+    // one in each room.
     let struck = chaos.tally.agents + chaos.tally.wrappers + chaos.tally.supervisors * ROOMS as u64;
     eprintln!("{} turns, {failed} of them failed; {struck} might have", runs.len());
-    assert!(failed <= struck, "{failed} turns failed of {struck} that were struck");
+    assert!(failed <= struck, "{failed} turns failed, at most {struck} were affected");
 }
 
-/// What a long run is for did happen in it.
+/// A long run contains every situation that it is meant to test.
 fn check_reached(journal: &Connection, kills: u64) {
     let count = |sql: &str| journal.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     let found = [
@@ -99,7 +99,7 @@ fn check_reached(journal: &Connection, kills: u64) {
     assert!(kills < 100 || found.iter().all(|(_, count)| *count > 0), "{found:?}");
 }
 
-/// I8: no process of a lease that is closed, and none that is open without one.
+/// I8: closed leases have no process, and open leases have one.
 fn check_leases(chaos: &Chaos) {
     let socket = chaos.supervisor.as_ref().unwrap().socket();
     until(LONG, "leases and processes are the same", || {
@@ -110,15 +110,15 @@ fn check_leases(chaos: &Chaos) {
     });
 }
 
-/// A run as the journal has it.
+/// Row of a run.
 struct Run {
     prompt: String,
     state: String,
-    /// Whether it is a turn of its own, and not words for another one.
+    /// True for mode `prompt`, false for `steer`.
     is_turn: bool,
 }
 
-/// Every message was acted on once. The runs, by id.
+/// Checks that every message was handled once, and returns the runs by id.
 fn check_sayings(chaos: &Chaos, journal: &Connection) -> BTreeMap<String, Run> {
     let sql = "SELECT conversation_id, message_id, text, outcome_json FROM acp_inbox WHERE channel = 'fake'";
     let mut statement = journal.prepare(sql).unwrap();
@@ -159,13 +159,13 @@ fn check_sayings(chaos: &Chaos, journal: &Connection) -> BTreeMap<String, Run> {
             _ => panic!("{said:?}: {outcome}"),
         }
     }
-    assert!(inbox.is_empty(), "nobody said this: {inbox:?}");
-    assert_eq!(runs.len(), of_messages.len(), "a run of no message");
+    assert!(inbox.is_empty(), "inbox rows without a message: {inbox:?}");
+    assert_eq!(runs.len(), of_messages.len(), "every run belongs to a message");
     runs
 }
 
-/// Each conversation holds its own parts in the order of the journal, each once, its replies each once, and
-/// nothing else.
+/// Checks that each conversation holds its own parts in journal order, each once, its replies each once, and nothing
+/// else.
 fn check_conversations(journal: &Connection, held: &BTreeMap<String, Vec<Message>>) {
     let names: BTreeSet<String> = (0..ROOMS).map(room).chain([LOBBY.to_owned()]).collect();
     assert!(held.keys().all(|name| names.contains(name)), "{:?}", held.keys());
@@ -181,11 +181,11 @@ fn check_conversations(journal: &Connection, held: &BTreeMap<String, Vec<Message
         }
         let parts = parts_of(journal, name);
         let unsure = parts.iter().filter(|part| part.state != "sent").count();
-        assert_eq!(unsure, 0, "parts of {name} were given up");
+        assert_eq!(unsure, 0, "every part of {name} is sent");
         let answered = outcomes_of(journal, name).iter().filter(|outcome| is_shown(outcome)).count();
         let says = |part: &&Part| part.text.starts_with("The permission request is resolved. Answered: ");
         let told = parts.iter().filter(says).count();
-        assert_eq!(told, answered, "answers of people that are told in {name}, and those that were given");
+        assert_eq!(told, answered, "answers shown in {name} and answers given");
         let is_part = |message: &&Message| parts.iter().any(|part| part.nonce == message.text.nonce);
         let shown: Vec<(&str, &str, &str, Option<&str>)> = held
             .iter()
@@ -200,7 +200,7 @@ fn check_conversations(journal: &Connection, held: &BTreeMap<String, Vec<Message
     }
 }
 
-/// Where two lists part, and not all of them: reports of long runs are cut off.
+/// First difference of two lists; reports of long runs are truncated.
 fn first_difference<T: PartialEq + std::fmt::Debug>(shown: &[T], planned: &[T]) -> String {
     let at = shown.iter().zip(planned).take_while(|(shown, planned)| shown == planned).count();
     let at_it = |all: &[T]| all.get(at).map_or("nothing".to_owned(), |it| format!("{it:?}"));
@@ -224,26 +224,26 @@ fn parts_of(journal: &Connection, conversation: &str) -> Vec<Part> {
     rows.unwrap().map(Result::unwrap).collect()
 }
 
-/// Every reply that is owed is there once, in one message or in several one after the other, and nothing else is.
+/// Checks that every expected reply is there once, in one message or several, and nothing else.
 fn check_replies(name: &str, replies: Vec<&str>, mut owed: Vec<String>) {
     let mut said: String = replies.iter().map(|text| dense(without_advice(text))).collect();
-    // The longest first: a short one may stand in it.
+    // Longest first: a short reply may be part of a longer one.
     owed.sort_by_key(|text| std::cmp::Reverse(text.len()));
     for text in &owed {
         let text = dense(text);
-        let at = said.find(&text).unwrap_or_else(|| panic!("not said in {name}: {text}\n{replies:#?}"));
+        let at = said.find(&text).unwrap_or_else(|| panic!("missing reply in {name}: {text}\n{replies:#?}"));
         said.replace_range(at..at + text.len(), "");
     }
-    assert!(said.is_empty(), "said in {name} and not owed: {said}\n{replies:#?}");
+    assert!(said.is_empty(), "unexpected replies in {name}: {said}\n{replies:#?}");
 }
 
-/// What a reply says happened, without the code of a failure and what to do next.
+/// Reply without error code and next step.
 fn without_advice(text: &str) -> &str {
     let Some((said, _)) = text.split_once("\nNext: ") else { return text };
     said.rsplit_once(" (").map_or(said, |(said, _)| said)
 }
 
-/// What came of the messages of a conversation.
+/// Outcomes of the messages of a conversation.
 fn outcomes_of(journal: &Connection, conversation: &str) -> Vec<Value> {
     let sql = "SELECT outcome_json FROM acp_inbox WHERE conversation_id = ?1 AND channel = 'fake'";
     let mut statement = journal.prepare(sql).unwrap();
@@ -251,12 +251,12 @@ fn outcomes_of(journal: &Connection, conversation: &str) -> Vec<Value> {
     rows.map(|row| serde_json::from_str(&row.unwrap()).unwrap()).collect()
 }
 
-/// Whether the conversation shows by itself what came of a message: a question is settled there for everybody.
+/// True if the conversation shows the outcome without a reply, as for a settled permission request.
 fn is_shown(outcome: &Value) -> bool {
     outcome["is_shown"] == true
 }
 
-/// What people in a conversation are owed by what was done about their messages.
+/// Replies expected in a conversation.
 fn replies_of(journal: &Connection, conversation: &str) -> Vec<String> {
     let said = |outcome: Value| {
         let text = outcome["text"].as_str().or_else(|| outcome["failure"]["message"].as_str());
@@ -266,7 +266,7 @@ fn replies_of(journal: &Connection, conversation: &str) -> Vec<String> {
     told.map(said).filter(|text| !text.is_empty()).collect()
 }
 
-/// The names in a text that are of one message alone.
+/// Message tokens in a text.
 fn tokens(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(|word| word.starts_with("tok-"))
 }
@@ -279,8 +279,8 @@ fn dense(text: &str) -> String {
     text.split_whitespace().collect()
 }
 
-/// What the agent said in a turn is in the final message of that turn, all of it: read from the journal alone, and
-/// not from what the gateway planned to send.
+/// Checks that the whole answer of a turn is in its final message: read from the journal's events, not from the planned
+/// parts.
 fn check_finals(journal: &Connection, held: &BTreeMap<String, Vec<Message>>) {
     let said = "SELECT coalesce(json_extract(payload_json, '$.content.text'), '') FROM acp_events \
                 WHERE run_id = ?1 AND kind = 'agent_message' ORDER BY seq";
@@ -302,7 +302,7 @@ fn check_finals(journal: &Connection, held: &BTreeMap<String, Vec<Message>>) {
     }
 }
 
-/// What the agents received: nothing twice, and everything that was answered. How many turns failed.
+/// Checks that agents received no prompt twice and every answered one, and returns the number of failed turns.
 fn check_agents(chaos: &Chaos, runs: &BTreeMap<String, Run>) -> u64 {
     let log = std::fs::read_to_string(chaos.world.path("agent.log")).unwrap();
     let mut received: HashMap<String, u64> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What people are told when something does not work, and what is left behind then.
+//! Error messages of failing commands, and processes that remain after a failure.
 
 use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{GATEWAY, House, scripted};
@@ -8,10 +8,10 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// `up` on a control plane that cannot be opened says why, ends the supervisor that it had started, and changes
+/// `up` with a database that cannot be opened reports the reason, ends the supervisor that it had started, and changes
 /// nothing.
 #[test]
-fn up_that_does_not_come_up_leaves_nothing_alive() {
+fn failed_up_leaves_no_process() {
     let world = World::new();
     let text = "this is no database, whatever its name says";
     let db = world.write(&format!("home/{GATEWAY_DB}"), text);
@@ -26,9 +26,9 @@ fn up_that_does_not_come_up_leaves_nothing_alive() {
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
 
-/// Ctrl-C while `up` still waits for its supervisor: that one ends, too.
+/// Ctrl-C while `up` waits for its supervisor ends the supervisor too.
 #[test]
-fn an_interrupted_start_leaves_nothing_alive() {
+fn interrupted_up_leaves_no_process() {
     for _ in 0..3 {
         let world = World::new();
         let up = RunningCommand::start(&mut world.gateway_verb("home", &["up"]));
@@ -43,7 +43,7 @@ fn an_interrupted_start_leaves_nothing_alive() {
 
 /// The failure names the command that shows standard error, and quotes nothing of standard error itself.
 #[test]
-fn an_agent_that_ends_at_hello_has_its_log_named() {
+fn agent_exit_at_initialize_names_the_logs_command() {
     let world = World::new();
     let mute = Agent {
         command: ["/bin/sh", "-c", "read hello; echo 'set MUTE_API_KEY first' >&2; exit 3"]
@@ -54,7 +54,7 @@ fn an_agent_that_ends_at_hello_has_its_log_named() {
     world.configure(GATEWAY, "", &BTreeMap::from([("mute", mute)]));
     let supervisor = world.supervisor();
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
-    // More than once: standard error and the end come over different pipes, in any order.
+    // Several times: standard error and the exit arrive over different pipes in any order.
     for n in 0..5 {
         let key = world.spawn(GATEWAY, "mute", &format!("work/{n}"));
         let output = world.cli(GATEWAY, &["prompt", &key, "hello"]);
@@ -72,9 +72,9 @@ fn an_agent_that_ends_at_hello_has_its_log_named() {
     assert_eq!(world.processes(), []);
 }
 
-/// Refusals say what to do next.
+/// Refusals name the next step.
 #[test]
-fn a_refused_agent_comes_with_a_way_out() {
+fn refused_agent_error_names_the_next_step() {
     let world = World::new();
     let gone = Agent { command: vec!["/nonexistent/agent".to_owned()], ..scripted(&world, &[], "ask") };
     world.configure(GATEWAY, "", &BTreeMap::from([("gone", gone)]));
@@ -94,9 +94,9 @@ fn a_refused_agent_comes_with_a_way_out() {
     assert_eq!(supervisor.terminate(LONG), Some(0));
 }
 
-/// A history that goes into a file has both sides of the conversation, in their order.
+/// A history written to a file has both sides of the conversation, in order.
 #[test]
-fn a_history_in_a_file_has_what_people_said() {
+fn history_in_file_has_prompts_and_answers() {
     let house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "say forty two");

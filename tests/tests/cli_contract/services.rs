@@ -1,4 +1,4 @@
-//! Services: how they start, say so, find each other, and end.
+//! Services: start, readiness, discovery and shutdown.
 
 use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long an end may take that nothing stands in the way of, on a busy machine of two cores.
+/// Maximum duration of an unblocked shutdown on a busy machine with two cores.
 const PROMPT: Duration = Duration::from_secs(5);
 
 fn with_agent(name: &str) -> World {
@@ -32,9 +32,9 @@ fn socket(service: &Service, name: &str) -> PathBuf {
     PathBuf::from(service.ready[name].as_str().unwrap_or_else(|| panic!("no {name} in {}", service.ready)))
 }
 
-/// `serve`: one ready line with pid and socket; private sockets; SIGTERM ends in order.
+/// `serve` prints one ready line with pid and socket, its sockets are private, and SIGTERM shuts it down.
 #[test]
-fn serve_says_that_it_is_ready() {
+fn serve_prints_ready_line() {
     let house = House::new(&[]);
     for (service, pid) in
         [(house.supervisor(), house.supervisor().pid()), (house.gateway(), house.gateway().pid())]
@@ -55,7 +55,7 @@ fn serve_says_that_it_is_ready() {
     house.end();
 }
 
-/// A gateway that is started before its supervisor waits for it and says so.
+/// A gateway that is started before its supervisor reports that it waits, and waits.
 #[test]
 fn a_gateway_waits_for_its_supervisor() {
     let world = with_agent(GATEWAY);
@@ -75,7 +75,7 @@ fn a_gateway_waits_for_its_supervisor() {
     ]);
     let log = world.path("waiting.log");
     let mut shell = std::process::Command::new("sh");
-    // Its words go to a file that can be read while it runs.
+    // Standard error goes to a file that can be read while the gateway runs.
     shell.args(["-c", "exec \"$@\" 2>\"$LOG\"", "sh"]).arg(command.get_program()).args(command.get_args());
     shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     shell.env("LOG", &log).current_dir(world.path("work"));
@@ -106,7 +106,7 @@ fn a_waiting_gateway_ends_on_sigterm() {
     assert_eq!(waiting.finish(LONG).code, Some(0));
 }
 
-/// A second service on the same state directory is refused, and the first one does not notice.
+/// A second service on the same state directory is refused, and the first one is not affected.
 #[test]
 fn a_second_service_on_the_same_state_is_refused() {
     let house = House::new(&[]);
@@ -116,7 +116,10 @@ fn a_second_service_on_the_same_state_is_refused() {
         let second = house.cli(&[verb, "--supervisor-socket", &socket]);
         assert_eq!(second.code, Some(1), "{second:?}");
         let message = second.error()["message"].as_str().unwrap_or_default().to_owned();
-        assert!(message.contains(&house.gateway().pid().to_string()), "it names who has it: {message}");
+        assert!(
+            message.contains(&house.gateway().pid().to_string()),
+            "the message names the owner's pid: {message}"
+        );
     }
     let mut command = house.world.command("acp-supervisor");
     command.arg("serve").arg("--state-dir").arg(house.world.path("supervisor")).arg("--json");
@@ -126,9 +129,9 @@ fn a_second_service_on_the_same_state_is_refused() {
     house.end();
 }
 
-/// SIGTERM in the middle of a turn: the gateway ends in order, the agent goes on, the next gateway picks it up.
+/// SIGTERM during a turn: the gateway shuts down, the agent continues, and the next gateway takes the turn over.
 #[test]
-fn an_orderly_end_of_the_gateway_loses_nothing_either() {
+fn gateway_shutdown_during_turn_loses_no_output() {
     let world = with_agent(GATEWAY);
     let supervisor = world.supervisor();
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
@@ -145,7 +148,7 @@ fn an_orderly_end_of_the_gateway_loses_nothing_either() {
     assert_eq!(world.processes(), []);
 }
 
-/// `up`: one ready line with both; Ctrl-C ends both in order and leaves nothing alive.
+/// `up` prints one ready line for both services; Ctrl-C ends both and leaves no process.
 #[test]
 fn up_starts_everything_and_ctrl_c_ends_it() {
     let world = with_agent("home");
@@ -188,7 +191,7 @@ fn up_finds_the_surviving_supervisor() {
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
 
-/// The supervisor of `up` was killed: the next `up` starts another one, and the session goes on.
+/// If the supervisor of `up` was killed, the next `up` starts another one, and the session continues.
 #[test]
 fn up_replaces_a_supervisor_that_is_gone() {
     let world = with_agent("home");
@@ -208,9 +211,9 @@ fn up_replaces_a_supervisor_that_is_gone() {
     assert_eq!(world.processes(), []);
 }
 
-/// H17: `up` does not end a supervisor that others use, nor one of another state directory.
+/// H17: `up` does not end a supervisor that other gateways use.
 #[test]
-fn up_leaves_a_supervisor_that_others_use() {
+fn up_does_not_end_supervisor_in_use_by_others() {
     let world = with_agent("home");
     world.configure("guest", "", &BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]));
     let up = world.up("home");
@@ -226,7 +229,7 @@ fn up_leaves_a_supervisor_that_others_use() {
     check_turn(&world.prompt("guest", &key, "still here"), "end_turn");
     let _ = world.cli("guest", &["sessions", "close", &key]).ok();
     assert_eq!(guest.terminate(LONG), Some(0));
-    // Nobody uses it any more: the next `up` finds it and ends it.
+    // The supervisor is unused now: the next `up` finds it and ends it.
     until(LONG, "the guest's agent is gone", || lease.processes().is_empty());
     let up = world.up("home");
     assert_eq!(pid(&up, "supervisor_pid"), supervisor);
@@ -235,7 +238,7 @@ fn up_leaves_a_supervisor_that_others_use() {
     assert_eq!(world.processes(), []);
 }
 
-/// H17: a supervisor that somebody else runs is used, and never ended.
+/// H17: `up` uses a supervisor of another state directory and never ends it.
 #[test]
 fn up_never_ends_a_supervisor_of_another_state_directory() {
     let world = with_agent("home");
@@ -256,7 +259,7 @@ fn up_never_ends_a_supervisor_of_another_state_directory() {
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
 
-/// An open chat and an open stream hold nothing up: Ctrl-C on `up` ends everything promptly.
+/// An open chat and open streams do not delay the shutdown after Ctrl-C on `up`.
 #[test]
 fn up_ends_promptly_with_open_streams() {
     let world = with_agent("home");

@@ -1,4 +1,4 @@
-//! Verbs: what they print, and with what they end.
+//! Verbs: output and exit codes.
 
 use acp_tests::cli::{Output, run};
 use acp_tests::house::{AGENT, GATEWAY, House};
@@ -7,7 +7,7 @@ use acp_tests::wait::{LONG, SOON, eventually};
 use acp_tests::world::World;
 use serde_json::{Value, json};
 
-/// The one error line that a failed command prints with `--json`.
+/// Checks the only error line that a failed command prints with `--json`.
 fn check_error(output: &Output, exit: i32, code: &str) -> Value {
     assert_eq!(output.code, Some(exit), "{output:#?}");
     let lines = output.lines();
@@ -30,7 +30,7 @@ fn check_error(output: &Output, exit: i32, code: &str) -> Value {
 
 /// Exit codes: 0 done or cancelled, 1 failed, 2 usage, 3 timeout, 4 no such session, 5 permission denied.
 #[test]
-fn exit_codes_and_error_lines() {
+fn verbs_return_documented_exit_codes_and_error_lines() {
     let house = House::new(&[]);
     let key = house.spawn();
     assert_eq!(house.cli(&["prompt", &key, "say done"]).code, Some(0));
@@ -82,9 +82,9 @@ fn exit_codes_and_error_lines() {
     house.end();
 }
 
-/// Without `--json` a failure is words on standard error, and nothing on standard output.
+/// Without `--json` a failure is text on standard error, and standard output is empty.
 #[test]
-fn people_read_words() {
+fn output_without_json_is_plain_text() {
     let house = House::new(&[]);
     let key = house.spawn();
     let plain = |args: &[&str]| {
@@ -107,7 +107,7 @@ fn people_read_words() {
 
 /// The members of event lines.
 #[test]
-fn event_lines_have_their_members() {
+fn event_lines_have_documented_members() {
     let house = House::new(&[]);
     let key = house.spawn();
     let script = "thought hm\nplan a; b\nsay one\nchunks 3\ntool write x.txt y\npermission";
@@ -156,7 +156,7 @@ fn event_lines_have_their_members() {
 
 /// `--state-dir` before and after the verb, and from the environment.
 #[test]
-fn the_service_is_found_in_three_ways() {
+fn state_directory_is_taken_from_flag_or_environment() {
     let house = House::new(&[]);
     let dir = house.world.path(GATEWAY).to_string_lossy().into_owned();
     let ask = |args: &[&str], env: Option<(&str, &str)>| {
@@ -184,7 +184,7 @@ fn the_service_is_found_in_three_ways() {
     house.end();
 }
 
-/// The same key: the first answer again, and no second effect. The same key for something else: refused.
+/// A repeated idempotency key returns the first response without a second effect; with other arguments it is refused.
 #[test]
 fn idempotency_keys_replay_the_first_answer() {
     let mut house = House::new(&[]);
@@ -235,7 +235,7 @@ fn idempotency_keys_replay_the_first_answer() {
     house.end();
 }
 
-/// What every verb prints with `--json` can be parsed, and says what the interface promises.
+/// Every verb prints parseable JSON with the documented members.
 #[test]
 fn other_verbs_print_json() {
     let house = House::new(&[]);
@@ -281,7 +281,7 @@ fn other_verbs_print_json() {
     house.end();
 }
 
-/// `config show` of one account and agent: what is effective, by which key, from where.
+/// Checks `config show` for one account and agent: effective value, key and source.
 fn check_effective(house: &House, config: &str) {
     let show = |args: &[&str]| house.cli(&[&["config", "show", "--config", config], args].concat());
     let shown = show(&["--channel", "console", "--account", "main", "--agent", AGENT]).ok().json();
@@ -301,9 +301,9 @@ fn check_effective(house: &House, config: &str) {
     let _ = check_error(&show(&["--channel", "telegram"]), 2, "USAGE");
 }
 
-/// The supervisor's verbs fail as the gateway's do.
+/// The supervisor's verbs report failures like the gateway's.
 #[test]
-fn the_supervisors_failures_are_lines_too() {
+fn supervisor_failures_are_json_error_lines() {
     let world = World::new();
     let missing = world.path("missing.sock");
     let refused = world.supervisor_cli(&missing, &["status"]);
@@ -320,7 +320,7 @@ fn the_supervisors_failures_are_lines_too() {
     assert_eq!(supervisor.terminate(LONG), Some(0));
 }
 
-/// A configuration that is not valid: the nearest valid name is in the message, and the place.
+/// An invalid configuration is refused with the nearest valid name and the position.
 #[test]
 fn a_wrong_configuration_is_refused() {
     let world = World::new();
@@ -340,7 +340,7 @@ fn a_wrong_configuration_is_refused() {
     assert!(error["message"].as_str().is_some_and(|text| text.contains("leases_max")), "{error}");
 }
 
-/// Demo agent through the whole house: a first run without credentials.
+/// The demo agent answers through all services, without credentials.
 #[test]
 fn the_demo_agent_answers() {
     let house = House::new(&[]);

@@ -1,4 +1,4 @@
-//! Several bots in one gateway, each with its own token and its own people: nothing of one is heard or said by another.
+//! Several bots in one gateway, each with its own token and allow-list: no bot reads or answers for another.
 
 use crate::stage::{Ground, Stage, texts, write_token};
 use acp_tests::fake_discord::client::BotHandle;
@@ -6,7 +6,7 @@ use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
 
-/// An account more, `second`, for these people.
+/// Configuration of a second account, `second`, for these users.
 fn account(ground: &Ground<'_>, token: &str, people: &[Id]) -> String {
     let file = write_token(ground.dir, "second-token", token);
     let people: Vec<String> = people.iter().map(|id| format!("\"{id}\"")).collect();
@@ -18,31 +18,31 @@ fn account(ground: &Ground<'_>, token: &str, people: &[Id]) -> String {
     )
 }
 
-/// What the other bot said in a channel.
+/// Messages of a bot in a channel.
 fn said_by(stage: &Stage, bot: &BotHandle, channel: Id) -> Vec<Message> {
     let all = stage.fake.transcript(channel);
     all.into_iter().filter(|message| message.author_id == bot.user).collect()
 }
 
-/// The same stage, with the other bot in the first one's place.
+/// Swaps the stage's bot with the other one.
 fn swap(stage: &mut Stage, other: &mut BotHandle) {
     std::mem::swap(&mut stage.bot, other);
 }
 
 #[test]
-fn two_bots_in_one_gateway_keep_to_themselves() {
+fn two_bots_in_one_gateway_stay_separate() {
     let mut other = None;
     let mut stage = Stage::on(&[], |ground| {
         other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
         account(ground, "second-token", &[ground.ann, ground.eve])
     });
-    let mut other = other.unwrap_or_else(|| panic!("the ground is laid"));
+    let mut other = other.unwrap_or_else(|| panic!("the configuration closure ran"));
     until(SOON, "the second bot is there", || {
         let commands = stage.fake.commands();
         stage.fake.is_connected(other.user)
             && commands.iter().any(|it| it.application_id == other.application && it.body["name"] == "acp")
     });
-    // Each in a thread of its own, in one channel that both see.
+    // Each bot has its own thread in one channel that both see.
     let first = stage.spawn();
     swap(&mut stage, &mut other);
     stage.ann = std::mem::replace(&mut stage.eve, stage.ann);
@@ -54,9 +54,9 @@ fn two_bots_in_one_gateway_keep_to_themselves() {
     (stage.ann, stage.eve) = (ann, eve);
     stage.fake.post(ann, first, "say of the first");
     stage.answers(first, &["of the first"]);
-    // Who is nobody's here is not heard, and each hears its own people alone.
+    // Each bot accepts only its own users.
     stage.fake.post(eve, first, "say eve in the first");
-    // A typed command is done by the bot that works there; in a place of nobody's by one of them.
+    // A typed command is handled by the bot of that thread; in an unbound channel by one of them.
     stage.fake.post(ann, first, "/acp status");
     let status = stage.said(first, "running turn");
     assert!(status.content.contains(&stage.key(first)), "{}", status.content);
@@ -66,7 +66,7 @@ fn two_bots_in_one_gateway_keep_to_themselves() {
         said.iter().filter(|text| text.starts_with("Commands:")).count()
     };
     until(SOON, "the command is answered", || answered(&stage) > 0);
-    // Both are dead for a while: each reads what it missed, and nothing else.
+    // After a kill each bot reads its own missed messages only.
     stage.house.kill_gateway();
     stage.fake.post(ann, first, "say missed by the first");
     stage.fake.post(eve, second, "say missed by the second");
@@ -87,16 +87,16 @@ fn two_bots_in_one_gateway_keep_to_themselves() {
     stage.end();
 }
 
-/// A typed command in a thread of a bot that may not read there: the other one, which hears it, says so, and nothing is
-/// done by either; when it reads again, it does what is said then, and not what was refused.
+/// A typed command in a thread whose bot lost its read permission: the other bot refuses it. With the permission back,
+/// the first bot handles new commands, and not the refused one.
 #[test]
-fn a_command_for_a_bot_that_cannot_hear_it_is_answered() {
+fn command_for_bot_without_access_is_answered_by_other_bot() {
     let mut other = None;
     let mut stage = Stage::on(&[], |ground| {
         other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
         account(ground, "second-token", &[ground.ann])
     });
-    let mut other = other.unwrap_or_else(|| panic!("the ground is laid"));
+    let mut other = other.unwrap_or_else(|| panic!("the configuration closure ran"));
     until(SOON, "the second bot is there", || {
         let commands = stage.fake.commands();
         stage.fake.is_connected(other.user)
@@ -132,7 +132,7 @@ fn a_command_for_a_bot_that_cannot_hear_it_is_answered() {
 }
 
 #[test]
-fn one_account_with_a_refused_token_takes_no_other_down() {
+fn refused_token_of_one_account_leaves_others_running() {
     let mut stage = Stage::on(&[], |ground| account(ground, "no-bots-token", &[ground.ann]));
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -159,9 +159,9 @@ fn one_account_with_a_refused_token_takes_no_other_down() {
     stage.end();
 }
 
-/// What somebody chooses from is theirs: nobody is shown the session of somebody else.
+/// Autocomplete suggests only sessions of the user.
 #[test]
-fn nobody_is_shown_the_sessions_of_others() {
+fn suggestions_hide_sessions_of_other_users() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);

@@ -1,4 +1,4 @@
-//! What people take back, change and put away while the gateway cannot hear, look or commit.
+//! Deleted and edited messages and archived threads while the gateway cannot receive events, read or commit.
 
 use crate::stage::Stage;
 use acp_tests::fake_discord::core::faults::{RestFate, When};
@@ -21,16 +21,16 @@ fn turns_over(stage: &Stage, count: usize) {
 
 fn becomes(stage: &Stage, thread: Id, want: &str) {
     let sql = "SELECT status FROM acp_bindings WHERE thread_id = ?1";
-    // The connection may rest for a while first.
+    // The gateway may wait before it reconnects.
     until(LONG, want, || {
         let db = stage.house.world.journal(GATEWAY);
         db.query_row(sql, [thread.to_string()], |row| row.get::<_, String>(0)).is_ok_and(|is| is == want)
     });
 }
 
-/// An outage of the store costs no change: what was taken back is not said, and what was changed is said as it is now.
+/// A locked store loses no change: deleted messages are not prompted, and edited ones are prompted with their new text.
 #[test]
-fn what_is_taken_back_while_nothing_can_be_committed_is_not_said() {
+fn message_deleted_while_store_is_locked_is_not_prompted() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, BUSY);
@@ -38,7 +38,7 @@ fn what_is_taken_back_while_nothing_can_be_committed_is_not_said() {
     let [withdrawn, changed] = ["say withdrawn", "say before"].map(|text| {
         let id = stage.fake.post(stage.ann, thread, text);
         stage.reacted(id, thread, "⏳");
-        // Not in the middle of it, where the message would wait too.
+        // The message itself must not wait for the store.
         stage.was_read(thread, id);
         id
     });
@@ -59,10 +59,9 @@ fn what_is_taken_back_while_nothing_can_be_committed_is_not_said() {
     stage.end();
 }
 
-/// What people change and take back while nobody can keep it is found after a kill: as long as its turn has not begun,
-/// it is looked at again as it stands now.
+/// Edits and deletions that could not be stored are found after a kill, as long as the turn has not begun.
 #[test]
-fn what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said() {
+fn message_deleted_around_a_kill_is_not_prompted() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, BUSY);
@@ -73,12 +72,12 @@ fn what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said() {
         stage.reacted(id, thread, "⏳");
         id
     });
-    // Asked for in the conversation and not typed there as it is: nothing to be compared.
+    // Prompted by a slash command: there is no message to compare with.
     let steered = stage.command(stage.ann, thread, "acp steer", &[("text", json!("say beside"))]);
     stage.answer(&steered);
     let typed = stage.fake.post(stage.ann, thread, "/acp steer say typed");
     stage.reacted(typed, thread, "⏳");
-    // Not in the middle of it: the deletion would wait behind the message, and the test for the deletion.
+    // Otherwise the deletion would wait behind the message.
     stage.was_read(thread, typed);
     let lock = stage.locked();
     stage.fake.delete(withdrawn);
@@ -98,7 +97,7 @@ fn what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said() {
         texts.unwrap_or_else(|e| panic!("{e}"))
     };
     let want = ["say after", "say kept", "say late", "say beside", "say typed"];
-    until(LONG, "it stands as they want it", || -> bool { Vec::<String>::eq(&waiting(), &want) });
+    until(LONG, "the queue has the current texts", || -> bool { Vec::<String>::eq(&waiting(), &want) });
     stage.command(stage.ann, thread, "acp cancel", &[]);
     let finals = want.map(|text| text.trim_start_matches("say "));
     until(LONG, "they are answered", || {
@@ -111,9 +110,9 @@ fn what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said() {
     stage.end();
 }
 
-/// A thread that goes while nothing can be committed is not forgotten.
+/// The deletion of a thread while the store is locked is not lost.
 #[test]
-fn a_thread_that_is_deleted_while_nothing_can_be_committed_ends_its_session() {
+fn thread_deleted_while_store_is_locked_ends_its_session() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);
@@ -125,10 +124,10 @@ fn a_thread_that_is_deleted_while_nothing_can_be_committed_ends_its_session() {
     stage.end();
 }
 
-/// Who put a thread away while nobody listened is judged by when that was: Discord's own is taken out by the answer, a
-/// person's rests. By the gateway's clock both were silent for seconds.
+/// Archiving during an outage is attributed by its time: the answer unarchives a thread that Discord archived for
+/// inactivity; a thread that a person archived is parked. By the gateway's clock both were silent for seconds.
 #[test]
-fn who_put_a_thread_away_while_nobody_listened_is_judged_by_when_that_was() {
+fn missed_archiving_is_attributed_by_its_time() {
     let mut stage = Stage::new(&[], "");
     let [silent, left] = [stage.spawn(), stage.spawn()];
     for thread in [silent, left] {
@@ -138,7 +137,7 @@ fn who_put_a_thread_away_while_nobody_listened_is_judged_by_when_that_was() {
     until(SOON, "the turns run", || stage.house.prompts_received("sleep 3000\nsay done") == 2);
     stage.house.kill_gateway();
     stage.fake.advance(TWO_HOURS_MS);
-    assert!(is_archived(&stage, silent) && is_archived(&stage, left), "Discord puts them away");
+    assert!(is_archived(&stage, silent) && is_archived(&stage, left), "Discord archives inactive threads");
     let last = stage.fake.post(stage.eve, left, "I put this away");
     stage.fake.archive(left, true);
     stage.house.start_gateway();
@@ -148,15 +147,15 @@ fn who_put_a_thread_away_while_nobody_listened_is_judged_by_when_that_was() {
     stage.answers(silent, &["done"]);
     turns_over(&stage, 2);
     assert!(!is_archived(&stage, silent) && is_archived(&stage, left));
-    assert_eq!(stage.finals(left), Vec::<String>::new(), "nothing takes it out but a person");
+    assert_eq!(stage.finals(left), Vec::<String>::new(), "only a person unarchives it");
     stage.fake.archive(left, false);
     stage.answers(left, &["done"]);
     stage.end();
 }
 
-/// Nothing is said in a thread that cannot be looked at: a person may have put it away meanwhile.
+/// Nothing is sent to a thread whose state cannot be read: a person may have archived it meanwhile.
 #[test]
-fn a_look_that_fails_lets_nothing_through() {
+fn failed_thread_check_holds_delivery_back() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -169,7 +168,7 @@ fn a_look_that_fails_lets_nothing_through() {
     stage.house.start_gateway();
     turns_over(&stage, 2);
     until(LONG, "it is not sent", || stage.house.gateway_log().contains("part refused; retrying"));
-    assert!(is_archived(&stage, thread), "it was not taken out");
+    assert!(is_archived(&stage, thread), "it stays archived");
     stage.fake.clear_faults();
     becomes(&stage, thread, "parked");
     assert!(is_archived(&stage, thread) && stage.finals(thread) == ["one"]);
@@ -178,16 +177,16 @@ fn a_look_that_fails_lets_nothing_through() {
     stage.end();
 }
 
-/// A connection that broke is a time in which nobody heard that a thread was put away.
+/// Archiving during a broken event connection is noticed before the next delivery.
 #[test]
-fn a_thread_that_is_put_away_while_the_connection_is_broken_rests() {
+fn thread_archived_during_disconnect_parks_its_binding() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
     stage.answers(thread, &["one"]);
     stage.fake.post(stage.ann, thread, "sleep 4000\nsay two");
     until(SOON, "the turn runs", || stage.house.prompts_received("sleep 4000\nsay two") == 1);
-    // Requests work, and no session of events begins.
+    // REST requests work, but no gateway session can begin.
     stage.fake.refuse_sessions(1_000);
     stage.fake.sockets(None, SocketAct::Reset);
     until(SOON, "it is noticed", || stage.house.gateway_log().contains("Discord connection lost"));
@@ -195,7 +194,7 @@ fn a_thread_that_is_put_away_while_the_connection_is_broken_rests() {
     turns_over(&stage, 2);
     until(LONG, "it is not sent", || {
         let log = stage.house.gateway_log();
-        // It may have been looked at before there was anything to say.
+        // The thread may have been parked before the answer was ready.
         log.contains("part refused; retrying") || log.contains("is_parked=true")
     });
     assert!(is_archived(&stage, thread) && stage.finals(thread) == ["one"]);

@@ -1,13 +1,13 @@
-//! What is bound on Discord and for how long: by a person, by the configuration, and where that is not allowed.
+//! Bindings on Discord: by users, by configuration, with timeouts, and where they are not allowed.
 
 use crate::stage::{Stage, texts};
 use acp_tests::house::AGENT;
 use acp_tests::wait::{LONG, SOON, until};
 use serde_json::json;
 
-/// Two sessions of one channel that answer at once: each in its own thread, and the channel hears neither.
+/// Two sessions of one channel answer concurrently: each in its own thread, and none in the channel.
 #[test]
-fn two_sessions_of_one_channel_answer_in_their_threads_alone() {
+fn two_sessions_of_one_channel_answer_only_in_their_threads() {
     let stage = Stage::new(&[], "");
     let threads = [stage.spawn(), stage.spawn()];
     let before = texts(&stage.told(stage.channel));
@@ -20,20 +20,20 @@ fn two_sessions_of_one_channel_answer_in_their_threads_alone() {
         let want: Vec<String> = (0..3).map(|round| format!("{round} of {number}")).collect();
         stage.answers(*thread, &want.iter().map(String::as_str).collect::<Vec<_>>());
     }
-    assert_eq!(texts(&stage.told(stage.channel)), before, "nothing is said in the channel");
+    assert_eq!(texts(&stage.told(stage.channel)), before, "the channel gets no message");
     stage.end();
 }
 
-/// Where people may not bind, a spawn is refused with what to do, and nothing is made.
+/// Where spawns may not bind, a spawn is refused with the next step, and no thread is created.
 #[test]
-fn where_spawns_may_not_bind_nothing_is_made() {
+fn spawn_without_binding_right_creates_no_thread() {
     let stage = Stage::new(&[], "thread_bindings = { spawn_acp_sessions = false }");
     let before = stage.told(stage.channel).len();
     let used = stage.command(stage.ann, stage.channel, "acp spawn", &[("agent", json!(AGENT))]);
     let said = stage.answer(&used);
     assert!(said.contains("spawn_acp_sessions") && said.contains("Next: "), "{said}");
     assert_eq!(stage.fake.threads_of(stage.channel).len(), 0);
-    assert!(stage.told(stage.channel).len() <= before + 1, "its answer at most");
+    assert!(stage.told(stage.channel).len() <= before + 1, "at most the reply");
     let used = stage.command(
         stage.ann,
         stage.channel,
@@ -46,7 +46,7 @@ fn where_spawns_may_not_bind_nothing_is_made() {
 }
 
 #[test]
-fn a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
+fn idle_timeout_set_by_command_ends_binding_with_notice() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -68,12 +68,12 @@ fn a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
     stage.end();
 }
 
-/// An entry that a reload brings holds with the next message; a thread joins the session of its channel.
+/// A static binding added by a reload applies to the next message; a thread joins the session of its channel.
 #[test]
-fn a_channel_of_the_configuration_works_from_its_first_word() {
+fn static_binding_added_by_reload_works_from_first_message() {
     let stage = Stage::new(&[], "");
     stage.fake.post(stage.ann, stage.channel, "say not yet");
-    // When that is answered, what was said before has been dealt with.
+    // When this is answered, the message before it has been handled.
     stage.fake.post(stage.ann, stage.channel, "/acp sessions");
     until(SOON, "the command is answered", || !stage.told(stage.channel).is_empty());
     let path = stage.house.world.path("gateway.toml");

@@ -1,5 +1,5 @@
-//! Cases of the source document that only a channel like Discord has: what comes back, who else speaks there, and access
-//! that is lost without a word.
+//! Cases of the source document that only Discord has: the bot's own messages, other bots and webhooks, and lost access
+//! without an event.
 
 use crate::stage::{Stage, texts};
 use acp_tests::fake_discord::client::BotHandle;
@@ -8,7 +8,7 @@ use acp_tests::fake_discord::core::model::Id;
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::{Value, json};
 
-/// A request that must succeed.
+/// Sends a request that must succeed.
 fn asked(stage: &Stage, bot: &BotHandle, path: &str, body: &Value) -> Value {
     // The bot's budget is shared with the gateway.
     let answer = eventually(SOON, path, || {
@@ -19,7 +19,7 @@ fn asked(stage: &Stage, bot: &BotHandle, path: &str, body: &Value) -> Value {
     if answer.body.is_empty() { Value::Null } else { answer.json() }
 }
 
-/// Everything that is not a person says its line into a thread: another bot, webhooks of it and of ours, ourselves.
+/// Posts a prompt-like line from every non-person: another bot, webhooks of both bots, and the bot itself.
 fn noise(stage: &Stage, other: &BotHandle, thread: Id, number: usize) {
     let line =
         |who: &str| json!({"content": format!("say from {who} {number}"), "allowed_mentions": {"parse": []}});
@@ -36,13 +36,13 @@ fn noise(stage: &Stage, other: &BotHandle, thread: Id, number: usize) {
     let own = json!({"content": format!("say from ourselves {number}"), "nonce": nonce, "enforce_nonce": true,
         "allowed_mentions": {"parse": []}});
     asked(stage, &stage.bot, &format!("/channels/{thread}/messages"), &own);
-    // What the service itself says.
+    // A system message of Discord.
     stage.fake.rename(thread, &format!("say renamed {number}"));
 }
 
-/// Nobody but a person prompts: as it happens, when it is read afterwards, and after an unbind and a restart.
+/// Only people prompt: with live events, with backfill, and after unbinding and a restart.
 #[test]
-fn what_programs_say_is_no_prompt() {
+fn messages_of_bots_and_webhooks_are_never_prompts() {
     let mut stage = Stage::new(&[], "");
     let other = stage.fake.add_bot(stage.guild, "other", "other-token");
     let thread = stage.spawn();
@@ -71,19 +71,18 @@ fn what_programs_say_is_no_prompt() {
     let heard: Vec<Value> =
         stage.house.agent_events("prompt").into_iter().map(|it| it["text"].clone()).collect();
     assert_eq!(heard, ["say one", "say two", "say three", "say four"]);
-    // The noise has no nonce of ours: what the stage checks of the bot's own messages does not hold of it.
+    // The noise has no nonce, so that the stage's checks of the bot's messages do not apply.
     stage.house.end();
 }
 
-/// A channel that the bot may not see for a while: nothing ends, doctor says it, and what was said there is read once it
-/// is let in again.
+/// Lost access to a channel: no session ends, `doctor` reports it, and messages are read after access returns.
 #[test]
-fn what_is_said_while_access_is_lost_is_read_when_it_is_given_again() {
+fn messages_during_lost_access_are_read_after_access_returns() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
     stage.answers(thread, &["one"]);
-    // By the channel's rights, by a role's, and so that nobody tells it.
+    // By channel permissions, by role permissions, and without an event when access returns.
     for (number, scope, is_told) in
         [(2, stage.channel, true), (3, stage.guild, true), (4, stage.channel, false)]
     {
@@ -110,9 +109,9 @@ fn what_is_said_while_access_is_lost_is_read_when_it_is_given_again() {
     stage.end();
 }
 
-/// A thread that is deleted where the bot cannot see it is told by nobody: it is found when the bot is let in again.
+/// The deletion of a thread without access sends no event: it is found after access returns.
 #[test]
-fn a_thread_that_is_deleted_out_of_sight_ends_its_session() {
+fn thread_deleted_without_access_ends_its_session() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);
@@ -128,9 +127,9 @@ fn a_thread_that_is_deleted_out_of_sight_ends_its_session() {
     stage.end();
 }
 
-/// A bot that is taken out of a server has nothing to come back to; one whose server is out of order has.
+/// Removal from a server ends its sessions; an outage of the server does not.
 #[test]
-fn a_server_that_is_out_of_order_ends_nothing_and_one_that_is_left_ends_its_sessions() {
+fn server_outage_keeps_sessions_and_leaving_the_server_ends_them() {
     use acp_tests::fake_discord::core::stage::Order;
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();

@@ -1,7 +1,7 @@
-//! Turns in ten threads, of which people change and delete some, while gateway, supervisor, agents and Discord are killed, stopped, limited and cut off at random;
-//! judged from what Discord kept.
+//! Turns in ten threads, with some messages edited or deleted, while gateway, supervisor, agents and Discord are killed,
+//! stopped, limited and disconnected at random; judged from the messages that Discord stored.
 //!
-//! `ACP_TEST_SEED` repeats a run as far as real processes allow: the same words and blows in the same order.
+//! `ACP_TEST_SEED` repeats a run as far as real processes allow: the same messages and faults in the same order.
 //! `ACP_DISCORD_TURNS` says how many turns (40 by default, 500 in `make nightly`).
 
 mod judge;
@@ -20,12 +20,12 @@ use storm::Storm;
 
 /// Turns of a run, unless the environment says otherwise.
 const TURNS: usize = 40;
-/// In a run of five hundred turns so many kills fall between a message and its receipt, at the least.
+/// Number of turns of a full run, and its minimum number of kills between a message and its receipt.
 const FULL: (usize, usize) = (500, 100);
 
-/// Point 2 of what must be shown. What may be seen: see [`judge`].
+/// Acceptance point 2. [`judge`] defines valid transcripts.
 #[test]
-fn heavy_every_answer_is_there_once_whatever_dies() {
+fn heavy_every_answer_appears_once_under_chaos() {
     let mut seed = Seed::new();
     let turns = std::env::var("ACP_DISCORD_TURNS").map_or(Ok(TURNS), |text| text.parse());
     let turns = turns.unwrap_or_else(|e| panic!("ACP_DISCORD_TURNS: {e}"));
@@ -48,14 +48,14 @@ fn heavy_every_answer_is_there_once_whatever_dies() {
     let held = between.iter().filter(|id| kept.iter().any(|message| message.id == **id)).count();
     eprintln!("{held} kills between a message and its receipt");
     assert!(verdict.wrong.is_empty(), "{}", report(&verdict.wrong, &case, &kept, &steps));
-    assert_eq!(held, between.len(), "what Discord had kept is gone");
+    assert_eq!(held, between.len(), "Discord keeps every stored message");
     let meant = steps.iter().filter(|step| step.blow == Blow::Between).count();
     assert!(held * 5 >= meant * 4, "{held} of {meant} kills found a message without a receipt");
     assert!(turns < FULL.0 || (anew > 0 && withdrawn > 0), "{anew} changed in time, {withdrawn} taken back");
     assert!(turns < FULL.0 || held >= FULL.1, "{held} kills between a message and its receipt");
 }
 
-/// Two turns in one thread, of which the answer to the first meets a fate; what the judge finds.
+/// Runs two turns in one thread with a fault for the first answer, and returns the judge's errors.
 fn planted(rules_off: &[Rule], fate: RestFate) -> Vec<Wrong> {
     let mut storm = Storm::new(1);
     storm.stage.fake.disable_rules(rules_off);
@@ -67,18 +67,18 @@ fn planted(rules_off: &[Rule], fate: RestFate) -> Vec<Wrong> {
     judge(&case, &kept).wrong
 }
 
-/// A request that arrives after its client gave it up is no second message, by its nonce alone. Where nonces mean
-/// nothing it is one, and the judge sees it.
+/// A request that arrives after its client's timeout is no second message because of its nonce. Without nonces it is, and
+/// the judge detects the duplicate.
 #[test]
-fn heavy_without_nonces_a_late_request_is_found_to_be_twice() {
+fn heavy_judge_detects_duplicate_of_late_request_without_nonces() {
     let late = RestFate::Late { ms: 4_000 };
     assert_eq!(planted(&[], late), []);
     let found = planted(&[Rule::NonceDedupe], late);
     assert!(found.contains(&Wrong::Twice { what: token(0, 0) }), "{found:?}");
 }
 
-/// A service that loses what it took cannot be told from one that keeps it, but by what it shows afterwards.
+/// A service that loses an accepted message is detected by its transcript only.
 #[test]
-fn heavy_what_discord_loses_is_found_to_be_lost() {
+fn heavy_judge_detects_message_lost_by_discord() {
     assert_eq!(planted(&[], RestFate::Forgotten), [Wrong::Lost { token: token(0, 0) }]);
 }

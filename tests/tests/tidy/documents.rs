@@ -32,7 +32,7 @@ fn sections(text: &str) -> BTreeMap<&str, String> {
 }
 
 #[test]
-fn every_error_code_is_explained() {
+fn every_error_code_is_documented() {
     let text = document(ERRORS);
     let sections = sections(&text);
     let mut violations = Vec::new();
@@ -57,7 +57,7 @@ fn every_error_code_is_explained() {
 
 /// Gateways pass them on, and the admin command prints them.
 #[test]
-fn every_refusal_of_the_supervisor_is_explained() {
+fn every_supervisor_refusal_is_documented() {
     let text = document(ERRORS);
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
     let explained: Vec<&str> = rows.flat_map(|cell| cell.split(['`', ',', ' '])).collect();
@@ -125,7 +125,7 @@ fn dead_links(page: &Path, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_of_the_design_pages_lead_somewhere() {
+fn links_of_design_pages_resolve() {
     let mut pages = files_below(&repository().join("docs/design"));
     pages.push(repository().join(ARCHITECTURE));
     pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
@@ -136,7 +136,7 @@ fn links_of_the_design_pages_lead_somewhere() {
 }
 
 #[test]
-fn the_rules_see_what_they_must() {
+fn document_checks_detect_violations() {
     assert_eq!(
         links("[a](b) `c` [`d_e`](../f.rs#x) [g](https://h) [i](#j)").collect::<Vec<_>>(),
         [("a", "b"), ("`d_e`", "../f.rs")]

@@ -175,7 +175,7 @@ fn core_is_pure() {
 }
 
 #[test]
-fn packages_name_only_what_lies_below_them() {
+fn packages_name_only_packages_below_them() {
     let mut violations = Vec::new();
     for source in product() {
         let package = source.path.split_once("/src/").map_or("", |(package, _)| package);
@@ -193,7 +193,7 @@ fn packages_name_only_what_lies_below_them() {
 }
 
 #[test]
-fn the_rules_see_what_they_must() {
+fn import_checks_detect_violations() {
     let seen = |path: &str, text: &str| -> Vec<String> {
         let tokens = text.parse().unwrap_or_else(|e| panic!("{e}"));
         let file = syn::parse_file(text).unwrap_or_else(|e| panic!("{e}"));

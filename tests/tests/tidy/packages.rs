@@ -53,7 +53,7 @@ fn manifest(package: &str) -> toml::Table {
 }
 
 #[test]
-fn versions_stand_in_one_place() {
+fn versions_are_declared_in_workspace_only() {
     let mut violations = Vec::new();
     for package in PRODUCT.iter().chain(&["tests"]) {
         let manifest = manifest(package);
@@ -73,7 +73,7 @@ fn versions_stand_in_one_place() {
 }
 
 #[test]
-fn packages_stand_on_their_floor_and_keep_the_lints() {
+fn packages_depend_downward_and_use_workspace_lints() {
     let mut violations = Vec::new();
     for package in PRODUCT {
         let manifest = manifest(package);
@@ -102,7 +102,7 @@ fn every_program_has_a_test_of_its_command_line() {
 }
 
 #[test]
-fn no_file_is_dead() {
+fn every_source_file_is_compiled() {
     let files = product();
     let mut violations = Vec::new();
     for source in &files {

@@ -51,7 +51,7 @@ fn local_lookups(source: &Source) -> Vec<String> {
 }
 
 #[test]
-fn the_gateway_looks_at_no_file_of_a_project() {
+fn gateway_does_not_access_project_files() {
     let files = sources(&["gateway/src"]);
     let violations: Vec<String> = files.iter().flat_map(file_accesses).collect();
     assert_none(
@@ -63,7 +63,7 @@ fn the_gateway_looks_at_no_file_of_a_project() {
 }
 
 #[test]
-fn the_rules_see_what_they_must() {
+fn file_access_checks_detect_violations() {
     let source = |path: &str, text: &str| {
         let tokens = text.parse().unwrap_or_else(|e| panic!("{e}"));
         let file = syn::parse_file(text).unwrap_or_else(|e| panic!("{e}"));

@@ -41,7 +41,7 @@ fn judge(points: &[(String, Vec<String>)], known: &BTreeSet<String>) -> Vec<Stri
 }
 
 #[test]
-fn every_point_names_tests_that_are_there() {
+fn every_acceptance_point_names_existing_tests() {
     let text = requirements("control plane");
     let points = points(&text);
     assert_eq!(points.len(), POINTS, "{REQUIREMENTS} has the points of the source document");
@@ -57,7 +57,7 @@ fn unsaid(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_wish_and_case_of_discord_names_its_tests_or_says_why_not() {
+fn every_discord_requirement_names_tests_or_a_reason() {
     let text = requirements("discord");
     let points = points(&text);
     let numbers: Vec<String> = points.iter().map(|(number, _)| number.clone()).collect();
@@ -102,7 +102,7 @@ fn judge_rows(rows: &[(String, &str)], known: &BTreeSet<String>) -> Vec<String> 
 }
 
 #[test]
-fn every_numbered_case_names_tests_that_exist() {
+fn every_numbered_case_names_existing_tests() {
     let packages = ["shared", "wrapper", "supervisor", "gateway", "tests"];
     let known: BTreeSet<String> = sources(&packages).iter().flat_map(names_of_tests).collect();
     for (name, lists) in TABLES {
@@ -119,7 +119,7 @@ fn every_numbered_case_names_tests_that_exist() {
 }
 
 #[test]
-fn the_rules_see_what_they_must() {
+fn requirement_checks_detect_violations() {
     let known: BTreeSet<String> = ["a".to_owned()].into();
     for (text, violations) in [
         ("## 1. One\n\n- `a`\n", 0),

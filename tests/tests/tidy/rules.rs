@@ -50,7 +50,7 @@ fn judge(rows: &[Row<'_>], switches: &BTreeSet<String>, known: &BTreeSet<String>
 }
 
 #[test]
-fn every_rule_of_discord_names_its_tests_and_every_switch_is_a_rule() {
+fn every_discord_rule_names_tests_and_every_switch_has_a_rule() {
     let text = requirements("rules");
     let known = sources(&["gateway", "tests"]).iter().flat_map(names_of_tests).collect();
     let switches = Rule::ALL.iter().map(|rule| format!("{rule:?}")).collect();
@@ -60,7 +60,7 @@ fn every_rule_of_discord_names_its_tests_and_every_switch_is_a_rule() {
 }
 
 #[test]
-fn the_rules_see_what_they_must() {
+fn discord_rule_checks_detect_violations() {
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     let (switches, known) = (set(&["A"]), set(&["t"]));
     for (text, violations) in [

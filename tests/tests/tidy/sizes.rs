@@ -80,7 +80,7 @@ fn main_only_calls_the_library() {
 }
 
 #[test]
-fn the_ratchet_only_shrinks() {
+fn ratchet_entries_only_shrink() {
     let map = |entries: &[(&str, usize)]| entries.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect();
     for (too_large, admitted, violations) in [
         (vec![], vec![], 0),

@@ -50,7 +50,7 @@ pub(crate) fn names_of_tests(source: &Source) -> Vec<String> {
 }
 
 #[test]
-fn tests_are_found_in_macros_too() {
+fn tests_in_macros_are_found() {
     let text = "#[test] fn a() { fn no() {} } #[tokio::test(flavor = \"x\")] async fn b() {}
         mod m { proptest! { #[test] fn c(x in 0..1) {} } #[cfg(test)] fn no() {} }";
     let mut found = Vec::new();

@@ -21,7 +21,7 @@ fn forbidden_texts() -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn no_leftover_words_and_no_paths_of_one_machine() {
+fn no_leftover_markers_and_no_machine_paths() {
     let texts = forbidden_texts();
     let mut violations = Vec::new();
     for path in files_below(repository()) {
@@ -109,7 +109,7 @@ fn names_unsafe(stream: TokenStream) -> bool {
 }
 
 #[test]
-fn unsafe_code_stands_in_one_file_of_each_program() {
+fn unsafe_code_is_in_one_file_of_each_program() {
     let files: Vec<String> =
         product().iter().filter(|s| names_unsafe(s.tokens.clone())).map(|s| s.path.clone()).collect();
     let of =
@@ -125,7 +125,7 @@ fn unsafe_code_stands_in_one_file_of_each_program() {
 }
 
 #[test]
-fn the_rules_see_what_they_must() {
+fn source_text_checks_detect_violations() {
     let tokens = |text: &str| text.parse::<TokenStream>().unwrap_or_else(|e| panic!("{e}"));
     for (text, lines) in [
         ("#![allow(dead_code)]", 1),

@@ -1,5 +1,4 @@
-//! What may be seen when everything is over. Pure: what was said and struck and what Discord kept go in, what is wrong
-//! with it comes out.
+//! Judge of a finished run. Pure: messages, faults and stored transcript in, errors out.
 //!
 //! In a thread there may be, besides what was there before:
 //! - the answer to each message of a person's: all that the agent says to it, in one or more messages of which the last
@@ -25,31 +24,31 @@ use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::house::AGENT;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// With this a failure begins.
+/// Prefix of a failed turn.
 const FAILED: &str = "The turn failed (";
-/// That a message waits.
+/// Prefix of the notice that a message is queued.
 const WAITS: &str = "The agent is busy: queued behind ";
-/// That a message was taken back before its turn.
+/// Notice that a message was deleted before its turn.
 const DROPPED: &str = "A queued prompt was cancelled before its turn.";
-/// With this a question begins.
+/// Prefix of a permission request.
 pub(super) const ASKS: &str = "The agent asks for a permission: ";
-/// With these a card begins that is over.
+/// Prefixes of a folded card.
 const FOLDED: [&str; 4] = ["Done", "Failed", "Cancelled", "No longer updated"];
-/// With these a card begins that is not.
+/// Prefixes of an open card.
 const OPEN: [&str; 2] = ["Working", "Waiting for a permission"];
-/// With this begins what is said to everybody about a press that was taken and never called so.
+/// Prefix of the public notice about a press that was handled but never acknowledged.
 const PRESSED_LATE: &str = "`/acp answer` of ";
-/// That an agent ended.
+/// Prefixes of the notice that an agent ended.
 const ENDED: [&str; 2] = ["The agent exited (", "The agent exited before it opened a session ("];
 
-/// A message of a person's, and what the agent says to it.
+/// Message of a person and the expected answer.
 #[derive(Debug, Clone)]
 pub(super) struct Said {
     /// Where.
     pub(super) thread: Id,
-    /// What is in this message and in its answer, and nowhere else.
+    /// Unique token of the message and its answer.
     pub(super) token: String,
-    /// What was said.
+    /// Text of the message.
     pub(super) prompt: String,
     /// What the agent says to it.
     pub(super) answer: String,
@@ -57,20 +56,20 @@ pub(super) struct Said {
     pub(super) at_ms: u64,
     /// The agent asks for a permission before it ends.
     pub(super) asks: bool,
-    /// Discord may have told of it late, or not at all.
+    /// The event may have been late or missing.
     pub(super) may_be_late: bool,
-    /// What they did with it later.
+    /// Later edit or deletion.
     pub(super) amended: Option<Amended>,
 }
 
-/// What somebody did with a message that they had said.
+/// Edit or deletion of a message by its author.
 #[derive(Debug, Clone)]
 pub(super) enum Amended {
-    /// They took it back.
+    /// The message was deleted.
     Deleted,
-    /// They gave it another text.
+    /// The message was edited.
     Changed {
-        /// What is in this text and in the answer to it, and nowhere else.
+        /// Unique token of the new text and its answer.
         token: String,
         /// The text.
         prompt: String,
@@ -88,7 +87,7 @@ struct Words<'a> {
 }
 
 impl Said {
-    /// What it said first, and what it was changed to.
+    /// Original text, then the edited one.
     fn words(&self) -> impl Iterator<Item = Words<'_>> {
         let Self { token, prompt, answer, .. } = self;
         let now = match &self.amended {
@@ -103,18 +102,18 @@ impl Said {
     }
 }
 
-/// A time in which agents died.
+/// Period in which agents died.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Strike {
-    /// Of which thread; `None` for all.
+    /// Affected thread; `None` for all.
     pub(super) thread: Option<Id>,
-    /// From when on, in milliseconds since 1970.
+    /// Begin in milliseconds since 1970.
     pub(super) from_ms: u64,
-    /// What was said later than this has nothing to do with it.
+    /// Messages after this time are not affected.
     pub(super) until_ms: u64,
 }
 
-/// Everything but what Discord kept.
+/// Input of the judge without Discord's transcript.
 #[derive(Debug)]
 pub(super) struct Case {
     /// The bot.
@@ -131,11 +130,11 @@ pub(super) struct Case {
     pub(super) presses: BTreeMap<Id, usize>,
     /// When agents died.
     pub(super) strikes: Vec<Strike>,
-    /// How often agents got what, as they wrote down themselves.
+    /// How often agents received each prompt, from their own logs.
     pub(super) received: BTreeMap<String, usize>,
 }
 
-/// Something that may not be.
+/// Error in a transcript.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wrong {
     /// A message has no answer and no failure.
@@ -144,26 +143,26 @@ pub(super) enum Wrong {
     Twice { what: String },
     /// An answer stands before that of an earlier message.
     Disordered { token: String, before: String },
-    /// What belongs to another thread, or to none.
+    /// A message belongs to another thread or to none.
     Elsewhere { text: String },
     /// Something new is in the channel above.
     InParent { text: String },
     /// An answer is not what the agent said.
     Incomplete { token: String, text: String },
-    /// A turn failed of which nothing was struck.
+    /// A turn failed although no fault affected it.
     Unstruck { text: String },
-    /// A card says that its turn goes on, or something can be pressed that does nothing any more.
+    /// A card is still open, or a button without effect is still shown.
     Open { text: String },
-    /// Something that nobody is owed.
+    /// Unexpected message.
     Unknown { text: String },
-    /// An agent got a message so many times.
+    /// An agent received a message this many times.
     Heard { token: String, times: usize },
-    /// An agent got what nobody said.
+    /// An agent received a text that no message has.
     Unasked { text: String },
 }
 
 impl Wrong {
-    /// Whether it holds all that a message says.
+    /// True if the error quotes the content of a message.
     pub(super) fn quotes(&self, content: &str) -> bool {
         let content = untagged(content);
         let (Self::Elsewhere { text }
@@ -181,24 +180,24 @@ impl Wrong {
     }
 }
 
-/// How it went.
+/// Result of the judge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// Turns that were answered, all of the answer.
     pub(super) answered: usize,
-    /// Turns that failed, as they may.
+    /// Turns that failed because of a fault.
     pub(super) failed: usize,
-    /// Answers to what a message was changed to.
+    /// Answers to edited texts.
     pub(super) anew: usize,
-    /// Messages that were taken back in time.
+    /// Messages deleted before their turn.
     pub(super) withdrawn: usize,
-    /// Everything that is wrong.
+    /// Errors.
     pub(super) wrong: Vec<Wrong>,
 }
 
-/// What stands in a thread between one line about a turn and the next.
+/// Text in a thread between two footers of turns.
 struct Final {
-    /// Without that line.
+    /// Text without the footer.
     text: String,
     at_ms: u64,
 }
@@ -207,21 +206,21 @@ struct Final {
 #[derive(Default)]
 struct Shown {
     finals: Vec<Final>,
-    /// When it was said that a message waits.
+    /// Number of notices that a message is queued.
     waits: usize,
-    /// How often it was said that a message was taken back.
+    /// Number of notices that a message was deleted.
     drops: usize,
     /// How many cards there are.
     cards: usize,
-    /// What questions are about.
+    /// Tokens of permission requests.
     asked: Vec<String>,
-    /// How often something is said to everybody about a press.
+    /// Number of public notices about presses.
     late_presses: usize,
-    /// When it was said that an agent ended.
+    /// Times of the notices that an agent ended.
     ends: Vec<u64>,
 }
 
-/// Judges what Discord kept.
+/// Judges the transcript that Discord stored.
 pub(super) fn judge(case: &Case, store: &[Message]) -> Verdict {
     let mut judge = Judge { case, verdict: Verdict::default(), answered: BTreeSet::new() };
     let by_bot = |message: &&Message| {
@@ -285,7 +284,7 @@ impl<'a> Judge<'a> {
         self.asked(&said, &shown.asked);
         self.ends(thread, &shown.ends);
         let owners = self.owners(&said, &shown.finals);
-        // Where something may have been taken back, nobody knows whose a failure is that says nothing else.
+        // If a message may have been deleted, the message of a failure without a token is unknown.
         let is_guessed = |shown: &Final| {
             tokens(&shown.text).next().is_none() && said.iter().any(|said| self.may_be_gone(said))
         };
@@ -319,7 +318,7 @@ impl<'a> Judge<'a> {
         self.order(&said, &known);
     }
 
-    /// Takes the messages of a thread apart.
+    /// Classifies the messages of a thread.
     fn read(&mut self, messages: &[&Message]) -> Shown {
         let mut shown = Shown::default();
         let mut open = String::new();
@@ -330,7 +329,7 @@ impl<'a> Judge<'a> {
             if is_open || !labels(message).is_empty() {
                 self.wrong(Wrong::Open { text: text.to_owned() });
             }
-            // What is said about a press is an answer to it.
+            // Replies to interactions are not judged here.
             if message.origin.is_some() {
             } else if is_open || begins(&FOLDED) {
                 shown.cards += 1;
@@ -359,7 +358,7 @@ impl<'a> Judge<'a> {
         shown
     }
 
-    /// Each question is of a turn of this thread that asks, and there once.
+    /// Checks that each permission request belongs to an asking turn of this thread, once.
     fn asked(&mut self, said: &[&'a Said], asked: &[String]) {
         let mut seen = BTreeSet::new();
         for token in asked {
@@ -371,7 +370,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Each end of an agent that is told of has a death of its own before it.
+    /// Checks that each announced end of an agent follows a kill of its own.
     fn ends(&mut self, thread: Id, ends: &[u64]) {
         for (number, at_ms) in (1..).zip(ends) {
             let deaths = self.strikes(thread).filter(|strike| strike.from_ms <= *at_ms).count();
@@ -386,23 +385,23 @@ impl<'a> Judge<'a> {
         strikes.filter(move |strike| strike.thread.is_none_or(|struck| struck == thread))
     }
 
-    /// Whether agents died while a message was there, up to a moment.
+    /// True if agents died while a message was pending, up to `until_ms`.
     fn is_struck(&self, said: &Said, until_ms: u64) -> bool {
         self.strikes(said.thread).any(|strike| strike.from_ms <= until_ms && said.at_ms <= strike.until_ms)
     }
 
-    /// How often agents got a message, whatever it said then.
+    /// How often agents received a message, with any of its texts.
     fn heard(&self, said: &Said) -> usize {
         said.words().filter_map(|words| self.case.received.get(words.prompt)).sum()
     }
 
-    /// Whether it was taken back before an agent got it.
+    /// True if it was deleted and no agent received it.
     fn may_be_gone(&self, said: &Said) -> bool {
         matches!(said.amended, Some(Amended::Deleted)) && self.heard(said) == 0
     }
 
-    /// What each final is about: what its token says. A failure without one is that of the first message that has nothing
-    /// else; of one that may have been taken back only when no other is left.
+    /// Message of each final, by its token. A failure without a token belongs to the first message without another final;
+    /// to a possibly deleted one only if no other is left.
     fn owners(&mut self, said: &[&'a Said], finals: &[Final]) -> Vec<Option<&'a Said>> {
         let mut owners: Vec<Option<&'a Said>> = Vec::new();
         for shown in finals {
@@ -437,7 +436,7 @@ impl<'a> Judge<'a> {
         owners
     }
 
-    /// Whether a final is the whole answer, or a failure that may be: of one of these messages.
+    /// Checks that a final is the whole answer, or a permitted failure of one of these messages.
     fn weigh(&mut self, said: &'a Said, shown: &Final, of: &[&Said]) {
         if let Some(words) = said.words().find(|words| dense(&shown.text) == dense(words.answer)) {
             self.verdict.answered += 1;
@@ -465,7 +464,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Answers stand in the order of what was asked, but for what may be late.
+    /// Checks that answers are in the order of the messages, except for late events.
     fn order(&mut self, said: &[&Said], order: &[&'a Said]) {
         let asked = |token: &str| said.iter().position(|said| said.token == token);
         for (at, later) in order.iter().enumerate() {
@@ -479,7 +478,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What agents got: each message once at the most, as it was or as it is, and what was answered.
+    /// Checks that agents received each message at most once, in one of its texts, and every answered one.
     fn agents(&mut self) {
         for said in &self.case.said {
             let times = self.heard(said);
@@ -499,13 +498,13 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Whether a message is a card that says that its turn goes on.
+/// True if a message is an open card.
 pub(super) fn is_open(text: &str) -> bool {
     OPEN.iter().any(|start| text.starts_with(start))
 }
 
-/// The text without its last line, when that is the small line about the turn. It names the agent, so that it is no small
-/// word of [`untagged`], which is gone already.
+/// Text without the footer of the turn, if it ends with one. The footer names the agent, so that [`untagged`] does not
+/// remove it.
 fn without_footer(text: &str) -> Option<String> {
     let text = text.trim_end();
     let (rest, last) = text.rsplit_once('\n').unwrap_or(("", text));
@@ -514,7 +513,7 @@ fn without_footer(text: &str) -> Option<String> {
     is_footer.then(|| rest.trim().to_owned())
 }
 
-/// The names in a text that are of one message alone.
+/// Message tokens in a text.
 pub(super) fn tokens(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(|word| word.starts_with("tok-"))
 }

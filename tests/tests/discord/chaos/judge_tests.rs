@@ -1,4 +1,4 @@
-//! The judge over whole transcripts: what may be, and every way in which it may not.
+//! Tests of the judge with valid transcripts and with every kind of error.
 
 use super::*;
 use serde_json::json;
@@ -10,7 +10,7 @@ const ONE: Id = 11;
 const TWO: Id = 12;
 const LINE: &str = "\n-# scripted · 2s";
 
-/// What somebody said at a moment: in the first thread, and `tok-1-1` to `tok-1-3`; in the second, `tok-2-1`.
+/// Messages of a run: `tok-1-1` to `tok-1-3` in the first thread, `tok-2-1` in the second.
 fn case() -> Case {
     let said = |thread: Id, token: &str, at_ms: u64| Said {
         thread,
@@ -50,12 +50,12 @@ fn answer(channel_id: Id, token: &str) -> Message {
     message(channel_id, &format!("{token} begins\n{token} ends{LINE}"))
 }
 
-/// The transcript of a run in which all is well.
+/// Transcript of a run without errors.
 fn good() -> Vec<Message> {
     vec![answer(ONE, "tok-1-1"), answer(ONE, "tok-1-2"), answer(ONE, "tok-1-3"), answer(TWO, "tok-2-1")]
 }
 
-/// The same, of which an answer comes in parts that other answers have too.
+/// Valid transcript with tagged answers and an answer in two parts.
 fn tagged() -> Vec<Message> {
     let mut all = good();
     all[0].content.push_str("\n-# k3fQ9a");
@@ -64,7 +64,7 @@ fn tagged() -> Vec<Message> {
     all
 }
 
-/// Numbers them, and says when they were made.
+/// Adds ids, times and nonces.
 fn kept(transcript: Vec<Message>) -> Vec<Message> {
     let mut out = vec![
         Message { id: 5, ..message(PARENT, "scripted is bound here") },
@@ -90,17 +90,17 @@ fn replaced(at: usize, with: Vec<Message>) -> Vec<Message> {
     all
 }
 
-/// A question, of which nothing can be pressed any more.
+/// Settled permission request without buttons.
 fn question(token: &str) -> Message {
     message(ONE, &format!("The agent asks for a permission: {token}\n\nAnswered: “allow-once” (by “boss”)."))
 }
 
-/// A press that a kill kept from being called taken.
+/// Public notice about a press whose acknowledgement a kill prevented.
 fn late_press(thread: Id) -> Message {
     message(thread, "`/acp answer` of boss could only be executed now.")
 }
 
-/// That a message waited, and was dropped.
+/// Notices that a message was queued and dropped.
 fn dropped() -> Vec<Message> {
     let waited = message(ONE, "The agent is busy: queued behind 1.\nIt was dropped or cancelled.");
     vec![waited, message(ONE, "A queued prompt was cancelled before its turn.\n-# k3fQ9a")]
@@ -119,7 +119,7 @@ fn failed(told: &str) -> Message {
 }
 
 #[test]
-fn what_may_be_seen() {
+fn judge_accepts_valid_transcripts() {
     let strike = Strike { thread: Some(ONE), from_ms: 150, until_ms: 250 };
     let all = Strike { thread: None, ..strike };
     let parts = vec![message(ONE, "tok-1-2 begins"), message(ONE, &format!("tok-1-2 ends{LINE}"))];
@@ -181,7 +181,7 @@ fn what_may_be_seen() {
 }
 
 #[test]
-fn what_may_not_be_seen() {
+fn judge_rejects_invalid_transcripts() {
     let twice = |what: &str| Wrong::Twice { what: what.to_owned() };
     let lost = |token: &str| Wrong::Lost { token: token.to_owned() };
     let disordered =
@@ -311,9 +311,9 @@ fn what_may_not_be_seen() {
     }
 }
 
-/// A failure says what the agent had said, and only where agents died while the message was there.
+/// A failure repeats the answer so far, and is valid only if agents died while the message was pending.
 #[test]
-fn a_failure_needs_a_death_of_its_own_thread_and_time() {
+fn failure_is_valid_only_after_agent_kill_in_its_thread_and_time() {
     let failure = || replaced(1, vec![failed("tok-1-2 begins\n\n")]);
     let at = |thread, from_ms, until_ms| Strike { thread, from_ms, until_ms };
     for (strike, may) in [
@@ -335,9 +335,9 @@ fn a_failure_needs_a_death_of_its_own_thread_and_time() {
     assert!(matches!(&said_twice.wrong[..], [Wrong::Twice { .. }]), "{said_twice:?}");
 }
 
-/// Only what Discord told late may be answered late, and nothing may be answered early.
+/// Only messages with late events may be answered late, and none early.
 #[test]
-fn what_was_told_late_may_be_answered_late() {
+fn late_event_may_be_answered_out_of_order() {
     let swapped = || [vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")], good().split_off(2)].concat();
     let mut first = case();
     first.said[0].may_be_late = true;
@@ -348,7 +348,7 @@ fn what_was_told_late_may_be_answered_late() {
 }
 
 #[test]
-fn what_agents_got_was_said_once() {
+fn prompts_received_must_match_messages_once() {
     let heard = |token: &str, times| Wrong::Heard { token: token.to_owned(), times };
     for (prompt, times, want) in [
         ("ask tok-1-1", 2, heard("tok-1-1", 2)),
@@ -361,7 +361,7 @@ fn what_agents_got_was_said_once() {
     }
 }
 
-/// The case, of which the second message of the first thread was deleted or changed.
+/// The case with the second message of the first thread deleted or edited.
 fn amended(amended: Amended, received: &[(&str, usize)]) -> Case {
     let mut case = case();
     case.said[1].amended = Some(amended);
@@ -379,9 +379,9 @@ fn changed() -> Amended {
     }
 }
 
-/// What was deleted is answered, or nothing is said of it and no agent got it.
+/// A deleted message is answered, or it has no answer and no agent received it.
 #[test]
-fn what_was_taken_back_is_answered_or_was_never_heard() {
+fn deleted_message_is_answered_or_never_received() {
     let deleted = |times: &[(&str, usize)]| amended(Amended::Deleted, times);
     let heard = [("ask tok-1-2", 1)];
     let struck =
@@ -418,7 +418,7 @@ fn what_was_taken_back_is_answered_or_was_never_heard() {
             [vec![failed("")], replaced(1, vec![]).split_off(1)].concat(),
             (vec![], (2, 1, 1)),
         ),
-        // It was to be answered next when its agent could not be started.
+        // Its turn was next when its agent could not be started.
         (
             "failed before it was heard",
             struck(deleted(&[])),
@@ -449,9 +449,9 @@ fn what_was_taken_back_is_answered_or_was_never_heard() {
     }
 }
 
-/// What was changed is answered as it was or as it is, and never both.
+/// An edited message is answered with its old or its new text, never both.
 #[test]
-fn what_was_changed_is_answered_once_as_it_was_or_as_it_is() {
+fn edited_message_is_answered_once_as_before_or_after() {
     let (old, new) = (("ask tok-1-2", 1), ("ask anew", 1));
     let now = || message(ONE, &format!("tok-1-2-anew ends{LINE}"));
     let heard = |times| vec![Wrong::Heard { token: "tok-1-2".to_owned(), times }];
@@ -499,9 +499,9 @@ fn what_was_changed_is_answered_once_as_it_was_or_as_it_is() {
     }
 }
 
-/// Whose a failure is that names nobody is not known where something may have been taken back: it is in no order.
+/// A failure without a token is not ordered if a message may have been deleted: its message is unknown.
 #[test]
-fn a_failure_that_may_be_of_what_was_taken_back_is_out_of_no_order() {
+fn anonymous_failure_is_not_ordered_when_a_message_was_deleted() {
     let always = vec![Strike { thread: None, from_ms: 0, until_ms: 9_000 }];
     let deleted = Case { strikes: always.clone(), ..amended(Amended::Deleted, &[]) };
     let told =

@@ -1,4 +1,4 @@
-//! What is said and what is struck, all of it drawn from a seed before anything begins.
+//! Messages and faults of a run, drawn from a seed before it begins.
 
 use acp_tests::fake_agent::chunk_text;
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope};
@@ -8,22 +8,22 @@ use std::time::Duration;
 
 /// Threads of a run.
 pub(super) const THREADS: usize = 10;
-/// The longest pause before a step, and the base of times within one, in milliseconds.
+/// Maximum pause before a step, and base of durations within one, in milliseconds.
 const PAUSE_MS: u64 = 150;
 const TIME_MS: u64 = 400;
-/// Of so many messages one is changed or deleted.
+/// One of this many messages is edited or deleted.
 const AMENDS_ONE_IN: u64 = 4;
 
-/// What is struck in a step.
+/// Fault of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blow {
     /// Nothing.
     Nothing,
-    /// The gateway is killed when Discord has kept a message of which the gateway has not heard.
+    /// The gateway is killed between a stored message and its receipt.
     Between,
-    /// The gateway is killed, wherever it is.
+    /// The gateway is killed at a random moment.
     Gateway,
-    /// The gateway is killed, and killed again soon after it began to serve.
+    /// The gateway is killed, and again soon after its start.
     GatewayTwice,
     /// The gateway is stopped for a while.
     GatewayStopped,
@@ -39,34 +39,34 @@ pub(super) enum Blow {
     Wrapper,
     /// An agent or a wrapper is stopped for a while.
     AgentStopped,
-    /// Discord is killed, and comes back after a while with what it had kept.
+    /// Discord is killed, and restarted later with its stored messages.
     Discord,
-    /// The same, and the gateway dies and starts while Discord is not there.
+    /// Discord is killed, and the gateway is killed and started meanwhile.
     DiscordAndGateway,
     /// Discord's process is stopped for a while.
     DiscordStopped,
     /// Discord answers 503 and resets connections for a while.
     DiscordAway,
-    /// Something becomes of the next request: of one that makes a message, or of the next few of any kind.
+    /// Fault of the next request that creates a message, or of the next few of any kind.
     Request(RestFate, Which),
-    /// Something becomes of the next event that tells of a message.
+    /// Fault of the next message event.
     Event(EventFate),
-    /// Something is done to the connection on which events come.
+    /// Fault of the gateway connection.
     Socket(SocketAct),
-    /// The session of events is over, and so is the next one that is asked for.
+    /// The gateway session is invalidated, and the next one too.
     NoSession,
 }
 
-/// Which requests.
+/// Affected requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// The next one that makes a message.
+    /// Next request that creates a message.
     Create,
-    /// The next three, whatever they are.
+    /// Next three requests of any kind.
     Any,
 }
 
-/// How often each kind of blow comes among a hundred.
+/// Faults of a hundred steps, each kind with its share.
 fn shares(seed: &mut Seed) -> Vec<Blow> {
     let many = |blow: Blow, count: usize| std::iter::repeat_n(blow, count);
     let plain = [
@@ -129,24 +129,24 @@ fn shares(seed: &mut Seed) -> Vec<Blow> {
     deck
 }
 
-/// A turn that somebody asks for, and what the agent says in it when nothing befalls it.
+/// Prompt and expected answer without a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// What is said to the agent.
+    /// Prompt.
     pub(super) prompt: String,
-    /// What it answers.
+    /// Expected answer.
     pub(super) answer: String,
     /// The agent asks for a permission in it.
     pub(super) asks: bool,
 }
 
-/// What is in one turn and in its answer, and nowhere else.
+/// Unique token of a turn and its answer.
 pub(super) fn token(thread: usize, number: usize) -> String {
     format!("tok-{thread}-{number}")
 }
 
 impl Turn {
-    /// One that takes no time.
+    /// Turn without delays.
     pub(super) fn quick(token: &str) -> Self {
         Self { prompt: format!("say {token}."), answer: format!("{token}."), asks: false }
     }
@@ -177,27 +177,27 @@ impl Turn {
     }
 }
 
-/// What somebody does with a message that they said.
+/// Change of a message by its author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// They take it back.
+    /// Deletion.
     Delete,
-    /// They give it another text, see [`anew`].
+    /// Edit, see [`anew`].
     Edit,
 }
 
-/// When they do that.
+/// Moment of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// As soon as it is said, before something is struck.
+    /// At once, before the fault.
     AtOnce,
-    /// After something was struck.
+    /// After the fault.
     AfterBlow,
-    /// Then too, with the message before it in that thread.
+    /// After the fault, for the message before it in that thread.
     Before,
 }
 
-/// That somebody changes what they said.
+/// Change of a message and its moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Amend {
     pub(super) change: Change,
@@ -205,7 +205,7 @@ pub(super) struct Amend {
 }
 
 impl Amend {
-    /// One that the gateway may die of must bring an answer soon: it stays until then.
+    /// Draws a change; a message of [`Blow::Between`] must be answered soon, so that it is not changed at once.
     fn draw(seed: &mut Seed, blow: Blow) -> Self {
         let change = if seed.below(2) == 0 { Change::Delete } else { Change::Edit };
         let when = match seed.below(6) {
@@ -217,31 +217,31 @@ impl Amend {
     }
 }
 
-/// The token of what a message is changed to.
+/// Token of an edited text.
 pub(super) fn anew(token: &str) -> String {
     format!("{token}-anew")
 }
 
-/// One step: somebody says something, and something is struck.
+/// One step: a message and a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    /// How long it is quiet before.
+    /// Pause before the step.
     pub(super) pause: Duration,
-    /// Where it is said.
+    /// Thread of the message.
     pub(super) thread: usize,
-    /// What is said.
+    /// Message.
     pub(super) turn: Turn,
-    /// What they do with it.
+    /// Change of the message.
     pub(super) amend: Option<Amend>,
-    /// What is struck.
+    /// Fault.
     pub(super) blow: Blow,
-    /// How long what takes a while takes.
+    /// Duration of a fault that lasts.
     pub(super) time: Duration,
-    /// Which of several.
+    /// Random number that selects one of several targets.
     pub(super) draw: u64,
 }
 
-/// All steps of a run, in order. Each hundred of them holds every kind of blow as often as it should come.
+/// All steps of a run, in order. Each hundred of them holds every kind of fault with its share.
 pub(super) fn plan(mut seed: Seed, turns: usize) -> Vec<Step> {
     let mut deck = Vec::new();
     let mut steps: Vec<Step> = Vec::new();
@@ -256,12 +256,12 @@ pub(super) fn plan(mut seed: Seed, turns: usize) -> Vec<Step> {
         let mut thread = usize::try_from(seed.below(THREADS as u64)).unwrap_or_default();
         let amend = (seed.below(AMENDS_ONE_IN) == 0).then(|| Amend::draw(&mut seed, blow));
         if let (Some(_), Some(last)) = (amend, steps.last()) {
-            // Where it may have to wait for its turn.
+            // In the same thread it may have to wait for its turn.
             thread = last.thread;
         }
         let mut turn = Turn::draw(&mut seed, &token(thread, number));
         if blow == Blow::Between {
-            // Something to be killed at comes soon.
+            // The message to be interrupted comes soon.
             turn = Turn::quick(&token(thread, number));
         }
         steps.push(Step { pause, thread, turn, amend, blow, time, draw: seed.number() });
@@ -274,14 +274,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_has_one_plan() {
+    fn same_seed_gives_same_plan() {
         let of = |seed| plan(Seed::from_number(seed), 500);
         assert_eq!(of(7), of(7));
         assert_ne!(of(7), of(8));
     }
 
     #[test]
-    fn five_hundred_turns_hold_every_blow_and_enough_kills_between() {
+    fn five_hundred_turns_contain_every_fault_and_enough_kills() {
         for seed in 0..20 {
             let steps = plan(Seed::from_number(seed), 500);
             let count = |is: fn(&Blow) -> bool| steps.iter().filter(|step| is(&step.blow)).count();
@@ -302,7 +302,7 @@ mod tests {
             }
             let quiet: Vec<usize> =
                 (0..THREADS).filter(|thread| steps.iter().all(|step| step.thread != *thread)).collect();
-            assert_eq!(quiet, [] as [usize; 0], "threads where nothing is said");
+            assert_eq!(quiet, [] as [usize; 0], "threads without a message");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a run that went wrong says of itself: what is wrong comes first, then what stands in the threads that it is about,
-//! and what was struck last, since reports of long runs are cut off at their end. Pure.
+//! Report of a failed run: errors first, then the affected threads, then the faults, because reports of long runs are
+//! truncated. Pure.
 
 use super::judge::{Case, Wrong, tokens};
 use super::plan::Step;
@@ -7,14 +7,14 @@ use acp_tests::fake_discord::core::model::{Id, Message};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// So much of a text is shown, in characters.
+/// Maximum characters of a message.
 const TEXT: usize = 200;
-/// So much of what is wrong, which may quote an answer.
+/// Maximum characters of an error, which may quote an answer.
 const WRONG: usize = 400;
-/// So much of what was said in a step.
+/// Maximum characters of a prompt.
 const PROMPT: usize = 60;
 
-/// All of it, each thing on a line of its own.
+/// Formats the report, one line for each entry.
 pub(super) fn report(wrong: &[Wrong], case: &Case, kept: &[Message], steps: &[Step]) -> String {
     let start = case.said.first().map_or(0, |said| said.at_ms);
     let mut out = format!("{} wrong:\n", wrong.len());
@@ -48,7 +48,7 @@ pub(super) fn report(wrong: &[Wrong], case: &Case, kept: &[Message], steps: &[St
     out
 }
 
-/// The threads that something wrong is about; all of them when it names none.
+/// Threads that the errors concern; all if they name none.
 fn concerned(wrong: &[Wrong], case: &Case, kept: &[Message]) -> BTreeSet<Id> {
     let mut found = BTreeSet::new();
     for wrong in wrong {
@@ -58,7 +58,7 @@ fn concerned(wrong: &[Wrong], case: &Case, kept: &[Message]) -> BTreeSet<Id> {
         found.extend(said.map(|said| said.thread));
         let words: BTreeSet<&str> = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).collect();
         found.extend(case.threads.iter().filter(|thread| words.contains(thread.to_string().as_str())));
-        // What was made up stands where it stands.
+        // Quoted messages identify their channel.
         let quoted = kept.iter().filter(|it| it.author_id == case.bot && wrong.quotes(&it.content));
         found.extend(quoted.map(|message| message.channel_id));
     }
@@ -88,7 +88,7 @@ fn since(start: u64, at_ms: u64) -> i64 {
     at_ms.cast_signed() - start.cast_signed()
 }
 
-/// A text on one line, of so many characters at the most.
+/// Text on one line with at most `most` characters.
 fn short(text: &str, most: usize) -> String {
     let line = text.replace('\n', "\\n");
     let (count, begin) = (line.chars().count(), line.chars().take(most).collect::<String>());
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_comes_first_and_each_thing_has_one_line() {
+    fn report_lists_errors_first_with_one_line_each() {
         let lost = Wrong::Lost { token: "tok-0-0".to_owned() };
         let long = format!("tok-0-0 begins\n{}", "x".repeat(500));
         let kept = [
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_of_these_threads() {
+    fn report_shows_threads_concerned_by_errors() {
         let kept = [
             message(6, ONE, BOT, "hello"),
             message(7, TWO, BOT, "Working"),

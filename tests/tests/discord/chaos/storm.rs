@@ -1,4 +1,4 @@
-//! The run of a plan on real processes: what is said, what is struck, and what of it the judge has to know.
+//! Runs a plan on real processes and records the judge's input.
 
 use super::judge::{ASKS, Amended, Case, Said, Strike, is_open};
 use super::plan::{self, Blow, Change, Step, Turn, Which, anew, token};
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const CREATE: &str = "POST /channels/{}/messages";
 const MORE: &str = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n\
     [acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
-/// Crashes are meant here.
+/// Crashes are intended here: no crash back-off.
 const SUPERVISOR: &str = "reap_term_ms = 300\ncrash_backoff_ms = 0\ncrashes_max = 0\n";
-/// How long a message at which the gateway can be killed is waited for.
+/// Maximum wait for a message between whose storage and receipt the gateway can be killed.
 const CATCH: Duration = Duration::from_secs(8);
-/// So long a client waits for the acknowledgement of a press, in milliseconds.
+/// Deadline for the acknowledgement of a press, in milliseconds.
 const PRESS_MS: u64 = 3_000;
-/// What is said so long after agents died has nothing to do with it.
+/// Messages later than this after a kill are not affected by it.
 const AFTERMATH_MS: u64 = 3_000;
 
 /// Milliseconds since 1970, by the clock that the fake has too.
@@ -33,27 +33,27 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Everything that a run is made of.
+/// State of a run.
 pub(super) struct Storm {
     pub(super) stage: Stage,
     threads: Vec<Id>,
-    /// Where the agent of each thread works.
+    /// Working directory of each thread's agent.
     dirs: Vec<PathBuf>,
     said: Vec<Said>,
-    /// The messages of that.
+    /// Message ids of `said`.
     messages: Vec<Id>,
     strikes: Vec<Strike>,
     before: BTreeSet<Id>,
     /// The last press on each question.
     pressed: BTreeMap<Id, Id>,
-    /// Messages that Discord had kept when the gateway was killed, and whose receipt never left.
+    /// Messages that Discord had stored when the gateway was killed before their receipt.
     pub(super) between: BTreeSet<Id>,
-    /// What was done how often.
+    /// Counts of faults and actions.
     pub(super) tally: BTreeMap<&'static str, usize>,
 }
 
 impl Storm {
-    /// A session in each of so many threads, and nothing is said yet.
+    /// Starts a session in each of `threads` threads.
     pub(super) fn new(threads: usize) -> Self {
         let stage = Stage::built(HousePlan::flags(&[]).supervisor(SUPERVISOR), MORE);
         let dirs: Vec<String> = (0..threads).map(|number| format!("work/room-{number}")).collect();
@@ -70,7 +70,7 @@ impl Storm {
         *self.tally.entry(what).or_default() += 1;
     }
 
-    /// Somebody says something.
+    /// Posts a message.
     pub(super) fn say(&mut self, thread: usize, token: String, turn: &Turn) {
         let (thread, at_ms, delayed) = (self.threads[thread], now_ms(), self.delayed());
         self.messages.push(self.stage.fake.post(self.stage.ann, thread, &turn.prompt));
@@ -79,7 +79,7 @@ impl Storm {
         self.said.push(Said { thread, token, prompt, answer, at_ms, asks, may_be_late, amended: None });
     }
 
-    /// Somebody changes or deletes what they said last in a thread, or the message before it; once.
+    /// Edits or deletes the last message of a thread, or the one before it; at most once each.
     fn amend(&mut self, thread: usize, change: Change, is_before: bool) {
         let thread = self.threads[thread];
         let mut there = (0..self.said.len()).rev().filter(|at| self.said[*at].thread == thread);
@@ -105,7 +105,7 @@ impl Storm {
         self.count(what);
     }
 
-    /// Does what somebody does with a message at this moment, if it is then.
+    /// Applies the step's change if this is its moment.
     fn amend_at(&mut self, step: &Step, is_struck: bool) {
         match step.amend {
             Some(amend) if is_struck != (amend.when == plan::When::AtOnce) => {
@@ -115,8 +115,8 @@ impl Storm {
         }
     }
 
-    /// Who may answer presses the first button of every question that is open. A press that was acknowledged has been
-    /// taken: it is never made again. One that was not acknowledged in time has failed before their eyes.
+    /// Presses the first button of every open permission request as an approver. Acknowledged presses are never repeated;
+    /// a press without acknowledgement in time has visibly failed and is repeated.
     fn press_all(&mut self) {
         if !self.said.iter().any(|said| said.asks) {
             return;
@@ -133,7 +133,7 @@ impl Storm {
         let open = all.iter().filter(asks).filter_map(|it| Some((it, labels(it).into_iter().next()?)));
         let open = open.filter(|(message, _)| !self.pressed.get(&message.id).is_some_and(is_taken));
         for (message, label) in open.collect::<Vec<_>>() {
-            // It may have been answered in the meantime.
+            // The request may have been answered in the meantime.
             let used = self.stage.fake.click(self.stage.boss, message.id, &button(message, &label));
             if let Ok(used) = used {
                 self.pressed.insert(message.id, used.id);
@@ -142,7 +142,7 @@ impl Storm {
         }
     }
 
-    /// Events of messages that Discord told late or not at all, since its process began.
+    /// Number of late or missing message events since Discord's process started.
     fn delayed(&self) -> u64 {
         let faults = self.stage.fake.tally().event_faults;
         ["drop", "odd", "overtaken"].iter().filter_map(|name| faults.get(*name)).sum()
@@ -154,7 +154,7 @@ impl Storm {
         let token = token(step.thread, number);
         let (blow, turn) = (step.blow, &step.turn);
         match blow {
-            // What is struck is about what is said now.
+            // The fault affects the message of this step.
             Blow::Event(fate) => {
                 self.stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), fate);
                 if let Some(amend) = step.amend {
@@ -256,14 +256,13 @@ impl Storm {
         from_ms
     }
 
-    /// Its agents died with it, and until it is there nobody has one.
+    /// Starts the supervisor; its agents died with it, and none can start before it is back.
     fn start_supervisor(&mut self, from_ms: u64) {
         self.stage.house.start_supervisor();
         self.strikes.push(Strike { thread: None, from_ms, until_ms: now_ms() + AFTERMATH_MS });
     }
 
-    /// Kills the gateway after Discord has kept a message and before the gateway hears of that: the answer is held back,
-    /// and never leaves.
+    /// Kills the gateway between a stored message and its receipt: the response is held and never sent.
     fn kill_between(&mut self) {
         let end = Instant::now() + CATCH;
         let held = eventually(2 * CATCH, "a message is kept", || {
@@ -285,9 +284,9 @@ impl Storm {
         }
     }
 
-    /// Stops a process of ours for a while.
+    /// Stops a process for a while.
     fn stop(&mut self, pid: i32, time: Duration) {
-        // A child of ours that nobody has reaped, or held and looked at before.
+        // An unreaped child: its pid cannot be reused.
         if let Some(held) = ProcessHandle::open(pid) {
             self.stop_held(&held, time);
         }
@@ -301,7 +300,7 @@ impl Storm {
         }
     }
 
-    /// The thread in which an agent works, or that of a wrapper's agent.
+    /// Thread of an agent, or of a wrapper's agent.
     fn thread_of(&self, process: &Process, all: &[Process]) -> Option<Id> {
         let agent = match is_wrapper(process) {
             true => all.iter().find(|other| other.ppid == process.pid)?,
@@ -319,7 +318,7 @@ impl Storm {
             Blow::Wrapper => is_wrapper(process),
             _ => true,
         };
-        // Only what is known to be of a thread.
+        // Only processes whose thread is known.
         let found: Vec<(&Process, Id)> =
             all.iter().filter(wanted).filter_map(|it| Some((it, self.thread_of(it, &all)?))).collect();
         let at = usize::try_from(step.draw % (found.len() as u64).max(1)).unwrap_or_default();
@@ -335,12 +334,12 @@ impl Storm {
         }
     }
 
-    /// Nothing is struck any more. One more message in each thread: when it is answered, all before it was dealt with.
+    /// Ends all faults and posts one more message in each thread: when it is answered, all earlier ones were handled.
     pub(super) fn settle(&mut self, number: usize) {
         let fake = &self.stage.fake;
         fake.hold_answer(false);
         fake.clear_faults();
-        // What Discord never told of is found by those who begin to listen.
+        // A new gateway session triggers a backfill of missed messages.
         fake.sockets(None, SocketAct::InvalidSession { resumable: false });
         self.stage.is_there();
         let last: Vec<String> =
@@ -354,11 +353,11 @@ impl Storm {
             let is_told = |(thread, token): (&Id, &String)| {
                 self.stage.finals(*thread).iter().any(|text| text.contains(token.as_str()))
             };
-            // What is missing then is for the judge to say.
+            // The judge reports what is missing then.
             self.threads.iter().zip(&last).all(is_told) || Instant::now() > end
         });
         until(SOON, "nothing is late any more", || self.stage.fake.underway().late == 0);
-        // Cards are folded and buttons taken away after what they are about.
+        // Cards are folded and buttons removed after their turns.
         let end = Instant::now() + SOON;
         until(2 * SOON, "nothing is open", || {
             let open = |it: &Message| !labels(it).is_empty() || is_open(&it.content);
@@ -367,8 +366,7 @@ impl Storm {
         });
     }
 
-    /// Ends everything, and starts Discord once more: what it has kept is what it shows now. That and the rest that a
-    /// judge has to know.
+    /// Ends everything, restarts Discord, and returns the judge's input with the stored transcript.
     pub(super) fn end(self) -> (Case, Vec<Message>) {
         let mut received = BTreeMap::new();
         for entry in self.stage.house.agent_events("prompt") {
@@ -396,12 +394,12 @@ impl Storm {
         (case, kept)
     }
 
-    /// Waits until a request met its fate.
+    /// Waits until a request fault struck.
     pub(super) fn until_struck(&self) {
         until(SOON, "a request meets its fate", || !self.stage.fake.tally().rest_faults.is_empty());
     }
 
-    /// The next request that makes a message meets this fate.
+    /// Applies this fault to the next request that creates a message.
     pub(super) fn next_create(&self, fate: RestFate) {
         self.stage.fake.rest_fault(CREATE, When::Next(1), fate);
     }
