@@ -25,12 +25,12 @@ REMAP = $(addprefix --remap-path-prefix=,$(PREFIXES))
 RELEASE = RUSTFLAGS="$(strip $(RUSTFLAGS) $(REMAP))" CFLAGS="$(strip $(CFLAGS) $(addprefix -ffile-prefix-map=,$(PREFIXES)))"
 
 # Seeds of the simulation that are the same each time: `make nightly` plays 10,000, which must reach everything together.
-SIM_SEEDS ?= 2000
+SIM_SEEDS ?= 1000
 # The build in which a seed of the simulation is always the same run: see tests/sim/mod.rs.
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build wrapper man completions check test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,13 @@ man: ## Write the man pages into target/man
 completions: ## Write completion scripts for bash, zsh, fish, elvish and PowerShell into target/completions
 	$(TARGET_DIR)/release/acp-supervisor generate completions $(TARGET_DIR)/completions
 	$(TARGET_DIR)/release/acp-gateway generate completions $(TARGET_DIR)/completions
+
+check: ## Run the library tests and 200 seeds of the simulation: what to run after each edit
+ifeq ($(NEXTEST),yes)
+	SIM_SEEDS=200 $(CARGO) nextest run --locked --workspace --lib --profile $(NEXTEST_PROFILE) $(ARGS)
+else
+	SIM_SEEDS=200 $(CARGO) test --locked --workspace --lib --no-fail-fast $(ARGS)
+endif
 
 test: ## Run the whole test suite
 	$(CARGO) build --locked --workspace --bins
