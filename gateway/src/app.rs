@@ -1,12 +1,16 @@
 //! The service as a whole: opens its parts in order and closes them in reverse order.
 
+pub(crate) mod reload;
 pub(crate) mod rollback;
 pub(crate) mod service;
+pub(crate) mod signals;
 
 use crate::api::console::{self, ConsoleApi};
 use crate::api::socket::ApiListener;
 use crate::api::{Api, ApiLimits, router};
+use crate::app::reload::{Reload, reload_on_signal};
 use crate::app::service::GatewayService;
+use crate::app::signals::ServiceSignals;
 use crate::channel::accounts::DiscordAccounts;
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, Channels, InboundPort};
@@ -25,9 +29,7 @@ use crate::session::task::Deps;
 use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, hello};
 use crate::util::clock::Clock;
 use acp_core::api::SOCKET;
-use acp_core::config::ignored_keys;
 use acp_core::config::load::LoadedConfig;
-use acp_core::config::reload::ReloadChanges;
 use acp_core::config::{self, Config, StoreKind};
 use acp_core::failure::Failure;
 use acp_core::runtime::Registry;
@@ -36,11 +38,9 @@ use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, GroupBounds, Store, StoreError};
-use futures_util::FutureExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -373,71 +373,6 @@ fn marks_reader(store: &Store) -> ReadMarks {
     })
 }
 
-type ReadConfigFn = dyn Fn() -> Result<LoadedConfig, Failure> + Send + Sync;
-type SetLogLevelFn = dyn Fn(&str) -> Result<(), Failure> + Send + Sync;
-
-/// Steps of a configuration reload.
-pub(crate) struct Reload {
-    /// Reads the configuration from the sources of the start.
-    pub(crate) read: Box<ReadConfigFn>,
-    /// Applies the new log level.
-    pub(crate) log_level: Box<SetLogLevelFn>,
-}
-
-impl std::fmt::Debug for Reload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reload").finish_non_exhaustive()
-    }
-}
-
-/// Reloads the configuration on each signal. An invalid one is refused as a whole, and the old one stays in
-/// force.
-async fn reload_on_signal(how: Reload, mut asked: Signal, live: LiveConfig, stop: CancellationToken) {
-    let how = Arc::new(how);
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            Some(()) = asked.recv() => {}
-        }
-        let (how, live) = (Arc::clone(&how), live.clone());
-        let done = tokio::task::spawn_blocking(move || reload(&how, &live)).await;
-        match done {
-            Ok(Ok(changes)) => log_reload(&changes),
-            Ok(Err(failure)) => {
-                tracing::error!(%failure, "configuration reload failed; old configuration kept");
-            }
-            Err(error) => tracing::error!(%error, "configuration reload panicked; old configuration kept"),
-        }
-    }
-}
-
-fn reload(how: &Reload, live: &LiveConfig) -> Result<ReloadChanges, Failure> {
-    let next = (how.read)()?;
-    let notes = ignored_keys::set(&next.sources);
-    (how.log_level)(&next.config.log.level)?;
-    let changes = live.replace(next);
-    let changes =
-        changes.map_err(|error| Failure::new(Code::Runtime, error.to_string()).origin("gateway"))?;
-    for note in notes {
-        tracing::warn!(note, "configuration key has no effect");
-    }
-    Ok(changes)
-}
-
-fn log_reload(changes: &ReloadChanges) {
-    let list = |keys: &[String]| keys.join(", ");
-    if changes.applied.is_empty() {
-        tracing::info!("configuration reloaded; no live key changed");
-    } else {
-        tracing::info!(keys = list(&changes.applied), "configuration reloaded; keys applied");
-    }
-    if !changes.after_restart.is_empty() {
-        let keys = list(&changes.after_restart);
-        tracing::warn!(keys, "changed keys need a gateway restart");
-    }
-}
-
 async fn supervisor_is_up(supervisor: &SupervisorClient) {
     let mut status = supervisor.status();
     // The sender lives as long as the handle, so it cannot be gone here.
@@ -477,63 +412,4 @@ fn cannot_listen(at: std::net::SocketAddr, error: &std::io::Error) -> Failure {
 
 fn io_failure(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Code::Runtime, format!("Cannot {what} {}: {error}", path.display())).origin("gateway")
-}
-
-/// Signals that a service handles.
-pub(crate) struct ServiceSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Option<Signal>,
-    /// Requests a configuration reload.
-    reload: Option<Signal>,
-}
-
-/// Meaning of SIGHUP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SighupAction {
-    /// The terminal is gone: end the service.
-    Ends,
-    /// Reload the configuration.
-    Reloads,
-}
-
-impl ServiceSignals {
-    /// Registers the handlers; from now on these signals no longer end the process by default.
-    ///
-    /// # Errors
-    /// The handlers cannot be installed.
-    pub(crate) fn listen(hangup: SighupAction) -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::new(Code::Runtime, format!("Cannot install signal handlers: {error}"))
-                    .origin("gateway")
-            })
-        };
-        let heard = Some(listen(SignalKind::hangup())?);
-        let (hangup, reload) = match hangup {
-            SighupAction::Ends => (heard, None),
-            SighupAction::Reloads => (None, heard),
-        };
-        let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        Ok(Self { terminate, interrupt, hangup, reload })
-    }
-
-    /// True if a signal has already arrived.
-    pub(crate) fn is_raised(&mut self) -> bool {
-        self.next().now_or_never().is_some()
-    }
-
-    async fn next(&mut self) {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(signal) => drop(signal.recv().await),
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            () = hangup => {}
-        }
-    }
 }

@@ -2,7 +2,7 @@
 //! it, the child must not allocate.
 
 use crate::error::{StepContext, StepError};
-use crate::escalate::EscalationTimes;
+use crate::escalation::EscalationTimes;
 use acp_shared::launch::{
     Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, LAUNCH_FILE, LAUNCH_VERSION, Launch,
 };

@@ -23,7 +23,7 @@ mod cli;
 mod confine;
 mod control;
 mod error;
-mod escalate;
+mod escalation;
 mod exec_step;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

@@ -3,7 +3,7 @@
 use crate::confine::Confinement;
 use crate::control::{Control, Received};
 use crate::error::{StepContext, StepError};
-use crate::escalate::{EscalationAction, EscalationInput, EscalationPhase, EscalationTimes};
+use crate::escalation::{EscalationAction, EscalationInput, EscalationPhase, EscalationTimes};
 use crate::exec_step::ExecStep;
 use crate::launch_spec::{self, LaunchPlan};
 use crate::process_group::ProcessTree;

@@ -1,7 +1,9 @@
 //! `serve`: the gateway in the foreground.
 
 use crate::app;
-use crate::app::{GatewayReady, Reload, ServiceSignals, SighupAction, StartOptions};
+use crate::app::reload::Reload;
+use crate::app::signals::{ServiceSignals, SighupAction};
+use crate::app::{GatewayReady, StartOptions};
 use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{CliError, CliResult, Out};

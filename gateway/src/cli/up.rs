@@ -4,7 +4,8 @@
 
 use crate::api::peer_ancestry;
 use crate::app;
-use crate::app::{GatewayReady, ServiceSignals, SighupAction};
+use crate::app::GatewayReady;
+use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
 use crate::cli::agents::{agents_found_here, exe};
 use crate::cli::config::environment;

@@ -5,6 +5,7 @@
 mod backend_events;
 mod close;
 mod host;
+mod idle_agent;
 mod input;
 mod lease;
 mod lease_ended;
