@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_filters_hide_is_said() {
+    fn empty_list_reports_hidden_leases() {
         assert_eq!(empty_message(0), "no leases");
         assert_eq!(empty_message(1), "no lease fits; without filters there is 1");
         assert_eq!(empty_message(3), "no lease fits; without filters there are 3");
