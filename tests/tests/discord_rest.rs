@@ -1,5 +1,4 @@
-//! The requests of the Discord package against the strict fake: what it refuses, loses and limits, and what is known
-//! then.
+//! REST client of the Discord package against the strict fake: refusals, losses and limits, and the reported outcomes.
 
 mod discord_rest {
     pub(crate) mod rules;
@@ -32,7 +31,7 @@ const PATIENT: Duration = Duration::from_secs(60);
 const FINAL: QueueOptions = QueueOptions::new(Priority::Final, PATIENT);
 const CARD: QueueOptions = QueueOptions::new(Priority::Card, PATIENT);
 
-/// The fake with a guild, a channel and a bot, and the bot's requests.
+/// Fake with a guild, a channel and a bot, and the bot's REST client.
 struct Stage {
     fake: FakeDiscord,
     channel: Id,
@@ -78,7 +77,7 @@ impl Stage {
         self.runtime.block_on(self.rest.edit_message(self.here(), id, &MessageBody::text(text), CARD))
     }
 
-    /// What the bot's messages in the channel say.
+    /// Texts of the bot's messages in the channel.
     fn texts(&self) -> Vec<String> {
         let alive = |message: &Message| message.deleted_ms.is_none() && message.author_id == self.bot.user;
         let messages = self.fake.transcript(self.channel);
@@ -165,7 +164,7 @@ fn creates_edits_and_webhooks_ping_nobody() {
     let edit = stage.rest.edit_webhook_message(&hook, None, by_hook, &body, CARD);
     assert_eq!(stage.runtime.block_on(edit), Ok(()));
     assert_eq!(stage.fake.tally().pings, 0);
-    // A webhook that was taken away is asked once more, and then never.
+    // A deleted webhook is tried once more, and then never.
     assert_eq!(stage.runtime.block_on(stage.rest.delete_webhook(hook.id, FINAL)), Ok(()));
     for _ in 0..3 {
         let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
@@ -283,7 +282,7 @@ fn files_pages_reactions_and_typing_requests_succeed() {
         bytes: b"# done".as_slice().into(),
     });
     let id = sent(stage.runtime.block_on(stage.rest.create_message(stage.here(), &message, FINAL)));
-    // The nonce holds with a file, too.
+    // The nonce also works for a message with a file.
     let again = stage.runtime.block_on(stage.rest.create_message(stage.here(), &message, FINAL));
     assert_eq!(sent(again), id);
     let page = stage.runtime.block_on(stage.rest.messages(stage.here(), Page::Newest, 10));

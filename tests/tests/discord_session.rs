@@ -1,5 +1,4 @@
-//! The session of the gateway against the strict fake: what a broken connection costs, and what
-//! people do as data.
+//! Gateway session of the Discord package against the strict fake: broken connections, and typed events.
 
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::close_codes::FatalGatewayError;
@@ -23,10 +22,10 @@ use tokio_util::sync::CancellationToken;
 const TOKEN: &str = "discord-token";
 /// Seconds to READY or RESUMED here.
 const ANSWER_SECONDS: u64 = 5;
-/// How long an event is waited for.
+/// Maximum wait for an event.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// The fake with a guild, a channel, a person and a bot; and a session of that bot.
+/// Fake with a guild, a channel, a person and a bot, and a session of that bot.
 struct Stage {
     fake: FakeDiscord,
     guild: Id,
@@ -71,7 +70,7 @@ impl Stage {
         next.ok().flatten().unwrap_or_else(|| panic!("no event"))
     }
 
-    /// Passes over events until one is as asked.
+    /// Skips events until `wanted` returns a value.
     fn until<T>(&mut self, mut wanted: impl FnMut(Event) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(self.next()) {
@@ -135,7 +134,7 @@ fn invalid_session_reports_disconnect_and_identifies_again() {
     stage.ready();
     stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
     stage.until(|event| matches!(event, Event::Disconnected { .. }).then_some(()));
-    // In the gap: a new session does not bring it.
+    // Posted in the gap: a new session does not replay it.
     stage.post("lost");
     stage.ready();
     stage.post("kept");
@@ -194,10 +193,10 @@ fn missing_hello_times_out() {
     stage.end();
 }
 
-/// However a connection ends: no event is missed, none comes twice, and nothing was sent that must not be sent.
+/// After every kind of disconnect no event is missed or duplicated, and the client sends nothing invalid.
 #[test]
 fn each_broken_connection_is_resumed_after_hello() {
-    // Time for a client that does not wait for HELLO.
+    // Detects a client that does not wait for HELLO.
     let mut stage = stage(|fake, _| fake.configure(json!({ "hello_after_ms": 500 })));
     stage.ready();
     let acts = [
@@ -219,7 +218,7 @@ fn each_broken_connection_is_resumed_after_hello() {
     stage.end();
 }
 
-/// Beats come as often as the service asks for them, and nothing else is sent that it would close for.
+/// Heartbeats are sent at the requested interval, and nothing that the service would close for.
 #[test]
 fn short_heartbeat_interval_is_kept() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1000 })));

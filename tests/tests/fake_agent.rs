@@ -1,4 +1,4 @@
-//! The scripted agent, driven over its pipes: what the other tests rely on.
+//! Tests of the scripted agent over its pipes, on which the other tests rely.
 
 use acp_tests::fake_agent::chunk_text;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ impl Client {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // A full channel holds the agent up, as a client that does not read does.
+        // A full channel blocks the agent, like a client that does not read.
         let (sender, lines) = sync_channel(10_000);
         let stdout = child.stdout.take().unwrap();
         std::thread::spawn(move || {
@@ -90,7 +90,7 @@ impl Client {
         self.send(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result}));
     }
 
-    /// The next text that it says.
+    /// Next message text of the agent.
     fn said(&self) -> String {
         let message = self.receive();
         let update = &message["params"]["update"];
@@ -347,11 +347,11 @@ fn authentication_and_modes_follow_flags() {
     client.prompt(&session, "permission");
     assert_eq!(client.receive()["params"]["update"]["sessionUpdate"], "tool_call");
     let ask = client.receive();
-    // The first id is 0, which is an id as any other.
+    // The first id is 0, which is valid.
     assert_eq!((&ask["method"], &ask["id"]), (&json!("session/request_permission"), &json!(0)));
 }
 
-/// Every way of breaking ACP that is noticed is in the log, and only those.
+/// Every detected violation of ACP is in the log, and nothing else.
 #[test]
 fn protocol_violations_are_logged() {
     let request = |id: u64, method: &str, params: Value| {

@@ -1,4 +1,4 @@
-//! The fake Discord, held to what it claims: over real HTTP and a real websocket, and as a process that is killed.
+//! Tests of the fake Discord over real HTTP and a real websocket, and as a process that is killed.
 
 mod fake_discord {
     pub(crate) mod durable;

@@ -1,4 +1,4 @@
-//! The fake model does what its script says: the foreign suite stands on it.
+//! Tests of the fake model, on which the tests with foreign agents rely.
 
 use acp_tests::fake_model::probe::FakeModel;
 use acp_tests::wait::{SOON, until};

@@ -1,4 +1,4 @@
-//! Real agents through the gateway: the whole life of a session with each. Run by `make test-foreign`, which
+//! Real agents through the gateway: the whole lifecycle of a session with each. Run by `make test-foreign`, which
 //! installs them first; a missing agent is a failure.
 
 use acp_tests::cli::{RunningCommand, output_text, stop_reason};
@@ -18,9 +18,9 @@ use std::process::Command;
 
 const GATEWAY: &str = "gateway";
 
-/// A gateway with one agent, and everything around it.
+/// Gateway with one agent, its supervisor and its world.
 struct House {
-    // In the order of their ends: the gateway before the supervisor, the world last.
+    // In drop order: gateway, supervisor, world.
     gateway: Service,
     supervisor: Service,
     world: World,
@@ -39,7 +39,7 @@ impl House {
         Session { house: self, key: self.world.spawn(GATEWAY, self.agent, "work/project") }
     }
 
-    /// Ends both services in order and checks that nothing of this world is left but what is named.
+    /// Shuts both services down and checks that only the named processes are left.
     fn end(self, remaining: &[i32]) {
         assert_eq!(self.gateway.terminate(LONG), Some(0), "the gateway ends in order");
         assert_eq!(self.supervisor.terminate(LONG), Some(0), "the supervisor ends in order");
@@ -119,7 +119,7 @@ impl Session<'_> {
     }
 }
 
-/// The events of one turn tell a whole, gapless story.
+/// Checks that the events of one turn are complete and without gaps.
 fn check_turn(events: &[Value], stop: &str) {
     let number =
         |event: &Value, name: &str| event[name].as_u64().unwrap_or_else(|| panic!("no {name}: {event}"));
@@ -151,7 +151,7 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     check_turn(&events, "end_turn");
     assert_eq!(output_text(&events), words(50));
     let pieces = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output").count();
-    // Vibe puts pieces together that come soon after each other.
+    // Vibe joins chunks that follow each other quickly.
     let least = if session.house.agent == "vibe" { 3 } else { 10 };
     assert!(pieces >= least, "it streams: {pieces} pieces");
 
@@ -164,7 +164,7 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     events.extend(turn.events_until(LONG, |event| event["type"] == "done"));
     assert_eq!(turn.finish(SOON).ok().lines(), [] as [Value; 0]);
     check_turn(&events, "end_turn");
-    // Gemini announces a tool call that it asks about with its question alone, and then updates it.
+    // Gemini announces a tool call with its permission request only, and then updates it.
     let told = |event: &Value| event["type"] == "tool_call" || event["type"] == "tool_call_update";
     assert!(events.iter().any(told), "{events:#?}");
     let asked = events.iter().filter(|event| event["type"] == "permission").count();
@@ -175,7 +175,7 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     assert_eq!(asked["tool_results"], 1, "the model saw the tool's result: {asked}");
 }
 
-/// Under `deny-all` neither the agent nor the host writes, and nobody is asked.
+/// Under `deny-all` neither agent nor host writes, and no request is shown.
 fn denies(session: &Session<'_>) {
     let _ = session.verb(&["sessions", "set", &session.key, "--permission", "deny-all"]);
     let file = session.cwd().join("denied.txt");
@@ -190,7 +190,7 @@ fn denies(session: &Session<'_>) {
     let _ = session.verb(&["sessions", "set", &session.key, "--permission", "ask"]);
 }
 
-/// A turn that is cancelled in mid-stream leaves its process alone. Returns what was said until then.
+/// Cancels a turn during its stream; the agent process stays. Returns the text until then.
 fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
     let lease = session.lease();
     let before =
@@ -227,7 +227,7 @@ fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
     cancelled
 }
 
-/// A killed agent is started again on the next prompt and remembers.
+/// A killed agent is started by the next prompt and remembers the conversation.
 fn resumes(session: &Session<'_>, model: &FakeModel, cancelled: &str) {
     let killed = session.kill_agent();
     let script = "[[say resumed]]";
@@ -265,7 +265,7 @@ fn whole_life(name: &'static str) {
     let session = house.spawn();
     streams_and_writes(&session, &model);
     let cancelled = cancels(&session, &model);
-    // Gemini overwrites its record of a conversation that it loads within the minute in which it began.
+    // Gemini overwrites the record of a conversation that is loaded within a minute of its begin.
     if name != "gemini" {
         resumes(&session, &model, &cancelled);
     }
@@ -293,7 +293,7 @@ fn opencode_through_the_gateway() {
     whole_life("opencode");
 }
 
-/// The whole life of an agent that nightly installs; a machine that cannot have it says so.
+/// Whole lifecycle with an agent of the nightly set; skipped if it is not installed.
 fn nightly_life(name: &'static str) {
     match foreign::missing_reason(name) {
         Some(reason) => eprintln!("SKIPPED: {name} is not installed: {}", reason.trim()),
@@ -313,7 +313,7 @@ fn nightly_mistral_vibe_through_the_gateway() {
     nightly_life("vibe");
 }
 
-/// Without resume and load, a lost conversation is said to be lost, as often as it takes.
+/// Without resume and load, every prompt reports the lost conversation until a new one is requested.
 #[test]
 #[ignore = "part of make test-foreign"]
 fn agent_without_resume_is_never_replaced_silently() {
@@ -337,11 +337,11 @@ fn agent_without_resume_is_never_replaced_silently() {
     house.end(&[]);
 }
 
-/// The same agents without anything of ours between: when this fails, the ground has moved, not the gateway.
+/// Same agents without the gateway: a failure here is a change of the agent.
 fn speaks_acp(name: &'static str) {
     let world = World::new();
     let model = FakeModel::start(&world);
-    // What the gateway's preset does for OpenCode; its own default is to write without asking.
+    // As the gateway's preset for OpenCode; by default it writes without asking.
     let asking = r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#;
     let agent = foreign::agent(&world, name, model.url()).env("OPENCODE_PERMISSION", asking);
     let cwd = world.dir("work/project");
@@ -357,7 +357,7 @@ fn speaks_acp(name: &'static str) {
     let session = pipe.call("session/new", &json!({"cwd": cwd, "mcpServers": []}));
     let id = session["sessionId"].clone();
     if name == "qwen" {
-        // Its own default lets a model decide; `default` asks the person.
+        // By default a model decides; mode `default` asks the person.
         let _ = pipe.call("session/set_mode", &json!({"sessionId": id, "modeId": "default"}));
     }
     let prompt = |text: &str| json!({"sessionId": id, "prompt": [{"type": "text", "text": text}]});

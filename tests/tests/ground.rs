@@ -1,4 +1,4 @@
-//! The ground of the system tests is tested itself: a harness that misses a process would let every leak pass.
+//! Tests of the harness of the system tests: a harness that misses a process would hide every leak.
 
 use acp_tests::cli::{RunningCommand, run};
 use acp_tests::processes::{self, ProcessHandle};
@@ -50,7 +50,7 @@ fn dropped_world_ends_detached_processes() {
     let world = World::new();
     let (name, value) = world.env_mark();
     assert_eq!(name, ENV_WORLD);
-    // One that carries the mark, and one that only works in the world's directory; both leave their parents.
+    // One process with the mark, and one in the world's directory only; both are detached.
     let status = shell(
         "setsid sleep 600 >/dev/null 2>&1 & (cd \"$DIR\" && exec env -i setsid sleep 601 >/dev/null 2>&1) &",
     )

@@ -1,4 +1,4 @@
-//! The gateway dies at any instruction, and nobody notices: nothing is lost, nothing comes twice.
+//! The gateway is killed at random moments: nothing is lost or duplicated.
 
 use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House};
@@ -17,25 +17,25 @@ const CHUNKS: u64 = 2_000;
 const PACE_MS: u64 = 24;
 /// Bytes of a chunk.
 const SIZE: usize = 16;
-/// How often the gateway is killed, and how many of these are planned for the time of the turn.
+/// Number of gateway kills, and of those planned during the turn.
 const KILLS: u64 = 50;
 const KILLS_IN_TURN: u64 = 47;
 /// Prompts that are sent around kills.
 const PROMPTS: usize = 20;
 
-/// What the kills hit.
+/// Counts of kills by situation.
 #[derive(Debug, Default)]
 struct Tally {
     kills: u64,
-    /// The turn was under way.
+    /// During the turn.
     in_turn: u64,
-    /// Output was read and not committed.
+    /// With read but uncommitted output.
     uncommitted: u64,
-    /// The gateway had not said yet that it was ready.
+    /// Before the gateway was ready.
     starting: u64,
 }
 
-/// A person or script that does not give up: the same prompt under the same key, until it is answered.
+/// Client that repeats a prompt under the same idempotency key until it is answered.
 struct Client {
     args: [String; 5],
     running: Option<RunningCommand>,
@@ -56,7 +56,7 @@ impl Client {
         self.running = Some(house.follow(&self.args.each_ref().map(String::as_str)));
     }
 
-    /// Loses its patience, or its terminal; the same is sent again later.
+    /// Kills the client process; the prompt is repeated later.
     fn die(&mut self) {
         if let Some(mut running) = self.running.take() {
             running.kill9();
@@ -74,7 +74,7 @@ impl Client {
     }
 }
 
-/// How far the journal is: chunks committed of the long turn.
+/// Number of committed chunks of the long turn.
 fn committed(house: &House, run: &str) -> u64 {
     let sql = "SELECT count(*) FROM acp_events WHERE run_id = ?1 AND kind = 'agent_message'";
     let db = house.world.journal(GATEWAY);
@@ -85,7 +85,7 @@ fn lease_number(lease: &Lease, name: &str) -> u64 {
     number(&lease.0, name)
 }
 
-/// One house with a long turn in it.
+/// Services with a long turn.
 struct Trial {
     house: House,
     seed: Seed,
@@ -96,7 +96,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Kills the gateway between reading and committing: it cannot commit, and output has come since.
+    /// Kills the gateway between reading and committing output, while the database is locked.
     fn kill_uncommitted(&mut self) {
         let id = self.lease.id().to_owned();
         let Some(lock) = DatabaseLock::acquire(&self.house.world.path(GATEWAY).join(GATEWAY_DB)) else {
@@ -116,7 +116,7 @@ impl Trial {
         }
     }
 
-    /// Kills the gateway wherever it is.
+    /// Kills the gateway at once.
     fn kill_now(&mut self) {
         self.house.kill_gateway();
         self.tally.kills += 1;
@@ -151,7 +151,7 @@ impl Trial {
     }
 }
 
-/// Point 3 of what must be shown.
+/// Acceptance point 3.
 #[test]
 fn heavy_turn_survives_fifty_gateway_kills() {
     let seed = Seed::new();
@@ -202,7 +202,7 @@ fn heavy_turn_survives_fifty_gateway_kills() {
     }
 
     assert_eq!(clients.len(), PROMPTS);
-    // Variant 2: one command line that lived through all of it printed everything once, in order.
+    // Variant 2: one client that followed the turn through all kills printed everything once, in order.
     let ended = stream.finish(LONG).ok();
     seen.extend(ended.lines());
     check_turn(&seen, "end_turn");
@@ -247,8 +247,7 @@ fn check_everything(trial: &Trial, texts: &[String], script: &str) {
     assert_eq!(agents, 1, "one lease from first to last");
 }
 
-/// Between accepting a prompt and its first chunk, and between the last chunk and the result: the edges of a
-/// turn are where a state is easily forgotten.
+/// Kills between the acceptance of a prompt and its first chunk, and between the last chunk and the result.
 #[test]
 fn heavy_short_turns_survive_kills_at_their_edges() {
     let mut seed = Seed::new();
@@ -272,7 +271,7 @@ fn heavy_short_turns_survive_kills_at_their_edges() {
     house.end();
 }
 
-/// A cancel and a close count once, too, and reach the agent though the gateway dies around them.
+/// Cancel and close take effect once and reach the agent although the gateway is killed around them.
 #[test]
 fn heavy_cancels_and_closes_survive_kills() {
     let mut seed = Seed::new();

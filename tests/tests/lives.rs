@@ -1,5 +1,5 @@
-//! How long sessions live and how they end, with real processes: windows that run out while services are killed,
-//! endings from the command line, one-shot sessions, settings that survive.
+//! Lifetime and end of sessions with real processes: timeouts across kills, endings from the command line, one-shot
+//! sessions, durable settings.
 
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::story::{check_chunks, check_turn, chunks};
@@ -9,20 +9,20 @@ use rusqlite::{Connection, params};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// The gateway's database, while no gateway has it open.
+/// Opens the gateway's database while no gateway runs.
 #[expect(clippy::disallowed_methods, reason = "the tests play with time, and no gateway is there")]
 fn database(house: &House) -> Connection {
     Connection::open(house.world.path(GATEWAY).join(GATEWAY_DB)).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Everything that was done happened so much earlier.
+/// Moves the last activity of all sessions back by `ms`.
 fn let_time_pass(house: &House, ms: i64) {
     let db = database(house);
     let changed = db.execute("UPDATE acp_sessions SET last_activity_at = last_activity_at - ?1", [ms]);
     assert!(changed.unwrap() > 0);
 }
 
-/// Binds a console conversation, with windows in milliseconds from now.
+/// Binds a console conversation with timeouts in milliseconds.
 fn bind(house: &House, key: &str, conversation: &str, idle_ms: Option<i64>, max_age_ms: Option<i64>) {
     let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     let now_ms = i64::try_from(now_ms).unwrap();
@@ -33,7 +33,7 @@ fn bind(house: &House, key: &str, conversation: &str, idle_ms: Option<i64>, max_
     database(house).execute(sql, params![id, conversation, key, now_ms, idle_ms, max_age_ms]).unwrap();
 }
 
-/// What a console conversation was told.
+/// Texts of a console conversation.
 fn told(house: &House, conversation: &str) -> Vec<String> {
     let db = house.world.journal(GATEWAY);
     let mut rows =
@@ -46,8 +46,8 @@ fn shown(house: &House, key: &str) -> Value {
     house.verb(&["sessions", "show", key])
 }
 
-/// B10: time alone ends an idle agent, also when the gateway was killed while the time ran; the next prompt goes on
-/// with the conversation.
+/// B10: an idle agent ends after its TTL, also if the gateway was killed meanwhile; the next prompt resumes the
+/// conversation.
 #[test]
 fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
     let mut house = Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build();
@@ -71,7 +71,7 @@ fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
     house.end();
 }
 
-/// D2: a session that nobody used for its window is closed with its agent, while no gateway was there to count.
+/// D2: an unused session is closed with its agent after its TTL, although no gateway ran meanwhile.
 #[test]
 fn unused_session_is_closed_after_ttl() {
     let mut house = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build();
@@ -93,8 +93,7 @@ fn unused_session_is_closed_after_ttl() {
     house.end();
 }
 
-/// D2, D8: a binding's idle window runs out by itself, around a kill, takes session and agent along, and says why,
-/// once.
+/// D2, D8: a binding's idle timeout expires across kills, ends session and agent, and is announced once.
 #[test]
 fn idle_timeout_expires_across_kill_and_is_announced_once() {
     let mut house = House::new(&[]);
@@ -122,7 +121,7 @@ fn idle_timeout_expires_across_kill_and_is_announced_once() {
     house.end();
 }
 
-/// D2: of two bindings the one that runs out goes alone; a maximum age is said as such.
+/// D2: only the expired one of two bindings ends; the notice names the maximum age.
 #[test]
 fn expired_binding_keeps_session_with_another_binding() {
     let mut house = House::new(&[]);
@@ -144,7 +143,7 @@ fn expired_binding_keeps_session_with_another_binding() {
     house.end();
 }
 
-/// D11: a running turn keeps its binding and its agent, however long it takes.
+/// D11: a running turn keeps its binding and agent for any duration.
 #[test]
 fn running_turn_defers_idle_timeout() {
     let mut house = House::new(&[]);
@@ -159,7 +158,7 @@ fn running_turn_defers_idle_timeout() {
     house.end();
 }
 
-/// B18: one process, one conversation, and all of it ends with the run.
+/// B18: a one-shot session has one process and one conversation, and ends with its run.
 #[test]
 fn a_one_shot_session_ends_with_its_run() {
     let house = House::new(&[]);
@@ -175,8 +174,8 @@ fn a_one_shot_session_ends_with_its_run() {
     house.end();
 }
 
-/// Every way to end a session, from the command line; what was deleted is in no list; repeated under the same key the
-/// answer is the first one.
+/// Every verb that ends a session; deleted sessions are in no list; a repeated idempotency key returns the first
+/// response.
 #[test]
 fn close_archive_delete_and_reset_end_sessions_once() {
     let mut house = House::new(&["--delete"]);
@@ -208,7 +207,7 @@ fn close_archive_delete_and_reset_end_sessions_once() {
     house.end();
 }
 
-/// Who owns a session is in its row; labels name one open session.
+/// A session's row has its owner; labels are unique among open sessions.
 #[test]
 fn sessions_record_owner_and_labels_are_unique() {
     let house = House::new(&[]);
@@ -251,7 +250,7 @@ fn sessions_record_owner_and_labels_are_unique() {
     house.end();
 }
 
-/// B14: settings are checked, kept, and applied again to the next process of the agent, the mode first.
+/// B14: settings are validated, stored, and applied to the agent's next process, the mode first.
 #[test]
 fn settings_survive_gateway_and_agent() {
     let mut house = Plan::flags(&["--modes"]).build();
@@ -281,7 +280,7 @@ fn settings_survive_gateway_and_agent() {
     house.end();
 }
 
-/// Changes of the agent's own settings are answered by the agent; refused ones are errors and are not kept.
+/// The agent accepts or refuses changes of its own settings; refused ones are errors and are not stored.
 #[test]
 fn settings_are_answered_by_the_agent() {
     let house = Plan::flags(&["--modes", "--options"]).build();
@@ -322,7 +321,7 @@ fn settings_are_answered_by_the_agent() {
         ],
     });
     assert_eq!(view["agent_settings"], settings);
-    // Without an agent nothing is confirmed, and the next one is asked.
+    // Without an agent process a change is not confirmed; the next process gets it.
     house.lease(&key).kill_adapter();
     until(LONG, "the agent is gone", || shown(&house, &key)["lease_id"].is_null());
     let waits = set(&["--model", "small"]).ok().json();
@@ -340,7 +339,7 @@ fn settings_are_answered_by_the_agent() {
     house.end();
 }
 
-/// A turn that was given a time and takes longer is stopped and fails, and the session goes on.
+/// A turn above the session's timeout is stopped and fails, and the session continues.
 #[test]
 fn turn_above_session_timeout_is_stopped() {
     let house = House::new(&[]);
@@ -354,7 +353,7 @@ fn turn_above_session_timeout_is_stopped() {
     house.end();
 }
 
-/// B14: the configured limit holds for a session without a timeout of its own.
+/// B14: the configured limit applies to a session without its own timeout.
 #[test]
 fn turn_above_configured_limit_is_stopped() {
     let house = Plan::flags(&[]).gateway("[limits]\nturn_ms = 1000\n").build();
@@ -366,7 +365,7 @@ fn turn_above_configured_limit_is_stopped() {
     house.end();
 }
 
-/// D4: one binding is ended by its id, the others of the session by its key; the session goes on.
+/// D4: a binding ends by its id, all others by the session key; the session continues.
 #[test]
 fn bindings_are_ended_by_id_and_by_session() {
     let mut house = House::new(&[]);
@@ -396,7 +395,8 @@ fn bindings_are_ended_by_id_and_by_session() {
     house.end();
 }
 
-/// B7: each command that acts, repeated under its key after a kill, gives the first answer and has no second effect.
+/// B7: each acting command, repeated under its idempotency key after a kill, returns the first response without a second
+/// effect.
 #[test]
 fn repeated_commands_after_kill_return_first_response() {
     let mut house = House::new(&[]);
@@ -436,8 +436,8 @@ fn repeated_commands_after_kill_return_first_response() {
     house.end();
 }
 
-/// B12: the supervisor is gone and does not come back in time: the turn ends, with the reason, and the session goes on
-/// when there is one again.
+/// B12: the supervisor does not return in time: the turn fails with the reason, and the session continues once a
+/// supervisor is back.
 #[test]
 fn turn_ends_in_bounded_time_without_supervisor() {
     let toml = "[acp.control_plane.recovery]\nreconcile_running_after_ms = 1000\n";
@@ -455,7 +455,7 @@ fn turn_ends_in_bounded_time_without_supervisor() {
     house.end();
 }
 
-/// A supervisor that is stopped and not dead is noticed; when it goes on, so does the turn, and nothing is lost.
+/// A stopped supervisor is noticed; when it continues, the turn continues without loss.
 #[test]
 fn heavy_hanging_supervisor_is_noticed_and_turn_continues() {
     let house = House::new(&[]);
@@ -471,16 +471,16 @@ fn heavy_hanging_supervisor_is_noticed_and_turn_continues() {
     house.end();
 }
 
-/// The gateway's database beside a gateway that runs.
+/// Executes SQL on the database of a running gateway.
 #[expect(clippy::disallowed_methods, reason = "the test plays a database that refuses one kind of row")]
 fn beside(house: &House, sql: &str) {
     let db = Connection::open(house.world.path(GATEWAY).join(GATEWAY_DB)).unwrap_or_else(|e| panic!("{e}"));
     db.busy_timeout(LONG).and_then(|()| db.execute_batch(sql)).unwrap_or_else(|e| panic!("{sql}: {e}"));
 }
 
-/// B8: an opening that cannot be committed is told to nobody, and its process is ended after as long as an agent may
-/// take to open a session: no agent lives that no row says is ready. Once the database takes it again, what the agent had
-/// said is read from its output, and the next prompt goes on in the conversation with another process.
+/// B8: an opening that cannot be committed is not announced, and its process is ended after the opening timeout: no agent
+/// lives without a row that says it is ready. Once commits work again, the agent's output is read, and the next prompt
+/// continues the conversation with another process.
 #[test]
 fn uncommitted_session_opening_ends_its_process() {
     let house = Plan::flags(&[]).init_ms(5_000).build();

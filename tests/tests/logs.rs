@@ -1,4 +1,4 @@
-//! Standard error of agents: in the log of the session, and in no conversation.
+//! Standard error of agents: in the session log, and in no conversation.
 
 use acp_tests::house::{GATEWAY, House, scripted};
 use acp_tests::scrape::post;
@@ -9,12 +9,12 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A value of a variable that is configured for the agent.
+/// Value of a variable configured for the agent.
 const CONFIGURED: &str = "sk-configured-0123456789";
-/// A secret that the gateway knows nothing of.
+/// Secret that the gateway does not know.
 const UNKNOWN: &str = "hunter2-of-another-service";
 
-/// Every value of every table, but the environments of agents that are to be started.
+/// Every value of every table, except the environments of agents to be started.
 fn all_values(db: &Path) -> Vec<String> {
     let db = open_read_only(db);
     let mut names = db.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").unwrap();
@@ -45,7 +45,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn secrets_printed_by_dying_agent_reach_no_conversation() {
     let world = World::new();
-    // The arguments of an agent are in the log of the gateway, so the secret is none of them.
+    // The gateway logs an agent's arguments, so the secret is not an argument.
     let secret = world.write("secret", UNKNOWN);
     let script =
         format!("read hello; echo \"key $API_KEY of $(cat {}) is refused\" >&2; exit 3", secret.display());

@@ -1,4 +1,4 @@
-//! What a scrape says after a script of which every count is known; and what the log says of it.
+//! Metrics and log after a script with known counts.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-/// Where each metric's numbers are held against what really happened: here, or in a test of the gateway itself.
+/// Files of the tests that compare each metric with real events.
 const HERE: &str = "tests/tests/metrics.rs";
 const INBOUND: &str = "gateway/src/conversation/inbound/tests.rs";
 const BINDINGS: &str = "gateway/src/conversation/inbound/tests/bindings.rs";
@@ -70,14 +70,14 @@ const METRICS: [(&str, &str); 48] = [
     ("acp_store_checkpoints", HERE),
     ("acp_store_group_transactions", HERE),
 ];
-/// Beside the commits that it measures.
+/// Measured together with the commits.
 const COMMIT: &str = "acp_store_commit_seconds";
 
 fn scrape(house: &House) -> Scrape {
     Scrape::fetch(&house.gateway().socket())
 }
 
-/// A scrape in which each of these series has this value; what differs is said.
+/// Waits for a scrape with these values; panics with the differences.
 fn settled(house: &House, want: &[(&str, f64)]) -> Scrape {
     let mut last = String::new();
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -98,7 +98,7 @@ fn state(house: &House, key: &str) -> String {
     house.verb(&["sessions", "show", key])["state"].as_str().unwrap().to_owned()
 }
 
-/// Spawns, one of them repeated, one with another question under its key, one refused.
+/// Spawns a session; repeats the spawn, reuses its key with other arguments, and tries an unknown agent.
 fn spawns(house: &House) -> String {
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn = ["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--idempotency-key", "one"];
@@ -111,7 +111,7 @@ fn spawns(house: &House) -> String {
     key
 }
 
-/// Turns of every end.
+/// Runs turns with every outcome.
 fn turns(house: &House, key: &str) {
     let once = ["prompt", key, "say a", "--idempotency-key", "a"];
     let first = house.cli(&once).ok();
@@ -145,7 +145,7 @@ fn turns(house: &House, key: &str) {
     drop(queued);
 }
 
-/// A conversation that is bound, and a turn in it. How many parts it was sent.
+/// Binds a conversation, runs a turn in it, and returns the number of parts sent.
 fn conversation(house: &House) -> f64 {
     let socket = house.gateway().socket();
     let path = "/v1/console/conversations/room/messages";
@@ -215,7 +215,7 @@ fn scrape_counts_match_scripted_actions() {
     settled(&house, &[("acp_supervisor_connected", 1.0), ("acp_supervisor_connections_total", 2.0)]);
 }
 
-/// What the store counts agrees with itself, and with its files.
+/// Checks that the store's counts agree with each other and with its files.
 fn check_store(house: &House, found: &Scrape) {
     let commits = found.value("acp_store_commits_total");
     assert!(commits > 0.0);
@@ -258,7 +258,7 @@ fn every_metric_is_documented_and_tested() {
     house.end();
 }
 
-/// The whole answer to a GET at an address of this machine.
+/// Response to a GET request.
 fn get_at(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
@@ -280,7 +280,7 @@ fn metrics_address_serves_metrics_only() {
     house.end();
 }
 
-/// What must not be in any log.
+/// Secret that must not be in any log.
 const TOKEN: &str = "tok-5ecret-0123456789-value";
 
 #[test]

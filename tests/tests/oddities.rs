@@ -1,5 +1,5 @@
-//! What real agents do (see the agents' reference, sections 2 and 7), done by the scripted one: the host absorbs
-//! it, not the person.
+//! Odd behaviour of real agents (see the agents' reference, sections 2 and 7), reproduced by the scripted agent and
+//! handled by the host.
 
 use acp_tests::house::{AGENT, House, Plan};
 use acp_tests::story::{check_failed, check_history, check_turn, chunks};
@@ -10,7 +10,7 @@ fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).collect()
 }
 
-/// Requests of the agent with the ids 0, 1, 2 … and with texts: each is answered under its own.
+/// Requests of the agent with the ids 0, 1, 2 … and with string ids: each is answered under its own id.
 #[test]
 fn request_ids_may_be_zero_or_strings() {
     for ids in ["int0", "string"] {
@@ -50,7 +50,7 @@ fn long_lines_are_accepted() {
     house.end();
 }
 
-/// A long line that is cut by kills of the gateway comes out whole, once (H2).
+/// A long line interrupted by gateway kills arrives whole and once (H2).
 #[test]
 fn long_line_survives_gateway_kills() {
     let mut house = House::new(&[]);
@@ -59,7 +59,7 @@ fn long_line_survives_gateway_kills() {
     let script = "long_line 3000000\nsleep 200\n".repeat(8) + "say end";
     let turn = house.follow(&["prompt", &key, &script]);
     for _ in 0..4 {
-        until(SOON, "the agent is at it", || house.prompts_received(&script) == 1);
+        until(SOON, "the agent received the prompt", || house.prompts_received(&script) == 1);
         house.kill_gateway();
         house.start_gateway();
     }
@@ -71,7 +71,7 @@ fn long_line_survives_gateway_kills() {
     house.end();
 }
 
-/// A line above the limit: the lease is closed with a typed error, and the session can go on.
+/// A line above the limit closes the lease with a typed error, and the session can continue.
 #[test]
 fn heavy_line_above_limit_fails_turn_and_closes_lease() {
     let house = House::new(&[]);
@@ -88,7 +88,7 @@ fn heavy_line_above_limit_fails_turn_and_closes_lease() {
     house.end();
 }
 
-/// What comes after the answer belongs to the session, not to a turn; the next turn is unharmed.
+/// Updates after the answer belong to the session, not to a turn; the next turn is not affected.
 #[test]
 fn late_updates_belong_to_session_not_to_turn() {
     let house = House::new(&[]);
@@ -106,7 +106,7 @@ fn late_updates_belong_to_session_not_to_turn() {
     house.end();
 }
 
-/// A permission without its tool call, and updates of kinds that nobody knows.
+/// A permission request without its tool call, and unknown kinds of updates.
 #[test]
 fn incomplete_and_unknown_messages_are_tolerated() {
     let house = Plan::flags(&[]).permission("approve-all").build();
@@ -133,7 +133,7 @@ fn incomplete_and_unknown_messages_are_tolerated() {
     house.end();
 }
 
-/// What is no JSON on its standard output is skipped, and said in the log only.
+/// Invalid JSON on standard output is skipped and only logged.
 #[test]
 fn noise_on_stdout_is_skipped() {
     let house = House::new(&[]);
@@ -144,7 +144,7 @@ fn noise_on_stdout_is_skipped() {
     house.end();
 }
 
-/// An agent that says nothing: it is said, and a cancel works, at the cost of the process.
+/// A silent agent is reported, and a cancel ends the turn together with the process.
 #[test]
 fn silent_turn_is_reported_and_can_be_cancelled() {
     let toml = "[limits]\nturn_silent_ms = 1000\ncancel_stuck_ms = 1500\n";
@@ -165,8 +165,8 @@ fn silent_turn_is_reported_and_can_be_cancelled() {
     house.end();
 }
 
-/// It exits in the middle of a turn: the turn fails and says so, the next one goes on by resume, or by load
-/// with its replay kept out of sight.
+/// The agent exits during a turn: the turn fails with the reason; the next one uses resume, or load with a hidden
+/// replay.
 #[test]
 fn agent_exit_during_turn_fails_it_and_next_prompt_resumes() {
     for (flags, method) in
@@ -204,7 +204,7 @@ fn agent_exit_during_turn_fails_it_and_next_prompt_resumes() {
     }
 }
 
-/// Credentials first: a state with the agent's own instructions, not a failure of the host.
+/// Missing credentials are a session state with the agent's own instructions.
 #[test]
 fn missing_authentication_shows_instructions_of_the_agent() {
     let house = House::new(&["--auth-required"]);
@@ -223,7 +223,7 @@ fn missing_authentication_shows_instructions_of_the_agent() {
     }
     assert_eq!(house.prompts_received("hello"), 0);
     assert_eq!(house.received("authenticate").len(), 0, "nobody signs in on the person's behalf");
-    // Signed in by other means, the same session goes on.
+    // After a sign-in by other means the same session continues.
     let config = house.world.path("gateway.toml");
     let text = std::fs::read_to_string(&config).unwrap().replace(", \"--auth-required\"", "");
     assert!(!text.contains("--auth-required"), "{text}");
@@ -235,7 +235,7 @@ fn missing_authentication_shows_instructions_of_the_agent() {
     house.end();
 }
 
-/// Neither resume nor load: refused until the person asks for a new conversation, however often.
+/// Without resume and load every prompt is refused until a new conversation is requested.
 #[test]
 fn lost_conversation_is_never_replaced_silently() {
     let mut house = House::new(&["--no-load", "--no-resume"]);
@@ -260,7 +260,7 @@ fn lost_conversation_is_never_replaced_silently() {
     house.end();
 }
 
-/// A mode that approves by itself: set to one that asks where it is known which, and said aloud where it is not.
+/// A self-approving mode is replaced by the configured asking mode, or reported if none is known.
 #[test]
 fn self_approving_mode_is_replaced_or_reported() {
     let house = Plan::flags(&["--modes"]).mode("ask").build();
@@ -273,7 +273,7 @@ fn self_approving_mode_is_replaced_or_reported() {
     assert_eq!(house.cli(&["permissions", "answer", &key, &id, "reject_once"]).code, Some(0));
     let events = turn.finish(LONG).ok().lines();
     assert_eq!(chunks(&events), ["permission: selected reject_once"]);
-    // The agent goes back to it by itself in mid-turn.
+    // The agent itself switches back during a turn.
     let events = house.prompt(&key, "mode auto\nsay now");
     assert!(says_auto(&events), "{events:#?}");
     house.end();
@@ -292,7 +292,7 @@ fn says_auto(events: &[Value]) -> bool {
         .any(|event| event["text"].as_str().is_some_and(|text| text.contains("auto")))
 }
 
-/// The agent's error is told with the agent's own code and words, and the session goes on.
+/// The agent's error is reported with its code and message, and the session continues.
 #[test]
 fn agent_error_is_passed_on_with_code_and_message() {
     let house = House::new(&[]);
@@ -309,7 +309,7 @@ fn agent_error_is_passed_on_with_code_and_message() {
     house.end();
 }
 
-/// Stop reason `cancelled` without a cancel of ours or a refused permission is a failure.
+/// Stop reason `cancelled` without a cancel by the host or a refused permission is a failure.
 #[test]
 fn turn_cancelled_by_agent_counts_as_failed() {
     let house = House::new(&[]);
@@ -321,13 +321,13 @@ fn turn_cancelled_by_agent_counts_as_failed() {
         let error = check_failed(&events, "ACP_TURN_FAILED");
         assert_eq!(error["detail_code"], "AGENT_CANCELLED", "{error}");
     }
-    // Nobody is there to ask, so that the permission is refused.
+    // Unattended: the permission is refused.
     check_turn(&house.prompt(&key, "permission\nstop cancelled"), "cancelled");
     check_turn(&house.prompt(&key, "say on"), "end_turn");
     house.end();
 }
 
-/// Spawns wait for the agent's session, and report a session that is not open in time.
+/// Spawns wait for the agent's session and report one that is not open in time.
 #[test]
 fn spawn_waits_for_open_session_until_timeout() {
     let house = House::new(&["--slow-init", "2500"]);
@@ -346,7 +346,7 @@ fn spawn_waits_for_open_session_until_timeout() {
     house.end();
 }
 
-/// Slow to start, and a version that nobody speaks.
+/// A slow start succeeds; an unknown protocol version fails.
 #[test]
 fn slow_start_succeeds_and_unknown_protocol_version_fails() {
     let house = House::new(&["--slow-init", "1500"]);
@@ -369,7 +369,7 @@ fn slow_start_succeeds_and_unknown_protocol_version_fails() {
     house.end();
 }
 
-/// An agent that never answers `initialize`: the prompt fails at the deadline, and its tree is gone.
+/// If an agent never answers `initialize`, the prompt fails at the deadline and its process tree is ended.
 #[test]
 fn unresponsive_agent_is_ended_with_its_process_tree() {
     let house = Plan::flags(&["--slow-init", "600000"]).init_ms(1_000).build();
@@ -386,7 +386,7 @@ fn unresponsive_agent_is_ended_with_its_process_tree() {
     house.end();
 }
 
-/// A program that is missing, and one that ends at once: said, with the reason.
+/// A missing program and one that exits at once are reported with the reason.
 #[test]
 fn agent_start_failure_is_reported_with_reason() {
     for (command, what) in [("/nonexistent/agent", ""), ("/bin/false", "exit code 1")] {

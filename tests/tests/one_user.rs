@@ -1,5 +1,5 @@
-//! Everything under one user, as `acp-gateway up` has it: as whoever runs this test, and where that is root, as a user
-//! without any right, entry or home too.
+//! All services under one user, as with `acp-gateway up`: as the current user and, if that is root, as an unprivileged
+//! user without home directory.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -15,7 +15,7 @@ use std::process::Command;
 const NOBODY: u32 = 65_534;
 const PROGRAMS: [&str; 3] = ["acp-gateway", "acp-supervisor", "acp-wrapper"];
 
-/// A world that belongs to a user, programs included: the directory that they are built in may be closed to it.
+/// World owned by a user, with copies of the programs: the build directory may be inaccessible to that user.
 struct Home {
     world: World,
     uid: u32,
@@ -56,7 +56,7 @@ impl Home {
     }
 }
 
-/// Gives a directory and all that is in it to a user.
+/// Changes the owner of a directory tree.
 fn give(path: &Path, uid: u32) {
     chown(path, Some(uid), Some(uid)).unwrap();
     if path.is_dir() {
@@ -104,7 +104,7 @@ fn turn_works_as_unprivileged_user() {
     }
 }
 
-/// A tenant of another user's supervisor is no admin of it, and nothing is wrong with that.
+/// A tenant of another user's supervisor is not its admin, and `doctor` accepts that.
 #[test]
 fn doctor_reports_no_failure_for_tenant() {
     if !rustix::process::geteuid().is_root() {

@@ -1,5 +1,5 @@
-//! An agent has the user of its gateway and finds its socket; it does not command it (H9). The same of the supervisor
-//! is shown by the supervisor's own tests.
+//! An agent runs as the gateway's user and can find its socket; its commands are refused (H9). The supervisor's own tests
+//! check the same for the supervisor.
 
 use acp_tests::house::{GATEWAY, House};
 use std::process::Command;
@@ -9,7 +9,7 @@ fn line(command: &Command) -> String {
     words.map(|word| format!("'{}'", word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// What a shell line of the agent printed.
+/// Output of a shell command of the agent.
 fn tool(house: &House, key: &str, command: &str) -> String {
     let events = house.prompt(key, &format!("tool run {command}"));
     events.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")

@@ -1,4 +1,4 @@
-//! A permission is asked of a person, once, durably, and an answer reaches what was asked and nothing else.
+//! Permission requests are shown once and durably, and an answer reaches only its own request.
 
 use acp_tests::cli::{Output, RunningCommand};
 use acp_tests::house::{AGENT, House, Plan, scripted};
@@ -8,13 +8,13 @@ use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The permissions of a session that wait for an answer.
+/// Pending permission requests of a session.
 fn pending(house: &House, key: &str) -> Vec<Value> {
     let list = house.verb(&["permissions", "list", key]);
     list.as_array().unwrap_or_else(|| panic!("not an array: {list}")).clone()
 }
 
-/// Waits for the one permission that waits, and returns its id.
+/// Waits for the only pending permission request and returns its id.
 fn one_pending(house: &House, key: &str) -> String {
     let list = eventually(SOON, "a permission waits", || Some(pending(house, key)).filter(|l| !l.is_empty()));
     assert_eq!(list.len(), 1, "{list:?}");
@@ -37,8 +37,7 @@ fn settled(events: &[Value]) -> Vec<&Value> {
     events.iter().filter(|event| event["type"] == "permission_settled").collect()
 }
 
-/// The agent hears that its turn is cancelled before it hears that its question is settled: the other way round it
-/// would go on for a moment.
+/// Checks that the agent received the cancel before the settled request; otherwise it would continue for a moment.
 fn check_cancel_came_first(house: &House) {
     let heard: Vec<Value> =
         house.agent_events("received").into_iter().map(|mut entry| entry["message"].take()).collect();
@@ -49,7 +48,7 @@ fn check_cancel_came_first(house: &House) {
     assert!(answer.is_none_or(|answer| cancel < Some(answer)), "{heard:#?}");
 }
 
-/// Its whole life: shown with the agent's own options, answered once, and a second answer is refused.
+/// A request is shown with the agent's own options and answered once; a second answer is refused.
 #[test]
 fn permission_is_answered_once() {
     let house = House::new(&[]);
@@ -90,7 +89,7 @@ fn permission_is_answered_once() {
     house.end();
 }
 
-/// Several people may answer at the same time: one of them wins, and the agent hears that one.
+/// One of several concurrent answers wins, and the agent receives that one.
 #[test]
 fn one_of_many_concurrent_answers_wins() {
     let house = House::new(&[]);
@@ -110,7 +109,7 @@ fn one_of_many_concurrent_answers_wins() {
     house.end();
 }
 
-/// It survives the gateway's death, before and after the answer.
+/// A pending request survives gateway kills before and after its answer.
 #[test]
 fn permission_survives_gateway_kills() {
     let mut house = House::new(&[]);
@@ -135,10 +134,10 @@ fn permission_survives_gateway_kills() {
     house.end();
 }
 
-/// A cancel settles what its turn waits for; the question cannot be answered any more.
+/// A cancel settles the pending request, which cannot be answered afterwards.
 #[test]
 fn cancel_settles_pending_permission() {
-    // Once with an agent that takes its question back, once with one that only ends its turn.
+    // With an agent that cancels its request, and with one that only ends its turn.
     for flags in [&["--cancel-request"][..], &[]] {
         let house = House::new(flags);
         let key = house.spawn();
@@ -157,7 +156,7 @@ fn cancel_settles_pending_permission() {
     }
 }
 
-/// H4: the next process numbers its requests from 0 again, and an old answer does not fit a new question.
+/// H4: the next process numbers its requests from 0 again, and an old answer does not match a new request.
 #[test]
 fn old_permission_id_never_approves_new_request() {
     let mut house = House::new(&["--ids", "int0"]);
@@ -187,7 +186,7 @@ fn old_permission_id_never_approves_new_request() {
     house.end();
 }
 
-/// The same id in the next turn of the same process, and in another session: each question has its own name.
+/// Equal request ids in the next turn and in another session: each permission has its own id.
 #[test]
 fn permission_ids_of_other_turns_and_sessions_are_refused() {
     let house = House::new(&[]);
@@ -208,7 +207,7 @@ fn permission_ids_of_other_turns_and_sessions_are_refused() {
     house.end();
 }
 
-/// The modes that need nobody, and a nobody who is needed.
+/// Modes that decide alone, and unattended requests that would need a person.
 #[test]
 fn permission_modes_decide_without_asking() {
     let house = House::new(&[]);
@@ -243,7 +242,7 @@ fn permission_modes_decide_without_asking() {
     house.end();
 }
 
-/// Another permission mode decides about a question that waits; an old button has no say any more.
+/// A new permission mode decides pending requests; old buttons have no effect.
 #[test]
 fn stricter_mode_refuses_pending_permission() {
     let house = House::new(&[]);
@@ -271,7 +270,7 @@ fn unattended_permission_request_fails_run_if_configured() {
     let _ = check_failed(&events, "PERMISSION_PROMPT_UNAVAILABLE");
     assert!(!chunks(&events).contains(&"never"), "{events:#?}");
     check_cancel_came_first(&house);
-    // The session goes on, with a person as well as without.
+    // The session continues, attended and unattended.
     check_turn(&house.prompt(&key, "still here"), "end_turn");
     let turn = ask(&house, &key, "permission");
     let id = one_pending(&house, &key);
@@ -280,7 +279,7 @@ fn unattended_permission_request_fails_run_if_configured() {
     house.end();
 }
 
-/// A question that nobody answers is settled after its time, aloud.
+/// An unanswered request is settled at its deadline, with an event.
 #[test]
 fn deadline_settles_pending_permission() {
     let house = Plan::flags(&[]).gateway("[permission]\ntimeout_ms = 1500\n").build();
@@ -293,7 +292,7 @@ fn deadline_settles_pending_permission() {
     house.end();
 }
 
-/// Closing the session while it asks: the agent gets its answer, and everything ends.
+/// Closing the session settles the pending request and ends the agent.
 #[test]
 fn close_settles_pending_permission() {
     let house = House::new(&[]);
@@ -309,7 +308,7 @@ fn close_settles_pending_permission() {
     house.end();
 }
 
-/// Where nothing ensures that the agent asks, the session says so once, before its first turn, and shows it.
+/// If nothing ensures that the agent asks, the session reports it once before its first turn and shows it.
 #[test]
 fn unensured_asking_is_reported_before_first_turn() {
     let world = World::new();

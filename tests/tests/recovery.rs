@@ -1,5 +1,5 @@
-//! Services die at inconvenient moments: while a session opens, while output waits, with an old database, again
-//! and again. What was said is kept, what was asked is answered, and no session has two agents.
+//! Kills at critical moments: while a session opens, while output is unread, with an old database, repeatedly. Output is
+//! kept, prompts are answered, and no session has two agents.
 
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::lease::Lease;
@@ -16,7 +16,7 @@ fn agent_leases(house: &House, key: &str) -> Vec<Lease> {
     all.filter(|lease| lease.text("session_key") == key && lease.text("kind") == "agent").collect()
 }
 
-/// H1: what an agent said before it ended is kept for a gateway that was dead at the time.
+/// H1: output of an agent that ended while the gateway was down is kept.
 #[test]
 fn output_of_ended_agent_is_delivered_after_restart() {
     let mut house = House::new(&[]);
@@ -24,7 +24,7 @@ fn output_of_ended_agent_is_delivered_after_restart() {
     let _ = house.prompt(&key, "warm up");
     let lease = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 3000 size=500\nexit 9"]);
-    until(SOON, "the agent has it", || house.agent_events("prompt").len() == 2);
+    until(SOON, "the agent received the prompt", || house.agent_events("prompt").len() == 2);
     house.kill_gateway();
     house.wait_for_lease_end(&lease);
     house.start_gateway();
@@ -36,7 +36,7 @@ fn output_of_ended_agent_is_delivered_after_restart() {
     house.end();
 }
 
-/// H1: more than the ring holds. The agent waits while nobody reads, and nothing is dropped when somebody does.
+/// H1: output above the ring's size blocks the agent while no gateway reads, and nothing is dropped.
 #[test]
 fn heavy_full_ring_blocks_agent_and_drops_nothing() {
     let mut house = Plan::flags(&[]).supervisor("ring_bytes_max = 65536\n").build();
@@ -44,7 +44,7 @@ fn heavy_full_ring_blocks_agent_and_drops_nothing() {
     let _ = house.prompt(&key, "warm up");
     let lease = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 2000 size=500"]);
-    until(SOON, "the agent has it", || house.agent_events("prompt").len() == 2);
+    until(SOON, "the agent received the prompt", || house.agent_events("prompt").len() == 2);
     house.kill_gateway();
     let buffered = |lease: &Lease| {
         let number = |name: &str| lease.0[name].as_u64().unwrap_or_default();
@@ -61,7 +61,7 @@ fn heavy_full_ring_blocks_agent_and_drops_nothing() {
     house.end();
 }
 
-/// The gateway stays away too long: its leases end in order, and what they said is there when it returns.
+/// After a long absence of the gateway its leases end in order, and their output is read when it returns.
 #[test]
 fn long_gateway_absence_ends_agents_but_keeps_output() {
     let mut house = Plan::flags(&[]).supervisor("detached_grace_ms = 700\n").build();
@@ -85,7 +85,7 @@ fn long_gateway_absence_ends_agents_but_keeps_output() {
     house.end();
 }
 
-/// H5: the gateway dies while its session opens; there is one agent, opened once.
+/// H5: the gateway is killed while a session opens; one agent is opened, once.
 #[test]
 fn heavy_session_never_has_two_agents() {
     let mut seed = Seed::new();
@@ -113,8 +113,8 @@ fn heavy_session_never_has_two_agents() {
     house.end();
 }
 
-/// The supervisor dies around openings and turns: each prompt is answered or fails aloud, none is received twice
-/// by chance, and the session always comes back.
+/// The supervisor is killed around openings and turns: each prompt is answered or fails with an error, none is received
+/// twice, and the session always continues.
 #[test]
 fn heavy_session_survives_repeated_supervisor_kills() {
     let mut seed = Seed::new();
@@ -126,7 +126,7 @@ fn heavy_session_survives_repeated_supervisor_kills() {
         let text = format!("say begun {n}\nsleep 60\nsay ended {n}");
         let turn = house.follow(&["prompt", &key, &text]);
         if n % 3 == 0 {
-            until(LONG, "the agent has it", || house.prompts_received(&text) == 1);
+            until(LONG, "the agent received the prompt", || house.prompts_received(&text) == 1);
         } else {
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(300)));
         }
@@ -182,9 +182,8 @@ fn copy_database(from: &Path, to: &Path) {
     }
 }
 
-/// H7: a database from a backup beside a living agent, after the operator accepted the loss. Nothing is swallowed: the
-/// journal says that something is missing, the agent is ended, and the session goes on with what the agent itself
-/// remembers.
+/// H7: an old database beside a living agent, after the operator accepted the loss: the journal records the gap, the
+/// agent is ended, and the session continues with the agent's own memory.
 #[test]
 fn rolled_back_database_ends_living_agent_after_accepted_loss() {
     let mut house = House::new(&[]);
@@ -221,7 +220,7 @@ fn rolled_back_database_ends_living_agent_after_accepted_loss() {
     house.end();
 }
 
-/// The queue: in order, bounded, and what waits can be cancelled; a steer that the agent cannot take is queued.
+/// The queue is ordered and bounded, queued prompts can be cancelled, and an unsupported steer is queued.
 #[test]
 fn queued_prompts_run_in_order() {
     let mut house = Plan::flags(&[]).gateway("[limits]\nqueue_runs_max = 5\n").build();
@@ -254,7 +253,7 @@ fn queued_prompts_run_in_order() {
     house.end();
 }
 
-/// Dispatch switched off: sessions can be made, prompts are refused aloud, nothing reaches an agent.
+/// With dispatch disabled sessions can be spawned, and prompts are refused with an error.
 #[test]
 fn disabled_dispatch_refuses_prompts() {
     let house = Plan::flags(&[]).gateway("[acp.dispatch]\nenabled = false\n").build();
@@ -265,14 +264,14 @@ fn disabled_dispatch_refuses_prompts() {
     house.end();
 }
 
-/// Many sessions at once, and a kill in the middle of all of them: each goes on by itself.
+/// Many running sessions continue after one gateway kill.
 #[test]
 fn heavy_many_sessions_survive_one_kill() {
     let mut house = House::new(&[]);
     let keys: Vec<String> = (0..12).map(|_| house.spawn()).collect();
     let turns: Vec<_> =
         keys.iter().map(|key| house.follow(&["prompt", key, "chunks 150 pace_ms=10"])).collect();
-    until(LONG, "all are at it", || house.agent_events("prompt").len() == keys.len());
+    until(LONG, "all agents received their prompts", || house.agent_events("prompt").len() == keys.len());
     house.kill_gateway();
     house.start_gateway();
     for turn in turns {

@@ -1,5 +1,5 @@
-//! A running gateway reads its configuration anew on SIGHUP: what is wrong is refused whole, what can change holds at
-//! once and touches nothing that runs, and what waits for a restart is named.
+//! Reload on SIGHUP: an invalid configuration is refused as a whole, changes apply at once without touching running
+//! agents, and keys that need a restart are named.
 
 use acp_tests::house::{AGENT, GATEWAY, House, Plan};
 use acp_tests::story::check_turn;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const START: &str = "[log]\nformat = \"json\"\nlevel = \"info\"\n[acp]\nmax_concurrent_sessions = 2\n";
 
-/// Writes the configuration with another beginning, and asks the gateway to read it.
+/// Replaces the beginning of the configuration and reloads the gateway.
 fn reload(house: &House, before: &str, now: &str) {
     let path = house.world.path(&format!("{GATEWAY}.toml"));
     let text = std::fs::read_to_string(&path).unwrap();
@@ -18,7 +18,7 @@ fn reload(house: &House, before: &str, now: &str) {
     assert!(house.gateway().signal(Signal::HUP));
 }
 
-/// How many lines of the log have this message, and the last one's `field`.
+/// Number of log lines with this message, and `field` of the last one.
 fn said(house: &House, message: &str, field: &str) -> (usize, String) {
     let log = house.gateway().log();
     let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -43,7 +43,7 @@ fn sighup_reloads_configuration() {
     let key = house.spawn();
     turn(&house, &key);
 
-    // A mistake: it is named with its place, and nothing has changed.
+    // An invalid key is reported with its position, and nothing changes.
     let wrong = START.replace("max_concurrent_sessions = 2", "max_concurrent_sesions = 1");
     reload(&house, START, &wrong);
     until(SOON, "the mistake is said", || said(&house, REFUSED, "failure").0 == 1);
@@ -53,7 +53,7 @@ fn sighup_reloads_configuration() {
     turn(&house, &key);
     let second = house.spawn();
 
-    // A cap, a list and a level that hold at once, and a format that waits.
+    // A limit and a list apply at once; the log format needs a restart.
     let cap = house.cli(&["sessions", "spawn", "--agent", AGENT]);
     assert_eq!(cap.error_code(), "ACP_LIMIT_REACHED");
     assert!(cap.error()["message"].as_str().unwrap().contains("acp.max_concurrent_sessions = 2"), "{cap:?}");
@@ -73,7 +73,7 @@ fn sighup_reloads_configuration() {
     turn(&house, &key);
     turn(&house, &second);
 
-    // The log follows at once: what is only information is not said any more. What waits is said again.
+    // The log level applies at once; keys that need a restart are reported again.
     let quiet = next.replace("level = \"info\"", "level = \"warn\"");
     reload(&house, &next, &quiet);
     until(SOON, "what waits is said again", || said(&house, WAITS, "keys").0 == 2);

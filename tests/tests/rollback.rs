@@ -1,5 +1,5 @@
-//! Databases that went back in time beside living agents: noticed, not served on, and given up or brought back by the
-//! operator.
+//! Rolled-back databases beside living agents: they are detected and refused until the operator accepts the loss or
+//! restores a newer database.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long agents stay for a gateway that is away for another reason, in milliseconds.
+/// Detached grace of agents without a gateway, in milliseconds.
 const GRACE_MS: u64 = 1_500;
 const FILES: [&str; 2] = ["gateway.db", "gateway.db-wal"];
 
@@ -109,7 +109,7 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     let shown = house.world.supervisor_cli(house.socket(), &["status"]).ok().stdout;
     assert!(shown.contains("was rolled back") && shown.contains("kept until"), "{shown}");
     assert_eq!(house.cli(&["store", "accept-loss"]).error()["detail_code"], "STORE_LOCKED");
-    // Starts of the same copy do not count up to an epoch that is let in.
+    // Refused starts do not raise the epoch until it is accepted.
     for _ in 0..3 {
         refusing.kill9();
         refusing = start_refused(&house);
@@ -118,7 +118,7 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     assert_eq!(house.lease_by_id(lease.id()).adapter_pid(), lease.adapter_pid());
     assert_eq!(house.lease_by_id(lease.id()).state(), "open", "its agent is kept");
 
-    // What is known to be refused is not served where no supervisor answers.
+    // A refused database is not served without a supervisor either.
     refusing.kill9();
     let nobody = house.world.write("nobody.sock", "");
     refusing = start_refused_at(&house, &nobody);
@@ -151,7 +151,7 @@ fn damaged_wal_is_refused_and_newest_files_are_accepted() {
     let mut house = house();
     let key = house.spawn();
     let lease = house.lease(&key);
-    // Never idle, so that the newest events stand in the log alone.
+    // Never idle, so that the newest events are only in the WAL.
     let mut running = house.follow(&["prompt", &key, "chunks 1500 pace_ms=10 size=20"]);
     let _ = running.events_until(SOON, |event| event["type"] == "text_delta");
     let before = last_event(&house);

@@ -1,4 +1,4 @@
-//! The control plane's database in the hands of an operator: backups under load, restores, damage, full disks.
+//! Database operations: backups under load, restores, damage, full disks.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -134,7 +134,7 @@ fn damaged_database_is_refused_inspected_and_restored() {
     assert_eq!(std::fs::read(&db).unwrap(), bytes, "nothing was changed");
     let looked = house.cli(&["store", "check"]);
     assert_eq!((looked.code, looked.lines()[0]["ok"].as_bool()), (Some(1), Some(false)), "{looked:#?}");
-    // Every page of it is damaged: nothing is listed, and that is said.
+    // Every page is damaged: no session is listed, and unread tables are reported.
     let listed = house.cli(&["store", "sessions"]);
     assert_eq!(listed.error()["detail_code"], "STORE_DAMAGED", "{listed:#?}");
     assert!(listed.lines()[0]["unread"].as_array().is_some_and(|unread| !unread.is_empty()), "{listed:#?}");
@@ -182,7 +182,7 @@ fn doctor_reports_running_gateway_as_healthy() {
     house.end();
 }
 
-/// Whether this machine lets a test mount a small file system in a namespace of its own.
+/// True if the machine permits a test to mount a tmpfs in its own namespace.
 fn can_mount() -> bool {
     let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     let can = tried.as_ref().is_ok_and(|output| output.status.success());
@@ -192,7 +192,7 @@ fn can_mount() -> bool {
     can
 }
 
-/// A gateway whose state directory is a small tmpfs that goes with it.
+/// Gateway with a small tmpfs as its state directory.
 struct Small {
     world: World,
     supervisor: acp_tests::service::Service,
@@ -204,7 +204,7 @@ impl Small {
         Self::on(World::new(), "")
     }
 
-    /// A start that finds the disk full; there is room once `room` is there.
+    /// Starts on a full disk; space is freed once the file `room` exists.
     fn on_a_full_disk(world: World, room: &Path) -> Self {
         let wait = format!("while [ ! -e '{}' ]; do sleep 0.1; done", room.display());
         let fill = "dd if=/dev/zero of=\"$1/filler\" bs=512 || :";
@@ -221,7 +221,7 @@ impl Small {
         let mut inside = Command::new("unshare");
         inside.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         inside.current_dir(world.path("work"));
-        // Room for the long message wherever it stands, in the database and once more in its log.
+        // Room for the long message in the database and in its WAL.
         let line = format!("mount -t tmpfs -o size=16m,mode=700 none \"$1\"; {before}shift; exec \"$@\"");
         inside.args(["-m", "sh", "-ec", &line, "sh", text(&dir)]).arg(program);
         command.args(["serve", "--json", "--state-dir", text(&dir), "--supervisor-socket"]);
@@ -247,7 +247,7 @@ impl Small {
         path
     }
 
-    /// The journal as it is now, in a copy: SQLite does not find its way into the namespace.
+    /// Opens a copy of the journal, because SQLite cannot open files of the namespace.
     fn journal(&self) -> rusqlite::Connection {
         let copy = self.world.dir("copy");
         for name in ["gateway.db", "gateway.db-wal"] {
@@ -294,7 +294,7 @@ fn full_disk_refuses_messages_until_there_is_room() {
     assert_eq!(small.supervisor.terminate(LONG), Some(0));
 }
 
-/// A start that finds the disk full says so and waits: nobody has to start it again when there is room.
+/// A start on a full disk reports it, waits, and continues by itself when there is room.
 #[test]
 fn start_on_full_disk_waits_for_room() {
     const SAID: &str = "disk full; startup waits for space";
@@ -304,7 +304,7 @@ fn start_on_full_disk_waits_for_room() {
     let world = World::new();
     let (room, logs) = (world.path("room"), world.path("log"));
     let make = room.clone();
-    // It is ready no sooner than there is room, and there is room no sooner than it said that it waits.
+    // Space is freed after the gateway has logged that it waits; it becomes ready after that.
     let making = std::thread::spawn(move || {
         until(SOON, "the gateway says that it waits", || {
             let entries = std::fs::read_dir(&logs).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! The supervisor, a wrapper or an agent dies: every tree goes, it is said, and the sessions go on by resume.
+//! Kills of supervisor, wrapper or agent: every process tree ends, the failure is reported, and sessions resume.
 
 use acp_tests::cli::RunningCommand;
 use acp_tests::house::{AGENT, GRACE_MS, House};
@@ -9,10 +9,9 @@ use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// What the agent does while it is killed: a child in its group, a grandchild in a session of its own that
-/// ignores SIGTERM, and itself deaf to SIGTERM too.
+/// Script of an agent that ignores SIGTERM, with a child in its group and a detached grandchild that ignores SIGTERM.
 const STUBBORN: &str = "ignore_term\nignore_eof\nfork_child\nspawn_setsid\nchunks 100000 pace_ms=10";
-/// A tree must be gone after its grace and this.
+/// Margin after the grace in which a tree must be gone.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// A turn with a stubborn tree under it.
@@ -39,7 +38,7 @@ impl Busy {
             .map(|pid| pid.parse().unwrap_or_else(|e| panic!("{e}: {pid}")))
             .collect();
         assert_eq!(pids.len(), 2, "child and grandchild: {events:?}");
-        // One that begins another program has no environment for a moment, which is what tells whose it is.
+        // During `execve` a process has no environment for a moment, by which its lease is recognised.
         let wanted = [pids[0], pids[1], lease.wrapper_pid(), lease.adapter_pid()];
         let tree = eventually(SOON, "the whole tree is seen", || {
             let tree = lease.processes();
@@ -71,7 +70,7 @@ impl Busy {
         });
     }
 
-    /// Its turn failed, said why, and the session goes on in another process with the same conversation.
+    /// Checks that the turn failed with a reason and the session continues in another process of the same conversation.
     fn goes_on(mut self, house: &House) {
         let ended = self.turn.finish(LONG);
         assert_eq!(ended.code, Some(1), "a failed turn is exit code 1: {ended:?}");
@@ -106,7 +105,7 @@ fn tree_deadline() -> Duration {
     Duration::from_millis(GRACE_MS) + MARGIN
 }
 
-/// Point 4 of what must be shown.
+/// Acceptance point 4.
 #[test]
 fn heavy_supervisor_kill_ends_every_process_tree() {
     let mut house = House::new(&[]);
@@ -117,7 +116,7 @@ fn heavy_supervisor_kill_ends_every_process_tree() {
         one.await_end(killed, tree_deadline());
     }
     eprintln!("both trees were gone after {:?}", killed.elapsed());
-    // The gateway finds the next one by itself.
+    // The gateway reconnects to the next supervisor by itself.
     house.start_supervisor();
     for one in busy {
         one.goes_on(&house);
@@ -125,7 +124,7 @@ fn heavy_supervisor_kill_ends_every_process_tree() {
     house.end();
 }
 
-/// Both die at once: nothing is left, and nothing is forgotten.
+/// Kills gateway and supervisor together: no process is left, and the session continues.
 #[test]
 fn heavy_session_survives_kill_of_gateway_and_supervisor() {
     let mut house = House::new(&[]);
@@ -150,7 +149,7 @@ fn heavy_session_survives_kill_of_gateway_and_supervisor() {
     house.end();
 }
 
-/// The supervisor comes back before its gateway does, and the other way round.
+/// The gateway runs without a supervisor for a while: prompts wait for its return.
 #[test]
 fn heavy_prompt_waits_until_killed_supervisor_returns() {
     let mut house = House::new(&[]);
@@ -158,7 +157,7 @@ fn heavy_prompt_waits_until_killed_supervisor_returns() {
     let killed = Instant::now();
     house.kill_supervisor();
     busy.await_end(killed, tree_deadline());
-    // A prompt that comes meanwhile is taken and waits; a session that is asked for as well.
+    // A prompt during the outage is accepted and waits.
     let key = busy.key.clone();
     let waiting = house.follow(&["prompt", &key, "while it was away"]);
     until(SOON, "it is taken", || {
@@ -173,8 +172,8 @@ fn heavy_prompt_waits_until_killed_supervisor_returns() {
     house.end();
 }
 
-/// The next prompt of an idle session comes while the supervisor is away: it waits, and is received once, by the
-/// next process of the same conversation.
+/// A prompt of an idle session during a supervisor outage waits, and the next process of the same conversation receives
+/// it once.
 #[test]
 fn prompt_waits_for_supervisor() {
     let mut house = House::new(&[]);
@@ -197,7 +196,7 @@ fn prompt_waits_for_supervisor() {
     house.end();
 }
 
-/// Spawns wait for a supervisor that restarts, and fail with the cause while the supervisor stays away.
+/// Spawns wait for a restarting supervisor, and fail with the cause while it stays away.
 #[test]
 fn spawn_waits_for_supervisor_and_then_reports_its_absence() {
     let mut house = House::new(&[]);
@@ -225,7 +224,7 @@ fn spawn_waits_for_supervisor_and_then_reports_its_absence() {
 }
 
 impl Busy {
-    /// As [`Busy::goes_on`], where another prompt has brought the agent back already.
+    /// As [`Busy::goes_on`], if another prompt has already resumed the agent.
     fn goes_on_after(self, house: &House) {
         assert_eq!(self.turn.finish(LONG).code, Some(1));
         let resumed = house.received("session/resume");
@@ -235,14 +234,14 @@ impl Busy {
     }
 }
 
-/// SIGKILL of one process of a lease, after a look at whose it is.
+/// Sends SIGKILL to a process after checking that it belongs to the lease.
 fn kill_of(lease: &Lease, pid: i32) {
     let held = ProcessHandle::open(pid).unwrap_or_else(|| panic!("{pid} is gone"));
     assert!(lease.processes().iter().any(|process| process.pid == pid), "{pid} is not of {lease:?}");
     assert!(held.kill());
 }
 
-/// The wrapper alone: the supervisor ends what it held.
+/// Kills the wrapper: the supervisor ends its tree.
 #[test]
 fn heavy_wrapper_kill_ends_tree_and_session_resumes() {
     let house = House::new(&[]);
@@ -254,7 +253,7 @@ fn heavy_wrapper_kill_ends_tree_and_session_resumes() {
     house.end();
 }
 
-/// The agent alone: its wrapper ends the rest of the tree.
+/// Kills the agent: its wrapper ends the rest of the tree.
 #[test]
 fn heavy_agent_kill_ends_tree_and_session_resumes() {
     let house = House::new(&[]);
@@ -266,7 +265,7 @@ fn heavy_agent_kill_ends_tree_and_session_resumes() {
     house.end();
 }
 
-/// An idle agent dies: nothing fails, it is said, and the next prompt resumes.
+/// The exit of an idle agent is reported without a failure, and the next prompt resumes.
 #[test]
 fn idle_agent_exit_is_reported_and_next_prompt_resumes() {
     let house = House::new(&[]);

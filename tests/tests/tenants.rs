@@ -1,4 +1,4 @@
-//! Several gateways under one supervisor: each has its own leases and nobody else's.
+//! Several gateways under one supervisor: each sees only its own leases.
 
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -67,7 +67,7 @@ impl Tenants {
         self.gateways[at] = Some(self.world.gateway(NAMES[at], &self.socket));
     }
 
-    /// As the gateway of a state directory would say hello.
+    /// Handshake as sent by the gateway of a state directory.
     fn hello(&self, at: usize, epoch: u64) -> Hello {
         let meta = std::fs::metadata(self.world.path(NAMES[at])).unwrap();
         let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
@@ -76,7 +76,7 @@ impl Tenants {
     }
 }
 
-/// With the secret that the supervisor's own user must know.
+/// Handshake with the supervisor's secret.
 fn hello(socket: &Path, role: Role) -> Hello {
     let secret = std::fs::read_to_string(socket.with_file_name("secret")).ok();
     let secret = secret.map(|text| Secret::new(text.trim().to_owned()));
@@ -110,7 +110,7 @@ fn sessions(world: &World, name: &str) -> Vec<String> {
     keys.map(str::to_owned).collect()
 }
 
-/// Point 6 of what must be shown, through the command lines.
+/// Acceptance point 6, through the command lines.
 #[test]
 fn each_gateway_sees_its_own_sessions_and_admin_sees_all_leases() {
     let tenants = Tenants::new();
@@ -133,7 +133,7 @@ fn each_gateway_sees_its_own_sessions_and_admin_sees_all_leases() {
     assert_eq!(status["gateways"].as_array().map(Vec::len), Some(2), "{status}");
 }
 
-/// What one does never touches the other's processes: close, an end in order, SIGKILL and start again.
+/// Close, shutdown, SIGKILL and restart of one gateway never touch the other's processes.
 #[test]
 fn gateway_never_touches_processes_of_another() {
     let mut tenants = Tenants::new();
@@ -168,13 +168,13 @@ fn gateway_never_touches_processes_of_another() {
     assert_eq!(chunks(&events), ["echo: still here"]);
 }
 
-/// The protocol itself: with the instance id of one gateway, nothing of the other can be seen or done.
+/// Protocol level: with the instance id of one gateway, leases of the other are invisible and cannot be changed.
 #[test]
 fn supervisor_isolates_tenants() {
     let mut tenants = Tenants::new();
     let (mine, theirs) = (tenants.lease(0), tenants.lease(1));
     let their_id = LeaseId::parse(theirs.id()).unwrap();
-    // The instance id must be free: its gateway steps aside.
+    // The instance id must be free: its gateway is killed.
     let hello = tenants.hello(0, u64::MAX / 2);
     tenants.kill(0);
     block(async {
@@ -203,7 +203,7 @@ fn supervisor_isolates_tenants() {
     check_turn(&tenants.world.prompt("two", &tenants.keys[1], "still here"), "end_turn");
 }
 
-/// A connection that was killed takes the supervisor a moment to notice.
+/// Opens a connection, and retries until the supervisor has noticed the killed one.
 async fn eventually_open(socket: &Path, hello: Hello) -> Client {
     let end = tokio::time::Instant::now() + SOON;
     loop {
@@ -217,7 +217,7 @@ async fn eventually_open(socket: &Path, hello: Hello) -> Client {
     }
 }
 
-/// Who claims an instance id that is in use is refused, and the one that has it does not notice.
+/// A second client with an instance id in use is refused, and the first one is not affected.
 #[test]
 fn an_instance_id_in_use_is_refused() {
     let tenants = Tenants::new();
@@ -228,7 +228,7 @@ fn an_instance_id_in_use_is_refused() {
             let opened = Client::open(&tenants.socket, tenants.hello(0, epoch), ANSWER).await;
             assert_eq!(refusal(opened), RefusalCode::InstanceBusy, "epoch {epoch}");
         }
-        // The same id from another place is a copy, whether the original lives or not.
+        // The same id from another directory is a copy.
         let mut copied = tenants.hello(0, u64::MAX / 2);
         if let Role::Gateway { home, .. } = &mut copied.role {
             home.ino += 1;
@@ -243,7 +243,7 @@ fn an_instance_id_in_use_is_refused() {
     assert_eq!(tenants.lease(0).id(), lease.id());
 }
 
-/// A copied state directory is refused by the gateway itself, and the original goes on.
+/// A gateway on a copied state directory refuses to start, and the original continues.
 #[test]
 fn a_copied_state_directory_is_refused() {
     let mut tenants = Tenants::new();
@@ -262,7 +262,7 @@ fn a_copied_state_directory_is_refused() {
         "the way out is named: {error}"
     );
     check_turn(&tenants.world.prompt("one", &tenants.keys[0], "still here"), "end_turn");
-    // The way out: the copy becomes somebody of its own, and may not touch what runs.
+    // After `adopt` the copy has its own identity and does not touch running agents.
     let _ = tenants.world.cli("copy", &["adopt"]).ok();
     let lease = tenants.lease(0);
     let third = tenants.world.gateway("copy", &tenants.socket);
@@ -272,7 +272,7 @@ fn a_copied_state_directory_is_refused() {
     assert_eq!(third.terminate(LONG), Some(0));
 }
 
-/// One after the other ends; the supervisor serves the rest, and at its end nothing is left.
+/// Gateways end one after the other; agents stay until the supervisor ends, and then no process is left.
 #[test]
 fn gateway_shutdown_keeps_agents_until_supervisor_ends() {
     let mut tenants = Tenants::new();

@@ -1,4 +1,4 @@
-//! The supervisor is upgraded in place: the gateway comes back, the agent notices nothing, the thread misses nothing.
+//! In-place upgrade of the supervisor: the gateway reconnects, the agent keeps running, and no output is lost.
 
 use acp_tests::cli::RunningCommand;
 use acp_tests::house::House;
@@ -22,7 +22,7 @@ fn said_until(turn: &mut RunningCommand, number: u64) -> Vec<serde_json::Value> 
     turn.events_until(LONG, |event| event["text"].as_str().is_some_and(|text| text.starts_with(&begins)))
 }
 
-/// Point 5 of what must be shown.
+/// Acceptance point 5.
 #[test]
 fn heavy_turn_of_ten_thousand_chunks_continues_across_upgrades() {
     let house = House::new(&[]);
@@ -36,7 +36,7 @@ fn heavy_turn_of_ten_thousand_chunks_continues_across_upgrades() {
         assert_eq!(done["leases"], 1, "{done}");
         eprintln!("at chunk {at}: {done}");
     }
-    // A program that cannot take over changes nothing.
+    // A failed handover changes nothing.
     let broken = house.world.write("broken", "#!/bin/sh\nexit 1\n");
     std::fs::set_permissions(&broken, std::fs::Permissions::from_mode(0o755))
         .unwrap_or_else(|e| panic!("{e}"));

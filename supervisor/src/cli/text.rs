@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_chose_gives_no_orders() {
+    fn control_characters_are_escaped() {
         for (text, safe) in [
             ("plain é 漢", "plain é 漢"),
             ("\u{1b}[2J\u{1b}]0;x\u{7}", "\\u{1b}[2J\\u{1b}]0;x\\u{7}"),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn globs() {
+    fn glob_patterns_match() {
         for (pattern, text, want) in [
             ("a", "a", true),
             ("a", "ab", false),

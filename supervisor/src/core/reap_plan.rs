@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn plans() {
+    fn reap_plans_follow_findings() {
         let (scope, base) = nothing_found();
         let other_boot = Some(PidScope { boot_id: "other".into(), ..scope.clone() });
         let other_ns = Some(PidScope { pidns: 8, ..scope.clone() });
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_lease_is_gone_only_by_proof() {
+    fn lost_lease_is_gone_only_by_proof() {
         let (scope, base) = nothing_found();
         let at = |change: &dyn Fn(&mut PidScope)| {
             let mut here = scope.clone();

@@ -1,11 +1,11 @@
-//! A session in a thread from its spawn to its end: turns, cards, questions.
+//! A session in a thread from spawn to close: turns, cards, permission requests.
 
 use crate::stage::{Stage, button, labels, texts};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
 
-/// A card that changes as often as it may.
+/// Live cards with the shortest permitted interval.
 const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 
 /// A turn that takes long enough to have a card.
@@ -19,16 +19,16 @@ fn thread_session_shows_answers_cards_and_reactions() {
     let made = stage.fake.channel(thread);
     assert_eq!(made.parent_id, Some(stage.channel));
     let intro = starter.iter().find(|message| message.id == thread);
-    let intro = intro.unwrap_or_else(|| panic!("it hangs from its starter: {starter:#?}"));
+    let intro = intro.unwrap_or_else(|| panic!("the thread has its starter: {starter:#?}"));
     assert!(intro.content.contains("is bound here"), "{}", intro.content);
 
     let first = stage.fake.post(stage.ann, thread, "say one");
     stage.answers(thread, &["one"]);
     stage.reacted(first, thread, "✅");
-    // Whatever an agent says, nobody is called by it.
+    // Mentions in an agent's text ping nobody.
     stage.fake.post(stage.ann, thread, "say @everyone @here");
     stage.answers(thread, &["one", "@everyone @here"]);
-    // A long one: its card is shown, changed, and folded when the answer stands below it.
+    // Long turn: its card is shown, edited, and folded above the answer.
     let long = stage.fake.post(stage.ann, thread, LONG);
     stage.reacted(long, thread, "👀");
     let card = stage.said(thread, "Working");
@@ -43,7 +43,9 @@ fn thread_session_shows_answers_cards_and_reactions() {
     let spoke = texts(&stage.told(stage.channel));
     let starters = stage.told(stage.channel).into_iter().filter(|it| it.origin.is_none()).count();
     assert_eq!(starters, 1, "nothing but the starter: {spoke:#?}");
-    until(SOON, "it was seen to work", || stage.fake.tally().typing.contains_key(&thread.to_string()));
+    until(SOON, "a typing indicator was shown", || {
+        stage.fake.tally().typing.contains_key(&thread.to_string())
+    });
     stage.end();
 }
 
@@ -59,14 +61,14 @@ fn permission_button_answers_once() {
     for (number, id) in (1..).zip(ids) {
         assert!(id.ends_with(&format!(" {number}")), "in the agent's order: {id}");
     }
-    // Who may not speak at all, and who may not answer, hear so alone.
+    // Users who may not prompt or not approve get ephemeral refusals.
     for (user, part) in [(stage.eve, "may not use"), (stage.ann, "")] {
         let refused = stage.press(user, &asked, &shown[0]);
         let why = stage.private_answer(&refused);
         assert!(why.contains(part), "{why}");
         assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered: {why}");
     }
-    // The buttons stay for a moment: a second click comes too late, and says so alone.
+    // The buttons stay for a moment: a second click gets an ephemeral refusal.
     let stalls = RestFate::StallBefore { ms: Some(2_000) };
     stage.fake.rest_fault("PATCH /channels/{}/messages/{}", When::Next(1), stalls);
     stage.press(stage.boss, &asked, &shown[2]);
@@ -78,7 +80,7 @@ fn permission_button_answers_once() {
     assert!(answered.content.contains("boss"), "{}", answered.content);
     until(SOON, "the buttons are gone", || labels(&stage.message(asked.id, thread)).is_empty());
     stage.answers(thread, &["permission: selected reject_once"]);
-    // Somebody who had the message open with its buttons types the answer.
+    // The same answer by command after the request is settled.
     let id = button(&asked, &shown[0]);
     let id = id.split_whitespace().rev().nth(1).unwrap_or_default().to_owned();
     let late = stage.command(stage.boss, thread, "acp answer", &[("option", json!("1")), ("id", json!(id))]);

@@ -18,7 +18,7 @@ const CODE: &str = "What is no directive comes back as it is:\n\
 const ASKING: &str =
     "tool\nI have looked around, and write it down.\nslow 3000\nwrite notes.md The tests come first.";
 
-/// Everything that was answered in a thread so far, each once and in order.
+/// Expected answers in a thread so far, each once and in order.
 struct Talk<'a> {
     stage: &'a Stage,
     thread: Id,
@@ -36,7 +36,7 @@ impl Talk<'_> {
         self.stage.answers(self.thread, &want);
     }
 
-    /// The question is answered with this option by whoever may.
+    /// The approver answers the request with this option.
     fn allow(&self, about: &str, label: &str) {
         let asked = self.stage.said(self.thread, about);
         assert_eq!(labels(&asked), ["Allow", "Allow from now on", "Reject"]);
@@ -106,7 +106,7 @@ fn is_stopped_and_steered(talk: &mut Talk<'_>) {
     stage.press(stage.ann, &card, "Stop");
     talk.answered();
     stage.shows(&card, "Cancelled");
-    // Longer than Discord's budget for new messages may make a card wait.
+    // Longer than the rate limit for new messages may delay a card.
     talk.say("slow 9000\nEnded.", "[steered: look here]\nEnded.");
     stage.said(thread, "Working");
     let steered = stage.command(stage.ann, thread, "acp steer", &[("text", json!("look here"))]);
@@ -128,7 +128,7 @@ fn demo_agent_works_in_a_thread() {
     is_stopped_and_steered(&mut talk);
     let mut want = talk.want;
 
-    // Everything dies in the middle of a turn: that one is said to have failed, and the conversation goes on.
+    // All services are killed during a turn: the turn fails with a notice, and the conversation continues.
     stage.fake.post(stage.ann, thread, "Under way.\nslow 60000");
     stage.said(thread, "Under way.");
     stage.house.kill_gateway();

@@ -1,4 +1,4 @@
-//! What Discord and the way to it do wrong while turns run: every answer is there once, whole, in order.
+//! Faults of Discord and of the network while turns run: every answer is there once, whole and in order.
 
 use crate::stage::{Stage, untagged};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
@@ -6,7 +6,7 @@ use acp_tests::fake_discord::core::stage::SocketAct;
 
 const CREATE: &str = "POST /channels/{}/messages";
 
-/// Says three things while something is wrong, and checks that each is answered once.
+/// Posts three messages under a fault and checks that each is answered once.
 fn check(break_it: impl Fn(&Stage, usize)) {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
@@ -33,7 +33,7 @@ fn answer_with_lost_receipt_appears_once() {
     });
 }
 
-/// H12: what says the same is another message, however shortly before it was sent.
+/// H12: an answer with the same text as the previous one is a message of its own.
 #[test]
 fn answer_equal_to_previous_one_is_sent_too() {
     let stage = Stage::new(&[], "");
@@ -67,7 +67,7 @@ fn broken_gateway_session_loses_no_message() {
     });
 }
 
-/// An event may never come, and nothing says so. The next message is a reason to look.
+/// A message event may be lost without notice. The next message triggers a backfill.
 #[test]
 fn message_without_event_is_found_by_next_message() {
     let stage = Stage::new(&[], "");
@@ -85,7 +85,7 @@ fn message_without_event_is_found_by_next_message() {
     stage.end();
 }
 
-/// H12: what says the same as something that was said a moment ago is not taken for it.
+/// H12: equal answers within a short time are told apart by tags.
 #[test]
 fn repeated_identical_answers_are_tagged_and_each_sent() {
     let stage = Stage::new(&[], "");
@@ -103,7 +103,7 @@ fn repeated_identical_answers_are_tagged_and_each_sent() {
     stage.end();
 }
 
-/// A command is done once, however often Discord brings it.
+/// A command runs once although its event is duplicated.
 #[test]
 fn duplicate_interaction_event_runs_command_once() {
     let stage = Stage::new(&[], "");

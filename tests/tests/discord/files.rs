@@ -1,5 +1,5 @@
-//! Long answers as files, and what a turn changed: whole, once, also when the gateway dies between a message with a file
-//! and its receipt; and in messages where Discord does not take the files.
+//! Long answers and diffs as files: whole and once, also if the gateway is killed between a message with a file and its
+//! receipt; and as messages where Discord refuses files.
 
 use crate::stage::Stage;
 use acp_tests::fake_discord::core::faults::{RestFate, When};
@@ -8,27 +8,27 @@ use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
 
 const CREATE: &str = "POST /channels/{}/messages";
-/// About 24,000 characters of the demo agent, and a file that it writes.
+/// About 24,000 characters of the demo agent, and a file write.
 const LONG: &str = "stream 400 size 60\nwrite notes.txt Something new";
 const CHUNKS: usize = 400;
 
-/// A thread of the demo agent, which asks nobody.
+/// Spawns the demo agent with `approve-all` in a thread.
 fn spawn(stage: &Stage) -> Id {
     stage.spawn_of("demo", &[("permission", json!("approve-all"))])
 }
 
-/// The answers in a thread that stand in a message with files.
+/// Messages with files in a thread.
 fn with_files(stage: &Stage, thread: Id) -> Vec<Message> {
     stage.told(thread).into_iter().filter(|message| !message.attachments.is_empty()).collect()
 }
 
-/// What is in the files of a message, by their names.
+/// File names and contents of a message.
 fn contents(stage: &Stage, message: &Message) -> Vec<(String, String)> {
     let of = |id: Id| String::from_utf8(stage.fake.file(id)).unwrap_or_else(|e| panic!("{e}"));
     message.attachments.iter().map(|file| (file.filename.clone(), of(file.id))).collect()
 }
 
-/// Checks that a message has all of the answer, and what was changed.
+/// Checks that a message has the whole answer and the diff.
 fn is_whole(stage: &Stage, message: &Message) {
     let files = contents(stage, message);
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
@@ -56,14 +56,14 @@ fn long_answer_is_one_file_across_gateway_kills() {
     let first = eventually(SOON, "the answer", || with_files(&stage, thread).pop());
     is_whole(&stage, &first);
     assert!(contents(&stage, &first)[1].1.starts_with("--- /dev/null\n"), "the file was not there");
-    // The gateway is killed when Discord has the message and before it hears of that.
+    // The gateway is killed between the stored message and its receipt.
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallAfter { ms: Some(20_000) });
     stage.fake.post(stage.ann, thread, "stream 400 size 60\nwrite notes.txt Something else");
     until(SOON, "the message is kept", || stage.fake.tally().rest_faults.contains_key("stall_after"));
     stage.house.kill_gateway();
     stage.house.start_gateway();
     stage.is_there();
-    // And before Discord has it: it is made anew.
+    // The gateway is killed before Discord stores the message: it is created again.
     stage.fake.clear_faults();
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallBefore { ms: Some(20_000) });
     stage.fake.post(stage.ann, thread, LONG);
@@ -82,8 +82,8 @@ fn long_answer_is_one_file_across_gateway_kills() {
     stage.end();
 }
 
-/// That files may not be attached is asked for once, and not with each answer, until rights change; and that nothing may
-/// be written is waited for, with the file.
+/// A missing permission for files is found out once, not with each answer, until permissions change. Without permission
+/// to send, the answer waits with its file.
 #[test]
 fn missing_permission_decides_between_messages_and_waiting() {
     let stage = Stage::new(&[], "");
@@ -101,19 +101,19 @@ fn missing_permission_decides_between_messages_and_waiting() {
     stage.fake.deny(bot, stage.channel, &["SEND_MESSAGES_IN_THREADS"]);
     stage.fake.allow(bot, stage.channel, &["ATTACH_FILES"]);
     let before = stage.told(thread).len();
-    // Whoever hears of this has heard of the rights.
+    // When this event is handled, the permission change is known.
     stage.was_read(thread, stage.fake.post(stage.eve, thread, "meanwhile"));
     stage.fake.post(stage.ann, thread, LONG);
-    // Which right is missing has been asked for by then.
+    // The missing permission is known by then.
     until(2 * SOON, "it waits", || stage.house.gateway_log().contains("part refused; retrying session_key"));
     stage.fake.allow(bot, stage.channel, &["SEND_MESSAGES_IN_THREADS"]);
     let message = eventually(3 * SOON, "the file", || with_files(&stage, thread).pop());
     is_whole(&stage, &message);
-    assert_eq!(stage.told(thread).len(), before + 1, "in one message, as if nothing had been");
+    assert_eq!(stage.told(thread).len(), before + 1, "one message with the file");
     stage.end();
 }
 
-/// Nothing is lost where files are too large (40005), or where the bot may not attach any.
+/// Nothing is lost if files are too large (40005) or not permitted.
 #[test]
 fn answer_is_split_into_messages_when_files_are_refused() {
     let stage = Stage::new(&[], "");

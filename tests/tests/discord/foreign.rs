@@ -14,21 +14,21 @@ use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A card that changes as often as it may.
+/// Live cards with the shortest permitted interval.
 const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 /// The style of a button that allows something once.
 const SUCCESS: u64 = 3;
-/// A turn that nobody waits for the end of.
+/// Turn that is too long to wait for.
 const ENDLESS: &str = "[[chunks 5000 20ms]]";
 
-/// A person's afternoon with one agent, in two threads.
+/// Scenario with one agent in two threads.
 struct Visit {
     stage: Stage,
     model: FakeModel,
-    /// Where most of it happens, and where little does.
+    /// Main thread and second thread.
     thread: Id,
     other: Id,
-    /// The answers that must stand in each, in order.
+    /// Expected answers of each thread, in order.
     want: BTreeMap<Id, Vec<String>>,
 }
 
@@ -54,13 +54,13 @@ impl Visit {
         }
     }
 
-    /// Somebody writes into a thread; the answer to it will be this.
+    /// Posts a message whose answer will be `answer`.
     fn say(&mut self, thread: Id, text: &str, answer: &str) -> Id {
         self.want.entry(thread).or_default().push(answer.to_owned());
         self.stage.fake.post(self.stage.ann, thread, text)
     }
 
-    /// Waits until the answers in both threads are those that were asked for, each once, whole and in order.
+    /// Waits for the expected answers in both threads, each once, whole and in order.
     fn answered(&self) {
         for (thread, want) in &self.want {
             until(LONG, "every answer", || self.whole(*thread).len() >= want.len());
@@ -69,7 +69,7 @@ impl Visit {
         }
     }
 
-    /// The answers in a thread, those that came in several messages put together.
+    /// Answers in a thread, with their parts joined.
     fn whole(&self, thread: Id) -> Vec<String> {
         let (mut answers, mut parts) = (Vec::new(), Vec::new());
         for message in self.stage.told(thread) {
@@ -85,7 +85,7 @@ impl Visit {
         answers
     }
 
-    /// Begins a turn, and waits until some of it is shown in its card.
+    /// Starts a turn and waits until its card shows a part of it.
     fn under_way(&self, thread: Id, text: &str) -> Message {
         let before = self.stage.told(thread).len();
         self.stage.fake.post(self.stage.ann, thread, text);
@@ -104,7 +104,7 @@ impl Visit {
         self.stage.house.lease(&self.stage.key(thread))
     }
 
-    /// What the agent calls the conversation of a thread.
+    /// The agent's session id of a thread.
     fn conversation(&self, thread: Id) -> String {
         let shown = self.stage.house.verb(&["sessions", "show", &self.stage.key(thread)]);
         shown["agent_session_id"].as_str().unwrap_or_else(|| panic!("no conversation: {shown}")).to_owned()
@@ -115,7 +115,7 @@ fn words(count: u32) -> String {
     (1..=count).map(|n| format!("w{n}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Several turns; one of them asks, and is allowed by a click.
+/// Several turns, one with a permission request that a click allows.
 fn speaks_and_writes(visit: &mut Visit) {
     let (thread, other) = (visit.thread, visit.other);
     visit.say(thread, "[[say Good afternoon.]]", "Good afternoon.");
@@ -142,7 +142,7 @@ fn speaks_and_writes(visit: &mut Visit) {
     assert_eq!(asked["tool_results"], 1, "the model saw the tool's result: {asked}");
 }
 
-/// A turn that is stopped by the button of its card, and one by a command. The agent is the same afterwards.
+/// Turns stopped by the card's button and by a command; the agent process stays the same.
 fn is_stopped(visit: &mut Visit) {
     let before = visit.lease(visit.thread).adapter_pid();
     for by_button in [true, false] {
@@ -170,7 +170,7 @@ fn is_stopped(visit: &mut Visit) {
     assert_eq!(visit.lease(visit.thread).adapter_pid(), before, "no process was touched");
 }
 
-/// A word put in while the agent is at work: where it cannot take it, it waits and is the next prompt.
+/// Steering a busy agent that cannot take it: the text is queued as the next prompt.
 fn is_steered(visit: &mut Visit) {
     let thread = visit.thread;
     visit.want.entry(thread).or_default().push(words(200));
@@ -183,7 +183,7 @@ fn is_steered(visit: &mut Visit) {
     visit.answered();
 }
 
-/// The gateway and Discord die in the middle of a turn: it goes on where it was, and what was said meanwhile is heard.
+/// Gateway and Discord are killed during a turn: it continues, and messages posted meanwhile are answered.
 fn outlives_the_gateway(visit: &mut Visit) {
     let (thread, other) = (visit.thread, visit.other);
     let before = visit.lease(thread).adapter_pid();
@@ -195,11 +195,10 @@ fn outlives_the_gateway(visit: &mut Visit) {
     visit.stage.house.start_gateway();
     visit.stage.is_there();
     visit.answered();
-    assert_eq!(visit.lease(thread).adapter_pid(), before, "the agent never noticed");
+    assert_eq!(visit.lease(thread).adapter_pid(), before, "the agent process is the same");
 }
 
-/// Everything dies in the middle of a turn. That turn is said to have failed, and the conversation goes on: the agent
-/// remembers it in another process.
+/// All services are killed during a turn: the turn fails with a notice, and another process resumes the conversation.
 fn outlives_everything(visit: &mut Visit) {
     let thread = visit.thread;
     let (conversation, before) = (visit.conversation(thread), visit.lease(thread));
@@ -238,7 +237,7 @@ fn outlives_everything(visit: &mut Visit) {
     visit.answered();
 }
 
-/// Let go, taken up again, and closed: then nothing of it is alive.
+/// Unbound, bound again and closed: no process is left.
 fn is_let_go_and_closed(visit: &mut Visit) {
     let (thread, ann) = (visit.thread, visit.stage.ann);
     let key = visit.stage.key(thread);
@@ -251,7 +250,7 @@ fn is_let_go_and_closed(visit: &mut Visit) {
     assert!(said.contains(&key), "{said}");
     visit.say(thread, "[[say Heard again.]]", "Heard again.");
     visit.answered();
-    assert!(visit.asked(unheard).is_none(), "what was said to nobody reached nobody");
+    assert!(visit.asked(unheard).is_none(), "a message in an unbound thread reaches no agent");
     for thread in [thread, visit.other] {
         let lease = visit.lease(thread);
         visit.stage.answer(&visit.stage.command(ann, thread, "acp close", &[]));
@@ -261,7 +260,7 @@ fn is_let_go_and_closed(visit: &mut Visit) {
     }
 }
 
-/// From what Discord kept alone: every answer once in its own thread, and in the channel nothing but what began them.
+/// Judges the stored transcript: every answer once in its own thread, and only starters in the channel.
 fn judge(visit: Visit) {
     visit.answered();
     let Visit { stage, model, thread, other, .. } = visit;

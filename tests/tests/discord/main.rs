@@ -1,5 +1,5 @@
 //! Discord end to end: gateway, supervisor, wrapper and the scripted agent as real processes, over
-//! the strict fake. Judged from what the fake has kept, never from our own tables.
+//! the strict fake. Judged from the fake's stored messages, never from the gateway's tables.
 
 mod accounts;
 mod amends;

@@ -1,4 +1,4 @@
-//! What a scrape says of an account after things of which every one is counted by the fake too.
+//! Metrics of a Discord account, compared with the fake's own counts.
 
 use crate::stage::Stage;
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
@@ -36,7 +36,7 @@ fn metrics_count_discord_events_and_requests() {
     assert!(value(&stage, "request_turns_total", ",priority=\"final\"") >= 2.0);
     assert!(value(&stage, "request_wait_seconds_total", ",priority=\"final\"") >= 0.3);
     assert!(value(&stage, "request_retries_total", ",kind=\"create_message\"") >= 1.0);
-    // What cannot be read is a gap, and what it told of is read all the same.
+    // An unreadable event is a gap, and its message is read by backfill.
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Odd);
     stage.fake.post(stage.ann, thread, "say two");
     stage.answers(thread, &["one", "two"]);
@@ -50,7 +50,7 @@ fn metrics_count_discord_events_and_requests() {
     moves(&stage, "requests_total", ",kind=\"add_reaction\",outcome=\"forbidden\"", 0.0);
     let doctor = stage.house.cli(&["doctor"]).stdout;
     assert!(doctor.contains("for a missing permission") && doctor.contains("add_reaction"), "{doctor}");
-    // Away: it is not connected, and says so.
+    // Discord is unavailable: `connected` is 0.
     stage.fake.set_unavailable(true);
     until(SOON, "it is not connected", || value(&stage, "connected", "") == 0.0);
     stage.fake.set_unavailable(false);

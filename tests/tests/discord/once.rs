@@ -1,5 +1,5 @@
-//! Slash commands and clicks are done once or not at all, and whoever asked is told which: whatever is lost, killed or away
-//! between their being kept and being acknowledged.
+//! Slash commands and clicks run once or not at all, and the user learns which: with losses, kills and outages between
+//! reservation and acknowledgement.
 
 use crate::stage::{Stage, labels};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
@@ -23,13 +23,13 @@ fn busy() -> (Stage, Id) {
     (stage, thread)
 }
 
-/// Somebody stops the turn, and nobody need have heard it.
+/// Uses `/acp cancel` without waiting for the acknowledgement.
 fn cancel(stage: &Stage, thread: Id) -> Interaction {
     let used = stage.fake.command(stage.ann, thread, &stage.bot, "acp cancel", &[]);
     used.unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// What the inbox holds of an interaction.
+/// Inbox state of an interaction.
 fn state(stage: &Stage, used: &Interaction) -> Option<String> {
     let sql = "SELECT state FROM acp_inbox WHERE message_id = ?1";
     stage.house.world.journal(GATEWAY).query_row(sql, [used.id.to_string()], |row| row.get(0)).ok()
@@ -39,17 +39,17 @@ fn is_stopped(stage: &Stage) -> bool {
     !stage.house.agent_events("turn_end").is_empty()
 }
 
-/// Nothing more is to be done about an interaction.
+/// Waits until an interaction is settled.
 fn settled(stage: &Stage, used: &Interaction) {
     until(SOON, "it is settled", || state(stage, used).as_deref() == Some("routed"));
 }
 
-/// The turn is stopped and the thread is told so once, not as an answer to the command.
+/// Waits until the turn is stopped and the thread has one late notice about it.
 fn is_told_once(stage: &Stage, thread: Id) {
     is_told(stage, thread, TOLD);
 }
 
-/// The same in these words.
+/// Waits until the turn is stopped and the thread has one notice with this text.
 fn is_told(stage: &Stage, thread: Id, words: &str) {
     until(SOON, "the turn is stopped", || is_stopped(stage));
     stage.said(thread, words);
@@ -59,15 +59,15 @@ fn is_told(stage: &Stage, thread: Id, words: &str) {
     assert_eq!(told, 1);
 }
 
-/// A kill between the commit and the acknowledgement: the next process does it, and says so where whoever asked saw it
-/// fail.
+/// A kill between reservation and acknowledgement: the next process runs the command and posts a notice, because the user
+/// saw it fail.
 #[test]
 fn reserved_command_runs_once_after_kill() {
     let (mut stage, thread) = busy();
     stage.fake.rest_fault(CALLBACK, When::Next(1), RestFate::StallBefore { ms: None });
     let used = cancel(&stage, thread);
     until(SOON, "it is kept", || state(&stage, &used).is_some());
-    assert!(!is_stopped(&stage), "nothing is done before it is acknowledged");
+    assert!(!is_stopped(&stage), "the command does not run before it is acknowledged");
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     stage.house.start_gateway();
@@ -76,7 +76,7 @@ fn reserved_command_runs_once_after_kill() {
     stage.end();
 }
 
-/// A kill between the work and the answer: it is not done again, and the thread is told what came of it.
+/// A kill between the command and its reply: it does not run again, and the thread gets a notice with the outcome.
 #[test]
 fn finished_command_is_reported_after_kill() {
     let (mut stage, thread) = busy();
@@ -84,7 +84,7 @@ fn finished_command_is_reported_after_kill() {
     let used = stage.command(stage.ann, thread, "acp cancel", &[]);
     until(SOON, "the turn is stopped", || is_stopped(&stage));
     until(SOON, "the answer is on its way", || stage.fake.tally().rest_faults.values().sum::<u64>() == 1);
-    assert_eq!(state(&stage, &used).as_deref(), Some("received"), "nobody was told");
+    assert_eq!(state(&stage, &used).as_deref(), Some("received"), "the reply was not sent");
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     stage.house.start_gateway();
@@ -98,7 +98,7 @@ fn finished_command_is_reported_after_kill() {
     stage.end();
 }
 
-/// An answer that cannot be given any more is told in the thread, by the same process.
+/// A refused reply is posted in the thread by the same process.
 #[test]
 fn refused_reply_is_posted_in_the_thread() {
     let (stage, thread) = busy();
@@ -114,8 +114,8 @@ fn refused_reply_is_posted_in_the_thread() {
     stage.end();
 }
 
-/// An answer of which nobody knows whether it arrived is given again, since that shows it once: nobody else says it, and
-/// its buttons go when its turn begins.
+/// A reply with unknown outcome is repeated, because repeating the edit shows it once. It is not posted in the thread, and
+/// its buttons are removed when its turn begins.
 #[test]
 fn reply_with_lost_receipt_is_repeated_and_loses_its_buttons() {
     let (stage, thread) = busy();
@@ -132,7 +132,7 @@ fn reply_with_lost_receipt_is_repeated_and_loses_its_buttons() {
     stage.end();
 }
 
-/// Nobody knows whether Discord heard: it was kept, so it is done, once, and the thread is told.
+/// An acknowledgement with unknown outcome: the reserved command runs once, and the thread gets a notice.
 #[test]
 fn command_with_lost_acknowledgement_runs_once() {
     for fate in [RestFate::LostAfter, RestFate::LostBefore] {
@@ -149,7 +149,7 @@ fn command_with_lost_acknowledgement_runs_once() {
     }
 }
 
-/// Discord provably did not hear: whoever asked sees that it failed, and so it did.
+/// Discord provably did not accept the acknowledgement: the user sees a failure, and the command does not run.
 #[test]
 fn command_with_failed_acknowledgement_does_not_run() {
     let (stage, thread) = busy();
@@ -163,7 +163,7 @@ fn command_with_failed_acknowledgement_does_not_run() {
     stage.end();
 }
 
-/// What cannot be kept in time is not called taken, and is not done later either.
+/// A command that cannot be reserved in time is refused and does not run later.
 #[test]
 fn command_without_reservation_is_refused_in_time() {
     let (stage, thread) = busy();

@@ -1,11 +1,11 @@
-//! Who may speak to agents and who may answer what they ask, by name and by role; and what the others are told.
+//! Authorization of prompts and approvals by user and by role, and the refusals.
 
 use crate::stage::{Ground, Stage, labels, texts};
 use acp_tests::fake_discord::core::model::Id;
 use acp_tests::wait::{LONG, SOON, until};
 use serde_json::json;
 
-/// Roles that make somebody one of the crew, who may speak, or a lead, who may also answer.
+/// Roles: the crew may prompt, leads may also approve.
 struct Roles {
     crew: Id,
     lead: Id,
@@ -20,7 +20,7 @@ fn staged() -> (Stage, Roles) {
         made = Some(roles);
         account
     });
-    (stage, made.unwrap_or_else(|| panic!("the ground is laid")))
+    (stage, made.unwrap_or_else(|| panic!("the configuration closure ran")))
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     }
     let early = stage.fake.post(eve, thread, "say nobody yet");
     stage.was_read(thread, early);
-    // One of the crew: speaks, and answers nothing.
+    // Crew: may prompt, and not approve.
     stage.fake.give_role(stage.guild, eve, roles.crew, true);
     stage.fake.post(eve, thread, "permission Delete everything");
     let asked = stage.said(thread, "Delete everything");
@@ -48,7 +48,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered");
     let typed = stage.answer(&stage.command(eve, thread, "acp allow", &[]));
     assert!(typed.contains("approver_roles"), "{typed}");
-    // A lead: answers what somebody else's agent asks. The same button counts now.
+    // Lead: approves a request in somebody else's session, with the same button.
     stage.fake.give_role(stage.guild, eve, roles.lead, true);
     stage.press(eve, &asked, &shown[0]);
     let answered = stage.shows(&asked, "Answered: ");
@@ -61,7 +61,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     stage.was_read(thread, late);
     let said = stage.private_answer(&stage.command(eve, thread, "acp cancel", &[]));
     assert!(said.contains("may not use"), "{said}");
-    // What was written while the bot was away is looked at with the roles of those who wrote it.
+    // Messages of an outage are authorized with the current roles of their authors.
     stage.house.kill_gateway();
     stage.fake.give_role(stage.guild, eve, roles.crew, true);
     stage.fake.post(eve, thread, "say by role");
@@ -73,7 +73,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     stage.end();
 }
 
-/// Who may not speak any more changes nothing that waits either: neither as it happens, nor when it is found afterwards.
+/// Edits by a user who may no longer prompt do not change a queued prompt, neither live nor by backfill.
 #[test]
 fn edit_by_revoked_user_does_not_change_queued_prompt() {
     let (mut stage, roles) = staged();
@@ -105,7 +105,7 @@ fn edit_by_revoked_user_does_not_change_queued_prompt() {
     stage.end();
 }
 
-/// A server that is not served is not, neither as it happens nor when it is read afterwards.
+/// Messages in a server that is not configured are ignored, both live and by backfill.
 #[test]
 fn backfill_ignores_servers_not_configured() {
     let mut named = String::new();
@@ -137,8 +137,8 @@ fn backfill_ignores_servers_not_configured() {
     stage.end();
 }
 
-/// An old message of a server that is not served any more does nothing: its commands are gone from there, its buttons are
-/// refused, and what waits goes on waiting.
+/// In a server that is no longer configured the commands are removed, buttons are refused, and pending requests stay
+/// pending.
 #[test]
 fn button_in_unconfigured_server_is_refused() {
     let mut named = String::new();
@@ -172,7 +172,7 @@ fn button_in_unconfigured_server_is_refused() {
     stage.end();
 }
 
-/// Whoever approves by name need not be allowed to speak by name too.
+/// Users in `approver_users` may prompt without being in `allowed_users`.
 #[test]
 fn approver_may_also_prompt() {
     let (stage, _) = staged();

@@ -1,5 +1,4 @@
-//! Agents under their own names: each answer is there once and whole, whatever is lost, and where there is no webhook the
-//! bot says it.
+//! Personas: each answer is there once and whole despite losses, and the bot sends it where no webhook works.
 
 use crate::stage::{Stage, texts, without_footer};
 use acp_tests::fake_agent::chunk_text;
@@ -18,7 +17,7 @@ fn is_answer(message: &Message) -> bool {
     without_footer(&message.content, AGENT).is_some()
 }
 
-/// Who said each answer in a thread: the name of a webhook's message, nothing for the bot.
+/// Author name of each answer in a thread: the webhook's user name, `None` for the bot.
 fn names(stage: &Stage, thread: Id) -> Vec<Option<String>> {
     stage.told(thread).into_iter().filter(is_answer).map(|it| it.username).collect()
 }
@@ -27,7 +26,7 @@ fn named(count: usize) -> Vec<Option<String>> {
     vec![Some(AGENT.to_owned()); count]
 }
 
-/// Somebody says something, and it is answered once.
+/// Posts message `number` and checks that every message so far is answered once.
 fn answered(stage: &Stage, thread: Id, number: usize) {
     stage.fake.post(stage.ann, thread, &format!("say {number}"));
     let want: Vec<String> = (1..=number).map(|number| number.to_string()).collect();
@@ -39,8 +38,8 @@ fn executed(stage: &Stage, status: u16) -> u64 {
     stage.fake.tally().requests.get(&format!("{EXECUTE} {status}")).copied().unwrap_or_default()
 }
 
-/// The answers, whole, go under the name; everything else is the bot's. Sessions of one channel share its webhook, and a
-/// restart finds it again. What it says is no prompt, though nobody is bound there any more.
+/// Answers carry the agent's name; all other messages are the bot's. Sessions of one channel share its webhook, also
+/// after a restart. Webhook messages are never prompts, not even in an unbound thread.
 #[test]
 fn persona_messages_carry_agent_name_and_are_no_prompts() {
     let mut stage = Stage::new(&[], ON);
@@ -57,7 +56,7 @@ fn persona_messages_carry_agent_name_and_are_no_prompts() {
     assert_eq!(names(&stage, thread), named(2));
     let hooks = stage.fake.webhooks();
     assert_eq!(hooks.len(), 1, "{hooks:?}");
-    // What comes back after an unbind is no prompt either, and the farewell is the bot's.
+    // A webhook message after an unbind is no prompt, and the farewell is the bot's.
     stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
     let path = format!("/webhooks/{}/{}?wait=true&thread_id={thread}", hooks[0].id, hooks[0].token);
     let echo = json!({"content": "say an echo", "allowed_mentions": {"parse": []}});
@@ -79,7 +78,7 @@ fn persona_messages_carry_agent_name_and_are_no_prompts() {
     stage.end();
 }
 
-/// An answer of several messages comes under the name whole and in order.
+/// An answer of several messages is sent under the persona, whole and in order.
 #[test]
 fn long_answer_is_sent_whole_under_persona() {
     let stage = Stage::new(&[], ON);
@@ -94,13 +93,13 @@ fn long_answer_is_sent_whole_under_persona() {
     let said: String = parts.iter().map(|it| it.content.as_str()).collect();
     let said = without_footer(&said, AGENT).unwrap_or_else(|| panic!("{said}"));
     let want: String = (1..=100).map(|number| chunk_text(number, 60)).collect();
-    // Where a message ends, a space may have stood.
+    // Spaces at the borders of messages may be lost.
     let letters = |text: &str| text.split_whitespace().collect::<String>();
     assert_eq!(letters(said), letters(&want));
     stage.end();
 }
 
-/// Neither a lost answer nor a message that arrives seconds later is said twice, by nobody.
+/// Neither a lost response nor a message that arrives seconds later is duplicated, by webhook or bot.
 #[test]
 fn persona_message_with_lost_response_appears_once() {
     let stage = Stage::new(&[], ON);
@@ -116,7 +115,7 @@ fn persona_message_with_lost_response_appears_once() {
     stage.end();
 }
 
-/// What is refused for certain, and provably not there, is said by the bot at once.
+/// A message that the webhook certainly refused is sent by the bot at once.
 #[test]
 fn message_refused_by_webhook_is_sent_by_bot() {
     let stage = Stage::new(&[], ON);
@@ -126,7 +125,7 @@ fn message_refused_by_webhook_is_sent_by_bot() {
     answered(&stage, thread, 2);
     answered(&stage, thread, 3);
     assert_eq!(names(&stage, thread), [&named(1)[..], &[None], &named(1)].concat());
-    // What it may not do it is not asked for again soon.
+    // After a missing permission the webhook is not tried again soon.
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::ErrorBefore { status: 403 });
     answered(&stage, thread, 4);
     answered(&stage, thread, 5);
@@ -134,7 +133,7 @@ fn message_refused_by_webhook_is_sent_by_bot() {
     stage.end();
 }
 
-/// A name is a favour: where webhooks cannot be asked for, answers do not wait for one another behind it.
+/// Personas are optional: a stalled webhook request does not block answers.
 #[test]
 fn bot_answers_when_webhook_list_stalls() {
     let stage = Stage::new(&[], ON);
@@ -152,7 +151,7 @@ fn bot_answers_when_webhook_list_stalls() {
     stage.end();
 }
 
-/// A refusal that is not Discord's own, or a moment of it, makes no second webhook: there are fifteen for a channel.
+/// A temporary refusal creates no second webhook: a channel can have fifteen.
 #[test]
 fn refused_but_listed_webhook_is_not_created_again() {
     let stage = Stage::new(&[], ON);
@@ -166,7 +165,7 @@ fn refused_but_listed_webhook_is_not_created_again() {
     stage.end();
 }
 
-/// The gateway is killed after Discord kept the message and before it heard so.
+/// The gateway is killed between the stored message and its receipt.
 #[test]
 fn kill_between_persona_message_and_receipt_repeats_nothing() {
     let mut stage = Stage::new(&[], ON);
@@ -184,16 +183,16 @@ fn kill_between_persona_message_and_receipt_repeats_nothing() {
     stage.end();
 }
 
-/// As if a minute had gone by since the part that is on its way was given to a webhook. Nobody has the database open.
+/// Moves the webhook attempt of the pending part back by a minute. No gateway has the database open.
 #[expect(clippy::disallowed_methods, reason = "by hand, while no gateway runs")]
 fn a_minute_ago(file: &Path) {
     let db = rusqlite::Connection::open(file).unwrap_or_else(|e| panic!("{e}"));
-    // It was given up where whoever killed the gateway was late.
+    // The part is already uncertain if the kill was late.
     let sql = "UPDATE acp_delivery_part SET persona_at = persona_at - 61000 WHERE state IN ('sending', 'uncertain')";
     assert_eq!(db.execute(sql, []), Ok(1));
 }
 
-/// The gateway is killed before Discord did anything: once the message cannot arrive any more, the bot says it.
+/// The gateway is killed before Discord handles the request: once it can no longer arrive, the bot sends the message.
 #[test]
 fn message_lost_by_kill_is_sent_by_bot_later() {
     let mut stage = Stage::new(&[], ON);
@@ -212,7 +211,7 @@ fn message_lost_by_kill_is_sent_by_bot_later() {
     stage.end();
 }
 
-/// Another token is found by asking once; one that was deleted is not asked again, and made anew.
+/// A rotated token is read again after one refusal; a deleted webhook is created again after one refusal.
 #[test]
 fn rotated_webhook_token_is_found_and_deleted_webhook_recreated() {
     let stage = Stage::new(&[], ON);
@@ -233,7 +232,7 @@ fn rotated_webhook_token_is_found_and_deleted_webhook_recreated() {
     stage.end();
 }
 
-/// Without the permission the bot says it, and doctor says what to do; with it the names are there again.
+/// Without the permission the bot answers and `doctor` names the fix; with it personas return.
 #[test]
 fn bot_answers_without_webhook_permission_and_doctor_reports_it() {
     let stage = Stage::new(&[], ON);
@@ -272,7 +271,7 @@ fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
-/// Whoever has the token writes in the channel: it is in no log, no file and no list.
+/// The webhook token permits posting: it is in no log, file or list.
 #[test]
 fn webhook_token_appears_in_no_log_or_file() {
     let traced = |toml: &str| toml.replace("level = \"info\"", "level = \"trace\"");

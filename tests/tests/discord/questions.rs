@@ -1,4 +1,4 @@
-//! What an agent asks, as a thread shows it: what it would do, who is waited for, and once what became of it.
+//! Permission requests in a thread: the planned action, the approvers, and the outcome, once.
 
 use crate::stage::{Stage, labels};
 use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
@@ -8,7 +8,7 @@ use serde_json::json;
 
 const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 
-/// The messages in which everybody reads how a question ended.
+/// Public messages that show the outcome of a permission request.
 fn ends(stage: &Stage, thread: Id) -> Vec<Id> {
     let says = ["nswered", "Closed without an answer", "is resolved"];
     let told = stage.told(thread).into_iter();
@@ -22,7 +22,7 @@ fn is_over(stage: &Stage, asked: &Message, says: &str) {
     until(SOON, "its buttons are gone", || labels(&stage.message(asked.id, asked.channel_id)).is_empty());
 }
 
-/// By a button, a slash command, a typed one, from elsewhere, and never: what became of it stands in the question, once.
+/// Answered by button, slash command, typed command and command line, or cancelled: the request shows its outcome, once.
 #[test]
 fn permission_outcome_is_shown_once_for_every_way_to_answer() {
     let stage = Stage::new(&[], LIVE);
@@ -38,7 +38,7 @@ fn permission_outcome_is_shown_once_for_every_way_to_answer() {
     ]) {
         stage.fake.post(stage.ann, thread, &format!("say On it. \npermission Step {number}"));
         let asked = stage.said(thread, &format!("**Step {number}** (execute)"));
-        // It is seen to wait, for whom, and how it is called; its buttons are not said again.
+        // The request shows its approvers, deadline and id, and does not repeat its buttons as text.
         let waits = format!("\n-# Waits for an answer of <@{}>, within 10m · id ", stage.boss);
         assert!(asked.content.contains(&waits) && !asked.content.contains("1. "), "{}", asked.content);
         assert_eq!(labels(&asked), ["allow once", "allow always", "reject once", "reject always"]);
@@ -66,7 +66,7 @@ fn permission_outcome_is_shown_once_for_every_way_to_answer() {
     stage.end();
 }
 
-/// Nobody answers: that is said in the question too, which says from the beginning for how long it waits.
+/// An unanswered request shows the timeout as its outcome; its deadline is shown from the beginning.
 #[test]
 fn unanswered_permission_request_shows_timeout() {
     let stage = Stage::new(&[], "[permission]\ntimeout_ms = 3000\n");
@@ -79,7 +79,7 @@ fn unanswered_permission_request_shows_timeout() {
     stage.end();
 }
 
-/// What a command put into the queue has a button as long as it waits: one that was dropped, or has begun, has none.
+/// A prompt queued by command has a button while it waits; a dropped or started one has none.
 #[test]
 fn queued_prompt_loses_drop_button_when_turn_begins() {
     let stage = Stage::new(&[], "");

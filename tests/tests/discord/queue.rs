@@ -1,4 +1,4 @@
-//! Messages while the agent is busy, and how a turn is stopped.
+//! Queued messages while the agent is busy, and stopping a turn.
 
 use crate::stage::{Stage, labels};
 use acp_tests::wait::{SOON, until};

@@ -1,4 +1,4 @@
-//! What is read again, and how often: many conversations, many events that say that something may have been missed.
+//! Number of backfill reads with many conversations and many events that may have missed messages.
 
 use crate::stage::Stage;
 use acp_shared::ids::BindingId;
@@ -10,9 +10,9 @@ use rusqlite::Connection;
 use std::time::{Duration, Instant};
 
 const HISTORY: &str = "GET /channels/{}/messages";
-/// Conversations of these tests: so many refusals three times over would stop every request of the bot.
+/// Conversations of these tests: three refusals for each would block every request of the bot.
 const MANY: usize = 200;
-/// Longer than whatever is read waits for more of its kind.
+/// Longer than the delay before a backfill.
 const QUIET: Duration = Duration::from_secs(4);
 
 #[expect(
@@ -24,7 +24,7 @@ fn database(stage: &Stage) -> Connection {
     Connection::open(path).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A stage on which one session is bound in many threads of the channel: the first one is the session's own.
+/// Stage with one session bound in many threads; the first is the session's own.
 fn crowded() -> (Stage, Vec<Id>) {
     let mut stage = Stage::new(&[], "");
     let first = stage.spawn();
@@ -60,7 +60,7 @@ fn bind_like(db: &Connection, first: Id, others: &[Id]) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// How often a conversation was read.
+/// Number of history reads.
 fn reads(stage: &Stage) -> u64 {
     stage.fake.tally().requests_to(HISTORY)
 }
@@ -77,7 +77,7 @@ fn settles(stage: &Stage) {
     });
 }
 
-/// A role changes, in what has nothing to do with reading.
+/// Changes a role's permission that does not affect reading.
 fn change_roles(stage: &Stage, times: usize) {
     for number in 0..times {
         let change = if number % 2 == 0 { "deny" } else { "allow" };
@@ -88,14 +88,14 @@ fn change_roles(stage: &Stage, times: usize) {
     }
 }
 
-/// Each role that changes may mean that something was missed: many changes at once are one reason to read, not many.
+/// A role change may have hidden messages: many changes at once cause one backfill.
 #[test]
 fn many_role_changes_cause_one_backfill() {
     let (stage, threads) = crowded();
     let before = reads(&stage);
     change_roles(&stage, 30);
     until(LONG, "they are read", || reads(&stage) >= before + MANY as u64);
-    // Whoever speaks is answered at once, behind no queue of reads.
+    // New messages are answered at once, not after the reads.
     stage.fake.post(stage.ann, threads[0], "say two");
     stage.answers(threads[0], &["one", "two"]);
     settles(&stage);
@@ -104,8 +104,8 @@ fn many_role_changes_cause_one_backfill() {
     stage.end();
 }
 
-/// Where access is lost, one thread is asked for all of its channel, and what is known to be shut is looked at now and
-/// then: the refusals do not stop what has nothing to do with it. What was said there is read when it is given again.
+/// After lost access one thread is tried for its whole channel, and denied conversations are probed rarely: the refusals
+/// do not block other requests. Messages are read after access returns.
 #[test]
 fn many_unreadable_threads_do_not_block_other_requests() {
     let (stage, threads) = crowded();
@@ -121,7 +121,7 @@ fn many_unreadable_threads_do_not_block_other_requests() {
     let said = stage.house.cli(&["doctor"]).stdout;
     assert!(!said.contains("requests are paused"), "{said}");
     let tally = stage.fake.tally();
-    // Those of the slow look, and one or two of each round.
+    // Refusals of the slow probe, and one or two of each round.
     assert!(tally.invalid <= 40, "{}: {:?}", tally.invalid, tally.refusals);
     stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     until(LONG, "it is read", || stage.finals(last).contains(&"hidden".to_owned()));

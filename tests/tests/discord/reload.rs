@@ -1,4 +1,4 @@
-//! What a reload changes of an account while people speak: where its commands stand, and the token that it has.
+//! Reload of an account's slash commands and token while users write.
 
 use crate::stage::{Stage, texts};
 use acp_tests::fake_discord::client::BotHandle;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Where commands of a guild are put.
 const PUT_GUILD: &str = "PUT /applications/{}/guilds/{}/commands";
 
-/// Where the commands of the bot stand, but for a guild that it is not in any more.
+/// Places of the bot's commands, without a guild that it left.
 fn places(stage: &Stage, left: Option<Id>) -> BTreeSet<Option<Id>> {
     let own = stage.fake.commands().into_iter().filter(|it| it.application_id == stage.bot.application);
     own.map(|command| command.guild_id).filter(|guild| guild.is_none() || *guild != left).collect()
@@ -42,8 +42,8 @@ fn doctor(stage: &Stage) -> String {
     output.lines().find(|line| line.contains("main: ")).unwrap_or_default().to_owned()
 }
 
-/// Commands are put again until they stand, and taken away where they are not wanted any more: by a reload, and by a
-/// start with another list. A guild that the bot has left is no fault.
+/// Registration of commands is retried until it succeeds, and commands are removed where they are no longer configured:
+/// after a reload and after a start with another list. A guild that the bot has left is no failure.
 #[test]
 fn slash_commands_are_registered_where_configured() {
     let mut other = 0;
@@ -56,19 +56,19 @@ fn slash_commands_are_registered_where_configured() {
     let guild = stage.guild;
     stand(&stage, None, &[Some(guild)]);
     stage.fake.add_member(other, stage.bot.user);
-    // Another guild: both what is to come and what is to go are tried again.
+    // Another guild: both registration and removal are retried.
     stage.fake.rest_fault(PUT_GUILD, When::Next(5), failing);
     name_guilds(&stage, &[guild], &[other]);
     stage.reload();
     stand(&stage, None, &[Some(other)]);
-    // It has left that one.
+    // The bot has left the other guild.
     stage.fake.remove_member(other, stage.bot.user);
     name_guilds(&stage, &[other], &[guild]);
     stage.reload();
     stand(&stage, Some(other), &[Some(guild)]);
     until(SOON, "nothing is wrong", || !doctor(&stage).contains("slash commands"));
     assert!(doctor(&stage).contains("main: connected"), "{}", doctor(&stage));
-    // A start with another list finds what the process before had put.
+    // A start with another list finds the registrations of the previous process.
     stage.house.kill_gateway();
     name_guilds(&stage, &[guild], &[]);
     stage.house.start_gateway();
@@ -76,7 +76,7 @@ fn slash_commands_are_registered_where_configured() {
     stage.end();
 }
 
-/// A token is reset again and again while people write: each message is answered once, and in its order.
+/// The token is reset repeatedly while users write: each message is answered once and in order.
 #[test]
 fn messages_during_token_renewal_are_answered_once() {
     let mut stage = Stage::new(&[], "");
@@ -106,7 +106,7 @@ fn messages_during_token_renewal_are_answered_once() {
     for text in &said {
         assert_eq!(stage.house.prompts_received(&format!("say {text}")), 1, "{text}");
     }
-    // And so is a command in a conversation of nobody's.
+    // A command in an unbound conversation is answered once too.
     stage.is_there();
     stage.fake.post(stage.ann, stage.channel, "/acp help");
     let answered = |stage: &Stage| {

@@ -1,4 +1,4 @@
-//! Everything dies in the middle of a turn and comes back.
+//! Kills of gateway, supervisor and Discord during a turn.
 
 use crate::stage::Stage;
 use acp_tests::house::GATEWAY;
@@ -11,7 +11,7 @@ fn begin(stage: &Stage) -> u64 {
     stage.fake.post(stage.ann, thread, "say one");
     stage.answers(thread, &["one"]);
     stage.fake.post(stage.ann, thread, SLOW);
-    // What is killed later loses what it has not read yet.
+    // The beginning must be journaled: a supervisor kill loses unread output.
     let key = stage.key(thread);
     let is_kept = || {
         let rows = stage.house.history(&key);
@@ -21,7 +21,7 @@ fn begin(stage: &Stage) -> u64 {
     thread
 }
 
-/// H8: what was said meanwhile is read, each message once, and the running turn goes on.
+/// H8: messages of the outage are read, each once, and the running turn continues.
 #[test]
 fn killed_gateway_resumes_turn_and_reads_missed_messages() {
     let mut stage = Stage::new(&[], "");
@@ -42,7 +42,7 @@ fn killed_gateway_resumes_turn_and_reads_missed_messages() {
     stage.end();
 }
 
-/// An end in order, as at an update: what people say at any moment around it is answered once, after it at the latest.
+/// Shutdown as at an update: messages posted at any moment around it are answered once, at the latest after it.
 #[test]
 fn gateway_shutdown_loses_no_message() {
     const ROUNDS: i64 = 6;
@@ -53,7 +53,7 @@ fn gateway_shutdown_loses_no_message() {
         for thread in threads {
             stage.fake.post(stage.ann, thread, &text(round));
         }
-        // At another moment each time: from none of them to most of what they lead to.
+        // A later moment in each round: from no effect of the messages to most of them.
         until(SOON, "so much was begun", || {
             let db = stage.house.world.journal(GATEWAY);
             let sql = "SELECT (SELECT count(*) FROM acp_inbox) + (SELECT count(*) FROM acp_delivery_part)";
@@ -73,7 +73,7 @@ fn gateway_shutdown_loses_no_message() {
     stage.end();
 }
 
-/// Its agents end with a supervisor: that the turn failed is said once, and the session goes on.
+/// Agents end with their supervisor: the failed turn is announced once, and the session continues.
 #[test]
 fn supervisor_kill_fails_only_the_running_turn() {
     let mut stage = Stage::new(&[], "");

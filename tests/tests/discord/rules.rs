@@ -1,5 +1,5 @@
-//! The rules of Discord, kept by the whole product: nothing that it sends is refused for its form, and what Discord does
-//! by its own rules costs nobody an answer. The table is in docs/design/requirements.md.
+//! Rules of Discord, kept by the whole product: no request is refused for its form, and no answer is lost by Discord's
+//! own rules. The table is in docs/design/requirements.md.
 
 use crate::stage::{Stage, labels, texts};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
@@ -35,19 +35,19 @@ fn suggested(stage: &Stage, used: &Interaction) -> Vec<String> {
     choices.iter().filter_map(|choice| Some(choice["name"].as_str()?.to_owned())).collect()
 }
 
-/// Time passes on the service and here, while nothing is waited for.
+/// Waits `ms` by the service's clock.
 fn pass(stage: &Stage, ms: u64) {
     let end = stage.fake.now() + ms;
     until(2 * SOON, "time passes", || stage.fake.now() >= end);
 }
 
-/// It is later on the service; that no heartbeat came in between is not held against anybody.
+/// Advances the service's clock without enforcing heartbeats.
 fn later(stage: &Stage, ms: u64) {
     stage.fake.disable_rules(&[Rule::Heartbeats]);
     stage.fake.advance(ms);
 }
 
-/// Names, questions, answers, cards and suggestions of characters that count twice.
+/// Names, requests, answers, cards and suggestions of characters that count as two UTF-16 units.
 #[test]
 fn wide_characters_never_exceed_discord_limits() {
     let stage = Stage::new(&[], LIVE);
@@ -63,7 +63,7 @@ fn wide_characters_never_exceed_discord_limits() {
     let steps = [fence.as_str(), "say Wait.", "sleep 2500", &fence, &fence].join("\n");
     stage.fake.post(stage.ann, thread, &steps);
     until(SOON, "the answer", || stage.finals(thread).len() == 1);
-    // The card is folded after the answer is told; until then it shows a piece of it.
+    // The card is folded after the answer is sent; until then it shows a part of it.
     let folded = || texts(&stage.told(thread)).iter().any(|text| text.starts_with("Done"));
     until(SOON, "the card is folded", folded);
     let crabs = |text: &str| text.matches('🦀').count();
@@ -111,8 +111,7 @@ fn documented_permissions_are_sufficient() {
     stage.end();
 }
 
-/// Each refusal for want of a permission counts towards the ban of the address: one that comes back with every message
-/// would end in that.
+/// Refusals for missing permissions count towards the ban of the address, so they must not recur with every message.
 #[test]
 fn refused_reaction_is_not_retried_with_each_message() {
     let stage = Stage::new(&[], "");
@@ -123,15 +122,15 @@ fn refused_reaction_is_not_retried_with_each_message() {
         stage.fake.post(stage.ann, thread, &format!("say {answer}"));
         stage.answers(thread, &answers[..=number]);
     }
-    // Signs come after the answers that they belong to.
+    // Reactions come after their answers.
     pass(&stage, 3_000);
     let refused = stage.fake.tally().refusals.get(&format!("{REACT} 50013")).copied();
-    // The second one may have been under way when the first was refused.
+    // The second reaction may have been under way when the first was refused.
     assert!(matches!(refused, Some(1 | 2)), "{refused:?}");
     stage.end();
 }
 
-/// The same for answers in a channel that the bot cannot see any more: one thread tries for all of them.
+/// Answers in a channel without access: one thread retries for all of them.
 #[test]
 fn denied_channel_is_retried_by_one_thread_at_a_time() {
     let more = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n";
@@ -146,14 +145,14 @@ fn denied_channel_is_retried_by_one_thread_at_a_time() {
     until(SOON, "the turns end", || stage.house.agent_events("turn_end").len() == threads.len());
     pass(&stage, 12_000);
     let refused = stage.fake.tally().refused_with(&[50001]);
-    // Each once, with a sign of each kind and a look before the first word; then one of them after 2, 4 and 8 seconds.
+    // Each thread once, with a reaction of each kind and a check before the first message; then one after 2, 4 and 8 s.
     assert!(refused <= 30, "{refused}: {:?}", stage.fake.tally().refusals);
     stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     threads.iter().for_each(|thread| stage.answers(*thread, &["one"]));
     stage.end();
 }
 
-/// A request that hangs holds up nobody's command: Discord waits for three seconds.
+/// A hanging request does not delay acknowledgements: Discord waits for three seconds.
 #[test]
 fn commands_are_acknowledged_while_a_request_hangs() {
     let entry = format!("[[bindings]]\nchannel = \"discord\"\nconversation = \"1\"\nagent = \"{AGENT}\"\n");
@@ -169,7 +168,7 @@ fn commands_are_acknowledged_while_a_request_hangs() {
     stage.end();
 }
 
-/// D7: what waits when a token is refused is told with the next one.
+/// D7: answers pending when a token is refused are sent with the next token.
 #[test]
 fn answer_waits_for_accepted_token() {
     let mut stage = Stage::new(&[], "");
@@ -187,7 +186,7 @@ fn answer_waits_for_accepted_token() {
     stage.end();
 }
 
-/// D12: an answer that waits for Discord's budget does not take out what a person puts away meanwhile.
+/// D12: an answer that waits for a rate limit does not unarchive a thread that a person archives meanwhile.
 #[test]
 fn rate_limited_answer_does_not_unarchive_thread() {
     const LIMIT_MS: u64 = 5_000;
@@ -210,7 +209,7 @@ fn rate_limited_answer_does_not_unarchive_thread() {
     stage.end();
 }
 
-/// A locked thread takes nothing; once it is unlocked, it is told what it is owed.
+/// A locked thread accepts no message; pending answers are sent after it is unlocked.
 #[test]
 fn answer_for_locked_thread_is_sent_after_unlock() {
     let stage = Stage::new(&[], "");
@@ -225,7 +224,7 @@ fn answer_for_locked_thread_is_sent_after_unlock() {
     stage.end();
 }
 
-/// H12: a message that arrived and was deleted by a person is not sent again, though nobody heard that it arrived.
+/// H12: a message that arrived and was deleted by a person is not sent again, although its receipt was lost.
 #[test]
 fn deleted_message_with_lost_receipt_is_not_sent_again() {
     let stage = Stage::new(&[], "");
@@ -249,7 +248,7 @@ fn deleted_message_with_lost_receipt_is_not_sent_again() {
     stage.end();
 }
 
-/// Addresses of files end after a day; what waits in the queue for longer has its files all the same.
+/// URLs of attachments expire after a day; prompts queued for longer keep their attachments.
 #[test]
 fn attachment_is_kept_after_its_url_expires() {
     let stage = Stage::new(&[], "");
@@ -269,7 +268,7 @@ fn attachment_is_kept_after_its_url_expires() {
     stage.end();
 }
 
-/// The token of an interaction ends after fifteen minutes: what a turn says goes another way.
+/// Interaction tokens expire after fifteen minutes: answers of turns do not use them.
 #[test]
 fn answer_outlives_expired_interaction_token() {
     let stage = Stage::new(&["--steer"], LIVE);
@@ -285,7 +284,7 @@ fn answer_outlives_expired_interaction_token() {
     stage.end();
 }
 
-/// More was said while the bot was away than one page holds.
+/// More messages were posted during the outage than one page holds.
 #[test]
 fn backfill_reads_all_pages() {
     let mut stage = Stage::new(&[], "");
@@ -305,7 +304,7 @@ fn backfill_reads_all_pages() {
     stage.end();
 }
 
-/// As many threads as there may be: that is said, and the session is there once there is room.
+/// At the server's limit of threads the reply says so, and the thread is created once there is room.
 #[test]
 fn thread_is_created_once_server_has_room() {
     let stage = Stage::new(&[], "");
@@ -322,8 +321,8 @@ fn thread_is_created_once_server_has_room() {
     stage.end();
 }
 
-/// What happened while nobody was there to hear it is seen before a word is said: one thread is gone, and one was put
-/// away while its turn went on.
+/// Changes during an outage are noticed before any message is sent: one thread was deleted, and one was archived while
+/// its turn ran.
 #[test]
 fn missed_thread_deletion_and_archiving_are_noticed() {
     let mut stage = Stage::new(&[], "");
@@ -347,7 +346,7 @@ fn missed_thread_deletion_and_archiving_are_noticed() {
     stage.end();
 }
 
-/// D3: that a thread was deleted may be told by no event; the next word there finds it out.
+/// D3: a thread deletion may send no event; the next message to it finds out.
 #[test]
 fn thread_deleted_without_event_ends_its_session() {
     let stage = Stage::new(&[], "");
@@ -371,7 +370,7 @@ fn a_thread_outlives_its_first_message() {
     stage.end();
 }
 
-/// Typing lasts for ten seconds: it is shown again as long as the agent works, and not while it waits for an answer.
+/// Typing indicators last ten seconds: they are repeated while the agent works, and not while it waits for an answer.
 #[test]
 fn typing_indicator_follows_agent_activity() {
     let stage = Stage::new(&[], "");

@@ -6,10 +6,10 @@ use acp_tests::wait::{SOON, until};
 use serde_json::json;
 use std::cell::Cell;
 
-/// A server of the other shard than this one, of two.
+/// Creates a server that belongs to the other of two shards.
 fn other_shard(ground: &Ground<'_>) -> Id {
     let shard = |id: Id| (id >> 22) % 2;
-    // Ids carry their time: one of a few is of the other shard.
+    // Ids contain their time: one of a few belongs to the other shard.
     acp_tests::wait::eventually(SOON, "a server of the other shard", || {
         Some(ground.fake.add_guild("elsewhere")).filter(|id| shard(*id) != shard(ground.guild))
     })
@@ -39,7 +39,7 @@ fn events_of_two_shards_are_handled_once() {
         stage.fake.post(stage.ann, *thread, &format!("say shard {number}"));
         stage.answers(*thread, &[&format!("shard {number}")]);
     }
-    // Both are begun anew, and what is missed in between is read.
+    // Both shards start again, and missed messages are read.
     stage.house.kill_gateway();
     for (number, thread) in threads.iter().enumerate() {
         stage.fake.post(stage.ann, *thread, &format!("say missed {number}"));

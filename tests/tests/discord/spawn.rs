@@ -1,4 +1,5 @@
-//! Where `/acp spawn` binds: in a thread of its own, here, nowhere; from a channel and from a thread, by form and by text.
+//! Where `/acp spawn` binds: a new thread, this conversation or nothing; from channels and threads, by slash command and
+//! by text.
 
 use crate::stage::{Stage, texts};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
@@ -8,14 +9,14 @@ use serde_json::{Value, json};
 
 const FROM_MESSAGE: &str = "POST /channels/{}/messages/{}/threads";
 
-/// Spawns by the form; what it was answered.
+/// Spawns by slash command and returns the reply.
 fn by_form(stage: &Stage, channel: u64, more: &[(&str, Value)]) -> String {
     let cwd = stage.house.world.dir("work/project").display().to_string();
     let options = [&[("agent", json!(AGENT)), ("cwd", json!(cwd))], more].concat();
     stage.answer(&stage.command(stage.ann, channel, "acp spawn", &options))
 }
 
-/// Spawns by a text; what the bot said next that contains a part.
+/// Spawns by text and returns the bot's next message that contains `part`.
 fn by_text(stage: &Stage, channel: u64, more: &str, part: &str) -> String {
     let cwd = stage.house.world.dir("work/project").display().to_string();
     let before = stage.told(channel).len();
@@ -37,7 +38,7 @@ fn works(stage: &Stage, at: u64, text: &str) {
     assert_eq!(stage.house.prompts_received(&format!("say {text}")), 1, "{text}");
 }
 
-/// In a channel: a thread of its own, which the answer links to; the channel itself; nothing at all.
+/// In a channel: a new thread that the reply links to, the channel itself, or nothing.
 #[test]
 fn spawn_in_channel_binds_new_thread_channel_or_nothing() {
     let stage = Stage::new(&[], "");
@@ -51,7 +52,7 @@ fn spawn_in_channel_binds_new_thread_channel_or_nothing() {
         assert!(said.contains(&format!("<#{made}>")), "{said}");
         assert_eq!(stage.fake.threads_of(stage.channel).len(), before + 1);
         works(&stage, made, if form { "form" } else { "text" });
-        // Nowhere: it is the spawner's all the same.
+        // Bound to nothing: the spawner still owns the session.
         let said = match form {
             true => by_form(&stage, stage.channel, &[("thread", json!("off"))]),
             false => by_text(&stage, stage.channel, "--bind off", "bound to no conversation"),
@@ -66,7 +67,7 @@ fn spawn_in_channel_binds_new_thread_channel_or_nothing() {
     }
     let said = by_text(&stage, stage.channel, "--thread here --bind here", "--thread and --bind");
     assert!(said.contains("use only one of them"), "{said}");
-    // The channel itself; what is said there is for the agent from then on.
+    // The channel itself: its messages are prompts from then on.
     let said = by_form(&stage, stage.channel, &[("thread", json!("here"))]);
     assert!(said.contains("is bound here"), "{said}");
     works(&stage, stage.channel, "in the channel");
@@ -75,7 +76,7 @@ fn spawn_in_channel_binds_new_thread_channel_or_nothing() {
     stage.end();
 }
 
-/// In a thread nothing is made: it is bound itself where it is free, and says what is in the way where it is not.
+/// In a thread no thread is created: the thread is bound if it is free; otherwise the reply names its session.
 #[test]
 fn spawn_in_thread_binds_that_thread_once() {
     let stage = Stage::new(&[], "");
@@ -97,13 +98,13 @@ fn spawn_in_thread_binds_that_thread_once() {
     }
     let db = stage.house.world.journal(acp_tests::house::GATEWAY);
     let count = db.query_row("SELECT count(*) FROM acp_sessions", [], |row| row.get::<_, i64>(0));
-    assert_eq!(count, Ok(3), "what could not be bound was not started");
+    assert_eq!(count, Ok(3), "refused spawns start no session");
     drop(db);
     stage.end();
 }
 
-/// H13: the answer to the thread's making is lost, or the gateway is killed between the starter and its thread. There is
-/// one starter and one thread (160004), and it is bound.
+/// H13: the response to the thread's creation is lost, or the gateway is killed between starter and thread. There is one
+/// starter and one thread (160004), and it is bound.
 #[test]
 fn thread_is_created_once_despite_losses_and_kills() {
     let mut stage = Stage::new(&[], "");
@@ -133,7 +134,7 @@ fn thread_is_created_once_despite_losses_and_kills() {
     stage.end();
 }
 
-/// As many threads as there may be (160006): it says so, and binds as soon as there is room.
+/// At the limit of threads (160006) the reply says so, and the thread is bound once there is room.
 #[test]
 fn thread_creation_is_retried_when_server_has_room() {
     let mut stage = Stage::new(&[], "");
@@ -143,7 +144,7 @@ fn thread_creation_is_retried_when_server_has_room() {
     assert!(said.contains("160006") && said.contains("retries automatically"), "{said}");
     works(&stage, first, "meanwhile");
     stage.fake.configure(json!({"active_threads_max": 2}));
-    // It is tried every half minute, and at a start.
+    // Creation is retried every half minute and at a start.
     stage.house.kill_gateway();
     stage.house.start_gateway();
     until(LONG, "the thread is there", || stage.fake.threads_of(stage.channel).len() == 2);

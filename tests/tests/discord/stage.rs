@@ -1,4 +1,4 @@
-//! The ground: a house whose gateway serves one bot of a fake Discord, and the people there.
+//! Test setup: services whose gateway serves one bot of a fake Discord, and its users.
 
 use acp_tests::fake_discord::FakeDiscord;
 use acp_tests::fake_discord::client::BotHandle;
@@ -15,23 +15,22 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const TOKEN: &str = "discord-token";
-/// Refusals that come of what is sent alone, whatever happens on the way: no form, empty, another's message,
-/// edits of old messages.
+/// Refusals that only invalid requests cause: bad form, empty, a foreign message, edits of old messages.
 const NEVER: [u32; 6] = [50035, 50006, 50109, 50005, 50024, 30046];
 
-/// What is there before the house: what its settings can speak of.
+/// Setup before the services start: values for their settings.
 pub struct Ground<'a> {
     pub fake: &'a FakeDiscord,
     pub guild: Id,
     pub ann: Id,
     pub eve: Id,
-    /// For files.
+    /// Directory for files.
     pub dir: &'a Path,
 }
 
-/// Two people who may speak to agents, of whom one may answer what they ask; one who may do nothing; and one bot.
+/// Running services with one bot and three users: `ann` may prompt, `boss` may prompt and approve, `eve` may do nothing.
 pub struct Stage {
-    // In the order of their ends.
+    // In drop order.
     pub house: House,
     pub fake: FakeDiscord,
     pub guild: Id,
@@ -45,22 +44,22 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A stage of which the agent has these flags and the gateway these settings more.
+    /// Starts a stage with flags of the agent and additional settings of the gateway.
     pub fn new(flags: &[&str], more: &str) -> Self {
         Self::on(flags, |_| more.to_owned())
     }
 
-    /// The same, with settings that know the ground.
+    /// Starts a stage with settings that depend on the ground.
     pub fn on(flags: &[&str], more: impl FnOnce(&Ground<'_>) -> String) -> Self {
         Self::of(AGENT, more, |toml| Plan::flags(flags).gateway(toml).build())
     }
 
-    /// A stage with this house, of which the gateway has these settings more.
+    /// Starts a stage with this plan and additional settings of the gateway.
     pub fn built(plan: Plan, more: &str) -> Self {
         Self::of(AGENT, |_| more.to_owned(), |toml| plan.gateway(toml).build())
     }
 
-    /// A stage of this agent, whose house is built with this TOML for its gateway.
+    /// Starts a stage of this agent; `build` starts the services with the gateway's TOML.
     pub fn of(
         agent: &'static str,
         more: impl FnOnce(&Ground<'_>) -> String,
@@ -88,17 +87,17 @@ impl Stage {
         stage
     }
 
-    /// Another token in the bot's file.
+    /// Writes another token into the bot's file.
     pub fn write_token(&self, token: &str) {
         write_token(self.dir.path(), "token", token);
     }
 
-    /// Asks the gateway to read its configuration anew.
+    /// Reloads the gateway's configuration.
     pub fn reload(&self) {
         assert!(self.house.gateway().signal(Signal::HUP), "the gateway is gone");
     }
 
-    /// Keeps the gateway from committing anything until it is dropped.
+    /// Locks the database: the gateway cannot commit until the lock is dropped.
     pub fn locked(&self) -> DatabaseLock {
         let file = self.house.world.path(GATEWAY).join(GATEWAY_DB);
         DatabaseLock::acquire(&file).unwrap_or_else(|| panic!("the database is never free"))
@@ -112,13 +111,13 @@ impl Stage {
         });
     }
 
-    /// Somebody uses a command; the interaction with its first answer, which must have come in time.
+    /// Uses a command and returns the interaction with its acknowledgement, which must be in time.
     pub fn command(&self, user: Id, channel: Id, command: &str, options: &[(&str, Value)]) -> Interaction {
         let used = self.fake.command(user, channel, &self.bot, command, options);
         self.acknowledged(used.unwrap_or_else(|e| panic!("/{command}: {e}")).id)
     }
 
-    /// What is suggested to somebody who types into an option: names and values.
+    /// Autocomplete suggestions for an option: names and values.
     pub fn suggestions(
         &self,
         user: Id,
@@ -134,7 +133,7 @@ impl Stage {
         choices.iter().map(|choice| (text(choice, "name"), text(choice, "value"))).collect()
     }
 
-    /// Somebody presses a button by its label.
+    /// Presses a button by its label.
     pub fn press(&self, user: Id, message: &Message, label: &str) -> Interaction {
         let id = button(message, label);
         let used = self.fake.click(user, message.id, &id);
@@ -150,7 +149,7 @@ impl Stage {
         acknowledged
     }
 
-    /// What a command was answered with in the end.
+    /// Final reply of a command.
     pub fn answer(&self, interaction: &Interaction) -> String {
         eventually(SOON, "the command is answered", || {
             let original = self.fake.interaction(interaction.id).original_id?;
@@ -160,7 +159,7 @@ impl Stage {
         })
     }
 
-    /// What was said to somebody alone about an interaction.
+    /// Ephemeral reply of an interaction.
     pub fn private_answer(&self, interaction: &Interaction) -> String {
         eventually(SOON, "the interaction is answered", || {
             let of = |message: &&Message| {
@@ -177,7 +176,7 @@ impl Stage {
         self.spawn_of(self.agent, &[])
     }
 
-    /// The same of another agent, with these options more.
+    /// Starts a session of another agent with additional options in a new thread.
     pub fn spawn_of(&self, agent: &str, more: &[(&str, Value)]) -> Id {
         self.spawned("work/project", agent, more)
     }
@@ -209,19 +208,19 @@ impl Stage {
         key.unwrap_or_else(|| panic!("no session: {starter}")).trim_end_matches('.').to_owned()
     }
 
-    /// What the bot said in a channel and did not delete, in order: itself, or through a webhook of its application.
+    /// Undeleted messages of the bot and of its application's webhooks in a channel, in order.
     pub fn told(&self, channel: Id) -> Vec<Message> {
         let all = self.fake.transcript(channel);
         let is_its = |it: &Message| it.author_id == self.bot.user || self.is_through_webhook(it);
         all.into_iter().filter(|it| is_its(it) && it.deleted_ms.is_none()).collect()
     }
 
-    /// Whether a webhook of the bot's application said it.
+    /// True for messages of a webhook of the bot's application.
     pub fn is_through_webhook(&self, message: &Message) -> bool {
         message.webhook_id == Some(message.author_id) && message.application_id == Some(self.bot.application)
     }
 
-    /// The answers of turns in a thread: what ends with the small line about a turn, without it.
+    /// Answers of turns in a thread: messages with a turn's footer, without it.
     pub fn finals(&self, thread: Id) -> Vec<String> {
         let of = |message: Message| Some(without_footer(&message.content, self.agent)?.to_owned());
         self.told(thread).into_iter().filter_map(of).collect()
@@ -236,7 +235,7 @@ impl Stage {
         assert_eq!(self.finals(thread), want, "{:#?}", texts(&self.told(thread)));
     }
 
-    /// A message of the bot's in a channel of which the text contains something.
+    /// Waits for a message of the bot whose text contains `part`.
     pub fn said(&self, channel: Id, part: &str) -> Message {
         let mut seen = Vec::new();
         let end = std::time::Instant::now() + SOON;
@@ -249,7 +248,7 @@ impl Stage {
         found.unwrap_or_else(|| panic!("{part:?} was not said: {seen:#?}"))
     }
 
-    /// Waits until a message says something.
+    /// Waits until a message contains `part`.
     pub fn shows(&self, message: &Message, part: &str) -> Message {
         eventually(SOON, part, || {
             let now = self.message(message.id, message.channel_id);
@@ -257,13 +256,13 @@ impl Stage {
         })
     }
 
-    /// A message as it is now.
+    /// Current state of a message.
     pub fn message(&self, id: Id, channel: Id) -> Message {
         let all = self.fake.transcript(channel);
         all.into_iter().find(|message| message.id == id).unwrap_or_else(|| panic!("no message {id}"))
     }
 
-    /// Waits until the gateway has looked at everything in a thread up to this message.
+    /// Waits until the gateway has read a thread up to this message.
     pub fn was_read(&self, thread: Id, message: Id) {
         let sql = "SELECT backfilled_through FROM acp_bindings WHERE thread_id = ?1 AND status <> 'ended'";
         until(SOON, "it is read", || {
@@ -281,16 +280,16 @@ impl Stage {
         });
     }
 
-    /// Checks what holds of everything that the bot ever sent, and ends the house in order.
+    /// Checks every message of the bot and shuts the services down.
     pub fn end(self) {
         assert_eq!(self.fake.tally().late_responses, 0);
         self.end_and_look(|_| {});
     }
 
-    /// The same, with a look at what Discord holds after everything else has ended.
+    /// Same as [`Stage::end`], and calls `look` after everything else has ended.
     pub fn end_and_look(mut self, look: impl FnOnce(&mut FakeDiscord)) {
         for message in self.fake.whole_transcript() {
-            // The service itself puts the starter into a thread.
+            // Discord itself adds the starter to a thread.
             let is_sent = message.origin.is_none() && message.kind != THREAD_STARTER;
             if message.author_id == self.bot.user && is_sent {
                 assert!(message.nonce.is_some() && message.enforce_nonce, "{message:?}");
@@ -300,7 +299,7 @@ impl Stage {
         }
         let tally = self.fake.tally();
         assert_eq!(tally.refused_with(&NEVER), 0, "a request that Discord never takes: {tally:?}");
-        // For a token or an intent that somebody took away.
+        // Codes for a revoked token or intent.
         let theirs = |code: &u16| [4004, 4014].contains(code);
         assert!(tally.closes.keys().all(theirs), "closed for a mistake of ours: {tally:?}");
         self.house.end();
@@ -308,14 +307,14 @@ impl Stage {
     }
 }
 
-/// A message without the small line about its turn, and what stands below that; `None` where there is none. The line
-/// names the agent, and so it is no small word of [`untagged`].
+/// Message without its footer and tag; `None` without a footer. The footer names the agent, so that [`untagged`] does
+/// not remove it.
 pub fn without_footer<'a>(content: &'a str, agent: &str) -> Option<&'a str> {
     let (text, line) = untagged(content).rsplit_once("\n-# ")?;
     (line.strip_prefix(agent)?.starts_with(" · ")).then_some(text)
 }
 
-/// A message without the small word that tells it from another one of the same text.
+/// Message without the tag that tells it from another message with the same text.
 pub fn untagged(content: &str) -> &str {
     let tagged = content.rsplit_once("\n-# ");
     let is_tag = |tag: &str| tag.len() == 6 && tag.chars().all(|c| c.is_ascii_alphanumeric());
@@ -346,7 +345,7 @@ pub fn style(message: &Message, label: &str) -> u64 {
     style.unwrap_or_else(|| panic!("no button {label}: {message:?}"))
 }
 
-/// What a button of a message carries.
+/// Custom id of a button.
 pub fn button(message: &Message, label: &str) -> String {
     let buttons = buttons(message);
     let found = buttons.iter().find(|button| button["label"] == label);

@@ -1,4 +1,4 @@
-//! Suggestions while somebody types: agents, sessions, the agent's options. In time, and within Discord's bounds.
+//! Autocomplete of agents, sessions and the agent's options: in time and within Discord's limits.
 
 use crate::stage::Stage;
 use acp_tests::fake_discord::core::faults::{EventFate, When};
@@ -32,7 +32,7 @@ fn agents_sessions_and_options_are_suggested() {
     assert_eq!(values(&suggested(ann, channel, "acp spawn", ("agent", "SCRI"))), [AGENT]);
     assert_eq!(suggested(ann, channel, "acp spawn", ("agent", "many3")).len(), 10);
     assert_eq!(suggested(ann, channel, "acp spawn", ("agent", "no such")), []);
-    // Nobody who may not use it is told what there is.
+    // Users without permission get no suggestions.
     assert_eq!(suggested(stage.eve, channel, "acp spawn", ("agent", "")), []);
     let thread = stage.spawn();
     let key = stage.key(thread);
@@ -60,7 +60,7 @@ fn agents_sessions_and_options_are_suggested() {
     stage.end();
 }
 
-/// What Discord brings twice is done once: a command that starts something, and one that ends it.
+/// Duplicated interactions run once: a command that starts a run, and one that closes the session.
 #[test]
 fn duplicate_interactions_start_and_close_once() {
     let stage = Stage::new(&[], "");

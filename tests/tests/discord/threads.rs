@@ -1,9 +1,9 @@
-//! What people do with a thread as a thread: put it away, take it out, take it from the bot, delete it.
+//! Threads that people archive, unarchive, make inaccessible or delete.
 
 use crate::stage::Stage;
 use acp_tests::wait::{SOON, until};
 
-/// What a session's thread is in, by our own words: that a binding rests shows nowhere on Discord.
+/// Status of a thread's binding in the journal: Discord does not show a parked binding.
 fn state(stage: &Stage, thread: u64) -> String {
     let sql = "SELECT status FROM acp_bindings WHERE thread_id = ?1";
     let db = stage.house.world.journal(acp_tests::house::GATEWAY);
@@ -25,7 +25,7 @@ fn archived_thread_parks_binding_until_unarchived() {
     stage.fake.archive(thread, true);
     becomes(&stage, thread, "parked");
     until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
-    assert_eq!(stage.finals(thread), ["one"], "nothing takes it out but a person");
+    assert_eq!(stage.finals(thread), ["one"], "only a person unarchives it");
     stage.fake.archive(thread, false);
     stage.answers(thread, &["one", "two"]);
     stage.fake.post(stage.ann, thread, "say three");
@@ -45,7 +45,7 @@ fn deleted_thread_ends_its_session() {
     stage.end();
 }
 
-/// D3: what is forbidden now may be allowed again; nothing ends by it, and nothing is lost.
+/// D3: lost access ends no session and loses no answer, because it may return.
 #[test]
 fn lost_and_restored_access_loses_no_answer() {
     let stage = Stage::new(&[], "");

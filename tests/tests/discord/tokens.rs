@@ -1,5 +1,5 @@
-//! A token that is reset, and what else somebody mends while the gateway runs: a reload takes it up, and nothing that
-//! waited is lost or said twice.
+//! Tokens, intents and allow-lists that change while the gateway runs: a reload applies them, and pending messages are
+//! neither lost nor duplicated.
 
 use crate::stage::{Stage, texts};
 use acp_tests::fake_discord::client::BotHandle;
@@ -7,7 +7,7 @@ use acp_tests::fake_discord::core::gateway::intent;
 use acp_tests::fake_discord::core::stage::SocketAct;
 use acp_tests::wait::{SOON, until};
 
-/// What doctor says of the account.
+/// Line of `doctor` about the account.
 fn doctor(stage: &Stage) -> String {
     let output = stage.house.cli(&["doctor"]).stdout;
     output.lines().find(|line| line.contains("main: ")).unwrap_or_default().to_owned()
@@ -29,7 +29,7 @@ fn reload_applies_new_token_and_pending_answers_come_once() {
     stage.fake.set_token(stage.bot.user, "another-token");
     until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
     doctor_says(&stage, "Discord refuses the token");
-    // Nothing more is asked with the old one, and a reload without another one changes nothing but that it is tried.
+    // The old token is not used again, and a reload without a new token only tries it once more.
     stage.reload();
     until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
     stage.fake.post(stage.ann, thread, "say three");
@@ -52,7 +52,7 @@ fn reload_applies_new_token_and_pending_answers_come_once() {
     stage.end();
 }
 
-/// The intent for what people write: without it doctor says what to click, and after that a reload is enough.
+/// Without the Message Content intent `doctor` names the setting; after it is enabled, a reload is enough.
 #[test]
 fn missing_intent_is_explained_and_fixed_by_reload() {
     let stage = Stage::new(&[], "");
@@ -75,7 +75,7 @@ fn missing_intent_is_explained_and_fixed_by_reload() {
     stage.end();
 }
 
-/// Lists of people hold from the next message on, and an account that was added is served.
+/// A changed allow-list applies to the next message.
 #[test]
 fn reload_applies_changed_allow_list() {
     let stage = Stage::new(&[], "");

@@ -1,4 +1,4 @@
-//! Conversations that take no word from the bot, and what is said there meanwhile.
+//! Conversations that refuse the bot's messages, and messages that arrive there meanwhile.
 
 use crate::stage::{Stage, texts, untagged};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, When};
@@ -7,17 +7,17 @@ use acp_tests::wait::{LONG, SOON, until};
 
 const BUSY: &str = "say Begun.\nwait_cancel";
 
-/// Waits until everything that people said is dealt with, and told.
+/// Waits until every message is handled and replied to.
 fn settled(stage: &Stage) {
-    until(LONG, "everything is told", || {
+    until(LONG, "every reply is sent", || {
         let db = stage.house.world.journal(GATEWAY);
         let sql = "SELECT count(*) FROM acp_inbox WHERE state = 'received'";
         db.query_row(sql, [], |row| row.get::<_, i64>(0)).is_ok_and(|left| left == 0)
     });
 }
 
-/// Discord takes no message for one thread: what people say, take back and command there holds, other threads go on, and
-/// after that everything is told once.
+/// Discord refuses messages in one thread: prompts, deletions and commands there still work, other threads continue, and
+/// every reply is sent once afterwards.
 #[test]
 fn thread_refusing_messages_blocks_nothing_else() {
     let stage = Stage::new(&[], "");
@@ -41,7 +41,7 @@ fn thread_refusing_messages_blocks_nothing_else() {
     let replies = ["queued behind 1", "queued behind 2", "was asked to stop"];
     let told = texts(&stage.told(thread));
     let is_reply = |text: &String| replies.iter().any(|part| text.contains(part));
-    assert!(!told.iter().any(is_reply), "nothing can be said there: {told:#?}");
+    assert!(!told.iter().any(is_reply), "replies cannot be sent there: {told:#?}");
     stage.fake.clear_faults();
     until(LONG, "it is answered", || stage.finals(thread).iter().any(|text| text == "kept"));
     settled(&stage);
@@ -53,13 +53,13 @@ fn thread_refusing_messages_blocks_nothing_else() {
     let count = told.len();
     told.sort();
     told.dedup();
-    assert_eq!(told.len(), count, "nothing is told twice: {told:#?}");
+    assert_eq!(told.len(), count, "no message is sent twice: {told:#?}");
     assert_eq!(stage.house.prompts_received("say withdrawn"), 0);
     stage.end();
 }
 
-/// A message behind the one that has a channel of the configuration bound, which is never told of: it is read all the
-/// same, although it is older than the binding.
+/// A message without event, posted right after the message that creates a static binding: backfill reads it although it
+/// is older than the binding.
 #[test]
 fn message_right_after_first_bound_message_is_not_lost() {
     let stage = Stage::new(&[], "");

@@ -1,4 +1,4 @@
-//! How much a thread is told of a turn, as somebody there chose.
+//! Verbosity of a thread, as its users choose it.
 
 use crate::stage::Stage;
 use acp_tests::wait::{SOON, until};
@@ -20,7 +20,7 @@ fn thread_shows_chosen_verbosity() {
     for (number, level) in (1..).zip(["full", "compact", "none"]) {
         choose(&stage, thread, level);
         if level == "compact" {
-            // It is the conversation's, not the process's.
+            // The setting is stored with the conversation.
             stage.house.kill_gateway();
             stage.house.start_gateway();
             stage.is_there();

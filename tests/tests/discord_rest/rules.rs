@@ -1,5 +1,5 @@
-//! Rules of Discord that take more requests than a conversation makes: the package keeps them, and the fake would have
-//! refused. The table is in docs/design/requirements.md.
+//! Rules of Discord that need more requests than a conversation makes: the package keeps them. The table is in
+//! docs/design/requirements.md.
 
 use crate::{CREATE, FINAL, PATIENT, Stage, meaning, new, sent, stage};
 use acp_discord::core::endpoint::{PAGE_MAX, Page};
@@ -11,7 +11,7 @@ use acp_shared::redact::Secret;
 use acp_tests::fake_discord::core::settings::Rule;
 use serde_json::json;
 
-/// Reads so many other channels, all at once.
+/// Reads `count` other channels concurrently.
 fn read_channels(stage: &Stage, count: usize) -> Vec<Result<(), RestError>> {
     let guild = stage.fake.channel(stage.channel).guild_id;
     let channels: Vec<_> =
@@ -21,7 +21,7 @@ fn read_channels(stage: &Stage, count: usize) -> Vec<Result<(), RestError>> {
     stage.runtime.block_on(futures_util::future::join_all(reads))
 }
 
-/// 50 requests a second, whichever they are: 40 are made.
+/// Discord permits 50 requests a second for the whole bot; the client makes 40.
 #[test]
 fn global_rate_limit_is_kept_without_429() {
     let stage = stage(|_| ());
@@ -35,7 +35,7 @@ fn global_rate_limit_is_kept_without_429() {
     );
 }
 
-/// Refusals end in a ban of the address: requests stop before that, and those that nothing is wrong with, too.
+/// Too many refusals ban the address: all requests stop before that, valid ones too.
 #[test]
 fn requests_stop_before_invalid_request_ban() {
     let stage = stage(|settings| settings.max_invalid_requests = 8);
@@ -53,15 +53,14 @@ fn requests_stop_before_invalid_request_ban() {
     assert_eq!(other.map(|answer| answer.status).ok(), Some(200), "the address is not banned");
 }
 
-/// A nonce is one message's for a while, for each author: what has another nonce is another message, though it says
-/// the same.
+/// A nonce identifies one message of an author for a while; the same text with another nonce is another message.
 #[test]
 fn nonce_identifies_one_message_until_it_expires() {
     let stage = stage(|_| ());
     let ids = ["n1", "n2"].map(|nonce| sent(stage.create(nonce, "the same")));
     assert_ne!(ids[0], ids[1]);
     assert_eq!(sent(stage.create("n1", "the same")), ids[0]);
-    // Once it is forgotten, the same request is a second message: whoever comes so late looks first.
+    // After the nonce window the same request is a second message: late retries must search first.
     stage.fake.advance(stage.fake.settings().nonce_window_ms + 1);
     assert_ne!(sent(stage.create("n1", "the same")), ids[0]);
     assert_eq!(stage.texts().len(), 3);
@@ -106,7 +105,7 @@ fn locked_thread_refuses_messages_until_unlocked() {
     sent(say());
 }
 
-/// Nobody edits what somebody else said.
+/// Edits of other authors' messages are refused.
 #[test]
 fn edit_of_foreign_message_is_refused() {
     let stage = stage(|_| ());
@@ -114,7 +113,7 @@ fn edit_of_foreign_message_is_refused() {
     assert_eq!(meaning(stage.edit(theirs, "yours")), Some(RejectionKind::Forbidden));
 }
 
-/// First answers are in time, given once, and of the kind that fits; fifteen minutes later there is none at all.
+/// The first response must be in time, unique and of a fitting kind; fifteen minutes later edits are refused.
 #[test]
 fn interaction_response_is_accepted_once_and_in_time() {
     let stage = stage(|_| ());
@@ -135,7 +134,7 @@ fn interaction_response_is_accepted_once_and_in_time() {
     assert_eq!(
         meaning(answer(&first, &Callback::DeferredUpdate)),
         Some(RejectionKind::Invalid),
-        "that is for buttons"
+        "deferred updates are for buttons"
     );
     assert_eq!(answer(&first, &later), Ok(()));
     assert_eq!(meaning(answer(&first, &later)), Some(RejectionKind::AlreadyAnswered));
@@ -150,11 +149,11 @@ fn interaction_response_is_accepted_once_and_in_time() {
     assert_eq!(meaning(answer(&late, &later)), Some(RejectionKind::TooLate));
     stage.fake.advance(900_000);
     assert_eq!(meaning(edit("too late")), Some(RejectionKind::TooLate));
-    // What an open interaction is told counts against nothing: not even a bot that may send nothing more.
+    // Refused responses to interactions do not mark the token as invalid.
     assert!(!stage.rest.counts().unauthorized);
 }
 
-/// Pages go upward from a message, the newest first in each, until one is not full.
+/// Pages are read upward from a message, newest first in each, until one is not full.
 #[test]
 fn history_is_read_until_a_page_is_not_full() {
     let stage = stage(|_| ());
@@ -178,7 +177,7 @@ fn history_is_read_until_a_page_is_not_full() {
     assert_eq!((read, sizes), (said, vec![100, 100, 5]));
 }
 
-/// Without the intent, Discord shows nothing of what others say; files end with their addresses.
+/// Without the Message Content intent other users' texts are empty; a missing message is reported as gone.
 #[test]
 fn content_is_empty_without_intent_and_missing_message_is_gone() {
     let stage = stage(|_| ());
@@ -198,7 +197,7 @@ fn content_is_empty_without_intent_and_missing_message_is_gone() {
     assert_eq!(stage.fake.tally().requests_to(CREATE), 0);
 }
 
-/// A thread that was silent for long enough archives itself; whoever posts takes it out.
+/// Discord archives an inactive thread; the next message unarchives it.
 #[test]
 fn auto_archived_thread_is_unarchived_by_next_message() {
     let stage = stage(|_| ());

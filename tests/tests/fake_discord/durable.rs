@@ -1,4 +1,4 @@
-//! The fake is killed and comes back at the same address, with everything that it had accepted.
+//! The fake is killed and restarted at the same address with all accepted data.
 
 use super::ground::{Ground, id};
 use super::wire::{Got, Wire};

@@ -1,4 +1,4 @@
-//! Each fault does what it says, and only that.
+//! Each fault has its documented effect and no other.
 
 use super::ground::{Ground, id};
 use super::wire::{Got, INTENTS, Wire};
@@ -78,7 +78,7 @@ fn endless_stall_sends_no_response() {
     assert_eq!(said(&ground), ["kept"]);
 }
 
-/// A connection over which a message is sent, and whose answer nobody reads yet.
+/// Sends a message and returns the connection without reading the response.
 fn send_and_wait(ground: &Ground, body: &Value) -> TcpStream {
     let mut stream = TcpStream::connect(ground.fake.address()).unwrap_or_else(|e| panic!("{e}"));
     let body = body.to_string();
@@ -105,7 +105,7 @@ fn held_response_waits_for_release_or_disconnect() {
     assert_eq!(ground.fake.underway().unreceived, [].into());
     drop(stream);
     until(SOON, "nobody waits for it", || ground.fake.underway().unreceived.contains(&gone));
-    // Only what is new is held, and only one.
+    // Only responses to new messages are held, and only one.
     ground.fake.hold_answer(true);
     assert_eq!(
         id(&ground.done("POST", &format!("/channels/{}/messages", ground.channel), &body("gone"))),

@@ -47,7 +47,7 @@ fn resume_replays_missed_events_in_order() {
     assert_eq!(json!(missed), json!(sent));
     wire.event("RESUMED");
     assert_eq!(wire.seq, seq + 6);
-    // From an earlier number on everything comes again.
+    // A resume from an earlier sequence number replays everything after it.
     wire.drop_it();
     let mut wire = Wire::connect(ground.fake.address());
     wire.resume("TOKEN", &session, seq + 3);

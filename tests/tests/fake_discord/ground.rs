@@ -8,7 +8,7 @@ use acp_tests::fake_discord::http::{HttpAnswer, http};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A user agent, as the documentation asks for.
+/// User agent as documented by Discord.
 const AGENT: &str = "DiscordBot (https://example.invalid, 0)";
 
 pub(crate) struct Ground {
@@ -21,7 +21,7 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Buckets are as the service has them.
+    /// Ground with Discord's rate limit buckets.
     pub(crate) fn strict() -> Self {
         let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         let fake = FakeDiscord::start(dir.path());
@@ -32,7 +32,7 @@ impl Ground {
         Self { fake, guild, channel, user, bot, _dir: dir }
     }
 
-    /// Buckets are no hindrance.
+    /// Ground without rate limit buckets.
     pub(crate) fn new() -> Self {
         Self::strict().without(&[Rule::RouteBuckets])
     }
@@ -52,7 +52,7 @@ impl Ground {
         self.api("GET", path, &Value::Null)
     }
 
-    /// What is answered must be a success.
+    /// Sends a request that must succeed.
     pub(crate) fn done(&self, method: &str, path: &str, body: &Value) -> Value {
         let answer = self.api(method, path, body);
         assert!(
@@ -144,7 +144,7 @@ impl Ground {
     }
 }
 
-/// The id of something.
+/// Id of an object.
 pub(crate) fn id(value: &Value) -> Id {
     value["id"].as_str().and_then(|id| id.parse().ok()).unwrap_or_else(|| panic!("no id: {value}"))
 }

@@ -1,4 +1,4 @@
-//! The pure machine: times, windows, chance; and that what it says to keep is all there is.
+//! The pure machine: times, windows, chance, and completeness of the stored rows.
 
 use acp_tests::fake_discord::core::Machine;
 use acp_tests::fake_discord::core::faults::{EventFate, EventFault, Faults, When};
@@ -57,7 +57,7 @@ fn faults_strike_as_often_as_configured() {
     assert!((900..1100).contains(&struck), "{struck} of 4000");
 }
 
-/// A machine with a guild, and everything that it said to keep.
+/// Machine with a guild, and its stored rows.
 struct Kept {
     machine: Machine,
     rows: BTreeMap<(&'static str, Id), String>,
@@ -111,7 +111,7 @@ impl Kept {
         }
     }
 
-    /// A post of the bot with an enforced nonce; the id that is answered.
+    /// Posts a message of the bot with an enforced nonce and returns its id.
     fn say(&mut self, channel: Id, nonce: u8) -> Option<Id> {
         let call = Call {
             method: "POST".to_owned(),
@@ -182,7 +182,7 @@ impl Kept {
 }
 
 proptest! {
-    /// Whatever happens, a machine over what was kept knows the same.
+    /// After any steps, a machine restored from the stored rows has the same state.
     #[test]
     fn stored_rows_restore_the_whole_machine(steps in prop::collection::vec(any::<(u8, u8)>(), 1..80)) {
         let mut kept = Kept::new();
@@ -208,7 +208,7 @@ proptest! {
         prop_assert!(kept.rows.keys().all(|(_, id)| *id < fresh), "ids go on upwards");
     }
 
-    /// What is encoded for a URL is read as it was.
+    /// Percent-encoded names decode to the original.
     #[test]
     fn percent_encoding_round_trips(name in "\\PC{0,40}") {
         prop_assert_eq!(percent_decoded(&percent_encoded(&name)), name);

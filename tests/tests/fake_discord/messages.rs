@@ -149,7 +149,7 @@ fn attachments_can_be_sent_edited_and_refused() {
     assert_eq!(names, ["a.txt", "renamed.diff"]);
     let kept = ground.fake.transcript(ground.channel).remove(0);
     assert_eq!(ground.fake.file(kept.attachments[1].id), b"second");
-    // A list on an edit says which stay.
+    // The attachment list of an edit names the files that stay.
     let stays = json!({"attachments": [{"id": kept.attachments[1].id.to_string()}]});
     let edited =
         ground.upload("PATCH", &format!("{path}/{}", kept.id), &stays, &[("c.txt", b"third".as_slice())]);
@@ -160,7 +160,7 @@ fn attachments_can_be_sent_edited_and_refused() {
         .map(|file| file.filename.clone())
         .collect();
     assert_eq!(names, ["renamed.diff", "c.txt"]);
-    // A URL whose expiry was changed is none.
+    // A URL with a changed expiry is invalid.
     let url = sent["attachments"][0]["url"].as_str().unwrap_or_default();
     let path = url.strip_prefix(&ground.fake.url()).unwrap_or_else(|| panic!("{sent}"));
     let fetch =

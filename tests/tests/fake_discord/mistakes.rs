@@ -1,4 +1,4 @@
-//! What is not there, and what makes no sense: the exact code for each.
+//! Missing objects and invalid requests: the exact error code of each.
 
 use super::ground::{Ground, code};
 use acp_tests::fake_discord::http::http;

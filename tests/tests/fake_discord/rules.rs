@@ -1,4 +1,4 @@
-//! Every rule: what it refuses while it holds is taken when it is switched off.
+//! Every rule: requests refused under the rule are accepted when it is disabled.
 
 use super::ground::{Ground, code, id};
 use super::wire::{INTENTS, Wire};
@@ -11,7 +11,7 @@ const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: u64 = 3_600_000;
 const TINY_FILE: usize = 10;
 
-/// Whether a rule is felt.
+/// True if a rule is enforced.
 fn felt(rule: Rule, ground: &Ground) -> bool {
     match rule {
         Rule::Authorization

@@ -1,4 +1,4 @@
-//! Threads: how they are made, wake, lock and end, and what is told of it.
+//! Threads: creation, archiving, locks, deletion, and their events.
 
 use super::ground::{Ground, id};
 use super::wire::{INTENTS, Wire};

@@ -1,10 +1,10 @@
-//! Webhooks: they need no token of a bot, and take no nonce.
+//! Webhooks: they need no bot token and ignore nonces.
 
 use super::ground::{Ground, id};
 use acp_tests::fake_discord::http::{HttpAnswer, http};
 use serde_json::{Value, json};
 
-/// As somebody who only has the URL.
+/// Sends a request without a bot token.
 fn open(ground: &Ground, method: &str, path: &str, body: &Value) -> HttpAnswer {
     let headers = [("content-type", "application/json"), ("user-agent", "DiscordBot (x, 0)")];
     let body = body.to_string();

@@ -1,4 +1,4 @@
-//! A small client of the gateway: what is sent and received, one payload at a time.
+//! Small gateway client that sends and receives one payload at a time.
 
 use super::ground::Ground;
 use acp_tests::wait::SOON;
@@ -12,15 +12,15 @@ use tokio_tungstenite::tungstenite::{self, Message};
 /// Guilds, messages, reactions, typing, content.
 pub(crate) const INTENTS: u64 = 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 15;
 
-/// What comes over a connection.
+/// Received from a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Got {
     Payload(Value),
-    /// A close with its code.
+    /// Close frame with its code.
     Closed(u16),
-    /// The end without a close.
+    /// End of the connection without a close frame.
     Gone,
-    /// Nothing, for as long as was waited.
+    /// Nothing within the wait.
     Nothing,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Connects, and is greeted.
+    /// Connects and reads HELLO.
     pub(crate) fn connect(address: &str) -> Self {
         let mut wire = Self::open(address, "/?v=10&encoding=json");
         let hello = wire.payload();
@@ -71,7 +71,7 @@ impl Wire {
         self.socket.send(Message::Text(payload.to_string())).unwrap_or_else(|e| panic!("{payload}: {e}"));
     }
 
-    /// The next thing, within a while.
+    /// Next payload or close within `wait`.
     pub(crate) fn next_within(&mut self, wait: Duration) -> Got {
         let end = Instant::now() + wait;
         loop {
@@ -133,7 +133,7 @@ impl Wire {
         (0..count).map(|_| self.payload()["t"].as_str().unwrap_or("none").to_owned()).collect()
     }
 
-    /// Reads on to an event.
+    /// Reads up to an event with this name.
     pub(crate) fn until(&mut self, name: &str) -> Value {
         loop {
             let payload = self.payload();
@@ -143,13 +143,13 @@ impl Wire {
         }
     }
 
-    /// That for a moment nothing comes.
+    /// Checks that nothing arrives for a moment.
     pub(crate) fn quiet(&mut self) {
         let got = self.next_within(Duration::from_millis(400));
         assert_eq!(got, Got::Nothing);
     }
 
-    /// Reads on to the end of the connection: the code, if it was closed in order.
+    /// Reads to the end of the connection and returns the close code, if any.
     pub(crate) fn end(&mut self) -> Option<u16> {
         loop {
             match self.next() {
@@ -168,7 +168,7 @@ impl Wire {
         while let Got::Payload(_) = self.next() {}
     }
 
-    /// Ends without a word.
+    /// Drops the connection without a close frame.
     pub(crate) fn drop_it(self) -> (String, u64) {
         (self.session, self.seq)
     }

@@ -1,4 +1,4 @@
-//! One client or one agent that takes what it can get: others are served, and memory is given back.
+//! One client or agent that exhausts resources: others are served, and memory is released.
 
 mod memory;
 mod readers;

@@ -1,4 +1,4 @@
-//! How much memory a gateway takes while one agent floods it, and how much it keeps afterwards.
+//! Memory of a gateway during and after a flood by one agent.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -9,17 +9,17 @@ use std::os::unix::net::UnixStream;
 
 /// Largest resident memory during the flood of one session, in KiB.
 const PEAK_KIB: u64 = 128 * 1024;
-/// Anonymous memory that may stay after a flood beyond what was there before, in KiB.
+/// Maximum growth of anonymous memory after a flood, in KiB.
 const KEPT_KIB: u64 = 24 * 1024;
 
-/// A line of `/proc/PID/status`, in KiB.
+/// Value of a line of the gateway's `/proc/PID/status`, in KiB.
 fn status(house: &House, name: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/status", house.gateway().pid())).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Reads everything that a session's stream brings, and keeps nothing of it.
+/// Reads and discards a session's event stream.
 fn reader(house: &House, key: &str) {
     let mut stream = UnixStream::connect(house.world.path(GATEWAY).join("gateway.sock")).unwrap();
     let head =
@@ -31,7 +31,7 @@ fn reader(house: &House, key: &str) {
     });
 }
 
-/// Floods a gateway with what a script makes an agent say, and returns peak and rest in KiB.
+/// Floods a gateway with an agent's scripted output, and returns peak and remaining memory in KiB.
 fn flood(name: &str, script: &str) -> (u64, u64) {
     let house = Plan::flags(&[]).build();
     let key = house.spawn();

@@ -1,4 +1,4 @@
-//! Clients that hold connections to the local API keep nobody else out.
+//! Clients that hold connections to the local API do not block others.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -7,7 +7,7 @@ use acp_tests::wait::{LONG, SOON, eventually, until};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
-/// More connections than there are places, each with this request; none is ever read.
+/// Opens more connections than the limit, each with this request, and reads none.
 fn hold(house: &House, request: &str) -> Vec<UnixStream> {
     let path = house.world.path(GATEWAY).join("gateway.sock");
     let connect = |_| {
@@ -22,7 +22,7 @@ fn state(house: &House, key: &str) -> String {
     house.verb(&["sessions", "show", key])["state"].as_str().unwrap().to_owned()
 }
 
-/// A permission is answered, a turn is cancelled and `doctor` answers.
+/// Checks that a permission can be answered, a turn cancelled, and `doctor` answers.
 fn check_short_requests(house: &House, key: &str) {
     let ask = house.cli(&["prompt", key, "permission Delete", "--no-wait", "--interactive"]);
     assert_eq!(ask.code, Some(0), "{ask:?}");
@@ -50,7 +50,7 @@ fn stalled_readers_do_not_block_short_requests() {
     let held = hold(&house, &ask);
     check_short_requests(&house, &key);
     drop(held);
-    // With them gone a prompt is followed as before.
+    // After they are closed, a prompt can be followed again.
     until(LONG, "a stream finds a place", || house.cli(&["prompt", &key, "say on"]).code == Some(0));
     house.end();
 }

@@ -1,4 +1,4 @@
-//! Documents that must keep up with the code.
+//! Documents that must agree with the code.
 
 use crate::assert_none;
 use crate::source::{files_below, relative};
@@ -55,7 +55,7 @@ fn every_error_code_is_documented() {
     assert_none(&format!("{ERRORS} has a section for every code, and for nothing else"), &violations);
 }
 
-/// Gateways pass them on, and the admin command prints them.
+/// Gateways forward refusals, and the admin command prints them.
 #[test]
 fn every_supervisor_refusal_is_documented() {
     let text = document(ERRORS);
@@ -66,13 +66,13 @@ fn every_supervisor_refusal_is_documented() {
     assert_none(&format!("{ERRORS} has a row for every refusal of the supervisor"), &violations);
 }
 
-/// What stands between backticks on one line.
+/// Texts between backticks on one line.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// Whether a quoted text claims to be a path of this repository: it starts in one of its directories, or ends
-/// like one of its files. Protocol methods (`session/load`) have slashes too.
+/// True if a quoted text looks like a path of this repository: it starts with one of its directories, or has a known
+/// extension. Protocol methods (`session/load`) have slashes too.
 fn is_repository_path(text: &str, roots: &[String]) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let Some((first, _)) = text.split_once('/') else { return false };

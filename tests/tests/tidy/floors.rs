@@ -40,7 +40,7 @@ const FLOORS: [(&str, &[&[&str]]); 3] = [
 /// Top modules that only tests and fuzzing compile.
 const TEST_SUPPORT: [&str; 2] = ["tests", "fuzzing"];
 
-/// Crates that do what a decision must not: I/O, processes, sockets, databases, clocks.
+/// Crates with I/O, processes, sockets, databases or clocks, which `core` must not use.
 const NOT_IN_CORE: [&str; 12] = [
     "tokio",
     "tokio_util",
@@ -55,7 +55,7 @@ const NOT_IN_CORE: [&str; 12] = [
     "procfs",
     "sysinfo",
 ];
-/// Modules of the standard library for which the same holds.
+/// Modules of the standard library that `core` must not use.
 const STD_NOT_IN_CORE: [&str; 7] = ["fs", "process", "net", "os", "env", "thread", "io"];
 
 /// Which packages of the workspace a package may name.
@@ -106,7 +106,7 @@ fn own_module(named: &Named, depth: usize) -> Option<&str> {
         segments.next();
         up += 1;
     }
-    // Only a chain of `super` that reaches the root of the crate can name another top module.
+    // Only a chain of `super` up to the crate root can name another top module.
     if up == depth + named.inline { segments.next() } else { None }
 }
 
@@ -151,7 +151,7 @@ fn forbidden_in_core(segments: &[String]) -> bool {
     io || parts.windows(2).any(|pair| matches!(pair, ["Instant" | "SystemTime", "now"]))
 }
 
-/// A fresh id holds the time and chance: outside of tests it is an argument too.
+/// Fresh ids depend on time and chance: outside of tests they are arguments.
 fn makes_an_id(segments: &[String]) -> bool {
     segments.last().is_some_and(|last| matches!(last.as_str(), "mint" | "now_v7" | "new_v4"))
 }

@@ -1,4 +1,4 @@
-//! Manifests, dependency trees and files that nothing compiles.
+//! Manifests, dependency trees and files that are not compiled.
 
 use crate::assert_none;
 use crate::floors::below;
@@ -6,7 +6,7 @@ use crate::source::{PRODUCT, product};
 use acp_tests::world::repository;
 use std::process::Command;
 
-/// Crates that bring a runtime for asynchronous code.
+/// Crates of asynchronous runtimes.
 const RUNTIMES: [&str; 8] = [
     "tokio",
     "mio",
@@ -92,7 +92,7 @@ fn packages_depend_downward_and_use_workspace_lints() {
     assert_none("packages depend on lower ones only (PACKAGES), under the workspace's lints", &violations);
 }
 
-/// Every binary package has a test of its own, or a fresh `cargo test` does not build its program.
+/// Every binary package needs a test of its own, otherwise a fresh `cargo test` does not build its program.
 #[test]
 fn every_program_has_a_test_of_its_command_line() {
     let missing =
@@ -111,7 +111,7 @@ fn every_source_file_is_compiled() {
         if matches!(module, "lib" | "main") || module.starts_with("bin/") {
             continue;
         }
-        // Beside a module with a path of its own lies the file that declares it.
+        // A module with a `#[path]` is declared by a file in the same directory.
         let (dir, name) = module.rsplit_once('/').unwrap_or(("", module));
         let parents = match dir {
             "" => vec!["lib.rs".to_owned(), "main.rs".to_owned()],

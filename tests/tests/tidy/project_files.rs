@@ -1,10 +1,10 @@
-//! The gateway looks at no file of a project: that is done where agents run, as their user, by the supervisor.
+//! The gateway accesses no project files: the supervisor does, where agents run and as their user.
 
 use crate::assert_none;
 use crate::source::{Source, sources};
 use crate::words::calls;
 
-/// Files and directories of the gateway's code that may use the file system, and what for.
+/// Files and directories of the gateway's code that may use the file system, with the purpose.
 const ALLOWED: [(&str, &str); 6] = [
     ("cli/", "commands of a user, configuration and logs"),
     ("api/socket.rs", "the socket"),
@@ -15,10 +15,10 @@ const ALLOWED: [(&str, &str); 6] = [
 ];
 /// Modules for files.
 const MODULES: [[&str; 2]; 4] = [["std", "fs"], ["tokio", "fs"], ["rustix", "fs"], ["acp_shared", "probe"]];
-/// Methods of paths that ask the file system.
+/// Methods of paths that access the file system.
 const METHODS: [&str; 8] =
     ["exists", "try_exists", "is_dir", "is_file", "is_symlink", "canonicalize", "read_dir", "read_link"];
-/// The module that looks things up in the process itself.
+/// The module that looks up programs and directories in the own process.
 const LOCAL: &str = "local_lookup";
 
 /// Path below the source directory of the gateway.

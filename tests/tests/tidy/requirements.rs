@@ -1,18 +1,18 @@
-//! The page of requirements names tests that exist, and each requirement has one or says why not.
+//! The requirements page names existing tests, and each requirement has a test or a reason for none.
 
 use crate::source::sources;
 use crate::test_names::names_of_tests;
 use crate::{REQUIREMENTS, assert_none, requirements};
 use std::collections::BTreeSet;
 
-/// The points of the source document's list.
+/// Number of acceptance points in the source document.
 const POINTS: usize = 13;
-/// The user requirements of a bot.
+/// Number of user requirements of a bot.
 const WISHES: usize = 20;
-/// Of delivery and of bindings, and what the source of the binding service asks for.
+/// Numbers of cases: delivery, bindings, and the binding service.
 const CASES: [(&str, usize); 3] = [("C", 14), ("D", 15), ("S", 5)];
 
-/// The points in order: number, and the tests that it names.
+/// Points in order: number and named tests.
 fn points(text: &str) -> Vec<(String, Vec<String>)> {
     let mut points: Vec<(String, Vec<String>)> = Vec::new();
     for line in text.lines() {
@@ -49,7 +49,7 @@ fn every_acceptance_point_names_existing_tests() {
     assert_none(&format!("{REQUIREMENTS} names tests for every point"), &judge(&points, &known));
 }
 
-/// The points that name no test and do not say that they have none.
+/// Points without tests and without a reason.
 fn unsaid(text: &str) -> Vec<String> {
     let sections = text.split("\n## ").skip(1);
     let is_silent = |section: &&str| !section.contains("\n- `") && !section.contains("\nNot ");

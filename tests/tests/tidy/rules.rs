@@ -1,5 +1,5 @@
-//! The rules of Discord in their table: each names tests that are there, or says why it has none; each rule that the
-//! fake can switch off is on a row.
+//! The table of Discord's rules: each row names existing tests or a reason for none; each rule that the fake can disable
+//! has a row.
 
 use crate::source::sources;
 use crate::test_names::names_of_tests;
@@ -7,7 +7,7 @@ use crate::{REQUIREMENTS, assert_none, requirements};
 use acp_tests::fake_discord::core::settings::Rule;
 use std::collections::BTreeSet;
 
-/// A row: the rule, its switches, and the tests or why there are none.
+/// Row: rule, switches, and tests or the reason for none.
 #[derive(Debug)]
 struct Row<'a> {
     rule: &'a str,

@@ -1,5 +1,4 @@
-//! How large files and functions may be. What is larger already stands in the ratchet with its size, which may
-//! only shrink.
+//! Maximum sizes of files and functions. Larger ones are listed in the ratchet with their size, which may only shrink.
 
 use crate::assert_none;
 use crate::source::sources;
@@ -8,12 +7,12 @@ use std::collections::BTreeMap;
 
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
-/// The table of a test may be long.
+/// Tests may contain long tables.
 const TEST_FUNCTION_LINES_MAX: usize = 140;
 const MAIN_LINES_MAX: usize = 10;
 const RATCHET: &str = "tests/tidy-ratchet.txt";
 
-/// What the ratchet says: a file, or a file and a function, and the size it has.
+/// Entries of the ratchet: a file, or a file and a function, with its size.
 fn ratchet() -> BTreeMap<String, usize> {
     let text =
         std::fs::read_to_string(repository().join(RATCHET)).unwrap_or_else(|e| panic!("{RATCHET}: {e}"));
@@ -25,7 +24,7 @@ fn ratchet() -> BTreeMap<String, usize> {
     entries.map(|line| read(line).unwrap_or_else(|| panic!("{RATCHET}: not `name lines`: {line}"))).collect()
 }
 
-/// Compares what is too large with what the ratchet admits.
+/// Compares oversized entries with the ratchet.
 fn judge(too_large: &BTreeMap<String, usize>, admitted: &BTreeMap<String, usize>) -> Vec<String> {
     let mut violations = Vec::new();
     for (name, size) in too_large {

@@ -1,11 +1,11 @@
-//! Words and calls that do not belong here.
+//! Forbidden texts and calls.
 
 use crate::assert_none;
 use crate::source::{Source, files_below, product, relative, sources};
 use acp_tests::world::repository;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Texts that no file may hold, and why. Put together here, so that this file does not hold them.
+/// Texts that no file may contain, with the reason. Assembled from parts, so that this file does not contain them.
 fn forbidden_texts() -> Vec<(String, &'static str)> {
     let join = |parts: &[&str]| parts.concat();
     vec![
@@ -26,7 +26,7 @@ fn no_leftover_markers_and_no_machine_paths() {
     let mut violations = Vec::new();
     for path in files_below(repository()) {
         let name = relative(&path);
-        // What is not text is no document of ours.
+        // Binary files are skipped.
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         for (number, line) in text.lines().enumerate() {
             for (word, why) in texts.iter().filter(|(word, _)| line.contains(word.as_str())) {
@@ -68,7 +68,7 @@ fn product_code_does_not_panic_on_results() {
     assert_none("return the error, with what was being tried", &violations);
 }
 
-/// Lines of attributes that switch a lint off without saying so when it is no longer needed.
+/// Lines of `allow` attributes, which give no warning when they are no longer needed.
 fn allows(stream: TokenStream, in_attribute: bool, found: &mut Vec<usize>) {
     let tokens: Vec<TokenTree> = stream.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {

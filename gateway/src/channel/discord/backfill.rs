@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_brought_is_read_after_a_moment_and_later_each_time_that_fails() {
+    fn backfill_starts_after_delay_and_backs_off_on_failure() {
         let now = Instant::now();
         for (count, failures, seconds) in [
             (0, 0, None),
@@ -339,7 +339,7 @@ mod tests {
 
     /// A failed read forgets nothing: the next read skips all messages already passed in.
     #[test]
-    fn what_was_brought_is_remembered_until_it_was_read() {
+    fn received_messages_are_remembered_until_backfill() {
         let now = Instant::now();
         let after = |seconds: u64| Some(now + Duration::from_secs(seconds));
         let mut behind = behind(3, 0, now);

@@ -69,7 +69,7 @@ impl World {
 }
 
 #[test]
-fn events_that_come_close_together_are_one_reason_to_read() {
+fn close_events_cause_one_backfill() {
     let mut world = World::new(threads(200, false));
     for number in 0..30 {
         let now = Duration::from_millis(number * 50);
@@ -84,7 +84,7 @@ fn events_that_come_close_together_are_one_reason_to_read() {
 
 /// Under constant events a backfill still happens, less and less often.
 #[test]
-fn events_without_an_end_are_read_at_a_pace() {
+fn constant_events_cause_paced_backfills() {
     let mut world = World::new(threads(10, false));
     for second in 0..600 {
         world.until(s(second), &|_| true);
@@ -96,7 +96,7 @@ fn events_without_an_end_are_read_at_a_pace() {
 
 /// 200 inaccessible conversations and events for ten minutes: far fewer refusals than Discord's limit.
 #[test]
-fn what_is_shut_costs_few_refusals() {
+fn inaccessible_conversations_cause_few_refusals() {
     for scope in [BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1)), BackfillScope::All] {
         let mut world = World::new(threads(200, false));
         for second in 0..600 {
@@ -116,7 +116,7 @@ fn what_is_shut_costs_few_refusals() {
 }
 
 #[test]
-fn many_channels_that_are_shut_are_tried_a_few_at_a_time() {
+fn inaccessible_channels_are_probed_a_few_at_a_time() {
     let bound: Vec<BackfillTarget> = (0..50).map(|n| thread(100 + n, 1_000 + n, true)).collect();
     let mut world = World::new(bound);
     for round in 0..20 {
@@ -129,7 +129,7 @@ fn many_channels_that_are_shut_are_tried_a_few_at_a_time() {
 }
 
 #[test]
-fn one_of_a_channel_is_read_before_the_others() {
+fn one_thread_of_channel_is_probed_before_the_others() {
     let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true), thread(21, 2, false)];
     let round = |read: &[u64]| BackfillActions { read: ids(read), inaccessible: vec![] };
     let inaccessible =
@@ -167,7 +167,7 @@ fn one_of_a_channel_is_read_before_the_others() {
 }
 
 #[test]
-fn what_is_not_answered_holds_up_no_other() {
+fn unanswered_probe_blocks_no_other() {
     let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true)];
     let mut reads = BackfillSchedule::default();
     reads.request_backfill(BackfillScope::All, s(0));
@@ -186,7 +186,7 @@ fn what_is_not_answered_holds_up_no_other() {
 
 /// H8: missed messages come before new ones, however long other backfills wait.
 #[test]
-fn where_somebody_speaks_is_read_first_and_once() {
+fn conversation_with_new_message_is_read_first_and_once() {
     let mut reads = BackfillSchedule::default();
     let [one, two, elsewhere] = [thread(11, 1, false), thread(12, 1, false), thread(21, 2, false)];
     assert!(!reads.on_message(&one), "nothing was missed");
@@ -209,7 +209,7 @@ fn where_somebody_speaks_is_read_first_and_once() {
 /// Threads may be inaccessible although the channel is accessible: the first readable one triggers a backfill
 /// of the others.
 #[test]
-fn what_was_taken_to_be_shut_is_read_once_one_of_it_can_be() {
+fn readable_thread_triggers_backfill_of_the_others() {
     let mut world = World::new(threads(20, false));
     let may = |id: Snowflake| id.0 > 101;
     world.reads.request_backfill(BackfillScope::All, s(0));
@@ -223,7 +223,7 @@ fn what_was_taken_to_be_shut_is_read_once_one_of_it_can_be() {
 }
 
 #[test]
-fn a_scope_holds_what_may_be_in_it() {
+fn backfill_scope_includes_possible_members() {
     let unknown = BackfillTarget { guild: None, ..thread(11, 1, false) };
     let channel =
         BackfillTarget { id: Snowflake(1), parent: None, guild: Some(GUILD), is_inaccessible: false };
@@ -245,7 +245,7 @@ proptest! {
     /// For all event sequences: each readable conversation is read after the last event, and the schedule
     /// comes to rest.
     #[test]
-    fn what_may_be_read_is_read_after_the_last_event(
+    fn accessible_conversations_are_read_after_last_event(
         inaccessible in proptest::collection::vec(any::<bool>(), 12),
         denied in proptest::collection::vec(proptest::bool::weighted(0.2), 4),
         events in proptest::collection::vec((0_u64..20_000, 0_usize..3), 1..40),

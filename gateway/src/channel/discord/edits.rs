@@ -227,7 +227,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_message_says_now_is_taken_where_it_is_its_prompt() {
+    fn changed_text_is_applied_only_to_its_prompt() {
         let says = |text: &str| {
             let author = json!({"id": "5", "username": "ann"});
             decode::message(&json!({"id": "7", "channel_id": "1", "content": text, "author": author}))

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_looked_at_again_later_each_time_and_what_is_done_is_not() {
+    fn failed_check_is_retried_with_backoff_until_done() {
         let begun = Instant::now();
         let at = |ms: u64| begun + Duration::from_millis(ms);
         let mut owed = PendingChecks::default();

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_remembered_for_a_while_and_up_to_a_bound() {
+    fn recent_events_are_bounded_by_time_and_count() {
         let begun = Instant::now();
         let at = |ms: u64| begun + Duration::from_millis(ms);
         let mut lately = RecentEvents::default();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_just_made_is_new() {
+    fn message_is_new_for_ten_seconds() {
         let made_ms = 1_795_338_000_000;
         let id = Snowflake::from_ms(made_ms);
         for (now_ms, want) in

@@ -87,7 +87,7 @@ async fn bound(
 /// Edits by people no longer on the allow-list, by user or by role, do not change a queued prompt; edits by
 /// bots never do.
 #[tokio::test]
-async fn who_may_not_speak_changes_no_prompt() {
+async fn edit_by_unauthorized_user_is_ignored() {
     let (plane, sink, _ear, inner, ways, _tells) = bound(0..0).await;
     sink.put(edited(Some(EVE), 7, 1_001, "by eve"));
     sink.put(edited(Some(BOT), 7, 1_001, "by the bot"));
@@ -113,7 +113,7 @@ async fn who_may_not_speak_changes_no_prompt() {
 
 /// The same for edits found by a check; deletions are found all the same.
 #[tokio::test]
-async fn what_was_changed_by_who_may_not_speak_is_not_taken_when_it_is_found() {
+async fn backfilled_edit_by_unauthorized_user_is_ignored() {
     let (plane, sink, _ear, inner, ways, _tells) = bound(1_001..1_003).await;
     // The deleted message is the last one compared.
     let looked = |times: usize| plane.asked("deleted 7 1003") >= times;
@@ -131,7 +131,7 @@ async fn what_was_changed_by_who_may_not_speak_is_not_taken_when_it_is_found() {
 
 /// An edit without an author is compared by a check.
 #[tokio::test]
-async fn a_change_by_nobody_knows_whom_is_looked_up() {
+async fn edit_without_author_is_looked_up() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(1_001..1_003).await;
     *plane.waiting.lock().unwrap() = vec![waits(1_001, "one")];
     sink.put(edited(None, 7, 1_001, "whoever says this"));
@@ -143,7 +143,7 @@ async fn a_change_by_nobody_knows_whom_is_looked_up() {
 
 /// A REST response may be older than an event: it is trusted only after a delay.
 #[tokio::test]
-async fn what_events_told_is_not_undone_by_an_older_state() {
+async fn stale_response_does_not_undo_newer_event() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(1_001..1_003).await;
     let begun = Instant::now();
     // The fake lacks the first message and has the old text of the second.
@@ -165,7 +165,7 @@ async fn what_events_told_is_not_undone_by_an_older_state() {
 
 /// A page may lack a message that was just written.
 #[tokio::test]
-async fn what_is_new_is_not_gone() {
+async fn recent_message_missing_from_page_is_not_deleted() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(0..0).await;
     let made_ms = now_ms() - 8_000;
     let young = Snowflake::from_ms(made_ms);
@@ -181,7 +181,7 @@ async fn what_is_new_is_not_gone() {
 
 /// Findings of one page are applied although the next page fails, and the page is not requested again.
 #[tokio::test]
-async fn what_was_found_is_taken_before_the_rest_is_looked_at() {
+async fn found_changes_are_applied_before_next_page() {
     let (plane, sink, _ear, _inner, ways, _tells) = bound(1_001..1_290).await;
     *plane.waiting.lock().unwrap() = vec![waits(1_001, "as it was"), waits(1_250, "as it was")];
     *ways.refuses.lock().unwrap() = Some((1_249, 503));
@@ -198,7 +198,7 @@ async fn what_was_found_is_taken_before_the_rest_is_looked_at() {
 
 /// A message rejected by the allow-list stays rejected, even if received again after a change of the list.
 #[tokio::test]
-async fn what_was_refused_stays_refused_however_it_comes_again() {
+async fn refused_message_stays_refused_when_repeated() {
     for is_read_first in [true, false] {
         let (_tells, says) = watch::channel(Some(channel()));
         let town = Town { said: 1_001..1_002, ..Town::quiet(says) };
@@ -234,7 +234,7 @@ async fn what_was_refused_stays_refused_however_it_comes_again() {
 
 /// An event from before a gap does not replace the check that the gap requires.
 #[tokio::test]
-async fn what_was_told_before_a_gap_is_not_believed_after_it() {
+async fn event_before_gap_does_not_replace_check_after_it() {
     let (plane, sink, _ear, inner, _ways, tells) = bound(0..0).await;
     plane.away(true);
     let places = plane.asked("place 7");
@@ -253,7 +253,7 @@ async fn what_was_told_before_a_gap_is_not_believed_after_it() {
 
 /// The parent of a thread is requested until known, to decide on static bindings; messages wait meanwhile.
 #[tokio::test]
-async fn what_may_be_configured_is_asked_for_until_it_is_known() {
+async fn parent_of_thread_is_requested_until_known() {
     let (tells, says) = watch::channel(None);
     let town = Town::quiet(says);
     let ways = Arc::clone(&town.ways);
@@ -271,7 +271,7 @@ async fn what_may_be_configured_is_asked_for_until_it_is_known() {
 
 /// Messages that did not fit into the queue are backfilled once the bot has access.
 #[tokio::test]
-async fn what_there_was_no_room_for_is_read_when_the_bot_is_let_in() {
+async fn overflowed_messages_are_read_after_access_returns() {
     let (_tells, says) = watch::channel(Some(channel()));
     let ids = 1_001..1_301_u64;
     let town = Town { said: ids.clone(), ..Town::quiet(says) };
@@ -295,7 +295,7 @@ async fn what_there_was_no_room_for_is_read_when_the_bot_is_let_in() {
 
 /// While the bindings are unknown, a limited number of edits waits; a check finds those beyond.
 #[tokio::test]
-async fn what_is_changed_while_nobody_knows_what_is_bound_has_a_bound() {
+async fn edits_before_bindings_are_known_are_bounded() {
     let (_tells, says) = watch::channel(Some(channel()));
     let town = Town { said: 2_001..2_002, ..Town::quiet(says) };
     let (plane, sink, _ear, _) = ground_of(true, town, &[]).await;

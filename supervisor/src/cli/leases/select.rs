@@ -139,7 +139,7 @@ mod tests {
     use crate::cli::leases::fixture::{NOW_MS, three};
 
     #[test]
-    fn filters() {
+    fn lease_filters_match_fields() {
         let kept = |filter: Filter| -> Vec<usize> {
             let leases = three();
             (0..leases.len()).filter(|at| filter.fits(&leases[*at], NOW_MS)).collect()
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn orders() {
+    fn lease_order_follows_sort_key() {
         for (key, reverse, want) in [
             (SortKey::Age, false, "312"),
             (SortKey::Age, true, "213"),

@@ -1,22 +1,23 @@
 //! Judge of a finished run. Pure: messages, faults and stored transcript in, errors out.
 //!
-//! In a thread there may be, besides what was there before:
-//! - the answer to each message of a person's: all that the agent says to it, in one or more messages of which the last
-//!   ends with the line about the turn; once; in the order of what was asked. A message of which Discord told late or not
-//!   at all may be answered later than its turn, never earlier;
-//! - instead of it, when agents of that thread were killed while the message was there or shortly before it was said: a
-//!   beginning of the answer, or nothing of it, and that the turn failed, said once;
-//! - nothing of a message that was deleted, unless an agent got it; or that it was cancelled, at most once. Whether it was deleted in time is not asked here: of a
-//!   message that is deleted when its turn has begun, or when the gateway is not there to hear of it, there is an answer;
-//! - the answer to a message that was changed as it was before or as it is now, for the same reason; never to both;
-//! - that a message waits for its turn, at most once for each;
-//! - a card for each message at the most, which says that the turn is over;
-//! - where the agent asks, its question at most once, which says what became of it, with nothing left to press; and what
-//!   is said about a press, which is said to everybody when a kill came between it and its acknowledgement;
-//! - that the agent ended, once for each time at which one was killed, and when it ended before it was ready, why.
+//! New messages in a thread may be:
+//! - the answer to each message of a person: the agent's whole text, in one or more messages of which the last has the
+//!   turn's footer; once; in the order of the messages. A message whose event was late or missing may be answered later
+//!   than its turn, never earlier;
+//! - instead of it, if agents of that thread were killed while the message was pending or shortly before it was posted: a
+//!   beginning of the answer, or nothing, and the notice that the turn failed, once;
+//! - for a deleted message nothing, unless an agent received it; or the notice that it was cancelled, at most once. Whether
+//!   it was deleted in time is not judged: a message deleted after its turn began, or while the gateway was down, has an
+//!   answer;
+//! - for an edited message the answer to its old or its new text, for the same reason; never both;
+//! - the notice that a message is queued, at most once each;
+//! - at most one card for each message, which is folded at the end;
+//! - for an agent's permission request: the request at most once, settled and without buttons; and notices about presses,
+//!   which are public if a kill prevented their acknowledgement;
+//! - the notice that the agent ended, once for each kill, with the reason if it ended before it was ready.
 //!
-//! In the channel above there is nothing new. Everything that an agent got was said by somebody, once; what was answered
-//! was heard. No nonce is in two messages.
+//! The parent channel has no new message. Every prompt that an agent received was posted by a person, once; every answered
+//! message was received. No two messages have the same nonce.
 
 use crate::stage::{labels, untagged};
 use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
