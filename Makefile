@@ -48,11 +48,13 @@ build: ## Build the three programs in release mode, their man pages and completi
 wrapper:
 	$(WRAPPER_FLAGS) $(CARGO) build --profile dist --locked -p acp-wrapper --target $(WRAPPER_TARGET)
 
-# What debuggers need goes into a file beside each program, which names it.
+# What debuggers need goes into a file beside each program, which names it. LLVM's names of symbols that units of one
+# crate share (`*.llvm.NUMBER`) and the linker's id of the file depend on the directory of the build.
 strip:
 	for program in acp-gateway acp-supervisor; do \
 		cd "$(abspath $(TARGET_DIR))/release" && \
-		objcopy --only-keep-debug $$program $$program.debug && \
+		objcopy --remove-section=.note.gnu.build-id $$program && \
+		objcopy --only-keep-debug --wildcard --strip-symbol='*.llvm.*' $$program $$program.debug && \
 		objcopy --strip-all --add-gnu-debuglink=$$program.debug $$program || exit 1; \
 	done
 

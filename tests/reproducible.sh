@@ -6,6 +6,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 registry=${CARGO_HOME:-$HOME/.cargo}/registry
 config=${CARGO_HOME:-$HOME/.cargo}/config.toml
+commit=$(git rev-parse HEAD)
 
 for number in 1 2; do
     place="$scratch/a-home-whose-length-differs-by-$number$(printf "%${number}s" | tr ' ' x)"
@@ -14,6 +15,7 @@ for number in 1 2; do
     [ ! -d "$registry" ] || ln -s "$registry" "$place/cargo/registry"
     [ ! -f "$config" ] || ln -s "$config" "$place/cargo/config.toml"
     git clone --quiet . "$place/source"
+    git -C "$place/source" checkout --quiet "$commit"
     (cd "$place/source" && env -u CARGO_TARGET_DIR CARGO_HOME="$place/cargo" make build >"$place/log" 2>&1) ||
         { tail -n 30 "$place/log" >&2; exit 1; }
     (cd "$place/source/target/release" && sha256sum acp-gateway acp-supervisor acp-wrapper) | tee "$scratch/sums-$number"
