@@ -3,7 +3,7 @@
 //!
 //! Two halves (`docs/design/decisions/0071-discord-package.md`):
 //!
-//! - [`session`]: events, over a websocket client of our own on `tokio-tungstenite`. The protocol is in [`core::shard`];
+//! - [`websocket`]: events, over a websocket client of our own on `tokio-tungstenite`. The protocol is in [`core::shard`];
 //!   opcodes and intents are serenity's models.
 //! - [`rest`]: requests, over `reqwest`, with the headers of rate limits and a deadline for each.
 //!

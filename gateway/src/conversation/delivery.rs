@@ -2,7 +2,7 @@
 //! once.
 //!
 //! One task finds bindings with undelivered rows; one task per such binding does the work, and stays as long
-//! as a status card is live ([`cards`]). Wake-ups are only hints: everything is read from the journal and the
+//! as a status card is live ([`status_card`]). Wake-ups are only hints: everything is read from the journal and the
 //! outbox, so that delivery resumes after a crash at any point.
 
 mod attachments;

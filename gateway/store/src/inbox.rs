@@ -82,8 +82,8 @@ pub enum ReplyRoute {
     /// The gateway replies with a message in the conversation.
     #[default]
     ByMessage,
-    /// The adapter that delivered the message replies with the content of [`IntakeOutcome::Accepted`],
-    /// as long as it holds a [`ReplyReservation`]: slash commands and clicks, which have their own
+    /// The adapter that delivered the message replies with the content of `IntakeOutcome::Accepted`,
+    /// as long as it holds a `ReplyReservation`: slash commands and clicks, which have their own
     /// response path. Without a reservation, the gateway replies.
     ByCaller,
 }
