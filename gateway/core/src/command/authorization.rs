@@ -3,7 +3,7 @@
 //!
 //! Owners of a session are the person who spawned it (the first one bound to it) and everyone bound to it
 //! now. The operator runs the gateway; each channel decides who of its users that is
-//! ([`ChannelAdapter::author_role`]). No source document has a key for further
+//! (`ChannelAdapter::author_role`). No source document has a key for further
 //! administrators, so none exists.
 
 use super::{ChatCommand, SessionAction};

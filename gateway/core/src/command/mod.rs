@@ -3,7 +3,7 @@
 //!
 //! A message that starts like a gateway command never reaches the agent: a malformed command is answered with
 //! its usage, an unknown one with the help. Each command is one row of [`table::COMMANDS`], which holds its
-//! grammar, its help line and its row in the manual. [`target`] resolves the session, [`gate`] checks
+//! grammar, its help line and its row in the manual. [`session_ref`] resolves the session, [`authorization`] checks
 //! authorization.
 
 pub mod authorization;

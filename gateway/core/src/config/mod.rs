@@ -1,7 +1,7 @@
 //! Configuration of the gateway: one TOML file. Keys are those of the source document in snake case; keys
 //! that the document does not have are marked "ours". Unknown keys and numbers out of bounds are refused, and
 //! the origin of every value is known. `core/policy` computes the effective values of a conversation, an
-//! account or an agent. [`unused`] lists the keys that this version ignores.
+//! account or an agent. [`ignored_keys`] lists the keys that this version ignores.
 
 pub mod agent;
 pub mod bindings;
