@@ -83,20 +83,6 @@ impl History {
         let has_more = answer.len() >= usize::from(PAGE_MAX) && newest_id > after;
         (Self { messages, unreadable, newest_id, has_more }, reasons)
     }
-
-    /// Returns a message of the page, if it is present and could be parsed.
-    #[must_use]
-    pub fn message(&self, id: Snowflake) -> Option<&Message> {
-        self.messages.iter().find(|message| message.id == id)
-    }
-
-    /// True if a message within the range of the page is certainly absent: it is not a left-out message
-    /// either.
-    #[must_use]
-    pub fn is_absent(&self, id: Snowflake) -> bool {
-        let may_be = |unreadable: &Option<Snowflake>| unreadable.is_none_or(|unreadable| unreadable == id);
-        self.message(id).is_none() && !self.unreadable.iter().any(may_be)
-    }
 }
 
 /// Maximum wait of a typing indicator in the queue. Discord shows the indicator for ten seconds.
@@ -329,27 +315,5 @@ mod tests {
         // A page of known messages only is the last one.
         let old: Vec<Value> = (0..100).map(told).collect();
         assert!(!History::from_page(Snowflake(99), &old).0.has_more);
-    }
-
-    /// A message is reported as absent only if no left-out message can be the one.
-    #[test]
-    fn a_message_is_lacking_where_nothing_could_be_it() {
-        let odd = |id: Value| json!({"id": id, "author": "nobody"});
-        for (answer, has, is_absent) in [
-            (vec![], false, true),
-            (vec![told(11)], false, true),
-            (vec![told(12), told(11)], true, false),
-            (vec![odd(json!("12")), told(11)], false, false),
-            (vec![odd(json!("13")), told(11)], false, true),
-            (vec![odd(json!({})), told(11)], false, false),
-        ] {
-            let (history, _) = History::from_page(Snowflake(10), &answer);
-            let id = Snowflake(12);
-            assert_eq!(
-                (history.message(id).is_some(), history.is_absent(id)),
-                (has, is_absent),
-                "{answer:?}"
-            );
-        }
     }
 }

@@ -7,18 +7,12 @@ use crate::channel::BoundConversation;
 use crate::channel::discord::backfill_schedule::{BackfillActions, BackfillScope, BackfillTarget};
 use crate::channel::discord::binding_cache::BindingCache;
 use crate::channel::discord::event_loop::EventLoop;
+use crate::channel::discord::retry::Backoff;
 use crate::channel::discord::workers::ConversationJob;
 use acp_discord::core::ids::Snowflake;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// First and longest pause between attempts to read the bindings.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
-/// Maximum number of inaccessible conversations that are retried at once: each retry counts towards Discord's
-/// limit of refusals, and Discord does not report every restored permission.
-const RETRIED_MAX: usize = 4;
 
 /// Binding counter before the query, and the bound conversations.
 pub(super) type BindingSnapshot = (u64, Vec<BoundConversation>);
@@ -80,13 +74,12 @@ impl EventLoop {
         let as_of = *self.binding_changes.borrow_and_update();
         let (inbox, account) = (Arc::clone(&self.inbox), self.inner.account.clone());
         self.binding_reads.spawn(async move {
-            let mut pause = BACKOFF.0;
+            let mut backoff = Backoff::default();
             loop {
                 if let Some(places) = inbox.bound_conversations(DISCORD.to_owned(), account.clone()).await {
                     return (as_of, places);
                 }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(BACKOFF.1);
+                backoff.wait().await;
             }
         });
     }
@@ -147,6 +140,8 @@ impl EventLoop {
         if !self.bindings.is_known() {
             return;
         }
+        let counter = *self.binding_changes.borrow();
+        self.inner.cache.retain_inaccessible(|id| self.bindings.has(id, counter) != Some(false));
         let targets: Vec<BackfillTarget> =
             self.bindings.all().map(|(id, parent)| self.backfill_target(id, parent)).collect();
         let actions = self.schedule.due_actions(self.now(), &targets);
@@ -164,28 +159,6 @@ impl EventLoop {
             self.inner.cache.assume_inaccessible(id);
         }
         for id in actions.read {
-            self.workers.request_backfill(&mut self.tasks, id);
-        }
-    }
-
-    /// Starts backfills of some inaccessible conversations, to find restored permissions.
-    pub(super) fn retry_inaccessible(&mut self) {
-        let inaccessible = self.inner.cache.inaccessible();
-        if self.bindings.is_fresh(*self.binding_changes.borrow()) {
-            for id in inaccessible
-                .iter()
-                .filter(|id| self.bindings.has(**id, *self.binding_changes.borrow()) == Some(false))
-            {
-                self.inner.cache.set_inaccessible(*id, false);
-            }
-        } else {
-            self.read_bindings();
-        }
-        let after = inaccessible.range((Excluded(self.last_retried), Unbounded));
-        let next: Vec<Snowflake> =
-            after.chain(inaccessible.range(..=self.last_retried)).copied().take(RETRIED_MAX).collect();
-        self.last_retried = next.last().copied().unwrap_or(Snowflake(0));
-        for id in next {
             self.workers.request_backfill(&mut self.tasks, id);
         }
     }

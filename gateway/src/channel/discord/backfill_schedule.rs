@@ -2,8 +2,8 @@
 //!
 //! Each refused request counts towards a ban of the IP address, and each read takes a place in the request
 //! queue. So events in quick succession cause a single backfill. Of the conversations of one channel one is
-//! read first, and the others only if the bot proves to have access. Inaccessible conversations are left to
-//! slow retries, except for one per channel.
+//! read first, and the others only if the bot proves to have access. Inaccessible channels are tried a few at a
+//! time.
 //!
 //! Times are durations since a fixed instant.
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 const QUIET_PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
 /// Shortest and longest interval between two rounds. Doubles while rounds follow each other closely.
 const ROUND_INTERVAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
-/// Maximum wait for the first conversation of a channel before the others are read regardless.
+/// Maximum wait for one conversation of a channel before the next one is tried.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of refused conversations of a channel after which the whole channel counts as inaccessible.
 const REFUSED_MAX: usize = 2;
@@ -31,6 +31,8 @@ pub(super) enum BackfillScope {
     Guild(Snowflake),
     /// A channel with its threads.
     Channel(Snowflake),
+    /// All inaccessible conversations: Discord does not report every restored permission.
+    Inaccessible,
 }
 
 /// Bound conversation.
@@ -59,6 +61,7 @@ impl BackfillScope {
             Self::All => true,
             Self::Guild(guild) => target.guild.is_none_or(|at| at == guild),
             Self::Channel(channel) => target.channel() == channel || target.id == channel,
+            Self::Inaccessible => target.is_inaccessible,
         }
     }
 }
@@ -106,9 +109,8 @@ impl RoundPacing {
 #[derive(Debug)]
 struct ChannelProbe {
     first: Snowflake,
-    /// Remaining accessible conversations, then remaining inaccessible ones.
-    open: Vec<Snowflake>,
-    inaccessible: Vec<Snowflake>,
+    /// Remaining conversations, the accessible ones first.
+    others: Vec<Snowflake>,
     refused: usize,
     until: Duration,
 }
@@ -118,7 +120,7 @@ struct ChannelProbe {
 pub(super) struct BackfillActions {
     /// Conversations to be read.
     pub(super) read: Vec<Snowflake>,
-    /// Conversations to be marked inaccessible without a request; left to slow retries.
+    /// Conversations to be marked inaccessible without a request.
     pub(super) inaccessible: Vec<Snowflake>,
 }
 
@@ -126,12 +128,10 @@ pub(super) struct BackfillActions {
 #[derive(Debug, Default)]
 pub(super) struct BackfillSchedule {
     wanted: BTreeMap<BackfillScope, PendingBackfill>,
-    /// Pace of rounds after a session start or lost events, and of all other rounds.
+    /// Pace of rounds after a session start or lost events, and after changes of channels and roles.
     pacing: (RoundPacing, RoundPacing),
     /// Channels being tried, by id.
     probes: BTreeMap<Snowflake, ChannelProbe>,
-    /// Conversations marked inaccessible without a request, by channel.
-    assumed: BTreeMap<Snowflake, Vec<Snowflake>>,
     rounds: usize,
 }
 
@@ -152,10 +152,7 @@ impl BackfillSchedule {
             is_first |= scope.includes(target) && wanted.read.insert(target.id);
         }
         for probe in self.probes.values_mut() {
-            let before = probe.open.len() + probe.inaccessible.len();
-            probe.open.retain(|id| *id != target.id);
-            probe.inaccessible.retain(|id| *id != target.id);
-            is_first |= probe.open.len() + probe.inaccessible.len() < before;
+            is_first |= probe.others.extract_if(.., |id| *id == target.id).next().is_some();
         }
         is_first
     }
@@ -166,6 +163,7 @@ impl BackfillSchedule {
             BackfillScope::Guild(_) | BackfillScope::Channel(_) => {
                 (wanted.last + QUIET_PERIOD.0).min(wanted.first + QUIET_PERIOD.1).max(self.pacing.1.next())
             }
+            BackfillScope::Inaccessible => wanted.first,
         }
     }
 
@@ -178,8 +176,9 @@ impl BackfillSchedule {
     /// Returns the actions for these bound conversations that are due now.
     pub(super) fn due_actions(&mut self, now: Duration, bound: &[BackfillTarget]) -> BackfillActions {
         let mut actions = BackfillActions::default();
-        for probe in self.probes.extract_if(.., |_, probe| probe.until <= now).map(|(_, probe)| probe) {
-            actions.read.extend(probe.open);
+        let late: Vec<_> = self.probes.extract_if(.., |_, probe| probe.until <= now).collect();
+        for (channel, probe) in late {
+            actions.read.extend(self.probe_next(now, channel, probe));
         }
         let is_due = |(scope, wanted): (&BackfillScope, &PendingBackfill)| {
             (self.due_of(*scope, wanted) <= now).then_some(*scope)
@@ -193,7 +192,7 @@ impl BackfillSchedule {
         if due.contains(&BackfillScope::All) {
             self.pacing.0.record_round(now);
         }
-        if due.iter().any(|scope| *scope != BackfillScope::All) {
+        if due.iter().any(|scope| matches!(scope, BackfillScope::Guild(_) | BackfillScope::Channel(_))) {
             self.pacing.1.record_round(now);
         }
         let meant = bound.iter().filter(|target| due.iter().any(|scope| scope.includes(target)));
@@ -202,30 +201,43 @@ impl BackfillSchedule {
             let (open, inaccessible) = channels.entry(target.channel()).or_default();
             if target.is_inaccessible { inaccessible.push(target.id) } else { open.push(target.id) }
         }
-        let (open, inaccessible): (Vec<_>, Vec<_>) =
-            channels.into_iter().partition(|(_, (open, _))| !open.is_empty());
-        let turn = self.rounds.checked_rem(inaccessible.len()).unwrap_or(0);
-        // Rotate the choice: the thread may be inaccessible, and not the channel.
-        let some_shut =
-            inaccessible.iter().cycle().skip(turn).take(INACCESSIBLE_MAX.min(inaccessible.len())).map(
-                |(channel, (_, inaccessible))| {
-                    let mut inaccessible = inaccessible.clone();
-                    let turn = self.rounds % inaccessible.len();
-                    inaccessible.rotate_left(turn);
-                    (*channel, (Vec::new(), inaccessible))
-                },
-            );
-        let some_shut: Vec<_> = some_shut.collect();
-        for (channel, (mut open, mut inaccessible)) in open.into_iter().chain(some_shut) {
-            let first = if open.is_empty() { inaccessible.remove(0) } else { open.remove(0) };
-            actions.read.push(first);
-            if !open.is_empty() || !inaccessible.is_empty() {
-                let probe =
-                    ChannelProbe { first, open, inaccessible, refused: 0, until: now + PROBE_TIMEOUT };
-                self.probes.insert(channel, probe);
+        let is_shut = |(open, _): &(Vec<Snowflake>, Vec<Snowflake>)| open.is_empty();
+        let shut_count = channels.values().filter(|channel| is_shut(channel)).count();
+        let (mut shut_number, turn) = (0, self.rounds.checked_rem(shut_count).unwrap_or(0));
+        for (channel, (mut others, mut inaccessible)) in channels {
+            let mut refused = 0;
+            if others.is_empty() {
+                shut_number += 1;
+                // Rotate the choice: the thread may be inaccessible, and not the channel.
+                if (shut_number + turn) % shut_count >= INACCESSIBLE_MAX {
+                    continue;
+                }
+                refused = REFUSED_MAX - 1;
+                let turn = self.rounds % inaccessible.len();
+                inaccessible.rotate_left(turn);
             }
+            others.append(&mut inaccessible);
+            let probe = ChannelProbe { first: Snowflake(0), others, refused, until: now };
+            actions.read.extend(self.probe_next(now, channel, probe));
         }
         actions
+    }
+
+    /// Returns the next conversation of a channel to be read; `None` if none is left.
+    fn probe_next(
+        &mut self,
+        now: Duration,
+        channel: Snowflake,
+        mut probe: ChannelProbe,
+    ) -> Option<Snowflake> {
+        probe.first = *probe.others.first()?;
+        probe.others.remove(0);
+        probe.until = now + PROBE_TIMEOUT;
+        let first = probe.first;
+        if !probe.others.is_empty() {
+            self.probes.insert(channel, probe);
+        }
+        Some(first)
     }
 
     /// Records the result of a backfill. Returns the resulting actions for other conversations of the
@@ -237,34 +249,17 @@ impl BackfillSchedule {
         outcome: BackfillOutcome,
     ) -> BackfillActions {
         let mut actions = BackfillActions::default();
-        let found = self.probes.iter().find(|(_, probe)| probe.first == at).map(|(channel, _)| *channel);
-        let Some((channel, mut probe)) = found.and_then(|channel| self.probes.remove_entry(&channel)) else {
-            if outcome == BackfillOutcome::Read
-                && let Some((_, others)) =
-                    self.assumed.extract_if(.., |_, others| others.contains(&at)).next()
-            {
-                // The channel itself is accessible.
-                actions.read = others.into_iter().filter(|id| *id != at).collect();
-            }
+        let Some((channel, mut probe)) = self.probes.extract_if(.., |_, probe| probe.first == at).next()
+        else {
             return actions;
         };
         probe.refused += usize::from(outcome == BackfillOutcome::Refused);
-        if outcome == BackfillOutcome::Read {
-            self.assumed.remove(&channel);
-            actions.read = [probe.open, probe.inaccessible].concat();
-        } else if probe.refused < REFUSED_MAX && !probe.open.is_empty() {
-            probe.first = probe.open.remove(0);
-            probe.until = now + PROBE_TIMEOUT;
-            actions.read.push(probe.first);
-            self.probes.insert(channel, probe);
-        } else if outcome == BackfillOutcome::Refused {
-            actions.inaccessible = probe.open;
-            self.assumed.insert(channel, actions.inaccessible.clone());
-        } else if !probe.inaccessible.is_empty() {
-            probe.first = probe.inaccessible.remove(0);
-            probe.until = now + PROBE_TIMEOUT;
-            actions.read.push(probe.first);
-            self.probes.insert(channel, probe);
+        match outcome {
+            BackfillOutcome::Read => actions.read = probe.others,
+            BackfillOutcome::Refused if probe.refused >= REFUSED_MAX => actions.inaccessible = probe.others,
+            BackfillOutcome::Refused | BackfillOutcome::Nothing => {
+                actions.read.extend(self.probe_next(now, channel, probe));
+            }
         }
         actions
     }

@@ -19,8 +19,6 @@ mod event_loop;
 mod health;
 mod interaction_response;
 mod interactions;
-mod pending_checks;
-mod recent_events;
 mod render;
 mod retry;
 pub(crate) mod settings;
@@ -198,7 +196,7 @@ impl Inner {
             let why = "the bot may not attach files here, as an earlier attempt showed".to_owned();
             return SendOutcome::FilesRefused { why, again: false };
         }
-        if let Err(fault) = self.check_archived_before_send(channel).await {
+        if let Err(fault) = self.ensure_archive_state(channel).await {
             self.record_send_result(channel, Err(&fault), AttachmentState::None);
             // Nothing was sent, with files or without.
             return render::send_outcome(Err(fault), &message.nonce, AttachmentState::None);

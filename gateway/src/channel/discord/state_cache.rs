@@ -1,6 +1,7 @@
 //! Cache of facts about Discord: identity of the bot, location of conversations, last activity. Missing facts
 //! are requested from Discord.
 
+use crate::channel::discord::archive_state::ArchiveState;
 use crate::channel::discord::backfill_schedule::BackfillOutcome;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
@@ -59,6 +60,8 @@ pub(super) struct CacheEvents {
     pub(super) deleted: Vec<Snowflake>,
     /// Results of backfills.
     pub(super) backfills: Vec<(Snowflake, BackfillOutcome)>,
+    /// Archive states read by requests.
+    pub(super) archive_states: Vec<(Snowflake, ArchiveState)>,
 }
 
 /// Location of a conversation.
@@ -100,6 +103,8 @@ struct CacheState {
     denied_channels: HashMap<Snowflake, DeniedChannel>,
     /// Conversations with an archive state checked since the last loss of events.
     archive_checked: HashSet<Snowflake>,
+    /// Conversations with a request for the archive state in progress and no event since it began.
+    archive_reads: HashSet<Snowflake>,
     events: CacheEvents,
     /// Number of starts and interruptions of the event stream.
     stream_epoch: u64,
@@ -313,11 +318,44 @@ impl StateCache {
         state.is_connected = is_connected.unwrap_or(state.is_connected);
     }
 
-    /// Returns the number of the current uninterrupted period of events; `None` while disconnected. Call
-    /// before an archive check.
+    /// Returns the number of the current uninterrupted period of events; `None` while disconnected.
     pub(super) fn stream_epoch(&self) -> Option<u64> {
         let state = self.state();
         state.is_connected.then_some(state.stream_epoch)
+    }
+
+    /// Records that a request for the archive state begins. Returns the current period of events.
+    pub(super) fn begin_archive_read(&self, at: Snowflake) -> Option<u64> {
+        self.state().archive_reads.insert(at);
+        self.stream_epoch()
+    }
+
+    /// Records an event of a conversation: a request in progress may show an older archive state.
+    pub(super) fn cancel_archive_read(&self, at: Snowflake) {
+        self.state().archive_reads.remove(&at);
+    }
+
+    /// Records that a request for the archive state succeeded. Returns false if an event made the result
+    /// doubtful.
+    pub(super) fn end_archive_read(&self, at: Snowflake, epoch: Option<u64>) -> bool {
+        let is_current = self.state().archive_reads.remove(&at) || self.has_archive_state(at);
+        if is_current {
+            self.record_archive_check(at, epoch);
+        }
+        is_current
+    }
+
+    /// Reports an archive state read by a request to the conversation worker.
+    pub(super) fn report_archive_state(&self, at: Snowflake, archive: ArchiveState) {
+        self.state().events.archive_states.push((at, archive));
+        self.changed.notify_one();
+    }
+
+    /// Ends the mark of all inaccessible conversations that are not bound any more.
+    pub(super) fn retain_inaccessible(&self, is_bound: impl Fn(Snowflake) -> bool) {
+        let mut state = self.state();
+        state.inaccessible.retain(|id| is_bound(*id));
+        state.assumed.retain(|id| is_bound(*id));
     }
 
     /// True if the archive state of a conversation is known: checked, with uninterrupted events ever since.
