@@ -2,8 +2,8 @@
 //! before anything else; and after messages received as events, which advances the mark.
 
 use super::Inner;
-use crate::channel::discord::backfill_schedule::BackfillOutcome;
 use crate::channel::discord::retry::Backoff;
+use crate::channel::discord::state_cache::Access;
 use crate::channel::discord::workers::ConversationWorker;
 use crate::channel::{BindingLookup, BoundConversation};
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
@@ -12,6 +12,7 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::{MessageClass, classify_message};
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{History, QueueOptions, RestError};
+use acp_store::now_ms;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -20,6 +21,23 @@ use tokio::time::Instant;
 const BACKFILL_BUDGET: QueueOptions = QueueOptions::new(Priority::Notice, Duration::from_secs(20));
 /// Request budget of a backfill that nothing waits for: lowest priority.
 const IDLE_BUDGET: QueueOptions = QueueOptions::new(Priority::Look, Duration::from_secs(60));
+
+/// Maximum number of concurrent requests for first pages. With [`StateCache::should_attempt`] this limits the
+/// refusals in a channel that cannot be read.
+///
+/// [`StateCache::should_attempt`]: crate::channel::discord::state_cache::StateCache::should_attempt
+pub(super) const CONCURRENT_MAX: usize = 4;
+
+/// Result of a backfill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BackfillOutcome {
+    /// Completed.
+    Read,
+    /// The bot has no access.
+    Refused,
+    /// Conversation deleted or unbound.
+    Nothing,
+}
 
 /// Returns the id after which a conversation is to be read: the mark, or else the time of the binding.
 fn backfill_mark(place: &BoundConversation) -> Snowflake {
@@ -49,7 +67,6 @@ impl ConversationWorker {
         if outcome == BackfillOutcome::Read {
             self.refresh_queued().await;
         }
-        self.inner.cache.record_backfill(self.channel, outcome);
     }
 
     /// Reads the messages after the mark, to advance the mark and to find messages without an event. Stops if
@@ -94,11 +111,15 @@ impl ConversationWorker {
         };
         let first = tokio::select! {
             biased;
-            page = self.page(mark, turn) => page,
+            page = self.first_page(mark, turn) => page,
             () = something => return Ok(None),
         };
         let read = match first {
-            Ok(page) => self.read_from(mark, page, turn).await,
+            Ok(Some(page)) => self.read_from(mark, page, turn).await,
+            Ok(None) => {
+                self.inner.cache.assume_inaccessible(self.channel);
+                return Ok(Some(BackfillOutcome::Refused));
+            }
             Err(fault) => Err(fault),
         };
         if let Err(fault) = read {
@@ -171,7 +192,22 @@ impl ConversationWorker {
         if self.inner.cache.set_inaccessible(self.channel, false) {
             tracing::info!(thread_id = %self.channel, "bound conversation readable again");
         }
+        self.inner.cache.record_access(Access::Read, self.channel, false);
         Ok(())
+    }
+
+    /// Reads the first page; `None` if the channel is denied and another conversation tries for it.
+    async fn first_page(&self, mark: Snowflake, turn: QueueOptions) -> Result<Option<History>, RestError> {
+        let _permit = self.inner.backfill_permits.acquire().await;
+        if !self.inner.cache.should_attempt(Access::Read, self.channel, now_ms()) {
+            return Ok(None);
+        }
+        let page = self.page(mark, turn).await;
+        let rejected = page.as_ref().err().and_then(RestError::rejection_kind);
+        if matches!(rejected, Some(RejectionKind::LostAccess | RejectionKind::Forbidden)) {
+            self.inner.cache.record_access(Access::Read, self.channel, true);
+        }
+        page.map(Some)
     }
 
     /// Reads a page after a mark and completes the messages with server and roles.

@@ -4,10 +4,11 @@
 
 use super::DISCORD;
 use crate::channel::BoundConversation;
-use crate::channel::discord::backfill_schedule::{BackfillActions, BackfillScope, BackfillTarget};
+use crate::channel::discord::backfill_schedule::{BackfillScope, BackfillTarget};
 use crate::channel::discord::binding_cache::BindingCache;
 use crate::channel::discord::event_loop::EventLoop;
 use crate::channel::discord::retry::Backoff;
+use crate::channel::discord::state_cache::Access;
 use crate::channel::discord::workers::ConversationJob;
 use acp_discord::core::ids::Snowflake;
 use std::sync::Arc;
@@ -144,22 +145,14 @@ impl EventLoop {
         self.inner.cache.retain_inaccessible(|id| self.bindings.has(id, counter) != Some(false));
         let targets: Vec<BackfillTarget> =
             self.bindings.all().map(|(id, parent)| self.backfill_target(id, parent)).collect();
-        let actions = self.schedule.due_actions(self.now(), &targets);
-        self.start_backfills(actions);
-    }
-
-    pub(super) fn start_backfills(&mut self, actions: BackfillActions) {
-        if !actions.inaccessible.is_empty() {
-            tracing::warn!(
-                conversations = actions.inaccessible.len(),
-                "conversations of an inaccessible channel skipped; rechecked periodically"
-            );
-        }
-        for id in actions.inaccessible {
-            self.inner.cache.assume_inaccessible(id);
-        }
-        for id in actions.read {
+        for id in self.schedule.due_targets(self.now(), &targets) {
             self.workers.request_backfill(&mut self.tasks, id);
         }
+    }
+
+    /// Starts the backfill of a conversation with an event, which proves that the bot has access.
+    pub(super) fn backfill_accessible(&mut self, id: Snowflake) {
+        self.inner.cache.record_access(Access::Read, id, false);
+        self.workers.request_backfill(&mut self.tasks, id);
     }
 }

@@ -52,7 +52,7 @@ impl ConversationWorker {
             Ok(false) => self.log_rejected_edit(edit.id),
             Err(fault) => tracing::info!(message_id = %edit.id, %fault, "edit ignored; author unknown"),
         }
-        self.last_edit = Some(Instant::now());
+        self.last_edit = Some((edit.id, Instant::now()));
     }
 
     fn log_rejected_edit(&self, message: Snowflake) {
@@ -110,7 +110,8 @@ impl ConversationWorker {
 
     async fn refresh_prompt(&self, prompt: Option<&str>, message: &Message) {
         let Some(text) = changed_text(prompt, message) else { return };
-        if self.last_edit.is_some_and(|at| at.elapsed() < STALENESS_MAX) {
+        let is_known = |(id, at): (Snowflake, Instant)| id == message.id && at.elapsed() < STALENESS_MAX;
+        if self.last_edit.is_some_and(is_known) {
             return;
         }
         match self.inner.is_author_allowed(self.channel, &message.author.user).await {

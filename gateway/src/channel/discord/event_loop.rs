@@ -136,7 +136,7 @@ impl EventLoop {
         }
     }
 
-    /// Processes what requests found: deletions, archive states, and results of backfills.
+    /// Processes what requests found: deletions and archive states.
     fn on_cache_events(&mut self, events: CacheEvents) {
         for channel in events.deleted {
             self.on_conversation_gone(channel, "Discord does not know it any more");
@@ -145,10 +145,6 @@ impl EventLoop {
             if self.is_bound(channel) != Some(false) {
                 self.enqueue(channel, ConversationJob::Thread(archive));
             }
-        }
-        for (channel, outcome) in events.backfills {
-            let actions = self.schedule.record_outcome(self.now(), channel, outcome);
-            self.start_backfills(actions);
         }
     }
 
@@ -177,7 +173,7 @@ impl EventLoop {
                 self.inner.cache.cancel_archive_read(thread.id);
                 if self.is_bound(thread.id) != Some(false) {
                     if self.inner.cache.is_inaccessible(thread.id) {
-                        self.workers.request_backfill(&mut self.tasks, thread.id);
+                        self.backfill_accessible(thread.id);
                     }
                     self.enqueue(thread.id, ConversationJob::Thread(ArchiveState::from(&thread)));
                 }
@@ -279,7 +275,7 @@ impl EventLoop {
         let channel = message.channel;
         let bound = self.is_bound(channel);
         if bound != Some(false) && self.needs_backfill_first(channel) {
-            self.workers.request_backfill(&mut self.tasks, channel);
+            self.backfill_accessible(channel);
         }
         let is_command = acp_core::command::parse(&message.text).is_some();
         if is_command || bound == Some(true) {

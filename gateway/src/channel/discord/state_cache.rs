@@ -2,7 +2,6 @@
 //! are requested from Discord.
 
 use crate::channel::discord::archive_state::ArchiveState;
-use crate::channel::discord::backfill_schedule::BackfillOutcome;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::BotIdentity;
@@ -17,12 +16,21 @@ const MINUTE_MS: u64 = 60_000;
 /// refusal counts, and too many of them block all requests of the bot.
 const REFUSED_MS: u64 = 10 * MINUTE_MS;
 
-/// Number of conversations without write permission from which on the whole channel counts as denied.
+/// Number of conversations without access from which on the whole channel counts as denied.
 const DENIED_MIN: usize = 3;
-/// First and longest interval between write attempts in such a channel, in milliseconds.
+/// First and longest interval between attempts in such a channel, in milliseconds.
 const DENIED_MS: (u64, u64) = (2_000, 60_000);
 
-/// Channel with conversations that the bot may not write to.
+/// Kind of access to a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Access {
+    /// Reading the history.
+    Read,
+    /// Sending messages.
+    Write,
+}
+
+/// Channel with conversations that the bot may not read or write.
 #[derive(Debug)]
 struct DeniedChannel {
     /// The first [`DENIED_MIN`] of these conversations; more add no information.
@@ -58,8 +66,6 @@ pub(super) struct StateCache {
 pub(super) struct CacheEvents {
     /// Deleted conversations.
     pub(super) deleted: Vec<Snowflake>,
-    /// Results of backfills.
-    pub(super) backfills: Vec<(Snowflake, BackfillOutcome)>,
     /// Archive states read by requests.
     pub(super) archive_states: Vec<(Snowflake, ArchiveState)>,
 }
@@ -99,8 +105,8 @@ struct CacheState {
     last_messages: HashMap<Snowflake, Snowflake>,
     /// End of the period without an optional feature in a channel and its threads, after a refusal.
     denied_features: HashMap<(Snowflake, OptionalFeature), u64>,
-    /// Channels that the bot currently may not write to.
-    denied_channels: HashMap<Snowflake, DeniedChannel>,
+    /// Channels that the bot currently may not read or write.
+    denied_channels: HashMap<(Snowflake, Access), DeniedChannel>,
     /// Conversations with an archive state checked since the last loss of events.
     archive_checked: HashSet<Snowflake>,
     /// Conversations with a request for the archive state in progress and no event since it began.
@@ -167,12 +173,10 @@ impl StateCache {
     pub(super) fn remove_conversation(&self, at: Snowflake) {
         let mut state = self.state();
         let channel = state.locations.remove(&at).and_then(|spot| spot.parent).unwrap_or(at);
-        if let Some(denied) = state.denied_channels.get_mut(&channel) {
-            denied.conversations.remove(&at);
-            if denied.conversations.is_empty() {
-                state.denied_channels.remove(&channel);
-            }
-        }
+        state.denied_channels.retain(|(of, _), denied| {
+            let is_its = *of == channel && denied.conversations.remove(&at);
+            !is_its || !denied.conversations.is_empty()
+        });
         state.inaccessible.remove(&at);
         state.assumed.remove(&at);
         state.last_messages.remove(&at);
@@ -206,8 +210,7 @@ impl StateCache {
         if is_inaccessible { state.inaccessible.insert(id) } else { state.inaccessible.remove(&id) }
     }
 
-    /// Marks a bound conversation as inaccessible because its siblings in the channel were refused; not
-    /// verified by a request.
+    /// Marks a bound conversation as inaccessible because its siblings in the channel were refused.
     pub(super) fn assume_inaccessible(&self, id: Snowflake) {
         let mut state = self.state();
         if state.inaccessible.insert(id) {
@@ -241,12 +244,12 @@ impl StateCache {
         *last = (*last).max(message);
     }
 
-    /// True if a write to a conversation may be attempted. In a denied channel a single conversation is tried
+    /// True if an access to a conversation may be attempted. In a denied channel a single conversation is tried
     /// now and then: each refusal counts towards a ban of the IP address.
-    pub(super) fn should_attempt_write(&self, at: Snowflake, now_ms: u64) -> bool {
+    pub(super) fn should_attempt(&self, access: Access, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
         let mut state = self.state();
-        let Some(denied) = state.denied_channels.get_mut(&channel) else { return true };
+        let Some(denied) = state.denied_channels.get_mut(&(channel, access)) else { return true };
         if denied.conversations.len() < DENIED_MIN {
             return true;
         }
@@ -258,8 +261,8 @@ impl StateCache {
         true
     }
 
-    /// Records the result of a write to a conversation.
-    pub(super) fn record_write_result(&self, at: Snowflake, is_denied: bool) {
+    /// Records the result of an access to a conversation.
+    pub(super) fn record_access(&self, access: Access, at: Snowflake, is_denied: bool) {
         let channel = self.parent(at).unwrap_or(at);
         let mut state = self.state();
         if is_denied {
@@ -267,24 +270,18 @@ impl StateCache {
                 state.denied_channels.clear();
             }
             let new = || DeniedChannel { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
-            let denied = state.denied_channels.entry(channel).or_insert_with(new);
+            let denied = state.denied_channels.entry((channel, access)).or_insert_with(new);
             if denied.conversations.len() < DENIED_MIN {
                 denied.conversations.insert(at);
             }
         } else {
-            state.denied_channels.remove(&channel);
+            state.denied_channels.remove(&(channel, access));
         }
     }
 
     /// Records that a response reported the conversation as deleted: a deletion event may never arrive.
     pub(super) fn report_deleted(&self, at: Snowflake) {
         self.state().events.deleted.push(at);
-        self.changed.notify_one();
-    }
-
-    /// Records the result of a backfill.
-    pub(super) fn record_backfill(&self, at: Snowflake, outcome: BackfillOutcome) {
-        self.state().events.backfills.push((at, outcome));
         self.changed.notify_one();
     }
 
@@ -401,7 +398,8 @@ impl StateCache {
         state.denied_features.iter().filter(|((_, of), until)| *of == feature && **until > now_ms).count()
     }
 
-    /// Records a change of permissions: refused actions in this scope may be attempted at once.
+    /// Records a change of permissions: refused actions in this scope may be attempted at once, reads by one
+    /// conversation of a channel first.
     pub(super) fn on_permissions_changed(&self, at: PermissionScope) {
         let mut state = self.state();
         let CacheState { locations, denied_features, denied_channels, .. } = &mut *state;
@@ -412,7 +410,11 @@ impl StateCache {
             }),
         };
         denied_features.retain(|(channel, _), _| !is_meant(*channel));
-        denied_channels.retain(|channel, _| !is_meant(*channel));
+        denied_channels.retain(|(channel, access), _| *access == Access::Read || !is_meant(*channel));
+        for ((channel, _), denied) in denied_channels {
+            // One conversation is tried at once.
+            denied.next_ms = if is_meant(*channel) { 0 } else { denied.next_ms };
+        }
     }
 
     /// Returns the time of the last activity in a conversation, in milliseconds since the Unix epoch.
@@ -529,17 +531,42 @@ mod tests {
         let known = StateCache::default();
         let threads = [11, 12, 13, 14].map(Snowflake);
         threads.iter().for_each(|thread| known.set_location(*thread, Some(Snowflake(1)), None));
-        let tries =
-            |now_ms| threads.iter().filter(|thread| known.should_attempt_write(**thread, now_ms)).count();
+        let tries = |now_ms| {
+            threads.iter().filter(|thread| known.should_attempt(Access::Write, **thread, now_ms)).count()
+        };
         for thread in threads.iter().take(DENIED_MIN) {
             assert_eq!(tries(0), 4, "the denial may concern the thread alone");
-            known.record_write_result(*thread, true);
+            known.record_access(Access::Write, *thread, true);
         }
         let all: Vec<usize> = (0..15).map(|second| tries(second * 1_000)).collect();
         assert_eq!(all, [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
-        assert!(known.should_attempt_write(Snowflake(2), 15_000), "another channel");
-        known.record_write_result(threads[3], false);
+        assert!(known.should_attempt(Access::Write, Snowflake(2), 15_000), "another channel");
+        known.record_access(Access::Write, threads[3], false);
         assert_eq!(tries(15_000), 4);
+    }
+
+    /// A denied channel is read by one conversation at a time.
+    #[test]
+    fn reads_of_a_denied_channel_are_paced() {
+        let known = StateCache::default();
+        let [guild, channel] = [9, 1].map(Snowflake);
+        let threads: Vec<Snowflake> = (11..31).map(Snowflake).collect();
+        threads.iter().for_each(|thread| known.set_location(*thread, Some(channel), Some(guild)));
+        let refused = |now_ms| {
+            let tried = threads.iter().filter(|thread| known.should_attempt(Access::Read, **thread, now_ms));
+            tried.map(|thread| known.record_access(Access::Read, *thread, true)).count()
+        };
+        let mut total = 0;
+        for second in 0..600 {
+            if second % 60 == 0 {
+                known.on_permissions_changed(PermissionScope::Guild(guild));
+            }
+            total += refused(second * 1_000);
+        }
+        assert!(total <= 40, "{total}");
+        assert!(known.should_attempt(Access::Write, threads[0], 0), "writes are separate");
+        known.record_access(Access::Read, threads[7], false);
+        assert_eq!(refused(600_000), DENIED_MIN, "each may be tried until some are refused");
     }
 
     /// The data on denied conversations is bounded and removed with the conversations.
@@ -550,16 +577,20 @@ mod tests {
         let threads: Vec<Snowflake> = (10..60).map(Snowflake).collect();
         for thread in &threads {
             known.set_location(*thread, Some(channel), None);
-            known.record_write_result(*thread, true);
+            known.record_access(Access::Write, *thread, true);
         }
         let kept = |known: &StateCache| {
-            known.state().denied_channels.get(&channel).map(|denied| denied.conversations.len())
+            known
+                .state()
+                .denied_channels
+                .get(&(channel, Access::Write))
+                .map(|denied| denied.conversations.len())
         };
         assert_eq!(kept(&known), Some(DENIED_MIN));
         threads.iter().for_each(|thread| known.remove_conversation(*thread));
         assert_eq!((kept(&known), known.location(threads[0])), (None, None));
         for id in 0..=u64::try_from(CONVERSATIONS_MAX).unwrap_or_default() {
-            known.record_write_result(Snowflake(1_000 + id), true);
+            known.record_access(Access::Write, Snowflake(1_000 + id), true);
         }
         assert!(known.state().denied_channels.len() <= CONVERSATIONS_MAX);
     }

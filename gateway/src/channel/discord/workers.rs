@@ -147,8 +147,8 @@ pub(super) struct ConversationWorker {
     pub(super) read_at: Option<Instant>,
     /// Pauses between failed reads of this kind.
     pub(super) idle_backoff: Backoff,
-    /// Time of the last event about an edit.
-    pub(super) last_edit: Option<Instant>,
+    /// Last message with an event about an edit, and the time of the event.
+    pub(super) last_edit: Option<(Snowflake, Instant)>,
     /// Messages passed in or refused: the allow-list is checked once during the life of the worker, even if a
     /// message is received again.
     pub(super) seen: BTreeSet<Snowflake>,
