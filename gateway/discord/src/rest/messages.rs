@@ -48,8 +48,6 @@ fn unix_ms() -> u64 {
 pub struct History {
     /// Messages that could be parsed.
     pub messages: Vec<Message>,
-    /// Messages that could not be parsed: the id of each, or `None` if that is unreadable too.
-    pub unreadable: Vec<Option<Snowflake>>,
     /// Id of the newest message of the page, parsed or not. If the page has none, the id that it was to begin
     /// after.
     pub newest_id: Snowflake,
@@ -58,11 +56,10 @@ pub struct History {
 }
 
 impl History {
-    /// Builds a page from a response, with the reason for each unreadable message. A page without an
-    /// id newer than `after` is the last one, even if it is full.
-    fn from_page(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
+    /// Builds a page from a response, with the id, if readable, and the reason for each unreadable message. A
+    /// page without an id newer than `after` is the last one, even if it is full.
+    fn from_page(after: Snowflake, answer: &[Value]) -> (Self, Vec<(Option<Snowflake>, String)>) {
         let (mut messages, mut unreadable, mut newest_id) = (Vec::new(), Vec::new(), after);
-        let mut reasons = Vec::new();
         for one in answer {
             let id = match decode::message(one) {
                 Ok(message) => {
@@ -72,8 +69,7 @@ impl History {
                 }
                 Err(error) => {
                     let id = MessageIdOnly::deserialize(one).ok().map(|MessageIdOnly { id }| id);
-                    unreadable.push(id);
-                    reasons.push(error.0);
+                    unreadable.push((id, error.0));
                     id
                 }
             };
@@ -81,7 +77,7 @@ impl History {
         }
         messages.sort_by_key(|message| message.id);
         let has_more = answer.len() >= usize::from(PAGE_MAX) && newest_id > after;
-        (Self { messages, unreadable, newest_id, has_more }, reasons)
+        (Self { messages, newest_id, has_more }, unreadable)
     }
 }
 
@@ -198,8 +194,8 @@ impl RestClient {
         let name = route.name;
         let answer: Vec<Value> =
             parse(name, RetrySafety::ReadOnly, self.json(Call::new(route, options)).await?)?;
-        let (history, reasons) = History::from_page(after, &answer);
-        for (id, why) in history.unreadable.iter().zip(reasons) {
+        let (history, unreadable) = History::from_page(after, &answer);
+        for (id, why) in unreadable {
             self.0.counters.count_unreadable();
             tracing::error!(%channel, message_id = ?id, why, "unreadable message skipped");
         }
@@ -305,10 +301,9 @@ mod tests {
             (full(100), vec![], vec![None; 100], 10, false),
             (full(99), vec![201], vec![None; 99], 201, true),
         ] {
-            let (history, reasons) = History::from_page(Snowflake(10), &answer);
+            let (history, out) = History::from_page(Snowflake(10), &answer);
             let seen: Vec<u64> = history.messages.iter().map(|message| message.id.0).collect();
-            let out: Vec<Option<u64>> = history.unreadable.iter().map(|id| Some((*id)?.0)).collect();
-            assert_eq!(out.len(), reasons.len());
+            let out: Vec<Option<u64>> = out.into_iter().map(|(id, _)| Some(id?.0)).collect();
             assert_eq!((seen, out), (ids, unreadable));
             assert_eq!((history.newest_id, history.has_more), (Snowflake(newest_id), has_more));
         }

@@ -22,6 +22,10 @@ const BACKFILL_BUDGET: QueueOptions = QueueOptions::new(Priority::Notice, Durati
 /// Request budget of a backfill that nothing waits for: lowest priority.
 const IDLE_BUDGET: QueueOptions = QueueOptions::new(Priority::Look, Duration::from_secs(60));
 
+const fn budget(is_idle: bool) -> QueueOptions {
+    if is_idle { IDLE_BUDGET } else { BACKFILL_BUDGET }
+}
+
 /// Maximum number of concurrent requests for first pages. With [`StateCache::should_attempt`] this limits the
 /// refusals in a channel that cannot be read.
 ///
@@ -54,7 +58,7 @@ impl ConversationWorker {
         self.missed = [self.missed, from].into_iter().flatten().min();
         let mut backoff = Backoff::default();
         let outcome = loop {
-            match self.read_history(BACKFILL_BUDGET, std::future::pending()).await {
+            match self.read_history(false, std::future::pending()).await {
                 Ok(outcome) => break outcome.unwrap_or(BackfillOutcome::Nothing),
                 Err(fault) => tracing::warn!(thread_id = %self.channel, %fault, "backfill deferred"),
             }
@@ -72,7 +76,7 @@ impl ConversationWorker {
     /// Reads the messages after the mark, to advance the mark and to find messages without an event. Stops if
     /// `something` completes before the first page arrives. A failed read is repeated later.
     pub(super) async fn read_when_idle(&mut self, something: impl Future<Output = ()>) {
-        match self.read_history(IDLE_BUDGET, something).await {
+        match self.read_history(true, something).await {
             Ok(None) => {}
             Ok(Some(_)) => {
                 self.read_at = None;
@@ -92,7 +96,7 @@ impl ConversationWorker {
     /// [`RestError`] if the history could not be read, and a retry may succeed.
     async fn read_history(
         &mut self,
-        turn: QueueOptions,
+        is_idle: bool,
         something: impl Future<Output = ()>,
     ) -> Result<Option<BackfillOutcome>, RestError> {
         let missed = self.missed.map(|from| Snowflake(from.0.saturating_sub(1)));
@@ -111,11 +115,11 @@ impl ConversationWorker {
         };
         let first = tokio::select! {
             biased;
-            page = self.first_page(mark, turn) => page,
+            page = self.first_page(mark, is_idle) => page,
             () = something => return Ok(None),
         };
         let read = match first {
-            Ok(Some(page)) => self.read_from(mark, page, turn).await,
+            Ok(Some(page)) => self.read_from(mark, page, budget(is_idle)).await,
             Ok(None) => {
                 self.inner.cache.assume_inaccessible(self.channel);
                 return Ok(Some(BackfillOutcome::Refused));
@@ -197,12 +201,16 @@ impl ConversationWorker {
     }
 
     /// Reads the first page; `None` if the channel is denied and another conversation tries for it.
-    async fn first_page(&self, mark: Snowflake, turn: QueueOptions) -> Result<Option<History>, RestError> {
-        let _permit = self.inner.backfill_permits.acquire().await;
+    async fn first_page(&self, mark: Snowflake, is_idle: bool) -> Result<Option<History>, RestError> {
+        // A read that nothing waits for may take long, and few happen at once.
+        let _permit = match is_idle {
+            true => None,
+            false => self.inner.backfill_permits.acquire().await.ok(),
+        };
         if !self.inner.cache.should_attempt(Access::Read, self.channel, now_ms()) {
             return Ok(None);
         }
-        let page = self.page(mark, turn).await;
+        let page = self.page(mark, budget(is_idle)).await;
         let rejected = page.as_ref().err().and_then(RestError::rejection_kind);
         if matches!(rejected, Some(RejectionKind::LostAccess | RejectionKind::Forbidden)) {
             self.inner.cache.record_access(Access::Read, self.channel, true);
