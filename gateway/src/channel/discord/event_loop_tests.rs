@@ -203,10 +203,11 @@ impl Town {
         }
         let is_page = uri.path().ends_with("/messages");
         let after = after(uri);
-        if is_page && uri.path().contains("/channels/7/") {
-            if let Some((_, status)) = self.ways.refuses.lock().unwrap().filter(|(from, _)| after >= *from) {
-                return refuse(StatusCode::from_u16(status).unwrap(), if status == 403 { 50_001 } else { 0 });
-            }
+        if is_page
+            && uri.path().contains("/channels/7/")
+            && let Some((_, status)) = self.ways.refuses.lock().unwrap().filter(|(from, _)| after >= *from)
+        {
+            return refuse(StatusCode::from_u16(status).unwrap(), if status == 403 { 50_001 } else { 0 });
         }
         self.ways.looks.fetch_add(usize::from(id.is_none() && !is_page), Ordering::Relaxed);
         match (id, self.says.borrow().clone()) {
