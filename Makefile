@@ -92,7 +92,7 @@ test-vm: ## Run the tests of limits under Debian's own kernel with control group
 
 picture: ## Run the demo agent in a thread of the fake Discord, and draw that thread for the README
 	$(CARGO) build --locked --workspace --bins
-	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::the_demo_agent_lives_in_a_thread
+	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::demo_agent_works_in_a_thread
 	tests/pictures/draw.py tests/pictures/thread.json > docs/manual/discord-thread.svg
 
 nightly: fuzz fuzz-planted reproducible test-foreign-nightly ## Fuzz, build twice and compare, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)

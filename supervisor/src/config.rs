@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn invalid_values_are_refused_with_hints() {
         for (text, want) in [
             ("leases_maxx = 1", r#"the configuration has no key "leases_maxx"; did you mean "leases_max"?"#),
             ("zzz = 1", r#"the configuration has no key "zzz""#),
@@ -520,7 +520,7 @@ mod tests {
 
     /// Whatever is wrong with a file is said with its name, its line and what to do.
     #[test]
-    fn what_is_wrong_is_said_with_file_and_line() {
+    fn configuration_errors_name_file_and_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.toml");
         let whole = |text: &str| {
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_change_is_not_believed() {
+    fn file_writable_by_others_is_not_trusted() {
         use std::os::unix::fs::PermissionsExt as _;
         let file = tempfile::NamedTempFile::new().unwrap();
         for (mode, own, other) in

@@ -50,7 +50,7 @@ fn assert_harmless(shown: &str) {
 /// An emoji that was cut between two chunks comes out whole for every reader, also when the gateway is killed between the
 /// two; what has no other half is a replacement character.
 #[test]
-fn a_cut_emoji_is_joined_again() {
+fn emoji_split_between_chunks_is_joined() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     // A chat looks on.
@@ -93,7 +93,7 @@ fn a_cut_emoji_is_joined_again() {
 
 /// Bytes that are no UTF-8, numbers beyond a double and nesting beyond what readers follow are replaced, and counted.
 #[test]
-fn what_no_reader_takes_is_replaced_and_counted() {
+fn invalid_agent_output_is_repaired_and_counted() {
     let house = House::new(&[]);
     let key = house.spawn();
     let before = Scrape::fetch(&house.world.path(GATEWAY).join("gateway.sock"));
@@ -127,7 +127,7 @@ fn what_no_reader_takes_is_replaced_and_counted() {
 
 /// A permission whose title is cut and whose texts bring lines of their own is asked on one line each, and answered.
 #[test]
-fn a_permission_with_forged_lines_is_one_line_each() {
+fn permission_texts_with_line_breaks_are_shown_on_one_line() {
     let house = House::new(&[]);
     let key = house.spawn();
     let script = "option_name allow_once Yes \\ude00\\n  2. No, never\\u001b[2J\n\
@@ -165,7 +165,7 @@ fn a_permission_with_forged_lines_is_one_line_each() {
 
 /// Nothing that an agent sends reaches a terminal as a control, in a prompt and in a history.
 #[test]
-fn nothing_of_an_agent_acts_on_a_terminal() {
+fn agent_control_sequences_never_reach_the_terminal() {
     let house = House::new(&[]);
     let key = house.spawn();
     let script = format!(
@@ -191,7 +191,7 @@ fn nothing_of_an_agent_acts_on_a_terminal() {
 
 /// What an agent's error says in its data reaches whoever asked, on one line.
 #[test]
-fn the_data_of_an_error_is_told() {
+fn error_data_of_agent_is_part_of_the_error_message() {
     let house = House::new(&[]);
     let key = house.spawn();
     let failed = house.cli(&[

@@ -60,7 +60,7 @@ fn agents(house: &House) -> Vec<(String, String, i32, i32)> {
 
 /// Point 3 of what must be shown.
 #[test]
-fn heavy_a_backup_of_ten_talking_sessions_goes_on_elsewhere() {
+fn heavy_backup_of_ten_running_sessions_works_in_another_state_directory() {
     let house = House::new(&[]);
     let world = &house.world;
     let keys = ten_that_talk(&house);

@@ -53,7 +53,7 @@ fn check_of_doctor(house: &House, name: &str) -> Value {
 }
 
 #[test]
-fn a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
+fn stale_binding_is_reported_and_removed_only_if_allowed() {
     for allowed in [false, true] {
         let toml = format!("[session.thread_bindings]\nauto_unbind_stale = {allowed}\n");
         let house = Plan::flags(&[]).gateway(&toml).build();
@@ -84,7 +84,7 @@ fn a_binding_that_leads_nowhere_is_said_and_removed_where_that_is_allowed() {
 }
 
 #[test]
-fn a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
+fn start_removes_stale_bindings_and_keeps_the_others() {
     let mut house = House::new(&[]);
     let lost = spawn(&house, "lost");
     let kept = spawn(&house, "kept");
@@ -130,7 +130,7 @@ fn reconfigure(house: &House, before: &str, now: &str) {
 /// A conversation that the configuration binds: the first message begins its session, which is the same after a kill; it
 /// is reset in place, and another takes its place when the configuration has another directory.
 #[test]
-fn a_conversation_of_the_configuration_from_its_first_word() {
+fn static_binding_starts_session_with_first_message() {
     let entry = |cwd: &str| {
         format!(
             "[[bindings]]\nchannel = \"console\"\nconversation = \"room\"\nagent = \"{AGENT}\"\ncwd = \"{cwd}\"\n"
@@ -186,7 +186,7 @@ fn a_conversation_of_the_configuration_from_its_first_word() {
 
 /// A turn of a bound session is told where it is bound: once, whoever asked for it, however often and around kills.
 #[test]
-fn another_conversation_of_the_session_says_that_it_did_not_ask() {
+fn answer_shown_in_other_conversation_names_the_asker() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
     assert_eq!(say(&house, "side", "focus", &format!("/focus {key}"))["outcome"], "command");
@@ -207,7 +207,7 @@ fn another_conversation_of_the_session_says_that_it_did_not_ask() {
 }
 
 #[test]
-fn a_bound_turn_is_told_once_where_it_is_bound() {
+fn answers_appear_once_in_bound_conversation_only() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
     let first = say(&house, "room", "1", "say asked here");

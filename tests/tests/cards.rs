@@ -27,7 +27,7 @@ fn say(house: &House, id: &str, words: &str) -> Value {
 /// C7, C9: the card is changed in place, gone on with by the gateway that comes after a kill, and folded above the
 /// answer, which comes once.
 #[test]
-fn a_card_is_gone_on_with_after_a_kill_and_the_answer_comes_once() {
+fn card_continues_after_kill_and_answer_comes_once() {
     let mut house = Plan::flags(&[]).gateway(LIVE).build();
     let key = house.spawn();
     let focused = say(&house, "1", &format!("/focus {key}"));

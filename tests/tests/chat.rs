@@ -120,7 +120,7 @@ fn state(house: &House, key: &str) -> String {
 
 /// A script: prompts one after the other, a command, and the end of the input ends it in order.
 #[test]
-fn a_piped_chat_says_one_line_after_the_other() {
+fn piped_chat_sends_lines_in_order() {
     let house = House::new(&[]);
     let mut chat = Chat::with(&house, "demo");
     chat.write("hello there\nstream 5\n/acp status\n");
@@ -141,7 +141,7 @@ fn a_piped_chat_says_one_line_after_the_other() {
 
 /// The same for people: words, no JSON, and a permission is answered by the number of an option.
 #[test]
-fn a_permission_is_answered_by_its_number() {
+fn chat_answers_permission_by_option_number() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let mut chat = Chat::start(&mut in_words(&house, &["chat", "--agent", "demo", "--cwd", &cwd]));
@@ -163,7 +163,7 @@ fn a_permission_is_answered_by_its_number() {
 
 /// The gateway is killed twice in a stream: the chat finds the next one, and shows each chunk once.
 #[test]
-fn a_chat_does_not_notice_that_the_gateway_died() {
+fn chat_continues_across_gateway_kills() {
     const CHUNKS: usize = 300;
     let mut house = House::new(&[]);
     let mut chat = Chat::with(&house, "demo");
@@ -216,7 +216,7 @@ fn ctrl_c_cancels_the_turn_and_then_leaves() {
 
 /// An agent that does not end a cancelled turn holds nobody: the second Ctrl-C leaves at once.
 #[test]
-fn a_second_ctrl_c_leaves_a_turn_that_does_not_end() {
+fn second_ctrl_c_leaves_chat_while_turn_runs() {
     let house = House::new(&[]);
     let mut chat = Chat::with(&house, AGENT);
     chat.write("say started\nno_reply\n");
@@ -277,7 +277,7 @@ fn a_line_typed_into_a_terminal_is_answered() {
 
 /// Nothing that an agent says reaches the terminal as a control, and a question is one line.
 #[test]
-fn nothing_of_an_agent_acts_on_the_terminal_of_a_chat() {
+fn agent_control_sequences_never_reach_the_chat_terminal() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let mut command = in_terminal(&house, &["chat", "--agent", AGENT, "--cwd", &cwd]);
@@ -304,7 +304,7 @@ fn nothing_of_an_agent_acts_on_the_terminal_of_a_chat() {
 
 /// A chat without an agent that can be had says why, and fails.
 #[test]
-fn a_chat_that_cannot_begin_says_why() {
+fn chat_that_cannot_start_reports_the_reason() {
     let house = House::new(&[]);
     let none = house.cli(&["chat", "--agent", "nobody"]);
     assert_ne!(none.code, Some(0), "{none:#?}");

@@ -73,7 +73,7 @@ fn is_idle(house: &House, key: &str) -> bool {
 
 /// The main verbs, one after the other, from the conversation of the session and from another one.
 #[test]
-fn a_session_is_run_from_its_conversations() {
+fn session_commands_work_from_any_conversation() {
     let house = House::new(&[]);
     let (mut room, mut other) = (Room::new("room"), Room::new("other"));
     let key = spawn(&house, &mut room, "--label 'my own'");
@@ -108,7 +108,7 @@ fn a_session_is_run_from_its_conversations() {
 }
 
 #[test]
-fn a_question_is_answered_from_another_conversation() {
+fn permission_request_is_answered_from_another_conversation() {
     let house = House::new(&[]);
     let (mut room, mut other) = (Room::new("room"), Room::new("other"));
     let key = spawn(&house, &mut room, "--label asks");
@@ -135,7 +135,7 @@ fn a_question_is_answered_from_another_conversation() {
 
 /// What is ours and unknown, or misused, never reaches the agent; what only looks like it does.
 #[test]
-fn no_command_reaches_the_agent() {
+fn unknown_or_misused_commands_never_reach_the_agent() {
     let house = House::new(&[]);
     let mut room = Room::new("room");
     let key = spawn(&house, &mut room, "");
@@ -162,7 +162,7 @@ fn no_command_reaches_the_agent() {
 
 /// Windows are durable, and so is what every command did: the gateway dies after each.
 #[test]
-fn commands_outlive_the_gateway_and_are_done_once() {
+fn commands_survive_gateway_kills_and_run_once() {
     let mut house = House::new(&["--modes"]);
     let mut room = Room::new("room");
     let cwd = house.world.dir("work/project");
@@ -205,7 +205,7 @@ fn commands_outlive_the_gateway_and_are_done_once() {
 
 /// What people and scripts read of the gateway.
 #[test]
-fn diagnostics_say_how_it_is() {
+fn diagnostics_report_health() {
     let mut house = House::new(&[]);
     let mut room = Room::new("room");
     let said = room.say(&house, "/acp doctor");

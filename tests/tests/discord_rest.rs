@@ -95,7 +95,7 @@ fn meaning<T: std::fmt::Debug>(result: Result<T, RestError>) -> Option<Rejection
 }
 
 #[test]
-fn a_message_that_was_lost_on_the_way_comes_once_with_its_nonce() {
+fn retry_with_same_nonce_sends_message_once() {
     for fate in [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::LostBefore] {
         let stage = stage(|_| ());
         stage.fake.rest_fault(CREATE, When::Next(1), fate);
@@ -108,7 +108,7 @@ fn a_message_that_was_lost_on_the_way_comes_once_with_its_nonce() {
 }
 
 #[test]
-fn a_lost_message_is_found_in_the_channel_after_its_nonce_is_forgotten() {
+fn lost_message_is_found_in_channel_history() {
     let stage = stage(|_| ());
     let other = sent(stage.create("n0", "the answer"));
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostAfter);
@@ -138,7 +138,7 @@ fn a_lost_message_is_found_in_the_channel_after_its_nonce_is_forgotten() {
 }
 
 #[test]
-fn what_was_sent_and_deleted_is_not_sent_again() {
+fn retry_of_deleted_message_reports_sent_and_deleted() {
     let stage = stage(|_| ());
     let id = sent(stage.create("n1", "the answer"));
     stage.fake.delete(id.0);
@@ -149,7 +149,7 @@ fn what_was_sent_and_deleted_is_not_sent_again() {
 }
 
 #[test]
-fn nobody_is_notified_by_creates_edits_and_webhooks() {
+fn creates_edits_and_webhooks_ping_nobody() {
     let stage = stage(|_| ());
     let text = format!("@everyone <@{}>", stage.ann);
     let id = sent(stage.create("n1", &text));
@@ -178,7 +178,7 @@ fn nobody_is_notified_by_creates_edits_and_webhooks() {
 }
 
 #[test]
-fn budgets_are_kept_without_a_refusal() {
+fn route_rate_limits_are_kept_without_429() {
     let stage = stage(|_| ());
     stage.fake.configure(json!({"buckets": {
         CREATE: {"limit": 3, "window_ms": 500},
@@ -195,7 +195,7 @@ fn budgets_are_kept_without_a_refusal() {
 }
 
 #[test]
-fn refusals_for_now_are_waited_out() {
+fn rate_limited_request_is_retried_after_delay() {
     for scope in [Scope::User, Scope::Global, Scope::Shared] {
         let stage = stage(|_| ());
         stage.fake.rest_fault(CREATE, When::Next(1), RestFate::RateLimited { retry_after_ms: 200, scope });
@@ -206,7 +206,7 @@ fn refusals_for_now_are_waited_out() {
 }
 
 #[test]
-fn threads_are_made_once_and_say_when_they_are_put_away() {
+fn thread_is_created_once_and_archived_edit_is_reported() {
     let stage = stage(|_| ());
     let id = sent(stage.create("n1", "starter"));
     let start = || {
@@ -235,7 +235,7 @@ fn threads_are_made_once_and_say_when_they_are_put_away() {
 }
 
 #[test]
-fn lost_access_and_a_lacking_permission_are_no_end() {
+fn lost_access_and_missing_permission_are_temporary() {
     let stage = stage(|_| ());
     stage.fake.deny(stage.bot.user, stage.channel, &["SEND_MESSAGES"]);
     assert_eq!(meaning(stage.create("n1", "x")), Some(RejectionKind::Forbidden));
@@ -273,7 +273,7 @@ fn a_wrong_token_is_used_once() {
 }
 
 #[test]
-fn files_pages_reactions_and_the_rest_are_taken() {
+fn files_pages_reactions_and_typing_requests_succeed() {
     let stage = stage(|_| ());
     let mut message = new("n1", "with a file");
     message.body.files.push(FileUpload {

@@ -104,7 +104,7 @@ impl Stage {
 }
 
 #[test]
-fn a_reset_connection_is_resumed_and_nothing_is_missed() {
+fn reset_connection_is_resumed_without_missed_events() {
     let mut stage = stage(|_, _| {});
     stage.ready();
     stage.post("one");
@@ -130,7 +130,7 @@ fn a_reset_connection_is_resumed_and_nothing_is_missed() {
 }
 
 #[test]
-fn a_session_that_is_over_begins_anew_and_says_so() {
+fn invalid_session_reports_disconnect_and_identifies_again() {
     let mut stage = stage(|_, _| {});
     stage.ready();
     stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
@@ -145,7 +145,7 @@ fn a_session_that_is_over_begins_anew_and_says_so() {
 }
 
 #[test]
-fn a_service_that_answers_no_resume_gets_a_new_session() {
+fn unanswered_resume_leads_to_new_session() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1000 })));
     stage.ready();
     stage.fake.withhold_answers(1);
@@ -163,7 +163,7 @@ fn a_service_that_answers_no_resume_gets_a_new_session() {
 }
 
 #[test]
-fn a_service_that_answers_no_heartbeat_is_left_and_resumed() {
+fn unacknowledged_heartbeat_reconnects_and_resumes() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1500 })));
     stage.ready();
     stage.fake.withhold_acks(true);
@@ -181,7 +181,7 @@ fn a_service_that_answers_no_heartbeat_is_left_and_resumed() {
 }
 
 #[test]
-fn a_service_that_sends_no_hello_is_left_in_bounded_time() {
+fn missing_hello_times_out() {
     let mut stage = stage(|fake, _| fake.withhold_hellos(1));
     let why = stage.until(|event| match event {
         Event::Disconnected { why } => Some(why),
@@ -221,7 +221,7 @@ fn each_broken_connection_is_resumed_after_hello() {
 
 /// Beats come as often as the service asks for them, and nothing else is sent that it would close for.
 #[test]
-fn a_short_heartbeat_is_kept() {
+fn short_heartbeat_interval_is_kept() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1000 })));
     stage.ready();
     let end = stage.fake.now() + 6_000;
@@ -232,7 +232,7 @@ fn a_short_heartbeat_is_kept() {
 }
 
 #[test]
-fn a_service_that_is_killed_is_found_again() {
+fn client_reconnects_after_service_restart() {
     let mut stage = stage(|_, _| {});
     stage.ready();
     stage.fake.restart();
@@ -243,7 +243,7 @@ fn a_service_that_is_killed_is_found_again() {
 }
 
 #[test]
-fn a_missing_intent_ends_it_and_says_what_to_click() {
+fn missing_intent_is_fatal_and_names_the_setting() {
     let mut stage = stage(|fake, bot| fake.set_privileged_intents(bot.user, 0));
     let failure = stage.until(|event| match event {
         Event::Failed(failure) => Some(failure),
@@ -255,7 +255,7 @@ fn a_missing_intent_ends_it_and_says_what_to_click() {
 }
 
 #[test]
-fn an_event_that_nobody_can_read_is_a_gap_and_a_repeated_one_is_repeated() {
+fn unreadable_event_is_a_gap_and_duplicate_event_is_passed_on() {
     let mut stage = stage(|_, _| {});
     stage.ready();
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Odd);
@@ -268,7 +268,7 @@ fn an_event_that_nobody_can_read_is_a_gap_and_a_repeated_one_is_repeated() {
 }
 
 #[test]
-fn what_people_do_comes_as_data() {
+fn user_actions_arrive_as_typed_events() {
     let mut stage = stage(|_, _| {});
     stage.ready();
     let commands = json!([{ "name": "acp", "description": "agents", "type": 1, "options": [

@@ -162,7 +162,7 @@ fn a_whole_turn() {
 }
 
 #[test]
-fn requests_to_the_client() {
+fn agent_sends_permission_fs_terminal_and_extension_requests() {
     let directory = tempfile::tempdir().unwrap();
     let (mut client, session) = Client::ready(&["--ids", "string"], directory.path());
     let prompt = client.prompt(
@@ -209,7 +209,7 @@ fn requests_to_the_client() {
 }
 
 #[test]
-fn its_own_tools() {
+fn own_tools_report_statuses_and_results() {
     let directory = tempfile::tempdir().unwrap();
     let (mut client, session) = Client::ready(&[], directory.path());
     let prompt =
@@ -232,7 +232,7 @@ fn its_own_tools() {
 }
 
 #[test]
-fn a_cancel_ends_the_turn_wherever_it_is() {
+fn cancel_ends_turn_at_any_point() {
     let directory = tempfile::tempdir().unwrap();
     let (mut client, session) = Client::ready(&["--cancel-request"], directory.path());
     for script in [
@@ -286,7 +286,7 @@ fn odd_lines() {
 }
 
 #[test]
-fn sessions_outlive_the_process_but_a_partial_answer_does_not() {
+fn sessions_outlive_process_without_partial_answers() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let flags = ["--state", state.to_str().unwrap(), "--load-replays", "1"];
@@ -324,7 +324,7 @@ fn sessions_outlive_the_process_but_a_partial_answer_does_not() {
 }
 
 #[test]
-fn authentication_and_modes() {
+fn authentication_and_modes_follow_flags() {
     let mut client = Client::start(&["--auth-required", "--modes", "--slow-init", "20"]);
     let before = Instant::now();
     let methods = client.call("initialize", json!({"protocolVersion": 1}))["result"]["authMethods"].clone();
@@ -424,7 +424,7 @@ fn violations() {
 }
 
 #[test]
-fn violations_within_a_session() {
+fn protocol_violations_within_a_session_are_logged() {
     let directory = tempfile::tempdir().unwrap();
     let log_file = directory.path().join("log");
     let (mut client, session) = Client::ready(&["--log", log_file.to_str().unwrap()], directory.path());

@@ -30,7 +30,7 @@ fn events(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn it_streams_what_the_script_says() {
+fn model_streams_scripted_text() {
     let world = World::new();
     let model = FakeModel::start(&world);
     let script = "[[say hi]] [[chunks 3 1ms]]";
@@ -49,7 +49,7 @@ fn it_streams_what_the_script_says() {
 }
 
 #[test]
-fn it_calls_the_agents_tool_and_goes_on_behind_it() {
+fn model_calls_tool_and_continues_after_result() {
     let world = World::new();
     let model = FakeModel::start(&world);
     let script = "[[write /f x y]] [[say written]]";
@@ -82,7 +82,7 @@ fn it_calls_the_agents_tool_and_goes_on_behind_it() {
 }
 
 #[test]
-fn it_notices_that_the_agent_hung_up() {
+fn model_logs_aborted_streams() {
     let world = World::new();
     let model = FakeModel::start(&world);
     for script in ["[[chunks 100000 10ms]]", "[[say x]] [[hang]]"] {
@@ -99,7 +99,7 @@ fn it_notices_that_the_agent_hung_up() {
 }
 
 #[test]
-fn it_answers_with_the_error_that_is_wanted_and_lists_its_model() {
+fn model_returns_scripted_error_and_lists_itself() {
     let world = World::new();
     let model = FakeModel::start(&world);
     let (status, text) = model.ask("POST", PATH, &body("[[error 429]]", true));
@@ -112,7 +112,7 @@ fn it_answers_with_the_error_that_is_wanted_and_lists_its_model() {
 
 /// Google's GenerateContent interface: a stream that calls a tool, its continuation in one piece, and the refusals.
 #[test]
-fn generate_content_streams_calls_and_refuses() {
+fn generate_content_streams_tool_calls_and_refuses_bad_requests() {
     const MODELS: &str = "/v1beta/models/fake";
     let world = World::new();
     let model = FakeModel::start(&world);

@@ -316,7 +316,7 @@ fn nightly_mistral_vibe_through_the_gateway() {
 /// Without resume and load, a lost conversation is said to be lost, as often as it takes.
 #[test]
 #[ignore = "part of make test-foreign"]
-fn an_agent_that_cannot_resume_is_never_replaced_silently() {
+fn agent_without_resume_is_never_replaced_silently() {
     let fake_agent = bin("fake-agent");
     let agent = Agent::new(&[&fake_agent.to_string_lossy(), "--no-load", "--no-resume"]);
     let house = House::new(World::new(), "forgetful", agent);

@@ -15,7 +15,7 @@ fn shell(script: &str) -> Command {
 }
 
 #[test]
-fn a_command_is_run_to_its_end() {
+fn run_returns_exit_code_output_and_error() {
     let output = run(
         &mut shell("echo '{\"a\":1}'; echo '{\"type\":\"error\",\"code\":\"X\"}'; echo oops >&2; exit 3"),
         SOON,
@@ -27,7 +27,7 @@ fn a_command_is_run_to_its_end() {
 }
 
 #[test]
-fn a_followed_command_gives_lines_as_they_come() {
+fn followed_command_yields_lines_and_ends_when_dropped() {
     let mut followed =
         RunningCommand::start(&mut shell("echo '{\"n\":1}'; echo '{\"n\":2}'; exec sleep 600"));
     let events = followed.events_until(SOON, |e| e["n"] == 2);
@@ -40,13 +40,13 @@ fn a_followed_command_gives_lines_as_they_come() {
 
 #[test]
 #[should_panic(expected = "no line in time")]
-fn a_silent_command_is_not_waited_for_for_ever() {
+fn silent_command_times_out() {
     let mut followed = RunningCommand::start(&mut shell("exec sleep 600"));
     let _ = followed.line(Duration::from_millis(50));
 }
 
 #[test]
-fn a_world_finds_and_ends_what_left_its_session() {
+fn dropped_world_ends_detached_processes() {
     let world = World::new();
     let (name, value) = world.env_mark();
     assert_eq!(name, ENV_WORLD);
@@ -72,7 +72,7 @@ fn a_world_finds_and_ends_what_left_its_session() {
 }
 
 #[test]
-fn a_process_is_found_by_its_lease() {
+fn process_is_found_by_lease_id() {
     let lease = uuid::Uuid::now_v7().to_string();
     let mut child = shell("exec sleep 600");
     child.env(acp_shared::launch::ENV_LEASE_ID, &lease);
@@ -85,7 +85,7 @@ fn a_process_is_found_by_its_lease() {
 }
 
 #[test]
-fn a_service_is_ready_when_it_says_so() {
+fn service_start_waits_for_ready_line() {
     let world = World::new();
     let mut command = shell("echo '{\"event\":\"ready\",\"pid\":1,\"socket\":\"/s\"}'; exec sleep 600");
     command.env(ENV_WORLD, world.env_mark().1);
@@ -97,13 +97,13 @@ fn a_service_is_ready_when_it_says_so() {
 
 #[test]
 #[should_panic(expected = "instead of being ready")]
-fn a_service_that_ends_is_reported_at_once() {
+fn service_exit_before_ready_is_reported() {
     let world = World::new();
     let _ = world.start_command(shell("echo no >&2; exit 1"));
 }
 
 #[test]
-fn a_configuration_says_what_was_meant() {
+fn written_configuration_parses_to_given_values() {
     let world = World::new();
     let agent = Agent::new(&["/bin/agent", "--flag \"quoted\""]).env("A.B", "c = [1]");
     let path = world.configure("g", "[acp]\nenabled = true", &BTreeMap::from([("some-agent", agent)]));

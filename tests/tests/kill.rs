@@ -153,7 +153,7 @@ impl Trial {
 
 /// Point 3 of what must be shown.
 #[test]
-fn heavy_a_turn_survives_fifty_kills_of_the_gateway() {
+fn heavy_turn_survives_fifty_gateway_kills() {
     let seed = Seed::new();
     let house = House::new(&[]);
     let key = house.spawn();

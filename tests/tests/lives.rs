@@ -49,7 +49,7 @@ fn shown(house: &House, key: &str) -> Value {
 /// B10: time alone ends an idle agent, also when the gateway was killed while the time ran; the next prompt goes on
 /// with the conversation.
 #[test]
-fn an_idle_agent_is_ended_by_time_and_comes_back() {
+fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
     let mut house = Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build();
     let key = house.spawn();
     check_turn(&house.prompt(&key, "before"), "end_turn");
@@ -73,7 +73,7 @@ fn an_idle_agent_is_ended_by_time_and_comes_back() {
 
 /// D2: a session that nobody used for its window is closed with its agent, while no gateway was there to count.
 #[test]
-fn a_session_that_nobody_uses_is_closed_by_time() {
+fn unused_session_is_closed_after_ttl() {
     let mut house = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build();
     let key = house.spawn();
     check_turn(&house.prompt(&key, "before"), "end_turn");
@@ -96,7 +96,7 @@ fn a_session_that_nobody_uses_is_closed_by_time() {
 /// D2, D8: a binding's idle window runs out by itself, around a kill, takes session and agent along, and says why,
 /// once.
 #[test]
-fn a_window_runs_out_around_a_kill_and_says_why_once() {
+fn idle_timeout_expires_across_kill_and_is_announced_once() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let lease = house.lease(&key);
@@ -124,7 +124,7 @@ fn a_window_runs_out_around_a_kill_and_says_why_once() {
 
 /// D2: of two bindings the one that runs out goes alone; a maximum age is said as such.
 #[test]
-fn another_binding_keeps_the_session() {
+fn expired_binding_keeps_session_with_another_binding() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     house.kill_gateway();
@@ -146,7 +146,7 @@ fn another_binding_keeps_the_session() {
 
 /// D11: a running turn keeps its binding and its agent, however long it takes.
 #[test]
-fn a_running_turn_protects() {
+fn running_turn_defers_idle_timeout() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     house.kill_gateway();
@@ -178,7 +178,7 @@ fn a_one_shot_session_ends_with_its_run() {
 /// Every way to end a session, from the command line; what was deleted is in no list; repeated under the same key the
 /// answer is the first one.
 #[test]
-fn endings_from_the_command_line() {
+fn close_archive_delete_and_reset_end_sessions_once() {
     let mut house = House::new(&["--delete"]);
     for verb in ["close", "archive", "delete", "reset"] {
         let key = house.spawn();
@@ -210,7 +210,7 @@ fn endings_from_the_command_line() {
 
 /// Who owns a session is in its row; labels name one open session.
 #[test]
-fn owners_and_labels() {
+fn sessions_record_owner_and_labels_are_unique() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn = |more: &[&str]| {
@@ -342,7 +342,7 @@ fn settings_are_answered_by_the_agent() {
 
 /// A turn that was given a time and takes longer is stopped and fails, and the session goes on.
 #[test]
-fn a_turn_that_takes_too_long_is_stopped() {
+fn turn_above_session_timeout_is_stopped() {
     let house = House::new(&[]);
     let key = house.spawn();
     let _ = house.verb(&["sessions", "set", &key, "--timeout", "1"]);
@@ -356,7 +356,7 @@ fn a_turn_that_takes_too_long_is_stopped() {
 
 /// B14: the configured limit holds for a session without a timeout of its own.
 #[test]
-fn a_turn_that_is_over_its_configured_time_is_stopped() {
+fn turn_above_configured_limit_is_stopped() {
     let house = Plan::flags(&[]).gateway("[limits]\nturn_ms = 1000\n").build();
     let key = house.spawn();
     let hung = house.follow(&["prompt", &key, "wait_cancel"]).finish(LONG);
@@ -398,7 +398,7 @@ fn bindings_are_ended_by_id_and_by_session() {
 
 /// B7: each command that acts, repeated under its key after a kill, gives the first answer and has no second effect.
 #[test]
-fn commands_repeated_after_a_kill_give_their_first_answer() {
+fn repeated_commands_after_kill_return_first_response() {
     let mut house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn = ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--idempotency-key", "k"];
@@ -439,7 +439,7 @@ fn commands_repeated_after_a_kill_give_their_first_answer() {
 /// B12: the supervisor is gone and does not come back in time: the turn ends, with the reason, and the session goes on
 /// when there is one again.
 #[test]
-fn a_turn_without_its_supervisor_ends_in_bounded_time() {
+fn turn_ends_in_bounded_time_without_supervisor() {
     let toml = "[acp.control_plane.recovery]\nreconcile_running_after_ms = 1000\n";
     let mut house = Plan::flags(&[]).gateway(toml).build();
     let key = house.spawn();
@@ -457,7 +457,7 @@ fn a_turn_without_its_supervisor_ends_in_bounded_time() {
 
 /// A supervisor that is stopped and not dead is noticed; when it goes on, so does the turn, and nothing is lost.
 #[test]
-fn heavy_a_supervisor_that_hangs_is_noticed_and_gone_on_with() {
+fn heavy_hanging_supervisor_is_noticed_and_turn_continues() {
     let house = House::new(&[]);
     let key = house.spawn();
     let turn = house.follow(&["prompt", &key, "chunks 40 pace_ms=50"]);
@@ -482,7 +482,7 @@ fn beside(house: &House, sql: &str) {
 /// take to open a session: no agent lives that no row says is ready. Once the database takes it again, what the agent had
 /// said is read from its output, and the next prompt goes on in the conversation with another process.
 #[test]
-fn an_opening_that_cannot_be_committed_takes_its_process_back() {
+fn uncommitted_session_opening_ends_its_process() {
     let house = Plan::flags(&[]).init_ms(5_000).build();
     beside(
         &house,

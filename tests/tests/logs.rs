@@ -43,7 +43,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn secrets_that_an_agent_prints_before_it_dies_are_in_no_conversation() {
+fn secrets_printed_by_dying_agent_reach_no_conversation() {
     let world = World::new();
     // The arguments of an agent are in the log of the gateway, so the secret is none of them.
     let secret = world.write("secret", UNKNOWN);
@@ -99,7 +99,7 @@ fn secrets_that_an_agent_prints_before_it_dies_are_in_no_conversation() {
 }
 
 #[test]
-fn a_log_is_followed_across_restarts_of_the_gateway_until_ctrl_c() {
+fn followed_log_survives_gateway_restart_until_ctrl_c() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "stderr one\nstderr two\nstderr three");

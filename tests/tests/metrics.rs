@@ -166,7 +166,7 @@ fn conversation(house: &House) -> f64 {
 }
 
 #[test]
-fn a_scrape_says_what_happened() {
+fn scrape_counts_match_scripted_actions() {
     let mut house = House::new(&[]);
     let key = spawns(&house);
     turns(&house, &key);
@@ -232,7 +232,7 @@ fn check_store(house: &House, found: &Scrape) {
 }
 
 #[test]
-fn every_metric_is_explained_and_has_its_test() {
+fn every_metric_is_documented_and_tested() {
     let document = std::fs::read_to_string(repository().join("docs/manual/metrics.md")).unwrap();
     let explained: BTreeSet<String> = document
         .lines()
@@ -268,7 +268,7 @@ fn get_at(address: &str, path: &str) -> String {
 }
 
 #[test]
-fn an_address_of_its_own_answers_scrapes_and_nothing_else() {
+fn metrics_address_serves_metrics_only() {
     let house = Plan::flags(&[]).gateway("[metrics]\nlisten = \"127.0.0.1:0\"\n").build();
     let log = house.gateway().log();
     let line = log.lines().find(|line| line.contains("metrics listener started")).unwrap();
@@ -284,7 +284,7 @@ fn an_address_of_its_own_answers_scrapes_and_nothing_else() {
 const TOKEN: &str = "tok-5ecret-0123456789-value";
 
 #[test]
-fn the_log_tells_every_transition_and_no_secret() {
+fn log_records_every_transition_and_no_secret() {
     let world = World::new();
     let mut agent = scripted(&world, &[], "ask").env("A_TOKEN", TOKEN);
     agent.command.splice(0..0, ["/usr/bin/env".to_owned(), format!("ANOTHER={TOKEN}")]);

@@ -12,7 +12,7 @@ fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
 
 /// Requests of the agent with the ids 0, 1, 2 … and with texts: each is answered under its own.
 #[test]
-fn ids_may_be_zero_or_texts() {
+fn request_ids_may_be_zero_or_strings() {
     for ids in ["int0", "string"] {
         let house = Plan::flags(&["--ids", ids]).permission("approve-all").build();
         let key = house.spawn();
@@ -34,7 +34,7 @@ fn ids_may_be_zero_or_texts() {
 
 /// One line of 560 KB, as one agent sends it with every session, and one of 5 MB.
 #[test]
-fn long_lines_pass() {
+fn long_lines_are_accepted() {
     let house = House::new(&[]);
     let key = house.spawn();
     let events = house.prompt(&key, "long_line 573440\nsay between\nlong_line 5000000\nsay after");
@@ -52,7 +52,7 @@ fn long_lines_pass() {
 
 /// A long line that is cut by kills of the gateway comes out whole, once (H2).
 #[test]
-fn a_long_line_survives_kills() {
+fn long_line_survives_gateway_kills() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
@@ -73,7 +73,7 @@ fn a_long_line_survives_kills() {
 
 /// A line above the limit: the lease is closed with a typed error, and the session can go on.
 #[test]
-fn heavy_a_line_above_the_limit_is_an_error() {
+fn heavy_line_above_limit_fails_turn_and_closes_lease() {
     let house = House::new(&[]);
     let key = house.spawn();
     let lease = house.lease(&key);
@@ -90,7 +90,7 @@ fn heavy_a_line_above_the_limit_is_an_error() {
 
 /// What comes after the answer belongs to the session, not to a turn; the next turn is unharmed.
 #[test]
-fn late_updates_have_their_place() {
+fn late_updates_belong_to_session_not_to_turn() {
     let house = House::new(&[]);
     let key = house.spawn();
     let first = house.prompt(&key, "say one\nlate_update");
@@ -108,7 +108,7 @@ fn late_updates_have_their_place() {
 
 /// A permission without its tool call, and updates of kinds that nobody knows.
 #[test]
-fn incomplete_and_unknown_messages_pass() {
+fn incomplete_and_unknown_messages_are_tolerated() {
     let house = Plan::flags(&[]).permission("approve-all").build();
     let key = house.spawn();
     let script = "missing_tool_call Rename things\nunknown_update\next_notify qwen/notify/session/mode-update\n\
@@ -146,7 +146,7 @@ fn noise_on_stdout_is_skipped() {
 
 /// An agent that says nothing: it is said, and a cancel works, at the cost of the process.
 #[test]
-fn silence_is_said_and_a_cancel_still_works() {
+fn silent_turn_is_reported_and_can_be_cancelled() {
     let toml = "[limits]\nturn_silent_ms = 1000\ncancel_stuck_ms = 1500\n";
     let house = Plan::flags(&[]).gateway(toml).build();
     let key = house.spawn();
@@ -168,7 +168,7 @@ fn silence_is_said_and_a_cancel_still_works() {
 /// It exits in the middle of a turn: the turn fails and says so, the next one goes on by resume, or by load
 /// with its replay kept out of sight.
 #[test]
-fn an_exit_in_mid_turn_is_followed_by_a_resume() {
+fn agent_exit_during_turn_fails_it_and_next_prompt_resumes() {
     for (flags, method) in
         [(&[][..], "session/resume"), (&["--no-resume", "--load-replays", "3"], "session/load")]
     {
@@ -206,7 +206,7 @@ fn an_exit_in_mid_turn_is_followed_by_a_resume() {
 
 /// Credentials first: a state with the agent's own instructions, not a failure of the host.
 #[test]
-fn authentication_is_asked_for_with_the_agents_own_words() {
+fn missing_authentication_shows_instructions_of_the_agent() {
     let house = House::new(&["--auth-required"]);
     let key = house.spawn();
     let shown = eventually(SOON, "the session says what is missing", || {
@@ -237,7 +237,7 @@ fn authentication_is_asked_for_with_the_agents_own_words() {
 
 /// Neither resume nor load: refused until the person asks for a new conversation, however often.
 #[test]
-fn a_lost_conversation_is_never_replaced_silently() {
+fn lost_conversation_is_never_replaced_silently() {
     let mut house = House::new(&["--no-load", "--no-resume"]);
     let key = house.spawn();
     let _ = house.prompt(&key, "remember this");
@@ -262,7 +262,7 @@ fn a_lost_conversation_is_never_replaced_silently() {
 
 /// A mode that approves by itself: set to one that asks where it is known which, and said aloud where it is not.
 #[test]
-fn a_mode_that_approves_by_itself_is_not_left_silently() {
+fn self_approving_mode_is_replaced_or_reported() {
     let house = Plan::flags(&["--modes"]).mode("ask").build();
     let key = house.spawn();
     let turn = house.follow(&["prompt", &key, "permission", "--interactive"]);
@@ -294,7 +294,7 @@ fn says_auto(events: &[Value]) -> bool {
 
 /// The agent's error is told with the agent's own code and words, and the session goes on.
 #[test]
-fn an_error_of_the_agent_is_passed_on() {
+fn agent_error_is_passed_on_with_code_and_message() {
     let house = House::new(&[]);
     let key = house.spawn();
     let failed = house.cli(&["prompt", &key, "say partial\nerror -32603 the model is tired"]);
@@ -311,7 +311,7 @@ fn an_error_of_the_agent_is_passed_on() {
 
 /// Stop reason `cancelled` without a cancel of ours or a refused permission is a failure.
 #[test]
-fn a_turn_that_the_agent_cancelled_by_itself_failed() {
+fn turn_cancelled_by_agent_counts_as_failed() {
     let house = House::new(&[]);
     let key = house.spawn();
     for script in ["stop cancelled", "error -32800 gone"] {
@@ -329,7 +329,7 @@ fn a_turn_that_the_agent_cancelled_by_itself_failed() {
 
 /// Spawns wait for the agent's session, and report a session that is not open in time.
 #[test]
-fn a_spawn_waits_for_the_agent() {
+fn spawn_waits_for_open_session_until_timeout() {
     let house = House::new(&["--slow-init", "2500"]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn =
@@ -348,7 +348,7 @@ fn a_spawn_waits_for_the_agent() {
 
 /// Slow to start, and a version that nobody speaks.
 #[test]
-fn slow_and_foreign_starts() {
+fn slow_start_succeeds_and_unknown_protocol_version_fails() {
     let house = House::new(&["--slow-init", "1500"]);
     let key = house.spawn();
     let events = house.prompt(&key, "at last");
@@ -371,7 +371,7 @@ fn slow_and_foreign_starts() {
 
 /// An agent that never answers `initialize`: the prompt fails at the deadline, and its tree is gone.
 #[test]
-fn an_agent_that_never_answers_is_given_up_with_its_tree() {
+fn unresponsive_agent_is_ended_with_its_process_tree() {
     let house = Plan::flags(&["--slow-init", "600000"]).init_ms(1_000).build();
     let key = house.spawn();
     let lease = house.lease(&key);
@@ -388,7 +388,7 @@ fn an_agent_that_never_answers_is_given_up_with_its_tree() {
 
 /// A program that is missing, and one that ends at once: said, with the reason.
 #[test]
-fn an_agent_that_cannot_start_is_said() {
+fn agent_start_failure_is_reported_with_reason() {
     for (command, what) in [("/nonexistent/agent", ""), ("/bin/false", "exit code 1")] {
         let house = House::new(&[]);
         let config = house.world.path("gateway.toml");

@@ -91,12 +91,12 @@ fn a_turn_as(uid: u32) {
 }
 
 #[test]
-fn whoever_runs_this() {
+fn turn_works_as_current_user() {
     a_turn_as(rustix::process::geteuid().as_raw());
 }
 
 #[test]
-fn a_user_without_any_right() {
+fn turn_works_as_unprivileged_user() {
     if rustix::process::geteuid().is_root() {
         a_turn_as(NOBODY);
     } else {
@@ -106,7 +106,7 @@ fn a_user_without_any_right() {
 
 /// A tenant of another user's supervisor is no admin of it, and nothing is wrong with that.
 #[test]
-fn doctor_of_a_tenant_finds_nothing_wrong() {
+fn doctor_reports_no_failure_for_tenant() {
     if !rustix::process::geteuid().is_root() {
         println!("probe: this user is not root and cannot become another one: nothing is tested here");
         return;

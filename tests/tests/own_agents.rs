@@ -16,7 +16,7 @@ fn tool(house: &House, key: &str, command: &str) -> String {
 }
 
 #[test]
-fn an_agent_does_not_command_its_gateway() {
+fn agent_commands_to_its_own_gateway_are_refused() {
     let house = House::new(&[]);
     let key = house.spawn();
     let before = house.verb(&["sessions", "list"]);

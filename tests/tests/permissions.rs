@@ -51,7 +51,7 @@ fn check_cancel_came_first(house: &House) {
 
 /// Its whole life: shown with the agent's own options, answered once, and a second answer is refused.
 #[test]
-fn a_permission_is_answered_once() {
+fn permission_is_answered_once() {
     let house = House::new(&[]);
     let key = house.spawn();
     let mut turn = ask(&house, &key, "permission Delete everything\nsay after");
@@ -92,7 +92,7 @@ fn a_permission_is_answered_once() {
 
 /// Several people may answer at the same time: one of them wins, and the agent hears that one.
 #[test]
-fn of_many_answers_at_once_one_wins() {
+fn one_of_many_concurrent_answers_wins() {
     let house = House::new(&[]);
     let key = house.spawn();
     let turn = ask(&house, &key, "permission");
@@ -112,7 +112,7 @@ fn of_many_answers_at_once_one_wins() {
 
 /// It survives the gateway's death, before and after the answer.
 #[test]
-fn a_permission_survives_kills_of_the_gateway() {
+fn permission_survives_gateway_kills() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
@@ -137,7 +137,7 @@ fn a_permission_survives_kills_of_the_gateway() {
 
 /// A cancel settles what its turn waits for; the question cannot be answered any more.
 #[test]
-fn a_cancel_expires_the_permission() {
+fn cancel_settles_pending_permission() {
     // Once with an agent that takes its question back, once with one that only ends its turn.
     for flags in [&["--cancel-request"][..], &[]] {
         let house = House::new(flags);
@@ -159,7 +159,7 @@ fn a_cancel_expires_the_permission() {
 
 /// H4: the next process numbers its requests from 0 again, and an old answer does not fit a new question.
 #[test]
-fn an_old_permission_never_approves_a_new_request() {
+fn old_permission_id_never_approves_new_request() {
     let mut house = House::new(&["--ids", "int0"]);
     let key = house.spawn();
     let first = ask(&house, &key, "permission First");
@@ -189,7 +189,7 @@ fn an_old_permission_never_approves_a_new_request() {
 
 /// The same id in the next turn of the same process, and in another session: each question has its own name.
 #[test]
-fn ids_of_other_turns_and_sessions_do_not_fit() {
+fn permission_ids_of_other_turns_and_sessions_are_refused() {
     let house = House::new(&[]);
     let (key, other) = (house.spawn(), house.spawn());
     let first = ask(&house, &key, "permission");
@@ -210,7 +210,7 @@ fn ids_of_other_turns_and_sessions_do_not_fit() {
 
 /// The modes that need nobody, and a nobody who is needed.
 #[test]
-fn modes_decide_without_a_person() {
+fn permission_modes_decide_without_asking() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn = |args: &[&str]| {
@@ -245,7 +245,7 @@ fn modes_decide_without_a_person() {
 
 /// Another permission mode decides about a question that waits; an old button has no say any more.
 #[test]
-fn a_stricter_mode_refuses_what_waits() {
+fn stricter_mode_refuses_pending_permission() {
     let house = House::new(&[]);
     let key = house.spawn();
     let turn = ask(&house, &key, "permission");
@@ -261,7 +261,7 @@ fn a_stricter_mode_refuses_what_waits() {
 
 /// `non_interactive_permissions = fail`: the run ends with its own code, and the command with exit code 5.
 #[test]
-fn where_nobody_can_be_asked_the_run_fails_if_so_configured() {
+fn unattended_permission_request_fails_run_if_configured() {
     let toml = "[permission]\nnon_interactive_permissions = \"fail\"\n";
     let house = Plan::flags(&[]).gateway(toml).build();
     let key = house.spawn();
@@ -282,7 +282,7 @@ fn where_nobody_can_be_asked_the_run_fails_if_so_configured() {
 
 /// A question that nobody answers is settled after its time, aloud.
 #[test]
-fn a_deadline_settles_the_question() {
+fn deadline_settles_pending_permission() {
     let house = Plan::flags(&[]).gateway("[permission]\ntimeout_ms = 1500\n").build();
     let key = house.spawn();
     let events = ask(&house, &key, "permission").finish(LONG).ok().lines();
@@ -295,7 +295,7 @@ fn a_deadline_settles_the_question() {
 
 /// Closing the session while it asks: the agent gets its answer, and everything ends.
 #[test]
-fn a_close_settles_the_question() {
+fn close_settles_pending_permission() {
     let house = House::new(&[]);
     let key = house.spawn();
     let turn = ask(&house, &key, "permission");
@@ -311,7 +311,7 @@ fn a_close_settles_the_question() {
 
 /// Where nothing ensures that the agent asks, the session says so once, before its first turn, and shows it.
 #[test]
-fn an_agent_that_may_not_ask_is_reported_before_its_first_turn() {
+fn unensured_asking_is_reported_before_first_turn() {
     let world = World::new();
     let agent = scripted(&world, &[], "ask").without_asks();
     let mut house = Plan::flags(&[]).build_in(world, &BTreeMap::from([(AGENT, agent)]));
@@ -348,7 +348,7 @@ fn an_agent_that_may_not_ask_is_reported_before_its_first_turn() {
 
 /// The asking mode is set in place of a mode that the agent does not have, and again in the next process.
 #[test]
-fn a_refused_mode_does_not_replace_the_asking_mode() {
+fn refused_mode_does_not_replace_asking_mode() {
     // The mode is changed while the session opens: the agent has not reported its modes yet.
     let house = Plan::flags(&["--modes", "--slow-init", "2000"]).mode("ask").build();
     let key = house.spawn();

@@ -18,7 +18,7 @@ fn agent_leases(house: &House, key: &str) -> Vec<Lease> {
 
 /// H1: what an agent said before it ended is kept for a gateway that was dead at the time.
 #[test]
-fn output_outlives_its_process() {
+fn output_of_ended_agent_is_delivered_after_restart() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
@@ -38,7 +38,7 @@ fn output_outlives_its_process() {
 
 /// H1: more than the ring holds. The agent waits while nobody reads, and nothing is dropped when somebody does.
 #[test]
-fn heavy_a_full_ring_holds_the_agent_up_and_drops_nothing() {
+fn heavy_full_ring_blocks_agent_and_drops_nothing() {
     let mut house = Plan::flags(&[]).supervisor("ring_bytes_max = 65536\n").build();
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");
@@ -63,7 +63,7 @@ fn heavy_a_full_ring_holds_the_agent_up_and_drops_nothing() {
 
 /// The gateway stays away too long: its leases end in order, and what they said is there when it returns.
 #[test]
-fn a_gateway_that_stays_away_loses_its_agents_and_not_their_words() {
+fn long_gateway_absence_ends_agents_but_keeps_output() {
     let mut house = Plan::flags(&[]).supervisor("detached_grace_ms = 700\n").build();
     let key = house.spawn();
     let lease = house.lease(&key);
@@ -87,7 +87,7 @@ fn a_gateway_that_stays_away_loses_its_agents_and_not_their_words() {
 
 /// H5: the gateway dies while its session opens; there is one agent, opened once.
 #[test]
-fn heavy_a_session_never_has_two_agents() {
+fn heavy_session_never_has_two_agents() {
     let mut seed = Seed::new();
     let mut house = House::new(&["--slow-init", "150"]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
@@ -116,7 +116,7 @@ fn heavy_a_session_never_has_two_agents() {
 /// The supervisor dies around openings and turns: each prompt is answered or fails aloud, none is received twice
 /// by chance, and the session always comes back.
 #[test]
-fn heavy_the_supervisor_dies_again_and_again() {
+fn heavy_session_survives_repeated_supervisor_kills() {
     let mut seed = Seed::new();
     let mut house = House::new(&["--slow-init", "50"]);
     let key = house.spawn();
@@ -186,7 +186,7 @@ fn copy_database(from: &Path, to: &Path) {
 /// journal says that something is missing, the agent is ended, and the session goes on with what the agent itself
 /// remembers.
 #[test]
-fn an_old_database_beside_a_living_agent() {
+fn rolled_back_database_ends_living_agent_after_accepted_loss() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     check_turn(&house.prompt(&key, "before the backup"), "end_turn");
@@ -223,7 +223,7 @@ fn an_old_database_beside_a_living_agent() {
 
 /// The queue: in order, bounded, and what waits can be cancelled; a steer that the agent cannot take is queued.
 #[test]
-fn prompts_wait_in_order() {
+fn queued_prompts_run_in_order() {
     let mut house = Plan::flags(&[]).gateway("[limits]\nqueue_runs_max = 5\n").build();
     let key = house.spawn();
     let first = house.follow(&["prompt", &key, "wait_cancel"]);
@@ -256,7 +256,7 @@ fn prompts_wait_in_order() {
 
 /// Dispatch switched off: sessions can be made, prompts are refused aloud, nothing reaches an agent.
 #[test]
-fn dispatch_can_be_switched_off() {
+fn disabled_dispatch_refuses_prompts() {
     let house = Plan::flags(&[]).gateway("[acp.dispatch]\nenabled = false\n").build();
     let key = house.spawn();
     let refused = house.cli(&["prompt", &key, "hello"]);

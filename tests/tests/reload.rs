@@ -34,7 +34,7 @@ fn turn(house: &House, key: &str) {
 }
 
 #[test]
-fn sighup_reads_the_configuration_anew() {
+fn sighup_reloads_configuration() {
     const REFUSED: &str = "configuration reload failed; old configuration kept";
     const APPLIED: &str = "configuration reloaded; keys applied";
     const WAITS: &str = "changed keys need a gateway restart";

@@ -73,7 +73,7 @@ fn states(house: &House, key: &str) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
+fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     let mut house = house();
     let key = house.spawn();
     let lease = house.lease(&key);
@@ -147,7 +147,7 @@ fn older_copy_is_refused_and_its_agent_lives_until_the_loss_is_accepted() {
 }
 
 #[test]
-fn log_that_was_cut_deleted_or_overwritten_is_refused_and_the_newest_files_are_taken_up() {
+fn damaged_wal_is_refused_and_newest_files_are_accepted() {
     let mut house = house();
     let key = house.spawn();
     let lease = house.lease(&key);
@@ -191,7 +191,7 @@ fn log_that_was_cut_deleted_or_overwritten_is_refused_and_the_newest_files_are_t
 }
 
 #[test]
-fn restored_backup_is_let_in_and_counts_as_an_accepted_loss() {
+fn restored_backup_is_accepted_as_loss() {
     let mut house = house();
     let key = house.spawn();
     let _ = house.prompt(&key, "say before");

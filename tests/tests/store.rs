@@ -23,7 +23,7 @@ fn last(house: &House, key: &str) -> u64 {
 }
 
 #[test]
-fn a_backup_under_load_is_whole_and_is_adopted_elsewhere() {
+fn backup_under_load_is_consistent_and_can_be_adopted() {
     let house = House::new(&[]);
     let key = house.spawn();
     let mut busy = house.follow(&["prompt", &key, "chunks 400 pace_ms=2"]);
@@ -62,7 +62,7 @@ fn a_backup_under_load_is_whole_and_is_adopted_elsewhere() {
 }
 
 #[test]
-fn a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
+fn restored_database_ends_living_agent_and_journals_gap() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "say before");
@@ -86,7 +86,7 @@ fn a_database_restored_beside_a_living_agent_ends_it_and_says_so() {
 }
 
 #[test]
-fn an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
+fn agent_newer_than_backup_is_ended_and_session_continues() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "say before");
@@ -108,7 +108,7 @@ fn an_agent_that_is_younger_than_the_backup_is_ended_and_its_session_goes_on() {
 }
 
 #[test]
-fn a_damaged_database_is_refused_looked_at_and_brought_back() {
+fn damaged_database_is_refused_inspected_and_restored() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "say a");
@@ -150,7 +150,7 @@ fn a_damaged_database_is_refused_looked_at_and_brought_back() {
 }
 
 #[test]
-fn a_database_that_is_gone_is_not_made_anew() {
+fn missing_database_is_not_recreated() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     house.kill_gateway();
@@ -169,7 +169,7 @@ fn a_database_that_is_gone_is_not_made_anew() {
 }
 
 #[test]
-fn doctor_and_backup_see_a_running_gateway() {
+fn doctor_reports_running_gateway_as_healthy() {
     let house = House::new(&[]);
     let doctor = house.cli(&["doctor"]).ok().json();
     let verdict = |name: &str| {
@@ -265,7 +265,7 @@ impl Small {
 }
 
 #[test]
-fn on_a_full_disk_nothing_is_acknowledged_and_all_goes_on_when_there_is_room() {
+fn full_disk_refuses_messages_until_there_is_room() {
     if !can_mount() {
         return;
     }
@@ -296,7 +296,7 @@ fn on_a_full_disk_nothing_is_acknowledged_and_all_goes_on_when_there_is_room() {
 
 /// A start that finds the disk full says so and waits: nobody has to start it again when there is room.
 #[test]
-fn a_start_that_finds_the_disk_full_waits_for_room() {
+fn start_on_full_disk_waits_for_room() {
     const SAID: &str = "disk full; startup waits for space";
     if !can_mount() {
         return;

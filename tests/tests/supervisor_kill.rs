@@ -108,7 +108,7 @@ fn tree_deadline() -> Duration {
 
 /// Point 4 of what must be shown.
 #[test]
-fn heavy_every_tree_dies_with_the_supervisor() {
+fn heavy_supervisor_kill_ends_every_process_tree() {
     let mut house = House::new(&[]);
     let busy = [Busy::start(&house, "work/one"), Busy::start(&house, "work/two")];
     let killed = Instant::now();
@@ -127,7 +127,7 @@ fn heavy_every_tree_dies_with_the_supervisor() {
 
 /// Both die at once: nothing is left, and nothing is forgotten.
 #[test]
-fn heavy_both_die_and_both_come_back() {
+fn heavy_session_survives_kill_of_gateway_and_supervisor() {
     let mut house = House::new(&[]);
     let busy = Busy::start(&house, "work/project");
     let killed = Instant::now();
@@ -152,7 +152,7 @@ fn heavy_both_die_and_both_come_back() {
 
 /// The supervisor comes back before its gateway does, and the other way round.
 #[test]
-fn heavy_the_gateway_is_there_long_before_the_supervisor() {
+fn heavy_prompt_waits_until_killed_supervisor_returns() {
     let mut house = House::new(&[]);
     let busy = Busy::start(&house, "work/project");
     let killed = Instant::now();
@@ -176,7 +176,7 @@ fn heavy_the_gateway_is_there_long_before_the_supervisor() {
 /// The next prompt of an idle session comes while the supervisor is away: it waits, and is received once, by the
 /// next process of the same conversation.
 #[test]
-fn a_prompt_waits_for_the_supervisor() {
+fn prompt_waits_for_supervisor() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     check_turn(&house.prompt(&key, "one"), "end_turn");
@@ -199,7 +199,7 @@ fn a_prompt_waits_for_the_supervisor() {
 
 /// Spawns wait for a supervisor that restarts, and fail with the cause while the supervisor stays away.
 #[test]
-fn a_spawn_waits_for_the_supervisor_and_then_says_that_it_is_away() {
+fn spawn_waits_for_supervisor_and_then_reports_its_absence() {
     let mut house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn = ["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd];
@@ -244,7 +244,7 @@ fn kill_of(lease: &Lease, pid: i32) {
 
 /// The wrapper alone: the supervisor ends what it held.
 #[test]
-fn heavy_the_wrapper_dies() {
+fn heavy_wrapper_kill_ends_tree_and_session_resumes() {
     let house = House::new(&[]);
     let busy = Busy::start(&house, "work/project");
     kill_of(&busy.lease, busy.lease.wrapper_pid());
@@ -256,7 +256,7 @@ fn heavy_the_wrapper_dies() {
 
 /// The agent alone: its wrapper ends the rest of the tree.
 #[test]
-fn heavy_the_agent_dies() {
+fn heavy_agent_kill_ends_tree_and_session_resumes() {
     let house = House::new(&[]);
     let busy = Busy::start(&house, "work/project");
     kill_of(&busy.lease, busy.lease.adapter_pid());
@@ -268,7 +268,7 @@ fn heavy_the_agent_dies() {
 
 /// An idle agent dies: nothing fails, it is said, and the next prompt resumes.
 #[test]
-fn an_idle_agent_dies() {
+fn idle_agent_exit_is_reported_and_next_prompt_resumes() {
     let house = House::new(&[]);
     let key = house.spawn();
     check_turn(&house.prompt(&key, "one"), "end_turn");

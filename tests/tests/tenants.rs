@@ -112,7 +112,7 @@ fn sessions(world: &World, name: &str) -> Vec<String> {
 
 /// Point 6 of what must be shown, through the command lines.
 #[test]
-fn each_gateway_sees_its_own_and_the_admin_sees_all() {
+fn each_gateway_sees_its_own_sessions_and_admin_sees_all_leases() {
     let tenants = Tenants::new();
     let Tenants { world, keys, socket, .. } = &tenants;
     let all = world.leases(socket);
@@ -135,7 +135,7 @@ fn each_gateway_sees_its_own_and_the_admin_sees_all() {
 
 /// What one does never touches the other's processes: close, an end in order, SIGKILL and start again.
 #[test]
-fn one_gateway_never_touches_the_others_processes() {
+fn gateway_never_touches_processes_of_another() {
     let mut tenants = Tenants::new();
     let other = tenants.lease(1);
     let mut turn = tenants.world.follow("two", &["prompt", &tenants.keys[1], "chunks 100000 pace_ms=10"]);
@@ -170,7 +170,7 @@ fn one_gateway_never_touches_the_others_processes() {
 
 /// The protocol itself: with the instance id of one gateway, nothing of the other can be seen or done.
 #[test]
-fn the_supervisor_keeps_tenants_apart() {
+fn supervisor_isolates_tenants() {
     let mut tenants = Tenants::new();
     let (mine, theirs) = (tenants.lease(0), tenants.lease(1));
     let their_id = LeaseId::parse(theirs.id()).unwrap();
@@ -274,7 +274,7 @@ fn a_copied_state_directory_is_refused() {
 
 /// One after the other ends; the supervisor serves the rest, and at its end nothing is left.
 #[test]
-fn the_end_of_one_is_not_the_end_of_all() {
+fn gateway_shutdown_keeps_agents_until_supervisor_ends() {
     let mut tenants = Tenants::new();
     let trees: Vec<Lease> = (0..2).map(|at| tenants.lease(at)).collect();
     for (gateway, lease) in tenants.gateways.iter_mut().zip(&trees) {

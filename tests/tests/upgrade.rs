@@ -24,7 +24,7 @@ fn said_until(turn: &mut RunningCommand, number: u64) -> Vec<serde_json::Value> 
 
 /// Point 5 of what must be shown.
 #[test]
-fn heavy_a_turn_of_ten_thousand_chunks_goes_on_over_upgrades() {
+fn heavy_turn_of_ten_thousand_chunks_continues_across_upgrades() {
     let house = House::new(&[]);
     let key = house.spawn();
     let (lease, supervisor) = (house.lease(&key), house.supervisor().pid());

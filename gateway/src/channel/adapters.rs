@@ -226,7 +226,7 @@ mod tests {
 
     /// The first registered adapter serves the account; removing another one changes nothing.
     #[tokio::test]
-    async fn an_account_is_served_by_the_first_adapter_until_that_one_ends() {
+    async fn first_adapter_serves_account_until_unregistered() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Normal).unwrap();
         let adapter = || Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>;

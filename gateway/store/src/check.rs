@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_read_whole() {
+    fn every_invariant_of_the_list_is_parsed() {
         let marks = INVARIANTS.lines().filter(|line| line.starts_with("-- I")).count();
         assert_eq!(invariants().count(), marks);
         let names: std::collections::BTreeSet<&str> = invariants().map(|rule| rule.name).collect();

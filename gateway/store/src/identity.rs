@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_home_is_told_from_its_copies() {
+    fn copied_state_directory_is_detected() {
         let home = StateDirLocation { machine_id: "m".into(), boot_id: "b".into(), dev: 1, ino: 2 };
         let rebooted = StateDirLocation { boot_id: "c".into(), dev: 9, ..home.clone() };
         let table = [

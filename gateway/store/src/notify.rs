@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_number_wins_and_unwatched_entries_go() {
+    fn highest_number_wins_and_unwatched_entries_are_removed() {
         let watches = CommitNotifier::default();
         let mut seen = watches.session(&key(1));
         watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)], false);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_is_bounded_by_its_watchers() {
+    fn watch_map_is_bounded_by_its_watchers() {
         let watches = CommitNotifier::default();
         let kept = watches.session(&key(0));
         for n in 1..1_000 {

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refused_database_counts_no_starts_until_another_one_takes_its_place() {
+    async fn refused_database_does_not_raise_epoch_until_replaced() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(start(dir.path()).await, (1, false));
         assert_eq!(start(dir.path()).await, (2, false));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn accepted_loss_raises_the_epoch_above_the_recorded_one_until_the_supervisor_has_heard() {
+    async fn accepted_loss_raises_epoch_until_supervisor_has_accepted_it() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(start(dir.path()).await, (1, false));
         assert!(matches!(accept(dir.path()), Err(StoreError::Refused(_))), "no refusal is recorded");

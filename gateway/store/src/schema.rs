@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn migrations_end_in_the_schema_file() {
+    fn migrations_result_in_schema_file() {
         let mut migrated = Connection::open_in_memory().unwrap();
         migrate(&mut migrated);
         let direct = Connection::open_in_memory().unwrap();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_hold_exactly_the_states_of_the_code() {
+    fn check_constraints_match_states_in_code() {
         let mut db = Connection::open_in_memory().unwrap();
         migrate(&mut db);
         assert_words::<SessionState>(&db, "acp_sessions", "state");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_database_is_refused_and_left_alone() {
+    fn newer_database_is_refused_and_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let db = open_writer(dir.path(), Durability::Full).unwrap();
         db.pragma_update(None, "user_version", 99).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_database_is_backed_up_before_it_is_migrated() {
+    fn older_database_is_backed_up_before_migration() {
         let dir = tempfile::tempdir().unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());
         assert!(!dir.path().join("gateway.db.schema-1").exists(), "a fresh one has nothing to keep");
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_was_tampered_with_is_told() {
+    fn changed_schema_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let db = open_writer(dir.path(), Durability::Full).unwrap();
         assert_eq!(differences(&db).unwrap(), Vec::<String>::new());

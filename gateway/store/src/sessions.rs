@@ -402,7 +402,7 @@ mod tests {
     use crate::Durability;
 
     #[tokio::test]
-    async fn a_start_reads_no_run_that_has_ended() {
+    async fn start_query_uses_index_of_unfinished_runs() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Normal).unwrap();
         let sql = format!("EXPLAIN QUERY PLAN {FOUND}");

@@ -482,7 +482,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_due_when_it_has_grown_by_its_bound_since_the_last_checkpoint() {
+    fn checkpoint_is_due_after_wal_growth_by_limit() {
         const MAX: u64 = LOG_BYTES_MAX;
         const CUT: u64 = 16 * 1024 * 1024;
         // Length at the last checkpoint, length now, due.

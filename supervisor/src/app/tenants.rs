@@ -170,7 +170,7 @@ mod tests {
 
     /// What is looked up on the machine is said as what is wrong in the file: with its name, its line and what to do.
     #[test]
-    fn what_is_not_there_is_said_with_file_and_line() {
+    fn missing_account_is_reported_with_file_and_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.toml");
         std::fs::write(&path, "[[tenant]]\nuid = 1\n\n[[tenant]]\nuser = \"no-such-user-here\"").unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_that_are_refused() {
+    fn invalid_tenants_are_refused() {
         let own_uid = rustix::process::geteuid().as_raw();
         for (tenant, want) in [
             ("", "selects no gateway; set uid, user or instance_id"),

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_chose_gives_no_orders() {
+    fn control_characters_are_escaped() {
         for (text, safe) in [
             ("plain é 漢", "plain é 漢"),
             ("\u{1b}[2J\u{1b}]0;x\u{7}", "\\u{1b}[2J\\u{1b}]0;x\\u{7}"),

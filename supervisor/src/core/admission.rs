@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn who_must_know_the_secret() {
+    fn secret_is_required_for_own_user_and_tenants() {
         let tenant =
             Tenant { uid: Some(20), secret: Some(Secret::new("theirs".into())), ..Tenant::default() };
         for (name, uid, tenant, said, gateway, admin) in [
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_connect() {
+    fn connections_are_authorized_by_uid_and_gid() {
         let policy = policy();
         for (uid, gid, gateway, admin) in [
             (0, 0, true, true),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn one_living_connection_of_one_installation() {
+    fn installation_has_one_living_connection() {
         let gateway = GatewayInstanceId::mint();
         let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
         let copy = Home { ino: 3, ..home.clone() };
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_record_is_damaged_is_not_let_in_and_told_why() {
+    fn installation_with_damaged_record_is_refused_with_reason() {
         let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
         let gateway = GatewayInstanceId::mint();
         let damaged = Some("uid is out of range".to_owned());

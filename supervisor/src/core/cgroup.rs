@@ -247,7 +247,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn mounts_are_found_where_they_are() {
+    fn cgroup2_mount_is_found() {
         let hybrid = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
             32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
             41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_directories_are_the_two_sides_of_a_mount() {
+    fn cgroup_paths_map_to_mount_directories() {
         let whole = CgroupMount { root: "/".into(), point: "/sys/fs/cgroup".into() };
         let part = CgroupMount { root: "/docker/ab".into(), point: "/cg".into() };
         for (mount, group, dir) in [
@@ -289,14 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_a_process_is_the_v2_line() {
+    fn process_cgroup_is_read_from_v2_line() {
         let hybrid = "9:name=systemd:/\n8:pids:/x\n0::/a.slice/b\n";
         assert_eq!(of_process(hybrid).as_deref(), Some("/a.slice/b"));
         assert_eq!(of_process("8:pids:/x\n"), None);
     }
 
     #[test]
-    fn a_subtree_lies_in_its_base_also_after_the_move_to_the_leaf() {
+    fn cgroup_subtree_path_is_stable_after_move_to_leaf() {
         for (own, base, path) in [
             ("/", "/", "/acp-supervisor-ab"),
             (
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_group_of_any_lease_is_told() {
+    fn paths_below_any_lease_cgroup_are_recognised() {
         let subtree = CgroupSubtree::new("/s", "ab");
         let id = fixture::lease().lease_id;
         for (group, want) in [
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn within_is_the_group_and_what_is_below() {
+    fn cgroup_contains_itself_and_its_descendants() {
         for (group, want) in
             [("/a/b", true), ("/a/b/c", true), ("/a/bc", false), ("/a", false), ("/a/b (deleted)", false)]
         {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_with_somebody_else_in_it_is_never_killed_at_once() {
+    fn shared_cgroup_is_never_killed_as_a_whole() {
         let leaf = CgroupSubtree::new("/", "ab").leaf(fixture::lease().lease_id);
         let guard = SignalGuard { own_ancestry: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
         let some = Some(&leaf);

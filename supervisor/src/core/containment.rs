@@ -453,7 +453,7 @@ mod tests {
     };
 
     #[test]
-    fn the_best_rung_there_is_or_the_one_that_was_asked_for() {
+    fn best_available_or_configured_level_is_chosen() {
         use ContainmentSetting::{Auto, R1, R2, R3};
         let no_groups = KernelFeatures { groups: CgroupSupport::NotDelegated, ..ALL };
         let no_pidfd = KernelFeatures { pidfd: false, ..no_groups };
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rung_is_explained_with_its_residue() {
+    fn every_level_is_reported_with_its_residue() {
         let no_groups = KernelFeatures { groups: CgroupSupport::ReadOnly, ..ALL };
         let shown = |abilities: &KernelFeatures, config: &Config| {
             report_levels(abilities, config)
@@ -530,7 +530,7 @@ mod tests {
 
     /// What operators read is what the program says.
     #[test]
-    fn the_runbook_says_the_same() {
+    fn runbook_contains_level_descriptions() {
         let runbook = include_str!("../../../docs/manual/runbook.md");
         let runbook = runbook.split_whitespace().collect::<Vec<_>>().join(" ");
         for report in report_levels(&ALL, &Config::default()) {

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_sleeps_until_the_first_deadline() {
+    fn next_wake_is_first_deadline() {
         let none = Deadlines::default();
         assert_eq!(next_wake(1_000, &none), None);
         let all = Deadlines {

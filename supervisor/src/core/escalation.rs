@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn escalates_in_order() {
+    fn stop_escalates_in_order() {
         assert_eq!(
             run(&[
                 (0, EscalationInput::Tick),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_that_ends_is_cleaned_up_by_its_wrapper_first() {
+    fn wrapper_cleans_up_after_adapter_exit_first() {
         assert_eq!(
             run(&[
                 (0, EscalationInput::AdapterGone),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapper_that_vanishes_leaves_no_grace() {
+    fn lost_wrapper_skips_grace() {
         for input in [EscalationInput::WrapperGone, EscalationInput::Hurry] {
             assert_eq!(
                 run(&[(0, EscalationInput::Begin), (1, input), (2, input)]),
@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_goes_back_and_always_wakes_again(inputs in prop::collection::vec((0u64..400, 0usize..6), 0..60)) {
+        fn stop_never_goes_back_and_always_wakes_again(inputs in prop::collection::vec((0u64..400, 0usize..6), 0..60)) {
             let all = [EscalationInput::Begin, EscalationInput::AdapterGone, EscalationInput::WrapperGone, EscalationInput::Hurry, EscalationInput::Tick, EscalationInput::TreeGone];
             let mut stop = Escalation::new(GRACES);
             let (mut now, mut finished) = (0, 0);

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_machine_is_written_down() {
+    fn lease_transitions_match_table() {
         assert_eq!(table(), include_str!("lease.table.txt"));
     }
 
@@ -396,14 +396,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_again_has_not_ended() {
+    fn rediscovered_lease_has_no_end_time() {
         let mut lease = Lease { state: LeaseState::Lost, ended_at_ms: Some(5), ..fixture::lease() };
         lease.apply(LeaseEvent::Close, "found again").unwrap();
         assert_eq!((lease.state, lease.ended_at_ms), (LeaseState::Closing, None));
     }
 
     #[test]
-    fn every_end_is_decided_in_one_place() {
+    fn ending_event_depends_on_state_and_evidence() {
         for state in LeaseState::ALL {
             for (vanished, doubtful) in [(false, false), (true, false), (false, true), (true, true)] {
                 let in_order = state == LeaseState::Closing && !vanished && !doubtful;
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_cut_and_harmless() {
+    fn lease_reason_is_truncated_and_escaped() {
         assert_eq!(sanitize_reason("its agent ended"), "its agent ended");
         assert_eq!(sanitize_reason("a\u{1b}[2Jb\n\u{9b}c\u{7f}é"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{7f}é");
         let long = sanitize_reason(&"é".repeat(REASON_BYTES_MAX));

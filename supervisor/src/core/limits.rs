@@ -159,7 +159,7 @@ mod tests {
                         start the supervisor alone in its group";
 
     #[test]
-    fn limits_are_what_was_asked_for_and_can_be_held() {
+    fn enforceable_limits_are_applied() {
         let config = Config::parse("memory_max_bytes = 1073741824\npids_max = 64").unwrap();
         let weight = Config::parse("cpu_weight = 50").unwrap();
         for (rung, abilities, config, want) in [
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_without_effect_is_said_with_where_its_controller_is() {
+    fn ineffective_limit_is_reported_with_controller_location() {
         let (all, tenant) = ("pids_max = 64", "[[tenant]]\nuid = 6\n[[tenant]]\nuid = 5\npids_max = 1");
         let on_r2 = "limits need rung R1, but R2 is in use; `acp-supervisor doctor` explains why";
         for (text, rung, abilities, (offered, mounts), want) in [

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_names_what_no_lease_can_is_lost_and_names_nothing() {
+    fn lease_with_impossible_pids_is_lost_and_cleared() {
         let mut alien_group = tree(100, 101, 1);
         alien_group.bound.as_mut().unwrap().pgid = 77;
         let mut alien_session = tree(100, 101, 1);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn of_leases_that_name_one_process_the_one_that_runs_stands() {
+    fn conflicting_leases_keep_the_one_with_matching_process() {
         let runs = |inode| move |pid| Some(ProcessRecord { pid, start_ticks: 5, inode: Some(inode) });
         let three = || vec![tree(100, 101, 1), tree(100, 201, 2), tree(301, 100, 3)];
         for (inode, right) in [(1, 0), (2, 1), (3, 2)] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn of_rows_with_one_id_the_later_one_stands() {
+    fn duplicate_lease_id_keeps_later_row() {
         let (first, mut second) = (tree(100, 101, 1), tree(200, 201, 2));
         second.lease_id = first.lease_id;
         let (leases, _) = settled(vec![first, second.clone()], |_| None);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_replaced_and_the_rest_stays() {
+    fn secret_values_are_redacted_and_other_text_stays() {
         let long = "0123456789abcdef".repeat(2_000);
         let of = redactor(&[
             ("API_KEY", "sk-hunter2"),
@@ -166,7 +166,7 @@ mod tests {
     proptest! {
         /// No value stays in a line, for any surroundings and any cut of the line.
         #[test]
-        fn no_value_gets_through(
+        fn no_secret_value_remains_in_any_line(
             values in prop::collection::vec("[ab]{8,12}", 1..4),
             parts in prop::collection::vec(("[ab |]{0,9}", 0usize..4), 0..6),
             max in 0usize..80,

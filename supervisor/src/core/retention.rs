@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_is_set_by_years_erases_nothing_and_keeps_nothing_for_ever() {
+    fn retention_is_independent_of_wall_clock_changes() {
         let years = YEARS_MS.cast_signed();
         for set_ms in [0, 3_600_000, -3_600_000, years, -years, i64::MIN, i64::MAX] {
             let seen = |at_ms, after_ms| is_over(EndTime::Seen(at_ms), after_ms, set_ms);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_before_the_start_goes_by_a_wall_clock_that_had_time_to_be_set() {
+    fn earlier_ends_expire_by_settled_wall_clock() {
         for (name, ended_ms, after_ms, set_ms, over) in [
             ("old, just started", START_MS - YEARS_MS, 0, 0, false),
             ("old, the clock has settled", START_MS - YEARS_MS, WALL_SETTLES_MS, 0, true),
@@ -139,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn a_short_window_is_not_made_longer_by_the_start() {
+    fn start_does_not_extend_short_retention() {
         let clocks = Clocks { now_ms: 301, wall_ms: START_MS, wall_at_start_ms: START_MS };
         assert_eq!(due_ms(EndTime::Before(1), 300, &clocks), 301);
     }
 
     #[test]
-    fn only_what_is_proved_gone_is_forgotten() {
+    fn only_leases_proved_gone_are_removed() {
         for state in LeaseState::ALL {
             for (rest, gone) in [
                 (None, false),

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_outside_are_refused() {
+    fn offsets_outside_ring_are_refused() {
         let mut ring = Ring::new(10);
         ring.push(b"abcdef");
         ring.ack(2).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_bounds_what_is_sent() {
+    fn credit_limits_sent_bytes() {
         for (base, sent, end, credit, want) in [
             (0, 0, 10, 4, 4),
             (0, 4, 10, 4, 0),
@@ -203,7 +203,7 @@ mod tests {
     proptest! {
         /// Whatever is pushed and acknowledged, what is read is what was pushed at that offset.
         #[test]
-        fn never_drops_and_never_shifts(steps in prop::collection::vec((0usize..70, 0u64..90, 0usize..50), 0..60)) {
+        fn ring_never_drops_or_shifts_bytes(steps in prop::collection::vec((0usize..70, 0u64..90, 0usize..50), 0..60)) {
             let mut ring = Ring::new(100);
             let mut whole: Vec<u8> = Vec::new();
             for (push, ack, read) in steps {

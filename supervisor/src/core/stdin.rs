@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_accepted_once() {
+    fn stdin_sequence_numbers_are_accepted_once() {
         let mut stdin = Stdin::new(10, 2);
         for (seq, byte, len, want) in [
             (0, 1, 1, OfferResult::Gap { expected: 1 }),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn one_message_over_the_limit_is_taken_alone() {
+    fn oversized_stdin_message_is_accepted_alone() {
         let mut stdin = Stdin::new(10, 9);
         assert_eq!(stdin.offer(1, hash(1), vec![0; 50]), OfferResult::Accepted);
         assert_eq!(stdin.offer(2, hash(2), vec![0; 1]), OfferResult::Busy);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_counts() {
+    fn empty_stdin_message_is_counted() {
         let mut stdin = Stdin::new(10, 9);
         assert_eq!(stdin.offer(1, hash(1), vec![]), OfferResult::Accepted);
         assert_eq!(stdin.next(), Some(&[][..]));
@@ -279,7 +279,7 @@ mod tests {
     proptest! {
         /// However a sender repeats, skips and is refused, the bytes written are the accepted ones in order.
         #[test]
-        fn written_is_accepted_in_order(
+        fn written_bytes_are_accepted_ones_in_order(
             steps in prop::collection::vec((0u64..5, 0usize..7, any::<bool>(), any::<bool>()), 0..80),
         ) {
             let mut stdin = Stdin::new(16, 1000);

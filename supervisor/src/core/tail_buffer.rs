@@ -88,7 +88,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn keeps_the_last_bytes_from_a_whole_character_on() {
+    fn tail_keeps_last_bytes_from_character_boundary() {
         for (pieces, max, want, truncated) in [
             (vec!["abc"], 3, "abc", false),
             (vec!["abc", "d"], 3, "bcd", true),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_kept() {
+    fn tail_keeps_non_text_bytes() {
         let mut tail = TailBuffer::new(6);
         tail.push(&[0x80; 20]);
         assert_eq!(tail.bytes(), vec![0x80; 6]);
@@ -116,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_a_suffix_and_within_bounds(pieces in prop::collection::vec(".{0,9}", 0..9), max in 0usize..40) {
+        fn tail_is_bounded_suffix(pieces in prop::collection::vec(".{0,9}", 0..9), max in 0usize..40) {
             let mut tail = TailBuffer::new(max);
             let mut whole = String::new();
             for piece in &pieces {
@@ -131,7 +131,7 @@ mod tests {
         }
 
         #[test]
-        fn a_head_is_a_prefix(text in ".{0,30}", max in 0usize..40) {
+        fn head_is_bounded_prefix(text in ".{0,30}", max in 0usize..40) {
             let cut = head(&text, max);
             prop_assert!(text.starts_with(cut) && cut.len() <= max && cut.len() + 3 >= max.min(text.len()));
         }

@@ -27,7 +27,7 @@ fn of(uid: u32) -> Tenant {
 }
 
 #[test]
-fn as_whom_it_runs() {
+fn agent_user_follows_tenant_and_supervisor_user() {
     let nobody = || Tenant { run_as: Some(account(900)), ..of(5) };
     let root = |allow_root| Tenant { run_as: Some(account(0)), allow_root, ..of(5) };
     for (name, own_uid, uid, tenant, want) in [
@@ -60,7 +60,7 @@ fn as_whom_it_runs() {
 }
 
 #[test]
-fn what_a_tenant_sets_is_set() {
+fn tenant_settings_are_applied() {
     let tenant = Tenant {
         run_as: Some(account(900)),
         no_new_privs: Some(false),
@@ -92,7 +92,7 @@ fn what_a_tenant_sets_is_set() {
 }
 
 #[test]
-fn which_variables_pass() {
+fn only_allowed_variables_pass() {
     let sent = &[
         "PATH",
         "LD_PRELOAD",
@@ -123,7 +123,7 @@ fn which_variables_pass() {
 }
 
 #[test]
-fn where_sessions_work() {
+fn directories_must_lie_in_tenant_roots() {
     let origin = SpawnOrigin { own_uid: 5, account: account(5), gateway: GatewayInstanceId::mint() };
     for (name, directories, fits) in [
         ("the root itself", directories("/srv/a", &[]), true),
@@ -141,7 +141,7 @@ fn where_sessions_work() {
 }
 
 #[test]
-fn the_most_exact_tenant_counts() {
+fn most_specific_tenant_applies() {
     let (gateway, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
     let caps = |pids| CgroupLimits { pids_max: Some(pids), ..CgroupLimits::default() };
     let tenants = [

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_called_outside() {
+    fn unreadable_parent_is_not_outside_tree() {
         // 10 is a root; 11 and 12 are below it, 20 is not; 30 has a parent that is hidden, 40 is its own ancestor.
         let parent = |pid| match pid {
             12 => Some(11),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_weighed_by_one_snapshot() {
+    fn tree_memory_is_summed_from_one_snapshot() {
         let heavy = |pid, ppid, rss_pages| Proc { rss_pages, ..proc(pid, ppid) };
         let snapshot = [
             heavy(3, 1, 10),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_forge_the_fields() {
+    fn process_name_cannot_forge_stat_fields() {
         let tail = "7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 555 1000 42 18446744073709551615";
         let want = |name: &str, zombie| {
             Some(Proc {

@@ -244,7 +244,7 @@ mod tests {
 
     /// An agent of the same user may get hold of the pipe: what it writes there reaches no gateway.
     #[test]
-    fn an_answer_that_does_not_fit_breaks_the_helper() {
+    fn mismatched_reply_breaks_helper() {
         let read = FilesOp::Read { path: "/a".into(), line: None, limit: None, bytes_max: 9 };
         let frame = |reply: FilesReply| encode_frame(&Ok::<_, FilesError>(reply), FRAME_BYTES_MAX).unwrap();
         let take = |bytes: &[u8]| take_reply(&mut Decoder::new(ANSWER_BYTES_MAX), bytes, &read);

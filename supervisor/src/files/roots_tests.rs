@@ -51,7 +51,7 @@ impl RootsFixture {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_files_are_read_back() {
     let place = RootsFixture::new();
     assert_eq!(place.write("a.txt", "\u{e9}\n"), Ok(()));
     assert_eq!(place.read("a.txt"), Ok("\u{e9}\n".to_owned()));
@@ -82,7 +82,7 @@ fn lines_count_from_one() {
 }
 
 #[test]
-fn the_mode_of_a_file_stays_and_read_only_is_respected() {
+fn write_keeps_file_mode_and_respects_read_only() {
     let place = RootsFixture::new();
     place.write("run.sh", "old").unwrap();
     let path = place.root.join("run.sh");
@@ -102,7 +102,7 @@ fn the_mode_of_a_file_stays_and_read_only_is_respected() {
 }
 
 #[test]
-fn a_rename_that_may_not_be_on_disk_is_uncertain() {
+fn unsynced_rename_is_uncertain() {
     for (synced, want) in [
         (Ok(()), Ok(())),
         (Err(Errno::INVAL), Ok(())),
@@ -116,7 +116,7 @@ fn a_rename_that_may_not_be_on_disk_is_uncertain() {
 }
 
 #[test]
-fn nothing_leads_outside() {
+fn paths_outside_roots_are_refused() {
     let place = RootsFixture::new();
     let (root, outside) = (&place.root, &place.outside);
     let secret = outside.join("secret");
@@ -188,7 +188,7 @@ fn links_that_stay_inside_are_followed() {
 
 /// The agent may own what lies above a root, and put a link in place of the root.
 #[test]
-fn a_root_that_became_a_link_is_refused() {
+fn root_replaced_by_link_is_refused() {
     let place = RootsFixture::new();
     let base = place.root.parent().unwrap();
     std::fs::create_dir(place.outside.join("below")).unwrap();
@@ -202,7 +202,7 @@ fn a_root_that_became_a_link_is_refused() {
 }
 
 #[test]
-fn a_root_has_two_names_and_the_innermost_root_counts() {
+fn root_is_matched_by_both_names_and_innermost_root_wins() {
     let place = RootsFixture::new();
     let named = place.outside.join("../root");
     std::fs::create_dir(place.root.join("inner")).unwrap();
@@ -218,7 +218,7 @@ fn a_root_has_two_names_and_the_innermost_root_counts() {
 }
 
 #[test]
-fn an_additional_root_that_cannot_be_opened_is_left_out() {
+fn unusable_additional_root_is_left_out() {
     let place = RootsFixture::new();
     std::fs::write(place.root.join("file"), "x").unwrap();
     let (missing, file) = (place.outside.join("none"), place.root.join("file"));
@@ -231,7 +231,7 @@ fn an_additional_root_that_cannot_be_opened_is_left_out() {
 }
 
 #[test]
-fn only_regular_text_files_of_a_sane_size() {
+fn only_regular_text_files_within_size_limit_are_read() {
     let place = RootsFixture::new();
     std::fs::create_dir(place.root.join("dir")).unwrap();
     rustix::fs::mknodat(
@@ -270,7 +270,7 @@ fn only_regular_text_files_of_a_sane_size() {
 }
 
 #[test]
-fn inspection_tells_path_hash_and_short_text() {
+fn inspection_returns_path_hash_and_short_text() {
     let place = RootsFixture::new();
     let hash = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
     place.write("a", "x").unwrap();

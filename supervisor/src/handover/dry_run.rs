@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_right_answer_is_a_proof() {
+    fn only_matching_handover_answer_is_accepted() {
         let want = Summary { leases: 2, checksum: "ab".into() };
         let say = |handover, leases, checksum: &str| {
             format!(

@@ -53,7 +53,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_others_could_have_put_there_does_not_take_over() {
+    fn program_writable_by_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (file, inside) = (dir.path().join("program"), dir.path().join("open"));
         std::fs::create_dir(&inside).unwrap();

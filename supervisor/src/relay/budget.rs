@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_add_up_and_come_back() {
+    fn budget_shares_add_up_and_are_returned() {
         let budget = Arc::new(ByteBudget::new(10));
         let (mut a, mut b) = (BudgetShare::new(Arc::clone(&budget)), BudgetShare::new(Arc::clone(&budget)));
         a.set(6);

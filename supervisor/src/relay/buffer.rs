@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_ring_goes_spool_only_while_closing() {
+    async fn full_ring_is_spooled_only_while_closing() {
         let dir = tempfile::tempdir().unwrap();
         let gateway_spools = gateway_spools(dir.path(), 1_000);
         let place = SpoolTarget { gateway_spools: &gateway_spools, lease_id: LeaseId::mint(), bytes_max: 12 };
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_disk_everything_stays_in_memory() {
+    async fn output_stays_in_memory_without_disk() {
         let gateway_spools = gateway_spools(Path::new("/nonexistent"), 1_000);
         let place =
             SpoolTarget { gateway_spools: &gateway_spools, lease_id: LeaseId::mint(), bytes_max: 100 };
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_spools_of_a_gateway_have_one_limit() {
+    async fn spools_of_gateway_share_one_limit() {
         let dir = tempfile::tempdir().unwrap();
         let gateway_spools = gateway_spools(dir.path(), 4);
         let place = |lease_id| SpoolTarget { gateway_spools: &gateway_spools, lease_id, bytes_max: 100 };

@@ -349,7 +349,7 @@ mod tests {
 
     /// A relay that waits for its disk takes nothing; requests of its gateway fill what is before it.
     #[tokio::test]
-    async fn what_a_lease_says_waits_for_no_relay() {
+    async fn lease_commands_bypass_full_request_queue() {
         let (relay, mut queue) = Relay::new();
         let (link, _outgoing) =
             crate::server::connection::ConnectionHandle::new(crate::server::connection::ConnectionId(1));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_goes_on_writing_does_not_hold_up_the_end() {
+    async fn persistent_writer_does_not_delay_end() {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         rustix::io::write(&write, &[b'a'; 10]).unwrap();
         let read = pipe::Receiver::from_owned_fd(read).unwrap();

@@ -180,7 +180,7 @@ mod tests {
     use acp_shared::protocol::{LogPiece, Tail};
 
     #[test]
-    fn large_replies_that_nobody_reads_end_the_connection() {
+    fn unread_large_replies_end_connection() {
         let (link, mut outgoing) = ConnectionHandle::new(ConnectionId(1));
         let tail =
             |bytes: usize| Ok(Reply::Tail(Tail { bytes: vec![0; bytes], truncated: true, exit: None }));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_large_reply_is_weighed() {
+    fn large_replies_are_counted_by_size() {
         let text = "x".repeat(100);
         let inspection = Inspection { text: Some(text.clone()), ..Inspection::default() };
         let piece = LogPiece { offset: 0, bytes: vec![0; 100], end: 100 };

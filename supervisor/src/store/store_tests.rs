@@ -30,7 +30,7 @@ fn full() -> Lease {
 }
 
 #[tokio::test]
-async fn what_is_saved_is_loaded() {
+async fn saved_rows_are_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let (mut plain, full) = (fixture::lease(), full());
     let known = Installation {
@@ -67,7 +67,7 @@ async fn what_is_saved_is_loaded() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_refused_takes_no_other_with_it() {
+async fn refused_row_does_not_affect_others() {
     let dir = tempfile::tempdir().unwrap();
     let (store, writer, _) = Store::open(dir.path()).unwrap();
     let (good, mut bad) = (fixture::lease(), fixture::lease());
@@ -85,7 +85,7 @@ async fn a_row_that_is_refused_takes_no_other_with_it() {
 }
 
 #[tokio::test]
-async fn a_newer_store_is_read_and_left_alone() {
+async fn newer_store_is_read_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let (store, writer, _) = Store::open(dir.path()).unwrap();
     let lease = fixture::lease();
@@ -110,7 +110,7 @@ async fn a_newer_store_is_read_and_left_alone() {
 }
 
 #[tokio::test]
-async fn rows_that_make_no_sense_are_lost_and_name_no_process() {
+async fn invalid_rows_are_lost_and_name_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let (store, writer, _) = Store::open(dir.path()).unwrap();
     let (good, state, half, id) = (fixture::lease(), full(), full(), full());
@@ -138,7 +138,7 @@ async fn rows_that_make_no_sense_are_lost_and_name_no_process() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_taken_away_is_written_anew() {
+async fn removed_store_file_is_recreated() {
     let dir = tempfile::tempdir().unwrap();
     let (store, writer, _) = Store::open(dir.path()).unwrap();
     let all: Vec<Lease> = (0..4).map(|_| fixture::lease()).collect();
@@ -166,7 +166,7 @@ async fn a_file_that_is_taken_away_is_written_anew() {
 }
 
 #[tokio::test]
-async fn where_the_new_file_cannot_be_made_nothing_is_said_to_be_durable() {
+async fn failed_recreation_acknowledges_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _, _) = Store::open(dir.path()).unwrap();
     // A directory in the way of the new file: neither removed nor written over.
@@ -208,7 +208,7 @@ async fn concurrent_writers_share_commits() {
 }
 
 #[tokio::test]
-async fn in_the_end_everything_is_in_one_file() {
+async fn finished_store_is_one_file() {
     let dir = tempfile::tempdir().unwrap();
     let (store, writer, _) = Store::open(dir.path()).unwrap();
     let lease = fixture::lease();
@@ -223,7 +223,7 @@ async fn in_the_end_everything_is_in_one_file() {
 }
 
 #[tokio::test]
-async fn a_damaged_home_is_not_believed_and_the_others_are() {
+async fn damaged_installation_is_reported_and_others_load() {
     let dir = tempfile::tempdir().unwrap();
     let (store, writer, _) = Store::open(dir.path()).unwrap();
     let home = |uid| Installation {

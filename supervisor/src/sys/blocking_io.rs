@@ -95,7 +95,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[tokio::test]
-    async fn a_disk_that_hangs_takes_few_threads() {
+    async fn hanging_disk_occupies_few_threads() {
         let disk = Disk::default();
         let (hang, hangs) = mpsc::sync_channel::<()>(0);
         let hangs = Arc::new(std::sync::Mutex::new(hangs));

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_last_words_are_read_though_somebody_holds_the_other_end() {
+    async fn last_messages_are_read_while_other_end_is_held() {
         let (theirs, ours) = packet::control_pair().unwrap();
         let control = Control::new(ours).unwrap();
         let said = FromWrapper::Done { status: ExitStatus::Exited(3), survivors: Vec::new() };

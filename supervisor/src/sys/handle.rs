@@ -201,7 +201,7 @@ mod tests {
     use crate::sys::linux::Linux;
 
     #[test]
-    fn a_proc_that_hides_is_told_by_its_options() {
+    fn hidden_proc_is_detected_by_mount_options() {
         let with = |options: &str| format!("22 1 0:5 / /proc rw,relatime shared:3 - proc proc {options}\n");
         for (text, want) in [
             (with("rw"), false),

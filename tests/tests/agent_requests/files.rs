@@ -52,7 +52,7 @@ fn files_are_read_and_written_as_asked() {
 
 /// What cannot be read or written is an error, and the turn goes on.
 #[test]
-fn what_cannot_be_is_refused() {
+fn unreadable_and_unwritable_paths_return_errors() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
@@ -71,7 +71,7 @@ fn what_cannot_be_is_refused() {
 
 /// A secret outside, and every way out that stands still.
 #[test]
-fn nothing_outside_of_the_roots_is_reached() {
+fn paths_outside_the_roots_are_refused() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let cwd = house.cwd();
@@ -167,7 +167,7 @@ fn swap(one: &Path, other: &Path) {
 
 /// Everything under `terminal/*` and `fs/*` is refused, too, where the session's directory is gone.
 #[test]
-fn a_working_directory_that_was_removed_is_an_error() {
+fn removed_working_directory_returns_errors() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "warm up");

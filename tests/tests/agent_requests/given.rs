@@ -48,7 +48,7 @@ fn last(house: &House, method: &str) -> Value {
 }
 
 #[test]
-fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
+fn mcp_servers_are_passed_again_after_restart_and_secrets_are_masked() {
     let mut house = Plan::flags(&[]).gateway(CONFIG).build();
     let key = spawn(&house);
     check_turn(&house.prompt(&key, "before"), "end_turn");
@@ -96,7 +96,7 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
 }
 
 #[test]
-fn logs_hold_no_secret_of_a_server() {
+fn logs_mask_secrets_of_mcp_servers() {
     let house = Plan::flags(&[]).gateway(CONFIG).build();
     let key = spawn(&house);
     let said = SECRETS.map(|secret| format!("stderr leaks {secret}.")).join("\n");
@@ -136,7 +136,7 @@ fn additional_directories_are_roots_of_the_session() {
 }
 
 #[test]
-fn a_chat_starts_a_session_with_servers_of_a_file() {
+fn chat_starts_session_with_mcp_servers_from_file() {
     let house = House::new(&[]);
     let file = house.world.write("mcp.json", r#"{"mcpServers": {"own": {"command": "/bin/true"}}}"#);
     let (cwd, file) = (house.world.dir("work/project"), file.to_str().unwrap().to_owned());

@@ -56,7 +56,7 @@ fn deny_all_reads_writes_and_runs_nothing() {
 }
 
 #[test]
-fn ask_reads_unasked_and_asks_before_a_write_and_a_command() {
+fn ask_mode_reads_without_asking_and_asks_before_write_and_command() {
     let house = House::new(&[]);
     let key = house.spawn();
     fs::write(house.cwd().join("there.txt"), "old\n").unwrap();
@@ -88,7 +88,7 @@ fn ask_reads_unasked_and_asks_before_a_write_and_a_command() {
 }
 
 #[test]
-fn an_agent_that_asks_itself_is_not_asked_about_again() {
+fn permission_asked_by_agent_covers_the_host_request() {
     let house = House::new(&[]);
     let key = house.spawn();
     for (script, option, said) in [
@@ -108,7 +108,7 @@ fn an_agent_that_asks_itself_is_not_asked_about_again() {
 
 /// The question says nothing but `Bash`; its tool call said what runs.
 #[test]
-fn a_question_shows_what_its_tool_call_said_before() {
+fn permission_request_shows_details_of_earlier_tool_call() {
     let house = House::new(&[]);
     let key = house.spawn();
     let turn = ask(&house, &key, "tool ask_run echo hi >made");
@@ -131,7 +131,7 @@ fn a_question_shows_what_its_tool_call_said_before() {
 
 /// As OpenCode does: it writes the file itself and reports the content afterwards.
 #[test]
-fn a_write_that_is_done_already_is_not_asked_about() {
+fn unchanged_write_needs_no_permission() {
     let house = House::new(&[]);
     let key = house.spawn();
     assert_eq!(said(&house, &key, "tool write a.txt x\nfs_write a.txt x"), ["fs_write: ok"]);
@@ -142,7 +142,7 @@ fn a_write_that_is_done_already_is_not_asked_about() {
 
 /// Killed while it asks, and again after the answer: asked once, written once.
 #[test]
-fn a_question_of_the_host_survives_kills_of_the_gateway() {
+fn host_permission_request_survives_gateway_kills() {
     let mut house = House::new(&[]);
     let key = house.spawn();
     for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
@@ -186,7 +186,7 @@ fn a_question_of_the_host_survives_kills_of_the_gateway() {
 
 /// Where nobody can be asked, `approve-reads` and `ask` read and do nothing else.
 #[test]
-fn without_a_person_reads_alone_are_served() {
+fn unattended_sessions_allow_reads_only() {
     for mode in ["approve-reads", "ask"] {
         let house = Plan::flags(&[]).permission(mode).build();
         let key = house.spawn();

@@ -25,7 +25,7 @@ fn terminals(house: &House, key: &str) -> Vec<Lease> {
 
 /// Create, wait, output, release: what the command says and how it ends.
 #[test]
-fn commands_run_and_are_read() {
+fn terminal_reports_output_and_exit_status() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let script = "terminal echo out; echo err >&2; exit 3\nterminal pwd\nterminal true\nterminal kill -TERM $$\n\
@@ -61,7 +61,7 @@ fn commands_run_and_are_read() {
 
 /// Its lease says what it is and whose, and it dies with the session, whatever it started.
 #[test]
-fn a_terminal_is_a_lease_and_dies_with_the_session() {
+fn terminal_has_own_lease_and_ends_with_session() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
@@ -88,7 +88,7 @@ fn a_terminal_is_a_lease_and_dies_with_the_session() {
 
 /// It also dies with its agent's process, by whatever it died.
 #[test]
-fn a_terminal_dies_with_its_agent() {
+fn terminal_ends_with_its_agent_process() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
@@ -103,7 +103,7 @@ fn a_terminal_dies_with_its_agent() {
 
 /// `terminal/kill` ends the command and keeps its output; a cancel of the turn lets the agent release it.
 #[test]
-fn a_terminal_is_killed_and_released() {
+fn killed_terminal_ends_and_cancel_releases_terminal() {
     let house = House::with_approve_all(&[]);
     let key = house.spawn();
     let begun = std::time::Instant::now();
@@ -126,7 +126,7 @@ fn a_terminal_is_killed_and_released() {
 
 /// H3: what waits for a command goes on waiting after a restart, also when the command ended in between.
 #[test]
-fn a_wait_in_flight_is_answered_after_a_restart() {
+fn terminal_wait_in_flight_is_answered_after_restart() {
     let mut house = House::with_approve_all(&[]);
     let key = house.spawn();
     let agent = house.lease(&key);
@@ -158,7 +158,7 @@ fn a_wait_in_flight_is_answered_after_a_restart() {
 
 /// H3: a command is started once, though the gateway dies around its creation.
 #[test]
-fn heavy_a_command_is_started_once() {
+fn heavy_terminal_command_starts_once_across_gateway_kills() {
     let mut seed = acp_tests::seed::Seed::new();
     let mut house = House::with_approve_all(&[]);
     let key = house.spawn();

@@ -28,7 +28,7 @@ fn requests(house: &House, state: &str) -> i64 {
 
 /// After the first write somebody else changes the file; the restarted gateway must not write again.
 #[test]
-fn heavy_a_write_is_never_done_twice() {
+fn heavy_write_is_never_repeated_after_gateway_kill() {
     let mut seed = Seed::new();
     let mut house = House::with_approve_all(&[]);
     let key = house.spawn();

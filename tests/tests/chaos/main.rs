@@ -263,7 +263,7 @@ fn run(seed: &mut Seed, mut plan: Plan, kills: u64) {
 }
 
 #[test]
-fn heavy_what_the_channel_holds_is_what_the_journal_says() {
+fn heavy_channel_content_matches_journal_after_chaos() {
     let mut seed = Seed::new();
     let plan = Plan::new(seed.fork());
     run(&mut seed, plan, kills_wanted());

@@ -11,7 +11,7 @@ use std::fs;
 /// `up` on a control plane that cannot be opened says why, ends the supervisor that it had started, and changes
 /// nothing.
 #[test]
-fn up_that_does_not_come_up_leaves_nothing_alive() {
+fn failed_up_leaves_no_process() {
     let world = World::new();
     let text = "this is no database, whatever its name says";
     let db = world.write(&format!("home/{GATEWAY_DB}"), text);
@@ -28,7 +28,7 @@ fn up_that_does_not_come_up_leaves_nothing_alive() {
 
 /// Ctrl-C while `up` still waits for its supervisor: that one ends, too.
 #[test]
-fn an_interrupted_start_leaves_nothing_alive() {
+fn interrupted_up_leaves_no_process() {
     for _ in 0..3 {
         let world = World::new();
         let up = RunningCommand::start(&mut world.gateway_verb("home", &["up"]));
@@ -43,7 +43,7 @@ fn an_interrupted_start_leaves_nothing_alive() {
 
 /// The failure names the command that shows standard error, and quotes nothing of standard error itself.
 #[test]
-fn an_agent_that_ends_at_hello_has_its_log_named() {
+fn agent_exit_at_initialize_names_the_logs_command() {
     let world = World::new();
     let mute = Agent {
         command: ["/bin/sh", "-c", "read hello; echo 'set MUTE_API_KEY first' >&2; exit 3"]
@@ -74,7 +74,7 @@ fn an_agent_that_ends_at_hello_has_its_log_named() {
 
 /// Refusals say what to do next.
 #[test]
-fn a_refused_agent_comes_with_a_way_out() {
+fn refused_agent_error_names_the_next_step() {
     let world = World::new();
     let gone = Agent { command: vec!["/nonexistent/agent".to_owned()], ..scripted(&world, &[], "ask") };
     world.configure(GATEWAY, "", &BTreeMap::from([("gone", gone)]));
@@ -96,7 +96,7 @@ fn a_refused_agent_comes_with_a_way_out() {
 
 /// A history that goes into a file has both sides of the conversation, in their order.
 #[test]
-fn a_history_in_a_file_has_what_people_said() {
+fn history_in_file_has_prompts_and_answers() {
     let house = House::new(&[]);
     let key = house.spawn();
     let _ = house.prompt(&key, "say forty two");

@@ -34,7 +34,7 @@ fn socket(service: &Service, name: &str) -> PathBuf {
 
 /// `serve`: one ready line with pid and socket; private sockets; SIGTERM ends in order.
 #[test]
-fn serve_says_that_it_is_ready() {
+fn serve_prints_ready_line() {
     let house = House::new(&[]);
     for (service, pid) in
         [(house.supervisor(), house.supervisor().pid()), (house.gateway(), house.gateway().pid())]
@@ -128,7 +128,7 @@ fn a_second_service_on_the_same_state_is_refused() {
 
 /// SIGTERM in the middle of a turn: the gateway ends in order, the agent goes on, the next gateway picks it up.
 #[test]
-fn an_orderly_end_of_the_gateway_loses_nothing_either() {
+fn gateway_shutdown_during_turn_loses_no_output() {
     let world = with_agent(GATEWAY);
     let supervisor = world.supervisor();
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
@@ -210,7 +210,7 @@ fn up_replaces_a_supervisor_that_is_gone() {
 
 /// H17: `up` does not end a supervisor that others use, nor one of another state directory.
 #[test]
-fn up_leaves_a_supervisor_that_others_use() {
+fn up_does_not_end_supervisor_in_use_by_others() {
     let world = with_agent("home");
     world.configure("guest", "", &BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]));
     let up = world.up("home");

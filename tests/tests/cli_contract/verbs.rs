@@ -30,7 +30,7 @@ fn check_error(output: &Output, exit: i32, code: &str) -> Value {
 
 /// Exit codes: 0 done or cancelled, 1 failed, 2 usage, 3 timeout, 4 no such session, 5 permission denied.
 #[test]
-fn exit_codes_and_error_lines() {
+fn verbs_return_documented_exit_codes_and_error_lines() {
     let house = House::new(&[]);
     let key = house.spawn();
     assert_eq!(house.cli(&["prompt", &key, "say done"]).code, Some(0));
@@ -84,7 +84,7 @@ fn exit_codes_and_error_lines() {
 
 /// Without `--json` a failure is words on standard error, and nothing on standard output.
 #[test]
-fn people_read_words() {
+fn output_without_json_is_plain_text() {
     let house = House::new(&[]);
     let key = house.spawn();
     let plain = |args: &[&str]| {
@@ -107,7 +107,7 @@ fn people_read_words() {
 
 /// The members of event lines.
 #[test]
-fn event_lines_have_their_members() {
+fn event_lines_have_documented_members() {
     let house = House::new(&[]);
     let key = house.spawn();
     let script = "thought hm\nplan a; b\nsay one\nchunks 3\ntool write x.txt y\npermission";
@@ -156,7 +156,7 @@ fn event_lines_have_their_members() {
 
 /// `--state-dir` before and after the verb, and from the environment.
 #[test]
-fn the_service_is_found_in_three_ways() {
+fn state_directory_is_taken_from_flag_or_environment() {
     let house = House::new(&[]);
     let dir = house.world.path(GATEWAY).to_string_lossy().into_owned();
     let ask = |args: &[&str], env: Option<(&str, &str)>| {
@@ -303,7 +303,7 @@ fn check_effective(house: &House, config: &str) {
 
 /// The supervisor's verbs fail as the gateway's do.
 #[test]
-fn the_supervisors_failures_are_lines_too() {
+fn supervisor_failures_are_json_error_lines() {
     let world = World::new();
     let missing = world.path("missing.sock");
     let refused = world.supervisor_cli(&missing, &["status"]);

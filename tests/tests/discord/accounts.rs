@@ -30,7 +30,7 @@ fn swap(stage: &mut Stage, other: &mut BotHandle) {
 }
 
 #[test]
-fn two_bots_in_one_gateway_keep_to_themselves() {
+fn two_bots_in_one_gateway_stay_separate() {
     let mut other = None;
     let mut stage = Stage::on(&[], |ground| {
         other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
@@ -90,7 +90,7 @@ fn two_bots_in_one_gateway_keep_to_themselves() {
 /// A typed command in a thread of a bot that may not read there: the other one, which hears it, says so, and nothing is
 /// done by either; when it reads again, it does what is said then, and not what was refused.
 #[test]
-fn a_command_for_a_bot_that_cannot_hear_it_is_answered() {
+fn command_for_bot_without_access_is_answered_by_other_bot() {
     let mut other = None;
     let mut stage = Stage::on(&[], |ground| {
         other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
@@ -132,7 +132,7 @@ fn a_command_for_a_bot_that_cannot_hear_it_is_answered() {
 }
 
 #[test]
-fn one_account_with_a_refused_token_takes_no_other_down() {
+fn refused_token_of_one_account_leaves_others_running() {
     let mut stage = Stage::on(&[], |ground| account(ground, "no-bots-token", &[ground.ann]));
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -161,7 +161,7 @@ fn one_account_with_a_refused_token_takes_no_other_down() {
 
 /// What somebody chooses from is theirs: nobody is shown the session of somebody else.
 #[test]
-fn nobody_is_shown_the_sessions_of_others() {
+fn suggestions_hide_sessions_of_other_users() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);

@@ -30,7 +30,7 @@ fn becomes(stage: &Stage, thread: Id, want: &str) {
 
 /// An outage of the store costs no change: what was taken back is not said, and what was changed is said as it is now.
 #[test]
-fn what_is_taken_back_while_nothing_can_be_committed_is_not_said() {
+fn message_deleted_while_store_is_locked_is_not_prompted() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, BUSY);
@@ -62,7 +62,7 @@ fn what_is_taken_back_while_nothing_can_be_committed_is_not_said() {
 /// What people change and take back while nobody can keep it is found after a kill: as long as its turn has not begun,
 /// it is looked at again as it stands now.
 #[test]
-fn what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said() {
+fn message_deleted_around_a_kill_is_not_prompted() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, BUSY);
@@ -113,7 +113,7 @@ fn what_is_taken_back_before_a_kill_or_while_nobody_is_there_is_not_said() {
 
 /// A thread that goes while nothing can be committed is not forgotten.
 #[test]
-fn a_thread_that_is_deleted_while_nothing_can_be_committed_ends_its_session() {
+fn thread_deleted_while_store_is_locked_ends_its_session() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);
@@ -128,7 +128,7 @@ fn a_thread_that_is_deleted_while_nothing_can_be_committed_ends_its_session() {
 /// Who put a thread away while nobody listened is judged by when that was: Discord's own is taken out by the answer, a
 /// person's rests. By the gateway's clock both were silent for seconds.
 #[test]
-fn who_put_a_thread_away_while_nobody_listened_is_judged_by_when_that_was() {
+fn missed_archiving_is_attributed_by_its_time() {
     let mut stage = Stage::new(&[], "");
     let [silent, left] = [stage.spawn(), stage.spawn()];
     for thread in [silent, left] {
@@ -156,7 +156,7 @@ fn who_put_a_thread_away_while_nobody_listened_is_judged_by_when_that_was() {
 
 /// Nothing is said in a thread that cannot be looked at: a person may have put it away meanwhile.
 #[test]
-fn a_look_that_fails_lets_nothing_through() {
+fn failed_thread_check_holds_delivery_back() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -180,7 +180,7 @@ fn a_look_that_fails_lets_nothing_through() {
 
 /// A connection that broke is a time in which nobody heard that a thread was put away.
 #[test]
-fn a_thread_that_is_put_away_while_the_connection_is_broken_rests() {
+fn thread_archived_during_disconnect_parks_its_binding() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");

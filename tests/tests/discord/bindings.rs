@@ -7,7 +7,7 @@ use serde_json::json;
 
 /// Two sessions of one channel that answer at once: each in its own thread, and the channel hears neither.
 #[test]
-fn two_sessions_of_one_channel_answer_in_their_threads_alone() {
+fn two_sessions_of_one_channel_answer_only_in_their_threads() {
     let stage = Stage::new(&[], "");
     let threads = [stage.spawn(), stage.spawn()];
     let before = texts(&stage.told(stage.channel));
@@ -26,7 +26,7 @@ fn two_sessions_of_one_channel_answer_in_their_threads_alone() {
 
 /// Where people may not bind, a spawn is refused with what to do, and nothing is made.
 #[test]
-fn where_spawns_may_not_bind_nothing_is_made() {
+fn spawn_without_binding_right_creates_no_thread() {
     let stage = Stage::new(&[], "thread_bindings = { spawn_acp_sessions = false }");
     let before = stage.told(stage.channel).len();
     let used = stage.command(stage.ann, stage.channel, "acp spawn", &[("agent", json!(AGENT))]);
@@ -46,7 +46,7 @@ fn where_spawns_may_not_bind_nothing_is_made() {
 }
 
 #[test]
-fn a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
+fn idle_timeout_set_by_command_ends_binding_with_notice() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -70,7 +70,7 @@ fn a_window_that_is_set_by_a_command_ends_the_binding_with_words() {
 
 /// An entry that a reload brings holds with the next message; a thread joins the session of its channel.
 #[test]
-fn a_channel_of_the_configuration_works_from_its_first_word() {
+fn static_binding_added_by_reload_works_from_first_message() {
     let stage = Stage::new(&[], "");
     stage.fake.post(stage.ann, stage.channel, "say not yet");
     // When that is answered, what was said before has been dealt with.

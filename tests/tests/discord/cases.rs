@@ -42,7 +42,7 @@ fn noise(stage: &Stage, other: &BotHandle, thread: Id, number: usize) {
 
 /// Nobody but a person prompts: as it happens, when it is read afterwards, and after an unbind and a restart.
 #[test]
-fn what_programs_say_is_no_prompt() {
+fn messages_of_bots_and_webhooks_are_never_prompts() {
     let mut stage = Stage::new(&[], "");
     let other = stage.fake.add_bot(stage.guild, "other", "other-token");
     let thread = stage.spawn();
@@ -78,7 +78,7 @@ fn what_programs_say_is_no_prompt() {
 /// A channel that the bot may not see for a while: nothing ends, doctor says it, and what was said there is read once it
 /// is let in again.
 #[test]
-fn what_is_said_while_access_is_lost_is_read_when_it_is_given_again() {
+fn messages_during_lost_access_are_read_after_access_returns() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -112,7 +112,7 @@ fn what_is_said_while_access_is_lost_is_read_when_it_is_given_again() {
 
 /// A thread that is deleted where the bot cannot see it is told by nobody: it is found when the bot is let in again.
 #[test]
-fn a_thread_that_is_deleted_out_of_sight_ends_its_session() {
+fn thread_deleted_without_access_ends_its_session() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);
@@ -130,7 +130,7 @@ fn a_thread_that_is_deleted_out_of_sight_ends_its_session() {
 
 /// A bot that is taken out of a server has nothing to come back to; one whose server is out of order has.
 #[test]
-fn a_server_that_is_out_of_order_ends_nothing_and_one_that_is_left_ends_its_sessions() {
+fn server_outage_keeps_sessions_and_leaving_the_server_ends_them() {
     use acp_tests::fake_discord::core::stage::Order;
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();

@@ -25,7 +25,7 @@ const FULL: (usize, usize) = (500, 100);
 
 /// Point 2 of what must be shown. What may be seen: see [`judge`].
 #[test]
-fn heavy_every_answer_is_there_once_whatever_dies() {
+fn heavy_every_answer_appears_once_under_chaos() {
     let mut seed = Seed::new();
     let turns = std::env::var("ACP_DISCORD_TURNS").map_or(Ok(TURNS), |text| text.parse());
     let turns = turns.unwrap_or_else(|e| panic!("ACP_DISCORD_TURNS: {e}"));
@@ -70,7 +70,7 @@ fn planted(rules_off: &[Rule], fate: RestFate) -> Vec<Wrong> {
 /// A request that arrives after its client gave it up is no second message, by its nonce alone. Where nonces mean
 /// nothing it is one, and the judge sees it.
 #[test]
-fn heavy_without_nonces_a_late_request_is_found_to_be_twice() {
+fn heavy_judge_detects_duplicate_of_late_request_without_nonces() {
     let late = RestFate::Late { ms: 4_000 };
     assert_eq!(planted(&[], late), []);
     let found = planted(&[Rule::NonceDedupe], late);
@@ -79,6 +79,6 @@ fn heavy_without_nonces_a_late_request_is_found_to_be_twice() {
 
 /// A service that loses what it took cannot be told from one that keeps it, but by what it shows afterwards.
 #[test]
-fn heavy_what_discord_loses_is_found_to_be_lost() {
+fn heavy_judge_detects_message_lost_by_discord() {
     assert_eq!(planted(&[], RestFate::Forgotten), [Wrong::Lost { token: token(0, 0) }]);
 }

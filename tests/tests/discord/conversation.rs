@@ -12,7 +12,7 @@ const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 50
 const LONG: &str = "say Begun.\nsleep 4000\nsay \\nStill going.\nsleep 4000\nsay \\nOver.";
 
 #[test]
-fn a_session_lives_in_its_thread() {
+fn thread_session_shows_answers_cards_and_reactions() {
     let stage = Stage::new(&[], LIVE);
     let thread = stage.spawn();
     let starter = stage.told(stage.channel);
@@ -48,7 +48,7 @@ fn a_session_lives_in_its_thread() {
 }
 
 #[test]
-fn a_question_is_answered_by_a_button_once() {
+fn permission_button_answers_once() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "permission Delete everything");
@@ -88,7 +88,7 @@ fn a_question_is_answered_by_a_button_once() {
 }
 
 #[test]
-fn it_is_unfocused_and_closed_with_words() {
+fn unfocus_focus_and_close_are_confirmed() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);

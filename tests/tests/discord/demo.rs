@@ -115,7 +115,7 @@ fn is_stopped_and_steered(talk: &mut Talk<'_>) {
 }
 
 #[test]
-fn the_demo_agent_lives_in_a_thread() {
+fn demo_agent_works_in_a_thread() {
     let plan = Plan::default();
     let mut stage = Stage::of(
         "demo",

@@ -26,7 +26,7 @@ fn check(break_it: impl Fn(&Stage, usize)) {
 }
 
 #[test]
-fn an_answer_whose_receipt_is_lost_is_there_once() {
+fn answer_with_lost_receipt_appears_once() {
     check(|stage, number| {
         let fate = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::LostBefore][number];
         stage.fake.rest_fault(CREATE, When::Next(1), fate);
@@ -35,7 +35,7 @@ fn an_answer_whose_receipt_is_lost_is_there_once() {
 
 /// H12: what says the same is another message, however shortly before it was sent.
 #[test]
-fn an_answer_that_says_what_the_one_before_said_is_there_too() {
+fn answer_equal_to_previous_one_is_sent_too() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say same");
@@ -47,7 +47,7 @@ fn an_answer_that_says_what_the_one_before_said_is_there_too() {
 }
 
 #[test]
-fn limits_and_errors_delay_an_answer_and_nothing_else() {
+fn rate_limits_and_errors_only_delay_answers() {
     check(|stage, number| {
         let fate = [
             RestFate::RateLimited { retry_after_ms: 700, scope: Scope::User },
@@ -59,7 +59,7 @@ fn limits_and_errors_delay_an_answer_and_nothing_else() {
 }
 
 #[test]
-fn a_broken_session_of_events_costs_no_message() {
+fn broken_gateway_session_loses_no_message() {
     check(|stage, number| match number {
         0 => drop(stage.fake.sockets(None, SocketAct::Reset)),
         1 => drop(stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false })),
@@ -69,7 +69,7 @@ fn a_broken_session_of_events_costs_no_message() {
 
 /// An event may never come, and nothing says so. The next message is a reason to look.
 #[test]
-fn a_message_that_discord_never_told_of_is_found_by_the_next_one() {
+fn message_without_event_is_found_by_next_message() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -87,7 +87,7 @@ fn a_message_that_discord_never_told_of_is_found_by_the_next_one() {
 
 /// H12: what says the same as something that was said a moment ago is not taken for it.
 #[test]
-fn an_answer_that_was_given_before_is_given_again() {
+fn repeated_identical_answers_are_tagged_and_each_sent() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     for count in 1..=3 {
@@ -105,7 +105,7 @@ fn an_answer_that_was_given_before_is_given_again() {
 
 /// A command is done once, however often Discord brings it.
 #[test]
-fn a_command_that_comes_twice_is_done_once() {
+fn duplicate_interaction_event_runs_command_once() {
     let stage = Stage::new(&[], "");
     stage.fake.event_fault("INTERACTION_CREATE", When::Next(1), EventFate::Duplicate);
     let thread = stage.spawn();

@@ -49,7 +49,7 @@ fn numbers(text: &str) -> Vec<usize> {
 }
 
 #[test]
-fn a_long_answer_is_a_file_once_whatever_dies() {
+fn long_answer_is_one_file_across_gateway_kills() {
     let mut stage = Stage::new(&[], "");
     let thread = spawn(&stage);
     stage.fake.post(stage.ann, thread, LONG);
@@ -85,7 +85,7 @@ fn a_long_answer_is_a_file_once_whatever_dies() {
 /// That files may not be attached is asked for once, and not with each answer, until rights change; and that nothing may
 /// be written is waited for, with the file.
 #[test]
-fn which_right_is_missing_decides_how_an_answer_comes() {
+fn missing_permission_decides_between_messages_and_waiting() {
     let stage = Stage::new(&[], "");
     let thread = spawn(&stage);
     let bot = stage.bot.user;
@@ -115,7 +115,7 @@ fn which_right_is_missing_decides_how_an_answer_comes() {
 
 /// Nothing is lost where files are too large (40005), or where the bot may not attach any.
 #[test]
-fn where_files_are_not_taken_an_answer_comes_in_messages() {
+fn answer_is_split_into_messages_when_files_are_refused() {
     let stage = Stage::new(&[], "");
     let thread = spawn(&stage);
     let told = |from: usize| -> Vec<usize> {

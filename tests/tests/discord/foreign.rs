@@ -294,6 +294,6 @@ fn afternoon(agent: &'static str) {
 
 #[test]
 #[ignore = "needs installed agents: make test-foreign"]
-fn qwen_code_lives_in_a_thread() {
+fn qwen_code_works_in_a_thread() {
     afternoon("qwen");
 }

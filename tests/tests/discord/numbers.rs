@@ -18,7 +18,7 @@ fn moves(stage: &Stage, name: &str, more: &str, from: f64) {
 }
 
 #[test]
-fn a_scrape_tells_what_happened_on_discord() {
+fn metrics_count_discord_events_and_requests() {
     let stage = Stage::new(&[], "");
     assert_eq!(value(&stage, "connected", ""), 1.0);
     assert_eq!(value(&stage, "authorized", ""), 1.0);

@@ -62,7 +62,7 @@ fn is_told(stage: &Stage, thread: Id, words: &str) {
 /// A kill between the commit and the acknowledgement: the next process does it, and says so where whoever asked saw it
 /// fail.
 #[test]
-fn a_command_that_was_kept_is_done_once_after_a_kill() {
+fn reserved_command_runs_once_after_kill() {
     let (mut stage, thread) = busy();
     stage.fake.rest_fault(CALLBACK, When::Next(1), RestFate::StallBefore { ms: None });
     let used = cancel(&stage, thread);
@@ -78,7 +78,7 @@ fn a_command_that_was_kept_is_done_once_after_a_kill() {
 
 /// A kill between the work and the answer: it is not done again, and the thread is told what came of it.
 #[test]
-fn a_command_that_was_done_is_told_after_a_kill() {
+fn finished_command_is_reported_after_kill() {
     let (mut stage, thread) = busy();
     stage.fake.rest_fault(EDIT, When::Next(1), RestFate::StallBefore { ms: None });
     let used = stage.command(stage.ann, thread, "acp cancel", &[]);
@@ -100,7 +100,7 @@ fn a_command_that_was_done_is_told_after_a_kill() {
 
 /// An answer that cannot be given any more is told in the thread, by the same process.
 #[test]
-fn an_answer_that_is_refused_is_told_in_the_thread() {
+fn refused_reply_is_posted_in_the_thread() {
     let (stage, thread) = busy();
     stage.fake.rest_fault(EDIT, When::Next(1), RestFate::ErrorBefore { status: 400 });
     let used = stage.command(stage.ann, thread, "acp cancel", &[]);
@@ -117,7 +117,7 @@ fn an_answer_that_is_refused_is_told_in_the_thread() {
 /// An answer of which nobody knows whether it arrived is given again, since that shows it once: nobody else says it, and
 /// its buttons go when its turn begins.
 #[test]
-fn an_answer_whose_receipt_is_lost_is_given_again_and_loses_its_buttons() {
+fn reply_with_lost_receipt_is_repeated_and_loses_its_buttons() {
     let (stage, thread) = busy();
     stage.fake.rest_fault(EDIT, When::Next(3), RestFate::LostAfter);
     let used = stage.command(stage.ann, thread, "acp steer", &[("text", json!("say steered"))]);
@@ -134,7 +134,7 @@ fn an_answer_whose_receipt_is_lost_is_given_again_and_loses_its_buttons() {
 
 /// Nobody knows whether Discord heard: it was kept, so it is done, once, and the thread is told.
 #[test]
-fn a_command_whose_acknowledgement_is_lost_is_done_once() {
+fn command_with_lost_acknowledgement_runs_once() {
     for fate in [RestFate::LostAfter, RestFate::LostBefore] {
         let (stage, thread) = busy();
         stage.fake.rest_fault(CALLBACK, When::Next(1), fate);
@@ -151,7 +151,7 @@ fn a_command_whose_acknowledgement_is_lost_is_done_once() {
 
 /// Discord provably did not hear: whoever asked sees that it failed, and so it did.
 #[test]
-fn a_command_that_could_not_be_acknowledged_is_not_done() {
+fn command_with_failed_acknowledgement_does_not_run() {
     let (stage, thread) = busy();
     stage.fake.rest_fault(CALLBACK, When::Next(1), RestFate::ErrorBefore { status: 400 });
     let used = cancel(&stage, thread);
@@ -165,7 +165,7 @@ fn a_command_that_could_not_be_acknowledged_is_not_done() {
 
 /// What cannot be kept in time is not called taken, and is not done later either.
 #[test]
-fn a_command_that_cannot_be_kept_is_refused_in_time() {
+fn command_without_reservation_is_refused_in_time() {
     let (stage, thread) = busy();
     let lock = stage.locked();
     let used = stage.command(stage.ann, thread, "acp cancel", &[]);

@@ -24,7 +24,7 @@ fn staged() -> (Stage, Roles) {
 }
 
 #[test]
-fn roles_decide_who_speaks_and_who_answers_as_they_are_now() {
+fn current_roles_decide_who_may_prompt_and_approve() {
     let (mut stage, roles) = staged();
     let eve = stage.eve;
     let thread = stage.spawn();
@@ -75,7 +75,7 @@ fn roles_decide_who_speaks_and_who_answers_as_they_are_now() {
 
 /// Who may not speak any more changes nothing that waits either: neither as it happens, nor when it is found afterwards.
 #[test]
-fn who_may_not_speak_any_more_words_no_prompt_that_waits() {
+fn edit_by_revoked_user_does_not_change_queued_prompt() {
     let (mut stage, roles) = staged();
     let busy = "say Begun.\nwait_cancel";
     stage.fake.give_role(stage.guild, stage.eve, roles.crew, true);
@@ -107,7 +107,7 @@ fn who_may_not_speak_any_more_words_no_prompt_that_waits() {
 
 /// A server that is not served is not, neither as it happens nor when it is read afterwards.
 #[test]
-fn what_was_missed_is_read_with_the_server_that_it_is_in() {
+fn backfill_ignores_servers_not_configured() {
     let mut named = String::new();
     let mut stage = Stage::on(&[], |ground| {
         named = format!("guilds = [\"{}\"]", ground.guild);
@@ -140,7 +140,7 @@ fn what_was_missed_is_read_with_the_server_that_it_is_in() {
 /// An old message of a server that is not served any more does nothing: its commands are gone from there, its buttons are
 /// refused, and what waits goes on waiting.
 #[test]
-fn a_press_in_a_server_that_is_not_served_is_refused() {
+fn button_in_unconfigured_server_is_refused() {
     let mut named = String::new();
     let stage = Stage::on(&[], |ground| {
         named = format!("guilds = [\"{}\"]", ground.guild);
@@ -174,7 +174,7 @@ fn a_press_in_a_server_that_is_not_served_is_refused() {
 
 /// Whoever approves by name need not be allowed to speak by name too.
 #[test]
-fn who_answers_may_also_speak() {
+fn approver_may_also_prompt() {
     let (stage, _) = staged();
     let thread = stage.spawn();
     stage.fake.post(stage.boss, thread, "say from the boss");

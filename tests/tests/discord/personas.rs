@@ -42,7 +42,7 @@ fn executed(stage: &Stage, status: u16) -> u64 {
 /// The answers, whole, go under the name; everything else is the bot's. Sessions of one channel share its webhook, and a
 /// restart finds it again. What it says is no prompt, though nobody is bound there any more.
 #[test]
-fn an_agent_speaks_under_its_name_and_hears_nothing_of_it() {
+fn persona_messages_carry_agent_name_and_are_no_prompts() {
     let mut stage = Stage::new(&[], ON);
     let thread = stage.spawn();
     answered(&stage, thread, 1);
@@ -81,7 +81,7 @@ fn an_agent_speaks_under_its_name_and_hears_nothing_of_it() {
 
 /// An answer of several messages comes under the name whole and in order.
 #[test]
-fn a_long_answer_goes_under_the_name_whole() {
+fn long_answer_is_sent_whole_under_persona() {
     let stage = Stage::new(&[], ON);
     let thread = stage.spawn();
     let before = stage.told(thread).len();
@@ -102,7 +102,7 @@ fn a_long_answer_goes_under_the_name_whole() {
 
 /// Neither a lost answer nor a message that arrives seconds later is said twice, by nobody.
 #[test]
-fn a_message_whose_answer_was_lost_is_there_once() {
+fn persona_message_with_lost_response_appears_once() {
     let stage = Stage::new(&[], ON);
     let thread = stage.spawn();
     let fates = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::Late { ms: 4_000 }];
@@ -118,7 +118,7 @@ fn a_message_whose_answer_was_lost_is_there_once() {
 
 /// What is refused for certain, and provably not there, is said by the bot at once.
 #[test]
-fn what_a_webhook_refuses_is_said_by_the_bot() {
+fn message_refused_by_webhook_is_sent_by_bot() {
     let stage = Stage::new(&[], ON);
     let thread = stage.spawn();
     answered(&stage, thread, 1);
@@ -136,7 +136,7 @@ fn what_a_webhook_refuses_is_said_by_the_bot() {
 
 /// A name is a favour: where webhooks cannot be asked for, answers do not wait for one another behind it.
 #[test]
-fn where_webhooks_cannot_be_asked_for_the_bot_says_it_all() {
+fn bot_answers_when_webhook_list_stalls() {
     let stage = Stage::new(&[], ON);
     let threads = [(); 3].map(|()| stage.spawn());
     let forever = RestFate::StallBefore { ms: None };
@@ -154,7 +154,7 @@ fn where_webhooks_cannot_be_asked_for_the_bot_says_it_all() {
 
 /// A refusal that is not Discord's own, or a moment of it, makes no second webhook: there are fifteen for a channel.
 #[test]
-fn a_webhook_that_is_refused_and_still_listed_is_not_made_twice() {
+fn refused_but_listed_webhook_is_not_created_again() {
     let stage = Stage::new(&[], ON);
     let thread = stage.spawn();
     answered(&stage, thread, 1);
@@ -168,7 +168,7 @@ fn a_webhook_that_is_refused_and_still_listed_is_not_made_twice() {
 
 /// The gateway is killed after Discord kept the message and before it heard so.
 #[test]
-fn a_kill_between_a_message_and_its_receipt_repeats_nothing() {
+fn kill_between_persona_message_and_receipt_repeats_nothing() {
     let mut stage = Stage::new(&[], ON);
     let thread = stage.spawn();
     answered(&stage, thread, 1);
@@ -195,7 +195,7 @@ fn a_minute_ago(file: &Path) {
 
 /// The gateway is killed before Discord did anything: once the message cannot arrive any more, the bot says it.
 #[test]
-fn what_a_kill_kept_from_arriving_is_said_by_the_bot_in_the_end() {
+fn message_lost_by_kill_is_sent_by_bot_later() {
     let mut stage = Stage::new(&[], ON);
     let thread = stage.spawn();
     answered(&stage, thread, 1);
@@ -214,7 +214,7 @@ fn what_a_kill_kept_from_arriving_is_said_by_the_bot_in_the_end() {
 
 /// Another token is found by asking once; one that was deleted is not asked again, and made anew.
 #[test]
-fn s01_r_another_token_is_taken_up_and_a_deleted_webhook_is_made_anew() {
+fn rotated_webhook_token_is_found_and_deleted_webhook_recreated() {
     let stage = Stage::new(&[], ON);
     let thread = stage.spawn();
     answered(&stage, thread, 1);
@@ -235,7 +235,7 @@ fn s01_r_another_token_is_taken_up_and_a_deleted_webhook_is_made_anew() {
 
 /// Without the permission the bot says it, and doctor says what to do; with it the names are there again.
 #[test]
-fn without_the_permission_the_bot_says_it_and_doctor_says_why() {
+fn bot_answers_without_webhook_permission_and_doctor_reports_it() {
     let stage = Stage::new(&[], ON);
     stage.fake.deny(stage.bot.user, stage.channel, &["MANAGE_WEBHOOKS"]);
     let thread = stage.spawn();
@@ -274,7 +274,7 @@ fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
 
 /// Whoever has the token writes in the channel: it is in no log, no file and no list.
 #[test]
-fn the_token_of_a_webhook_is_in_no_log_and_no_file() {
+fn webhook_token_appears_in_no_log_or_file() {
     let traced = |toml: &str| toml.replace("level = \"info\"", "level = \"trace\"");
     let stage = Stage::of(AGENT, |_| ON.to_owned(), |toml| Plan::flags(&[]).gateway(&traced(toml)).build());
     let thread = stage.spawn();

@@ -24,7 +24,7 @@ fn is_over(stage: &Stage, asked: &Message, says: &str) {
 
 /// By a button, a slash command, a typed one, from elsewhere, and never: what became of it stands in the question, once.
 #[test]
-fn what_became_of_a_question_is_told_once_whoever_answers() {
+fn permission_outcome_is_shown_once_for_every_way_to_answer() {
     let stage = Stage::new(&[], LIVE);
     let thread = stage.spawn();
     let key = stage.key(thread);
@@ -68,7 +68,7 @@ fn what_became_of_a_question_is_told_once_whoever_answers() {
 
 /// Nobody answers: that is said in the question too, which says from the beginning for how long it waits.
 #[test]
-fn a_question_that_nobody_answers_says_so() {
+fn unanswered_permission_request_shows_timeout() {
     let stage = Stage::new(&[], "[permission]\ntimeout_ms = 3000\n");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "permission Step 1");
@@ -81,7 +81,7 @@ fn a_question_that_nobody_answers_says_so() {
 
 /// What a command put into the queue has a button as long as it waits: one that was dropped, or has begun, has none.
 #[test]
-fn what_a_command_queued_has_no_button_once_its_turn_began() {
+fn queued_prompt_loses_drop_button_when_turn_begins() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let turn = "say Begun.\nwait_cancel";

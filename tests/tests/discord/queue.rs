@@ -7,7 +7,7 @@ use serde_json::json;
 const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 
 #[test]
-fn a_turn_is_stopped_by_its_button() {
+fn stop_button_cancels_turn() {
     let stage = Stage::new(&[], LIVE);
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");
@@ -22,7 +22,7 @@ fn a_turn_is_stopped_by_its_button() {
 }
 
 #[test]
-fn what_waits_can_be_steered_dropped_changed_and_deleted() {
+fn queued_prompts_can_be_steered_dropped_edited_and_deleted() {
     let stage = Stage::new(&["--steer"], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");

@@ -90,7 +90,7 @@ fn change_roles(stage: &Stage, times: usize) {
 
 /// Each role that changes may mean that something was missed: many changes at once are one reason to read, not many.
 #[test]
-fn many_changes_of_roles_are_one_reason_to_read() {
+fn many_role_changes_cause_one_backfill() {
     let (stage, threads) = crowded();
     let before = reads(&stage);
     change_roles(&stage, 30);
@@ -107,7 +107,7 @@ fn many_changes_of_roles_are_one_reason_to_read() {
 /// Where access is lost, one thread is asked for all of its channel, and what is known to be shut is looked at now and
 /// then: the refusals do not stop what has nothing to do with it. What was said there is read when it is given again.
 #[test]
-fn many_threads_that_nobody_may_read_stop_no_other_request() {
+fn many_unreadable_threads_do_not_block_other_requests() {
     let (stage, threads) = crowded();
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     change_roles(&stage, 4);

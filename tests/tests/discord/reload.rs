@@ -45,7 +45,7 @@ fn doctor(stage: &Stage) -> String {
 /// Commands are put again until they stand, and taken away where they are not wanted any more: by a reload, and by a
 /// start with another list. A guild that the bot has left is no fault.
 #[test]
-fn slash_commands_stand_where_the_configuration_says() {
+fn slash_commands_are_registered_where_configured() {
     let mut other = 0;
     let failing = RestFate::ErrorBefore { status: 500 };
     let mut stage = Stage::on(&[], |ground| {
@@ -78,7 +78,7 @@ fn slash_commands_stand_where_the_configuration_says() {
 
 /// A token is reset again and again while people write: each message is answered once, and in its order.
 #[test]
-fn what_is_said_while_a_token_is_renewed_is_answered_once() {
+fn messages_during_token_renewal_are_answered_once() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let mut said: Vec<String> = Vec::new();

@@ -23,7 +23,7 @@ fn begin(stage: &Stage) -> u64 {
 
 /// H8: what was said meanwhile is read, each message once, and the running turn goes on.
 #[test]
-fn a_gateway_that_is_killed_goes_on_where_it_was() {
+fn killed_gateway_resumes_turn_and_reads_missed_messages() {
     let mut stage = Stage::new(&[], "");
     let thread = begin(&stage);
     stage.house.kill_gateway();
@@ -44,7 +44,7 @@ fn a_gateway_that_is_killed_goes_on_where_it_was() {
 
 /// An end in order, as at an update: what people say at any moment around it is answered once, after it at the latest.
 #[test]
-fn a_gateway_that_is_ended_in_order_loses_no_word() {
+fn gateway_shutdown_loses_no_message() {
     const ROUNDS: i64 = 6;
     let mut stage = Stage::new(&[], "");
     let threads = [(); 3].map(|()| stage.spawn());
@@ -75,7 +75,7 @@ fn a_gateway_that_is_ended_in_order_loses_no_word() {
 
 /// Its agents end with a supervisor: that the turn failed is said once, and the session goes on.
 #[test]
-fn a_supervisor_that_is_killed_costs_the_running_turn_and_no_more() {
+fn supervisor_kill_fails_only_the_running_turn() {
     let mut stage = Stage::new(&[], "");
     let thread = begin(&stage);
     stage.house.kill_supervisor();
@@ -93,7 +93,7 @@ fn a_supervisor_that_is_killed_costs_the_running_turn_and_no_more() {
 }
 
 #[test]
-fn a_discord_that_is_killed_hears_everything_once() {
+fn discord_outage_repeats_and_loses_no_message() {
     let mut stage = Stage::new(&[], "");
     let thread = begin(&stage);
     stage.fake.kill();

@@ -49,7 +49,7 @@ fn later(stage: &Stage, ms: u64) {
 
 /// Names, questions, answers, cards and suggestions of characters that count twice.
 #[test]
-fn nothing_that_is_said_breaks_a_limit() {
+fn wide_characters_never_exceed_discord_limits() {
     let stage = Stage::new(&[], LIVE);
     let label = "😀".repeat(80);
     let thread = spawn_called(&stage, &label);
@@ -83,7 +83,7 @@ fn nothing_that_is_said_breaks_a_limit() {
 
 /// A whole conversation, with only the permissions that docs/manual/discord.md lists.
 #[test]
-fn the_permissions_of_the_manual_are_enough() {
+fn documented_permissions_are_sufficient() {
     let stage = Stage::new(&[], LIVE);
     let needed: Vec<String> = acp_discord::core::permissions::REQUIRED_PERMISSIONS
         .iter()
@@ -114,7 +114,7 @@ fn the_permissions_of_the_manual_are_enough() {
 /// Each refusal for want of a permission counts towards the ban of the address: one that comes back with every message
 /// would end in that.
 #[test]
-fn a_sign_that_is_not_allowed_is_not_asked_for_with_each_message() {
+fn refused_reaction_is_not_retried_with_each_message() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.deny(stage.bot.user, stage.channel, &["ADD_REACTIONS"]);
@@ -133,7 +133,7 @@ fn a_sign_that_is_not_allowed_is_not_asked_for_with_each_message() {
 
 /// The same for answers in a channel that the bot cannot see any more: one thread tries for all of them.
 #[test]
-fn a_channel_that_is_denied_is_tried_by_one_thread_at_a_time() {
+fn denied_channel_is_retried_by_one_thread_at_a_time() {
     let more = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n";
     let stage = Stage::new(&[], more);
     let threads: Vec<Id> = (0..6).map(|_| stage.spawn()).collect();
@@ -171,7 +171,7 @@ fn commands_are_acknowledged_while_a_request_hangs() {
 
 /// D7: what waits when a token is refused is told with the next one.
 #[test]
-fn an_answer_waits_for_a_token_that_is_taken() {
+fn answer_waits_for_accepted_token() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -189,7 +189,7 @@ fn an_answer_waits_for_a_token_that_is_taken() {
 
 /// D12: an answer that waits for Discord's budget does not take out what a person puts away meanwhile.
 #[test]
-fn what_waits_for_a_budget_takes_no_thread_out() {
+fn rate_limited_answer_does_not_unarchive_thread() {
     const LIMIT_MS: u64 = 5_000;
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
@@ -212,7 +212,7 @@ fn what_waits_for_a_budget_takes_no_thread_out() {
 
 /// A locked thread takes nothing; once it is unlocked, it is told what it is owed.
 #[test]
-fn a_locked_thread_is_told_when_it_is_unlocked() {
+fn answer_for_locked_thread_is_sent_after_unlock() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "sleep 1500\nsay one");
@@ -227,7 +227,7 @@ fn a_locked_thread_is_told_when_it_is_unlocked() {
 
 /// H12: a message that arrived and was deleted by a person is not sent again, though nobody heard that it arrived.
 #[test]
-fn what_a_person_deleted_is_not_sent_again() {
+fn deleted_message_with_lost_receipt_is_not_sent_again() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -251,7 +251,7 @@ fn what_a_person_deleted_is_not_sent_again() {
 
 /// Addresses of files end after a day; what waits in the queue for longer has its files all the same.
 #[test]
-fn a_file_is_there_when_its_address_has_ended() {
+fn attachment_is_kept_after_its_url_expires() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");
@@ -271,7 +271,7 @@ fn a_file_is_there_when_its_address_has_ended() {
 
 /// The token of an interaction ends after fifteen minutes: what a turn says goes another way.
 #[test]
-fn an_answer_needs_no_token_of_an_interaction() {
+fn answer_outlives_expired_interaction_token() {
     let stage = Stage::new(&["--steer"], LIVE);
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say Begun.\nsleep 4000\nsay \\nOver.");
@@ -287,7 +287,7 @@ fn an_answer_needs_no_token_of_an_interaction() {
 
 /// More was said while the bot was away than one page holds.
 #[test]
-fn what_was_missed_is_read_page_by_page() {
+fn backfill_reads_all_pages() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -307,7 +307,7 @@ fn what_was_missed_is_read_page_by_page() {
 
 /// As many threads as there may be: that is said, and the session is there once there is room.
 #[test]
-fn a_full_server_gets_its_thread_when_there_is_room() {
+fn thread_is_created_once_server_has_room() {
     let stage = Stage::new(&[], "");
     stage.fake.configure(json!({"active_threads_max": 0}));
     let cwd = stage.house.world.dir("work/project").display().to_string();
@@ -325,7 +325,7 @@ fn a_full_server_gets_its_thread_when_there_is_room() {
 /// What happened while nobody was there to hear it is seen before a word is said: one thread is gone, and one was put
 /// away while its turn went on.
 #[test]
-fn what_happened_to_a_thread_meanwhile_is_seen() {
+fn missed_thread_deletion_and_archiving_are_noticed() {
     let mut stage = Stage::new(&[], "");
     let (gone, away) = (stage.spawn(), stage.spawn());
     let key = stage.key(gone);
@@ -349,7 +349,7 @@ fn what_happened_to_a_thread_meanwhile_is_seen() {
 
 /// D3: that a thread was deleted may be told by no event; the next word there finds it out.
 #[test]
-fn a_thread_whose_end_nobody_told_ends_its_session() {
+fn thread_deleted_without_event_ends_its_session() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);
@@ -373,7 +373,7 @@ fn a_thread_outlives_its_first_message() {
 
 /// Typing lasts for ten seconds: it is shown again as long as the agent works, and not while it waits for an answer.
 #[test]
-fn typing_goes_on_with_the_work() {
+fn typing_indicator_follows_agent_activity() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "sleep 10000\npermission Write");

@@ -16,7 +16,7 @@ fn other_shard(ground: &Ground<'_>) -> Id {
 }
 
 #[test]
-fn every_event_of_two_shards_is_heard_once() {
+fn events_of_two_shards_are_handled_once() {
     let other = Cell::new(0);
     let mut stage = Stage::on(&[], |ground| {
         ground.fake.configure(json!({"shards": 2}));

@@ -39,7 +39,7 @@ fn works(stage: &Stage, at: u64, text: &str) {
 
 /// In a channel: a thread of its own, which the answer links to; the channel itself; nothing at all.
 #[test]
-fn a_channel_gets_a_thread_or_is_bound_itself_or_is_left_alone() {
+fn spawn_in_channel_binds_new_thread_channel_or_nothing() {
     let stage = Stage::new(&[], "");
     for form in [true, false] {
         let before = stage.fake.threads_of(stage.channel).len();
@@ -77,7 +77,7 @@ fn a_channel_gets_a_thread_or_is_bound_itself_or_is_left_alone() {
 
 /// In a thread nothing is made: it is bound itself where it is free, and says what is in the way where it is not.
 #[test]
-fn a_thread_is_bound_itself_and_only_once() {
+fn spawn_in_thread_binds_that_thread_once() {
     let stage = Stage::new(&[], "");
     for (number, more) in ["", "--thread here", "--bind here"].into_iter().enumerate() {
         let own = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);
@@ -105,7 +105,7 @@ fn a_thread_is_bound_itself_and_only_once() {
 /// H13: the answer to the thread's making is lost, or the gateway is killed between the starter and its thread. There is
 /// one starter and one thread (160004), and it is bound.
 #[test]
-fn a_thread_is_made_once_whatever_is_lost_on_the_way() {
+fn thread_is_created_once_despite_losses_and_kills() {
     let mut stage = Stage::new(&[], "");
     stage.fake.rest_fault(FROM_MESSAGE, When::Next(1), RestFate::LostAfter);
     by_form(&stage, stage.channel, &[]);
@@ -135,7 +135,7 @@ fn a_thread_is_made_once_whatever_is_lost_on_the_way() {
 
 /// As many threads as there may be (160006): it says so, and binds as soon as there is room.
 #[test]
-fn a_thread_that_there_is_no_room_for_is_made_when_there_is() {
+fn thread_creation_is_retried_when_server_has_room() {
     let mut stage = Stage::new(&[], "");
     let first = stage.spawn();
     stage.fake.configure(json!({"active_threads_max": 1}));
@@ -152,7 +152,7 @@ fn a_thread_that_there_is_no_room_for_is_made_when_there_is() {
 }
 
 #[test]
-fn the_name_of_a_thread_fits_whatever_the_session_is_called() {
+fn thread_name_fits_for_any_session_label() {
     let stage = Stage::new(&[], "");
     for label in ["ä".repeat(90), "👩‍🚀".repeat(40), "x".repeat(60)] {
         let said = by_form(&stage, stage.channel, &[("label", json!(label))]);

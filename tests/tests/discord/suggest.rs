@@ -62,7 +62,7 @@ fn agents_sessions_and_options_are_suggested() {
 
 /// What Discord brings twice is done once: a command that starts something, and one that ends it.
 #[test]
-fn a_command_that_is_repeated_is_done_once() {
+fn duplicate_interactions_start_and_close_once() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);

@@ -15,7 +15,7 @@ fn becomes(stage: &Stage, thread: u64, want: &str) {
 }
 
 #[test]
-fn a_thread_that_is_put_away_rests_and_goes_on_when_it_is_taken_out() {
+fn archived_thread_parks_binding_until_unarchived() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -34,7 +34,7 @@ fn a_thread_that_is_put_away_rests_and_goes_on_when_it_is_taken_out() {
 }
 
 #[test]
-fn a_thread_that_is_deleted_ends_its_session() {
+fn deleted_thread_ends_its_session() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let key = stage.key(thread);
@@ -47,7 +47,7 @@ fn a_thread_that_is_deleted_ends_its_session() {
 
 /// D3: what is forbidden now may be allowed again; nothing ends by it, and nothing is lost.
 #[test]
-fn access_that_is_lost_and_given_again_loses_nothing() {
+fn lost_and_restored_access_loses_no_answer() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");

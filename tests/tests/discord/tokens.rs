@@ -18,7 +18,7 @@ fn doctor_says(stage: &Stage, part: &str) {
 }
 
 #[test]
-fn a_new_token_is_taken_up_by_a_reload_and_what_waited_comes_once() {
+fn reload_applies_new_token_and_pending_answers_come_once() {
     const SLOW: &str = "sleep 2500\nsay two";
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
@@ -54,7 +54,7 @@ fn a_new_token_is_taken_up_by_a_reload_and_what_waited_comes_once() {
 
 /// The intent for what people write: without it doctor says what to click, and after that a reload is enough.
 #[test]
-fn an_intent_that_is_missing_is_said_with_what_to_click_and_mended_by_a_reload() {
+fn missing_intent_is_explained_and_fixed_by_reload() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     stage.fake.post(stage.ann, thread, "say one");
@@ -77,7 +77,7 @@ fn an_intent_that_is_missing_is_said_with_what_to_click_and_mended_by_a_reload()
 
 /// Lists of people hold from the next message on, and an account that was added is served.
 #[test]
-fn a_reload_lets_people_in_and_out() {
+fn reload_applies_changed_allow_list() {
     let stage = Stage::new(&[], "");
     let thread = stage.spawn();
     let early = stage.fake.post(stage.eve, thread, "say too early");

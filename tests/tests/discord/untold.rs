@@ -19,7 +19,7 @@ fn settled(stage: &Stage) {
 /// Discord takes no message for one thread: what people say, take back and command there holds, other threads go on, and
 /// after that everything is told once.
 #[test]
-fn a_thread_that_takes_no_word_holds_up_nothing() {
+fn thread_refusing_messages_blocks_nothing_else() {
     let stage = Stage::new(&[], "");
     let [thread, other] = [stage.spawn(), stage.spawn()];
     stage.fake.post(stage.ann, thread, BUSY);
@@ -61,7 +61,7 @@ fn a_thread_that_takes_no_word_holds_up_nothing() {
 /// A message behind the one that has a channel of the configuration bound, which is never told of: it is read all the
 /// same, although it is older than the binding.
 #[test]
-fn what_is_said_right_behind_the_first_word_is_not_lost() {
+fn message_right_after_first_bound_message_is_not_lost() {
     let stage = Stage::new(&[], "");
     let path = stage.house.world.path("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));

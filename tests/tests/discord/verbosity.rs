@@ -14,7 +14,7 @@ fn choose(stage: &Stage, thread: u64, level: &str) {
 }
 
 #[test]
-fn a_thread_is_told_as_much_as_somebody_chose() {
+fn thread_shows_chosen_verbosity() {
     let mut stage = Stage::new(&[], "");
     let thread = stage.spawn();
     for (number, level) in (1..).zip(["full", "compact", "none"]) {

@@ -23,7 +23,7 @@ fn read_channels(stage: &Stage, count: usize) -> Vec<Result<(), RestError>> {
 
 /// 50 requests a second, whichever they are: 40 are made.
 #[test]
-fn the_budget_of_the_whole_bot_is_kept_without_a_refusal() {
+fn global_rate_limit_is_kept_without_429() {
     let stage = stage(|_| ());
     let read = read_channels(&stage, 150);
     assert!(read.iter().all(Result::is_ok), "{read:?}");
@@ -37,7 +37,7 @@ fn the_budget_of_the_whole_bot_is_kept_without_a_refusal() {
 
 /// Refusals end in a ban of the address: requests stop before that, and those that nothing is wrong with, too.
 #[test]
-fn refusals_stop_requests_before_the_address_is_banned() {
+fn requests_stop_before_invalid_request_ban() {
     let stage = stage(|settings| settings.max_invalid_requests = 8);
     stage.fake.configure(json!({"invalid": {"limit": 10, "window_ms": 600_000}}));
     stage.fake.deny(stage.bot.user, stage.channel, &["SEND_MESSAGES"]);
@@ -56,7 +56,7 @@ fn refusals_stop_requests_before_the_address_is_banned() {
 /// A nonce is one message's for a while, for each author: what has another nonce is another message, though it says
 /// the same.
 #[test]
-fn a_nonce_is_one_message() {
+fn nonce_identifies_one_message_until_it_expires() {
     let stage = stage(|_| ());
     let ids = ["n1", "n2"].map(|nonce| sent(stage.create(nonce, "the same")));
     assert_ne!(ids[0], ids[1]);
@@ -68,7 +68,7 @@ fn a_nonce_is_one_message() {
 }
 
 #[test]
-fn a_channel_has_fifteen_webhooks() {
+fn sixteenth_webhook_of_channel_is_refused() {
     let stage = stage(|_| ());
     let make = || stage.runtime.block_on(stage.rest.create_webhook(stage.here(), "Agent", FINAL));
     for _ in 0..15 {
@@ -78,7 +78,7 @@ fn a_channel_has_fifteen_webhooks() {
 }
 
 #[test]
-fn a_server_has_so_many_threads() {
+fn thread_above_server_limit_is_refused() {
     let stage = stage(|_| ());
     stage.fake.configure(json!({"active_threads_max": 1}));
     let start = |nonce: &str| {
@@ -93,7 +93,7 @@ fn a_server_has_so_many_threads() {
 }
 
 #[test]
-fn a_locked_thread_takes_nothing_and_is_no_end() {
+fn locked_thread_refuses_messages_until_unlocked() {
     let stage = stage(|_| ());
     let starter = sent(stage.create("n1", "starter"));
     let thread = stage.rest.thread_from_message(stage.here(), starter, "work", 10_080, FINAL);
@@ -108,7 +108,7 @@ fn a_locked_thread_takes_nothing_and_is_no_end() {
 
 /// Nobody edits what somebody else said.
 #[test]
-fn a_message_of_somebody_else_is_not_edited() {
+fn edit_of_foreign_message_is_refused() {
     let stage = stage(|_| ());
     let theirs = Snowflake(stage.fake.post(stage.ann, stage.channel, "mine"));
     assert_eq!(meaning(stage.edit(theirs, "yours")), Some(RejectionKind::Forbidden));
@@ -116,7 +116,7 @@ fn a_message_of_somebody_else_is_not_edited() {
 
 /// First answers are in time, given once, and of the kind that fits; fifteen minutes later there is none at all.
 #[test]
-fn an_interaction_is_answered_in_time_and_once() {
+fn interaction_response_is_accepted_once_and_in_time() {
     let stage = stage(|_| ());
     let application = Snowflake(stage.bot.application);
     let commands = [json!({"name": "ping", "description": "says so", "type": 1})];
@@ -156,7 +156,7 @@ fn an_interaction_is_answered_in_time_and_once() {
 
 /// Pages go upward from a message, the newest first in each, until one is not full.
 #[test]
-fn pages_go_on_until_one_is_not_full() {
+fn history_is_read_until_a_page_is_not_full() {
     let stage = stage(|_| ());
     let start = Snowflake(stage.fake.post(stage.ann, stage.channel, "start"));
     let said: Vec<_> =
@@ -180,7 +180,7 @@ fn pages_go_on_until_one_is_not_full() {
 
 /// Without the intent, Discord shows nothing of what others say; files end with their addresses.
 #[test]
-fn what_is_not_shown_is_empty_and_what_is_gone_says_so() {
+fn content_is_empty_without_intent_and_missing_message_is_gone() {
     let stage = stage(|_| ());
     stage.fake.post(stage.ann, stage.channel, "secret");
     let texts = || {
@@ -200,7 +200,7 @@ fn what_is_not_shown_is_empty_and_what_is_gone_says_so() {
 
 /// A thread that was silent for long enough archives itself; whoever posts takes it out.
 #[test]
-fn a_thread_that_archived_itself_comes_back_with_the_answer() {
+fn auto_archived_thread_is_unarchived_by_next_message() {
     let stage = stage(|_| ());
     let starter = sent(stage.create("n1", "starter"));
     let thread = stage.rest.thread_from_message(stage.here(), starter, "work", 10_080, FINAL);

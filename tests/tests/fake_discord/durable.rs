@@ -7,7 +7,7 @@ use acp_tests::fake_discord::core::settings::Rule;
 use serde_json::{Value, json};
 
 #[test]
-fn a_killed_fake_has_lost_nothing() {
+fn killed_fake_restores_everything_accepted() {
     let mut ground = Ground::new();
     ground.register();
     let thread = ground.thread();
@@ -59,7 +59,7 @@ fn a_killed_fake_has_lost_nothing() {
 }
 
 #[test]
-fn what_was_accepted_is_kept_even_if_nobody_was_told() {
+fn accepted_message_is_kept_when_response_is_lost() {
     let mut ground = Ground::new();
     let path = format!("/channels/{}/messages", ground.channel);
     for n in 0..5 {

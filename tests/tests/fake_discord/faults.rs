@@ -22,7 +22,7 @@ fn said(ground: &Ground) -> Vec<String> {
 }
 
 #[test]
-fn answers_are_lost_before_and_after() {
+fn responses_can_be_lost_before_or_after_processing() {
     let ground = Ground::new();
     for (fate, answered, kept) in [
         (RestFate::LostBefore, None, false),
@@ -47,7 +47,7 @@ fn answers_are_lost_before_and_after() {
 }
 
 #[test]
-fn a_lost_answer_is_found_again_by_its_nonce() {
+fn repeated_request_with_nonce_returns_first_message() {
     let ground = Ground::new();
     let path = format!("/channels/{}/messages", ground.channel);
     let body = json!({"content": "once", "nonce": "n", "enforce_nonce": true});
@@ -61,7 +61,7 @@ fn a_lost_answer_is_found_again_by_its_nonce() {
 }
 
 #[test]
-fn a_stall_for_ever_does_not_answer() {
+fn endless_stall_sends_no_response() {
     let ground = Ground::new();
     ground.fake.rest_fault("*", When::Next(1), RestFate::StallAfter { ms: None });
     let mut stream = TcpStream::connect(ground.fake.address()).unwrap_or_else(|e| panic!("{e}"));
@@ -93,7 +93,7 @@ fn send_and_wait(ground: &Ground, body: &Value) -> TcpStream {
 }
 
 #[test]
-fn an_answer_is_held_back_until_it_is_let_go_or_nobody_waits_for_it() {
+fn held_response_waits_for_release_or_disconnect() {
     let ground = Ground::new();
     let body = |nonce: &str| json!({"content": nonce, "nonce": nonce, "enforce_nonce": true});
     let held = || ground.fake.underway().held.first().copied();
@@ -123,7 +123,7 @@ fn an_answer_is_held_back_until_it_is_let_go_or_nobody_waits_for_it() {
 }
 
 #[test]
-fn a_late_request_is_carried_out_for_nobody_and_a_forgotten_one_is_not_kept() {
+fn late_request_takes_effect_and_forgotten_one_does_not() {
     let ground = Ground::new();
     ground.fake.rest_fault(POST, When::Next(1), RestFate::Late { ms: 200 });
     assert_eq!(post(&ground, "late"), None);
@@ -136,7 +136,7 @@ fn a_late_request_is_carried_out_for_nobody_and_a_forgotten_one_is_not_kept() {
 }
 
 #[test]
-fn faults_come_by_route_and_by_chance_from_a_seed() {
+fn faults_match_route_and_seeded_chance() {
     let ground = Ground::new();
     ground.fake.rest_fault("GET /channels/{}", When::Next(1), RestFate::ErrorBefore { status: 500 });
     assert_eq!(post(&ground, "another route"), Some(200));
@@ -154,7 +154,7 @@ fn faults_come_by_route_and_by_chance_from_a_seed() {
 }
 
 #[test]
-fn events_are_dropped_doubled_and_overtaken() {
+fn events_can_be_dropped_duplicated_and_reordered() {
     let ground = Ground::new();
     let mut wire = Wire::ready(&ground);
     let fault = |fate| ground.fake.event_fault("MESSAGE_CREATE", When::Next(1), fate);
@@ -182,7 +182,7 @@ fn events_are_dropped_doubled_and_overtaken() {
 }
 
 #[test]
-fn an_odd_event_lacks_what_clients_need() {
+fn odd_event_lacks_required_members() {
     let ground = Ground::new();
     let mut wire = Wire::ready(&ground);
     ground.fake.event_fault("*", When::Next(1), EventFate::Odd);
@@ -215,7 +215,7 @@ fn connections_are_reset_around_an_event() {
 }
 
 #[test]
-fn sessions_are_refused_so_many_times() {
+fn invalid_sessions_are_sent_as_often_as_configured() {
     let ground = Ground::new();
     ground.fake.refuse_sessions(1);
     let mut wire = Wire::connect(ground.fake.address());

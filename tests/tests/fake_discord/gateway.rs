@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 #[test]
-fn a_client_is_greeted_and_told_everything() {
+fn identify_returns_ready_guilds_and_events() {
     let ground = Ground::new();
     let thread = ground.thread();
     let mut wire = Wire::connect(ground.fake.address());
@@ -33,7 +33,7 @@ fn a_client_is_greeted_and_told_everything() {
 }
 
 #[test]
-fn resume_brings_what_was_missed_in_order() {
+fn resume_replays_missed_events_in_order() {
     let ground = Ground::new();
     let wire = Wire::ready(&ground);
     let (session, seq) = wire.drop_it();
@@ -56,7 +56,7 @@ fn resume_brings_what_was_missed_in_order() {
 }
 
 #[test]
-fn sessions_that_cannot_be_resumed() {
+fn invalid_resumes_are_refused() {
     let ground = Ground::new();
     let refused = |session: &str, seq: u64| {
         let mut wire = Wire::connect(ground.fake.address());
@@ -83,7 +83,7 @@ fn sessions_that_cannot_be_resumed() {
 }
 
 #[test]
-fn mistakes_of_clients_are_closed_with_their_code() {
+fn client_mistakes_close_with_documented_code() {
     let ground = Ground::new();
     let identify = |token: &str, intents: Value, shard: Value| {
         let properties = json!({"os": "o", "browser": "b", "device": "d"});
@@ -112,7 +112,7 @@ fn mistakes_of_clients_are_closed_with_their_code() {
 }
 
 #[test]
-fn who_beats_is_kept_and_who_does_not_is_closed() {
+fn missing_heartbeat_closes_connection() {
     let ground = Ground::new();
     ground.fake.configure(json!({"heartbeat_interval_ms": 400}));
     let mut wire = Wire::ready(&ground);
@@ -128,7 +128,7 @@ fn who_beats_is_kept_and_who_does_not_is_closed() {
 }
 
 #[test]
-fn intents_decide_what_is_told() {
+fn intents_filter_events_and_content() {
     let ground = Ground::new();
     let connect = |intents: u64| {
         let mut wire = Wire::connect(ground.fake.address());
@@ -154,7 +154,7 @@ fn intents_decide_what_is_told() {
 }
 
 #[test]
-fn shards_share_the_guilds() {
+fn each_guild_belongs_to_one_shard() {
     let ground = Ground::new();
     let of = (ground.guild >> 22) % 2;
     for shard in 0..2 {
@@ -173,7 +173,7 @@ fn shards_share_the_guilds() {
 }
 
 #[test]
-fn two_identifies_may_have_to_keep_apart() {
+fn identify_within_interval_is_refused() {
     let ground = Ground::new();
     ground.fake.configure(json!({"identify_every_ms": 5000}));
     let _first = Wire::ready(&ground);
@@ -188,7 +188,7 @@ fn two_identifies_may_have_to_keep_apart() {
 }
 
 #[test]
-fn the_service_closes_asks_to_reconnect_and_invalidates() {
+fn service_can_reconnect_invalidate_close_and_reset() {
     let ground = Ground::new();
     let mut wire = Wire::ready(&ground);
     assert_eq!(ground.fake.sockets(Some(ground.bot.user), SocketAct::Reconnect), 1);

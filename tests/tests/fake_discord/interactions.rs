@@ -6,7 +6,7 @@ use acp_tests::fake_discord::core::stage::Order;
 use serde_json::{Value, json};
 
 #[test]
-fn a_command_comes_with_its_options_and_is_answered() {
+fn command_carries_options_and_accepts_responses() {
     let ground = Ground::new();
     ground.register();
     let mut wire = Wire::ready(&ground);
@@ -51,7 +51,7 @@ fn a_command_comes_with_its_options_and_is_answered() {
 }
 
 #[test]
-fn people_use_only_what_is_registered() {
+fn unregistered_commands_are_refused() {
     let ground = Ground::new();
     ground.register();
     let refused = |command: &str, options: &[(&str, Value)]| {
@@ -82,7 +82,7 @@ fn people_use_only_what_is_registered() {
 }
 
 #[test]
-fn a_button_is_pressed_and_its_message_changes() {
+fn button_press_can_update_its_message() {
     let ground = Ground::new();
     let mut wire = Wire::ready(&ground);
     let message = ground.button(ground.channel, "perm:1:0");
@@ -118,7 +118,7 @@ fn a_button_is_pressed_and_its_message_changes() {
 }
 
 #[test]
-fn a_modal_comes_back_filled() {
+fn modal_submission_returns_values() {
     let ground = Ground::new();
     ground.register();
     let used = ground.ping();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const POST: &str = "POST /channels/{}/messages";
 
 #[test]
-fn a_bucket_is_told_in_headers_and_ends_in_429() {
+fn bucket_headers_count_down_to_429() {
     let ground = Ground::strict();
     let other = ground.fake.add_channel(ground.guild, "other");
     let post =
@@ -41,7 +41,7 @@ fn a_bucket_is_told_in_headers_and_ends_in_429() {
 }
 
 #[test]
-fn the_global_limit_spares_interactions() {
+fn global_limit_exempts_interactions() {
     let ground = Ground::new();
     ground.register();
     let used = ground.ping();
@@ -57,7 +57,7 @@ fn the_global_limit_spares_interactions() {
 }
 
 #[test]
-fn a_shared_429_is_not_held_against_the_bot() {
+fn shared_429_does_not_count_as_invalid_request() {
     let ground = Ground::new();
     ground.fake.configure(json!({"invalid": {"limit": 1, "window_ms": 600_000}}));
     let limited = |scope| RestFate::RateLimited { retry_after_ms: 1500, scope };
@@ -81,7 +81,7 @@ fn a_shared_429_is_not_held_against_the_bot() {
 }
 
 #[test]
-fn old_edits_have_a_ration_of_their_own() {
+fn edits_of_old_messages_have_their_own_limit() {
     let ground = Ground::new();
     let (old, path) = (ground.say(ground.channel, "old"), format!("/channels/{}/messages", ground.channel));
     ground.fake.advance(3_600_001);

@@ -10,7 +10,7 @@ const THREADS: usize = 200;
 const MESSAGES: usize = 2000;
 
 #[test]
-fn heavy_two_thousand_messages_in_two_hundred_threads() {
+fn heavy_two_thousand_messages_arrive_once_in_order() {
     let ground = Ground::new().without(&[Rule::RouteBuckets, Rule::GlobalLimit]);
     let path = format!("/channels/{}/threads", ground.channel);
     let threads: Vec<Value> = (0..THREADS)

@@ -17,7 +17,7 @@ const BEGIN_MS: Ms = 1_795_000_000_000;
 const NONCE_WINDOW_MS: Ms = 180_000;
 
 #[test]
-fn moments_are_written_as_documented() {
+fn timestamps_have_documented_format() {
     for (ms, text) in [
         (0, "1970-01-01T00:00:00.000000+00:00"),
         (951_827_696_789, "2000-02-29T12:34:56.789000+00:00"),
@@ -30,7 +30,7 @@ fn moments_are_written_as_documented() {
 }
 
 #[test]
-fn a_window_begins_with_its_first_request() {
+fn rate_limit_window_begins_with_first_request() {
     let mut limits = Limits::default();
     let budget = Budget { limit: 2, window_ms: 1000 };
     let mut take = |major: &str, now: Ms| {
@@ -45,7 +45,7 @@ fn a_window_begins_with_its_first_request() {
 }
 
 #[test]
-fn a_fault_strikes_so_often_and_by_chance_as_often_as_said() {
+fn faults_strike_as_often_as_configured() {
     let mut faults = Faults::new(1);
     let fault = |when| EventFault { event: "A".to_owned(), when, fate: EventFate::Drop };
     faults.events.push(fault(When::Next(2)));
@@ -184,7 +184,7 @@ impl Kept {
 proptest! {
     /// Whatever happens, a machine over what was kept knows the same.
     #[test]
-    fn what_is_kept_is_everything(steps in prop::collection::vec(any::<(u8, u8)>(), 1..80)) {
+    fn stored_rows_restore_the_whole_machine(steps in prop::collection::vec(any::<(u8, u8)>(), 1..80)) {
         let mut kept = Kept::new();
         let mut nonces = BTreeMap::new();
         for step in steps {
@@ -210,7 +210,7 @@ proptest! {
 
     /// What is encoded for a URL is read as it was.
     #[test]
-    fn names_survive_urls(name in "\\PC{0,40}") {
+    fn percent_encoding_round_trips(name in "\\PC{0,40}") {
         prop_assert_eq!(percent_decoded(&percent_encoded(&name)), name);
     }
 }

@@ -11,7 +11,7 @@ fn ids(list: &Value) -> Vec<Id> {
 }
 
 #[test]
-fn pages_are_newest_first_from_whichever_end() {
+fn message_pages_are_newest_first_for_every_cursor() {
     let ground = Ground::new();
     let sent: Vec<Id> =
         (0..10).map(|n| ground.fake.post(ground.user, ground.channel, &n.to_string())).collect();
@@ -31,7 +31,7 @@ fn pages_are_newest_first_from_whichever_end() {
 }
 
 #[test]
-fn what_must_not_be_read_is_not() {
+fn messages_are_hidden_without_read_permissions() {
     let ground = Ground::new();
     let message = ground.say(ground.channel, "x");
     let (list, one) = (
@@ -49,7 +49,7 @@ fn what_must_not_be_read_is_not() {
 }
 
 #[test]
-fn a_nonce_belongs_to_its_author_for_a_while() {
+fn enforced_nonce_is_scoped_to_author_and_time() {
     let ground = Ground::new();
     let other_channel = ground.fake.add_channel(ground.guild, "other");
     let other_bot = ground.fake.add_bot(ground.guild, "other", "OTHER");
@@ -101,7 +101,7 @@ fn content_is_counted_in_utf16_and_trimmed() {
 }
 
 #[test]
-fn who_was_pinged_is_recorded() {
+fn pings_follow_allowed_mentions_and_permissions() {
     let ground = Ground::new();
     let role = ground.fake.add_role(ground.guild, "team", false, &[ground.user]);
     let text = format!("@everyone <@{}> <@&{role}>", ground.user);
@@ -137,7 +137,7 @@ fn who_was_pinged_is_recorded() {
 }
 
 #[test]
-fn files_come_and_go() {
+fn attachments_can_be_sent_edited_and_refused() {
     let ground = Ground::new();
     let path = format!("/channels/{}/messages", ground.channel);
     let form =
@@ -174,7 +174,7 @@ fn files_come_and_go() {
 }
 
 #[test]
-fn edits_reactions_deletes_are_told() {
+fn edits_reactions_and_deletes_send_events() {
     let ground = Ground::new();
     let mut wire = Wire::ready(&ground);
     let message = ground.say(ground.channel, "one");

@@ -5,7 +5,7 @@ use acp_tests::fake_discord::http::http;
 use serde_json::{Value, json};
 
 #[test]
-fn each_mistake_has_its_code() {
+fn invalid_requests_return_documented_codes() {
     let ground = Ground::new();
     let (channel, guild, app) = (ground.channel, ground.guild, ground.bot.application);
     let message = ground.say(channel, "x");
@@ -58,7 +58,7 @@ fn each_mistake_has_its_code() {
 }
 
 #[test]
-fn a_body_that_is_no_json_says_so() {
+fn malformed_json_body_returns_50109() {
     let ground = Ground::new();
     let headers = [
         ("authorization", "Bot TOKEN"),
@@ -71,7 +71,7 @@ fn a_body_that_is_no_json_says_so() {
 }
 
 #[test]
-fn what_a_bot_is_told_of_itself() {
+fn bot_can_read_itself_its_gateway_and_its_guild() {
     let ground = Ground::new();
     assert_eq!(ground.get("/users/@me").json()["id"], json!(ground.bot.user.to_string()));
     assert_eq!(ground.get("/applications/@me").json()["id"], json!(ground.bot.application.to_string()));

@@ -298,27 +298,27 @@ fn check(part: usize) {
 }
 
 #[test]
-fn each_rule_holds_until_it_is_switched_off_1() {
+fn each_rule_holds_until_it_is_disabled_1() {
     check(0);
 }
 
 #[test]
-fn each_rule_holds_until_it_is_switched_off_2() {
+fn each_rule_holds_until_it_is_disabled_2() {
     check(1);
 }
 
 #[test]
-fn each_rule_holds_until_it_is_switched_off_3() {
+fn each_rule_holds_until_it_is_disabled_3() {
     check(2);
 }
 
 #[test]
-fn each_rule_holds_until_it_is_switched_off_4() {
+fn each_rule_holds_until_it_is_disabled_4() {
     check(3);
 }
 
 #[test]
-fn a_thread_that_is_used_stays_awake() {
+fn message_restarts_auto_archive_timer() {
     let ground = Ground::new();
     let thread = ground.thread();
     ground.fake.advance(DAY_MS - 1000);

@@ -38,7 +38,7 @@ fn a_thread_has_the_id_of_its_message() {
 }
 
 #[test]
-fn waking_is_told_in_order() {
+fn unarchiving_sends_events_in_order() {
     let ground = Ground::new();
     let thread = ground.thread();
     let mut wire = Wire::ready(&ground);
@@ -61,7 +61,7 @@ fn waking_is_told_in_order() {
 }
 
 #[test]
-fn nothing_else_happens_in_an_archived_thread() {
+fn archived_thread_refuses_everything_but_deletes() {
     let ground = Ground::new();
     ground.register();
     let thread = ground.thread();
@@ -85,7 +85,7 @@ fn nothing_else_happens_in_an_archived_thread() {
 }
 
 #[test]
-fn who_may_change_a_thread() {
+fn thread_changes_require_ownership_or_permission() {
     let ground = Ground::new();
     let theirs = ground.fake.make_thread(ground.user, ground.channel, "theirs", None);
     let own = ground.thread();
@@ -117,7 +117,7 @@ fn who_may_change_a_thread() {
 }
 
 #[test]
-fn lost_access_is_not_told_and_won_access_is() {
+fn restored_access_sends_thread_list_but_lost_access_sends_no_delete() {
     let ground = Ground::new();
     let thread = ground.thread();
     let mut wire = Wire::ready(&ground);
@@ -132,7 +132,7 @@ fn lost_access_is_not_told_and_won_access_is() {
 }
 
 #[test]
-fn private_threads_are_for_members() {
+fn private_threads_are_visible_to_members_only() {
     let ground = Ground::new();
     let other = ground.fake.add_bot(ground.guild, "other", "OTHER");
     ground.fake.deny(other.user, ground.guild, &["MANAGE_THREADS"]);
@@ -157,7 +157,7 @@ fn private_threads_are_for_members() {
 }
 
 #[test]
-fn a_channel_takes_its_threads_along_and_a_guild_goes_and_comes() {
+fn channel_delete_removes_threads_and_guild_outage_ends() {
     let ground = Ground::new();
     let thread = ground.thread();
     let mut wire = Wire::ready(&ground);

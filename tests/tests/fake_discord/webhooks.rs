@@ -13,7 +13,7 @@ fn open(ground: &Ground, method: &str, path: &str, body: &Value) -> HttpAnswer {
 }
 
 #[test]
-fn a_webhook_writes_edits_and_ends() {
+fn webhook_can_post_edit_and_be_deleted() {
     let ground = Ground::new();
     let thread = ground.thread();
     let made =
@@ -53,7 +53,7 @@ fn a_webhook_writes_edits_and_ends() {
 }
 
 #[test]
-fn making_one_needs_the_permission_and_a_fit_name() {
+fn webhook_creation_requires_permission_and_valid_name() {
     let ground = Ground::new();
     let path = format!("/channels/{}/webhooks", ground.channel);
     for name in ["", "Discord helper", "x".repeat(81).as_str()] {

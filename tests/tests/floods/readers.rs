@@ -41,7 +41,7 @@ fn check_short_requests(house: &House, key: &str) {
 }
 
 #[test]
-fn readers_that_do_not_read_leave_room_for_short_requests() {
+fn stalled_readers_do_not_block_short_requests() {
     let house = House::new(&[]);
     let key = house.spawn();
     let _ = house.cli(&["prompt", &key, "chunks 2000 size=2000"]).ok();
@@ -56,7 +56,7 @@ fn readers_that_do_not_read_leave_room_for_short_requests() {
 }
 
 #[test]
-fn requests_that_never_end_leave_room_for_others() {
+fn unfinished_requests_do_not_block_others() {
     let house = House::new(&[]);
     let key = house.spawn();
     for request in [

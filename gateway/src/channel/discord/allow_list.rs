@@ -99,7 +99,7 @@ mod tests {
 
     /// Roles are listed first, since they are fewer.
     #[test]
-    fn people_are_named_as_discord_shows_them() {
+    fn principals_are_shown_as_mentions() {
         for (people, want) in [
             (Principals::default(), None),
             (people(&[7], &[]), Some("<@7>")),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_in_where_nobody_is_named() {
+    fn empty_allow_list_admits_nobody() {
         let closed = AccessRules::default();
         assert!(!closed.is_allowed(&member(1, &[2])));
         let door = AccessRules {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_not_named_is_not_served() {
+    fn unlisted_server_is_not_served() {
         let some = AccessRules { guilds: [Snowflake(1)].into(), ..AccessRules::default() };
         assert!(some.is_guild_allowed(Some(Snowflake(1))) && !some.is_guild_allowed(Some(Snowflake(2))));
         assert!(AccessRules::default().is_guild_allowed(Some(Snowflake(2))));

@@ -139,7 +139,7 @@ mod tests {
     const NOON_MS: u64 = 1_795_338_000_000;
 
     #[test]
-    fn moments_are_read_as_discord_writes_them() {
+    fn discord_timestamps_are_parsed() {
         for (text, want) in [
             ("2026-11-22T09:00:00+00:00", Some(NOON_MS)),
             ("2026-11-22T09:00:00.123000+00:00", Some(NOON_MS + 123)),
@@ -155,7 +155,7 @@ mod tests {
 
     /// The inactivity at the time of archiving decides, regardless of the time of the check.
     #[test]
-    fn who_put_a_thread_away_is_judged_by_when_that_was() {
+    fn archiving_is_attributed_by_inactivity_at_its_time() {
         let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::ChannelObject {
             serde_json::from_value(json!({
                 "id": Snowflake::from_ms(last_ms - HOUR_MS).to_string(), "type": 11,

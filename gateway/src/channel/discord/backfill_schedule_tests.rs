@@ -34,7 +34,7 @@ fn run(reads: &mut BackfillSchedule, bound: &[BackfillTarget], end: Duration) ->
 }
 
 #[test]
-fn events_that_come_close_together_are_one_reason_to_read() {
+fn close_events_cause_one_backfill() {
     let (mut reads, bound) = (BackfillSchedule::default(), threads(200, false));
     for number in 0..30 {
         let now = Duration::from_millis(number * 50);
@@ -48,7 +48,7 @@ fn events_that_come_close_together_are_one_reason_to_read() {
 
 /// Under constant events a backfill still happens, less and less often.
 #[test]
-fn events_without_an_end_are_read_at_a_pace() {
+fn constant_events_cause_paced_backfills() {
     for scope in [BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1)), BackfillScope::All] {
         let (mut reads, bound) = (BackfillSchedule::default(), threads(10, false));
         let mut count = 0;
@@ -73,7 +73,7 @@ fn each_round_begins_with_another_conversation() {
 
 /// H8: missed messages come before new ones, however long other backfills wait.
 #[test]
-fn where_somebody_speaks_is_read_first_and_once() {
+fn conversation_with_new_message_is_read_first_and_once() {
     let mut reads = BackfillSchedule::default();
     let [one, two, elsewhere] = [thread(11, 1, false), thread(12, 1, false), thread(21, 2, false)];
     assert!(!reads.on_message(&one), "nothing was missed");
@@ -91,7 +91,7 @@ fn where_somebody_speaks_is_read_first_and_once() {
 }
 
 #[test]
-fn a_scope_holds_what_may_be_in_it() {
+fn backfill_scope_includes_possible_members() {
     let unknown = BackfillTarget { guild: None, ..thread(11, 1, false) };
     let channel =
         BackfillTarget { id: Snowflake(1), parent: None, guild: Some(GUILD), is_inaccessible: false };

@@ -72,7 +72,7 @@ mod tests {
 
     /// `Some(false)` is returned only as long as no binding was added since the snapshot.
     #[test]
-    fn what_is_not_bound_is_known_until_bindings_change() {
+    fn unbound_is_known_until_bindings_change() {
         let none = BindingCache::default();
         let some = BindingCache::new(3, &[place("7", Some("1")), place("8", None), place("not an id", None)]);
         for (bound, at, changes, want) in [
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_bound_since_is_told_from_what_was_there() {
+    fn bindings_added_since_snapshot_are_listed() {
         let first = BindingCache::new(0, &[place("7", None)]);
         let second = BindingCache::new(1, &[place("7", None), place("9", None)]);
         assert_eq!(first.since(&BindingCache::default()), [], "a start reads everything anyway");

@@ -245,7 +245,7 @@ mod tests {
 
     /// Discord accepts the registration, and every form yields a command that the gateway knows.
     #[test]
-    fn every_form_is_a_command_of_ours() {
+    fn every_slash_command_maps_to_gateway_command() {
         let specs = specs();
         let registered = registration(&specs).unwrap();
         assert_eq!(registered.as_array().map(Vec::len), Some(specs.len()));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_decides_what_is_suggested() {
+    fn focused_option_selects_suggestions() {
         let given = |name: &str, focused| GivenOption {
             name: name.to_owned(),
             value: Value::Text("de".to_owned()),

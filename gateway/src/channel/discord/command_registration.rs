@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_stand_where_they_are_wanted_and_nowhere_else() {
+    fn commands_are_registered_only_where_configured() {
         let [one, two, three] = [1, 2, 3].map(|id| Some(Snowflake(id)));
         let joined = set([Snowflake(1), Snowflake(3)]);
         let mut facts = RegistrationState::default();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_to_be_tried_again_unless_the_bot_has_left() {
+    fn failed_registration_is_retried_unless_bot_left() {
         let place = Some(Snowflake(1));
         for (step, kind, again) in [
             (RegistrationStep::Put(place), RejectionKind::LostAccess, true),

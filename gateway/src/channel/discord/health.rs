@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_of_the_connection_is_what_is_said() {
+    fn status_shows_last_connection_event() {
         let lost = || Event::Disconnected { why: "the network is down".to_owned() };
         let fatal = || Event::Failed(close_codes::fatal_error(4014).unwrap());
         let last = "last session as helper in 2 servers since 2026-06-24T00:00:00Z";
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_requests_back_is_said_with_what_to_do() {
+    fn blocked_requests_are_reported_with_next_step() {
         let mut counts = RestCounts::default();
         assert_eq!((held_texts(&counts), refused_text(&counts, None)), (vec![], None));
         counts.requests.insert(("create_message", "done"), 4);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_count_has_its_figure() {
+    fn every_count_has_its_metric() {
         let mut counts = RestCounts { waiting: 3, in_flight: 2, unreadable: 4, ..RestCounts::default() };
         counts.requests.insert(("create_message", "done"), 4);
         counts.retries.insert("create_message", 1);

@@ -286,7 +286,7 @@ mod tests {
     use acp_discord::rest::Rejection;
 
     #[test]
-    fn what_nobody_was_told_of_is_told_from_what_somebody_may_have_been() {
+    fn acknowledgement_faults_map_to_receipt_states() {
         let rejected = |kind| {
             let why = String::new();
             RestError::Rejected(Rejection {

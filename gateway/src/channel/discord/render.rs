@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn every_outcome_says_what_is_known() {
+    fn rest_results_map_to_send_outcomes() {
         let posted = SentMessage { id: Snowflake(7), proof: Proof::Response };
         let rejected = |again: bool, kind| {
             (Err(refused(kind)), SendOutcome::Rejected { why: refused(kind).to_string(), again })
@@ -263,7 +263,7 @@ mod tests {
     /// A message is sent without files only if Discord refuses the files: a missing permission to write may
     /// be granted later, and a refusal by an intermediary may be temporary.
     #[test]
-    fn files_are_given_up_only_where_they_are_what_is_refused() {
+    fn files_are_dropped_only_if_discord_refuses_files() {
         let fault = |status: Option<u16>, code: Option<u32>, kind| {
             RestError::Rejected(Rejection { route: "r", status, code, kind, why: "no".to_owned() })
         };
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_that_a_newer_one_replaced_is_none_to_repeat() {
+    fn superseded_edit_counts_as_done() {
         assert_eq!(edit_outcome(Ok(())), EditOutcome::Edited);
         assert_eq!(edit_outcome(Err(RestError::Superseded)), EditOutcome::Edited);
         let gone = refused(RejectionKind::Gone(ResourceKind::Message));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_called_after_who_works_in_it() {
+    fn thread_is_named_after_its_session() {
         assert_eq!(thread_name("my own is bound here, in /x: session agent:1."), "my own");
         assert_eq!(thread_name(""), "A session");
         assert_eq!(thread_name(&"x".repeat(200)).len(), 90);
@@ -360,7 +360,7 @@ mod tests {
     /// Names, labels and suggestions of any content fit within Discord's limits, in Discord's way of
     /// counting.
     #[test]
-    fn names_labels_and_suggestions_fit_whatever_they_are_made_of() {
+    fn names_labels_and_suggestions_fit_discord_limits() {
         for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
             let long = text.repeat(200);
             let name = thread_name(&format!("{long} is bound here"));
@@ -387,7 +387,7 @@ mod tests {
 
     /// A status card continues in another message before Discord limits edits of the old one (30046).
     #[test]
-    fn cards_are_left_before_their_edits_are_rationed() {
+    fn edit_window_ends_before_discord_limits_edits() {
         use acp_discord::core::rate_limiter::OLD_EDIT_AGE_MS;
         let until = super::super::EDIT_WINDOW_MS;
         assert!(until + 5 * 60_000 <= OLD_EDIT_AGE_MS, "{until}");

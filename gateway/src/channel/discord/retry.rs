@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_done_now_is_done_later_and_what_never_can_is_not() {
+    async fn deferred_change_is_retried_until_done_or_impossible() {
         let later = || MessageChangeOutcome::Later { why: "busy".to_owned() };
         for (answers, want, after_ms) in [
             (vec![MessageChangeOutcome::Done], MessageChangeOutcome::Done, 0),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_not_tried_again() {
+    fn final_outcomes_are_not_retried() {
         let why = || "busy".to_owned();
         let gone = ConversationEventOutcome::Later { why: why() };
         let said = IntakeOutcome::Later { why: why() };
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_discord_is_not_waited_out() {
+    fn permanent_refusal_is_not_retried() {
         for (kind, want) in [
             (RejectionKind::Temporary, true),
             (RejectionKind::NotSent, true),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_from_a_file_or_from_the_environment_and_is_not_shown() {
+    fn token_is_read_from_file_or_environment_and_not_shown() {
         let from_env = of(&account()).unwrap();
         assert_eq!(from_env.token.expose(), "secret");
         assert!(!format!("{from_env:?}").contains("secret"));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn another_service_than_discords_is_named_by_its_address() {
+    fn base_url_selects_another_service() {
         let at = |url: &str| of(&DiscordAccount { base_url: Some(url.to_owned()), ..account() });
         assert!(!at("http://127.0.0.1:9").unwrap().base.is_official());
         assert!(of(&account()).unwrap().base.is_official());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn people_and_servers_are_named_by_ids() {
+    fn users_roles_and_servers_must_be_ids() {
         let list = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         let named = DiscordAccount {
             guilds: list(&["1"]),

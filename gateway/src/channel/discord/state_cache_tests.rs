@@ -4,7 +4,7 @@ use super::*;
 use acp_discord::core::event::{GapCause, ReadyEvent, User};
 
 #[test]
-fn a_thread_that_was_silent_long_enough_was_put_away_by_nobody() {
+fn archiving_after_inactivity_is_not_by_person() {
     let hour = 60 * MINUTE_MS;
     for (silent_ms, minutes, want) in
         [(hour - 1, 60, true), (hour, 60, false), (0, 60, true), (24 * hour, 1_440, false), (0, 0, false)]
@@ -15,7 +15,7 @@ fn a_thread_that_was_silent_long_enough_was_put_away_by_nobody() {
 }
 
 #[test]
-fn a_look_counts_as_long_as_events_come_in() {
+fn check_counts_only_without_event_loss() {
     let ready = || {
         let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
         let session = "s".to_owned();
@@ -49,7 +49,7 @@ fn a_look_counts_as_long_as_events_come_in() {
 }
 
 #[test]
-fn a_sign_that_is_not_allowed_is_tried_again_after_a_while() {
+fn denied_feature_is_retried_after_delay() {
     let known = StateCache::default();
     let [channel, thread, other] = [1, 2, 3].map(Snowflake);
     known.set_location(thread, Some(channel), None);
@@ -67,7 +67,7 @@ fn a_sign_that_is_not_allowed_is_tried_again_after_a_while() {
 }
 
 #[test]
-fn where_rights_changed_what_was_refused_may_be_tried() {
+fn permission_change_clears_denials_in_scope() {
     let [guild, channel, thread, other] = [9, 1, 2, 3].map(Snowflake);
     for (at, here, there) in [
         (PermissionScope::Channel(channel), true, false),
@@ -85,7 +85,7 @@ fn where_rights_changed_what_was_refused_may_be_tried() {
 }
 
 #[test]
-fn in_a_channel_that_is_denied_one_tries_for_all() {
+fn denied_channel_is_probed_by_one_thread() {
     let known = StateCache::default();
     let threads = [11, 12, 13, 14].map(Snowflake);
     threads.iter().for_each(|thread| known.set_location(*thread, Some(Snowflake(1)), None));
@@ -129,7 +129,7 @@ fn reads_of_a_denied_channel_are_paced() {
 
 /// The data on denied conversations is bounded and removed with the conversations.
 #[test]
-fn what_is_denied_is_bounded_and_goes_with_its_conversation() {
+fn denials_are_bounded_and_removed_with_conversation() {
     let known = StateCache::default();
     let channel = Snowflake(1);
     let threads: Vec<Snowflake> = (10..60).map(Snowflake).collect();
@@ -150,7 +150,7 @@ fn what_is_denied_is_bounded_and_goes_with_its_conversation() {
 }
 
 #[test]
-fn the_servers_of_a_bot_are_those_that_its_shards_named_last() {
+fn guilds_are_those_of_last_shard_snapshots() {
     let known = StateCache::default();
     let [even, odd, more] = [2_u64 << 22, 3 << 22, 4 << 22].map(Snowflake);
     known.set_guilds(&[even], (0, 2));
@@ -163,7 +163,7 @@ fn the_servers_of_a_bot_are_those_that_its_shards_named_last() {
 }
 
 #[test]
-fn the_last_word_only_goes_forward() {
+fn last_message_time_only_moves_forward() {
     let known = StateCache::default();
     assert_eq!(known.last_message_ms(Snowflake(1)), None);
     let (early, late) = (Snowflake::from_ms(1_500_000_000_000), Snowflake::from_ms(1_600_000_000_000));
@@ -173,7 +173,7 @@ fn the_last_word_only_goes_forward() {
 }
 
 #[test]
-fn where_something_is_stays_known() {
+fn conversation_location_is_kept() {
     let known = StateCache::default();
     let some = |id| Some(Snowflake(id));
     known.set_location(Snowflake(1), some(9), some(7));

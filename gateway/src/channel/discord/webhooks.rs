@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_webhook_that_is_used_is_one_that_we_made() {
+    fn only_own_webhooks_are_selected() {
         let other = Some(Snowflake(6));
         let usable = |id| (Some(id), true);
         let unusable = |id| (id, false);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_channel_whose_webhook_cannot_be_had_is_left_alone_for_a_while() {
+    async fn channel_without_webhook_cools_down() {
         let webhooks = Webhooks::default();
         let [channel, other] = [1, 2].map(Snowflake);
         let rests = || [channel, other].map(|channel| webhooks.is_cooling_down(channel, Instant::now()));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_such_that_discord_takes_them() {
+    fn display_names_are_valid_for_discord() {
         for (name, want) in [
             ("codex", Some("codex")),
             ("  fix: the #1 @bug `now`\n", Some("fix the 1 bug now")),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_mends_in_a_moment_is_not_asked_for_again_soon() {
+    fn permanent_webhook_refusals_are_recognised() {
         for (kind, want) in [
             (RejectionKind::Forbidden, true),
             (RejectionKind::LostAccess, true),

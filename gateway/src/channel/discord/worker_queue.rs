@@ -185,7 +185,7 @@ mod tests {
         /// Every added job comes out once and in order; a rejected job leads to a backfill afterwards;
         /// requests for a backfill are merged; a closed queue accepts nothing.
         #[test]
-        fn nothing_that_was_kept_is_lost(steps in proptest::collection::vec(
+        fn queue_loses_no_accepted_job(steps in proptest::collection::vec(
             prop_oneof![3 => Just(Step::Put), 1 => Just(Step::Read), 3 => Just(Step::Next), 1 => Just(Step::Close)],
             0..60,
         )) {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_read_brings_back_has_more_room() {
+    fn unrecoverable_jobs_have_larger_limit() {
         let mut waiting = QueueState::new(1);
         let from = |id: u64| Some(Snowflake(id));
         assert_eq!(
@@ -261,7 +261,7 @@ mod tests {
 
     /// A worker that ends after its idle time loses no job that is added at the same moment.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_comes_while_a_lane_ends_is_taken_or_given_back() {
+    async fn job_added_while_worker_ends_is_taken_or_returned() {
         for _ in 0..200 {
             let mailbox = Arc::new(ConversationQueue::new(4));
             let taker = Arc::clone(&mailbox);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_woken_by_a_wish_to_read_too() {
+    async fn backfill_request_wakes_waiting_worker() {
         let mailbox = ConversationQueue::<u8>::new(1);
         let wait = || tokio::time::timeout(Duration::from_secs(1), mailbox.wait_nonempty());
         assert!(wait().await.is_err());

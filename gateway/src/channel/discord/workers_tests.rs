@@ -85,7 +85,7 @@ async fn bound(
 /// Edits by people no longer on the allow-list, by user or by role, do not change a queued prompt; edits by
 /// bots never do.
 #[tokio::test]
-async fn who_may_not_speak_changes_no_prompt() {
+async fn edit_by_unauthorized_user_is_ignored() {
     let (plane, sink, _ear, inner, ways, _tells) = bound(0..0).await;
     sink.put(edited(Some(EVE), 7, 1_001, "by eve"));
     sink.put(edited(Some(BOT), 7, 1_001, "by the bot"));
@@ -111,7 +111,7 @@ async fn who_may_not_speak_changes_no_prompt() {
 
 /// The same for edits found by a check; deletions are found all the same.
 #[tokio::test]
-async fn what_was_changed_by_who_may_not_speak_is_not_taken_when_it_is_found() {
+async fn backfilled_edit_by_unauthorized_user_is_ignored() {
     let (plane, sink, _ear, inner, ways, _tells) = bound(1_001..1_003).await;
     // The deleted message is the last one compared.
     let looked = |times: usize| plane.asked("deleted 7 1003") >= times;
@@ -139,7 +139,7 @@ async fn an_edit_without_an_author_is_applied_once_the_author_is_known() {
 
 /// A REST response may be older than an event: an edit from an event is not undone by it.
 #[tokio::test]
-async fn what_events_told_is_not_undone_by_an_older_state() {
+async fn stale_response_does_not_undo_newer_event() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(1_001..1_002).await;
     sink.put(edited(Some(ANN), 7, 1_001, "two"));
     until("it is taken", || plane.asked("edited") > 0).await;
@@ -151,7 +151,7 @@ async fn what_events_told_is_not_undone_by_an_older_state() {
 
 /// A page may lack a message that was just written.
 #[tokio::test]
-async fn what_is_new_is_not_gone() {
+async fn recent_message_missing_from_page_is_not_deleted() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(0..0).await;
     let made_ms = now_ms() - 8_000;
     let young = Snowflake::from_ms(made_ms);
@@ -167,7 +167,7 @@ async fn what_is_new_is_not_gone() {
 
 /// A message rejected by the allow-list stays rejected, even if received again after a change of the list.
 #[tokio::test]
-async fn what_was_refused_stays_refused_however_it_comes_again() {
+async fn refused_message_stays_refused_when_repeated() {
     for is_read_first in [true, false] {
         let (_tells, says) = watch::channel(Some(channel()));
         let town = Town { said: 1_001..1_002, ..Town::quiet(says) };
@@ -203,7 +203,7 @@ async fn what_was_refused_stays_refused_however_it_comes_again() {
 
 /// An event from before a gap does not replace the check that the gap requires.
 #[tokio::test]
-async fn what_was_told_before_a_gap_is_not_believed_after_it() {
+async fn event_before_gap_does_not_replace_check_after_it() {
     let (plane, sink, _ear, inner, _ways, tells) = bound(0..0).await;
     plane.away(true);
     let places = plane.asked("place 7");
@@ -222,7 +222,7 @@ async fn what_was_told_before_a_gap_is_not_believed_after_it() {
 
 /// The parent of a thread is requested until known, to decide on static bindings; messages wait meanwhile.
 #[tokio::test]
-async fn what_may_be_configured_is_asked_for_until_it_is_known() {
+async fn parent_of_thread_is_requested_until_known() {
     let (tells, says) = watch::channel(None);
     let town = Town::quiet(says);
     let ways = Arc::clone(&town.ways);
@@ -240,7 +240,7 @@ async fn what_may_be_configured_is_asked_for_until_it_is_known() {
 
 /// Messages that did not fit into the queue are backfilled once the bot has access.
 #[tokio::test]
-async fn what_there_was_no_room_for_is_read_when_the_bot_is_let_in() {
+async fn overflowed_messages_are_read_after_access_returns() {
     let (_tells, says) = watch::channel(Some(channel()));
     let ids = 1_001..1_301_u64;
     let town = Town { said: ids.clone(), ..Town::quiet(says) };
@@ -264,7 +264,7 @@ async fn what_there_was_no_room_for_is_read_when_the_bot_is_let_in() {
 
 /// While the bindings are unknown, a limited number of edits waits; a backfill finds those beyond.
 #[tokio::test]
-async fn what_is_changed_while_nobody_knows_what_is_bound_has_a_bound() {
+async fn edits_before_bindings_are_known_are_bounded() {
     let (_tells, says) = watch::channel(Some(channel()));
     let town = Town { said: 2_001..2_002, ..Town::quiet(says) };
     let (plane, sink, _ear, _) = ground_of(true, town, &[]).await;

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attempt_is_remembered_for_what_it_was() {
+    fn retry_state_follows_attempt_outcomes() {
         let why = String::new;
         let mut tries = RetryState::of(&row(PartState::Planned, 3, None), 10_000);
         let mut seen = Vec::new();
@@ -138,7 +138,7 @@ mod tests {
     /// An unknown result stays unknown until the message can no longer arrive; a message that was certainly
     /// not sent never arrives.
     #[test]
-    fn what_went_under_a_name_is_waited_for_until_it_cannot_arrive() {
+    fn persona_message_is_awaited_until_it_cannot_arrive() {
         let sending = |at_ms| RetryState::of(&row(PartState::Sending, 1, at_ms), 1);
         for (at_ms, now_ms, bytes, want) in [
             (None, 1_000_000, 0, None),

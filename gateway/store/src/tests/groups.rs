@@ -52,7 +52,7 @@ async fn concurrent_writes_share_a_commit() {
 }
 
 #[tokio::test]
-async fn groups_are_bounded() {
+async fn groups_are_bounded_by_count_and_size() {
     let (_dir, store) = open_with(GroupBounds { open_ms: 600_000, ..GroupBounds::default() });
     let before = store.counts();
     let writes = join_all((0..600).map(|n| put(&store, format!("k{n}"))));
@@ -72,7 +72,7 @@ fn open_with(bounds: GroupBounds) -> (tempfile::TempDir, Store) {
 }
 
 #[tokio::test]
-async fn a_commit_takes_no_more_once_it_holds_its_events() {
+async fn commit_group_closes_at_event_limit() {
     for (events_max, want) in [(8, 5), (4, 10), (1_000, 1)] {
         let (_dir, store) = open_with(GroupBounds { events_max, open_ms: 600_000 });
         let before = store.counts();
@@ -89,7 +89,7 @@ async fn a_commit_takes_no_more_once_it_holds_its_events() {
 
 /// Bounds are no quotas: what is alone is committed alone, and answered then.
 #[tokio::test]
-async fn a_lone_write_waits_for_no_other() {
+async fn lone_write_is_committed_at_once() {
     let (_dir, store) = open_with(GroupBounds { events_max: 10_000, open_ms: 600_000 });
     let row = spawned(&store, "alone").await;
     let (_, fence) = store.claim(row.session_key).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_lone_write_waits_for_no_other() {
 
 /// The journal's own rows are what counts.
 #[tokio::test]
-async fn events_of_a_journal_are_counted() {
+async fn journal_events_count_towards_group_limit() {
     let (_dir, store) = open_with(GroupBounds { events_max: 2, open_ms: 600_000 });
     let mut fences = Vec::new();
     for name in ["a", "b", "c", "d"] {
@@ -117,7 +117,7 @@ async fn events_of_a_journal_are_counted() {
 }
 
 #[tokio::test]
-async fn a_commit_takes_no_more_once_it_was_open_for_its_time() {
+async fn commit_group_closes_at_time_limit() {
     for (open_ms, want) in [(1, 6), (600_000, 1)] {
         let (_dir, store) = open_with(GroupBounds { events_max: 1_000, open_ms });
         let before = store.counts();
@@ -140,7 +140,7 @@ async fn a_commit_takes_no_more_once_it_was_open_for_its_time() {
 
 /// The first of a group has no savepoint of its own; what it did is undone all the same, and the rest is committed.
 #[tokio::test]
-async fn the_failure_of_the_first_leaves_the_others_committed() {
+async fn failure_of_first_write_keeps_others_committed() {
     let (_dir, store) = open();
     let before = store.counts();
     let (go, wait) = sync_channel::<()>(1);
@@ -177,7 +177,7 @@ async fn the_failure_of_the_first_leaves_the_others_committed() {
 }
 
 #[tokio::test]
-async fn one_failure_leaves_the_others_committed() {
+async fn failure_of_one_write_keeps_others_committed() {
     let (_dir, store) = open();
     let before = store.counts();
     let writes = async {
@@ -218,7 +218,7 @@ async fn one_failure_leaves_the_others_committed() {
 }
 
 #[tokio::test]
-async fn a_group_that_cannot_be_committed_acknowledges_nothing() {
+async fn failed_group_commit_acknowledges_nothing() {
     let (_dir, store) = open();
     let spoil = store.write("spoil", |tx| {
         // A deferred constraint is the one thing that fails at COMMIT itself.
@@ -237,7 +237,7 @@ async fn a_group_that_cannot_be_committed_acknowledges_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_and_got_over() {
+async fn full_disk_is_reported_and_recovered() {
     let (_dir, store) = open();
     let row = spawned(&store, "s").await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
@@ -284,7 +284,7 @@ async fn a_full_disk_is_said_and_got_over() {
 }
 
 #[tokio::test]
-async fn watchers_hear_of_commits_only() {
+async fn watchers_are_notified_of_commits_only() {
     let (_dir, store) = open();
     let row = spawned(&store, "s").await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
@@ -302,7 +302,7 @@ async fn watchers_hear_of_commits_only() {
 }
 
 #[tokio::test]
-async fn a_read_that_panics_costs_only_itself() {
+async fn panicking_read_affects_only_itself() {
     let (_dir, store) = open();
     for _ in 0..20 {
         let result = store.read("panic", |db| -> Result<(), StoreError> {
@@ -315,7 +315,7 @@ async fn a_read_that_panics_costs_only_itself() {
 }
 
 #[tokio::test]
-async fn the_log_is_emptied_when_there_is_nothing_to_do() {
+async fn idle_store_makes_a_checkpoint() {
     let (_dir, store) = open();
     put(&store, "k".into()).await.unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);

@@ -46,7 +46,7 @@ async fn claimed(store: &Store, name: &str) -> (SessionRow, ActorFence) {
 }
 
 #[tokio::test]
-async fn a_superseded_actor_cannot_write() {
+async fn superseded_actor_cannot_write() {
     let (_dir, store) = open();
     let (row, old) = claimed(&store, "s").await;
     let (_, new) = store.claim(row.session_key.clone()).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_superseded_actor_cannot_write() {
 }
 
 #[tokio::test]
-async fn nobody_writes_to_a_session_that_is_not_there() {
+async fn writes_to_missing_session_are_refused() {
     let (_dir, store) = open();
     let fence = ActorFence { session_key: key("none"), epoch: 0 };
     assert!(matches!(store.commit(fence, vec![]).await, Err(StoreError::NoSession { .. })));
@@ -66,7 +66,7 @@ async fn nobody_writes_to_a_session_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn numbers_follow_each_other_without_a_gap() {
+async fn journal_numbers_must_be_consecutive() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let first = run(&row.session_key, RunState::Running);
@@ -131,7 +131,7 @@ async fn rows_of_another_session_are_refused() {
 }
 
 #[tokio::test]
-async fn the_journal_is_append_only() {
+async fn journal_is_append_only() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     store.commit(fence, vec![event(1, None)]).await.unwrap();
@@ -149,7 +149,7 @@ async fn the_journal_is_append_only() {
 }
 
 #[tokio::test]
-async fn one_prompt_runs_at_a_time_and_steers_beside_it() {
+async fn one_prompt_runs_at_a_time_with_concurrent_steers() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let commit =
@@ -166,7 +166,7 @@ async fn one_prompt_runs_at_a_time_and_steers_beside_it() {
 }
 
 #[tokio::test]
-async fn a_closed_session_has_no_bindings_and_stays_closed() {
+async fn closed_session_has_no_bindings_and_stays_closed() {
     let (_dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
@@ -233,7 +233,7 @@ async fn spawn_is_all_or_nothing() {
 
 /// Closed sessions, and those in error without a process, take no place; one in error whose process lives does.
 #[tokio::test]
-async fn dead_sessions_take_no_place() {
+async fn dead_sessions_do_not_count_towards_limit() {
     let (_dir, store) = open();
     let fits = async |name: &str, sessions_max| {
         store.spawn_session(SpawnTx { caps: caps(sessions_max), ..spawn_of(session(name)) }).await
@@ -261,7 +261,7 @@ async fn dead_sessions_take_no_place() {
 }
 
 #[tokio::test]
-async fn a_key_has_one_answer_until_it_expires() {
+async fn idempotency_key_has_one_answer_until_expiry() {
     let (_dir, store) = open();
     let (_, fence) = claimed(&store, "s").await;
     let asked = IdempotencyKey::mint();
@@ -284,7 +284,7 @@ async fn a_key_has_one_answer_until_it_expires() {
 }
 
 #[tokio::test]
-async fn a_permission_is_settled_once_and_only_while_its_agent_lives() {
+async fn permission_is_settled_once_and_only_while_agent_lives() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let held = lease(&row.session_key);
@@ -317,7 +317,7 @@ async fn a_permission_is_settled_once_and_only_while_its_agent_lives() {
 }
 
 #[tokio::test]
-async fn an_answered_request_stays_answered() {
+async fn answered_request_stays_answered() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let held = lease(&row.session_key);
@@ -331,7 +331,7 @@ async fn an_answered_request_stays_answered() {
 }
 
 #[tokio::test]
-async fn a_session_has_one_agent_lease_at_a_time() {
+async fn session_has_one_agent_lease_at_a_time() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let (first, second) = (lease(&row.session_key), lease(&row.session_key));
@@ -346,7 +346,7 @@ async fn a_session_has_one_agent_lease_at_a_time() {
 }
 
 #[tokio::test]
-async fn streams_of_a_lease_only_go_forward() {
+async fn lease_stream_offsets_never_decrease() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let held = lease(&row.session_key);
@@ -422,7 +422,7 @@ async fn activity_during_the_sweep_keeps_a_binding() {
 
 /// D8: what the windows depend on is in the database, so that a kill loses none of it.
 #[tokio::test]
-async fn a_touch_survives_a_kill() {
+async fn activity_time_survives_reopen() {
     let (dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
@@ -438,7 +438,7 @@ async fn a_touch_survives_a_kill() {
 
 /// Only what some window concerns is looked at: its own, or a configured one.
 #[tokio::test]
-async fn sessions_with_windows_are_found() {
+async fn sessions_with_timeouts_are_found() {
     use acp_core::timeouts::Timeouts;
     let (_dir, store) = open();
     for (name, idle_ms) in [("own", Some(5)), ("off", Some(0)), ("none", None)] {
@@ -470,7 +470,7 @@ async fn sessions_with_windows_are_found() {
 
 /// Lists leave out what was deleted, and only that.
 #[tokio::test]
-async fn a_deleted_session_is_in_no_list() {
+async fn deleted_sessions_are_not_listed() {
     use crate::sessions::SessionFilter;
     use acp_core::session::Ending;
     let (_dir, store) = open();

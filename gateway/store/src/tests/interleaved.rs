@@ -178,7 +178,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn invariants_hold_whatever_is_committed(
+    fn invariants_hold_for_interleaved_commits(
         waves in prop::collection::vec(prop::collection::vec(op(), 1..16), 1..8)
     ) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(play(waves));

@@ -18,7 +18,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn a_second_open_is_refused_while_the_first_lives() {
+async fn second_open_is_refused_while_first_is_open() {
     let (dir, store) = open();
     match Store::open(dir.path(), Durability::Full) {
         Err(error @ StoreError::Locked { .. }) => {
@@ -50,7 +50,7 @@ async fn files_are_private() {
 }
 
 #[tokio::test]
-async fn the_identity_stays_and_the_epoch_counts_starts() {
+async fn identity_is_stable_and_epoch_counts_starts() {
     let (dir, store) = open();
     let first = store.identity().clone();
     assert_eq!(first.epoch, 1);
@@ -62,7 +62,7 @@ async fn the_identity_stays_and_the_epoch_counts_starts() {
 }
 
 #[tokio::test]
-async fn a_copy_is_refused_until_it_is_adopted() {
+async fn copy_is_refused_until_adopted() {
     let (dir, store) = open();
     let row = session("s");
     store.spawn_session(spawn_of(row.clone())).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_copy_is_refused_until_it_is_adopted() {
 }
 
 #[tokio::test]
-async fn a_newer_database_is_refused_by_open() {
+async fn open_refuses_newer_database() {
     let (dir, store) = open();
     store.write("age", |tx| Ok(tx.pragma_update(None, "user_version", 7)?)).await.unwrap();
     store.close().await;
@@ -118,7 +118,7 @@ async fn a_newer_database_is_refused_by_open() {
 }
 
 #[tokio::test]
-async fn a_closed_store_says_so_on_every_clone() {
+async fn closed_store_refuses_calls_on_every_clone() {
     let (_dir, store) = open();
     let twin = store.clone();
     store.close().await;
@@ -128,7 +128,7 @@ async fn a_closed_store_says_so_on_every_clone() {
 }
 
 #[tokio::test]
-async fn durability_is_the_databases_own() {
+async fn durability_sets_synchronous_pragma() {
     for (durability, want) in [(Durability::Full, 2_i64), (Durability::Normal, 1)] {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), durability).unwrap();

@@ -132,7 +132,7 @@ async fn claim_returns_exactly_what_was_committed() {
 }
 
 #[tokio::test]
-async fn events_are_read_in_bounded_pieces() {
+async fn event_pages_are_bounded_by_rows_and_bytes() {
     let (_dir, store) = open();
     let row = super::fixtures::spawned(&store, "s").await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();

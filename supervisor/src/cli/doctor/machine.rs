@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_mounts_and_groups_say() {
+    fn hidepid_and_unit_are_parsed() {
         let mount = |options: &str| {
             format!("22 1 0:21 / /proc rw,nosuid - proc proc {options}\n23 1 0:2 / /sys rw - sysfs sysfs rw")
         };

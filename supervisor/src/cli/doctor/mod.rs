@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_comes_with_what_to_do() {
+    fn failed_checks_show_meaning_and_next_step() {
         let checks = [
             Check::ok("state directory", "/s", "it is private"),
             Check::warn("lost leases", "2", "nobody knows \u{1b}[2J", "look at them"),

@@ -202,7 +202,7 @@ mod tests {
     };
 
     #[test]
-    fn the_rung_says_what_it_misses_and_what_stays_open() {
+    fn containment_level_check_names_gaps_and_residue() {
         let config = Config::default();
         for (rung, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {
             let check = told(rung, &SOME).checks(&config).remove(0);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_better_rung_that_cannot_be_had_comes_with_what_to_do() {
+    fn unavailable_better_level_is_shown_with_next_step() {
         let names = |rung: &str| -> Vec<&str> {
             told(rung, &SOME).checks(&Config::default()).iter().map(|check| check.name).collect()
         };
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_rung_is_held_against_the_one_in_use() {
+    fn configured_level_is_compared_with_level_in_use() {
         let config = Config { rung: ContainmentSetting::R1, ..Config::default() };
         let check = &told("R2", &SOME).checks(&config)[1];
         assert_eq!((check.name, check.verdict), ("configured rung", Warn));

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_filters_hide_is_said() {
+    fn empty_list_reports_hidden_leases() {
         assert_eq!(empty_message(0), "no leases");
         assert_eq!(empty_message(1), "no lease matches; there is 1 without filters");
         assert_eq!(empty_message(3), "no lease matches; there are 3 without filters");

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_and_why_not() {
+    fn reap_table_shows_actions_and_reasons() {
         let why = [
             "its supervisor is dead and it is verified",
             "a task of this supervisor holds it",

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_lease_in_sections() {
+    fn lease_is_shown_in_sections() {
         let look = TableFormat { width: Some(100), headers: true, colour: false };
         let leases = three();
         assert_eq!(

@@ -139,7 +139,7 @@ mod tests {
     use crate::cli::leases::fixture::{NOW_MS, three};
 
     #[test]
-    fn what_is_different_and_nothing_else() {
+    fn changes_list_only_differences() {
         let before = three();
         let known: BTreeMap<LeaseId, LeaseInfo> = before.iter().map(|l| (l.lease_id, l.clone())).collect();
         assert_eq!(changes(&known, &before), []);

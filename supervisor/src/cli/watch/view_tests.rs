@@ -29,7 +29,7 @@ fn picture(view: &mut View, width: u16, height: u16) -> (Vec<String>, Option<usi
 }
 
 #[test]
-fn the_view_as_it_begins() {
+fn initial_view_shows_living_leases() {
     let (lines, chosen) = picture(&mut view(), 100, 8);
     assert_eq!(
         lines,
@@ -109,7 +109,7 @@ fn the_selection_stays_in_sight_and_with_its_lease() {
 }
 
 #[test]
-fn a_supervisor_that_is_away_is_said_and_the_last_picture_stays() {
+fn unreachable_supervisor_is_reported_and_last_view_stays() {
     let mut view = view();
     view.update(Err("gone \u{1b}[2J".into()), NOW_MS + 1_000);
     let (lines, _) = picture(&mut view, 100, 8);

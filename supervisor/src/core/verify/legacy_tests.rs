@@ -49,7 +49,7 @@ fn judge(record: &LegacyRecord, now: &Evidence, live: &LegacyFacts) -> &'static 
 
 /// The first rule of the source: a live root process, or nothing.
 #[test]
-fn the_root_process_must_run() {
+fn root_process_must_run() {
     let node = live(&["node", WRAPPER]);
     for (life, want) in [
         (ProcessState::Running, "owned"),
@@ -63,7 +63,7 @@ fn the_root_process_must_run() {
 
 /// The second: where a wrapper is expected, one of that root.
 #[test]
-fn a_wrapper_must_be_one_of_its_root() {
+fn wrapper_must_belong_to_its_root() {
     let other =
         LegacyRecord { wrapper_path: Some(format!("{ROOT}/claude-agent-acp-wrapper.mjs")), ..wrapper() };
     let same = LegacyRecord { wrapper_path: Some(WRAPPER.into()), ..wrapper() };
@@ -101,7 +101,7 @@ fn a_wrapper_must_be_one_of_its_root() {
 
 /// The third: elsewhere the command, as a vector.
 #[test]
-fn a_command_must_agree() {
+fn command_must_match() {
     let vector =
         LegacyRecord { argv: Some(vec!["gemini".into(), "--acp".into()]), ..command("something else") };
     let alone = LegacyRecord { identity: identity("boot", 500), ..command("codex-acp") };
@@ -123,7 +123,7 @@ fn a_command_must_agree() {
 
 /// The fourth: a stored pid alone never, and what is somebody else's, or cannot be told, neither.
 #[test]
-fn a_pid_alone_is_nothing() {
+fn pid_alone_proves_nothing() {
     let (bare, node) = (LegacyRecord { pid: Some(70), ..LegacyRecord::default() }, live(&["node", WRAPPER]));
     let leased = LegacyRecord { lease_id: Some("x".into()), ..wrapper() };
     let is = |recorded| LegacyRecord { identity: recorded, ..wrapper() };
@@ -161,7 +161,7 @@ fn a_pid_alone_is_nothing() {
 }
 
 #[test]
-fn a_quoted_command_is_the_same_as_a_live_one() {
+fn quoted_command_equals_live_argv() {
     let argv = ["node", "/path with space/agent.js", "--x=it's", ""];
     for text in [
         r#"node "/path with space/agent.js" "--x=it's" """#,
@@ -179,7 +179,7 @@ fn a_quoted_command_is_the_same_as_a_live_one() {
 }
 
 #[test]
-fn children_are_of_the_tree_while_their_parent_is() {
+fn children_belong_to_tree_while_parent_lives() {
     let child = |ppid, marker| Evidence { pid: 71, ppid: Some(ppid), marker, ..evidence() };
     let guard = SignalGuard::default();
     for (now, want) in [

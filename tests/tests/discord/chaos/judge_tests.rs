@@ -119,7 +119,7 @@ fn failed(told: &str) -> Message {
 }
 
 #[test]
-fn what_may_be_seen() {
+fn judge_accepts_valid_transcripts() {
     let strike = Strike { thread: Some(ONE), from_ms: 150, until_ms: 250 };
     let all = Strike { thread: None, ..strike };
     let parts = vec![message(ONE, "tok-1-2 begins"), message(ONE, &format!("tok-1-2 ends{LINE}"))];
@@ -181,7 +181,7 @@ fn what_may_be_seen() {
 }
 
 #[test]
-fn what_may_not_be_seen() {
+fn judge_rejects_invalid_transcripts() {
     let twice = |what: &str| Wrong::Twice { what: what.to_owned() };
     let lost = |token: &str| Wrong::Lost { token: token.to_owned() };
     let disordered =
@@ -313,7 +313,7 @@ fn what_may_not_be_seen() {
 
 /// A failure says what the agent had said, and only where agents died while the message was there.
 #[test]
-fn a_failure_needs_a_death_of_its_own_thread_and_time() {
+fn failure_is_valid_only_after_agent_kill_in_its_thread_and_time() {
     let failure = || replaced(1, vec![failed("tok-1-2 begins\n\n")]);
     let at = |thread, from_ms, until_ms| Strike { thread, from_ms, until_ms };
     for (strike, may) in [
@@ -337,7 +337,7 @@ fn a_failure_needs_a_death_of_its_own_thread_and_time() {
 
 /// Only what Discord told late may be answered late, and nothing may be answered early.
 #[test]
-fn what_was_told_late_may_be_answered_late() {
+fn late_event_may_be_answered_out_of_order() {
     let swapped = || [vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")], good().split_off(2)].concat();
     let mut first = case();
     first.said[0].may_be_late = true;
@@ -348,7 +348,7 @@ fn what_was_told_late_may_be_answered_late() {
 }
 
 #[test]
-fn what_agents_got_was_said_once() {
+fn prompts_received_must_match_messages_once() {
     let heard = |token: &str, times| Wrong::Heard { token: token.to_owned(), times };
     for (prompt, times, want) in [
         ("ask tok-1-1", 2, heard("tok-1-1", 2)),
@@ -381,7 +381,7 @@ fn changed() -> Amended {
 
 /// What was deleted is answered, or nothing is said of it and no agent got it.
 #[test]
-fn what_was_taken_back_is_answered_or_was_never_heard() {
+fn deleted_message_is_answered_or_never_received() {
     let deleted = |times: &[(&str, usize)]| amended(Amended::Deleted, times);
     let heard = [("ask tok-1-2", 1)];
     let struck =
@@ -451,7 +451,7 @@ fn what_was_taken_back_is_answered_or_was_never_heard() {
 
 /// What was changed is answered as it was or as it is, and never both.
 #[test]
-fn what_was_changed_is_answered_once_as_it_was_or_as_it_is() {
+fn edited_message_is_answered_once_as_before_or_after() {
     let (old, new) = (("ask tok-1-2", 1), ("ask anew", 1));
     let now = || message(ONE, &format!("tok-1-2-anew ends{LINE}"));
     let heard = |times| vec![Wrong::Heard { token: "tok-1-2".to_owned(), times }];
@@ -501,7 +501,7 @@ fn what_was_changed_is_answered_once_as_it_was_or_as_it_is() {
 
 /// Whose a failure is that names nobody is not known where something may have been taken back: it is in no order.
 #[test]
-fn a_failure_that_may_be_of_what_was_taken_back_is_out_of_no_order() {
+fn anonymous_failure_is_not_ordered_when_a_message_was_deleted() {
     let always = vec![Strike { thread: None, from_ms: 0, until_ms: 9_000 }];
     let deleted = Case { strikes: always.clone(), ..amended(Amended::Deleted, &[]) };
     let told =

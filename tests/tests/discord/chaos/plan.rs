@@ -274,14 +274,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_has_one_plan() {
+    fn same_seed_gives_same_plan() {
         let of = |seed| plan(Seed::from_number(seed), 500);
         assert_eq!(of(7), of(7));
         assert_ne!(of(7), of(8));
     }
 
     #[test]
-    fn five_hundred_turns_hold_every_blow_and_enough_kills_between() {
+    fn five_hundred_turns_contain_every_fault_and_enough_kills() {
         for seed in 0..20 {
             let steps = plan(Seed::from_number(seed), 500);
             let count = |is: fn(&Blow) -> bool| steps.iter().filter(|step| is(&step.blow)).count();

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_comes_first_and_each_thing_has_one_line() {
+    fn report_lists_errors_first_with_one_line_each() {
         let lost = Wrong::Lost { token: "tok-0-0".to_owned() };
         let long = format!("tok-0-0 begins\n{}", "x".repeat(500));
         let kept = [
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_of_these_threads() {
+    fn report_shows_threads_concerned_by_errors() {
         let kept = [
             message(6, ONE, BOT, "hello"),
             message(7, TWO, BOT, "Working"),

@@ -52,7 +52,7 @@ async fn lease(store: &Store) {
 /// The buttons are the agent's own options; once it is settled, by whomever, they are gone and the message says so.
 /// Also when the process that sent it is not there any more.
 #[tokio::test]
-async fn a_question_loses_its_buttons_when_it_is_settled() {
+async fn settled_permission_request_loses_its_buttons() {
     let rows = [
         (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Yes” (by “ann”)."),
         (
@@ -103,7 +103,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
 /// What is said to a message that waits loses its buttons soon after its turn began, though nothing is said then, and
 /// though the change of it fails at first.
 #[tokio::test]
-async fn what_waits_loses_its_buttons_when_its_turn_begins() {
+async fn queued_notice_loses_its_buttons_when_turn_begins() {
     let (_dir, store, mut scribe) = begun().await;
     let run_id = running(&store).await;
     let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
@@ -176,7 +176,7 @@ async fn a_message_that_cannot_be_amended_is_given_up_after_three_attempts() {
 
 /// However many wait that are not over: one that is, is found among them.
 #[tokio::test]
-async fn a_message_that_is_over_is_found_among_many_that_are_not() {
+async fn settled_message_is_found_among_many_pending_ones() {
     let (_dir, store, _scribe) = begun().await;
     lease(&store).await;
     put(&store, asked(PermissionState::Pending, None, None)).await;
@@ -206,7 +206,7 @@ fn queued() -> ButtonMessage {
 
 /// A long question has little room left: what became of it is said all the same, and its buttons go.
 #[tokio::test]
-async fn a_long_question_says_what_became_of_it() {
+async fn long_permission_request_shows_its_outcome() {
     let (_dir, store, mut scribe) = begun().await;
     lease(&store).await;
     let board = Arc::new(Board { can_edit: true, buttons: 10, ..Board::default() });
@@ -232,7 +232,7 @@ async fn a_long_question_says_what_became_of_it() {
 
 /// A card stops its own turn and no other one, and only while that runs.
 #[tokio::test]
-async fn a_card_has_a_button_that_stops_its_own_turn() {
+async fn card_button_stops_its_own_turn() {
     let (_dir, store, mut scribe) = begun().await;
     let run_id = running(&store).await;
     let board = Board::new(true);
@@ -254,7 +254,7 @@ async fn running(store: &Store) -> RunId {
 /// Where messages can be changed for some time only, the card of a longer turn goes on in another one; the old one
 /// says that.
 #[tokio::test]
-async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
+async fn card_continues_in_new_message_after_edit_window() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Arc::new(Board { can_edit: true, edit_window_ms: Some(3_000_000), ..Board::default() });
     let (task, stop) = drive(&store, &board, LIVE);
@@ -277,7 +277,7 @@ async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
 
 /// The person's own message shows what became of it; the agent works, and that is seen while it waits for nobody.
 #[tokio::test]
-async fn what_becomes_of_a_message_is_shown_at_it() {
+async fn reactions_show_state_of_message() {
     for (text, fails) in [("", false), (LIVE, false), ("", true)] {
         let (_dir, store, mut scribe) = begun().await;
         let said = Inbound::new(conversation("c"), "m1".into(), "ann".into(), "hi".into());
@@ -305,7 +305,7 @@ async fn what_becomes_of_a_message_is_shown_at_it() {
 /// Nothing is said in a conversation that a person put away, also not after a restart; what waited comes once it is
 /// taken out again. One that ends while it is put away is told nothing any more.
 #[tokio::test]
-async fn nothing_brings_back_what_a_person_put_away() {
+async fn parked_conversation_gets_no_message() {
     for ends in [false, true] {
         let (_dir, store, mut scribe) = begun().await;
         let board = Board::new(true);
@@ -360,13 +360,13 @@ async fn nothing_brings_back_what_a_person_put_away() {
 /// What is tried again and again is not tried any more once a person puts its conversation away: that would bring it
 /// back. It comes when the conversation is taken out.
 #[tokio::test]
-async fn what_is_tried_again_rests_with_its_conversation() {
+async fn retries_stop_while_conversation_is_parked() {
     tried_again(false).await;
 }
 
 /// And never again when the binding ends meanwhile: what was settled with it stays so.
 #[tokio::test]
-async fn what_is_tried_again_ends_with_its_binding() {
+async fn retries_end_with_their_binding() {
     tried_again(true).await;
 }
 

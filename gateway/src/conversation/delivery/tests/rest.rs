@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_look_that_takes_long_is_followed_by_a_longer_rest() {
+fn slow_scan_lengthens_scan_interval() {
     let table = [(0, 20), (1, 20), (5, 20), (10, 40), (50, 200), (125, 500), (10_000, 500)];
     for (took, want) in table {
         assert_eq!(

@@ -24,7 +24,7 @@ async fn ended(store: &Store) -> Option<String> {
 
 /// A stale binding stays where nobody allowed more, and goes where it may: together with what is told, once.
 #[tokio::test]
-async fn a_stale_binding_is_removed_only_where_that_is_allowed() {
+async fn stale_binding_is_removed_only_if_allowed() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     close_behind_the_back(&store).await;
     let stays = inlet.accept(message("m1", "hello")).await.unwrap();
@@ -60,7 +60,7 @@ async fn a_stale_binding_is_removed_only_where_that_is_allowed() {
 
 /// A run that has not ended is looked at by a person first.
 #[tokio::test]
-async fn a_stale_binding_with_a_run_that_is_due_stays() {
+async fn stale_binding_with_unfinished_run_stays() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     Scribe::claim(&store, &key()).await.start(RunMode::Prompt).await;
     close_behind_the_back(&store).await;
@@ -72,7 +72,7 @@ async fn a_stale_binding_with_a_run_that_is_due_stays() {
 
 /// A crash after the removal and before the reply: the person is told what was done, and not what is then.
 #[tokio::test]
-async fn a_crash_after_the_removal_is_told_all_the_same() {
+async fn removal_of_stale_binding_is_reported_after_crash() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     close_behind_the_back(&store).await;
     fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -89,7 +89,7 @@ async fn a_crash_after_the_removal_is_told_all_the_same() {
 /// What the gateway said comes back in: it is dropped before anything is routed, also once the conversation is unbound
 /// and after a restart.
 #[tokio::test]
-async fn an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
+async fn own_messages_are_ignored_after_unbind_and_restart() {
     let (dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &party("", "").conversation))).await;
     let fake = Fake::new(&store);
@@ -116,7 +116,7 @@ async fn an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
 
 /// An account that nobody serves: no turn is begun whose answer would have nowhere to go, until somebody does.
 #[tokio::test]
-async fn an_account_without_an_adapter_gets_no_turn() {
+async fn account_without_adapter_gets_no_turn() {
     let (_dir, store) = open();
     let mut elsewhere = message("m1", "hello");
     elsewhere.conversation.account_id = "second".to_owned();
@@ -134,7 +134,7 @@ async fn an_account_without_an_adapter_gets_no_turn() {
 
 /// D1: a session that is begun or brought into a conversation says who it is, where, and how long it stays bound.
 #[tokio::test]
-async fn a_conversation_is_told_what_was_bound() {
+async fn spawn_reply_names_session_and_directory() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);

@@ -36,7 +36,7 @@ async fn amended(inlet: &InboundService, id: &str, text: Option<&str>) -> Messag
 
 /// What a person changes about their own message changes what waits, as long as it waits.
 #[tokio::test]
-async fn an_edit_or_a_delete_reaches_the_run_of_its_message() {
+async fn edit_or_delete_changes_queued_run_of_message() {
     let (_dir, _store, fake, inlet) = bound_ground().await;
     inlet.accept(message("m1", "hello")).await.unwrap();
     let second = inlet.accept(message("m2", "more")).await.unwrap();
@@ -81,7 +81,7 @@ async fn an_edit_or_a_delete_reaches_the_run_of_its_message() {
 
 /// What was kept before a kill and could not be done yet is no stranger: what is changed about it waits until it is done.
 #[tokio::test]
-async fn what_is_taken_back_before_it_was_done_is_taken_back_after() {
+async fn change_of_unprocessed_message_is_deferred() {
     let (_dir, _store, fake, inlet) = bound_ground().await;
     let later = || MessageChangeOutcome::Later { why: NOT_YET_PROCESSED.to_owned() };
     for said in [message("m1", "hello"), message("m2", "/acp steer look"), by_caller("i1", "/acp steer look")]
@@ -109,7 +109,7 @@ async fn what_is_taken_back_before_it_was_done_is_taken_back_after() {
 
 /// Told in the conversation a message that waits has buttons, which are kept until they mean nothing.
 #[tokio::test]
-async fn a_message_that_waits_has_buttons_for_its_own_run() {
+async fn queued_message_has_buttons_for_its_run() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
     assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap().asks(), None);
     let second = inlet.accept(message("m2", "more")).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
 
 /// A click or a slash command is done once, and answered by who brought it: the gateway says nothing of its own.
 #[tokio::test]
-async fn what_its_caller_answers_is_said_by_nobody_else() {
+async fn interaction_is_answered_only_by_its_caller() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let said = |text: &str, private: bool| {
         IntakeOutcome::Accepted(CallerReply { text: text.to_owned(), private, ..CallerReply::default() })
@@ -169,7 +169,7 @@ async fn what_its_caller_answers_is_said_by_nobody_else() {
 
 /// Things belong to who somebody is, and not to what they are called now.
 #[tokio::test]
-async fn a_name_that_somebody_took_gives_nothing() {
+async fn ownership_follows_user_id_not_name() {
     let (_dir, store, fake, inlet) = {
         let (dir, store) = open();
         let own =
@@ -210,7 +210,7 @@ fn at_party() -> ConversationRef {
 }
 
 #[tokio::test]
-async fn the_files_of_a_message_go_with_its_prompt_once() {
+async fn attachments_are_passed_with_prompt_once() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let file =
         |name: &str, content| Attachment { name: name.to_owned(), mime: "image/png".to_owned(), content };
@@ -240,7 +240,7 @@ async fn the_files_of_a_message_go_with_its_prompt_once() {
 
 /// Putting a conversation away parks its binding, speaking there or taking it out ends that; gone is gone.
 #[tokio::test]
-async fn a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends() {
+async fn archived_conversation_is_parked_and_deleted_one_ends() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let at = || conversation("c");
     let by_itself = ConversationEvent::Archived { by_person: false };
@@ -292,7 +292,7 @@ async fn a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends() {
 
 /// What was still to be told when a binding ends: told if it was active, settled if its conversation was put away.
 #[tokio::test]
-async fn what_is_left_of_a_conversation_that_was_put_away_is_settled_with_its_end() {
+async fn pending_parts_of_parked_binding_are_settled_at_its_end() {
     let states = async |is_away: bool| {
         let (_dir, store, _fake, inlet) = bound_ground().await;
         let part = |part_no, state: &str| {
@@ -321,7 +321,7 @@ async fn what_is_left_of_a_conversation_that_was_put_away_is_settled_with_its_en
 
 /// A session that is bound elsewhere too goes on there.
 #[tokio::test]
-async fn one_conversation_of_two_that_is_gone_leaves_the_session() {
+async fn session_survives_deletion_of_one_of_two_conversations() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let second = binding_row(&key(), &conversation("d"));
     store.write("bind", move |tx| bindings::bind(tx, &second)).await.unwrap();
@@ -335,7 +335,7 @@ async fn one_conversation_of_two_that_is_gone_leaves_the_session() {
 
 /// H8: the mark is where everything before was read, and messages alone do not move it.
 #[tokio::test]
-async fn how_far_a_conversation_was_read_moves_forward_only() {
+async fn backfill_mark_only_moves_forward() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
     let places =
         async || inlet.bound_conversations("console".to_owned(), "default".to_owned()).await.unwrap();
@@ -361,7 +361,7 @@ async fn how_far_a_conversation_was_read_moves_forward_only() {
 
 /// Whoever remembers what is bound is told of each change before whoever made it goes on, and of nothing else.
 #[tokio::test]
-async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
+async fn binding_change_is_announced_before_write_returns() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
     let mut changes = inlet.binding_change_counter();
     let mut told = || {
@@ -392,7 +392,7 @@ async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
 }
 
 #[tokio::test]
-async fn what_fits_best_is_suggested_first() {
+async fn best_match_is_suggested_first() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
     let mut other = session_row(&SessionKey::parse("agent:demo:acp:2").unwrap());
     other.label = Some("my own".to_owned());

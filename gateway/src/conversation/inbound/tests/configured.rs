@@ -41,7 +41,7 @@ async fn finish(store: &Store, session: &str) {
 
 /// The first message makes the session, says who works there, and is its first prompt; later ones find it.
 #[tokio::test]
-async fn the_first_message_begins_the_session_and_a_restart_finds_it() {
+async fn first_message_starts_static_session_and_restart_finds_it() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(ROOM);
@@ -71,7 +71,7 @@ async fn the_first_message_begins_the_session_and_a_restart_finds_it() {
 
 /// A crash after what was decided is committed, or after it was done: done once, and said in the same words.
 #[tokio::test]
-async fn a_crash_while_it_is_bound_binds_it_once() {
+async fn crash_during_static_binding_binds_once() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(ROOM);
@@ -92,7 +92,7 @@ async fn a_crash_while_it_is_bound_binds_it_once() {
 /// What was said right behind the first message is read from that one on, if the gateway is killed before it has it: that
 /// is in the transaction that binds. What a person binds begins when they do.
 #[tokio::test]
-async fn what_the_configuration_binds_was_read_up_to_the_message_that_had_it_made() {
+async fn static_binding_starts_backfill_at_its_first_message() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), None).await;
     let fake = Fake::new(&store);
@@ -125,7 +125,7 @@ async fn what_the_configuration_binds_was_read_up_to_the_message_that_had_it_mad
 
 /// Another directory in the configuration: the old session is closed, the next takes its place, and both are said.
 #[tokio::test]
-async fn what_changed_takes_hold_with_the_next_message() {
+async fn changed_static_binding_applies_to_next_message() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(ROOM);
@@ -153,7 +153,7 @@ async fn what_changed_takes_hold_with_the_next_message() {
 
 /// A turn is not lost to a reload: the change waits for its end.
 #[tokio::test]
-async fn a_change_waits_for_the_turn_that_runs() {
+async fn static_binding_change_waits_for_running_turn() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(ROOM);
@@ -172,7 +172,7 @@ async fn a_change_waits_for_the_turn_that_runs() {
 
 /// What a person binds goes before the configuration, until it is unbound or leads nowhere.
 #[tokio::test]
-async fn a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbound() {
+async fn user_binding_precedes_static_one_which_cannot_be_unbound() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), None).await;
     let fake = Fake::new(&store);
@@ -195,7 +195,7 @@ async fn a_persons_binding_goes_first_and_the_configured_one_cannot_be_unbound()
 
 /// A thread joins the session of its channel, each account has its own, and an entry of the thread's own goes first.
 #[tokio::test]
-async fn a_thread_joins_its_channel_and_accounts_stay_apart() {
+async fn thread_joins_channel_session_and_accounts_stay_separate() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     fake.configure(HALL);

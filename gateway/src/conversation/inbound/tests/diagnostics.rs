@@ -55,7 +55,7 @@ fn agent(name: &str, installed: bool, default: bool) -> AgentView {
 
 /// The answers that people and scripts read, whole: stable, and without what must not be shown.
 #[tokio::test]
-async fn diagnostics_are_stable_and_hold_no_secrets() {
+async fn diagnostics_are_stable_and_contain_no_secrets() {
     let (_dir, store) = open();
     let info = r#"{"protocolVersion":1,"agentInfo":{"name":"Demo","version":"1.2"},"agentCapabilities":{"loadSession":true,
         "promptCapabilities":{"image":false,"audio":true},"sessionCapabilities":{"close":{},"_meta":{"key":"hunter2"}}},

@@ -32,7 +32,7 @@ fn row(id: &str, state: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_done_once_and_by_who_brought_it() {
+async fn reserved_interaction_runs_once_by_its_caller() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let said = by_caller("i1", "/acp cancel");
     let claim = claimed(&inlet, &said).await;
@@ -66,7 +66,7 @@ async fn what_is_kept_is_done_once_and_by_who_brought_it() {
 /// A kill between what was kept and what its caller would have said: it is done once by the next process, or by this one
 /// when its caller gave up, and the conversation is told. What is for one person alone is not said there.
 #[tokio::test]
-async fn what_is_kept_and_left_is_done_once_and_the_conversation_is_told() {
+async fn abandoned_reservation_runs_once_with_notice() {
     for (text, effects, want) in [
         ("/acp cancel", 1, "`/acp cancel` of “ann” could only be executed now."),
         ("/acp model big", 1, "`/acp model` of “ann” could only be executed now: The model is big"),
@@ -109,7 +109,7 @@ async fn what_is_kept_and_left_is_done_once_and_the_conversation_is_told() {
 /// A kill between what was done and the answer of who brought it, or an answer that cannot be given: it is not done again,
 /// and the conversation is told once. What is for one person alone is not said there.
 #[tokio::test]
-async fn what_was_done_and_not_told_is_told_in_the_conversation_once() {
+async fn unreported_result_is_posted_in_conversation_once() {
     let lost = "reply may not have been delivered";
     for (text, effects, want) in [
         ("/acp cancel", 1, format!("`/acp cancel` of “ann” was executed, but its {lost}.")),
@@ -152,7 +152,7 @@ async fn what_was_done_and_not_told_is_told_in_the_conversation_once() {
 
 /// What the gateway begins to say by itself after a kill is the same after another one, whoever was at it meanwhile.
 #[tokio::test]
-async fn what_was_done_late_is_told_in_the_same_words_after_another_kill() {
+async fn late_result_notice_is_unchanged_after_second_kill() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let said = by_caller("i1", "/acp cancel");
     drop(claimed(&inlet, &said).await);
@@ -173,7 +173,7 @@ async fn what_was_done_late_is_told_in_the_same_words_after_another_kill() {
 
 /// One that is repeated before it was done is taken up where it was.
 #[tokio::test]
-async fn what_comes_again_after_a_kill_is_not_new() {
+async fn repeated_interaction_after_kill_is_not_new() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let said = by_caller("i1", "/acp cancel");
     drop(claimed(&inlet, &said).await);
@@ -186,7 +186,7 @@ async fn what_comes_again_after_a_kill_is_not_new() {
 }
 
 #[tokio::test]
-async fn what_was_called_failed_is_not_done() {
+async fn withdrawn_interaction_does_not_run() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let said = by_caller("i1", "/acp cancel");
     let claim = claimed(&inlet, &said).await;
@@ -225,7 +225,7 @@ async fn held_up(store: &Store) -> (mpsc::SyncSender<()>, tokio::task::JoinHandl
 
 /// Who was told that nothing was done can rely on it.
 #[tokio::test]
-async fn what_is_not_kept_in_time_never_is() {
+async fn reservation_after_deadline_is_discarded() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let (go, task) = held_up(&store).await;
     let said = by_caller("i1", "/acp cancel");
@@ -243,7 +243,7 @@ async fn what_is_not_kept_in_time_never_is() {
 
 /// A commit that is under way when patience ends: nobody knows, and if it is kept it is done and told.
 #[tokio::test]
-async fn what_may_have_been_kept_is_done_and_told_if_it_was() {
+async fn uncertain_reservation_runs_if_committed() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let (first, begun) = held_up(&store).await;
     let (go, wait) = mpsc::sync_channel(1);
