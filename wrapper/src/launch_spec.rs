@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn invalid_values_are_refused_with_hints() {
         type Change = fn(&mut Launch);
         let table: [(&str, Change, i32); 9] = [
             ("version", |l| l.version += 1, libc::EPROTONOSUPPORT),

@@ -45,9 +45,6 @@ const OPTIONS_MAX: usize = 25;
 /// Maximum number of parts of one row. A message limit that requires more parts is too small for
 /// conversations.
 const PARTS_MAX: u32 = 100_000;
-/// First number of late parts: notices about a message delivered long before ([`unedited_notice`]). Only late
-/// parts are sent behind the checkpoint of their conversation.
-pub const LATE_PART_NO_MIN: u32 = 2 * PARTS_MAX;
 /// Placeholder for a row with an unreadable payload.
 const UNREADABLE: &str = "(Part of this session cannot be shown here: its record is unreadable.)";
 /// Status values not shown, since later rows imply them.
@@ -209,29 +206,6 @@ fn missing_part_notice(
         kind: PartKind::Error,
         text: format!("{what_happened}: {what} (part {number}). {then} session's history has all of it."),
         nonce: nonce(binding_id, part.session_seq, part_no),
-        asks: None,
-        files: Vec::new(),
-    })
-}
-
-/// Returns the notice about an obsolete message that cannot be edited and keeps buttons without effect, sent
-/// once after the other parts of the row. `text` is the intended text of the message; the notice repeats the
-/// last line. `None` if the message is a notice about another part.
-pub fn unedited_notice(
-    binding_id: BindingId,
-    (session_seq, part_no): (u64, u32),
-    run_id: Option<RunId>,
-    text: &str,
-) -> Option<MessagePart> {
-    let part_no = (part_no < PARTS_MAX).then_some(LATE_PART_NO_MIN + part_no)?;
-    let became = text.trim_end().rsplit('\n').next().unwrap_or_default();
-    Some(MessagePart {
-        session_seq,
-        part_no,
-        run_id,
-        kind: PartKind::Notice,
-        text: format!("A message here could not be updated; its buttons no longer work. {became}"),
-        nonce: nonce(binding_id, session_seq, part_no),
         asks: None,
         files: Vec::new(),
     })

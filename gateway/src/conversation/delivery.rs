@@ -40,8 +40,8 @@ const SCAN_MS_MAX: u64 = 500;
 const SWEEP_MS: u64 = 60_000;
 /// Interval of retries for cards that could not be finalized, in milliseconds.
 const EDIT_RETRY_MS: u64 = 2_000;
-/// Retries for messages with obsolete buttons happen at every n-th of these intervals.
-const BUTTON_RETRY_EVERY: u32 = 5;
+/// Messages with buttons are checked at every n-th of these intervals.
+const BUTTON_CHECK_EVERY: u32 = 5;
 /// First retry delay after a failed attempt, in milliseconds; doubled each time.
 const RETRY_FIRST_MS: u64 = 250;
 /// Delay before a binding whose task panicked is retried, in milliseconds.
@@ -155,16 +155,16 @@ async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) {
     }
 }
 
-/// Marks bindings for a retry whose card could not be finalized or whose messages could not be edited, even
-/// if their journal is idle. Cards on every call, messages on every `BUTTON_RETRY_EVERY`th, since a retry may
-/// depend on a person. Returns true if any was found.
+/// Marks bindings whose card could not be finalized or whose messages have buttons, which may be obsolete, even
+/// if their journal is idle. Cards on every call, messages on every `BUTTON_CHECK_EVERY`th. Returns true if any
+/// was found.
 async fn mark_pending_edits(store: &Store, cursors: &mut BindingCursors, times: &mut u32) -> bool {
-    let is_more = times.is_multiple_of(BUTTON_RETRY_EVERY);
+    let is_more = times.is_multiple_of(BUTTON_CHECK_EVERY);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
         let mut found = card_rows::due_folds(db, now_ms())?;
         if is_more {
-            found.extend(interactive_messages::bindings(db, now_ms())?);
+            found.extend(interactive_messages::bindings(db)?);
         }
         Ok(found)
     };

@@ -60,7 +60,7 @@ r.run_id AND e.kind IN ('done','error')) <> (r.state IN ('completed','failed','c
 SELECT nonce FROM acp_delivery_part p WHERE NOT EXISTS (SELECT 1 FROM acp_events e WHERE e.session_key =
 p.session_key AND e.session_seq = p.session_seq);
 
--- I7: no part before a conversation's checkpoint is pending, except notices about messages that cannot be edited
+-- I7: no part before a conversation's checkpoint is pending, except notices of earlier versions about messages
 SELECT p.nonce FROM acp_delivery_part p JOIN acp_binding_checkpoint c USING (binding_key) WHERE p.state IN
 ('planned','sending') AND p.session_seq < c.last_session_seq AND p.part_no < 200000;
 

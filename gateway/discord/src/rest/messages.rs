@@ -48,8 +48,6 @@ fn unix_ms() -> u64 {
 pub struct History {
     /// Messages that could be parsed.
     pub messages: Vec<Message>,
-    /// Messages that could not be parsed: the id of each, or `None` if that is unreadable too.
-    pub unreadable: Vec<Option<Snowflake>>,
     /// Id of the newest message of the page, parsed or not. If the page has none, the id that it was to begin
     /// after.
     pub newest_id: Snowflake,
@@ -58,11 +56,10 @@ pub struct History {
 }
 
 impl History {
-    /// Builds a page from a response, with the reason for each unreadable message. A page without an
-    /// id newer than `after` is the last one, even if it is full.
-    fn from_page(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
+    /// Builds a page from a response, with the id, if readable, and the reason for each unreadable message. A
+    /// page without an id newer than `after` is the last one, even if it is full.
+    fn from_page(after: Snowflake, answer: &[Value]) -> (Self, Vec<(Option<Snowflake>, String)>) {
         let (mut messages, mut unreadable, mut newest_id) = (Vec::new(), Vec::new(), after);
-        let mut reasons = Vec::new();
         for one in answer {
             let id = match decode::message(one) {
                 Ok(message) => {
@@ -72,8 +69,7 @@ impl History {
                 }
                 Err(error) => {
                     let id = MessageIdOnly::deserialize(one).ok().map(|MessageIdOnly { id }| id);
-                    unreadable.push(id);
-                    reasons.push(error.0);
+                    unreadable.push((id, error.0));
                     id
                 }
             };
@@ -81,21 +77,7 @@ impl History {
         }
         messages.sort_by_key(|message| message.id);
         let has_more = answer.len() >= usize::from(PAGE_MAX) && newest_id > after;
-        (Self { messages, unreadable, newest_id, has_more }, reasons)
-    }
-
-    /// Returns a message of the page, if it is present and could be parsed.
-    #[must_use]
-    pub fn message(&self, id: Snowflake) -> Option<&Message> {
-        self.messages.iter().find(|message| message.id == id)
-    }
-
-    /// True if a message within the range of the page is certainly absent: it is not a left-out message
-    /// either.
-    #[must_use]
-    pub fn is_absent(&self, id: Snowflake) -> bool {
-        let may_be = |unreadable: &Option<Snowflake>| unreadable.is_none_or(|unreadable| unreadable == id);
-        self.message(id).is_none() && !self.unreadable.iter().any(may_be)
+        (Self { messages, newest_id, has_more }, unreadable)
     }
 }
 
@@ -212,8 +194,8 @@ impl RestClient {
         let name = route.name;
         let answer: Vec<Value> =
             parse(name, RetrySafety::ReadOnly, self.json(Call::new(route, options)).await?)?;
-        let (history, reasons) = History::from_page(after, &answer);
-        for (id, why) in history.unreadable.iter().zip(reasons) {
+        let (history, unreadable) = History::from_page(after, &answer);
+        for (id, why) in unreadable {
             self.0.counters.count_unreadable();
             tracing::error!(%channel, message_id = ?id, why, "unreadable message skipped");
         }
@@ -319,37 +301,14 @@ mod tests {
             (full(100), vec![], vec![None; 100], 10, false),
             (full(99), vec![201], vec![None; 99], 201, true),
         ] {
-            let (history, reasons) = History::from_page(Snowflake(10), &answer);
+            let (history, out) = History::from_page(Snowflake(10), &answer);
             let seen: Vec<u64> = history.messages.iter().map(|message| message.id.0).collect();
-            let out: Vec<Option<u64>> = history.unreadable.iter().map(|id| Some((*id)?.0)).collect();
-            assert_eq!(out.len(), reasons.len());
+            let out: Vec<Option<u64>> = out.into_iter().map(|(id, _)| Some(id?.0)).collect();
             assert_eq!((seen, out), (ids, unreadable));
             assert_eq!((history.newest_id, history.has_more), (Snowflake(newest_id), has_more));
         }
         // A page of known messages only is the last one.
         let old: Vec<Value> = (0..100).map(told).collect();
         assert!(!History::from_page(Snowflake(99), &old).0.has_more);
-    }
-
-    /// A message is reported as absent only if no left-out message can be the one.
-    #[test]
-    fn a_message_is_lacking_where_nothing_could_be_it() {
-        let odd = |id: Value| json!({"id": id, "author": "nobody"});
-        for (answer, has, is_absent) in [
-            (vec![], false, true),
-            (vec![told(11)], false, true),
-            (vec![told(12), told(11)], true, false),
-            (vec![odd(json!("12")), told(11)], false, false),
-            (vec![odd(json!("13")), told(11)], false, true),
-            (vec![odd(json!({})), told(11)], false, false),
-        ] {
-            let (history, _) = History::from_page(Snowflake(10), &answer);
-            let id = Snowflake(12);
-            assert_eq!(
-                (history.message(id).is_some(), history.is_absent(id)),
-                (has, is_absent),
-                "{answer:?}"
-            );
-        }
     }
 }

@@ -1,18 +1,16 @@
-//! Archive state of threads: from events, or from requests if events may be missing (D3, D12).
+//! Archive state of threads: from events, and from one request after each start and gap (D3, D12).
 //!
 //! A thread archived by a person is left alone until a person unarchives the thread. A thread archived by
 //! Discord is unarchived by the next message.
 
 use super::Inner;
 use crate::channel::ConversationEvent;
-use crate::channel::discord::pending_checks::{CheckKind, CheckOutcome};
 use crate::channel::discord::state_cache::is_archived_by_person;
 use crate::channel::discord::workers::ConversationWorker;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::{RestError, model};
 use acp_store::now_ms;
-use tokio::time::Instant;
 
 /// Archive state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,32 +63,28 @@ fn parse_timestamp_ms(text: &str) -> Option<u64> {
 }
 
 impl Inner {
-    /// Checks the archive state before a message to a thread, unless known from events: a message to a thread
-    /// that a person archived would unarchive the thread.
+    /// Reads the archive state of a conversation, unless known since the last start or gap: a message to a
+    /// thread that a person archived would unarchive the thread. The conversation worker handles the result
+    /// after the events that are queued.
     ///
     /// # Errors
-    /// [`RestError`] if the check failed: no message may be sent until a check succeeds.
-    pub(super) async fn check_archived_before_send(&self, at: Snowflake) -> Result<(), RestError> {
+    /// [`RestError`] if the state is still unknown: no message may be sent.
+    pub(super) async fn ensure_archive_state(&self, at: Snowflake) -> Result<(), RestError> {
         if self.cache.has_archive_state(at) {
             return Ok(());
         }
-        let (era, last_ms) = (self.cache.stream_epoch(), self.cache.last_message_ms(at));
-        // The conversation worker handles unarchiving, in the order of events.
-        if let Some(archive) = self.fetch_archive_state(at).await?
-            && self.is_archived_by_person(at, &archive)
-            // A new message has unarchived the thread.
-            && self.cache.last_message_ms(at) == last_ms
-        {
-            self.rest.set_archived(at, true);
-        }
-        self.cache.record_archive_check(at, era);
-        Ok(())
-    }
-
-    async fn fetch_archive_state(&self, at: Snowflake) -> Result<Option<ArchiveState>, RestError> {
+        let epoch = self.cache.begin_archive_read(at);
         let channel = self.rest.channel(at).await?;
         self.cache.set_location(at, channel.parent_id.filter(|_| channel.is_thread()), channel.guild_id);
-        Ok(ArchiveState::of(&channel))
+        if !self.cache.end_archive_read(at, epoch) {
+            let why = "the thread had an event meanwhile".to_owned();
+            return Err(RestError::Uncertain { why });
+        }
+        if let Some(archive) = ArchiveState::of(&channel) {
+            self.rest.set_archived(at, self.is_archived_by_person(at, &archive));
+            self.cache.report_archive_state(at, archive);
+        }
+        Ok(())
     }
 
     fn is_archived_by_person(&self, at: Snowflake, archive: &ArchiveState) -> bool {
@@ -101,48 +95,17 @@ impl Inner {
 }
 
 impl ConversationWorker {
-    /// Checks the archive state of the thread, since a change without an event is possible. Stops if
-    /// `something` completes: events need not wait, because each message to the thread is preceded by a check
-    /// of its own (`check_archived_before_send`).
-    ///
-    /// # Errors
-    /// [`RestError`] if the check failed.
-    pub(super) async fn check_archive_state(
-        &self,
-        something: impl Future<Output = ()>,
-    ) -> Result<CheckOutcome, RestError> {
-        let era = self.inner.cache.stream_epoch();
-        let looked = tokio::select! {
-            biased;
-            looked = self.inner.fetch_archive_state(self.channel) => looked,
-            () = something => return Ok(CheckOutcome::Interrupted),
-        };
-        match looked {
-            Ok(Some(archive)) => self.apply_archive_state(&archive).await,
-            Ok(None) => {}
-            Err(fault) => {
-                // The archive state known before is no longer reliable.
-                self.inner.cache.invalidate_archive_state(self.channel);
-                return Err(fault);
-            }
-        }
-        self.inner.cache.record_archive_check(self.channel, era);
-        Ok(CheckOutcome::Done)
-    }
-
-    /// Handles an event about the archive state of the thread.
-    pub(super) async fn on_archive_state(&mut self, archive: &ArchiveState) {
-        if archive.is_archived && self.inner.cache.last_message_ms(self.channel).is_none() {
-            // The time of the last activity is unknown, and only a check can tell who archived the thread.
-            // Until then no message is sent.
+    /// Handles the archive state of the thread, from an event or a request.
+    pub(super) async fn on_archive_state(&self, archive: &ArchiveState) {
+        let is_judgeable = archive.last.is_some() || self.inner.cache.last_message_ms(self.channel).is_some();
+        if archive.is_archived && !is_judgeable {
+            // Only a request can tell who archived the thread. If this one fails, the next message asks again.
             self.inner.cache.invalidate_archive_state(self.channel);
-            return self.pending_checks.schedule(CheckKind::Thread, Instant::now());
+            let read = self.inner.ensure_archive_state(self.channel).await;
+            return read.unwrap_or_else(|fault| {
+                tracing::info!(thread_id = %self.channel, %fault, "archive state unknown");
+            });
         }
-        // A pending check remains: this event may be older than the reason for the check.
-        self.apply_archive_state(archive).await;
-    }
-
-    async fn apply_archive_state(&self, archive: &ArchiveState) {
         let at = self.channel;
         let by_person = self.inner.is_archived_by_person(at, archive);
         if let (false, Some(taken_out_ms)) = (archive.is_archived, archive.changed_ms) {

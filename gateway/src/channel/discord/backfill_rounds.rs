@@ -4,21 +4,16 @@
 
 use super::DISCORD;
 use crate::channel::BoundConversation;
-use crate::channel::discord::backfill_schedule::{BackfillActions, BackfillScope, BackfillTarget};
+use crate::channel::discord::backfill_schedule::{BackfillScope, BackfillTarget};
 use crate::channel::discord::binding_cache::BindingCache;
 use crate::channel::discord::event_loop::EventLoop;
+use crate::channel::discord::retry::Backoff;
+use crate::channel::discord::state_cache::Access;
 use crate::channel::discord::workers::ConversationJob;
 use acp_discord::core::ids::Snowflake;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// First and longest pause between attempts to read the bindings.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
-/// Maximum number of inaccessible conversations that are retried at once: each retry counts towards Discord's
-/// limit of refusals, and Discord does not report every restored permission.
-const RETRIED_MAX: usize = 4;
 
 /// Binding counter before the query, and the bound conversations.
 pub(super) type BindingSnapshot = (u64, Vec<BoundConversation>);
@@ -80,13 +75,12 @@ impl EventLoop {
         let as_of = *self.binding_changes.borrow_and_update();
         let (inbox, account) = (Arc::clone(&self.inbox), self.inner.account.clone());
         self.binding_reads.spawn(async move {
-            let mut pause = BACKOFF.0;
+            let mut backoff = Backoff::default();
             loop {
                 if let Some(places) = inbox.bound_conversations(DISCORD.to_owned(), account.clone()).await {
                     return (as_of, places);
                 }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(BACKOFF.1);
+                backoff.wait().await;
             }
         });
     }
@@ -147,46 +141,18 @@ impl EventLoop {
         if !self.bindings.is_known() {
             return;
         }
+        let counter = *self.binding_changes.borrow();
+        self.inner.cache.retain_inaccessible(|id| self.bindings.has(id, counter) != Some(false));
         let targets: Vec<BackfillTarget> =
             self.bindings.all().map(|(id, parent)| self.backfill_target(id, parent)).collect();
-        let actions = self.schedule.due_actions(self.now(), &targets);
-        self.start_backfills(actions);
-    }
-
-    pub(super) fn start_backfills(&mut self, actions: BackfillActions) {
-        if !actions.inaccessible.is_empty() {
-            tracing::warn!(
-                conversations = actions.inaccessible.len(),
-                "conversations of an inaccessible channel skipped; rechecked periodically"
-            );
-        }
-        for id in actions.inaccessible {
-            self.inner.cache.assume_inaccessible(id);
-        }
-        for id in actions.read {
+        for id in self.schedule.due_targets(self.now(), &targets) {
             self.workers.request_backfill(&mut self.tasks, id);
         }
     }
 
-    /// Starts backfills of some inaccessible conversations, to find restored permissions.
-    pub(super) fn retry_inaccessible(&mut self) {
-        let inaccessible = self.inner.cache.inaccessible();
-        if self.bindings.is_fresh(*self.binding_changes.borrow()) {
-            for id in inaccessible
-                .iter()
-                .filter(|id| self.bindings.has(**id, *self.binding_changes.borrow()) == Some(false))
-            {
-                self.inner.cache.set_inaccessible(*id, false);
-            }
-        } else {
-            self.read_bindings();
-        }
-        let after = inaccessible.range((Excluded(self.last_retried), Unbounded));
-        let next: Vec<Snowflake> =
-            after.chain(inaccessible.range(..=self.last_retried)).copied().take(RETRIED_MAX).collect();
-        self.last_retried = next.last().copied().unwrap_or(Snowflake(0));
-        for id in next {
-            self.workers.request_backfill(&mut self.tasks, id);
-        }
+    /// Starts the backfill of a conversation with an event, which proves that the bot has access.
+    pub(super) fn backfill_accessible(&mut self, id: Snowflake) {
+        self.inner.cache.record_access(Access::Read, id, false);
+        self.workers.request_backfill(&mut self.tasks, id);
     }
 }

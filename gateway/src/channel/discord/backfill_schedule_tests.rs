@@ -9,10 +9,6 @@ fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn ids(ids: &[u64]) -> Vec<Snowflake> {
-    ids.iter().copied().map(Snowflake).collect()
-}
-
 /// A thread of a channel.
 fn thread(id: u64, channel: u64, is_inaccessible: bool) -> BackfillTarget {
     BackfillTarget {
@@ -28,160 +24,51 @@ fn threads(count: u64, is_inaccessible: bool) -> Vec<BackfillTarget> {
     (100..100 + count).map(|id| thread(id, 1, is_inaccessible)).collect()
 }
 
-/// Simulation with readable and refused conversations; logs the backfills.
-struct World {
-    reads: BackfillSchedule,
-    bound: Vec<BackfillTarget>,
-    asked: Vec<Snowflake>,
-    refused: usize,
-}
-
-impl World {
-    fn new(bound: Vec<BackfillTarget>) -> Self {
-        Self { reads: BackfillSchedule::default(), bound, asked: Vec::new(), refused: 0 }
+/// Runs the schedule up to a time; returns the conversations read.
+fn run(reads: &mut BackfillSchedule, bound: &[BackfillTarget], end: Duration) -> Vec<Snowflake> {
+    let mut read = Vec::new();
+    while let Some(due) = reads.due().filter(|due| *due <= end) {
+        read.extend(reads.due_targets(due, bound));
     }
-
-    fn apply(&mut self, now: Duration, actions: BackfillActions, may: &dyn Fn(Snowflake) -> bool) {
-        let mut next = vec![actions];
-        while let Some(BackfillActions { read, inaccessible }) = next.pop() {
-            for target in &mut self.bound {
-                target.is_inaccessible |= inaccessible.contains(&target.id);
-            }
-            for id in read {
-                self.asked.push(id);
-                let came = if may(id) { BackfillOutcome::Read } else { BackfillOutcome::Refused };
-                self.refused += usize::from(came == BackfillOutcome::Refused);
-                for target in self.bound.iter_mut().filter(|target| target.id == id) {
-                    target.is_inaccessible = came == BackfillOutcome::Refused;
-                }
-                next.push(self.reads.record_outcome(now, id, came));
-            }
-        }
-    }
-
-    /// Runs the schedule up to a time.
-    fn until(&mut self, end: Duration, may: &dyn Fn(Snowflake) -> bool) {
-        while let Some(due) = self.reads.due().filter(|due| *due <= end) {
-            let actions = self.reads.due_actions(due, &self.bound.clone());
-            self.apply(due, actions, may);
-        }
-    }
+    read
 }
 
 #[test]
 fn close_events_cause_one_backfill() {
-    let mut world = World::new(threads(200, false));
+    let (mut reads, bound) = (BackfillSchedule::default(), threads(200, false));
     for number in 0..30 {
         let now = Duration::from_millis(number * 50);
-        world.until(now, &|_| true);
-        world.reads.request_backfill(BackfillScope::Guild(GUILD), now);
+        assert_eq!(run(&mut reads, &bound, now), []);
+        reads.request_backfill(BackfillScope::Guild(GUILD), now);
     }
-    assert_eq!((world.asked.len(), world.reads.due()), (0, Some(Duration::from_millis(3_450))));
-    world.until(s(60), &|_| true);
-    assert_eq!(world.asked.len(), 200, "each is read once");
-    assert_eq!(world.reads.due(), None);
+    assert_eq!(reads.due(), Some(Duration::from_millis(3_450)));
+    assert_eq!(run(&mut reads, &bound, s(60)).len(), 200, "each is read once");
+    assert_eq!(reads.due(), None);
 }
 
 /// Under constant events a backfill still happens, less and less often.
 #[test]
 fn constant_events_cause_paced_backfills() {
-    let mut world = World::new(threads(10, false));
-    for second in 0..600 {
-        world.until(s(second), &|_| true);
-        world.reads.request_backfill(BackfillScope::Guild(GUILD), s(second));
-    }
-    let rounds = world.asked.len() / 10;
-    assert!((8..=16).contains(&rounds), "{rounds}");
-}
-
-/// 200 inaccessible conversations and events for ten minutes: far fewer refusals than Discord's limit.
-#[test]
-fn inaccessible_conversations_cause_few_refusals() {
     for scope in [BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1)), BackfillScope::All] {
-        let mut world = World::new(threads(200, false));
+        let (mut reads, bound) = (BackfillSchedule::default(), threads(10, false));
+        let mut count = 0;
         for second in 0..600 {
-            world.until(s(second), &|_| false);
-            world.reads.request_backfill(scope, s(second));
+            count += run(&mut reads, &bound, s(second)).len();
+            reads.request_backfill(scope, s(second));
         }
-        assert!(world.refused <= 40, "{scope:?}: {}", world.refused);
-        assert!(world.bound.iter().all(|target| target.is_inaccessible));
-        // Access is restored: one conversation shows this, and all are read.
-        world.asked.clear();
-        world.reads.request_backfill(scope, s(700));
-        world.until(s(900), &|_| true);
-        let read: BTreeSet<Snowflake> = world.asked.iter().copied().collect();
-        assert_eq!(read.len(), 200, "{scope:?}");
-        assert!(world.bound.iter().all(|target| !target.is_inaccessible));
+        assert!((8..=16).contains(&(count / 10)), "{scope:?} {count}");
     }
 }
 
+/// In a denied channel only the first conversation of a round is tried.
 #[test]
-fn inaccessible_channels_are_probed_a_few_at_a_time() {
-    let bound: Vec<BackfillTarget> = (0..50).map(|n| thread(100 + n, 1_000 + n, true)).collect();
-    let mut world = World::new(bound);
-    for round in 0..20 {
-        world.reads.request_backfill(BackfillScope::Guild(GUILD), s(round * 1_000));
-        world.until(s(round * 1_000 + 500), &|_| false);
-    }
-    assert_eq!(world.asked.len(), 20 * INACCESSIBLE_MAX);
-    let tried: BTreeSet<Snowflake> = world.asked.iter().copied().collect();
-    assert!(tried.len() >= 20, "the same ones twice: {}", tried.len());
-}
-
-#[test]
-fn one_thread_of_channel_is_probed_before_the_others() {
-    let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true), thread(21, 2, false)];
-    let round = |read: &[u64]| BackfillActions { read: ids(read), inaccessible: vec![] };
-    let inaccessible =
-        |inaccessible: &[u64]| BackfillActions { read: vec![], inaccessible: ids(inaccessible) };
-    // Results of the first backfill, then of the second, with the resulting actions.
-    for (steps, name) in [
-        (vec![(11, BackfillOutcome::Read, round(&[12, 13]))], "it may be read"),
-        (
-            vec![
-                (11, BackfillOutcome::Refused, round(&[12])),
-                (12, BackfillOutcome::Refused, inaccessible(&[])),
-            ],
-            "two are refused",
-        ),
-        (
-            vec![(11, BackfillOutcome::Refused, round(&[12])), (12, BackfillOutcome::Read, round(&[13]))],
-            "it was the thread",
-        ),
-        (
-            vec![(11, BackfillOutcome::Nothing, round(&[12])), (12, BackfillOutcome::Nothing, round(&[13]))],
-            "what is gone says nothing of the others",
-        ),
-        (
-            vec![(21, BackfillOutcome::Read, round(&[])), (99, BackfillOutcome::Refused, round(&[]))],
-            "alone, and unasked",
-        ),
-    ] {
-        let mut reads = BackfillSchedule::default();
-        reads.request_backfill(BackfillScope::All, s(0));
-        assert_eq!(reads.due_actions(s(0), &bound), round(&[11, 21]), "{name}");
-        for (id, came, want) in steps {
-            assert_eq!(reads.record_outcome(s(1), Snowflake(id), came), want, "{name}");
-        }
-    }
-}
-
-#[test]
-fn unanswered_probe_blocks_no_other() {
-    let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true)];
-    let mut reads = BackfillSchedule::default();
-    reads.request_backfill(BackfillScope::All, s(0));
-    assert_eq!(reads.due_actions(s(0), &bound).read, ids(&[11]));
-    assert_eq!(reads.due(), Some(PROBE_TIMEOUT));
-    assert_eq!(
-        reads.due_actions(PROBE_TIMEOUT, &bound).read,
-        ids(&[12]),
-        "inaccessible channels are only probed slowly"
-    );
-    assert_eq!(
-        (reads.due(), reads.record_outcome(s(11), Snowflake(11), BackfillOutcome::Read)),
-        (None, BackfillActions::default())
-    );
+fn each_round_begins_with_another_conversation() {
+    let (mut reads, bound) = (BackfillSchedule::default(), threads(20, true));
+    let firsts = (0..20).filter_map(|round| {
+        reads.request_backfill(BackfillScope::Inaccessible, s(20 * round));
+        run(&mut reads, &bound, s(20 * round)).first().copied()
+    });
+    assert_eq!(firsts.collect::<BTreeSet<_>>().len(), 20);
 }
 
 /// H8: missed messages come before new ones, however long other backfills wait.
@@ -198,28 +85,9 @@ fn conversation_with_new_message_is_read_first_and_once() {
     reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(1));
     assert_eq!(spoke(&mut reads), [true, false, false], "a message may have been missed again");
     let bound = [one, two, elsewhere];
-    assert_eq!(reads.due_actions(s(3), &bound).read, ids(&[11]));
-    assert!(
-        reads.on_message(&two) && !reads.on_message(&two),
-        "while another thread of the channel is probed"
-    );
-    assert_eq!(reads.record_outcome(s(4), Snowflake(11), BackfillOutcome::Read), BackfillActions::default());
-}
-
-/// Threads may be inaccessible although the channel is accessible: the first readable one triggers a backfill
-/// of the others.
-#[test]
-fn readable_thread_triggers_backfill_of_the_others() {
-    let mut world = World::new(threads(20, false));
-    let may = |id: Snowflake| id.0 > 101;
-    world.reads.request_backfill(BackfillScope::All, s(0));
-    world.until(s(60), &may);
-    assert_eq!(world.asked, ids(&[100, 101]));
-    // A slow retry, or a new message there.
-    world.apply(s(80), BackfillActions { read: ids(&[110]), inaccessible: Vec::new() }, &may);
-    world.asked.sort();
-    assert_eq!(world.asked, ids(&(100..120).collect::<Vec<_>>()));
-    assert!(world.bound.iter().all(|target| target.is_inaccessible != may(target.id)));
+    let read: BTreeSet<Snowflake> = run(&mut reads, &bound, s(3)).into_iter().collect();
+    assert_eq!(read, [11, 12].map(Snowflake).into());
+    assert!(!reads.on_message(&two), "it is being read");
 }
 
 #[test]
@@ -236,35 +104,29 @@ fn backfill_scope_includes_possible_members() {
         (BackfillScope::Channel(Snowflake(1)), channel, true),
         (BackfillScope::Channel(Snowflake(2)), thread(11, 1, false), false),
         (BackfillScope::Channel(Snowflake(11)), thread(11, 1, false), true),
+        (BackfillScope::Inaccessible, thread(11, 1, true), true),
+        (BackfillScope::Inaccessible, thread(11, 1, false), false),
     ] {
         assert_eq!(scope.includes(&target), want, "{scope:?} {target:?}");
     }
 }
 
 proptest! {
-    /// For all event sequences: each readable conversation is read after the last event, and the schedule
-    /// comes to rest.
+    /// For all event sequences: each conversation is read after the last event, and the schedule comes to rest.
     #[test]
-    fn accessible_conversations_are_read_after_last_event(
-        inaccessible in proptest::collection::vec(any::<bool>(), 12),
-        denied in proptest::collection::vec(proptest::bool::weighted(0.2), 4),
+    fn each_conversation_is_read_after_the_last_event(
         events in proptest::collection::vec((0_u64..20_000, 0_usize..3), 1..40),
     ) {
-        let bound: Vec<BackfillTarget> = (0..12).zip(&inaccessible).map(|(n, inaccessible)| thread(100 + n, n % 4, *inaccessible && n % 3 > 0)).collect();
-        let may = |id: Snowflake| !denied[usize::try_from((id.0 - 100) % 4).unwrap_or(0)];
-        let mut world = World::new(bound);
+        let (mut reads, bound) = (BackfillSchedule::default(), threads(12, false));
         let mut now = 0;
         for (after, what) in events {
             now += after;
-            world.until(Duration::from_millis(now), &may);
-            let scope = [BackfillScope::All, BackfillScope::Guild(GUILD), BackfillScope::Guild(GUILD)][what];
-            world.reads.request_backfill(scope, Duration::from_millis(now));
-            world.asked.clear();
+            run(&mut reads, &bound, Duration::from_millis(now));
+            let scope = [BackfillScope::All, BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1))][what];
+            reads.request_backfill(scope, Duration::from_millis(now));
         }
-        world.until(Duration::from_millis(now + 600_000), &may);
-        prop_assert_eq!(world.reads.due(), None);
-        for target in &world.bound {
-            prop_assert!(!may(target.id) || world.asked.contains(&target.id), "{:?}", target);
-        }
+        let read: BTreeSet<Snowflake> =
+            run(&mut reads, &bound, Duration::from_millis(now + 600_000)).into_iter().collect();
+        prop_assert_eq!((reads.due(), read.len()), (None, 12));
     }
 }

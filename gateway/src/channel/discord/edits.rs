@@ -1,79 +1,63 @@
 //! Edits and deletions of messages, and events of the conversation itself; retried until processed.
 //!
-//! Discord reports each change once. A change that was never received, or was lost when the gateway was
-//! killed, is found when the queue is idle: each message whose turn has not begun is compared with the
-//! current text. A REST response may be older than an event, so messages with recent events are compared
-//! later.
+//! Discord reports each change once. A change without an event may be missed: only a prompt that waited across
+//! a gap or restart has its message fetched once.
 
 use super::Inner;
-use super::backfill::BACKFILL_BUDGET;
-use crate::channel::discord::pending_checks::{CheckKind, CheckOutcome};
-use crate::channel::discord::recent_events::is_too_new;
-use crate::channel::discord::retry::{Retryable as _, retry_until_done};
+use crate::channel::discord::retry::retry_until_done;
 use crate::channel::discord::workers::ConversationWorker;
-use crate::channel::{ConversationEvent, ConversationEventOutcome, QueuedMessage};
+use crate::channel::{ConversationEvent, ConversationEventOutcome};
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::event::{Member, Message, MessageEdit, User};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::{History, RestError};
+use acp_discord::rest::RestError;
 use acp_store::now_ms;
-use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
+use std::time::Duration;
 use tokio::time::Instant;
 
-/// Result of comparing a message with the prompt.
-#[derive(Debug, PartialEq, Eq)]
-enum PromptComparison {
-    /// No change.
-    Same,
-    /// Edited; contains the current text.
-    Edited(String),
-    /// Deleted.
-    Deleted,
-    /// Too new to decide.
-    TooNew,
+/// Maximum staleness of a REST response relative to events.
+const STALENESS_MAX: Duration = Duration::from_secs(10);
+
+/// Returns the current text if it differs from the prompt. An empty text is not an edit: the bot lacks access
+/// to the content.
+fn changed_text<'a>(prompt: Option<&str>, now: &'a Message) -> Option<&'a str> {
+    let text = now.text.as_str();
+    (prompt? != text && !text.trim().is_empty()).then_some(text)
 }
 
-/// Returns the current message if the text differs from the prompt. An empty text is not an edit: the bot
-/// lacks access to the content.
-fn differs<'a>(prompt: Option<&str>, now: Option<&'a Message>) -> Option<&'a Message> {
-    let prompt = prompt?;
-    now.filter(|now| now.text != prompt && !now.text.trim().is_empty())
+/// Returns how long a message is too new for a REST response that lacks it to be a proof; `now_ms` is in
+/// milliseconds since the Unix epoch.
+fn too_new_for(id: Snowflake, now_ms: u64) -> Duration {
+    let age = Duration::from_millis(now_ms.saturating_sub(id.created_at_ms()));
+    STALENESS_MAX.saturating_sub(age)
 }
 
 impl ConversationWorker {
-    /// Applies an edit of a message. The author must currently be on the allow-list; if that cannot be
-    /// determined now, the message is compared later.
+    /// Applies an edit of a message. The author must currently be on the allow-list.
     pub(super) async fn on_message_edited(&mut self, edit: MessageEdit) {
         let (Some(text), true) = (edit.text, edit.by_author) else { return };
         let is_program = |author: &User| author.bot || Some(author.id) == self.inner.cache.me();
         if edit.webhook.is_some() || edit.author.as_ref().is_some_and(is_program) {
             return;
         }
-        let speaks = match &edit.author {
-            Some(author) => self.inner.is_author_allowed(self.channel, author).await,
-            None => Err(RestError::Uncertain { why: "the author is unknown".to_owned() }),
+        let is_allowed = || async {
+            let author = match &edit.author {
+                Some(author) => author.clone(),
+                None => self.inner.rest.message(self.channel, edit.id).await?.author.user,
+            };
+            self.inner.is_author_allowed(self.channel, &author).await
         };
-        match speaks {
+        match retry_until_done("author of an edit", self.channel, is_allowed).await {
             Ok(true) => self.apply_edit(edit.id, text).await,
             Ok(false) => self.log_rejected_edit(edit.id),
-            Err(fault) => {
-                tracing::info!(message_id = %edit.id, %fault, "edit check deferred");
-                self.schedule_comparison();
-            }
+            Err(fault) => tracing::info!(message_id = %edit.id, %fault, "edit ignored; author unknown"),
         }
-        self.recent_events.record(edit.id, Instant::now());
+        self.last_edit = Some((edit.id, Instant::now()));
     }
 
     fn log_rejected_edit(&self, message: Snowflake) {
         let thread = self.channel;
         tracing::info!(message_id = %message, thread_id = %thread, "edit by unauthorized author ignored");
-    }
-
-    /// Schedules a comparison of all messages whose turn has not begun.
-    pub(super) fn schedule_comparison(&mut self) {
-        self.uncompared = None;
-        self.pending_checks.schedule(CheckKind::Waiting, Instant::now());
     }
 
     async fn apply_edit(&self, message: Snowflake, text: String) {
@@ -91,95 +75,49 @@ impl ConversationWorker {
         tracing::info!(message_id = id, outcome = ?amended, "deletion processed");
     }
 
-    /// Compares the messages whose turn has not begun with their current text. Reads one page of history for
-    /// each group of adjacent messages, and none if no message waits. Stops as soon as `something` completes:
-    /// changes found so far are applied, and the next call continues with the rest.
-    ///
-    /// # Errors
-    /// [`RestError`] if some messages could not be compared.
-    pub(super) async fn check_queued_edits(
-        &mut self,
-        something: impl Future<Output = ()>,
-    ) -> Result<CheckOutcome, RestError> {
-        let mut something = pin!(something);
-        let Some(waiting) = self.inbox.queued_messages(self.conversation_ref()).await else {
-            let why = "the queued messages of the conversation cannot be read".to_owned();
-            return Err(RestError::Uncertain { why });
+    /// Fetches each message whose turn has not begun, once: the prompts waited across a gap or restart. A
+    /// deleted message leaves the queue, an edited one changes the prompt; a failed request changes nothing.
+    pub(super) async fn refresh_queued(&self) {
+        let Some(queued) = self.inbox.queued_messages(self.conversation_ref()).await else {
+            tracing::warn!(thread_id = %self.channel, "queued messages unreadable; not compared");
+            return;
         };
-        let mut waiting = self.select_uncompared(waiting);
-        while let Some((first, _)) = waiting.first_key_value() {
-            let before = Snowflake(first.0.saturating_sub(1));
-            let page = tokio::select! {
-                biased;
-                page = self.inner.rest.history(self.channel, before, BACKFILL_BUDGET) => page?,
-                () = &mut something => return Ok(CheckOutcome::Interrupted),
-            };
-            let beyond = match page.has_more {
-                true => waiting.split_off(&Snowflake(page.newest_id.0.saturating_add(1))),
-                false => BTreeMap::new(),
-            };
-            for (id, text) in std::mem::replace(&mut waiting, beyond) {
-                let found = tokio::select! {
-                    biased;
-                    found = self.compare_message(id, text.as_deref(), &page) => found?,
-                    () = &mut something => return Ok(CheckOutcome::Interrupted),
-                };
-                match found {
-                    PromptComparison::Same => {}
-                    PromptComparison::Edited(text) => self.apply_edit(id, text).await,
-                    PromptComparison::Deleted => self.on_message_deleted(id).await,
-                    PromptComparison::TooNew => continue,
-                }
-                self.uncompared.get_or_insert_default().remove(&id);
+        for prompt in queued {
+            let Ok(id) = prompt.message_id.parse() else { continue };
+            match self.fetch_queued(id).await {
+                Ok(Some(message)) => self.refresh_prompt(prompt.text.as_deref(), &message).await,
+                Ok(None) => self.on_message_deleted(id).await,
+                Err(fault) => tracing::info!(message_id = %id, %fault, "queued message not compared"),
             }
         }
-        let is_all = self.uncompared.as_ref().is_none_or(BTreeSet::is_empty);
-        Ok(if is_all { CheckOutcome::Done } else { CheckOutcome::Partly })
     }
 
-    /// Selects the messages whose turn has not begun and that are still to be compared. Messages with a
-    /// recent event are left for later.
-    fn select_uncompared(&mut self, waiting: Vec<QueuedMessage>) -> BTreeMap<Snowflake, Option<String>> {
-        let known = |waiting: QueuedMessage| Some((waiting.message_id.parse().ok()?, waiting.text));
-        let mut waiting: BTreeMap<Snowflake, Option<String>> =
-            waiting.into_iter().filter_map(known).collect();
-        let left = self.uncompared.get_or_insert_with(|| waiting.keys().copied().collect());
-        left.retain(|id| waiting.contains_key(id));
-        let now = Instant::now();
-        waiting.retain(|id, _| left.contains(id) && !self.recent_events.has(*id, now));
-        waiting
-    }
-
-    /// Determines the change of a message that is in the range of `page`.
-    async fn compare_message(
-        &self,
-        id: Snowflake,
-        prompt: Option<&str>,
-        page: &History,
-    ) -> Result<PromptComparison, RestError> {
-        if page.is_absent(id) {
-            return Ok(match is_too_new(id, now_ms()) {
-                true => PromptComparison::TooNew,
-                false if self.is_gone(id).await? => PromptComparison::Deleted,
-                false => PromptComparison::Same,
-            });
+    /// Fetches a message; `None` if deleted. If Discord does not know a new message, it is asked once more when
+    /// the message is older.
+    async fn fetch_queued(&self, id: Snowflake) -> Result<Option<Message>, RestError> {
+        loop {
+            let age_needed = too_new_for(id, now_ms());
+            match self.inner.rest.message(self.channel, id).await {
+                Ok(message) => return Ok(Some(message)),
+                Err(fault) if fault.rejection_kind() != Some(RejectionKind::Gone(ResourceKind::Message)) => {
+                    return Err(fault);
+                }
+                Err(_) if age_needed.is_zero() => return Ok(None),
+                Err(_) => tokio::time::sleep(age_needed).await,
+            }
         }
-        let Some(now) = differs(prompt, page.message(id)) else { return Ok(PromptComparison::Same) };
-        if self.inner.is_author_allowed(self.channel, &now.author.user).await? {
-            return Ok(PromptComparison::Edited(now.text.clone()));
-        }
-        self.log_rejected_edit(id);
-        Ok(PromptComparison::Same)
     }
 
-    /// True if a message missing from its page was deleted. An empty page is no proof: a bot without
-    /// permission to read gets empty pages.
-    async fn is_gone(&self, message: Snowflake) -> Result<bool, RestError> {
-        let Err(fault) = self.inner.rest.message(self.channel, message).await else { return Ok(false) };
-        match fault.rejection_kind() {
-            Some(RejectionKind::Gone(ResourceKind::Message)) => Ok(true),
-            _ if Err(fault.clone()).retry_reason().is_some() => Err(fault),
-            _ => Ok(false),
+    async fn refresh_prompt(&self, prompt: Option<&str>, message: &Message) {
+        let Some(text) = changed_text(prompt, message) else { return };
+        let is_known = |(id, at): (Snowflake, Instant)| id == message.id && at.elapsed() < STALENESS_MAX;
+        if self.last_edit.is_some_and(is_known) {
+            return;
+        }
+        match self.inner.is_author_allowed(self.channel, &message.author.user).await {
+            Ok(true) => self.apply_edit(message.id, text.to_owned()).await,
+            Ok(false) => self.log_rejected_edit(message.id),
+            Err(fault) => tracing::info!(message_id = %message.id, %fault, "edit ignored; author unknown"),
         }
     }
 
@@ -227,22 +165,30 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn changed_text_is_applied_only_to_its_prompt() {
+    fn a_changed_text_replaces_a_prompt_and_not_a_command() {
         let says = |text: &str| {
             let author = json!({"id": "5", "username": "ann"});
             decode::message(&json!({"id": "7", "channel_id": "1", "content": text, "author": author}))
                 .unwrap()
         };
         for (prompt, now, want) in [
-            (Some("one"), Some(says("one")), None),
-            (Some("one"), Some(says("two")), Some("two")),
-            // A command, a missing message, and a message without visible content.
-            (None, Some(says("/acp steer two")), None),
-            (Some("one"), None, None),
-            (Some("one"), Some(says(" ")), None),
+            (Some("one"), "one", None),
+            (Some("one"), "two", Some("two")),
+            (None, "/acp steer two", None),
+            (Some("one"), " ", None),
         ] {
-            let differs = differs(prompt, now.as_ref()).map(|now| now.text.as_str());
-            assert_eq!(differs, want, "{prompt:?} {now:?}");
+            assert_eq!(changed_text(prompt, &says(now)), want, "{prompt:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_message_is_not_taken_for_deleted() {
+        let made_ms = 1_795_338_000_000;
+        let id = Snowflake::from_ms(made_ms);
+        for (now_ms, want_ms) in
+            [(made_ms, 10_000), (made_ms + 9_999, 1), (made_ms + 10_000, 0), (made_ms - 60_000, 10_000)]
+        {
+            assert_eq!(too_new_for(id, now_ms), Duration::from_millis(want_ms), "{now_ms}");
         }
     }
 }

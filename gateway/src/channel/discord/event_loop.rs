@@ -28,7 +28,7 @@ use tokio::time::Instant;
 const INTERACTIONS_MAX: usize = 64;
 /// Maximum number of waiting messages and changes of which it is unknown whether the conversation is bound.
 const UNCLASSIFIED_MAX: usize = 4_096;
-/// Interval between attempts to read inaccessible conversations.
+/// Interval between attempts to read some inaccessible conversations.
 const RETRY_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Runs the event loop until dropped.
@@ -64,8 +64,6 @@ pub(super) struct EventLoop {
     unclassified_permits: Arc<Semaphore>,
     /// Servers that are currently unavailable.
     unavailable_guilds: BTreeSet<Snowflake>,
-    /// Last inaccessible conversation that was retried.
-    pub(super) last_retried: Snowflake,
 }
 
 impl EventLoop {
@@ -84,7 +82,6 @@ impl EventLoop {
             started: Instant::now(),
             unclassified_permits: Arc::new(Semaphore::new(UNCLASSIFIED_MAX)),
             unavailable_guilds: BTreeSet::new(),
-            last_retried: Snowflake(0),
         }
     }
 
@@ -108,7 +105,7 @@ impl EventLoop {
                 events = inner.cache.next_events() => self.on_cache_events(events),
                 event = connection.next() => self.on_event(event),
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.start_due_backfills(),
-                _ = retry_timer.tick() => self.retry_inaccessible(),
+                _ = retry_timer.tick() => self.request_backfill(BackfillScope::Inaccessible),
             }
         }
     }
@@ -139,14 +136,15 @@ impl EventLoop {
         }
     }
 
-    /// Processes deletions found by requests, and results of backfills.
+    /// Processes what requests found: deletions and archive states.
     fn on_cache_events(&mut self, events: CacheEvents) {
         for channel in events.deleted {
             self.on_conversation_gone(channel, "Discord does not know it any more");
         }
-        for (channel, outcome) in events.backfills {
-            let actions = self.schedule.record_outcome(self.now(), channel, outcome);
-            self.start_backfills(actions);
+        for (channel, archive) in events.archive_states {
+            if self.is_bound(channel) != Some(false) {
+                self.enqueue(channel, ConversationJob::Thread(archive));
+            }
         }
     }
 
@@ -172,9 +170,10 @@ impl EventLoop {
             }
             Event::ThreadChanged(thread) => {
                 self.inner.cache.set_location(thread.id, thread.parent, thread.guild);
+                self.inner.cache.cancel_archive_read(thread.id);
                 if self.is_bound(thread.id) != Some(false) {
                     if self.inner.cache.is_inaccessible(thread.id) {
-                        self.workers.request_backfill(&mut self.tasks, thread.id);
+                        self.backfill_accessible(thread.id);
                     }
                     self.enqueue(thread.id, ConversationJob::Thread(ArchiveState::from(&thread)));
                 }
@@ -221,8 +220,8 @@ impl EventLoop {
         self.workers.enqueue(&mut self.tasks, channel, job);
     }
 
-    /// Queues an edit or deletion. If too many unclassified changes wait, a backfill is queued instead,
-    /// followed by a comparison of all messages whose turn has not begun.
+    /// Queues an edit or deletion. If too many unclassified changes wait, a backfill is queued instead, which
+    /// fetches the messages whose turn has not begun.
     fn enqueue_change(&mut self, channel: Snowflake, job: ConversationJob) {
         match self.is_bound(channel) {
             Some(true) => self.enqueue(channel, job),
@@ -258,6 +257,8 @@ impl EventLoop {
     fn on_message(&mut self, message: Box<Message>) {
         let channel = message.channel;
         self.inner.cache.record_message(channel, message.id);
+        // The message unarchived the thread.
+        self.inner.cache.cancel_archive_read(channel);
         let Some(identity) = self.inner.cache.identity() else { return };
         match classify_message(&identity, &message) {
             MessageClass::Own { nonce, message } => {
@@ -274,7 +275,7 @@ impl EventLoop {
         let channel = message.channel;
         let bound = self.is_bound(channel);
         if bound != Some(false) && self.needs_backfill_first(channel) {
-            self.workers.request_backfill(&mut self.tasks, channel);
+            self.backfill_accessible(channel);
         }
         let is_command = acp_core::command::parse(&message.text).is_some();
         if is_command || bound == Some(true) {

@@ -19,8 +19,6 @@ mod event_loop;
 mod health;
 mod interaction_response;
 mod interactions;
-mod pending_checks;
-mod recent_events;
 mod render;
 mod retry;
 pub(crate) mod settings;
@@ -47,7 +45,7 @@ use acp_discord::websocket;
 use acp_store::now_ms;
 use render::AttachmentState;
 pub(crate) use settings::AccountSettings;
-use state_cache::{OptionalFeature, StateCache};
+use state_cache::{Access, OptionalFeature, StateCache};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -97,6 +95,8 @@ struct Inner {
     registration: command_registration::CommandRegistration,
     /// Permits for replies waiting for a retry.
     retry_permits: Semaphore,
+    /// Permits for the first pages of backfills.
+    backfill_permits: Semaphore,
 }
 
 impl Discord {
@@ -112,6 +112,7 @@ impl Discord {
         let settings = watch::Sender::new(Arc::new(settings));
         let (counts, registration) = (Arc::default(), command_registration::CommandRegistration::default());
         let retry_permits = Semaphore::new(interaction_response::PENDING_RETRIES_MAX);
+        let backfill_permits = Semaphore::new(backfill::CONCURRENT_MAX);
         let webhooks = Webhooks::default();
         let inner = Inner {
             account,
@@ -124,6 +125,7 @@ impl Discord {
             connection_health,
             registration,
             retry_permits,
+            backfill_permits,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -185,7 +187,7 @@ impl Inner {
         };
         // A webhook may write where the bot may not, if no request by the bot is needed first.
         let is_by_webhook = message.persona.is_some() && self.cache.has_archive_state(channel);
-        if !is_by_webhook && !self.cache.should_attempt_write(channel, now_ms()) {
+        if !is_by_webhook && !self.cache.should_attempt(Access::Write, channel, now_ms()) {
             return denied();
         }
         let files = if message.files.is_empty() {
@@ -198,7 +200,7 @@ impl Inner {
             let why = "the bot may not attach files here, as an earlier attempt showed".to_owned();
             return SendOutcome::FilesRefused { why, again: false };
         }
-        if let Err(fault) = self.check_archived_before_send(channel).await {
+        if let Err(fault) = self.ensure_archive_state(channel).await {
             self.record_send_result(channel, Err(&fault), AttachmentState::None);
             // Nothing was sent, with files or without.
             return render::send_outcome(Err(fault), &message.nonce, AttachmentState::None);
@@ -208,7 +210,7 @@ impl Inner {
         {
             return outcome;
         }
-        if is_by_webhook && !self.cache.should_attempt_write(channel, now_ms()) {
+        if is_by_webhook && !self.cache.should_attempt(Access::Write, channel, now_ms()) {
             return denied();
         }
         let turn = QueueOptions::new(render::priority(message), RATE_LIMIT_WAIT);
@@ -232,17 +234,17 @@ impl Inner {
     ) {
         match result.map_err(RestError::rejection_kind) {
             Ok(posted) => {
-                self.cache.record_write_result(channel, false);
+                self.cache.record_access(Access::Write, channel, false);
                 self.cache.record_message(channel, posted.id);
             }
             Err(Some(RejectionKind::Forbidden))
                 if files == (AttachmentState::Some { may_write: Some(true) }) =>
             {
-                self.cache.record_write_result(channel, false);
+                self.cache.record_access(Access::Write, channel, false);
                 self.cache.deny(OptionalFeature::Files, channel, now_ms());
             }
             Err(Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) => {
-                self.cache.record_write_result(channel, true)
+                self.cache.record_access(Access::Write, channel, true)
             }
             Err(Some(RejectionKind::Gone(ResourceKind::Channel))) => self.cache.report_deleted(channel),
             Err(_) => {}

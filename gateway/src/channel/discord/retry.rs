@@ -1,5 +1,5 @@
-//! Retries with backoff: no message, edit or deletion is lost because the store or Discord was unavailable
-//! for a moment.
+//! Retries with backoff, the same for everything that a conversation worker does: no message, edit or deletion
+//! is lost because the store or Discord was unavailable for a moment.
 
 use crate::channel::{ConversationEventOutcome, IntakeOutcome, MessageChangeOutcome};
 use acp_discord::core::errors::RejectionKind;
@@ -9,7 +9,30 @@ use std::time::Duration;
 
 /// First and longest pause. The longest is short, since a deleted message must be dropped before its turn
 /// begins.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
+
+/// Growing pauses between attempts.
+#[derive(Debug)]
+pub(super) struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(PAUSES.0)
+    }
+}
+
+impl Backoff {
+    /// Returns the next pause.
+    pub(super) fn pause(&mut self) -> Duration {
+        let next = (self.0 * 2).min(PAUSES.1);
+        std::mem::replace(&mut self.0, next)
+    }
+
+    /// Waits for the next pause.
+    pub(super) async fn wait(&mut self) {
+        tokio::time::sleep(self.pause()).await;
+    }
+}
 
 /// Result of an attempt that may have to be repeated.
 pub(super) trait Retryable {
@@ -46,7 +69,7 @@ impl Retryable for ConversationEventOutcome {
 
 /// Result of a read-only request. A refusal for lack of access is final: Discord reports restored access, and
 /// then the request is made again.
-impl Retryable for Result<(), RestError> {
+impl<T> Retryable for Result<T, RestError> {
     fn retry_reason(&self) -> Option<String> {
         let fault = self.as_ref().err()?;
         let is_for_now = match fault {
@@ -66,13 +89,12 @@ pub(super) async fn retry_until_done<T: Retryable, F: Future<Output = T>>(
     at: Snowflake,
     attempt: impl Fn() -> F,
 ) -> T {
-    let mut pause = BACKOFF.0;
+    let mut backoff = Backoff::default();
     loop {
         let done = attempt().await;
         let Some(why) = done.retry_reason() else { return done };
         tracing::warn!(kind = what, why, thread_id = %at, "inbound event deferred");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(BACKOFF.1);
+        backoff.wait().await;
     }
 }
 
@@ -109,7 +131,7 @@ mod tests {
             (
                 vec![later(), later(), later(), later(), later(), MessageChangeOutcome::Done],
                 MessageChangeOutcome::Done,
-                12_500,
+                15_500,
             ),
         ] {
             let begun = Instant::now();
@@ -151,8 +173,8 @@ mod tests {
             (RejectionKind::LostAccess, false),
             (RejectionKind::Gone(ResourceKind::Channel), false),
         ] {
-            assert_eq!(Err(rejected(kind)).retry_reason().is_some(), want, "{kind:?}");
+            assert_eq!(Err::<(), _>(rejected(kind)).retry_reason().is_some(), want, "{kind:?}");
         }
-        assert_eq!(Ok(()).retry_reason(), None);
+        assert_eq!(Ok::<_, RestError>(()).retry_reason(), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Cache of facts about Discord: identity of the bot, location of conversations, last activity. Missing facts
 //! are requested from Discord.
 
-use crate::channel::discord::backfill_schedule::BackfillOutcome;
+use crate::channel::discord::archive_state::ArchiveState;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::BotIdentity;
@@ -16,12 +16,21 @@ const MINUTE_MS: u64 = 60_000;
 /// refusal counts, and too many of them block all requests of the bot.
 const REFUSED_MS: u64 = 10 * MINUTE_MS;
 
-/// Number of conversations without write permission from which on the whole channel counts as denied.
+/// Number of conversations without access from which on the whole channel counts as denied.
 const DENIED_MIN: usize = 3;
-/// First and longest interval between write attempts in such a channel, in milliseconds.
+/// First and longest interval between attempts in such a channel, in milliseconds.
 const DENIED_MS: (u64, u64) = (2_000, 60_000);
 
-/// Channel with conversations that the bot may not write to.
+/// Kind of access to a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Access {
+    /// Reading the history.
+    Read,
+    /// Sending messages.
+    Write,
+}
+
+/// Channel with conversations that the bot may not read or write.
 #[derive(Debug)]
 struct DeniedChannel {
     /// The first [`DENIED_MIN`] of these conversations; more add no information.
@@ -57,8 +66,8 @@ pub(super) struct StateCache {
 pub(super) struct CacheEvents {
     /// Deleted conversations.
     pub(super) deleted: Vec<Snowflake>,
-    /// Results of backfills.
-    pub(super) backfills: Vec<(Snowflake, BackfillOutcome)>,
+    /// Archive states read by requests.
+    pub(super) archive_states: Vec<(Snowflake, ArchiveState)>,
 }
 
 /// Location of a conversation.
@@ -96,10 +105,12 @@ struct CacheState {
     last_messages: HashMap<Snowflake, Snowflake>,
     /// End of the period without an optional feature in a channel and its threads, after a refusal.
     denied_features: HashMap<(Snowflake, OptionalFeature), u64>,
-    /// Channels that the bot currently may not write to.
-    denied_channels: HashMap<Snowflake, DeniedChannel>,
+    /// Channels that the bot currently may not read or write.
+    denied_channels: HashMap<(Snowflake, Access), DeniedChannel>,
     /// Conversations with an archive state checked since the last loss of events.
     archive_checked: HashSet<Snowflake>,
+    /// Conversations with a request for the archive state in progress and no event since it began.
+    archive_reads: HashSet<Snowflake>,
     events: CacheEvents,
     /// Number of starts and interruptions of the event stream.
     stream_epoch: u64,
@@ -162,12 +173,10 @@ impl StateCache {
     pub(super) fn remove_conversation(&self, at: Snowflake) {
         let mut state = self.state();
         let channel = state.locations.remove(&at).and_then(|spot| spot.parent).unwrap_or(at);
-        if let Some(denied) = state.denied_channels.get_mut(&channel) {
-            denied.conversations.remove(&at);
-            if denied.conversations.is_empty() {
-                state.denied_channels.remove(&channel);
-            }
-        }
+        state.denied_channels.retain(|(of, _), denied| {
+            let is_its = *of == channel && denied.conversations.remove(&at);
+            !is_its || !denied.conversations.is_empty()
+        });
         state.inaccessible.remove(&at);
         state.assumed.remove(&at);
         state.last_messages.remove(&at);
@@ -201,8 +210,7 @@ impl StateCache {
         if is_inaccessible { state.inaccessible.insert(id) } else { state.inaccessible.remove(&id) }
     }
 
-    /// Marks a bound conversation as inaccessible because its siblings in the channel were refused; not
-    /// verified by a request.
+    /// Marks a bound conversation as inaccessible because its siblings in the channel were refused.
     pub(super) fn assume_inaccessible(&self, id: Snowflake) {
         let mut state = self.state();
         if state.inaccessible.insert(id) {
@@ -236,12 +244,12 @@ impl StateCache {
         *last = (*last).max(message);
     }
 
-    /// True if a write to a conversation may be attempted. In a denied channel a single conversation is tried
+    /// True if an access to a conversation may be attempted. In a denied channel a single conversation is tried
     /// now and then: each refusal counts towards a ban of the IP address.
-    pub(super) fn should_attempt_write(&self, at: Snowflake, now_ms: u64) -> bool {
+    pub(super) fn should_attempt(&self, access: Access, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
         let mut state = self.state();
-        let Some(denied) = state.denied_channels.get_mut(&channel) else { return true };
+        let Some(denied) = state.denied_channels.get_mut(&(channel, access)) else { return true };
         if denied.conversations.len() < DENIED_MIN {
             return true;
         }
@@ -253,8 +261,8 @@ impl StateCache {
         true
     }
 
-    /// Records the result of a write to a conversation.
-    pub(super) fn record_write_result(&self, at: Snowflake, is_denied: bool) {
+    /// Records the result of an access to a conversation.
+    pub(super) fn record_access(&self, access: Access, at: Snowflake, is_denied: bool) {
         let channel = self.parent(at).unwrap_or(at);
         let mut state = self.state();
         if is_denied {
@@ -262,24 +270,18 @@ impl StateCache {
                 state.denied_channels.clear();
             }
             let new = || DeniedChannel { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
-            let denied = state.denied_channels.entry(channel).or_insert_with(new);
+            let denied = state.denied_channels.entry((channel, access)).or_insert_with(new);
             if denied.conversations.len() < DENIED_MIN {
                 denied.conversations.insert(at);
             }
         } else {
-            state.denied_channels.remove(&channel);
+            state.denied_channels.remove(&(channel, access));
         }
     }
 
     /// Records that a response reported the conversation as deleted: a deletion event may never arrive.
     pub(super) fn report_deleted(&self, at: Snowflake) {
         self.state().events.deleted.push(at);
-        self.changed.notify_one();
-    }
-
-    /// Records the result of a backfill.
-    pub(super) fn record_backfill(&self, at: Snowflake, outcome: BackfillOutcome) {
-        self.state().events.backfills.push((at, outcome));
         self.changed.notify_one();
     }
 
@@ -313,11 +315,44 @@ impl StateCache {
         state.is_connected = is_connected.unwrap_or(state.is_connected);
     }
 
-    /// Returns the number of the current uninterrupted period of events; `None` while disconnected. Call
-    /// before an archive check.
+    /// Returns the number of the current uninterrupted period of events; `None` while disconnected.
     pub(super) fn stream_epoch(&self) -> Option<u64> {
         let state = self.state();
         state.is_connected.then_some(state.stream_epoch)
+    }
+
+    /// Records that a request for the archive state begins. Returns the current period of events.
+    pub(super) fn begin_archive_read(&self, at: Snowflake) -> Option<u64> {
+        self.state().archive_reads.insert(at);
+        self.stream_epoch()
+    }
+
+    /// Records an event of a conversation: a request in progress may show an older archive state.
+    pub(super) fn cancel_archive_read(&self, at: Snowflake) {
+        self.state().archive_reads.remove(&at);
+    }
+
+    /// Records that a request for the archive state succeeded. Returns false if an event made the result
+    /// doubtful.
+    pub(super) fn end_archive_read(&self, at: Snowflake, epoch: Option<u64>) -> bool {
+        let is_current = self.state().archive_reads.remove(&at) || self.has_archive_state(at);
+        if is_current {
+            self.record_archive_check(at, epoch);
+        }
+        is_current
+    }
+
+    /// Reports an archive state read by a request to the conversation worker.
+    pub(super) fn report_archive_state(&self, at: Snowflake, archive: ArchiveState) {
+        self.state().events.archive_states.push((at, archive));
+        self.changed.notify_one();
+    }
+
+    /// Ends the mark of all inaccessible conversations that are not bound any more.
+    pub(super) fn retain_inaccessible(&self, is_bound: impl Fn(Snowflake) -> bool) {
+        let mut state = self.state();
+        state.inaccessible.retain(|id| is_bound(*id));
+        state.assumed.retain(|id| is_bound(*id));
     }
 
     /// True if the archive state of a conversation is known: checked, with uninterrupted events ever since.
@@ -363,7 +398,8 @@ impl StateCache {
         state.denied_features.iter().filter(|((_, of), until)| *of == feature && **until > now_ms).count()
     }
 
-    /// Records a change of permissions: refused actions in this scope may be attempted at once.
+    /// Records a change of permissions: refused actions in this scope may be attempted at once, reads by one
+    /// conversation of a channel first.
     pub(super) fn on_permissions_changed(&self, at: PermissionScope) {
         let mut state = self.state();
         let CacheState { locations, denied_features, denied_channels, .. } = &mut *state;
@@ -374,7 +410,11 @@ impl StateCache {
             }),
         };
         denied_features.retain(|(channel, _), _| !is_meant(*channel));
-        denied_channels.retain(|channel, _| !is_meant(*channel));
+        denied_channels.retain(|(channel, access), _| *access == Access::Read || !is_meant(*channel));
+        for ((channel, _), denied) in denied_channels {
+            // One conversation is tried at once.
+            denied.next_ms = if is_meant(*channel) { 0 } else { denied.next_ms };
+        }
     }
 
     /// Returns the time of the last activity in a conversation, in milliseconds since the Unix epoch.
@@ -391,176 +431,5 @@ pub(super) const fn is_archived_by_person(last_ms: u64, archived_ms: u64, auto_a
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use acp_discord::core::event::{GapCause, ReadyEvent, User};
-
-    #[test]
-    fn archiving_after_inactivity_is_not_by_person() {
-        let hour = 60 * MINUTE_MS;
-        for (silent_ms, minutes, want) in
-            [(hour - 1, 60, true), (hour, 60, false), (0, 60, true), (24 * hour, 1_440, false), (0, 0, false)]
-        {
-            assert_eq!(
-                is_archived_by_person(1_000, 1_000 + silent_ms, minutes),
-                want,
-                "{silent_ms} {minutes}"
-            );
-        }
-        assert!(is_archived_by_person(1_000, 999, 60), "a message that crossed the archiving");
-    }
-
-    #[test]
-    fn check_counts_only_without_event_loss() {
-        let ready = || {
-            let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
-            let session = "s".to_owned();
-            Event::Ready(ReadyEvent {
-                me,
-                application: Snowflake(2),
-                session,
-                shard: (0, 1),
-                guilds: Vec::new(),
-            })
-        };
-        let lost = || Event::Disconnected { why: "the connection broke".to_owned() };
-        let hole = || Event::Gap { why: GapCause::Skipped, lost: 1 };
-        let at = Snowflake(7);
-        for (before, during, want) in [
-            (vec![], vec![], false),
-            (vec![ready()], vec![], true),
-            (vec![ready()], vec![Event::Unknown { kind: "X".to_owned() }], true),
-            (vec![ready()], vec![lost()], false),
-            (vec![ready()], vec![lost(), Event::Resumed], false),
-            (vec![ready()], vec![hole()], false),
-            (vec![ready(), lost()], vec![], false),
-            (vec![ready(), lost()], vec![Event::Resumed], false),
-            (vec![ready(), lost(), Event::Resumed], vec![], true),
-            (vec![ready(), hole()], vec![], true),
-            (vec![lost(), hole()], vec![], false),
-        ] {
-            let known = StateCache::default();
-            before.iter().for_each(|event| known.on_event(event));
-            let epoch = known.stream_epoch();
-            during.iter().for_each(|event| known.on_event(event));
-            known.record_archive_check(at, epoch);
-            assert_eq!(known.has_archive_state(at), want, "{before:?} {during:?}");
-            known.on_event(&lost());
-            assert!(!known.has_archive_state(at));
-        }
-    }
-
-    #[test]
-    fn denied_feature_is_retried_after_delay() {
-        let known = StateCache::default();
-        let [channel, thread, other] = [1, 2, 3].map(Snowflake);
-        known.set_location(thread, Some(channel), None);
-        known.deny(OptionalFeature::Reaction, thread, 1_000);
-        let shown = |now_ms| {
-            [channel, thread, other].map(|at| {
-                (
-                    known.is_allowed(OptionalFeature::Reaction, at, now_ms),
-                    known.is_allowed(OptionalFeature::Typing, at, now_ms),
-                )
-            })
-        };
-        assert_eq!(shown(1_000), [(false, true), (false, true), (true, true)]);
-        assert_eq!(shown(1_000 + REFUSED_MS), [(true, true); 3]);
-    }
-
-    #[test]
-    fn permission_change_clears_denials_in_scope() {
-        let [guild, channel, thread, other] = [9, 1, 2, 3].map(Snowflake);
-        for (at, here, there) in [
-            (PermissionScope::Channel(channel), true, false),
-            (PermissionScope::Channel(other), false, true),
-            (PermissionScope::Guild(guild), true, false),
-            (PermissionScope::Guild(Snowflake(8)), false, false),
-        ] {
-            let known = StateCache::default();
-            known.set_location(thread, Some(channel), Some(guild));
-            [thread, other].into_iter().for_each(|at| known.deny(OptionalFeature::Files, at, 1_000));
-            known.on_permissions_changed(at);
-            let may = [thread, other].map(|at| known.is_allowed(OptionalFeature::Files, at, 1_000));
-            assert_eq!(may, [here, there], "{at:?}");
-        }
-    }
-
-    #[test]
-    fn denied_channel_is_probed_by_one_thread() {
-        let known = StateCache::default();
-        let threads = [11, 12, 13, 14].map(Snowflake);
-        threads.iter().for_each(|thread| known.set_location(*thread, Some(Snowflake(1)), None));
-        let tries =
-            |now_ms| threads.iter().filter(|thread| known.should_attempt_write(**thread, now_ms)).count();
-        for thread in threads.iter().take(DENIED_MIN) {
-            assert_eq!(tries(0), 4, "the denial may concern the thread alone");
-            known.record_write_result(*thread, true);
-        }
-        let all: Vec<usize> = (0..15).map(|second| tries(second * 1_000)).collect();
-        assert_eq!(all, [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
-        assert!(known.should_attempt_write(Snowflake(2), 15_000), "another channel");
-        known.record_write_result(threads[3], false);
-        assert_eq!(tries(15_000), 4);
-    }
-
-    /// The data on denied conversations is bounded and removed with the conversations.
-    #[test]
-    fn denials_are_bounded_and_removed_with_conversation() {
-        let known = StateCache::default();
-        let channel = Snowflake(1);
-        let threads: Vec<Snowflake> = (10..60).map(Snowflake).collect();
-        for thread in &threads {
-            known.set_location(*thread, Some(channel), None);
-            known.record_write_result(*thread, true);
-        }
-        let kept = |known: &StateCache| {
-            known.state().denied_channels.get(&channel).map(|denied| denied.conversations.len())
-        };
-        assert_eq!(kept(&known), Some(DENIED_MIN));
-        threads.iter().for_each(|thread| known.remove_conversation(*thread));
-        assert_eq!((kept(&known), known.location(threads[0])), (None, None));
-        for id in 0..=u64::try_from(CONVERSATIONS_MAX).unwrap_or_default() {
-            known.record_write_result(Snowflake(1_000 + id), true);
-        }
-        assert!(known.state().denied_channels.len() <= CONVERSATIONS_MAX);
-    }
-
-    #[test]
-    fn guilds_are_those_of_last_shard_snapshots() {
-        let known = StateCache::default();
-        let [even, odd, more] = [2_u64 << 22, 3 << 22, 4 << 22].map(Snowflake);
-        known.set_guilds(&[even], (0, 2));
-        known.set_guilds(&[odd], (1, 2));
-        known.set_membership(more, true);
-        assert_eq!(known.guilds(), BTreeSet::from([even, odd, more]));
-        known.set_guilds(&[more], (0, 2));
-        known.set_membership(odd, false);
-        assert_eq!(known.guilds(), BTreeSet::from([more]), "left while it was disconnected");
-    }
-
-    #[test]
-    fn last_message_time_only_moves_forward() {
-        let known = StateCache::default();
-        assert_eq!(known.last_message_ms(Snowflake(1)), None);
-        let (early, late) = (Snowflake::from_ms(1_500_000_000_000), Snowflake::from_ms(1_600_000_000_000));
-        known.record_message(Snowflake(1), late);
-        known.record_message(Snowflake(1), early);
-        assert_eq!(known.last_message_ms(Snowflake(1)), Some(1_600_000_000_000));
-    }
-
-    #[test]
-    fn conversation_location_is_kept() {
-        let known = StateCache::default();
-        let some = |id| Some(Snowflake(id));
-        known.set_location(Snowflake(1), some(9), some(7));
-        known.set_location(Snowflake(1), some(9), None);
-        known.set_location(Snowflake(2), None, None);
-        let spot = |parent, guild| Some(ConversationLocation { parent, guild });
-        let seen = [1, 2, 3].map(|id| known.location(Snowflake(id)));
-        assert_eq!(seen, [spot(some(9), some(7)), spot(None, None), None]);
-        let told = [(1, true), (1, true), (1, false), (1, false)]
-            .map(|(id, shut)| known.set_inaccessible(Snowflake(id), shut));
-        assert_eq!((told, known.inaccessible()), ([true, false, true, false], BTreeSet::new()));
-    }
-}
+#[path = "state_cache_tests.rs"]
+mod tests;

@@ -1,17 +1,14 @@
 //! Conversation workers: one queue and one worker per conversation. Messages are processed in order, and
 //! after a gap only once the backfill is complete (H8).
 //!
-//! Discord may fail to report a message, without any sign of this. So events never advance the mark: once no
-//! more messages arrive, the conversation is read from the mark on, and only this read advances the mark. A
-//! message without an event is found together with the next message, or with the next websocket session.
+//! Discord may fail to report a message, without any sign of this. So events never advance the mark: when the
+//! queue is empty, the conversation is read from the mark on, and only this read advances the mark. A message
+//! without an event is found together with the next message, or with the next websocket session.
 
 use super::Inner;
-use super::backfill::{BACKFILL_BUDGET, IDLE_BUDGET, UnverifiedMessages, remember};
 use super::interactions::display_name;
 use crate::channel::discord::archive_state::ArchiveState;
-use crate::channel::discord::pending_checks::{CheckKind, CheckOutcome, PendingChecks};
-use crate::channel::discord::recent_events::RecentEvents;
-use crate::channel::discord::retry::{Retryable as _, retry_until_done};
+use crate::channel::discord::retry::{Backoff, Retryable as _, retry_until_done};
 use crate::channel::discord::state_cache::ConversationLocation;
 use crate::channel::discord::worker_queue::{ConversationQueue, EnqueueOutcome, QueueItem};
 use crate::channel::{
@@ -32,8 +29,11 @@ use tokio::time::Instant;
 const JOBS_MAX: usize = 256;
 /// Idle time after which a worker ends.
 const IDLE: Duration = Duration::from_secs(300);
-/// First and longest pause between attempts to read or commit.
-pub(super) const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Time after a message until the history is read.
+const READ_DELAY: Duration = Duration::from_secs(2);
+/// Maximum number of remembered messages. Messages beyond that are passed in again, without effect, or checked
+/// again.
+const REMEMBERED_MAX: usize = 10_000;
 /// Maximum size of a downloaded file, in bytes, and the timeout of the download.
 const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 
@@ -125,11 +125,10 @@ impl ConversationWorkers {
                 inbox: Arc::clone(inbox),
                 channel,
                 queue: Arc::clone(&queue),
-                unverified: UnverifiedMessages::default(),
-                pending_checks: PendingChecks::default(),
-                uncompared: None,
-                recent_events: RecentEvents::default(),
-                rejected: BTreeSet::new(),
+                read_at: None,
+                idle_backoff: Backoff::default(),
+                last_edit: None,
+                seen: BTreeSet::new(),
                 missed: None,
             };
             tasks.spawn(worker.run());
@@ -144,31 +143,17 @@ pub(super) struct ConversationWorker {
     pub(super) inbox: Arc<dyn InboundPort>,
     pub(super) channel: Snowflake,
     pub(super) queue: Arc<ConversationQueue<ConversationJob>>,
-    /// Messages passed in from events that no history read has covered yet.
-    pub(super) unverified: UnverifiedMessages,
-    /// Pending checks.
-    pub(super) pending_checks: PendingChecks,
-    /// Messages whose turn has not begun and that still have to be compared with their current text; `None`:
-    /// all.
-    pub(super) uncompared: Option<BTreeSet<Snowflake>>,
-    /// Ids of messages with an event during the last 10 s.
-    pub(super) recent_events: RecentEvents,
-    /// Messages of people not on the allow-list: checked once during the life of the worker, even if received
-    /// again.
-    rejected: BTreeSet<Snowflake>,
+    /// Time of the next read of the history without a gap; `None` if no read is necessary.
+    pub(super) read_at: Option<Instant>,
+    /// Pauses between failed reads of this kind.
+    pub(super) idle_backoff: Backoff,
+    /// Last message with an event about an edit, and the time of the event.
+    pub(super) last_edit: Option<(Snowflake, Instant)>,
+    /// Messages passed in or refused: the allow-list is checked once during the life of the worker, even if a
+    /// message is received again.
+    pub(super) seen: BTreeSet<Snowflake>,
     /// First message rejected by the full queue, until a backfill from this message is complete.
     pub(super) missed: Option<Snowflake>,
-}
-
-/// Action of a worker without jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum IdleAction {
-    /// Run a check.
-    RunCheck(CheckKind),
-    /// Read the history, to find messages without events.
-    VerifyHistory,
-    /// End the worker.
-    End,
 }
 
 impl Drop for ConversationWorker {
@@ -182,58 +167,16 @@ impl ConversationWorker {
     async fn run(mut self) {
         let queue = Arc::clone(&self.queue);
         loop {
-            let (at, due) = self.next_idle_action(Instant::now());
-            match (tokio::time::timeout_at(at, queue.next()).await, due) {
-                (Ok(QueueItem::Job(job)), _) => self.process(job).await,
-                (Ok(QueueItem::Backfill(from)), _) => self.backfill(from).await,
-                // New jobs interrupt checks and history reads.
-                (Err(_), IdleAction::RunCheck(look)) => self.run_check(look).await,
-                (Err(_), IdleAction::VerifyHistory) => {
-                    self.verify_history(IDLE_BUDGET, queue.wait_nonempty()).await
-                }
+            let at = self.read_at.unwrap_or_else(|| Instant::now() + IDLE);
+            match tokio::time::timeout_at(at, queue.next()).await {
+                Ok(QueueItem::Job(job)) => self.process(job).await,
+                Ok(QueueItem::Backfill(from)) => self.backfill(from).await,
+                // New jobs interrupt the read.
+                Err(_) if self.read_at.is_some() => self.read_when_idle(queue.wait_nonempty()).await,
                 // The bot has no access, and only this worker knows the start of the backfill.
-                (Err(_), IdleAction::End) if self.missed.is_some() => self.backfill(None).await,
-                (Err(_), IdleAction::End) if queue.close() => return,
-                (Err(_), IdleAction::End) => {}
-            }
-        }
-    }
-
-    /// Returns the next action if no job arrives, and the time for it.
-    fn next_idle_action(&self, now: Instant) -> (Instant, IdleAction) {
-        let look = self.pending_checks.next().map(|(at, look)| (at, IdleAction::RunCheck(look)));
-        let read = self.unverified.next_read_at().map(|at| (at, IdleAction::VerifyHistory));
-        let end = (now + IDLE, IdleAction::End);
-        [look, read].into_iter().flatten().min().map_or(end, |due| due.min(end))
-    }
-
-    /// Runs one pending check; interrupted by new jobs.
-    async fn run_check(&mut self, look: CheckKind) {
-        let queue = Arc::clone(&self.queue);
-        let looked = match look {
-            CheckKind::Waiting => self.check_queued_edits(queue.wait_nonempty()).await,
-            CheckKind::Thread => self.check_archive_state(queue.wait_nonempty()).await,
-        };
-        match looked {
-            Ok(CheckOutcome::Done) => self.pending_checks.remove(look),
-            Ok(CheckOutcome::Partly) => self.pending_checks.record_failure(look, Instant::now()),
-            // The check runs again after the new jobs.
-            Ok(CheckOutcome::Interrupted) => {}
-            Err(fault) => {
-                let is_for_good = self.handle_permanent_fault(&fault).await.is_some()
-                    || Err(fault.clone()).retry_reason().is_none();
-                tracing::info!(
-                    %fault,
-                    check = ?look,
-                    is_permanent = is_for_good,
-                    thread_id = %self.channel,
-                    "conversation check failed"
-                );
-                if is_for_good {
-                    self.pending_checks.remove(look);
-                } else {
-                    self.pending_checks.record_failure(look, Instant::now());
-                }
+                Err(_) if self.missed.is_some() => self.backfill(None).await,
+                Err(_) if queue.close() => return,
+                Err(_) => {}
             }
         }
     }
@@ -256,34 +199,26 @@ impl ConversationWorker {
                 // A new message unarchives the thread.
                 self.inner.rest.set_archived(self.channel, false);
                 if self.submit_message(&message).await {
-                    self.unverified.record(message.id, Instant::now());
-                }
-                self.recent_events.record(message.id, Instant::now());
-                if self.unverified.is_over_threshold() {
-                    self.verify_history(BACKFILL_BUDGET, std::future::pending()).await;
+                    self.read_at.get_or_insert_with(|| Instant::now() + READ_DELAY);
                 }
             }
             ConversationJob::Edited(edit) => self.on_message_edited(edit).await,
             ConversationJob::Deleted(id) => self.on_message_deleted(id).await,
             ConversationJob::Thread(archive) => self.on_archive_state(&archive).await,
-            ConversationJob::Gone(why) => {
-                self.pending_checks = PendingChecks::default();
-                self.on_conversation_gone(why).await;
-            }
+            ConversationJob::Gone(why) => self.on_conversation_gone(why).await,
         }
     }
 
     /// Returns true if messages of this conversation are for agents. Waits until known: the number of waiting
     /// jobs is limited, and the rest is read from Discord.
     async fn resolve_binding(&self) -> bool {
-        let mut pause = BACKOFF.0;
+        let mut backoff = Backoff::default();
         loop {
             match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
                 BindingLookup::Bound(_) => return true,
                 BindingLookup::Unbound => return self.inner.resolve_static_binding(self.channel).await,
-                BindingLookup::Unknown => tokio::time::sleep(pause).await,
+                BindingLookup::Unknown => backoff.wait().await,
             }
-            pause = (pause * 2).min(BACKOFF.1);
         }
     }
 
@@ -292,12 +227,23 @@ impl ConversationWorker {
         self.inner.at(self.channel, self.inner.cache.parent(self.channel))
     }
 
-    /// Passes in a message, with retries until accepted or refused. Returns false if the bot's identity is
+    /// Passes in a message once, with retries until accepted or refused. Returns false if the bot's identity is
     /// unknown yet.
     pub(super) async fn submit_message(&mut self, message: &Message) -> bool {
-        if self.rejected.contains(&message.id) {
+        if self.seen.contains(&message.id) {
             return true;
         }
+        let is_done = self.offer_message(message).await;
+        if is_done {
+            self.seen.insert(message.id);
+            if self.seen.len() > REMEMBERED_MAX {
+                self.seen.pop_first();
+            }
+        }
+        is_done
+    }
+
+    async fn offer_message(&self, message: &Message) -> bool {
         let Some(identity) = self.inner.cache.identity() else { return false };
         match classify_message(&identity, message) {
             MessageClass::User => {}
@@ -317,7 +263,6 @@ impl ConversationWorker {
                 thread_id = %self.channel,
                 "message by unauthorized author ignored"
             );
-            remember(&mut self.rejected, message.id);
             return true;
         }
         let parent = self.inner.parent_of(self.channel).await;
@@ -415,7 +360,7 @@ impl Inner {
 
     /// Like `has_static_binding`, with requests to Discord until known; false if Discord refuses.
     pub(super) async fn resolve_static_binding(&self, channel: Snowflake) -> bool {
-        let mut pause = BACKOFF.0;
+        let mut backoff = Backoff::default();
         loop {
             if let Some(known) = self.has_static_binding(channel) {
                 return known;
@@ -425,7 +370,7 @@ impl Inner {
                     let parent = found.parent_id.filter(|_| found.is_thread());
                     self.cache.set_location(channel, parent, found.guild_id);
                 }
-                Err(fault) if Err(fault.clone()).retry_reason().is_none() => {
+                Err(fault) if Err::<(), _>(fault.clone()).retry_reason().is_none() => {
                     tracing::warn!(
                         %fault,
                         thread_id = %channel,
@@ -433,10 +378,7 @@ impl Inner {
                     );
                     return false;
                 }
-                Err(_) => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(BACKOFF.1);
-                }
+                Err(_) => backoff.wait().await,
             }
         }
     }

@@ -5,96 +5,48 @@ use crate::channel::{ChannelAdapter, EditOutcome, Outgoing, Signal};
 use crate::conversation::delivery::worker::DeliveryWorker;
 use acp_core::message_split::last_part;
 use acp_core::render::{MessagePart, PartKind};
-use acp_core::rows::BindingRow;
+use acp_core::rows::{BindingRow, ConversationRef};
 use acp_core::run::RunState;
 use acp_store::interactive_messages::{self, ButtonMessage};
 use acp_store::{StoreError, inbox};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Maximum duration of one side effect, in milliseconds.
 const SIDE_EFFECT_TIMEOUT_MS: u64 = 5_000;
 
-/// Result of an edit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EditResult {
-    /// The message is as it should be, or does not exist.
-    Done,
-    /// Unknown.
-    Unknown,
-    /// The edit is permanently impossible.
-    Never,
-}
-
-/// Result of updating a message whose buttons are obsolete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ButtonUpdateResult {
-    /// The message shows the result, or nothing can be done.
-    Done,
-    /// A separate pending message shows the result.
-    SentSeparately,
-    /// To be retried.
-    Retry,
-}
-
-/// Result of a pass over the messages with obsolete buttons.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ButtonCleanup {
-    /// True if a message needs a retry.
-    pub(super) needs_retry: bool,
-    /// True if a separate message became pending instead of an edit.
-    pub(super) has_pending: bool,
-}
+/// Maximum number of attempts to amend a message whose buttons are obsolete. After that the buttons remain, and
+/// a click on one answers that it is over.
+const BUTTON_ATTEMPTS_MAX: u32 = 3;
+/// First pause between these attempts, as a multiple of the first retry delay; doubled each time.
+const BUTTON_PAUSE_FACTOR: u64 = 4;
 
 impl DeliveryWorker {
-    /// Updates all messages with obsolete buttons: see [`DeliveryWorker::update_stale_message`].
+    /// Amends the messages with obsolete buttons: removes the buttons and adds the result to the text. Stops
+    /// after a message that could not be amended, so that pending parts wait for one message at most.
     pub(super) async fn update_stale_buttons(
         &self,
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
-    ) -> Result<ButtonCleanup, StoreError> {
-        let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-        let is_markdown = channel.renders_markdown();
-        let over = move |db: &_| interactive_messages::settled_messages(db, &at, &key, is_markdown);
-        let over = self.store.read("delivery_over", over).await?;
-        let mut cleanup = ButtonCleanup::default();
-        for message in over {
-            match self.update_stale_message(binding, channel, message).await? {
-                ButtonUpdateResult::Done => {}
-                ButtonUpdateResult::SentSeparately => cleanup.has_pending = true,
-                ButtonUpdateResult::Retry => cleanup.needs_retry = true,
-            }
-        }
-        Ok(cleanup)
-    }
-
-    /// Like `update_stale_buttons`, before pending parts are sent, which wait for it: stops at the first
-    /// message that needs a retry. Returns true if a separate message became pending.
-    pub(super) async fn update_stale_buttons_before_send(
-        &self,
-        binding: &BindingRow,
-        channel: &dyn ChannelAdapter,
         over: Vec<ButtonMessage>,
-    ) -> Result<bool, StoreError> {
-        let mut has_pending = false;
+    ) -> Result<(), StoreError> {
         for message in over {
-            match self.update_stale_message(binding, channel, message).await? {
-                ButtonUpdateResult::Done => {}
-                ButtonUpdateResult::SentSeparately => has_pending = true,
-                ButtonUpdateResult::Retry => break,
+            if self.update_stale_message(binding, channel, message).await?.is_break() {
+                break;
             }
         }
-        Ok(has_pending)
+        Ok(())
     }
 
-    /// Removes the buttons of a message and adds the result to its text; if the message can never be edited,
-    /// a separate message shows the result.
+    /// Amends one message, in a few attempts. A message that cannot be amended is given up; at shutdown it is
+    /// left to the next process.
     async fn update_stale_message(
         &self,
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
         over: ButtonMessage,
-    ) -> Result<ButtonUpdateResult, StoreError> {
-        let ButtonMessage { message_id, kind, text } = over.clone();
+    ) -> Result<ControlFlow<()>, StoreError> {
+        let ButtonMessage { message_id, kind, text } = over;
         // The result is at the end of the text.
         let limit = channel.limit();
         let text = if limit.fits(&text) { text } else { last_part(&text, limit) };
@@ -111,43 +63,54 @@ impl DeliveryWorker {
             persona: None,
             files: Vec::new(),
         };
-        let at = &binding.conversation;
-        let edit = async {
-            if !channel.can_edit() {
-                return Some(EditResult::Done);
-            }
-            let edited = channel.edit(at, &message_id, &message);
-            match tokio::time::timeout(Duration::from_millis(SIDE_EFFECT_TIMEOUT_MS), edited).await {
-                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(EditResult::Done),
-                // A rate limit says nothing about the message.
-                Ok(EditOutcome::Limited { .. }) => None,
-                Ok(EditOutcome::Refused { why }) => {
-                    tracing::warn!(message_id, why, "removing obsolete buttons refused");
-                    Some(EditResult::Never)
-                }
-                Ok(EditOutcome::Failed { .. }) | Err(_) => Some(EditResult::Unknown),
-            }
-        };
-        let done = tokio::select! {
+        let at = binding.conversation.clone();
+        let is_done = tokio::select! {
             biased;
-            () = self.stop.cancelled() => return Ok(ButtonUpdateResult::Retry),
-            done = edit => done,
+            () = self.stop.cancelled() => return Ok(ControlFlow::Break(())),
+            is_done = self.amend(channel, &at, &message_id, &message) => is_done,
         };
-        let Some(done) = done else { return Ok(ButtonUpdateResult::Retry) };
-        let binding = binding.clone();
-        let tried = move |tx: &acp_store::Tx<'_>| match done {
-            EditResult::Never => Ok(if interactive_messages::plan_result_notice(tx, &binding, &over)? {
-                ButtonUpdateResult::SentSeparately
-            } else {
-                ButtonUpdateResult::Done
-            }),
-            EditResult::Done | EditResult::Unknown => {
-                let is_done = done == EditResult::Done;
-                interactive_messages::record_attempt(tx, &binding.conversation, &over.message_id, is_done)?;
-                Ok(if is_done { ButtonUpdateResult::Done } else { ButtonUpdateResult::Retry })
+        let remove = move |tx: &acp_store::Tx<'_>| interactive_messages::remove(tx, &at, &message_id);
+        self.store.write("delivery_buttons", remove).await?;
+        Ok(if is_done { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    }
+
+    /// Edits a message. Returns false if it was given up.
+    async fn amend(
+        &self,
+        channel: &dyn ChannelAdapter,
+        at: &ConversationRef,
+        message_id: &str,
+        message: &Outgoing,
+    ) -> bool {
+        if !channel.can_edit() {
+            return true;
+        }
+        let mut pause_ms = self.retry_first_ms * BUTTON_PAUSE_FACTOR;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let edited = channel.edit(at, message_id, message);
+            let why = match tokio::time::timeout(Duration::from_millis(SIDE_EFFECT_TIMEOUT_MS), edited).await
+            {
+                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => return true,
+                Ok(EditOutcome::Refused { why }) => {
+                    attempts = BUTTON_ATTEMPTS_MAX;
+                    why
+                }
+                Ok(EditOutcome::Limited { retry_after_ms }) => {
+                    pause_ms = pause_ms.max(retry_after_ms);
+                    "rate limited".to_owned()
+                }
+                Ok(EditOutcome::Failed { why }) => why,
+                Err(_) => "timed out".to_owned(),
+            };
+            if attempts >= BUTTON_ATTEMPTS_MAX {
+                tracing::warn!(message_id, why, "removing obsolete buttons given up");
+                return false;
             }
-        };
-        self.store.write("delivery_buttons", tried).await
+            self.pause(pause_ms).await;
+            pause_ms *= 2;
+        }
     }
 
     /// Shows the end of a run on the message that requested it, once the answer is sent.

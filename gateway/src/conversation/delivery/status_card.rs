@@ -16,7 +16,7 @@ use acp_core::render::{PartKind, card_nonce};
 use acp_core::rows::{BindingRow, BindingStatus};
 use acp_shared::ids::RunId;
 use acp_store::cards::{self, FoldOutcome};
-use acp_store::{StoreError, delivery, now_ms};
+use acp_store::{StoreError, delivery, interactive_messages, now_ms};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -24,8 +24,6 @@ use tokio::time::Instant;
 /// Interval of checks without a wake-up, in milliseconds: the binding may have ended, or the configuration
 /// changed.
 const BUTTON_CHECK_MS: u64 = 1_000;
-/// Maximum delay before edits of messages with obsolete buttons are retried, in milliseconds.
-const BUTTON_CHECK_MS_MAX: u64 = 30_000;
 /// Timeout of a card update, in milliseconds; its result is unknown afterwards.
 const ACTION_TIMEOUT_MS: u64 = 15_000;
 /// Timeout of the final update, when the run is over, in milliseconds.
@@ -49,8 +47,8 @@ pub(super) struct StatusCardUpdater<'a> {
     since: Instant,
     /// Time of the last typing indicator.
     work_shown: Option<Instant>,
-    /// Time of the next check for obsolete buttons, and the delay before it, in milliseconds.
-    button_check: (Instant, u64),
+    /// Time of the next check for obsolete buttons.
+    button_check: Instant,
 }
 
 impl<'a> StatusCardUpdater<'a> {
@@ -62,7 +60,7 @@ impl<'a> StatusCardUpdater<'a> {
         is_first: bool,
     ) -> Self {
         let now = Instant::now();
-        let button_check = (now + Duration::from_millis(BUTTON_CHECK_MS), BUTTON_CHECK_MS);
+        let button_check = now + Duration::from_millis(BUTTON_CHECK_MS);
         Self { worker, binding, channel, is_first, tracked: None, since: now, work_shown: None, button_check }
     }
 
@@ -252,21 +250,20 @@ impl<'a> StatusCardUpdater<'a> {
         else {
             return Ok(false);
         };
-        if Instant::now() < self.button_check.0 {
+        if Instant::now() < self.button_check {
             return Ok(false);
         }
-        let cleanup = tokio::select! {
+        let (at, key) = (self.binding.conversation.clone(), self.binding.session_key.clone());
+        let is_markdown = self.channel.renders_markdown();
+        let over = move |db: &_| interactive_messages::settled_messages(db, &at, &key, is_markdown);
+        let over = self.worker.store.read("delivery_over", over).await?;
+        tokio::select! {
             biased;
-            cleanup = self.worker.update_stale_buttons(self.binding, self.channel) => cleanup?,
+            done = self.worker.update_stale_buttons(self.binding, self.channel, over) => done?,
             pending = self.wait_for_pending(wake, run_id, after) => { pending?; return Ok(true) }
-        };
-        let pause_ms = if cleanup.needs_retry {
-            (self.button_check.1 * 2).min(BUTTON_CHECK_MS_MAX)
-        } else {
-            BUTTON_CHECK_MS
-        };
-        self.button_check = (Instant::now() + Duration::from_millis(pause_ms), pause_ms);
-        Ok(cleanup.has_pending)
+        }
+        self.button_check = Instant::now() + Duration::from_millis(BUTTON_CHECK_MS);
+        Ok(false)
     }
 
     /// Continues a card that can no longer be edited freely in a new message; the old one is finalized, best

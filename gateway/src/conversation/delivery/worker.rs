@@ -271,9 +271,7 @@ impl DeliveryWorker {
             });
             let (list, over) = read.await?;
             if list.is_empty() {
-                if self.update_stale_buttons_before_send(binding, channel, over).await? {
-                    continue;
-                }
+                self.update_stale_buttons(binding, channel, over).await?;
                 return Ok(true);
             }
             for row in list {

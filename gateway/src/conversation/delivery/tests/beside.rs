@@ -112,9 +112,8 @@ async fn queued_notice_loses_its_buttons_when_turn_begins() {
     board.until("the notice", |shown| shown.len() == 1).await;
     board.failures.store(1, Ordering::SeqCst);
     let about = ButtonSubject::Queued(run_id);
-    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let keep = move |tx: &acp_store::Tx<'_>| {
-        interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
+        interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
     };
     store.write("keep", keep).await.unwrap();
     board.until("the end of it", |shown| shown[0].1 == "Queued.\nIt has started.").await;
@@ -123,14 +122,12 @@ async fn queued_notice_loses_its_buttons_when_turn_begins() {
     task.await.unwrap();
 }
 
-/// Where nothing is journaled any more, messages that could not be amended are found by their conversations: also when
-/// the binding ended, and not while it is parked.
+/// Where nothing is journaled any more, messages with buttons are found by their conversations: also when the binding
+/// ended, and not while it is parked.
 #[tokio::test]
-async fn messages_with_failed_edits_are_found_again() {
+async fn messages_with_buttons_are_found_by_their_conversations() {
     let (_dir, store, _scribe) = begun().await;
-    let found = || async {
-        store.read("found", |db| interactive_messages::bindings(db, acp_store::now_ms())).await.unwrap().len()
-    };
+    let found = || async { store.read("found", interactive_messages::bindings).await.unwrap().len() };
     assert_eq!(found().await, 0);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let about = ButtonSubject::Permission("p".to_owned());
@@ -144,48 +141,37 @@ async fn messages_with_failed_edits_are_found_again() {
     }
 }
 
-/// What could not be changed is tried again, later each time: for days, and not at once after a restart either.
+/// A message that cannot be amended is given up after three attempts, and at once where the channel refuses the change
+/// for good; what waits behind it is sent.
 #[tokio::test]
-async fn failed_button_edit_is_retried_for_days() {
-    let (_dir, store, _scribe) = begun().await;
-    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let about = ButtonSubject::Permission("p".to_owned());
-    let keep = move |tx: &acp_store::Tx<'_>| {
-        interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
-    };
-    store.write("keep", keep).await.unwrap();
-    let due = || async {
-        let at = conversation("c");
-        let over = store
-            .read("over", move |db| interactive_messages::settled_messages(db, &at, &key(), false))
-            .await
-            .unwrap()
-            .len();
-        let read = |db: &_| interactive_messages::bindings(db, acp_store::now_ms());
-        (over, store.read("found", read).await.unwrap().len())
-    };
-    // How many tries a day of failures takes, each as soon as it is due.
-    let (mut waited_ms, mut tries) = (0_u64, 0_u32);
-    while waited_ms < 24 * 60 * 60_000 {
-        assert_eq!(due().await, (1, 1), "after {tries} tries and {waited_ms} ms");
-        let tried =
-            |tx: &acp_store::Tx<'_>| interactive_messages::record_attempt(tx, &conversation("c"), "0", false);
-        store.write("tried", tried).await.unwrap();
-        tries += 1;
-        assert_eq!(due().await, (0, 0), "it is not retried at once");
-        let pause_ms = if tries > 8 { 300_000 } else { 1_000 << tries };
-        sql(&store, "UPDATE acp_button_message SET tried_at = tried_at - ?1", [pause_ms]).await;
-        waited_ms += u64::try_from(pause_ms).unwrap();
+async fn a_message_that_cannot_be_amended_is_given_up_after_three_attempts() {
+    for (is_refused, attempts) in [(false, 3), (true, 1)] {
+        let (_dir, store, mut scribe) = begun().await;
+        let board = Board::new(true);
+        let (task, stop) = drive(&store, &board, "");
+        scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
+        board.until("the notice", |shown| shown.len() == 1).await;
+        if is_refused {
+            board.is_fixed.store(true, Ordering::SeqCst);
+        } else {
+            board.failures.store(9, Ordering::SeqCst);
+        }
+        let about = ButtonSubject::Permission("gone".to_owned());
+        let keep = move |tx: &acp_store::Tx<'_>| {
+            interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
+        };
+        store.write("keep", keep).await.unwrap();
+        scribe.say("One.").await;
+        scribe.done().await;
+        board.until("the answer", |shown| shown.last() == Some(&last("One."))).await;
+        eventually("it is given up", || async {
+            store.read("found", interactive_messages::bindings).await.unwrap().is_empty().then_some(())
+        })
+        .await;
+        assert_eq!((board.edits.load(Ordering::SeqCst), board.shown().len()), (attempts, 2));
+        stop.cancel();
+        task.await.unwrap();
     }
-    assert!(tries < 400, "{tries}");
-    sql(&store, "UPDATE acp_button_message SET tried_at = tried_at + 864000000", []).await;
-    assert_eq!(due().await, (1, 1), "a clock that was ahead delays nothing");
-    sql(&store, "UPDATE acp_button_message SET tries = 1999", []).await;
-    let last =
-        |tx: &acp_store::Tx<'_>| interactive_messages::record_attempt(tx, &conversation("c"), "0", false);
-    store.write("tried", last).await.unwrap();
-    sql(&store, "UPDATE acp_button_message SET tried_at = 0", []).await;
-    assert_eq!(due().await, (0, 0), "the number of retries is limited");
 }
 
 /// However many wait that are not over: one that is, is found among them.
@@ -214,107 +200,8 @@ async fn settled_message_is_found_among_many_pending_ones() {
     assert_eq!(over.iter().map(|it| it.message_id.as_str()).collect::<Vec<_>>(), ["200"]);
 }
 
-/// Where the question itself can never be changed, the conversation is told once what became of it.
-#[tokio::test]
-async fn outcome_of_uneditable_request_is_posted_as_notice() {
-    let (_dir, store, mut scribe) = begun().await;
-    lease(&store).await;
-    let board = Board::new(true);
-    let (task, stop) = drive(&store, &board, "");
-    put(&store, asked(PermissionState::Pending, None, None)).await;
-    let id = format!("{LEASE}:7");
-    let params = json!({"toolCall": {"title": "Write"},
-        "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]});
-    scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
-    board.until("the question", |shown| shown.len() == 1).await;
-    board.is_fixed.store(true, Ordering::SeqCst);
-    put(&store, asked(PermissionState::Answered, Some("y"), person("ann"))).await;
-    scribe.event(EventKind::PermissionSettled, json!({"permission_id": id, "option_id": "y"})).await;
-    let text = "A message here could not be updated; its buttons no longer work. Answered: “Yes” (by “ann”).";
-    let said = (PartKind::Notice, text.to_owned());
-    board.until("what became of it", |shown| shown.get(1) == Some(&said)).await;
-    stop.cancel();
-    task.await.unwrap();
-    let (task, stop) = drive(&store, &board, "");
-    scribe.say("One.").await;
-    scribe.done().await;
-    board.until("the answer", |shown| shown.last() == Some(&last("One."))).await;
-    assert_eq!(board.shown().iter().filter(|shown| **shown == said).count(), 1);
-    assert_eq!(board.edits.load(Ordering::SeqCst), 1, "it is not retried");
-    stop.cancel();
-    task.await.unwrap();
-}
-
-/// Two notices, of which the first one has buttons and can never be changed, beside a turn that goes on. Then what
-/// comes of `keep` is on its way.
-async fn fixed(board: &Arc<Board>) -> (tempfile::TempDir, Store, Scribe, (PartKind, String)) {
-    let (dir, store, mut scribe) = begun().await;
-    for text in ["Queued.", "More."] {
-        scribe.event(EventKind::Status, json!({"status": "x", "text": text})).await;
-    }
-    board.is_fixed.store(true, Ordering::SeqCst);
-    let text = "A message here could not be updated; its buttons no longer work. It has started.";
-    (dir, store, scribe, (PartKind::Notice, text.to_owned()))
-}
-
 fn queued() -> ButtonMessage {
     ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() }
-}
-
-/// As long as a turn goes on that says nothing: it is not for its end to say.
-#[tokio::test]
-async fn outcome_of_uneditable_message_is_posted_during_turn() {
-    let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
-    let (_dir, store, _scribe, said) = fixed(&board).await;
-    let run_id = running(&store).await;
-    let (task, stop) = drive(&store, &board, "");
-    let given = || board.signals.as_ref().unwrap().lock().unwrap().len();
-    eventually("the turn to be followed", || async { (given() > 0).then_some(()) }).await;
-    assert_eq!(board.shown().len(), 2);
-    let about = ButtonSubject::Queued(run_id);
-    let keep = move |tx: &acp_store::Tx<'_>| {
-        interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
-    };
-    store.write("keep", keep).await.unwrap();
-    board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
-    stop.cancel();
-    task.await.unwrap();
-}
-
-/// What is said beside an old message is on its way behind the checkpoint: no rule is broken by it, and it is not
-/// forgotten where the binding ends and the gateway is killed before it is said.
-#[tokio::test]
-async fn outcome_notice_keeps_invariants_and_survives_end_of_binding() {
-    let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
-    let (_dir, store, _scribe, said) = fixed(&board).await;
-    let (task, stop) = drive(&store, &board, "");
-    board.until("both notices", |shown| shown.len() == 2).await;
-    settled(&store, 2).await;
-    stop.cancel();
-    task.await.unwrap();
-    let read = |db: &_| bindings::of_conversation(db, &conversation("c"));
-    let binding = store.read("binding", read).await.unwrap().unwrap();
-    let id = binding.binding_id;
-    let message = ButtonMessage { text: "Queued.\nIt has started.".into(), ..queued() };
-    let refused =
-        move |tx: &acp_store::Tx<'_>| interactive_messages::plan_result_notice(tx, &binding, &message);
-    assert!(store.write("refused", refused).await.unwrap());
-    assert_eq!(states(&store).await, ["sent", "planned", "sent"]);
-    let broken = || async {
-        let rules = store.read("rules", acp_store::check::rules).await.unwrap();
-        rules.into_iter().filter(|rule| !rule.broken.is_empty()).collect::<Vec<_>>()
-    };
-    assert_eq!(broken().await, []);
-    store.write("end", move |tx| bindings::end(tx, id, "unbound")).await.unwrap();
-    let (task, stop) = drive(&store, &board, "");
-    board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
-    eventually("nothing to be pending", || async {
-        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
-    })
-    .await;
-    assert_eq!(broken().await, []);
-    stop.cancel();
-    task.await.unwrap();
 }
 
 /// A long question has little room left: what became of it is said all the same, and its buttons go.
