@@ -116,12 +116,7 @@ pub(super) struct UserPort {
 
 /// Returns the conversation of that name.
 pub(super) fn conversation(id: &str) -> ConversationRef {
-    ConversationRef {
-        channel: ROOM.to_owned(),
-        account_id: ACCOUNT.to_owned(),
-        conversation_id: id.to_owned(),
-        parent_conversation_id: None,
-    }
+    ConversationRef::new(ROOM, ACCOUNT, id)
 }
 
 /// Returns the message id of a request.

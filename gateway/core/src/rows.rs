@@ -376,6 +376,18 @@ pub struct ConversationRef {
     pub parent_conversation_id: Option<String>,
 }
 
+impl ConversationRef {
+    /// Creates the address of a conversation without a known parent.
+    pub fn new(
+        channel: impl Into<String>,
+        account_id: impl Into<String>,
+        conversation_id: impl Into<String>,
+    ) -> Self {
+        let conversation_id = conversation_id.into();
+        Self { channel: channel.into(), account_id: account_id.into(), conversation_id, parent_conversation_id: None }
+    }
+}
+
 /// Kind of a binding's target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -53,7 +53,7 @@ impl DeliveryWorker {
         channel: &dyn ChannelAdapter,
     ) -> Result<ButtonCleanup, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-        let is_markdown = channel.renders_markdown();
+        let is_markdown = channel.properties().renders_markdown;
         let over = move |db: &_| interactive_messages::settled_messages(db, &at, &key, is_markdown);
         let over = self.store.read("delivery_over", over).await?;
         let mut cleanup = ButtonCleanup::default();
@@ -96,24 +96,17 @@ impl DeliveryWorker {
     ) -> Result<ButtonUpdateResult, StoreError> {
         let ButtonMessage { message_id, kind, text } = over.clone();
         // The result is at the end of the text.
-        let limit = channel.limit();
+        let limit = channel.properties().limit;
         let text = if limit.fits(&text) { text } else { last_part(&text, limit) };
         let message = Outgoing {
             kind,
             text,
-            nonce: String::new(),
             session_key: Some(binding.session_key.clone()),
-            run_id: None,
-            actions: Vec::new(),
-            not_before_ms: None,
-            others: Vec::new(),
-            tag: None,
-            persona: None,
-            files: Vec::new(),
+            ..Outgoing::default()
         };
         let at = &binding.conversation;
         let edit = async {
-            if !channel.can_edit() {
+            if !channel.properties().can_edit {
                 return Some(EditResult::Done);
             }
             let edited = channel.edit(at, &message_id, &message);
@@ -158,7 +151,7 @@ impl DeliveryWorker {
     ) -> Result<(), StoreError> {
         let Some(run_id) = part.run_id.filter(|_| part.kind == PartKind::Final) else { return Ok(()) };
         let Ok(channel) = self.channels.get(&binding.conversation) else { return Ok(()) };
-        if !channel.can_signal() {
+        if !channel.properties().can_signal {
             return Ok(());
         }
         let at = binding.conversation.clone();
@@ -175,7 +168,7 @@ impl DeliveryWorker {
     /// Sends a reaction or typing indicator without waiting for the result.
     pub(super) fn send_signal(&self, binding: &BindingRow, signal: Signal) {
         let Ok(channel) = self.channels.get(&binding.conversation) else { return };
-        if !channel.can_signal() {
+        if !channel.properties().can_signal {
             return;
         }
         let at = binding.conversation.clone();
