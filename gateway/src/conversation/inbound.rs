@@ -452,7 +452,7 @@ pub(crate) async fn submit(
         files,
         requester_message_id: Some(inbound.message_id.clone()),
         asked_in: Some(Box::new(inbound.conversation.clone())),
-        new_conversation: false,
+        ..PromptRequest::default()
     };
     let accepted = service.prompt(session_key, request, message_idempotency_key(inbound)?).await?;
     let text = match (mode, accepted.steered, accepted.queued_behind) {

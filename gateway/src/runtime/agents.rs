@@ -248,12 +248,7 @@ fn configured_directories(config: &Config, agent: &AgentConfig) -> Vec<String> {
 }
 
 impl Profiles for Agents {
-    fn lookup(
-        &self,
-        name: &AgentName,
-        cwd: Option<&str>,
-        directories: &[String],
-    ) -> LookupRequest {
+    fn lookup(&self, name: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
         let policy = self.policy(name);
         let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
         let cwd = self.requested_cwd(&policy, cwd);
@@ -330,12 +325,7 @@ impl Profiles for Agents {
         })
     }
 
-    fn cwd(
-        &self,
-        agent: &AgentName,
-        asked: Option<&str>,
-        found: &LookupResults,
-    ) -> Result<String, Failure> {
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure> {
         let policy = self.policy(agent);
         let Some(asked) = self.requested_cwd(&policy, asked) else {
             let text = "No working directory was named.";
@@ -344,12 +334,7 @@ impl Profiles for Agents {
         allowed_directory(&policy, "working directory", &asked, found)
     }
 
-    fn directory(
-        &self,
-        agent: &AgentName,
-        asked: &str,
-        found: &LookupResults,
-    ) -> Result<String, Failure> {
+    fn directory(&self, agent: &AgentName, asked: &str, found: &LookupResults) -> Result<String, Failure> {
         allowed_directory(&self.policy(agent), "additional directory", Path::new(asked), found)
     }
 

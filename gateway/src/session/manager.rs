@@ -133,7 +133,8 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<CancelResult, Failure> {
         let keyed = keyed("cancel", session, &key, &run);
-        let CommandReply::Cancel(cancelled) = self.ask(session, ActorCommand::Cancel(run), keyed).await? else {
+        let CommandReply::Cancel(cancelled) = self.ask(session, ActorCommand::Cancel(run), keyed).await?
+        else {
             return Err(Failure::of(Code::Runtime));
         };
         Ok(cancelled)
@@ -152,7 +153,9 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<QueueEditResult, Failure> {
         let keyed = keyed("queued", session, &key, &(run_id, &change));
-        let CommandReply::Queued(now) = self.ask(session, ActorCommand::Queued { run_id, change }, keyed).await? else {
+        let CommandReply::Queued(now) =
+            self.ask(session, ActorCommand::Queued { run_id, change }, keyed).await?
+        else {
             return Err(Failure::of(Code::Runtime));
         };
         Ok(now)
@@ -183,7 +186,8 @@ impl Manager {
     /// True if the session has a static binding.
     async fn is_configured(&self, session: &SessionKey) -> Result<bool, Failure> {
         let key = session.clone();
-        let bindings = self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await?;
+        let bindings =
+            self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await?;
         Ok(bindings.iter().any(|binding| StaticSessionSpec::from_metadata(&binding.metadata).is_some()))
     }
 

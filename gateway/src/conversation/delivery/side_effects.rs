@@ -98,12 +98,8 @@ impl DeliveryWorker {
         // The result is at the end of the text.
         let limit = channel.properties().limit;
         let text = if limit.fits(&text) { text } else { last_part(&text, limit) };
-        let message = Outgoing {
-            kind,
-            text,
-            session_key: Some(binding.session_key.clone()),
-            ..Outgoing::default()
-        };
+        let message =
+            Outgoing { kind, text, session_key: Some(binding.session_key.clone()), ..Outgoing::default() };
         let at = &binding.conversation;
         let edit = async {
             if !channel.properties().can_edit {
