@@ -80,8 +80,8 @@ impl ChannelAdapter for SimChannel {
 
     fn properties(&self) -> ChannelProperties {
         ChannelProperties {
-            // Small, so that answers have several parts; with room for the text next to a file.
             file_bytes_max: Some(FILE_BYTES_MAX),
+            // A small limit, so that answers have several parts; with room for the text next to a file.
             ..ChannelProperties::new(MessageLimit::new(Unit::Utf16, 80), UnboundDestination::Hint)
         }
     }

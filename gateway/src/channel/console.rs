@@ -52,6 +52,7 @@ impl ChannelAdapter for Console {
 
     fn properties(&self) -> ChannelProperties {
         ChannelProperties {
+            // The clients of the console choose the message ids themselves.
             receives_own_messages: false,
             can_edit: true,
             ..ChannelProperties::new(
