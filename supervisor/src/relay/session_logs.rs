@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn logs_of_others_are_not_seen_and_unknown_ones_go() {
+    async fn foreign_logs_are_invisible_and_unknown_ones_removed() {
         let root = tempfile::tempdir().unwrap();
         let logs = SessionLogs::new(&root.path().join("logs"), 1_000);
         let (mine, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_hangs_holds_up_no_writer_and_little_is_kept_for_it() {
+    async fn hanging_disk_blocks_no_writer_and_bounds_pending_text() {
         let root = tempfile::tempdir().unwrap();
         let logs = SessionLogs::new(&root.path().join("logs"), 1 << 20);
         let mut held = Vec::new();

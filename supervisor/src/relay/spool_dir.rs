@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_an_earlier_supervisor_left_counts() {
+    async fn spools_of_earlier_supervisor_count() {
         let dir = tempfile::tempdir().unwrap();
         let (gateway, other, lease) = (GatewayInstanceId::mint(), GatewayInstanceId::mint(), LeaseId::mint());
         std::fs::write(dir.path().join(format!("{lease}.7.out")), b"12345").unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_that_have_nothing_are_not_remembered() {
+    fn gateways_without_spools_are_not_remembered() {
         let spools = SpoolDir::new(Path::new("/nowhere"), 5);
         let (writes, full) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
         let held = spools.gateway_spools(writes).total;

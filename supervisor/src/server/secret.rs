@@ -74,7 +74,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn it_is_made_once_and_only_its_user_can_read_it() {
+    fn secret_is_created_once_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let made = load_or_make(dir.path()).unwrap();
         assert_eq!(made.expose().len(), 2 * RANDOM_BYTES);

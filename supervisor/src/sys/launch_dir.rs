@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_user_is_not_taken() {
+    fn foreign_directory_is_not_made_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mine");
         private_dir(&path).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_user_is_not_used() {
+    fn foreign_launch_root_is_refused() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_refused_at_once() {
+    fn unusable_wrapper_is_refused_at_start() {
         let dir = tempfile::tempdir().unwrap();
         let missing = WrapperRoot::prepare(dir.path(), Path::new("/nonexistent/wrapper"));
         assert!(matches!(missing, Err(LaunchDirError::NoWrapper { .. })));

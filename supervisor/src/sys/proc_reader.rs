@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_holds_up_no_other_and_is_not_tried_again_before_it_is_back() {
+    fn hanging_read_blocks_no_other_and_is_not_retried() {
         let reads = reads(8);
         let (release, stuck) = hangs(2);
         assert_eq!(reads.run_all(vec![answers(1), stuck, answers(3)]), [Some(10), None, Some(30)]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threads_that_are_left_behind_are_few() {
+    fn hanging_read_threads_are_bounded() {
         let reads = reads(2);
         let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hangs).unzip();
         assert_eq!(reads.run_all(stuck), [None, None, None]);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_read_in_one_go() {
+    fn many_reads_run_in_one_batch() {
         let all: Vec<i32> = (1..=1000).collect();
         let read = reads(2).run_all(all.iter().copied().map(answers).collect());
         assert_eq!(read, all.iter().map(|pid| Some(pid * 10)).collect::<Vec<_>>());

@@ -388,7 +388,7 @@ async fn until(what: &str, is: impl Fn() -> bool) {
 
 /// Messages in unbound conversations cause no reads of the bindings, regardless of their number.
 #[tokio::test]
-async fn what_is_said_where_nothing_is_bound_asks_nobody() {
+async fn unbound_messages_cause_no_binding_reads() {
     let (plane, sink, _ear) = ground(false).await;
     sink.put(said(1_000, 99, "/acp sessions"));
     until("it is known what is bound", || plane.asked("bound") > 0 && !plane.offered().is_empty()).await;
@@ -405,7 +405,7 @@ async fn what_is_said_where_nothing_is_bound_asks_nobody() {
 
 /// A binding made at any moment takes effect: before, during and after a read of the bindings.
 #[tokio::test]
-async fn a_binding_that_is_made_at_that_moment_is_not_missed() {
+async fn concurrent_binding_is_not_missed() {
     let (plane, sink, _ear) = ground(false).await;
     until("it is known what is bound", || plane.asked("bound") > 0).await;
     plane.bind("7");
@@ -422,7 +422,7 @@ async fn a_binding_that_is_made_at_that_moment_is_not_missed() {
 
 /// While the control plane is unreadable, independent work proceeds, other work waits, and nothing is lost.
 #[tokio::test]
-async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
+async fn unreadable_control_plane_delays_no_event() {
     let (plane, sink, _ear) = ground(true).await;
     plane.bind("7");
     sink.put(said(1_001, 7, "one"));
@@ -443,7 +443,7 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
 /// Events in the queue of an old connection are handled in order before the next connection begins: Discord
 /// does not repeat messages in unbound conversations.
 #[tokio::test]
-async fn what_an_old_connection_brought_is_taken_before_the_next_one_begins() {
+async fn events_of_old_connection_are_handled_before_next_one() {
     for has_failed in [false, true] {
         // No server listens at this address.
         let nobody = "http://127.0.0.1:1";
@@ -475,7 +475,7 @@ async fn what_an_old_connection_brought_is_taken_before_the_next_one_begins() {
 /// While Discord refuses a check of the archive state, messages from the thread are processed in order and
 /// none is sent there; the check follows once possible.
 #[tokio::test]
-async fn what_is_said_where_nobody_can_look_is_heard() {
+async fn messages_are_handled_while_archive_check_fails() {
     let (says, of_it) = watch::channel(Some(thread(false)));
     let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(of_it), &[]).await;
     plane.bind("7");
@@ -501,7 +501,7 @@ async fn what_is_said_where_nobody_can_look_is_heard() {
 
 /// A session start with failing archive checks does not delay messages either.
 #[tokio::test]
-async fn a_session_that_begins_where_nobody_can_look_is_heard() {
+async fn session_start_with_failing_checks_delays_no_message() {
     let (_, says) = watch::channel(None);
     let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(says), &[]).await;
     inner.cache.set_location(Snowflake(7), Some(Snowflake(3)), Some(Snowflake(9)));
@@ -515,7 +515,7 @@ async fn a_session_that_begins_where_nobody_can_look_is_heard() {
 /// Messages that did not fit into the queue while the control plane was unreadable are backfilled in order,
 /// also without a mark in statically bound conversations and in threads of statically bound channels.
 #[tokio::test]
-async fn what_there_is_no_room_for_is_read_where_the_configuration_binds() {
+async fn overflowed_messages_of_static_bindings_are_backfilled() {
     let ids = 1_001..1_301_u64;
     for (configured, says, chatter) in [(7, channel(), 0), (3, thread(false), 0), (3, thread(false), 4_500)] {
         let (_, says) = watch::channel(Some(says));
@@ -547,7 +547,7 @@ async fn what_there_is_no_room_for_is_read_where_the_configuration_binds() {
 /// Messages whose turn has not begun are compared with their current text, one page per group of adjacent
 /// messages. Without permission to read none of them counts as deleted.
 #[tokio::test]
-async fn what_was_changed_while_nobody_heard_it_is_found() {
+async fn missed_edits_and_deletions_are_found() {
     for (is_shut, edited, deleted, asked) in
         [(false, &["1002 7: 1002", "1299 7: 1299"][..], &["1400", "900"][..], 2), (true, &[], &[], 6)]
     {

@@ -162,7 +162,7 @@ mod tests {
 
     /// A deferred interaction must not wait for its reply, which may be retried for minutes.
     #[test]
-    fn only_what_was_done_is_held_until_it_is_told() {
+    fn reservation_is_held_until_reply_only_for_finished_commands() {
         let said = CallerReply::default;
         for (said, is_held) in [(Ok(said()), true), (Err(said()), false)] {
             let held = Arc::new(());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_given_again_where_that_shows_it_once() {
+    async fn uncertain_reply_is_resent_only_if_it_replaces() {
         use ResendEffect::{Duplicates, Replaces};
         let late = || rejected(RejectionKind::TooLate);
         for (effect, faults, want) in [
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_not_tried_longer_than_it_can_be_given() {
+    async fn reply_retries_end_with_token_lifetime() {
         let (became, attempts, seconds) = tried(1, ResendEffect::Replaces, vec![uncertain(); 1_000]).await;
         assert_eq!(became, Err(uncertain()));
         assert!((20..60).contains(&attempts), "{attempts}");
@@ -230,7 +230,7 @@ mod tests {
 
     /// Without a permit a reply is not retried; the gateway replies in the conversation instead.
     #[tokio::test(start_paused = true)]
-    async fn where_many_wait_the_others_do_not() {
+    async fn reply_without_permit_is_not_retried() {
         assert_eq!(tried(0, ResendEffect::Replaces, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
     }
 }

@@ -94,7 +94,7 @@ async fn two_turns(scribe: &mut Scribe) {
 }
 
 #[tokio::test]
-async fn a_bound_conversation_is_told_everything_once_and_in_order() {
+async fn bound_conversation_gets_everything_once_and_in_order() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let stop = CancellationToken::new();
@@ -134,7 +134,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch() {
+async fn conversation_gets_only_rows_of_its_bound_period() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), None).await;
     let mut scribe = Scribe::claim(&store, &key()).await;
@@ -295,7 +295,7 @@ async fn undisturbed() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
+async fn crash_in_any_channel_call_loses_and_repeats_nothing() {
     let want = undisturbed().await;
     assert_eq!(want.len(), PARTS);
     for fault in [Fault::HangBefore, Fault::HangAfter] {
@@ -319,7 +319,7 @@ async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
+async fn crash_after_any_commit_loses_and_repeats_nothing() {
     let want = undisturbed().await;
     // The style, the plan, and two for each part.
     for commits in 1..=20 {
@@ -341,7 +341,7 @@ async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn faults_of_the_channel_lose_and_repeat_nothing() {
+async fn channel_faults_lose_and_repeat_nothing() {
     let want = undisturbed().await;
     for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
         let (_dir, store) = written().await;
@@ -358,7 +358,7 @@ async fn faults_of_the_channel_lose_and_repeat_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_channel_never_takes_is_passed_over_and_that_is_said() {
+async fn rejected_part_is_skipped_with_notice() {
     let want = undisturbed().await;
     let (_dir, store) = written().await;
     let channel = Arc::new(Faulty::default());
@@ -402,7 +402,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
 
 /// H12: it stays uncertain, is not sent again, and that is said.
 #[tokio::test]
-async fn a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
+async fn part_without_lookup_stays_uncertain_with_notice() {
     for (fault, shown) in [(Fault::LostAfter, &["x"][..]), (Fault::LostBefore, &[])] {
         let (texts, states) = blindly(&[fault]).await;
         assert_eq!(states, ["uncertain", "sent"]);
@@ -417,7 +417,7 @@ async fn a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
 /// A request is under way though nobody waits for it any more, the next one is refused, and the gateway dies: what
 /// arrives in the meantime is found by the next process.
 #[tokio::test]
-async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restart() {
+async fn part_that_may_arrive_late_is_looked_up_after_restart() {
     let (_dir, store) = open();
     let binding = binding_row(&key(), &conversation("c"));
     spawn(&store, session_row(&key()), Some(binding.clone())).await;
@@ -454,7 +454,7 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
 
 /// A part that had to wait long for the channel is not given up at the first answer that is lost.
 #[tokio::test]
-async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
+async fn rate_limits_do_not_use_up_lookups() {
     let (_dir, store) = open();
     let binding = binding_row(&key(), &conversation("c"));
     spawn(&store, session_row(&key()), Some(binding.clone())).await;
@@ -479,7 +479,7 @@ async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
 
 /// A notice that is lost as well is not followed by notices about notices.
 #[tokio::test]
-async fn an_uncertain_notice_is_the_end_of_it() {
+async fn uncertain_notice_causes_no_further_notice() {
     let (texts, states) = blindly(&[Fault::LostBefore, Fault::LostBefore]).await;
     assert_eq!(states, ["uncertain", "uncertain"]);
     assert_eq!(texts, [] as [String; 0]);
@@ -487,7 +487,7 @@ async fn an_uncertain_notice_is_the_end_of_it() {
 
 /// A panic in one binding's task neither stops the others nor leaves that binding undelivered.
 #[tokio::test]
-async fn a_task_that_panics_is_followed_by_another_one() {
+async fn panicked_delivery_task_is_restarted() {
     let want = undisturbed().await;
     let (_dir, store) = written().await;
     let channel = Arc::new(Faulty::default());
@@ -539,7 +539,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
 /// A turn of a session is shown where the session is bound and nowhere else: not above that conversation, where its
 /// owner is bound, and not where it was asked for. A prompt from the command line makes no difference.
 #[tokio::test]
-async fn only_the_bound_conversation_is_told() {
+async fn answers_go_only_to_bound_conversation() {
     let (_dir, store) = open();
     let parent = SessionKey::parse("agent:demo:acp:parent").unwrap();
     spawn(&store, session_row(&parent), Some(binding_row(&parent, &conversation("c")))).await;
@@ -571,7 +571,7 @@ async fn only_the_bound_conversation_is_told() {
 
 /// Without an adapter nothing is lost and nothing goes elsewhere: it waits until the account is served.
 #[tokio::test]
-async fn what_nobody_serves_waits_for_its_adapter() {
+async fn delivery_waits_for_adapter() {
     let (_dir, store) = written().await;
     let (stop, channels, metrics) = (CancellationToken::new(), Channels::default(), Metrics::default());
     let served = channels.clone();

@@ -68,7 +68,7 @@ async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService)
 }
 
 #[tokio::test]
-async fn a_message_is_one_prompt_however_often_it_comes() {
+async fn repeated_message_is_one_prompt() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
@@ -85,7 +85,7 @@ async fn a_message_is_one_prompt_however_often_it_comes() {
 }
 
 #[tokio::test]
-async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
+async fn restart_between_any_steps_gives_same_outcome() {
     let whole = [
         line("person", "hello"),
         line("person", "queued"),
@@ -120,7 +120,7 @@ async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
 }
 
 #[tokio::test]
-async fn what_goes_nowhere_is_said() {
+async fn unroutable_message_is_answered_with_error() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
@@ -150,7 +150,7 @@ async fn what_goes_nowhere_is_said() {
 }
 
 #[tokio::test]
-async fn a_claim_that_failed_is_released_and_taken_up_again() {
+async fn failed_claim_is_released_and_retried() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();
@@ -169,7 +169,7 @@ async fn a_claim_that_failed_is_released_and_taken_up_again() {
 }
 
 #[tokio::test]
-async fn odd_messages_are_not_taken() {
+async fn invalid_messages_are_refused() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
     let long = "x".repeat(TEXT_BYTES_MAX + 1);
     for (inbound, code) in [
@@ -185,7 +185,7 @@ async fn odd_messages_are_not_taken() {
 
 /// A full disk lets a message into the inbox and no further: it is taken up again by itself when there is room.
 #[tokio::test]
-async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restart() {
+async fn message_blocked_by_store_is_retried_without_restart() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let stop = CancellationToken::new();
     let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
@@ -304,7 +304,7 @@ fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, InboundServ
 }
 
 #[tokio::test]
-async fn a_reply_whose_fate_is_unknown_is_not_sent_again_before_it_was_looked_for() {
+async fn uncertain_reply_is_looked_up_before_resend() {
     let (_dir, store) = open();
     let (channel, inlet) = foggy(&store, 1, 8);
     let refused = inlet.accept(message("m1", "is anybody there?")).await.unwrap();
@@ -326,7 +326,7 @@ async fn a_reply_whose_fate_is_unknown_is_not_sent_again_before_it_was_looked_fo
 }
 
 #[tokio::test]
-async fn a_reply_that_was_never_sent_needs_no_look() {
+async fn unsent_reply_needs_no_lookup() {
     let (_dir, store) = open();
     let (channel, inlet) = foggy(&store, 0, u32::MAX);
     let refused = inlet.accept(message("m1", "is anybody there?")).await.unwrap();

@@ -45,7 +45,7 @@ fn raw(path: &Path) -> Connection {
 fn still(_: u64, _: u64) {}
 
 #[tokio::test]
-async fn a_damaged_file_is_refused_with_the_way_out_and_left_as_it_is() {
+async fn damaged_file_is_refused_with_next_step_and_unchanged() {
     let garbage: fn(&Path) = |path| std::fs::write(path, vec![7; 8192]).unwrap();
     let page: fn(&Path) = |path| {
         let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
@@ -86,7 +86,7 @@ async fn a_damaged_file_is_refused_with_the_way_out_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
+async fn salvage_lists_readable_sessions_of_damaged_file() {
     let (dir, store) = open();
     for n in 0..400 {
         let row = SessionRow { cwd: format!("/{}", "w".repeat(300)), ..session(&format!("s{n:03}")) };
@@ -126,7 +126,7 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
 }
 
 #[tokio::test]
-async fn damage_that_a_write_meets_ends_all_writes_until_a_restart_and_no_reads() {
+async fn damage_found_by_write_stops_writes_but_not_reads() {
     let (dir, store) = open();
     let row = SessionRow { cwd: "/wwwwwwww".to_owned(), ..session("s") };
     store.spawn_session(spawn_of(row)).await.unwrap();
@@ -170,7 +170,7 @@ async fn damage_that_a_write_meets_ends_all_writes_until_a_restart_and_no_reads(
 }
 
 #[tokio::test]
-async fn a_list_of_what_can_be_read_refuses_what_is_newer_and_names_conversations() {
+async fn salvage_refuses_newer_database_and_names_conversations() {
     let (dir, store) = open();
     let row = session("s");
     let binding = binding(&row.session_key, "thread", BindingStatus::Active);
@@ -184,7 +184,7 @@ async fn a_list_of_what_can_be_read_refuses_what_is_newer_and_names_conversation
 }
 
 #[tokio::test]
-async fn no_new_database_takes_the_place_of_one_that_is_gone() {
+async fn missing_database_is_not_replaced_by_new_one() {
     let (dir, _) = closed().await;
     let path = dir.path().join(DB_FILE);
     let aside = dir.path().join("elsewhere");
@@ -199,7 +199,7 @@ async fn no_new_database_takes_the_place_of_one_that_is_gone() {
 }
 
 #[tokio::test]
-async fn a_database_that_lost_its_log_and_its_tables_is_not_taken_for_a_fresh_one() {
+async fn database_without_wal_and_tables_is_not_treated_as_new() {
     let (dir, _) = closed().await;
     let path = dir.path().join(DB_FILE);
     std::fs::remove_file(&path).unwrap();
@@ -211,7 +211,7 @@ async fn a_database_that_lost_its_log_and_its_tables_is_not_taken_for_a_fresh_on
 }
 
 #[tokio::test]
-async fn a_database_of_another_program_is_refused() {
+async fn database_of_another_program_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     raw(&dir.path().join(DB_FILE)).execute_batch("CREATE TABLE notes (text)").unwrap();
     assert!(matches!(reopen(dir.path()), Err(StoreError::Foreign { .. })));
@@ -221,7 +221,7 @@ async fn a_database_of_another_program_is_refused() {
 }
 
 #[tokio::test]
-async fn what_goes_to_a_file_that_was_taken_away_is_not_acknowledged() {
+async fn writes_to_removed_file_are_not_acknowledged() {
     for name in [DB_FILE, "gateway.db-wal"] {
         let (dir, store) = open();
         store.write("before", |tx| crate::meta::set(tx, "a", "1")).await.unwrap();
@@ -242,7 +242,7 @@ async fn what_goes_to_a_file_that_was_taken_away_is_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_full_database_takes_nothing_on_and_goes_on_when_there_is_room() {
+async fn full_database_refuses_writes_until_there_is_room() {
     let (_dir, store) = open();
     let pages = |count: i64| {
         let store = store.clone();
@@ -268,7 +268,7 @@ async fn a_full_database_takes_nothing_on_and_goes_on_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_backup_under_load_is_of_one_moment_and_private() {
+async fn backup_under_load_is_consistent_and_private() {
     let (dir, store) = open();
     let row = session("s");
     store.spawn_session(spawn_of(row.clone())).await.unwrap();
@@ -307,7 +307,7 @@ async fn a_backup_under_load_is_of_one_moment_and_private() {
 }
 
 #[tokio::test]
-async fn a_restored_database_does_nothing_a_second_time() {
+async fn restored_database_repeats_no_effect() {
     let (dir, row) = closed().await;
     let store = reopen(dir.path()).unwrap();
     let at = ConversationRef::new("console", "default", "c");
@@ -342,7 +342,7 @@ async fn a_restored_database_does_nothing_a_second_time() {
 }
 
 #[tokio::test]
-async fn what_is_no_backup_is_not_restored() {
+async fn invalid_backup_is_not_restored() {
     let (dir, _) = closed().await;
     let before = std::fs::read(dir.path().join(DB_FILE)).unwrap();
     let other = tempfile::tempdir().unwrap();
@@ -376,7 +376,7 @@ async fn what_is_no_backup_is_not_restored() {
 }
 
 #[tokio::test]
-async fn a_restore_that_was_interrupted_is_finished_at_the_next_start() {
+async fn interrupted_restore_is_finished_at_next_start() {
     // A crash after each step of the swap: nothing yet, the second names, the log gone.
     for steps in 0..3 {
         let (dir, row) = closed().await;

@@ -52,7 +52,7 @@ async fn lease(store: &Store) {
 /// The buttons are the agent's own options; once it is settled, by whomever, they are gone and the message says so.
 /// Also when the process that sent it is not there any more.
 #[tokio::test]
-async fn a_question_loses_its_buttons_when_it_is_settled() {
+async fn settled_permission_request_loses_its_buttons() {
     let rows = [
         (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Yes” (by “ann”)."),
         (
@@ -103,7 +103,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
 /// What is said to a message that waits loses its buttons soon after its turn began, though nothing is said then, and
 /// though the change of it fails at first.
 #[tokio::test]
-async fn what_waits_loses_its_buttons_when_its_turn_begins() {
+async fn queued_notice_loses_its_buttons_when_turn_begins() {
     let (_dir, store, mut scribe) = begun().await;
     let run_id = running(&store).await;
     let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
@@ -126,7 +126,7 @@ async fn what_waits_loses_its_buttons_when_its_turn_begins() {
 /// Where nothing is journaled any more, messages that could not be amended are found by their conversations: also when
 /// the binding ended, and not while it is parked.
 #[tokio::test]
-async fn messages_that_could_not_be_amended_are_found_again() {
+async fn messages_with_failed_edits_are_found_again() {
     let (_dir, store, _scribe) = begun().await;
     let found = || async {
         store.read("found", |db| interactive_messages::bindings(db, acp_store::now_ms())).await.unwrap().len()
@@ -146,7 +146,7 @@ async fn messages_that_could_not_be_amended_are_found_again() {
 
 /// What could not be changed is tried again, later each time: for days, and not at once after a restart either.
 #[tokio::test]
-async fn a_message_that_cannot_be_changed_is_tried_for_days() {
+async fn failed_button_edit_is_retried_for_days() {
     let (_dir, store, _scribe) = begun().await;
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let about = ButtonSubject::Permission("p".to_owned());
@@ -190,7 +190,7 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
 
 /// However many wait that are not over: one that is, is found among them.
 #[tokio::test]
-async fn a_message_that_is_over_is_found_among_many_that_are_not() {
+async fn settled_message_is_found_among_many_pending_ones() {
     let (_dir, store, _scribe) = begun().await;
     lease(&store).await;
     put(&store, asked(PermissionState::Pending, None, None)).await;
@@ -216,7 +216,7 @@ async fn a_message_that_is_over_is_found_among_many_that_are_not() {
 
 /// Where the question itself can never be changed, the conversation is told once what became of it.
 #[tokio::test]
-async fn what_became_of_a_question_that_cannot_be_changed_is_said_beside_it() {
+async fn outcome_of_uneditable_request_is_posted_as_notice() {
     let (_dir, store, mut scribe) = begun().await;
     lease(&store).await;
     let board = Board::new(true);
@@ -263,7 +263,7 @@ fn queued() -> ButtonMessage {
 
 /// As long as a turn goes on that says nothing: it is not for its end to say.
 #[tokio::test]
-async fn what_became_of_a_message_that_cannot_be_changed_is_said_while_a_turn_runs() {
+async fn outcome_of_uneditable_message_is_posted_during_turn() {
     let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
     let (_dir, store, _scribe, said) = fixed(&board).await;
     let run_id = running(&store).await;
@@ -284,7 +284,7 @@ async fn what_became_of_a_message_that_cannot_be_changed_is_said_while_a_turn_ru
 /// What is said beside an old message is on its way behind the checkpoint: no rule is broken by it, and it is not
 /// forgotten where the binding ends and the gateway is killed before it is said.
 #[tokio::test]
-async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_its_binding() {
+async fn outcome_notice_keeps_invariants_and_survives_end_of_binding() {
     let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
     let (_dir, store, _scribe, said) = fixed(&board).await;
     let (task, stop) = drive(&store, &board, "");
@@ -319,7 +319,7 @@ async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_it
 
 /// A long question has little room left: what became of it is said all the same, and its buttons go.
 #[tokio::test]
-async fn a_long_question_says_what_became_of_it() {
+async fn long_permission_request_shows_its_outcome() {
     let (_dir, store, mut scribe) = begun().await;
     lease(&store).await;
     let board = Arc::new(Board { can_edit: true, buttons: 10, ..Board::default() });
@@ -348,7 +348,7 @@ async fn a_long_question_says_what_became_of_it() {
 
 /// A card stops its own turn and no other one, and only while that runs.
 #[tokio::test]
-async fn a_card_has_a_button_that_stops_its_own_turn() {
+async fn card_button_stops_its_own_turn() {
     let (_dir, store, mut scribe) = begun().await;
     let run_id = running(&store).await;
     let board = Board::new(true);
@@ -370,7 +370,7 @@ async fn running(store: &Store) -> RunId {
 /// Where messages can be changed for some time only, the card of a longer turn goes on in another one; the old one
 /// says that.
 #[tokio::test]
-async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
+async fn card_continues_in_new_message_after_edit_window() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Arc::new(Board { can_edit: true, edit_window_ms: Some(3_000_000), ..Board::default() });
     let (task, stop) = drive(&store, &board, LIVE);
@@ -393,7 +393,7 @@ async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
 
 /// The person's own message shows what became of it; the agent works, and that is seen while it waits for nobody.
 #[tokio::test]
-async fn what_becomes_of_a_message_is_shown_at_it() {
+async fn reactions_show_state_of_message() {
     for (text, fails) in [("", false), (LIVE, false), ("", true)] {
         let (_dir, store, mut scribe) = begun().await;
         let said = Inbound::new(conversation("c"), "m1".into(), "ann".into(), "hi".into());
@@ -421,7 +421,7 @@ async fn what_becomes_of_a_message_is_shown_at_it() {
 /// Nothing is said in a conversation that a person put away, also not after a restart; what waited comes once it is
 /// taken out again. One that ends while it is put away is told nothing any more.
 #[tokio::test]
-async fn nothing_brings_back_what_a_person_put_away() {
+async fn parked_conversation_gets_no_message() {
     for ends in [false, true] {
         let (_dir, store, mut scribe) = begun().await;
         let board = Board::new(true);
@@ -476,13 +476,13 @@ async fn nothing_brings_back_what_a_person_put_away() {
 /// What is tried again and again is not tried any more once a person puts its conversation away: that would bring it
 /// back. It comes when the conversation is taken out.
 #[tokio::test]
-async fn what_is_tried_again_rests_with_its_conversation() {
+async fn retries_stop_while_conversation_is_parked() {
     tried_again(false).await;
 }
 
 /// And never again when the binding ends meanwhile: what was settled with it stays so.
 #[tokio::test]
-async fn what_is_tried_again_ends_with_its_binding() {
+async fn retries_end_with_their_binding() {
     tried_again(true).await;
 }
 

@@ -100,7 +100,7 @@ pub(super) fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken)
 }
 
 #[tokio::test]
-async fn a_file_is_there_once_and_whole_whatever_call_dies() {
+async fn file_is_delivered_once_and_whole_across_crashes() {
     for (before, after) in [(false, false), (true, false), (false, true)] {
         let (_dir, store, id) = written().await;
         let shelf = Arc::new(Shelf::default());
@@ -135,7 +135,7 @@ async fn a_file_is_there_once_and_whole_whatever_call_dies() {
 
 /// Nothing is lost where files are not taken: 40005, or a permission that is missing.
 #[tokio::test]
-async fn what_is_not_taken_as_a_file_comes_in_messages() {
+async fn refused_file_is_delivered_as_messages() {
     let (_dir, store, id) = written().await;
     let shelf = Arc::new(Shelf::default());
     shelf.refuses_files.store(true, Ordering::SeqCst);
@@ -197,7 +197,7 @@ fn refused(again: bool) -> SendOutcome {
 
 /// A refusal for a moment costs no file; one that goes on and on does not hold the answer up for ever.
 #[tokio::test]
-async fn a_file_that_is_refused_for_a_moment_comes_and_not_for_ever() {
+async fn temporarily_refused_file_is_retried_a_limited_time() {
     for (times, again, files) in [(0, true, 2), (7, true, 2), (8, true, 0), (1, false, 0)] {
         let (_dir, store, id) = written().await;
         let shelf = Arc::new(Shelf::default());
@@ -212,7 +212,7 @@ async fn a_file_that_is_refused_for_a_moment_comes_and_not_for_ever() {
 
 /// Whatever a channel calls it: where there are no files, the message was refused.
 #[tokio::test]
-async fn a_refusal_of_files_of_a_message_without_any_is_one_of_the_message() {
+async fn file_refusal_without_files_rejects_the_message() {
     for (again, want) in [(true, vec!["sent"]), (false, vec!["rejected", "sent"])] {
         let (_dir, store) = open();
         let binding = binding_row(&key(), &conversation("c"));
@@ -233,7 +233,7 @@ async fn a_refusal_of_files_of_a_message_without_any_is_one_of_the_message() {
 
 /// A message says what is in its file: without that one it is not sent.
 #[tokio::test]
-async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
+async fn part_with_unavailable_file_is_not_sent() {
     const OTHER: &str = "UPDATE acp_delivery_part SET files_json = json_set(files_json, '$[0].bytes', 7)";
     const NONE: &str = "UPDATE acp_binding_style SET style_json = json_set(style_json, '$.files', null)";
     for (what, damage, state, want) in [
@@ -279,7 +279,7 @@ async fn a_part_whose_file_cannot_be_made_as_planned_is_never_sent_without() {
 
 /// What cannot be read does not get better by trying: the conversation is named, and rests.
 #[tokio::test]
-async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named() {
+async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
     let (_dir, store, id) = written().await;
     let shelf = Arc::new(Shelf::default());
     let harm = |tx: &acp_store::Tx<'_>| {
@@ -311,7 +311,7 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
 
 /// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.
 #[tokio::test]
-async fn what_would_be_said_twice_in_a_conversation_is_told_apart() {
+async fn equal_texts_in_conversation_are_tagged() {
     let (_dir, store) = open();
     let other = SessionKey::parse("agent:demo:acp:2").unwrap();
     let here = binding_row(&key(), &conversation("c"));

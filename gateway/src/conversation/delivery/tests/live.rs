@@ -183,7 +183,7 @@ pub(super) fn drive(store: &Store, board: &Arc<Board>, text: &str) -> (JoinHandl
 }
 
 #[tokio::test]
-async fn a_card_is_changed_in_place_and_folded_above_the_answer() {
+async fn card_is_edited_in_place_and_folded_above_answer() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     let (task, stop) = drive(&store, &board, LIVE);
@@ -210,7 +210,7 @@ async fn a_card_is_changed_in_place_and_folded_above_the_answer() {
 
 /// The same on the real console; in `final_only` there is none.
 #[tokio::test]
-async fn the_console_has_cards_in_live_mode_only() {
+async fn console_has_cards_in_live_mode_only() {
     for (text, want) in [
         (LIVE, vec![("card".to_owned(), "Done".to_owned()), ("final".to_owned(), "One.".to_owned())]),
         ("", vec![("final".to_owned(), "One.".to_owned())]),
@@ -238,7 +238,7 @@ async fn the_console_has_cards_in_live_mode_only() {
 /// A change that the channel will not have: nothing more is shown while the turn runs, and the card that is there says
 /// how it ended, and has no button any more.
 #[tokio::test]
-async fn a_card_whose_change_is_refused_says_the_end_all_the_same() {
+async fn card_with_refused_edit_still_shows_end() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     let (task, stop) = drive(&store, &board, LIVE);
@@ -257,7 +257,7 @@ async fn a_card_whose_change_is_refused_says_the_end_all_the_same() {
 
 /// H20: durable messages pass a card that is stuck, in their own order.
 #[tokio::test]
-async fn what_is_owed_passes_a_card_that_is_stuck() {
+async fn durable_messages_pass_a_stuck_card() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     let (task, stop) = drive(&store, &board, LIVE);
@@ -284,7 +284,7 @@ async fn what_is_owed_passes_a_card_that_is_stuck() {
 }
 
 #[tokio::test]
-async fn where_nothing_can_be_changed_tool_lines_are_messages_and_text_comes_once() {
+async fn without_edits_tool_lines_are_messages_and_text_comes_once() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(false);
     let (task, stop) = drive(&store, &board, &format!("{LIVE}{TOOLS}"));
@@ -302,7 +302,7 @@ async fn where_nothing_can_be_changed_tool_lines_are_messages_and_text_comes_onc
 
 /// A driver that dies leaves a card; the next one goes on with it, or folds it when the turn is over.
 #[tokio::test]
-async fn a_card_is_gone_on_with_after_a_crash() {
+async fn card_continues_after_crash() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     let (task, _stop) = drive(&store, &board, LIVE);
@@ -332,7 +332,7 @@ async fn a_card_is_gone_on_with_after_a_crash() {
 
 /// A channel that is away at that moment costs nobody the truth: what says that a turn goes on is tried again.
 #[tokio::test]
-async fn a_card_that_cannot_be_folded_is_folded_later() {
+async fn card_with_failed_fold_is_folded_later() {
     for is_restarted in [false, true] {
         let (_dir, store, mut scribe) = begun().await;
         let board = Board::new(true);
@@ -357,7 +357,7 @@ async fn a_card_that_cannot_be_folded_is_folded_later() {
 
 /// The gateway dies between the sending of a card and the row that says where it is; the turn ends meanwhile.
 #[tokio::test]
-async fn a_card_that_was_sent_and_not_remembered_is_found_and_folded() {
+async fn card_without_recorded_id_is_found_and_folded() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     board.is_lost.store(true, Ordering::SeqCst);
@@ -375,7 +375,7 @@ async fn a_card_that_was_sent_and_not_remembered_is_found_and_folded() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_is_unbound_is_not_left_with_a_card_that_works() {
+async fn unbinding_folds_open_card() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     let (task, stop) = drive(&store, &board, LIVE);
@@ -391,7 +391,7 @@ async fn a_conversation_that_is_unbound_is_not_left_with_a_card_that_works() {
 
 /// C8: the turn is over long before the channel takes anything, and all of it arrives.
 #[tokio::test]
-async fn a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
+async fn slow_channel_loses_nothing_after_end_of_turn() {
     for text in [LIVE, LONG] {
         let (_dir, store) = open();
         spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;

@@ -138,7 +138,7 @@ async fn later(store: &Store, ms: i64) {
 
 /// The text of an answer is the agent's; what the gateway has to say is not. A label goes before the agent's name.
 #[tokio::test]
-async fn what_an_agent_says_is_said_under_its_name() {
+async fn answer_is_sent_under_agent_name() {
     for (label, name) in [(None, "demo"), (Some("my own"), "my own")] {
         let (_dir, store, mut scribe) = answered(label).await;
         scribe.close().await;
@@ -153,7 +153,7 @@ async fn what_an_agent_says_is_said_under_its_name() {
 }
 
 #[tokio::test]
-async fn a_message_whose_answer_was_lost_is_found_and_not_said_again() {
+async fn persona_message_with_lost_response_is_found_and_not_resent() {
     let (_dir, store, _scribe) = answered(None).await;
     let channel = Named::new(&[Fate::LostAfter]);
     let (task, stop) = start(&store, &channel);
@@ -165,7 +165,7 @@ async fn a_message_whose_answer_was_lost_is_found_and_not_said_again() {
 
 /// While it may still arrive nothing says it again; then the channel says it, with its nonce.
 #[tokio::test]
-async fn what_does_not_arrive_is_said_by_the_channel_and_not_before() {
+async fn bot_sends_persona_message_only_after_it_cannot_arrive() {
     for (fate, arrives) in [(Fate::LostBefore, true), (Fate::LostBefore, false), (Fate::HangBefore, false)] {
         let (_dir, store, _scribe) = answered(None).await;
         let channel = Named::new(&[fate]);
@@ -207,7 +207,7 @@ async fn what_does_not_arrive_is_said_by_the_channel_and_not_before() {
 
 /// A kill after the request and before the answer.
 #[tokio::test]
-async fn what_was_said_before_a_kill_is_found_by_the_next_process() {
+async fn persona_message_sent_before_kill_is_found() {
     let (_dir, store, _scribe) = answered(None).await;
     let channel = Named::new(&[Fate::HangAfter]);
     let (task, _) = start(&store, &channel);
@@ -223,7 +223,7 @@ async fn what_was_said_before_a_kill_is_found_by_the_next_process() {
 
 /// A backup from before it was said, or from when the bot was about to say it: what went under a name since is found.
 #[tokio::test]
-async fn what_went_under_a_name_after_a_backup_is_not_said_again_by_the_restored() {
+async fn restored_gateway_does_not_resend_later_persona_message() {
     for state in ["planned", "sending"] {
         let (dir, store, scribe) = answered(None).await;
         let channel = Named::new(&[Fate::HangBefore]);

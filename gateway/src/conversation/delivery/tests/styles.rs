@@ -40,7 +40,7 @@ async fn turn(scribe: &mut Scribe, text: &str) {
 }
 
 #[tokio::test]
-async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
+async fn reload_changes_style_of_later_rows_only() {
     let (_dir, store) = open();
     let binding = binding_row(&key(), &conversation("c"));
     let id = binding.binding_id;
@@ -93,7 +93,7 @@ async fn a_reload_changes_what_comes_and_nothing_that_was_journaled() {
 
 /// Somebody chooses how much is told while a message waits for its channel: what is journaled from then on is told so.
 #[tokio::test]
-async fn what_somebody_chooses_holds_at_once_also_where_delivery_is_busy() {
+async fn chosen_verbosity_applies_at_once_while_delivery_is_busy() {
     let (_dir, store) = open();
     let binding = binding_row(&key(), &conversation("c"));
     let id = binding.binding_id;
@@ -127,7 +127,7 @@ async fn what_somebody_chooses_holds_at_once_also_where_delivery_is_busy() {
 }
 
 #[tokio::test]
-async fn two_changes_without_a_row_between_them_leave_one_record() {
+async fn style_changes_without_rows_between_leave_one_record() {
     let (_dir, store) = open();
     let binding = binding_row(&key(), &conversation("c"));
     let id = binding.binding_id;

@@ -66,7 +66,7 @@ pub(super) async fn answer(inlet: &InboundService, text: &str) -> String {
 /// A typed answer is told once: by the question where that stands in the same conversation, by a reply elsewhere. Who
 /// brought it as a click or a slash command hears it in any case.
 #[tokio::test]
-async fn a_typed_answer_is_told_once() {
+async fn typed_permission_answer_is_shown_once() {
     for is_here in [true, false] {
         let (_dir, store, fake, inlet) = two_sessions().await;
         fake.pending.lock().unwrap().push(question(1));
@@ -92,7 +92,7 @@ async fn a_typed_answer_is_told_once() {
 /// Where messages cannot be changed a notice tells what became of a question of this conversation, also of one that has not
 /// arrived there when it is answered. A question of another conversation is told here by a reply.
 #[tokio::test]
-async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
+async fn typed_permission_answer_is_shown_once_without_edits() {
     for is_here in [true, false] {
         let (_dir, store) = open();
         let (square, bound) = (Square::new("one"), if is_here { at("one") } else { conversation("c") });
@@ -114,7 +114,7 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
 
 /// Every command that is about a session, on the one of the conversation and on one that is named.
 #[tokio::test]
-async fn commands_do_what_they_say() {
+async fn commands_have_their_effect_and_reply() {
     let settings = "directory /tmp; the agent asks (ask); unattended permission requests are denied";
     for (typed, target, effect, want) in [
         ("cancel", "", "cancel KEY", "KEY has no running turn and no queued message."),
@@ -223,7 +223,7 @@ async fn commands_do_what_they_say() {
 }
 
 #[tokio::test]
-async fn a_conversation_is_spawned_into_bound_and_unbound() {
+async fn spawn_focus_and_unfocus_change_binding() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
@@ -270,7 +270,7 @@ async fn a_conversation_is_spawned_into_bound_and_unbound() {
 }
 
 #[tokio::test]
-async fn an_unknown_command_is_swallowed_with_help() {
+async fn unknown_command_is_answered_with_help() {
     let (_dir, store, fake, inlet) = two_sessions().await;
     for text in ["/acp list", "/acp cancle", "/ACP\u{a0}list", "/session list", "/acp \u{2014}x"] {
         let said = answer(&inlet, text).await;
@@ -291,7 +291,7 @@ async fn an_unknown_command_is_swallowed_with_help() {
 
 /// What a name means is looked up in the control plane: a key, an id, a label, the beginning of an id.
 #[tokio::test]
-async fn the_named_session_is_meant_and_nothing_is_guessed() {
+async fn ambiguous_session_name_is_refused() {
     let (_dir, store) = open();
     for (key, label) in [
         ("agent:demo:acp:01a1b2c3-one", "mine"),
@@ -340,7 +340,7 @@ async fn the_named_session_is_meant_and_nothing_is_guessed() {
 
 /// A steer of another session is answered here and goes on there.
 #[tokio::test]
-async fn another_session_can_be_steered_from_here() {
+async fn other_session_can_be_steered() {
     let (_dir, _store, fake, inlet) = two_sessions().await;
     let steered = say(&inlet, "/acp steer --session other look at it").await;
     let Outcome::Command { session_key, run_id: Some(_), text, .. } = steered else { panic!("{steered:?}") };
@@ -359,7 +359,7 @@ async fn bindings_of(store: &Store, at: &str) -> Option<BindingRow> {
 }
 
 #[tokio::test]
-async fn windows_are_shown_set_and_taken_away() {
+async fn timeouts_can_be_shown_set_and_disabled() {
     let (_dir, store, _fake, inlet) = two_sessions().await;
     spawn(&store, sessions(3, "twice"), Some(binding_row(&keyed(3), &conversation("d")))).await;
     assert_eq!(
@@ -411,7 +411,7 @@ async fn spawn_binding(store: &Store, id: u32, at: &str) {
 /// The gateway dies between any two steps of a command, and before it is started again the world has changed: the
 /// conversation is bound elsewhere and the question is answered. The command is not done again, and its answer is the first.
 #[tokio::test]
-async fn a_command_is_done_once_whatever_is_repeated() {
+async fn command_runs_once_across_crashes_and_repeats() {
     let verbs = [
         "hello",
         "/acp spawn demo --thread off",
@@ -523,7 +523,7 @@ impl ChannelAdapter for Thread {
 }
 
 #[tokio::test]
-async fn others_may_neither_look_nor_touch() {
+async fn other_users_may_neither_see_nor_change_sessions() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let channels = Channels::new([Arc::new(Thread) as Arc<dyn ChannelAdapter>]);

@@ -85,7 +85,7 @@ async fn square() -> (tempfile::TempDir, Store, [Arc<Square>; 2], InboundService
 /// A typed command is done by the bot that works there; where that one does not hear it, whoever hears it says so once,
 /// and nobody does it, also when the other one reads it later.
 #[tokio::test]
-async fn a_command_is_never_dropped_for_a_bot_that_does_not_hear_it() {
+async fn command_for_unreachable_bot_is_refused_by_other_bot() {
     let (_dir, store, [a, b], inlet, _) = square().await;
     let ignored = Outcome::Ignored { reason: "another-account".to_owned() };
     assert_eq!(inlet.accept(heard("a", "1", "/acp help")).await.unwrap(), ignored);
@@ -135,7 +135,7 @@ fn part(binding: &BindingRow, seq: u64, text: &str) -> MessagePart {
 /// A reply is told apart from a part that says the same and may be there or not, and a part from a reply: by what they
 /// show, and by the ids that are known.
 #[tokio::test]
-async fn a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round() {
+async fn replies_and_delivered_parts_are_told_apart() {
     const BUSY: &str = "The agent is busy: queued behind 1.";
     let (_dir, store, [_, b], inlet, binding) = square().await;
     let plan = |seq: u64| {

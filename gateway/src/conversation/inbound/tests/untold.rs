@@ -107,7 +107,7 @@ async fn nothing_is_left(store: &Store) {
 /// Whatever is done with a reply: messages, commands and what is taken back go on, and later each reply comes once, in
 /// the order of the messages.
 #[tokio::test]
-async fn a_reply_that_cannot_be_given_holds_up_nothing() {
+async fn blocked_reply_delays_nothing_else() {
     for mood in [Mood::Stalls, Mood::Refuses] {
         let (_dir, store, fake, channel, inlet) = ground(mood).await;
         let taken = IntakeOutcome::Accepted(crate::channel::CallerReply::default());
@@ -132,7 +132,7 @@ async fn a_reply_that_cannot_be_given_holds_up_nothing() {
 
 /// What cannot be told in one conversation keeps no other one from being told what was left there.
 #[tokio::test]
-async fn what_cannot_be_told_in_one_conversation_holds_up_no_other() {
+async fn blocked_conversation_delays_no_other() {
     let (_dir, store, _fake, channel, inlet) = ground(Mood::Stalls).await;
     for (id, at) in [("m1", "c"), ("m2", "d"), ("m3", "c"), ("m4", "e")] {
         let said = Inbound { conversation: conversation(at), ..message(id, "/acp cancel") };
@@ -158,7 +158,7 @@ async fn what_cannot_be_told_in_one_conversation_holds_up_no_other() {
 
 /// Whoever is at telling finds what was done meanwhile; that it is new is known, and it is not looked for.
 #[tokio::test]
-async fn what_is_done_while_something_is_told_is_told_by_the_same_hand() {
+async fn reply_flush_includes_replies_added_meanwhile() {
     let (_dir, store, _fake, channel, inlet) = ground(Mood::Stalls).await;
     for (id, text) in [("m1", "hello"), ("m2", "more"), ("m3", "/acp cancel")] {
         soon(text, inlet.offer(message(id, text))).await;
@@ -172,7 +172,7 @@ async fn what_is_done_while_something_is_told_is_told_by_the_same_hand() {
 
 /// The gateway ends in order while a message is on its way: nothing was done, and that is no answer. The next one does it.
 #[tokio::test]
-async fn what_the_end_of_the_gateway_keeps_from_being_done_is_done_by_the_next() {
+async fn message_interrupted_by_shutdown_runs_after_restart() {
     let (_dir, store, fake, before) = bound_ground().await;
     let ending = Failure::of(Code::BackendUnavailable).detail(crate::session::manager::ENDING).retryable();
     *fake.fails.lock().unwrap() = Some(ending.clone());
@@ -184,7 +184,7 @@ async fn what_the_end_of_the_gateway_keeps_from_being_done_is_done_by_the_next()
 
 /// An adapter is taken away while something is to be done and told there: both wait for it, and it is done and told once.
 #[tokio::test]
-async fn what_nobody_serves_is_done_and_told_once_it_is_served() {
+async fn command_without_adapter_replies_once_adapter_returns() {
     let (_dir, store, fake, _) = bound_ground().await;
     let channel = Moody::new(Mood::Refuses);
     let adapter = Arc::clone(&channel) as Arc<dyn ChannelAdapter>;
