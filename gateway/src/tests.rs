@@ -1,7 +1,6 @@
 //! What tests of the drivers stand on: a real store with a session in it, written as the actor writes.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_core::binding::Placement;
 use acp_core::event::EventKind;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{
@@ -188,25 +187,8 @@ impl Scribe {
 
     /// Starts a run.
     pub(crate) async fn start(&mut self, mode: RunMode) -> RunId {
-        let run = RunRow {
-            run_id: RunId::mint(),
-            session_key: self.session.session_key.clone(),
-            mode,
-            state: RunState::Running,
-            text: "hi".to_owned(),
-            files: None,
-            author: "ann".to_owned(),
-            interactive: true,
-            requester_message_id: None,
-            idempotency_key: IdempotencyKey::mint(),
-            last_seq: 0,
-            stop_reason: None,
-            usage: None,
-            error: None,
-            created_at_ms: 1,
-            started_at_ms: Some(2),
-            ended_at_ms: None,
-        };
+        let queued = said("hi").into_run(RunId::mint(), &self.session.session_key, IdempotencyKey::mint(), 1);
+        let run = RunRow { mode, state: RunState::Running, started_at_ms: Some(2), ..queued };
         let run_id = run.run_id;
         self.run = Some((run.clone(), 0));
         let prompt = self.write(EventKind::Prompt, &json!({"text": "hi", "mode": "prompt"}), true);
@@ -262,20 +244,11 @@ impl Scribe {
 pub(crate) fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
     SpawnRequest {
         agent: Some(AgentName::parse("demo").unwrap()),
-        cwd: None,
-        label: None,
-        mode: SessionMode::Persistent,
-        permission: None,
-        non_interactive: None,
         bind,
-        placement: Placement::Here,
         prompt: prompt.map(str::to_owned),
         author: "ann".to_owned(),
         interactive: true,
-        spawned_by: None,
-        mcp_servers: Vec::new(),
-        additional_directories: Vec::new(),
-        configured: None,
+        ..SpawnRequest::default()
     }
 }
 
@@ -283,12 +256,8 @@ pub(crate) fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> Spa
 pub(crate) fn said(text: &str) -> PromptRequest {
     PromptRequest {
         text: text.to_owned(),
-        mode: RunMode::Prompt,
         author: "ann".to_owned(),
         interactive: true,
-        files: Vec::new(),
-        requester_message_id: None,
-        asked_in: None,
-        new_conversation: false,
+        ..PromptRequest::default()
     }
 }

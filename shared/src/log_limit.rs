@@ -1,8 +1,9 @@
 //! Rate limit for log lines caused by peers: a few lines of each kind per window, then only their count. A
 //! peer that connects in a loop does not fill the log.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -96,21 +97,17 @@ fn write_count((uid, reason): Kind, left_out: u64) {
 }
 
 impl RefusalLog {
-    fn limit(&self) -> MutexGuard<'_, LogLimit> {
-        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns true if a refusal may be logged now. Other refusals are counted, and the count is logged when the window
     /// ends. Needs a tokio runtime.
     #[must_use]
     pub fn may_log(&self, uid: u32, reason: &'static str) -> bool {
         let now_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let line = self.limit().on(now_ms, (uid, reason));
+        let line = self.limit.lock().on(now_ms, (uid, reason));
         if let LogDecision::Count { begins: Some(kind) } = line {
             let log = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(WINDOW_MS)).await;
-                let left_out = log.limit().end(kind);
+                let left_out = log.limit.lock().end(kind);
                 write_count(kind, left_out);
             });
         }
@@ -119,7 +116,7 @@ impl RefusalLog {
 
     /// Logs the counts of all windows at once, before the process ends.
     pub fn flush(&self) {
-        let all = self.limit().end_all();
+        let all = self.limit.lock().end_all();
         for (kind, left_out) in all {
             write_count(kind, left_out);
         }

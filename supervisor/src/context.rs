@@ -21,10 +21,11 @@ use crate::sys::linux::Linux;
 use crate::sys::{KernelFeatures, Sys, UnreapedChild};
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::log_limit::RefusalLog;
+use parking_lot::Mutex;
 use rustix::process::Rlimit;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -112,7 +113,7 @@ impl<S: Sys> Context<S> {
     /// Returns the buffer limits for the relays of a gateway.
     #[must_use]
     pub fn limits(&self, gateway: GatewayInstanceId) -> RelayLimits {
-        let mut budgets = self.budgets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut budgets = self.budgets.lock();
         let budget = budgets.get(&gateway).and_then(Weak::upgrade).unwrap_or_else(|| {
             let new = Arc::new(ByteBudget::new(self.config.gateway_bytes_max));
             budgets.retain(|_, budget| budget.strong_count() > 0);
@@ -125,7 +126,7 @@ impl<S: Sys> Context<S> {
     /// Returns the processes that must not be signalled for a lease whose own root is `own`.
     #[must_use]
     pub fn guard(&self, own: Option<i32>) -> SignalGuard {
-        let mut other_roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let mut other_roots = self.roots.lock().clone();
         if let Some(pid) = own {
             other_roots.remove(&pid);
         }
@@ -141,7 +142,7 @@ impl<S: Sys> Context<S> {
         if group.is_some_and(|group| self.containment.subtree.is_of_a_lease(&group)) {
             return true;
         }
-        let mut roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let mut roots = self.roots.lock().clone();
         if self.abilities.subreaper {
             // All descendants of a subreaper belong to one of those trees.
             roots.insert(self.me.pid);
@@ -152,16 +153,12 @@ impl<S: Sys> Context<S> {
 
     /// Registers the root of a living lease.
     pub fn add_root(&self, pid: i32) {
-        self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(pid);
+        self.roots.lock().insert(pid);
     }
 
     /// Unregisters a root.
     pub fn remove_root(&self, pid: i32) {
-        self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&pid);
-    }
-
-    fn children(&self) -> MutexGuard<'_, Children> {
-        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+        self.roots.lock().remove(&pid);
     }
 
     /// Starts a child from the current thread, in a way that it cannot be mistaken for an orphan. A slow disk
@@ -171,9 +168,9 @@ impl<S: Sys> Context<S> {
     /// Those of `start`.
     pub fn start_child(&self, start: impl FnOnce() -> std::io::Result<i32>) -> std::io::Result<i32> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        self.children().starting.insert(thread);
+        self.children.lock().starting.insert(thread);
         let started = start();
-        let mut children = self.children();
+        let mut children = self.children.lock();
         children.starting.remove(&thread);
         children.registered.extend(started.as_ref().ok());
         started
@@ -181,18 +178,18 @@ impl<S: Sys> Context<S> {
 
     /// Registers a child that an earlier program of this process started.
     pub fn track_child(&self, pid: i32) {
-        self.children().registered.insert(pid);
+        self.children.lock().registered.insert(pid);
     }
 
     /// Unregisters a child that was reaped or is no longer managed.
     pub fn release_child(&self, pid: i32) {
-        self.children().registered.remove(&pid);
+        self.children.lock().registered.remove(&pid);
     }
 
     /// True if this process has any child, either registered or an orphan.
     #[must_use]
     pub fn has_children(&self) -> bool {
-        !self.children().registered.is_empty() || !self.sys.children().is_empty()
+        !self.children.lock().registered.is_empty() || !self.sys.children().is_empty()
     }
 
     /// Returns the orphans: children that are not registered. Children of a thread that is just starting one
@@ -200,7 +197,7 @@ impl<S: Sys> Context<S> {
     #[must_use]
     pub fn orphans(&self) -> Vec<i32> {
         // Keep the lock while the list is read: meanwhile no start can begin, and no registered pid is freed.
-        let children = self.children();
+        let children = self.children.lock();
         let stray = |child: &UnreapedChild| {
             !children.registered.contains(&child.pid) && !children.starting.contains(&child.thread)
         };

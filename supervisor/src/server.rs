@@ -16,8 +16,9 @@ use acp_shared::protocol::{
     FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, MARKS_BYTES_MAX, Marks, Refusal, RefusalCode, Role, ToClient,
     ToSupervisor, VERSION_MARKS,
 };
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -43,7 +44,7 @@ struct HandshakeSlot {
 
 impl HandshakeSlot {
     fn take(waiting: &HandshakeTable, user: HandshakeUser, link: &ConnectionHandle) -> (Self, bool) {
-        let mut all = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = waiting.lock();
         let displaced = all.begin(link.id().0, user, link.end().clone());
         if let Some(end) = &displaced {
             end.cancel();
@@ -54,7 +55,7 @@ impl HandshakeSlot {
 
 impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).end(self.id.0);
+        self.waiting.lock().end(self.id.0);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Simulated chat service: accepts messages, deduplicates by nonce, loses responses, limits, refuses, and may
 //! not know which messages it has, all by chance. Its messages are what users see.
 
-use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
+use crate::channel::{BoxFuture, ChannelAdapter, ChannelProperties, LookupOutcome, Outgoing, SendOutcome};
 use crate::sim::rng::SeededRng;
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::route::UnboundDestination;
@@ -78,17 +78,12 @@ impl ChannelAdapter for SimChannel {
         ACCOUNT
     }
 
-    fn limit(&self) -> MessageLimit {
-        // Small, so that answers have several parts; with room for the text next to a file.
-        MessageLimit::new(Unit::Utf16, 80)
-    }
-
-    fn file_bytes_max(&self) -> Option<u64> {
-        Some(FILE_BYTES_MAX)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties {
+            file_bytes_max: Some(FILE_BYTES_MAX),
+            // A small limit, so that answers have several parts; with room for the text next to a file.
+            ..ChannelProperties::new(MessageLimit::new(Unit::Utf16, 80), UnboundDestination::Hint)
+        }
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {

@@ -7,7 +7,6 @@ use crate::session::manager::Manager;
 use crate::session::task::ActorRequest;
 use crate::sim::chat::{ACCOUNT, ROOM};
 use acp_core::actor::ActorCommand;
-use acp_core::binding::Placement;
 use acp_core::failure::Failure;
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use acp_core::rows::{ConversationRef, RunMode, SessionMode};
@@ -116,12 +115,7 @@ pub(super) struct UserPort {
 
 /// Returns the conversation of that name.
 pub(super) fn conversation(id: &str) -> ConversationRef {
-    ConversationRef {
-        channel: ROOM.to_owned(),
-        account_id: ACCOUNT.to_owned(),
-        conversation_id: id.to_owned(),
-        parent_conversation_id: None,
-    }
+    ConversationRef::new(ROOM, ACCOUNT, id)
 }
 
 /// Returns the message id of a request.
@@ -135,10 +129,8 @@ fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
         mode: if steer { RunMode::Steer } else { RunMode::Prompt },
         author: "ann".to_owned(),
         interactive: true,
-        files: Vec::new(),
-        requester_message_id: None,
-        asked_in: None,
         new_conversation: anew,
+        ..PromptRequest::default()
     }
 }
 
@@ -226,19 +218,9 @@ fn heard(later: bool) -> Result<String, Failure> {
 fn oneshot(text: String) -> SpawnRequest {
     SpawnRequest {
         agent: AgentName::parse("demo").ok(),
-        cwd: None,
-        label: None,
         mode: SessionMode::Oneshot,
-        permission: None,
-        non_interactive: None,
-        bind: None,
-        placement: Placement::default(),
         prompt: Some(text),
         author: "ann".to_owned(),
-        interactive: false,
-        spawned_by: None,
-        mcp_servers: Vec::new(),
-        additional_directories: Vec::new(),
-        configured: None,
+        ..SpawnRequest::default()
     }
 }

@@ -10,12 +10,7 @@ fn key() -> SessionKey {
 fn row(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingRow {
     BindingRow {
         binding_id: BindingId::mint(),
-        conversation: ConversationRef {
-            channel: "console".to_owned(),
-            account_id: "default".to_owned(),
-            conversation_id: "c".to_owned(),
-            parent_conversation_id: None,
-        },
+        conversation: ConversationRef::new("console", "default", "c"),
         session_key: key(),
         target_kind: TargetKind::Session,
         status: BindingStatus::Active,

@@ -82,11 +82,12 @@ pub const OUTPUT_KINDS: [EventKind; 7] = [
 ];
 
 /// Kind of a part, for channels that render kinds differently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum PartKind {
     /// Final message of a run: the output, or the reason for the missing output.
     Final,
     /// Notice for people.
+    #[default]
     Notice,
     /// Permission request of the agent.
     Permission,

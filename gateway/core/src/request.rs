@@ -2,15 +2,15 @@
 
 use crate::binding::Placement;
 use crate::config::McpServer;
-use crate::files::PromptFile;
-use crate::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, SessionMode};
+use crate::files::{self, PromptFile};
+use crate::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow, SessionMode};
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
-use acp_shared::ids::{AgentName, RunId, SessionKey};
+use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 
 /// Request to create a session.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpawnRequest {
     /// Agent; `None` uses the configured default.
     pub agent: Option<AgentName>,
@@ -88,7 +88,7 @@ pub struct SpawnResult {
 }
 
 /// Prompt or steer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptRequest {
     /// Text of the person.
     pub text: String,
@@ -108,6 +108,37 @@ pub struct PromptRequest {
     pub asked_in: Option<Box<ConversationRef>>,
     /// True to start a new agent conversation first, if the old one cannot be continued.
     pub new_conversation: bool,
+}
+
+impl PromptRequest {
+    /// Returns the row of the queued run.
+    pub fn into_run(
+        self,
+        run_id: RunId,
+        session_key: &SessionKey,
+        idempotency_key: IdempotencyKey,
+        now_ms: u64,
+    ) -> RunRow {
+        RunRow {
+            run_id,
+            session_key: session_key.clone(),
+            mode: self.mode,
+            state: RunState::Queued,
+            text: self.text,
+            files: files::serialize_files(&self.files),
+            author: self.author,
+            interactive: self.interactive,
+            requester_message_id: self.requester_message_id,
+            idempotency_key,
+            last_seq: 0,
+            stop_reason: None,
+            usage: None,
+            error: None,
+            created_at_ms: now_ms,
+            started_at_ms: None,
+            ended_at_ms: None,
+        }
+    }
 }
 
 /// Result of an accepted prompt, which is durable.

@@ -122,10 +122,11 @@ pub struct SessionRow {
 }
 
 /// Kind of a run: a turn, or input for the running turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunMode {
     /// A turn.
+    #[default]
     Prompt,
     /// Input for the running turn (H11).
     Steer,
@@ -374,6 +375,23 @@ pub struct ConversationRef {
     pub conversation_id: String,
     /// Id of the parent conversation, e.g. the channel of a thread.
     pub parent_conversation_id: Option<String>,
+}
+
+impl ConversationRef {
+    /// Creates the address of a conversation without a known parent.
+    pub fn new(
+        channel: impl Into<String>,
+        account_id: impl Into<String>,
+        conversation_id: impl Into<String>,
+    ) -> Self {
+        let conversation_id = conversation_id.into();
+        Self {
+            channel: channel.into(),
+            account_id: account_id.into(),
+            conversation_id,
+            parent_conversation_id: None,
+        }
+    }
 }
 
 /// Kind of a binding's target.

@@ -2,8 +2,9 @@
 //! refused: it closes the connection that has been inactive for longest, so that held connections lock no
 //! client out.
 
+use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Share of the connections that streams may use, in quarters.
@@ -45,10 +46,6 @@ impl ConnectionSlots {
         Self { table: Arc::default(), max: max.max(4) }
     }
 
-    fn table(&self) -> MutexGuard<'_, SlotTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Maximum number of streams.
     pub(crate) const fn streams_max(&self) -> usize {
         self.max * STREAM_QUARTERS / 4
@@ -57,7 +54,7 @@ impl ConnectionSlots {
     /// Takes a slot for a new connection. Returns true if another connection was closed for it: the least
     /// recently active one without a request, otherwise the least recently active one.
     pub(crate) fn take(&self) -> (Arc<ConnectionSlot>, bool) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let is_full = table.short.len() + table.streams.len() >= self.max;
         if is_full {
             let at = table.short.iter().position(|entry| !entry.is_busy).unwrap_or(0);
@@ -91,14 +88,14 @@ impl ConnectionSlot {
     }
 
     fn set_busy(&self, is_busy: bool) {
-        let mut table = self.slots.table();
+        let mut table = self.slots.table.lock();
         table.remove(self.id);
         table.short.push(SlotEntry { id: self.id, is_busy, end: self.end.clone() });
     }
 
     /// Counts the connection as a stream. Returns false if the maximum of streams is reached.
     pub(crate) fn stream(&self) -> bool {
-        let mut table = self.slots.table();
+        let mut table = self.slots.table.lock();
         if table.streams.len() >= self.slots.streams_max() {
             return false;
         }
@@ -110,7 +107,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.slots.table().remove(self.id);
+        self.slots.table.lock().remove(self.id);
     }
 }
 
@@ -161,7 +158,7 @@ mod tests {
         held[0].end_request();
         assert!(more[1].0.stream());
         drop(held);
-        assert_eq!(slots.table().streams.len(), 1);
+        assert_eq!(slots.table.lock().streams.len(), 1);
     }
 
     #[test]
@@ -172,6 +169,6 @@ mod tests {
             assert!(!displaced);
             slot.begin_request();
         }
-        assert!(slots.table().short.is_empty());
+        assert!(slots.table.lock().short.is_empty());
     }
 }

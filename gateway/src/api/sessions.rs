@@ -6,7 +6,6 @@ use acp_core::api::{
     AgentView, AnswerBody, BoundView, CancelBody, CloseBody, Done, HealthView, NewBody, Opening, OptionBody,
     PermissionView, PromptBody, RunView, SessionView, SpawnBody, SpawnedView, StatusView, UnbindBody,
 };
-use acp_core::binding::Placement;
 use acp_core::failure::Failure;
 use acp_core::mcp;
 use acp_core::request::{
@@ -87,15 +86,13 @@ pub(crate) async fn spawn(
         mode: body.mode.unwrap_or(SessionMode::Persistent),
         permission: body.permission,
         non_interactive: body.non_interactive_permissions,
-        bind: None,
-        placement: Placement::Here,
         prompt: body.prompt,
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
         spawned_by: body.spawned_by,
         mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
         additional_directories: body.additional_directories,
-        configured: None,
+        ..SpawnRequest::default()
     };
     let spawned = api.service.spawn(request, once).await?;
     let (opening, error) = match wait {
@@ -169,10 +166,8 @@ pub(crate) async fn prompt(
         mode: body.mode.unwrap_or(RunMode::Prompt),
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
-        files: Vec::new(),
-        requester_message_id: None,
-        asked_in: None,
         new_conversation: body.new_conversation,
+        ..PromptRequest::default()
     };
     Ok(Json(api.service.prompt(&key, request, once).await?))
 }

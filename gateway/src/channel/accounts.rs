@@ -185,12 +185,7 @@ mod tests {
             let ids: Vec<String> = bots.bots.keys().cloned().collect();
             assert_eq!(ids, want, "{text}");
             for id in ["a", "b"] {
-                let at = ConversationRef {
-                    channel: DISCORD.to_owned(),
-                    account_id: id.to_owned(),
-                    conversation_id: "1".to_owned(),
-                    parent_conversation_id: None,
-                };
+                let at = ConversationRef::new(DISCORD, id, "1");
                 assert_eq!(channels.has_adapter(&at), want.contains(&id), "{id}: {text}");
             }
             let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.cancel.clone()));

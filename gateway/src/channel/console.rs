@@ -4,7 +4,8 @@
 //! over the rows. So no outcome is ever uncertain, and the same nonce yields the same row.
 
 use crate::channel::{
-    BoxFuture, ChannelAdapter, EditOutcome, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome,
+    BoxFuture, ChannelAdapter, ChannelProperties, EditOutcome, LookupOutcome, OpenChildOutcome, Outgoing,
+    SendOutcome,
 };
 use acp_core::binding::Capabilities;
 use acp_core::command::authorization::RequesterRole;
@@ -37,12 +38,7 @@ impl Console {
 
 /// Returns the reference of the console conversation with this id.
 pub(crate) fn conversation(id: &str) -> ConversationRef {
-    ConversationRef {
-        channel: CONSOLE.to_owned(),
-        account_id: "default".to_owned(),
-        conversation_id: id.to_owned(),
-        parent_conversation_id: None,
-    }
+    ConversationRef::new(CONSOLE, "default", id)
 }
 
 impl ChannelAdapter for Console {
@@ -54,17 +50,16 @@ impl ChannelAdapter for Console {
         Capabilities { here: true, child: true, child_first: false }
     }
 
-    /// False: the clients of the console choose the message ids themselves.
-    fn receives_own_messages(&self) -> bool {
-        false
-    }
-
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, MESSAGE_BYTES_MAX)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties {
+            // The clients of the console choose the message ids themselves.
+            receives_own_messages: false,
+            can_edit: true,
+            ..ChannelProperties::new(
+                MessageLimit::new(Unit::Bytes, MESSAGE_BYTES_MAX),
+                UnboundDestination::Hint,
+            )
+        }
     }
 
     /// Operator: only the gateway's own user has access to the socket, and this user runs the gateway.
@@ -118,10 +113,6 @@ impl ChannelAdapter for Console {
                 Err(error) => OpenChildOutcome::Rejected { why: error.to_string(), again: true },
             }
         })
-    }
-
-    fn can_edit(&self) -> bool {
-        true
     }
 
     fn edit<'a>(

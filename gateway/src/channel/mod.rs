@@ -69,18 +69,8 @@ pub trait ChannelAdapter: Send + Sync + 'static {
         Capabilities { here: true, child: false, child_first: false }
     }
 
-    /// True if messages sent by the adapter come back as events with the same message ids. The gateway then
-    /// drops its own messages. An adapter that sees the author of each message drops those of its account
-    /// itself.
-    fn receives_own_messages(&self) -> bool {
-        true
-    }
-
-    /// True if a conversation has the same id in all accounts of the channel, so that several accounts may
-    /// receive one message. Only one account then runs a command that names no account.
-    fn shares_conversations(&self) -> bool {
-        false
-    }
+    /// Returns the fixed properties of the channel.
+    fn properties(&self) -> ChannelProperties;
 
     /// Returns the reason if the adapter currently receives no messages from a conversation, as far as known,
     /// and `None` otherwise. If several accounts share the conversation, another account reports the reason.
@@ -88,18 +78,6 @@ pub trait ChannelAdapter: Send + Sync + 'static {
         let _ = at;
         None
     }
-
-    /// Returns the maximum size of one message.
-    fn limit(&self) -> MessageLimit;
-
-    /// Returns the maximum size of an attached file, in bytes. `None` if messages carry no files; the gateway
-    /// then attaches none.
-    fn file_bytes_max(&self) -> Option<u64> {
-        None
-    }
-
-    /// Returns the destination of messages from unbound conversations.
-    fn unbound_destination(&self) -> UnboundDestination;
 
     /// Returns the rights that an author has on commands, beyond those on sessions of their own. A channel
     /// without such information keeps the default.
@@ -134,43 +112,15 @@ pub trait ChannelAdapter: Send + Sync + 'static {
         Box::pin(async move { OpenChildOutcome::Rejected { why, again: false } })
     }
 
-    /// True if the channel shows [`Signal`]s.
-    fn can_signal(&self) -> bool {
-        false
-    }
-
     /// Shows a signal, best effort.
     fn signal<'a>(&'a self, _to: &'a ConversationRef, _signal: &'a Signal) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
-    }
-
-    /// Returns the period after sending in which a message can be edited without restriction, in
-    /// milliseconds. The status card of a longer turn continues in a new message. `None`: no restriction.
-    fn edit_window_ms(&self) -> Option<u64> {
-        None
-    }
-
-    /// Returns the maximum number of buttons of a message. 0 if the channel has no buttons; the text then
-    /// lists the options.
-    fn buttons_max(&self) -> usize {
-        0
-    }
-
-    /// True if texts are rendered as Markdown, with fenced code blocks and `-# ` before a line of small
-    /// print.
-    fn renders_markdown(&self) -> bool {
-        false
     }
 
     /// Returns the names of the people who may answer agents' requests, in the notation of the channel: at
     /// most 200 characters. `None` if no approvers are configured.
     fn approvers(&self) -> Option<String> {
         None
-    }
-
-    /// True if the answer of a turn ends with a summary line: agent, time, tools, context, cost.
-    fn has_footer(&self) -> bool {
-        false
     }
 
     /// Returns the text that refers to a conversation within a message.
@@ -181,11 +131,6 @@ pub trait ChannelAdapter: Send + Sync + 'static {
     /// Returns the health of the account. `None` if nothing can fail.
     fn health(&self) -> Option<ChannelHealth> {
         None
-    }
-
-    /// True if sent messages can be edited.
-    fn can_edit(&self) -> bool {
-        false
     }
 
     /// Replaces text and buttons of a sent message, best effort: the last edit wins, and later edits make up
@@ -205,6 +150,60 @@ pub trait ChannelAdapter: Send + Sync + 'static {
     fn listen(&self, inbox: Arc<dyn InboundPort>) -> BoxFuture<'_, ()> {
         drop(inbox);
         Box::pin(std::future::ready(()))
+    }
+}
+
+/// Fixed properties of a channel, as its adapter serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelProperties {
+    /// Maximum size of one message.
+    pub limit: MessageLimit,
+    /// Destination of messages from unbound conversations.
+    pub unbound_destination: UnboundDestination,
+    /// True if messages sent by the adapter come back as events with the same message ids. The gateway then
+    /// drops its own messages. An adapter that sees the author of each message drops those of its account
+    /// itself.
+    pub receives_own_messages: bool,
+    /// True if a conversation has the same id in all accounts of the channel, so that several accounts may
+    /// receive one message. Only one account then runs a command that names no account.
+    pub shares_conversations: bool,
+    /// Maximum size of an attached file, in bytes. `None` if messages carry no files; the gateway then
+    /// attaches none.
+    pub file_bytes_max: Option<u64>,
+    /// Maximum number of buttons of a message. 0 if the channel has no buttons; the text then lists the
+    /// options.
+    pub buttons_max: usize,
+    /// True if texts are rendered as Markdown, with fenced code blocks and `-# ` before a line of small
+    /// print.
+    pub renders_markdown: bool,
+    /// True if the answer of a turn ends with a summary line: agent, time, tools, context, cost.
+    pub has_footer: bool,
+    /// True if the channel shows [`Signal`]s.
+    pub can_signal: bool,
+    /// True if sent messages can be edited.
+    pub can_edit: bool,
+    /// Period after sending in which a message can be edited without restriction, in milliseconds. The status
+    /// card of a longer turn continues in a new message. `None`: no restriction.
+    pub edit_window_ms: Option<u64>,
+}
+
+impl ChannelProperties {
+    /// Returns the properties of a channel that receives its own messages and has plain text only.
+    #[must_use]
+    pub const fn new(limit: MessageLimit, unbound_destination: UnboundDestination) -> Self {
+        Self {
+            limit,
+            unbound_destination,
+            receives_own_messages: true,
+            shares_conversations: false,
+            file_bytes_max: None,
+            buttons_max: 0,
+            renders_markdown: false,
+            has_footer: false,
+            can_signal: false,
+            can_edit: false,
+            edit_window_ms: None,
+        }
     }
 }
 
@@ -231,7 +230,7 @@ pub enum OpenChildOutcome {
 }
 
 /// Outgoing message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outgoing {
     /// Kind of the message.
     pub kind: PartKind,
@@ -248,7 +247,7 @@ pub struct Outgoing {
     /// Ids of messages in this conversation that are known to be different ones; a lookup must not return any
     /// of them.
     pub others: Vec<String>,
-    /// Buttons in order, at most [`ChannelAdapter::buttons_max`]. Without buttons the text says the same.
+    /// Buttons in order, at most [`ChannelProperties::buttons_max`]. Without buttons the text says the same.
     pub actions: Vec<MessageButton>,
     /// Short tag that distinguishes the message from another one of ours with the same text. Shown with the
     /// text if a lookup compares texts ([`Outgoing::tagged`]); unused by channels that identify messages by

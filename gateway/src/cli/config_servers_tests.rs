@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::{Row, Seen, agents, mine};
+use crate::runtime::profiles::Profiles;
 use acp_core::config::load::LoadedConfig;
 use acp_core::mcp;
 use serde_json::json;

@@ -10,6 +10,7 @@ use crate::conversation::bindings;
 use crate::ops::retention;
 use crate::runtime::agents::Agents;
 use crate::runtime::local_lookup;
+use crate::runtime::profiles::Profiles;
 use acp_core::card::{Card, CardUpdateResult, UpdateRate};
 use acp_core::config::ignored_keys::{UNUSED, note};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
@@ -170,12 +171,7 @@ fn backend(loaded: &LoadedConfig) -> String {
 
 /// What is made of the first message in a conversation that the configuration binds.
 fn configured(loaded: &LoadedConfig) -> String {
-    let at = ConversationRef {
-        channel: "console".to_owned(),
-        account_id: "main".to_owned(),
-        conversation_id: "c".to_owned(),
-        parent_conversation_id: None,
-    };
+    let at = ConversationRef::new("console", "main", "c");
     let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
     let made = StaticSessionSpec::of(found.entry).unwrap();
     let key = first_key(&made.agent, ("console", "main", "c")).unwrap();

@@ -33,7 +33,7 @@ use acp_store::inbox::{self, Inbound, InboxRow, MessageOwner, Outcome, ReplyRout
 use acp_store::sent_messages;
 use acp_store::{Store, console, now_ms};
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
@@ -61,7 +61,7 @@ struct Inner {
     static_bindings: StaticBindings,
     commands: Commands,
     /// Conversation queues: one message of a conversation at a time, in order of arrival.
-    conversation_locks: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
+    conversation_locks: parking_lot::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
     permits: Arc<tokio::sync::Semaphore>,
     /// Notified when an inbox row failed and needs a retry.
     retry_needed: tokio::sync::Notify,
@@ -95,7 +95,7 @@ impl InboundService {
                 router,
                 static_bindings,
                 commands,
-                conversation_locks: std::sync::Mutex::default(),
+                conversation_locks: parking_lot::Mutex::default(),
                 permits,
                 retry_needed: tokio::sync::Notify::new(),
                 reservations: reservation::Reservations::default(),
@@ -229,12 +229,12 @@ impl Inner {
     }
 
     fn conversation_lock(&self, at: &ConversationRef) -> Arc<Mutex<()>> {
-        let mut locks = self.conversation_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.conversation_locks.lock();
         Arc::clone(locks.entry(queue_key(at)).or_default())
     }
 
     fn remove_idle_lock(&self, at: &ConversationRef) {
-        let mut locks = self.conversation_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.conversation_locks.lock();
         let at = queue_key(at);
         if locks.get(&at).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&at);
@@ -273,7 +273,11 @@ impl Inner {
     /// True if the gateway sent the message itself: it is then dropped before routing, even after an unbind
     /// or a restart (C13).
     async fn is_echo(&self, inbound: &Inbound) -> Result<bool, Failure> {
-        if !self.channels.get(&inbound.conversation).is_ok_and(|channel| channel.receives_own_messages()) {
+        if !self
+            .channels
+            .get(&inbound.conversation)
+            .is_ok_and(|channel| channel.properties().receives_own_messages)
+        {
             return Ok(false);
         }
         let (at, message_id) = (inbound.conversation.clone(), inbound.message_id.clone());
@@ -286,7 +290,8 @@ impl Inner {
     fn competing_accounts(&self, inbound: &Inbound) -> Vec<SiblingAccount> {
         let at = &inbound.conversation;
         let is_typed = inbound.answer == ReplyRoute::ByMessage && command::parse(&inbound.text).is_some();
-        let is_shared = || self.channels.get(at).is_ok_and(|channel| channel.shares_conversations());
+        let is_shared =
+            || self.channels.get(at).is_ok_and(|channel| channel.properties().shares_conversations);
         if is_typed && is_shared() { self.channels.sibling_accounts(at) } else { Vec::new() }
     }
 
@@ -447,7 +452,7 @@ pub(crate) async fn submit(
         files,
         requester_message_id: Some(inbound.message_id.clone()),
         asked_in: Some(Box::new(inbound.conversation.clone())),
-        new_conversation: false,
+        ..PromptRequest::default()
     };
     let accepted = service.prompt(session_key, request, message_idempotency_key(inbound)?).await?;
     let text = match (mode, accepted.steered, accepted.queued_behind) {

@@ -1,8 +1,9 @@
 //! Watchdog of actors: lists the live actors and how long each has been processing its current input.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Tracked state of one actor.
@@ -51,7 +52,7 @@ impl ActorHeartbeat {
 
 impl Drop for ActorHeartbeat {
     fn drop(&mut self) {
-        self.watch.lock().remove(&self.id);
+        self.watch.actors.lock().remove(&self.id);
     }
 }
 
@@ -65,23 +66,23 @@ impl ActorWatch {
             is_reported: AtomicU64::new(0),
         };
         let actor = Arc::new(actor);
-        self.lock().insert(id, Arc::clone(&actor));
+        self.actors.lock().insert(id, Arc::clone(&actor));
         ActorHeartbeat { watch: self.clone(), id, actor }
     }
 
     /// Number of live actors.
     pub(crate) fn count(&self) -> usize {
-        self.lock().len()
+        self.actors.lock().len()
     }
 
     /// Number of actors that have been processing one input for at least `limit`.
     pub(crate) fn stuck(&self, limit: Duration) -> usize {
-        self.lock().values().filter(|actor| self.busy(actor).is_some_and(|busy| busy >= limit)).count()
+        self.actors.lock().values().filter(|actor| self.busy(actor).is_some_and(|busy| busy >= limit)).count()
     }
 
     /// Returns stuck actors that were not reported before: the session key and the duration.
     pub(crate) fn newly_stuck(&self, limit: Duration) -> Vec<(String, Duration)> {
-        let actors = self.lock();
+        let actors = self.actors.lock();
         let stuck = actors
             .values()
             .filter_map(|actor| Some((actor, self.busy(actor).filter(|busy| *busy >= limit)?)));
@@ -98,10 +99,6 @@ impl ActorWatch {
 
     fn ms(&self) -> u64 {
         u64::try_from(self.created_at.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<TrackedActor>>> {
-        self.actors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

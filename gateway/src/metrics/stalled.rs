@@ -1,7 +1,8 @@
 //! Failures that persist until the database is repaired: reported, because retrying is useless.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Maximum number of failures listed.
 const LISTED_MAX: usize = 20;
@@ -13,23 +14,19 @@ pub(crate) struct BlockedItems {
 }
 
 impl BlockedItems {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that `what` is blocked, and why.
     pub(crate) fn note(&self, what: String, why: String) {
-        self.lock().insert(what, why);
+        self.known.lock().insert(what, why);
     }
 
     /// Removes the record, because `what` works again.
     pub(crate) fn clear(&self, what: &str) {
-        self.lock().remove(what);
+        self.known.lock().remove(what);
     }
 
     /// Returns the first records with the reasons.
     pub(crate) fn listed(&self) -> Vec<String> {
-        self.lock().iter().take(LISTED_MAX).map(|(what, why)| format!("{what}: {why}")).collect()
+        self.known.lock().iter().take(LISTED_MAX).map(|(what, why)| format!("{what}: {why}")).collect()
     }
 }
 

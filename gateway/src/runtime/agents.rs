@@ -1,6 +1,6 @@
 //! Known agents and how to start them: configuration over the built-in presets over defaults. The environment
 //! is an argument, so that the variables an agent receives are decided in one place and testable. No I/O
-//! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`LookupResults`].
+//! happens here: [`Profiles::lookup`] names the paths to look up, and decisions take the [`LookupResults`].
 
 use crate::config::LiveConfig;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
@@ -54,23 +54,6 @@ impl Agents {
         Self { live, env, demo }
     }
 
-    /// Returns the programs and directories to look up before an agent is started in these directories.
-    /// Without a `cwd`, the default working directory is included.
-    pub(crate) fn lookup(
-        &self,
-        name: &AgentName,
-        cwd: Option<&str>,
-        directories: &[String],
-    ) -> LookupRequest {
-        let policy = self.policy(name);
-        let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
-        let cwd = self.requested_cwd(&policy, cwd);
-        let paths =
-            roots.chain(&cwd).filter_map(|path| path.to_str()).chain(directories.iter().map(String::as_str));
-        let directories = paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
-        LookupRequest { directories, ..self.lookup_programs([name]) }
-    }
-
     /// Returns the programs to look up for [`Agents::list`].
     pub(crate) fn lookup_all(&self) -> LookupRequest {
         self.lookup_programs(&self.names())
@@ -85,123 +68,10 @@ impl Agents {
         }
     }
 
-    /// Returns the profile to start an agent with.
-    ///
-    /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the allow-list, or not installed; the message says which.
-    pub(crate) fn profile(&self, name: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
-        let profile = self.configured(name)?;
-        let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
-        let Some(command) = self.find(name, found) else {
-            let (agent, preset) = self.settings(name);
-            let program = self.command(name).first().cloned().unwrap_or_default();
-            if agent.command.is_some() {
-                return refuse(format!(
-                    "{program} (agents.{name}.command) does not exist, or is not executable by the user that \
-                     agents run as."
-                ));
-            }
-            let how = if preset.install.is_empty() { "" } else { " Install it: " };
-            return refuse(format!("{program} is not installed here.{how}{}", preset.install));
-        };
-        Ok(AgentProfile { argv: command.argv, is_looked_up: true, ..profile })
-    }
-
-    /// Returns the profile from the configuration alone. Its program is not looked up yet, so it cannot start
-    /// an agent.
-    ///
-    /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the allow-list.
-    pub(crate) fn configured(&self, name: &AgentName) -> Result<AgentProfile, Failure> {
-        if !self.is_known(name) {
-            let how =
-                "`acp-gateway agents --all` lists the known agents; configure another one as [agents.NAME].";
-            let why = format!("Unknown agent {name}.{} {how}", self.nearest(name));
-            return Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
-        }
-        let policy = self.policy(name);
-        policy.may_use(name)?;
-        let loaded = self.live.now();
-        let (agent, preset) = self.settings(name);
-        let graces = Graces {
-            eof_ms: policy.agent.eof_ms.value,
-            term_ms: policy.agent.term_ms.value,
-            kill_ms: policy.agent.kill_ms.value,
-        };
-        let mut options: BTreeMap<String, String> =
-            preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
-        options.extend(agent.config.clone());
-        Ok(AgentProfile {
-            argv: self.command(name),
-            is_looked_up: false,
-            env: self.environment(&agent, &preset, &policy.env_allow.value),
-            graces,
-            init_ms: policy.agent.init_ms.value,
-            mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
-            asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
-            options: options.into_iter().collect(),
-            mcp_servers: mcp::merge_servers([
-                loaded.config.mcp_servers.as_slice(),
-                agent.mcp_servers.as_slice(),
-            ]),
-            additional_directories: configured_directories(&loaded.config, &agent),
-            client_fs: agent.client_fs.unwrap_or(preset.client_fs),
-            offer_terminal: true,
-            permission: policy.permission.mode.value,
-            non_interactive: policy.permission.non_interactive.value,
-            refused: None,
-        })
-    }
-
-    /// Returns the default agent, for requests that name none.
-    ///
-    /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED` if no default is configured.
-    pub(crate) fn default_agent(&self) -> Result<AgentName, Failure> {
-        self.live.now().config.acp.default_agent.clone().ok_or_else(|| {
-            let why = "No agent was named, and acp.default_agent is not set: name one with --agent (`acp-gateway \
-                       agents` lists them).";
-            Failure::new(Code::AgentNotAllowed, why).origin("gateway")
-        })
-    }
-
-    /// Returns the canonical working directory for an agent; `None` selects the configured default, or else
-    /// the home directory.
-    ///
-    /// # Errors
-    /// `ACP_CWD_NOT_ALLOWED` if the directory does not exist, is not an absolute path, or lies outside of the
-    /// roots of the gateway or of the agent.
-    pub(crate) fn cwd(
-        &self,
-        agent: &AgentName,
-        asked: Option<&str>,
-        found: &LookupResults,
-    ) -> Result<String, Failure> {
-        let policy = self.policy(agent);
-        let Some(asked) = self.requested_cwd(&policy, asked) else {
-            let text = "No working directory was named.";
-            return Err(Failure::new(Code::CwdNotAllowed, text).origin("gateway"));
-        };
-        allowed_directory(&policy, "working directory", &asked, found)
-    }
-
     fn requested_cwd(&self, policy: &EffectivePolicy, asked: Option<&str>) -> Option<PathBuf> {
         let configured = || policy.default_cwd.value.clone();
         let home = || self.var("HOME").map(PathBuf::from);
         asked.map(PathBuf::from).or_else(configured).or_else(home)
-    }
-
-    /// Returns the canonical path of an additional directory of a session.
-    ///
-    /// # Errors
-    /// As [`Agents::cwd`].
-    pub(crate) fn directory(
-        &self,
-        agent: &AgentName,
-        asked: &str,
-        found: &LookupResults,
-    ) -> Result<String, Failure> {
-        allowed_directory(&self.policy(agent), "additional directory", Path::new(asked), found)
     }
 
     fn policy(&self, agent: &AgentName) -> EffectivePolicy {
@@ -378,28 +248,94 @@ fn configured_directories(config: &Config, agent: &AgentConfig) -> Vec<String> {
 }
 
 impl Profiles for Agents {
-    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
-        Self::lookup(self, agent, cwd, directories)
+    fn lookup(&self, name: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
+        let policy = self.policy(name);
+        let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
+        let cwd = self.requested_cwd(&policy, cwd);
+        let paths =
+            roots.chain(&cwd).filter_map(|path| path.to_str()).chain(directories.iter().map(String::as_str));
+        let directories = paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
+        LookupRequest { directories, ..self.lookup_programs([name]) }
     }
 
-    fn configured(&self, agent: &AgentName) -> Result<AgentProfile, Failure> {
-        Self::configured(self, agent)
+    fn configured(&self, name: &AgentName) -> Result<AgentProfile, Failure> {
+        if !self.is_known(name) {
+            let how =
+                "`acp-gateway agents --all` lists the known agents; configure another one as [agents.NAME].";
+            let why = format!("Unknown agent {name}.{} {how}", self.nearest(name));
+            return Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
+        }
+        let policy = self.policy(name);
+        policy.may_use(name)?;
+        let loaded = self.live.now();
+        let (agent, preset) = self.settings(name);
+        let graces = Graces {
+            eof_ms: policy.agent.eof_ms.value,
+            term_ms: policy.agent.term_ms.value,
+            kill_ms: policy.agent.kill_ms.value,
+        };
+        let mut options: BTreeMap<String, String> =
+            preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
+        options.extend(agent.config.clone());
+        Ok(AgentProfile {
+            argv: self.command(name),
+            is_looked_up: false,
+            env: self.environment(&agent, &preset, &policy.env_allow.value),
+            graces,
+            init_ms: policy.agent.init_ms.value,
+            mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
+            asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
+            options: options.into_iter().collect(),
+            mcp_servers: mcp::merge_servers([
+                loaded.config.mcp_servers.as_slice(),
+                agent.mcp_servers.as_slice(),
+            ]),
+            additional_directories: configured_directories(&loaded.config, &agent),
+            client_fs: agent.client_fs.unwrap_or(preset.client_fs),
+            offer_terminal: true,
+            permission: policy.permission.mode.value,
+            non_interactive: policy.permission.non_interactive.value,
+            refused: None,
+        })
     }
 
-    fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
-        Self::profile(self, agent, found)
+    fn profile(&self, name: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
+        let profile = self.configured(name)?;
+        let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
+        let Some(command) = self.find(name, found) else {
+            let (agent, preset) = self.settings(name);
+            let program = self.command(name).first().cloned().unwrap_or_default();
+            if agent.command.is_some() {
+                return refuse(format!(
+                    "{program} (agents.{name}.command) does not exist, or is not executable by the user that \
+                     agents run as."
+                ));
+            }
+            let how = if preset.install.is_empty() { "" } else { " Install it: " };
+            return refuse(format!("{program} is not installed here.{how}{}", preset.install));
+        };
+        Ok(AgentProfile { argv: command.argv, is_looked_up: true, ..profile })
     }
 
     fn default_agent(&self) -> Result<AgentName, Failure> {
-        Self::default_agent(self)
+        self.live.now().config.acp.default_agent.clone().ok_or_else(|| {
+            let why = "No agent was named, and acp.default_agent is not set: name one with --agent (`acp-gateway \
+                       agents` lists them).";
+            Failure::new(Code::AgentNotAllowed, why).origin("gateway")
+        })
     }
 
     fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure> {
-        Self::cwd(self, agent, asked, found)
+        let policy = self.policy(agent);
+        let Some(asked) = self.requested_cwd(&policy, asked) else {
+            let text = "No working directory was named.";
+            return Err(Failure::new(Code::CwdNotAllowed, text).origin("gateway"));
+        };
+        allowed_directory(&policy, "working directory", &asked, found)
     }
 
     fn directory(&self, agent: &AgentName, asked: &str, found: &LookupResults) -> Result<String, Failure> {
-        Self::directory(self, agent, asked, found)
+        allowed_directory(&self.policy(agent), "additional directory", Path::new(asked), found)
     }
 
     fn limits(&self, agent: &AgentName) -> ActorLimits {

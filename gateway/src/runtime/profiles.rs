@@ -8,18 +8,20 @@ use acp_shared::ids::AgentName;
 /// Decisions about agents, from the configuration and the results of lookups.
 pub(crate) trait Profiles: Send + Sync {
     /// Returns the programs and directories to look up before `agent` is started in these directories.
+    /// Without a `cwd`, the default working directory is included.
     fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest;
 
-    /// Returns the profile of `agent` from the configuration alone.
+    /// Returns the profile of `agent` from the configuration alone. Its program is not looked up yet, so it
+    /// cannot start an agent.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`, with a message for people.
+    /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the allow-list; with a message for people.
     fn configured(&self, agent: &AgentName) -> Result<AgentProfile, Failure>;
 
     /// Returns the profile to start `agent` with.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`, with a message for people.
+    /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the allow-list, or not installed; the message says which.
     fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure>;
 
     /// Returns the default agent, for requests that name none.
@@ -28,10 +30,12 @@ pub(crate) trait Profiles: Send + Sync {
     /// `ACP_AGENT_NOT_ALLOWED` if no default is configured.
     fn default_agent(&self) -> Result<AgentName, Failure>;
 
-    /// Returns the canonical working directory for `agent`; `None` selects the default one.
+    /// Returns the canonical working directory for `agent`; `None` selects the configured default, or else
+    /// the home directory.
     ///
     /// # Errors
-    /// `ACP_CWD_NOT_ALLOWED` if it does not exist or lies outside of the agent's roots.
+    /// `ACP_CWD_NOT_ALLOWED` if it does not exist, is not an absolute path, or lies outside of the roots of
+    /// the gateway or of the agent.
     fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure>;
 
     /// Returns the canonical path of an additional directory of a session of `agent`.

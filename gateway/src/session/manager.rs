@@ -28,10 +28,10 @@ use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use acp_store::{StoreError, bindings, sessions};
 use handle::ActorHandle;
 pub(crate) use handle::ENDING;
+use parking_lot::Mutex;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
 /// Executes operations on sessions.
@@ -115,13 +115,10 @@ impl Manager {
             Some(refusal) => self.stored_response(&command, keyed.as_ref(), refusal).await,
             None => self.ask(session, command, keyed).await.map_err(|failure| at_cap(failure, &policy)),
         };
-        match answered? {
-            CommandReply::Prompt(accepted) => Ok(accepted),
-            CommandReply::Cancel(_)
-            | CommandReply::Queued(_)
-            | CommandReply::Session(_)
-            | CommandReply::Done => Err(Failure::of(Code::Runtime)),
-        }
+        let CommandReply::Prompt(accepted) = answered? else {
+            return Err(Failure::of(Code::Runtime));
+        };
+        Ok(accepted)
     }
 
     /// Cancels a run, queued or running; `None` selects the running one, or else the next one in the queue.
@@ -136,13 +133,11 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<CancelResult, Failure> {
         let keyed = keyed("cancel", session, &key, &run);
-        match self.ask(session, ActorCommand::Cancel(run), keyed).await? {
-            CommandReply::Cancel(cancelled) => Ok(cancelled),
-            CommandReply::Prompt(_)
-            | CommandReply::Queued(_)
-            | CommandReply::Session(_)
-            | CommandReply::Done => Err(Failure::of(Code::Runtime)),
-        }
+        let CommandReply::Cancel(cancelled) = self.ask(session, ActorCommand::Cancel(run), keyed).await?
+        else {
+            return Err(Failure::of(Code::Runtime));
+        };
+        Ok(cancelled)
     }
 
     /// Changes a queued run: drops it, steers it into the running turn, or replaces its text. A run that has
@@ -158,13 +153,12 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<QueueEditResult, Failure> {
         let keyed = keyed("queued", session, &key, &(run_id, &change));
-        match self.ask(session, ActorCommand::Queued { run_id, change }, keyed).await? {
-            CommandReply::Queued(now) => Ok(now),
-            CommandReply::Prompt(_)
-            | CommandReply::Cancel(_)
-            | CommandReply::Session(_)
-            | CommandReply::Done => Err(Failure::of(Code::Runtime)),
-        }
+        let CommandReply::Queued(now) =
+            self.ask(session, ActorCommand::Queued { run_id, change }, keyed).await?
+        else {
+            return Err(Failure::of(Code::Runtime));
+        };
+        Ok(now)
     }
 
     /// Closes a session permanently, with its turn, queue, bindings and process. Returns once the close is
@@ -192,8 +186,8 @@ impl Manager {
     /// True if the session has a static binding.
     async fn is_configured(&self, session: &SessionKey) -> Result<bool, Failure> {
         let key = session.clone();
-        let found = self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await;
-        let bindings = found.map_err(Failure::from)?;
+        let bindings =
+            self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await?;
         Ok(bindings.iter().any(|binding| StaticSessionSpec::from_metadata(&binding.metadata).is_some()))
     }
 
@@ -283,15 +277,9 @@ impl Manager {
         session: &SessionKey,
     ) -> Result<(EffectivePolicy, Result<Option<SessionLimits>, Failure>), Failure> {
         let key = session.clone();
-        let rest = self.deps.store.read("rest", move |db| sessions::session_usage(db, &key)).await;
-        let rest = rest.map_err(Failure::from)?;
+        let rest = self.deps.store.read("rest", move |db| sessions::session_usage(db, &key)).await?;
         let account = rest.as_ref().and_then(|rest| rest.account.clone());
-        let at = account.map(|(channel, account_id)| ConversationRef {
-            channel,
-            account_id,
-            conversation_id: String::new(),
-            parent_conversation_id: None,
-        });
+        let at = account.map(|(channel, account_id)| ConversationRef::new(channel, account_id, ""));
         let policy = self.deps.live.policy(&PolicyScope::of(at.as_ref()));
         let Some(rest) = rest else { return Ok((policy, Ok(None))) };
         let caps = caps_of(&policy, at.as_ref());
@@ -339,12 +327,8 @@ impl Manager {
 }
 
 fn session_now(answered: Result<CommandReply, Failure>) -> Result<SessionStatus, Failure> {
-    match answered? {
-        CommandReply::Session(now) => Ok(now),
-        CommandReply::Prompt(_) | CommandReply::Cancel(_) | CommandReply::Queued(_) | CommandReply::Done => {
-            Err(Failure::of(Code::Runtime))
-        }
-    }
+    let CommandReply::Session(now) = answered? else { return Err(Failure::of(Code::Runtime)) };
+    Ok(now)
 }
 
 /// Returns the limits of active sessions, in total and for a conversation's account.

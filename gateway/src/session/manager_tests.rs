@@ -243,7 +243,7 @@ async fn as_many_resting_sessions_are_taken_up_at_start_as_is_said() {
             spawn(&world.store, SessionRow { state: SessionState::Idle, ..row }, None).await;
         }
         assert_eq!(world.manager.resume().await.unwrap(), 0, "no actor has work");
-        assert_eq!(world.manager.actors.lock().unwrap().len(), made, "{eager}");
+        assert_eq!(world.manager.actors.lock().len(), made, "{eager}");
         world.end().await;
     }
 }

@@ -14,7 +14,7 @@ use crate::tests::{lease_row, open, session_row, spawn};
 use crate::util::clock::Clock;
 use acp_core::actor::{ActorLimits, AgentProfile};
 use acp_core::request::PromptRequest;
-use acp_core::rows::{LeaseStatus, RunMode};
+use acp_core::rows::LeaseStatus;
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::writes::Write;
@@ -158,16 +158,7 @@ impl World {
     }
 
     async fn prompt(&self) -> Result<crate::session::manager::PromptAccepted, Failure> {
-        let request = PromptRequest {
-            text: "hello".to_owned(),
-            mode: RunMode::Prompt,
-            author: String::new(),
-            interactive: false,
-            files: Vec::new(),
-            requester_message_id: None,
-            asked_in: None,
-            new_conversation: false,
-        };
+        let request = PromptRequest { text: "hello".to_owned(), ..PromptRequest::default() };
         self.manager.prompt(&self.key, request, IdempotencyKey::mint()).await
     }
 

@@ -12,11 +12,12 @@ use acp_shared::protocol::{
     ToSupervisor, VERSION_MARKS, VERSION_MAX, VERSION_MIN, Welcome,
 };
 use acp_shared::redact::Secret;
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -115,7 +116,7 @@ impl LeaseFeed {
     /// Returns all items since the last call; waits for at least one. Safe to cancel.
     pub(crate) async fn next(&self) -> VecDeque<FeedItem> {
         loop {
-            let items = std::mem::take(&mut *lock(&self.queue.items));
+            let items = std::mem::take(&mut *self.queue.items.lock());
             if !items.is_empty() {
                 return items;
             }
@@ -125,13 +126,13 @@ impl LeaseFeed {
 
     /// Drops queued items: after a reconnect the supervisor sends them again.
     pub(crate) fn clear(&self) {
-        lock(&self.queue.items).clear();
+        self.queue.items.lock().clear();
     }
 }
 
 impl Drop for LeaseFeed {
     fn drop(&mut self) {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         if state.feeds.get(&self.lease_id).is_some_and(|queue| Arc::ptr_eq(queue, &self.queue)) {
             state.feeds.remove(&self.lease_id);
         }
@@ -217,7 +218,7 @@ impl SupervisorClient {
     /// Subscribes to a lease's notices. A lease has one reader.
     pub(crate) fn feed(&self, lease_id: LeaseId) -> LeaseFeed {
         let queue = Arc::<FeedQueue>::default();
-        lock(&self.shared.state).feeds.insert(lease_id, Arc::clone(&queue));
+        self.shared.state.lock().feeds.insert(lease_id, Arc::clone(&queue));
         LeaseFeed { lease_id, shared: Arc::clone(&self.shared), queue }
     }
 
@@ -243,7 +244,7 @@ impl SupervisorClient {
             place = self.requests.reserve() => place.ok(),
             _ = status.wait_for(is_other) => None,
         };
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let Some(place) = place.filter(|_| !is_other(&self.shared.status.borrow())) else {
             drop(answer.send(Err(CallError::Disconnected)));
             return receiver;
@@ -389,7 +390,7 @@ impl ConnectionDriver {
 
     fn set_up(&self, welcome: Welcome) {
         let generation = {
-            let mut state = lock(&self.shared.state);
+            let mut state = self.shared.state.lock();
             state.generation += 1;
             state.generation
         };
@@ -415,7 +416,7 @@ impl ConnectionDriver {
             tracing::info!(why, path = %self.path.display(), "waiting for the supervisor");
         }
         let waiting = {
-            let mut state = lock(&self.shared.state);
+            let mut state = self.shared.state.lock();
             self.shared.status.send_replace(status);
             std::mem::take(&mut state.waiting)
         };
@@ -430,7 +431,7 @@ impl ClientShared {
     fn deliver(&self, message: ToClient) -> Option<String> {
         match message {
             ToClient::Reply { id, result } => {
-                let waiting = lock(&self.state).waiting.remove(&id);
+                let waiting = self.state.lock().waiting.remove(&id);
                 if let Some(answer) = waiting {
                     drop(answer.send(result.map_err(CallError::Refused)));
                 }
@@ -458,9 +459,9 @@ impl ClientShared {
                 (lease_id, FeedItem::Changed { state, reason })
             }
         };
-        let queue = lock(&self.state).feeds.get(&lease_id).map(Arc::clone);
+        let queue = self.state.lock().feeds.get(&lease_id).map(Arc::clone);
         if let Some(queue) = queue {
-            lock(&queue.items).push_back(item);
+            queue.items.lock().push_back(item);
             queue.ready.notify_one();
         }
     }
@@ -513,10 +514,6 @@ fn describe(error: &ConnError) -> String {
             error.to_string()
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

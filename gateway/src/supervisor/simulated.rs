@@ -6,8 +6,9 @@ use acp_shared::files::{FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::StartId;
 use acp_shared::probe;
 use acp_shared::protocol::{Marks, Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome};
+use parking_lot::Mutex;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 /// Returns the marks of a gateway without a store.

@@ -18,9 +18,10 @@ use crate::relay::connection::Responder;
 use acp_shared::files::{FilesOp, FilesRequest, FilesScope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::RefusalCode;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -191,7 +192,7 @@ impl FileQueues {
         if tokio::time::timeout(STOP, self.workers.wait()).await.is_err() {
             tracing::warn!("file helpers did not end in time; they end with their control sockets");
         }
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.running.lock();
         let left = |(key, process): (&HelperKey, &ProcessRecord)| match key.scope {
             FilesScope::Lease(lease_id) => {
                 Some(SurvivingHelper { gateway: key.gateway, lease_id, process: *process })

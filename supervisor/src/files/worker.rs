@@ -4,11 +4,9 @@
 use super::helper::{Helper, HelperStartError, wait_until_gone};
 use super::{FilesJob, HelperJob, HelperKey, HelperSetting, RunningHelpers};
 use crate::context::Context;
-use crate::core::lease::ProcessRecord;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
 use acp_shared::protocol::{RefusalCode, Reply};
-use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -50,7 +48,7 @@ impl Worker {
     pub(super) fn new(context: Arc<Context>, key: HelperKey, running: RunningHelpers) -> Self {
         let mut worker =
             Self { context, key, slot: HelperSlot::Empty, setting: None, ending: Vec::new(), running };
-        let left = worker.running().get(&key).copied();
+        let left = worker.running.lock().get(&key).copied();
         if let Some(left) = left {
             let context = Arc::clone(&worker.context);
             worker.ending.push(tokio::spawn(async move { wait_until_gone(&context, left).await }));
@@ -180,13 +178,9 @@ impl Worker {
 
     fn take(&mut self, helper: Helper) {
         if let Some(process) = helper.process() {
-            self.running().insert(self.key, process);
+            self.running.lock().insert(self.key, process);
         }
         self.slot = HelperSlot::Ready(Box::new(helper));
-    }
-
-    fn running(&self) -> MutexGuard<'_, HashMap<HelperKey, ProcessRecord>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits briefly until a helper may be started. A lease has only one helper at a time, so that inspection
@@ -233,7 +227,7 @@ impl Worker {
             self.ending.pop();
         }
         if matches!(self.slot, HelperSlot::Empty) {
-            self.running().remove(&self.key);
+            self.running.lock().remove(&self.key);
         }
     }
 }

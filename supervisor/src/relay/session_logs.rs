@@ -8,13 +8,14 @@ use crate::sys::blocking_io::{self, Disk};
 use crate::sys::launch_dir::private_dir;
 use acp_shared::ids::{GatewayInstanceId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece, OUTPUT_BYTES_MAX};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 /// Maximum size of unwritten text of one log, in bytes. Text beyond it is dropped, and the log records the
@@ -94,7 +95,7 @@ impl SessionLogs {
     #[must_use]
     pub fn log(&self, gateway: GatewayInstanceId, session: &SessionKey) -> SessionLog {
         let dir = self.dir_of(gateway, session);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|_, pending| pending.strong_count() > 0);
         let pending = open.get(&dir).and_then(Weak::upgrade).unwrap_or_default();
         open.insert(dir.clone(), Arc::downgrade(&pending));
@@ -141,14 +142,10 @@ impl SessionLogs {
 }
 
 impl SessionLog {
-    fn pending(&self) -> MutexGuard<'_, PendingLines> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Appends lines in the background. Never blocks: text that exceeds the buffer is dropped and counted.
     pub fn write(&self, text: &str) {
         {
-            let mut pending = self.pending();
+            let mut pending = self.pending.lock();
             let room = PENDING_BYTES_MAX.saturating_sub(pending.text.len());
             // Number of bytes of whole lines that fit.
             let lines = text.as_bytes().get(..room).and_then(|fits| memchr::memrchr(b'\n', fits));
@@ -180,7 +177,7 @@ impl SessionLog {
     fn write_pending(&self) {
         loop {
             let (text, left_out) = {
-                let mut pending = self.pending();
+                let mut pending = self.pending.lock();
                 if pending.text.is_empty() && pending.left_out == 0 {
                     pending.is_written = false;
                     return;
@@ -194,7 +191,7 @@ impl SessionLog {
                 )));
             }
             let written = append(&self.dir, text.as_bytes(), self.limits);
-            let was_failing = std::mem::replace(&mut self.pending().is_failing, written.is_err());
+            let was_failing = std::mem::replace(&mut self.pending.lock().is_failing, written.is_err());
             if let Err(error) = written
                 && !was_failing
             {
@@ -460,7 +457,7 @@ mod tests {
         for _ in 0..2_000 {
             log.write(&line(&"x".repeat(1_000)));
         }
-        assert!(log.pending().text.len() <= PENDING_BYTES_MAX);
+        assert!(log.pending.lock().text.len() <= PENDING_BYTES_MAX);
         drop(held);
         tokio::task::yield_now().await;
         logs.disk().wait_idle().await;

@@ -4,9 +4,10 @@ use super::budget::ByteBudget;
 use crate::relay::buffer::Spool;
 use crate::sys::blocking_io::Disk;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Spool destination of one gateway.
 #[derive(Debug, Clone)]
@@ -36,7 +37,7 @@ impl SpoolDir {
     /// Returns the spool destination of a gateway.
     #[must_use]
     pub fn gateway_spools(&self, gateway: GatewayInstanceId) -> GatewaySpools {
-        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut totals = self.totals.lock();
         if !totals.contains_key(&gateway) {
             // Drops the unused budgets.
             totals.retain(|_, total| Arc::strong_count(total) > 1 || total.used() > 0);
@@ -127,7 +128,7 @@ mod tests {
         for _ in 0..100 {
             drop(spools.gateway_spools(GatewayInstanceId::mint()));
         }
-        assert_eq!(spools.totals.lock().unwrap().len(), 3);
+        assert_eq!(spools.totals.lock().len(), 3);
         assert!(
             Arc::ptr_eq(&held, &spools.gateway_spools(writes).total)
                 && spools.gateway_spools(full).total.is_spent()

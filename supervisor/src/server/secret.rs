@@ -4,11 +4,12 @@
 //! It excludes programs that got access by mistake (an inherited socket, another user namespace, a container
 //! that shares only the socket). It does not protect against other programs of the same user.
 
+use crate::sys::launch_dir::write_atomically;
 use acp_shared::redact::Secret;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// Name of the file in the state directory, which also contains the socket.
@@ -62,16 +63,7 @@ fn make(path: &Path) -> io::Result<Secret> {
         let _ = write!(text, "{byte:02x}");
         text
     });
-    let part = path.with_extension("part");
-    match std::fs::remove_file(&part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
-    writeln!(file, "{text}")?;
-    file.sync_all()?;
-    drop(file);
-    std::fs::rename(&part, path)?;
+    write_atomically(path, format!("{text}\n").as_bytes(), 0o600)?;
     Ok(Secret::new(text))
 }
 

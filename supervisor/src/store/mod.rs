@@ -15,10 +15,11 @@ pub use inspect::{StoreInspection, inspect};
 use crate::core::admission::Installation;
 use crate::core::lease::Lease;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -179,7 +180,7 @@ impl Store {
     pub fn warnings(&self) -> Vec<String> {
         [&self.health.rewritten, &self.health.failing]
             .into_iter()
-            .filter_map(|text| text.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            .filter_map(|text| text.lock().clone())
             .collect()
     }
 

@@ -5,9 +5,9 @@ use super::open::{self, file, identity};
 use super::{StoreError, WriteJob, WriteOp, WriterHealth, rows};
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, PoisonError};
 use tokio::sync::oneshot;
 
 const GROUP_MAX: usize = 512;
@@ -72,7 +72,7 @@ impl StoreFile {
         let result = self.try_commit(ops);
         let failing =
             result.as_ref().err().map(|error| format!("the lease store cannot be written: {error}"));
-        *self.health.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
+        *self.health.failing.lock() = failing;
         result.unwrap_or_else(|error| {
             tracing::error!(%error, "lease store commit failed");
             ops.iter().map(|_| Err(error.clone())).collect()
@@ -122,7 +122,7 @@ impl StoreFile {
         }
         self.connection = Some(open::connect(&self.dir)?);
         self.ours = current_identities(&self.dir);
-        *self.health.rewritten.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!(
+        *self.health.rewritten.lock() = Some(format!(
             "the lease store's file was deleted or replaced while in use; it was written again from the open \
              file (in {}: the file found in its place is now supervisor.db.replaced)",
             self.dir.display()

@@ -121,7 +121,7 @@ impl WrapperRoot {
         prepare(&dir, private_dir(&dir))?;
         let copy = dir.join(WRAPPER_FILE);
         if std::fs::read(&copy).ok().as_deref() != Some(bytes.as_slice()) {
-            prepare(&copy, write_new(&copy, &bytes, 0o700))?;
+            prepare(&copy, write_atomically(&copy, &bytes, 0o700))?;
         }
         let probe = Command::new(&copy)
             .arg("--version")
@@ -217,7 +217,7 @@ impl WrapperRoot {
         let wrapper = dir.join(WRAPPER_FILE);
         if std::fs::hard_link(&self.copy, &wrapper).is_err() {
             let bytes = prepare(&self.copy, std::fs::read(&self.copy))?;
-            prepare(&wrapper, write_new(&wrapper, &bytes, 0o700))?;
+            prepare(&wrapper, write_atomically(&wrapper, &bytes, 0o700))?;
         }
         let file = dir.join(LAUNCH_FILE);
         let json = prepare(&file, serde_json::to_vec(launch).map_err(io::Error::other))?;
@@ -259,7 +259,7 @@ fn remove_dir(dir: &Path) {
 }
 
 /// Writes a file atomically: under a temporary name that is renamed when the file is complete.
-fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let part = path.with_extension("part");
     match std::fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

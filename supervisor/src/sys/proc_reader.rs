@@ -3,10 +3,11 @@
 //! a thread that can be abandoned. Its process counts as unreadable and is not read again until the thread
 //! has returned.
 
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Time limit of one read. Long enough for a busy machine; a hanging process costs this time once.
@@ -39,10 +40,6 @@ impl Default for ProcessReader {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 type ReadQueue<T> = Arc<Mutex<VecDeque<(usize, ProcessRead<T>)>>>;
 
 impl ProcessReader {
@@ -54,7 +51,7 @@ impl ProcessReader {
         let mut rest: VecDeque<_> = reads.into_iter().enumerate().collect();
         while !rest.is_empty() {
             {
-                let mut hanging = lock(&self.hanging);
+                let mut hanging = self.hanging.lock();
                 hanging.retain(|_, back| !back.load(Ordering::Acquire));
                 rest.retain(|(_, read)| !hanging.contains_key(&read.pid));
                 if hanging.len() >= self.hanging_max {
@@ -64,10 +61,10 @@ impl ProcessReader {
             }
             let queue: ReadQueue<T> = Arc::new(Mutex::new(std::mem::take(&mut rest)));
             let Some((at, back)) = self.run(&queue, &mut answers) else { break };
-            rest = std::mem::take(&mut *lock(&queue));
+            rest = std::mem::take(&mut *queue.lock());
             if let Some(pid) = pids.get(at) {
                 tracing::warn!(pid, "process read hangs; process counts as unread");
-                lock(&self.hanging).insert(*pid, back);
+                self.hanging.lock().insert(*pid, back);
             }
         }
         answers
@@ -99,7 +96,7 @@ impl ProcessReader {
         };
         if let Err(error) = std::thread::Builder::new().name("acp-reads".into()).spawn(work) {
             tracing::warn!(%error, "cannot start thread for process reads");
-            lock(queue).clear();
+            queue.lock().clear();
             return None;
         }
         let mut begun = None;
@@ -131,7 +128,7 @@ enum ReadProgress<T> {
 
 fn run_reads<T>(queue: &ReadQueue<T>, say: &SyncSender<ReadProgress<T>>) {
     loop {
-        let Some((at, next)) = lock(queue).pop_front() else { return };
+        let Some((at, next)) = queue.lock().pop_front() else { return };
         // The receiver is gone: the rest of the queue was taken back.
         if say.send(ReadProgress::Begins(at)).is_err()
             || say.send(ReadProgress::Read(at, (next.read)())).is_err()
@@ -188,7 +185,7 @@ mod tests {
         let reads = reads(2);
         let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hangs).unzip();
         assert_eq!(reads.run_all(stuck), [None, None, None]);
-        assert_eq!(lock(&reads.hanging).len(), 2);
+        assert_eq!(reads.hanging.lock().len(), 2);
         assert_eq!(reads.run_one(9, || 1), None, "no process is read any more");
         drop(releases);
         let until = std::time::Instant::now() + Duration::from_secs(20);

@@ -393,7 +393,7 @@ async fn a_supervisor_that_ends_drains_its_leases() {
         assert!(s.kernel().alive(id).is_empty());
     }
     assert!(s.sent_to(first.wrapper).iter().all(|signal| *signal == Kill), "no grace is left");
-    assert!(s.context.roots.lock().unwrap().is_empty(), "no lease is supervised any more");
+    assert!(s.context.roots.lock().is_empty(), "no lease is supervised any more");
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,8 +21,8 @@ async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
     assert!(s.kernel().alive(id).is_empty());
     assert_eq!(s.kernel().execs, 0, "the adapter was never released");
     assert!(!s.kernel().tasks().any(|t| t.ppid == ME), "every child is reaped");
-    assert!(s.context.children.lock().unwrap().registered.is_empty());
-    assert!(s.context.roots.lock().unwrap().is_empty());
+    assert!(s.context.children.lock().registered.is_empty());
+    assert!(s.context.roots.lock().is_empty());
 }
 
 fn trigger(state: &str) -> String {
@@ -213,7 +213,7 @@ async fn a_start_that_hangs_holds_up_nobody_else() {
     assert_eq!(said, Ok((false, vec![])));
     others.join().unwrap();
     assert_eq!(hangs.join().unwrap().unwrap(), 7_777);
-    assert!(s.context.children.lock().unwrap().registered.contains(&7_777));
+    assert!(s.context.children.lock().registered.contains(&7_777));
     s.context.release_child(7_777);
 }
 

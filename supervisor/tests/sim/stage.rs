@@ -28,7 +28,7 @@ use acp_supervisor::sys::launch_dir::WrapperRoot;
 use acp_supervisor::sys::{OpenProcess, Signal, Sys};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, mpsc};
@@ -130,11 +130,11 @@ impl Stage {
             scope: sys
                 .current_scope()
                 .unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
-            roots: Mutex::default(),
-            budgets: Mutex::default(),
+            roots: Default::default(),
+            budgets: Default::default(),
             spools: SpoolDir::new(&dir.path().join("spool"), 1 << 20),
             logs: SessionLogs::new(&dir.path().join("logs"), 1 << 20),
-            children: Mutex::default(),
+            children: Default::default(),
             descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile),
             refusals: acp_shared::log_limit::RefusalLog::default(),
             events,

@@ -3,8 +3,8 @@
 use super::wire::{PersonText, Text, ToGateway, ToService, line};
 use super::{ENV_SOCKET, MESSAGE_UNITS_MAX, NAME};
 use acp_gateway::channel::{
-    BoxFuture, ChannelAdapter, ConversationRef, Inbound, InboundPort, IntakeOutcome, LookupOutcome,
-    MessageLimit, Outgoing, SendOutcome, UnboundDestination, Unit,
+    BoxFuture, ChannelAdapter, ChannelProperties, ConversationRef, Inbound, InboundPort, IntakeOutcome,
+    LookupOutcome, MessageLimit, Outgoing, SendOutcome, UnboundDestination, Unit,
 };
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -182,12 +182,7 @@ impl Link {
 
 /// Reference to a conversation.
 fn at(conversation_id: &str) -> ConversationRef {
-    ConversationRef {
-        channel: NAME.to_owned(),
-        account_id: "default".to_owned(),
-        conversation_id: conversation_id.to_owned(),
-        parent_conversation_id: None,
-    }
+    ConversationRef::new(NAME, "default", conversation_id)
 }
 
 impl ChannelAdapter for FakeChannel {
@@ -195,12 +190,8 @@ impl ChannelAdapter for FakeChannel {
         NAME
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties::new(MessageLimit::new(Unit::Utf16, MESSAGE_UNITS_MAX), UnboundDestination::Hint)
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {

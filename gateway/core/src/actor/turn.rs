@@ -6,9 +6,8 @@ use crate::actor::permissions::MESSAGE_BYTES_MAX;
 use crate::backend::SubmitParams;
 use crate::event::{self, EventKind};
 use crate::failure::Failure;
-use crate::files;
 use crate::request::{CancelResult, PromptAccepted, PromptRequest};
-use crate::rows::{AutoResolution, RunMode, RunRow};
+use crate::rows::{AutoResolution, RunMode};
 use crate::run::{RunEvent, RunState};
 use crate::session::{SessionEvent, SessionState};
 use crate::transition::Transition;
@@ -64,7 +63,8 @@ impl Actor {
         let mode = if steers { RunMode::Steer } else { RunMode::Prompt };
         let payload =
             event::prompt_payload(&request.text, mode, &request.author, request.asked_in.as_deref());
-        let mut run = self.new_run(run_id, mode, request, key, out.now_ms);
+        let request = PromptRequest { mode, ..request };
+        let mut run = request.into_run(run_id, &self.session.session_key, key, out.now_ms);
         out.run(&run);
         out.event(&mut self.session, Some(&mut run), EventKind::Prompt, payload);
         out.transitions.push(Transition::run(None, None, &run));
@@ -123,35 +123,6 @@ impl Actor {
     fn conversation_is_lost(&self) -> bool {
         let alive = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
         self.session.agent_session_id.is_some() && !self.session.resumable && !alive
-    }
-
-    fn new_run(
-        &self,
-        run_id: RunId,
-        mode: RunMode,
-        request: PromptRequest,
-        idempotency_key: IdempotencyKey,
-        now_ms: u64,
-    ) -> RunRow {
-        RunRow {
-            run_id,
-            session_key: self.session.session_key.clone(),
-            mode,
-            state: RunState::Queued,
-            text: request.text,
-            files: files::serialize_files(&request.files),
-            author: request.author,
-            interactive: request.interactive,
-            requester_message_id: request.requester_message_id,
-            idempotency_key,
-            last_seq: 0,
-            stop_reason: None,
-            usage: None,
-            error: None,
-            created_at_ms: now_ms,
-            started_at_ms: None,
-            ended_at_ms: None,
-        }
     }
 
     /// True while the session is created or a prompt is queued.

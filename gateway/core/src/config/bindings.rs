@@ -11,10 +11,11 @@ use std::path::PathBuf;
 pub const ANY_ACCOUNT: &str = "*";
 
 /// Lifetime of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionMode {
     /// Until the session is closed.
+    #[default]
     Persistent,
     /// For one run.
     Oneshot,

@@ -295,19 +295,12 @@ async fn a_viewer_sees_a_card_being_replaced() {
     let house = ConsoleFixture::new().await;
     let console = Console::new(house.store.clone());
     let at = conversation("c");
-    assert!(console.can_edit());
+    assert!(console.properties().can_edit);
     let card = |text: &str| Outgoing {
         kind: PartKind::Card,
         text: text.to_owned(),
         nonce: "card".to_owned(),
-        session_key: None,
-        run_id: None,
-        actions: Vec::new(),
-        not_before_ms: None,
-        others: Vec::new(),
-        tag: None,
-        persona: None,
-        files: Vec::new(),
+        ..Outgoing::default()
     };
     let SendOutcome::Sent { message_id } = console.send(&at, &card("Working")).await else { panic!() };
     house.put("c", "a question").await;

@@ -42,12 +42,7 @@ struct Plane {
 }
 
 fn at(id: &str) -> ConversationRef {
-    ConversationRef {
-        channel: "discord".to_owned(),
-        account_id: "main".to_owned(),
-        conversation_id: id.to_owned(),
-        parent_conversation_id: None,
-    }
+    ConversationRef::new("discord", "main", id)
 }
 
 impl Plane {

@@ -167,12 +167,7 @@ mod tests {
         for (said, is_held) in [(Ok(said()), true), (Err(said()), false)] {
             let held = Arc::new(());
             let reservation = ReplyReservation { is_new: true, _held: Box::new(Arc::clone(&held)) };
-            let at = ConversationRef {
-                channel: "discord".to_owned(),
-                account_id: "main".to_owned(),
-                conversation_id: "7".to_owned(),
-                parent_conversation_id: None,
-            };
+            let at = ConversationRef::new("discord", "main", "7");
             let message = Inbound::new(at, "1".to_owned(), "ann".to_owned(), "/acp cancel".to_owned());
             let due = PendingResponse::new(reservation, message, said, Instant::now());
             assert_eq!(Arc::strong_count(&held) == 2, is_held, "{:?}", due.said);

@@ -28,8 +28,8 @@ mod worker_queue;
 mod workers;
 
 use crate::channel::{
-    BoxFuture, Capabilities, ChannelAdapter, ChannelHealth, ConversationRef, EditOutcome, InboundPort,
-    LookupOutcome, MessageLimit, OpenChildOutcome, Outgoing, RequesterRole, SendOutcome, Signal,
+    BoxFuture, Capabilities, ChannelAdapter, ChannelHealth, ChannelProperties, ConversationRef, EditOutcome,
+    InboundPort, LookupOutcome, MessageLimit, OpenChildOutcome, Outgoing, RequesterRole, SendOutcome, Signal,
     UnboundDestination, Unit,
 };
 use acp_discord::core::base_url::BaseUrl;
@@ -432,28 +432,26 @@ impl ChannelAdapter for Discord {
         Capabilities { here: true, child: !is_thread, child_first: !is_thread }
     }
 
-    fn receives_own_messages(&self) -> bool {
-        false
-    }
-
-    fn shares_conversations(&self) -> bool {
-        true
-    }
-
     fn unavailable_reason(&self, at: &ConversationRef) -> Option<String> {
         self.inner.unavailable_reason(id(&at.conversation_id).ok()?)
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
-    }
-
-    fn file_bytes_max(&self) -> Option<u64> {
-        Some(FILE_BYTES_MAX)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Ignore
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties {
+            receives_own_messages: false,
+            shares_conversations: true,
+            file_bytes_max: Some(FILE_BYTES_MAX),
+            can_signal: true,
+            edit_window_ms: Some(EDIT_WINDOW_MS),
+            buttons_max: render::BUTTONS_MAX,
+            renders_markdown: true,
+            has_footer: true,
+            can_edit: true,
+            ..ChannelProperties::new(
+                MessageLimit::new(Unit::Utf16, MESSAGE_UNITS_MAX),
+                UnboundDestination::Ignore,
+            )
+        }
     }
 
     fn author_role(&self, _author: &str) -> RequesterRole {
@@ -480,10 +478,6 @@ impl ChannelAdapter for Discord {
         Box::pin(self.inner.open_child(parent, starter))
     }
 
-    fn can_edit(&self) -> bool {
-        true
-    }
-
     fn edit<'a>(
         &'a self,
         to: &'a ConversationRef,
@@ -493,24 +487,8 @@ impl ChannelAdapter for Discord {
         Box::pin(self.inner.edit(to, message_id, message))
     }
 
-    fn edit_window_ms(&self) -> Option<u64> {
-        Some(EDIT_WINDOW_MS)
-    }
-
-    fn buttons_max(&self) -> usize {
-        render::BUTTONS_MAX
-    }
-
-    fn renders_markdown(&self) -> bool {
-        true
-    }
-
     fn approvers(&self) -> Option<String> {
         self.inner.settings().access.approvers.mentions()
-    }
-
-    fn has_footer(&self) -> bool {
-        true
     }
 
     fn mention(&self, at: &ConversationRef) -> String {
@@ -522,10 +500,6 @@ impl ChannelAdapter for Discord {
 
     fn health(&self) -> Option<ChannelHealth> {
         Some(self.inner.health())
-    }
-
-    fn can_signal(&self) -> bool {
-        true
     }
 
     fn signal<'a>(&'a self, to: &'a ConversationRef, signal: &'a Signal) -> BoxFuture<'a, ()> {

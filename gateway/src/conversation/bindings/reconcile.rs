@@ -128,13 +128,8 @@ impl SessionBindingService {
             text: binding_notice(&session, &binding),
             nonce: nonce_of(&["starter", &binding_id.to_string()]),
             session_key: Some(session.session_key.clone()),
-            run_id: None,
-            actions: Vec::new(),
             not_before_ms: Some(binding.bound_at_ms),
-            others: Vec::new(),
-            tag: None,
-            persona: None,
-            files: Vec::new(),
+            ..Outgoing::default()
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
             OpenChildOutcome::Made { conversation_id } => conversation_id,
@@ -201,10 +196,5 @@ enum ReconcileOutcome {
 /// Returns the conversation below which a pending binding's own is created.
 fn parent_of(binding: &BindingRow) -> ConversationRef {
     let at = &binding.conversation;
-    ConversationRef {
-        channel: at.channel.clone(),
-        account_id: at.account_id.clone(),
-        conversation_id: at.parent_conversation_id.clone().unwrap_or_default(),
-        parent_conversation_id: None,
-    }
+    ConversationRef::new(&at.channel, &at.account_id, at.parent_conversation_id.clone().unwrap_or_default())
 }

@@ -40,12 +40,12 @@ impl BoundDeliveryRouter {
 
     /// True if messages of the conversation cannot be edited; progress is then reported in separate messages.
     pub(crate) fn has_no_edits(&self, at: &ConversationRef) -> bool {
-        self.channels.get(at).is_ok_and(|channel| !channel.can_edit())
+        self.channels.get(at).is_ok_and(|channel| !channel.properties().can_edit)
     }
 
     /// True if the conversation renders Markdown.
     pub(crate) fn renders_markdown(&self, at: &ConversationRef) -> bool {
-        self.channels.get(at).is_ok_and(|channel| channel.renders_markdown())
+        self.channels.get(at).is_ok_and(|channel| channel.properties().renders_markdown)
     }
 
     /// Returns the destination of a message of a conversation, and counts and logs the decision.
@@ -67,7 +67,7 @@ impl BoundDeliveryRouter {
         let route = match self.channels.get(at) {
             Ok(channel) => {
                 let known = binding.as_ref().map(|(binding, target)| (binding, *target));
-                route::route_inbound(known, channel.unbound_destination(), now_ms())
+                route::route_inbound(known, channel.properties().unbound_destination, now_ms())
             }
             Err(error) => Route::Refused { failure: error.into(), reason: "adapter-unavailable" },
         };

@@ -183,14 +183,10 @@ pub(crate) fn request(
         permission: entry.permission,
         non_interactive: entry.non_interactive_permissions,
         bind: Some(at.clone()),
-        placement: Placement::Here,
-        prompt: None,
         author: SYSTEM.to_owned(),
         interactive: true,
-        spawned_by: None,
-        mcp_servers: Vec::new(),
-        additional_directories: Vec::new(),
         configured: Some(StaticSessionParams { session_key: next, metadata, backend: entry.backend }),
+        ..SpawnRequest::default()
     }
 }
 

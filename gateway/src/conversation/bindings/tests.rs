@@ -1,6 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome};
+use crate::channel::{
+    BoxFuture, ChannelAdapter, ChannelProperties, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome,
+};
 use crate::conversation::bindings::reconcile::ReconcileCounts;
 use crate::tests::{binding_row, conversation, eventually, open, session_row, spawn};
 use acp_core::binding::{BindingTimeout, Capabilities};
@@ -69,12 +71,8 @@ impl ChannelAdapter for Hall {
         self.can
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 4_096)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Ignore
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Ignore)
     }
 
     fn send<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {

@@ -36,16 +36,11 @@ impl Commands {
             label: args.label,
             mode: args.mode.unwrap_or(SessionMode::Persistent),
             permission: args.permission,
-            non_interactive: None,
             bind: placement.map(|_| at.clone()),
             placement: placement.unwrap_or_default(),
-            prompt: None,
             author: context.by.name.to_owned(),
             interactive: true,
-            spawned_by: None,
-            mcp_servers: Vec::new(),
-            additional_directories: Vec::new(),
-            configured: None,
+            ..SpawnRequest::default()
         };
         let spawned = match self.service.spawn(request, message_idempotency_key(context.inbound)?).await {
             Ok(spawned) => spawned,

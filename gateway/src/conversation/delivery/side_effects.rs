@@ -48,7 +48,7 @@ impl DeliveryWorker {
     ) -> Result<ControlFlow<()>, StoreError> {
         let ButtonMessage { message_id, kind, text } = over;
         // The result is at the end of the text.
-        let limit = channel.limit();
+        let limit = channel.properties().limit;
         let text = if limit.fits(&text) { text } else { last_part(&text, limit) };
         let message = Outgoing {
             kind,
@@ -121,7 +121,7 @@ impl DeliveryWorker {
     ) -> Result<(), StoreError> {
         let Some(run_id) = part.run_id.filter(|_| part.kind == PartKind::Final) else { return Ok(()) };
         let Ok(channel) = self.channels.get(&binding.conversation) else { return Ok(()) };
-        if !channel.can_signal() {
+        if !channel.properties().can_signal {
             return Ok(());
         }
         let at = binding.conversation.clone();
@@ -138,7 +138,7 @@ impl DeliveryWorker {
     /// Sends a reaction or typing indicator without waiting for the result.
     pub(super) fn send_signal(&self, binding: &BindingRow, signal: Signal) {
         let Ok(channel) = self.channels.get(&binding.conversation) else { return };
-        if !channel.can_signal() {
+        if !channel.properties().can_signal {
             return;
         }
         let at = binding.conversation.clone();

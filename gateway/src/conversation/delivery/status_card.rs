@@ -73,7 +73,7 @@ impl<'a> StatusCardUpdater<'a> {
     pub(super) async fn update_card(&mut self, cursor: u64) -> Result<bool, StoreError> {
         let is_live = self.worker.render_config(self.binding, self.channel).pace.is_some();
         // Typing indicators are sent even without a card.
-        let is_wanted = is_live || self.channel.can_signal();
+        let is_wanted = is_live || self.channel.properties().can_signal;
         if !is_wanted && !self.is_first && self.tracked.is_none() {
             return Ok(false);
         }
@@ -115,7 +115,8 @@ impl<'a> StatusCardUpdater<'a> {
         let render_config = self.worker.render_config(self.binding, self.channel);
         // Without a pace only the final state is shown.
         let pace = render_config.pace.unwrap_or(UpdateRate { idle_ms: 0, interval_ms: 0 });
-        let card = Card::new(render_config.of_card, pace, self.channel.can_edit(), known, self.now());
+        let card =
+            Card::new(render_config.of_card, pace, self.channel.properties().can_edit, known, self.now());
         self.tracked = Some(TrackedCard { run_id, card, through: before });
     }
 
@@ -271,7 +272,9 @@ impl<'a> StatusCardUpdater<'a> {
     async fn rotate_card(&mut self) -> Result<(), StoreError> {
         let Some(tracked) = self.tracked.as_mut() else { return Ok(()) };
         let run_id = tracked.run_id;
-        let Some(act) = tracked.card.rotate(now_ms(), self.channel.edit_window_ms()) else { return Ok(()) };
+        let Some(act) = tracked.card.rotate(now_ms(), self.channel.properties().edit_window_ms) else {
+            return Ok(());
+        };
         self.record_card(run_id).await?;
         tokio::select! {
             biased;
@@ -284,8 +287,8 @@ impl<'a> StatusCardUpdater<'a> {
 
     /// Returns the buttons of the card while its turn runs; a message that is never edited has none.
     fn buttons(&self, run_id: RunId) -> Vec<MessageButton> {
-        let is_open =
-            self.channel.can_edit() && self.tracked.as_ref().is_some_and(|tracked| !tracked.card.is_over());
+        let is_open = self.channel.properties().can_edit
+            && self.tracked.as_ref().is_some_and(|tracked| !tracked.card.is_over());
         if is_open { card_buttons(run_id) } else { Vec::new() }
     }
 
@@ -297,11 +300,7 @@ impl<'a> StatusCardUpdater<'a> {
             session_key: Some(self.binding.session_key.clone()),
             run_id: Some(run_id),
             actions,
-            not_before_ms: None,
-            others: Vec::new(),
-            tag: None,
-            persona: None,
-            files: Vec::new(),
+            ..Outgoing::default()
         }
     }
 
@@ -393,7 +392,7 @@ impl<'a> StatusCardUpdater<'a> {
         let Some(known) = self.tracked.as_ref().map(|tracked| tracked.card.record().clone()) else {
             return FoldOutcome::Yes;
         };
-        if known.message_id.is_none() && self.channel.can_edit() {
+        if known.message_id.is_none() && self.channel.properties().can_edit {
             let message = self.message(run_id, known.number, "", card_buttons(run_id));
             match (self.channel.lookup(&self.binding.conversation, &message).await, self.tracked.as_mut()) {
                 (LookupOutcome::Found { message_id }, Some(tracked)) => {

@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::channel::console::Console;
-use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
+use crate::channel::{BoxFuture, ChannelAdapter, ChannelProperties, LookupOutcome, Outgoing, SendOutcome};
 use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_row, spawn};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::event::EventKind;
@@ -220,12 +220,8 @@ impl ChannelAdapter for Faulty {
         if self.account.is_empty() { "default" } else { self.account }
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 4_096)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Hint)
     }
 
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {

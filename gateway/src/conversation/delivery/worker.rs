@@ -146,15 +146,16 @@ impl DeliveryWorker {
     /// Returns the effective rendering of a conversation.
     pub(super) fn render_config(&self, binding: &BindingRow, channel: &dyn ChannelAdapter) -> RenderConfig {
         let stream = self.live.stream(&PolicyScope::of(Some(&binding.conversation)));
-        let style = Style::new(channel.limit(), &stream)
+        let properties = channel.properties();
+        let style = Style::new(properties.limit, &stream)
             .in_channel(ChannelFeatures {
-                buttons: channel.buttons_max(),
-                markdown: channel.renders_markdown(),
-                changes: channel.can_edit(),
+                buttons: properties.buttons_max,
+                markdown: properties.renders_markdown,
+                changes: properties.can_edit,
                 approvers: channel.approvers(),
             })
-            .with_footer(channel.has_footer())
-            .with_files(channel.file_bytes_max(), &stream.files)
+            .with_footer(properties.has_footer)
+            .with_files(properties.file_bytes_max, &stream.files)
             .with_verbosity(binding.verbosity);
         let (is_live, is_brief) = match binding.verbosity {
             None => (stream.delivery_mode.value == DeliveryMode::Live, false),
@@ -259,7 +260,7 @@ impl DeliveryWorker {
         let id = binding.binding_id;
         loop {
             let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-            let is_markdown = channel.renders_markdown();
+            let is_markdown = channel.properties().renders_markdown;
             let read = self.store.read("delivery_unsettled", move |db| {
                 let list = rows::pending_parts(db, id)?;
                 let over = if list.is_empty() {
@@ -431,7 +432,7 @@ impl DeliveryWorker {
         channel: &dyn ChannelAdapter,
     ) -> Result<Option<u64>, StoreError> {
         let (binding, part) = (binding.clone(), part.clone());
-        let echo = message_id.clone().filter(|_| channel.receives_own_messages());
+        let echo = message_id.clone().filter(|_| channel.properties().receives_own_messages);
         let settle = move |tx: &acp_store::Tx<'_>| {
             if let Some(message_id) = &echo {
                 sent_messages::record_sent_message(tx, &binding.conversation, message_id)?;

@@ -61,7 +61,7 @@ impl Inner {
                 inbound,
                 outcome,
                 before == PriorReply::MaybeSentByCaller,
-                channel.renders_markdown(),
+                channel.properties().renders_markdown,
             )
             .into(),
         };
@@ -73,7 +73,7 @@ impl Inner {
             Outcome::Refused { .. } | Outcome::Ignored { .. } => None,
         };
         let mut said = Vec::new();
-        let texts = split(&text, channel.limit());
+        let texts = split(&text, channel.properties().limit);
         let count = texts.len();
         for (number, text) in texts.into_iter().enumerate() {
             let asks = outcome.asks().filter(|_| number + 1 == count);
@@ -85,13 +85,11 @@ impl Inner {
                 text,
                 nonce,
                 session_key: session_key.clone(),
-                run_id: None,
                 actions: asks.map(|asks| asks.actions.clone()).unwrap_or_default(),
                 not_before_ms: Some(received_at_ms),
                 others,
                 tag,
-                persona: None,
-                files: Vec::new(),
+                ..Outgoing::default()
             };
             let Some(message_id) =
                 self.send_message(channel.as_ref(), inbound, &message, before != PriorReply::NotSent).await?
@@ -178,7 +176,7 @@ impl Inner {
     pub(super) fn acknowledge(&self, inbound: &Inbound, outcome: &Outcome) {
         let Outcome::Prompted { queued_behind, .. } = outcome else { return };
         let Ok(channel) = self.channels.get(&inbound.conversation) else { return };
-        if inbound.answer == ReplyRoute::ByCaller || !channel.can_signal() {
+        if inbound.answer == ReplyRoute::ByCaller || !channel.properties().can_signal {
             return;
         }
         let message_id = inbound.message_id.clone();

@@ -14,9 +14,10 @@ use acp_core::rows::ConversationRef;
 use acp_store::inbox::{self, Inbound, Outcome};
 use acp_store::interactive_messages::{self, ButtonMessage};
 use acp_store::{StoreError, Tx};
+use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Maximum duration of a started commit beyond the caller's patience.
@@ -32,18 +33,14 @@ pub(super) type MessageKey = (ConversationRef, String);
 pub(super) struct Reservations(Mutex<HashSet<MessageKey>>);
 
 impl Reservations {
-    fn all(&self) -> MutexGuard<'_, HashSet<MessageKey>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// True if an adapter holds a reservation on the message.
     pub(super) fn is_held(&self, inbound: &Inbound) -> bool {
-        self.all().contains(&message_key(inbound))
+        self.0.lock().contains(&message_key(inbound))
     }
 
     /// Removes the reservation of a message that is done.
     pub(super) fn release(&self, inbound: &Inbound) {
-        self.all().remove(&message_key(inbound));
+        self.0.lock().remove(&message_key(inbound));
     }
 }
 
@@ -61,14 +58,14 @@ impl ReservationGuard {
     /// Reserves the message; `None` if it is reserved already.
     fn of(inner: &Arc<Inner>, inbound: &Inbound) -> Option<Self> {
         let key = message_key(inbound);
-        let is_free = inner.reservations.all().insert(key.clone());
+        let is_free = inner.reservations.0.lock().insert(key.clone());
         is_free.then(|| Self { inner: Arc::clone(inner), key })
     }
 }
 
 impl Drop for ReservationGuard {
     fn drop(&mut self) {
-        if self.inner.reservations.all().remove(&self.key) {
+        if self.inner.reservations.0.lock().remove(&self.key) {
             self.inner.retry_needed.notify_one();
         }
     }

@@ -14,9 +14,10 @@ use acp_store::inbox::{self, Inbound, InboxRow, Outcome};
 use acp_store::interactive_messages;
 use acp_store::sent_messages;
 use acp_store::{StoreError, StoreHealth};
+use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -43,14 +44,10 @@ struct ReplyQueueState {
 }
 
 impl ReplyQueue {
-    fn lock(&self) -> MutexGuard<'_, ReplyQueueState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Marks a message as executed just now, so that its reply was certainly not sent; `false` removes the
     /// mark.
     pub(super) fn mark_fresh(&self, inbound: &Inbound, is_so: bool) {
-        let (mut state, key) = (self.lock(), message_key(inbound));
+        let (mut state, key) = (self.0.lock(), message_key(inbound));
         if is_so {
             state.new.insert(key)
         } else {
@@ -60,7 +57,7 @@ impl ReplyQueue {
 
     /// Claims the reply. Returns true for the first attempt in this process.
     fn take_fresh(&self, inbound: &Inbound) -> bool {
-        self.lock().new.remove(&message_key(inbound))
+        self.0.lock().new.remove(&message_key(inbound))
     }
 }
 
@@ -75,7 +72,7 @@ impl<'a> ReplyWorker<'a> {
     /// Starts a worker; `None` if one is active already, which then reads again before it ends.
     fn begin(inner: &'a Inner, at: &ConversationRef) -> Option<Self> {
         let at = queue_key(at);
-        match inner.reply_queue.lock().busy.entry(at.clone()) {
+        match inner.reply_queue.0.lock().busy.entry(at.clone()) {
             Entry::Occupied(mut there) => {
                 there.insert(true);
                 None
@@ -89,7 +86,7 @@ impl<'a> ReplyWorker<'a> {
 
     /// True if more replies arrived since the last read; otherwise the worker ends.
     fn has_more(&mut self) -> bool {
-        let mut state = self.inner.reply_queue.lock();
+        let mut state = self.inner.reply_queue.0.lock();
         let has_more = state.busy.insert(self.at.clone(), false).unwrap_or(false);
         if !has_more {
             state.busy.remove(&self.at);
@@ -103,7 +100,7 @@ impl Drop for ReplyWorker<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             // A reply could not be sent: retried later, with newer ones.
-            self.inner.reply_queue.lock().busy.remove(&self.at);
+            self.inner.reply_queue.0.lock().busy.remove(&self.at);
             self.inner.retry_needed.notify_one();
         }
     }
@@ -255,8 +252,10 @@ impl Inner {
             (false, false) => PriorReply::MaybeSent,
         };
         let told = self.send_reply(&row.inbound, &outcome, row.received_at_ms, before).await?;
-        let receives_own_messages =
-            self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.receives_own_messages());
+        let receives_own_messages = self
+            .channels
+            .get(&row.inbound.conversation)
+            .is_ok_and(|it| it.properties().receives_own_messages);
         let said = row.inbound;
         let settle = move |tx: &acp_store::Tx<'_>| {
             for reply in &told {

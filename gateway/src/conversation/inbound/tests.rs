@@ -1,7 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::channel::console::Console;
-use crate::channel::{ChannelAdapter, LookupOutcome, MessageLimit, Outgoing, SendOutcome, Unit};
+use crate::channel::{
+    ChannelAdapter, ChannelProperties, LookupOutcome, MessageLimit, Outgoing, SendOutcome, Unit,
+};
 use crate::session::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
 use crate::session::service::ServiceFuture;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
@@ -256,12 +258,8 @@ impl ChannelAdapter for Foggy {
         "console"
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 1_000)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 1_000), UnboundDestination::Hint)
     }
 
     fn send<'a>(

@@ -6,7 +6,6 @@ use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
-use std::sync::PoisonError;
 use tokio::sync::{mpsc, oneshot};
 
 /// Maximum number of queued commands of a session.
@@ -75,7 +74,7 @@ impl Manager {
 
     /// Like `actor`, with the retry policy of the creation.
     pub(super) fn actor_with(&self, key: &SessionKey, load_retry: LoadRetry) -> ActorHandle {
-        let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut actors = self.actors.lock();
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
             return actor.clone();
         }
@@ -90,7 +89,7 @@ impl Manager {
     }
 
     fn forget(&self, key: &SessionKey, dead: &ActorHandle) {
-        let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut actors = self.actors.lock();
         if actors.get(key).is_some_and(|actor| actor.mailbox.same_channel(&dead.mailbox)) {
             actors.remove(key);
         }

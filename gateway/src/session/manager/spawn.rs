@@ -9,9 +9,8 @@ use acp_core::config::load::nearest_source;
 use acp_core::event::{EventKind, prompt_payload};
 use acp_core::failure::Failure;
 use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
-use acp_core::request::{SpawnRequest, SpawnResult};
-use acp_core::rows::{BindingRow, RunMode, RunRow, SessionOptions, SessionRow, TargetKind};
-use acp_core::run::RunState;
+use acp_core::request::{PromptRequest, SpawnRequest, SpawnResult};
+use acp_core::rows::{BindingRow, RunRow, SessionOptions, SessionRow, TargetKind};
 use acp_core::runtime::Runtime;
 use acp_core::session::SessionState;
 use acp_core::{mcp, options};
@@ -203,8 +202,9 @@ impl Manager {
         });
         let caps = caps_of(policy, binding.as_ref().map(|binding| &binding.conversation));
         let run = request.prompt.map(|text| {
-            let told = (text, request.author, request.interactive);
-            first_run(told, &session_key, key, now_ms)
+            let (author, interactive) = (request.author, request.interactive);
+            let first = PromptRequest { text, author, interactive, ..PromptRequest::default() };
+            first.into_run(RunId::mint(), &session_key, key, now_ms)
         });
         let events = run.iter().map(first_event).collect();
         let spawned = SpawnResult { session_key, run_id: run.as_ref().map(|run| run.run_id) };
@@ -250,34 +250,6 @@ impl Manager {
             updated_at_ms: now_ms,
             last_activity_at_ms: now_ms,
         }
-    }
-}
-
-/// Builds the first run of a session from text, author and interactivity.
-fn first_run(
-    (text, author, interactive): (String, String, bool),
-    session: &SessionKey,
-    key: IdempotencyKey,
-    now_ms: u64,
-) -> RunRow {
-    RunRow {
-        run_id: RunId::mint(),
-        session_key: session.clone(),
-        mode: RunMode::Prompt,
-        state: RunState::Queued,
-        text,
-        files: None,
-        author,
-        interactive,
-        requester_message_id: None,
-        idempotency_key: key,
-        last_seq: 0,
-        stop_reason: None,
-        usage: None,
-        error: None,
-        created_at_ms: now_ms,
-        started_at_ms: None,
-        ended_at_ms: None,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::tests::{lease_row, session_row, spawn};
 use crate::util::clock::Clock;
 use acp_core::actor::ActorCommand;
 use acp_core::request::PromptRequest;
-use acp_core::rows::{LeaseStatus, RunMode, SessionRow};
+use acp_core::rows::{LeaseStatus, SessionRow};
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::writes::Write;
@@ -106,16 +106,7 @@ impl Stage {
 
     /// Something is wanted of the actor that it must commit, and that waits.
     async fn commit_waits(&mut self) {
-        let request = PromptRequest {
-            text: "hello".to_owned(),
-            mode: RunMode::Prompt,
-            author: String::new(),
-            interactive: false,
-            files: Vec::new(),
-            requester_message_id: None,
-            asked_in: None,
-            new_conversation: false,
-        };
+        let request = PromptRequest { text: "hello".to_owned(), ..PromptRequest::default() };
         let (reply, _) = tokio::sync::oneshot::channel();
         let (run_id, key) = (RunId::mint(), IdempotencyKey::mint());
         let command = ActorCommand::Prompt { run_id, request, key, caps: None };

@@ -310,12 +310,7 @@ async fn backup_under_load_is_consistent_and_private() {
 async fn restored_database_repeats_no_effect() {
     let (dir, row) = closed().await;
     let store = reopen(dir.path()).unwrap();
-    let at = ConversationRef {
-        channel: "console".into(),
-        account_id: "default".into(),
-        conversation_id: "c".into(),
-        parent_conversation_id: None,
-    };
+    let at = ConversationRef::new("console", "default", "c");
     let said = Inbound::new(at, "m".into(), "ann".into(), "do it".into());
     let kept = said.clone();
     store.write("said", move |tx| inbox::insert(tx, &kept)).await.unwrap();

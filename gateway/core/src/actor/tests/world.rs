@@ -7,8 +7,7 @@ use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
 use crate::request::PromptRequest;
 use crate::rows::{
-    LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode, SessionMode,
-    SessionOptions,
+    LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, SessionMode, SessionOptions,
 };
 use crate::session::SessionState;
 use crate::transition::Transition;
@@ -589,12 +588,8 @@ impl World {
 pub(super) fn prompt_request(text: &str) -> PromptRequest {
     PromptRequest {
         text: text.to_owned(),
-        mode: RunMode::Prompt,
         author: "somebody".to_owned(),
         interactive: true,
-        files: Vec::new(),
-        requester_message_id: None,
-        asked_in: None,
-        new_conversation: false,
+        ..PromptRequest::default()
     }
 }

@@ -4,12 +4,7 @@ use crate::event::prompt_payload;
 use crate::rows::ConversationRef;
 
 fn at(account: &str, id: &str) -> ConversationRef {
-    ConversationRef {
-        channel: "console".to_owned(),
-        account_id: account.to_owned(),
-        conversation_id: id.to_owned(),
-        parent_conversation_id: None,
-    }
+    ConversationRef::new("console", account, id)
 }
 
 /// Returns the final message of a run with this prompt row, as shown in a conversation.

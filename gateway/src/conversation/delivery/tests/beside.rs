@@ -218,7 +218,10 @@ async fn long_permission_request_shows_its_outcome() {
     let params = json!({"toolCall": {"title": "t".repeat(40)}, "options": options});
     scribe.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
     board.until("the question", |shown| shown.len() == 1).await;
-    assert!(!board.limit().fits(&format!("{}{}", board.shown()[0].1, "x".repeat(250))), "it is long");
+    assert!(
+        !board.properties().limit.fits(&format!("{}{}", board.shown()[0].1, "x".repeat(250))),
+        "it is long"
+    );
     let by = "a".repeat(300);
     put(&store, asked(PermissionState::Answered, Some("y"), person(&by))).await;
     let payload = json!({"permission_id": id, "option_id": "y", "by": by});

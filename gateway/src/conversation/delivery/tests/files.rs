@@ -40,16 +40,11 @@ impl ChannelAdapter for Shelf {
         "console"
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 1_000)
-    }
-
-    fn file_bytes_max(&self) -> Option<u64> {
-        Some(1 << 20)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties {
+            file_bytes_max: Some(1 << 20),
+            ..ChannelProperties::new(MessageLimit::new(Unit::Bytes, 1_000), UnboundDestination::Hint)
+        }
     }
 
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {

@@ -49,7 +49,7 @@ impl Board {
 
     /// The number of a message, new or not.
     fn take(&self, message: &Outgoing) -> usize {
-        assert!(self.limit().fits(&message.text), "too long: {message:?}");
+        assert!(self.properties().limit.fits(&message.text), "too long: {message:?}");
         let mut messages = self.messages.lock().unwrap();
         let at = messages.iter().position(|known| known.nonce == message.nonce);
         at.unwrap_or_else(|| {
@@ -83,12 +83,14 @@ impl ChannelAdapter for Board {
         "console"
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 4_096)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties {
+            can_signal: self.signals.is_some(),
+            edit_window_ms: self.edit_window_ms,
+            buttons_max: self.buttons,
+            can_edit: self.can_edit,
+            ..ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Hint)
+        }
     }
 
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
@@ -114,25 +116,9 @@ impl ChannelAdapter for Board {
         })
     }
 
-    fn can_edit(&self) -> bool {
-        self.can_edit
-    }
-
-    fn buttons_max(&self) -> usize {
-        self.buttons
-    }
-
-    fn can_signal(&self) -> bool {
-        self.signals.is_some()
-    }
-
     fn signal<'a>(&'a self, _to: &'a ConversationRef, signal: &'a Signal) -> BoxFuture<'a, ()> {
         self.signals.as_ref().unwrap().lock().unwrap().push(signal.clone());
         Box::pin(std::future::ready(()))
-    }
-
-    fn edit_window_ms(&self) -> Option<u64> {
-        self.edit_window_ms
     }
 
     fn edit<'a>(
@@ -157,7 +143,7 @@ impl ChannelAdapter for Board {
             if self.is_fixed.load(Ordering::SeqCst) {
                 return EditOutcome::Refused { why: "a filter".to_owned() };
             }
-            if !self.limit().fits(&message.text) {
+            if !self.properties().limit.fits(&message.text) {
                 return EditOutcome::Gone { why: "it is too long".to_owned() };
             }
             let mut messages = self.messages.lock().unwrap();

@@ -63,12 +63,8 @@ impl ChannelAdapter for Named {
         "console"
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 4_096)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Hint)
     }
 
     fn has_personas(&self, _at: &ConversationRef) -> bool {

@@ -85,7 +85,10 @@ async fn reload_changes_style_of_later_rows_only() {
     task.await.unwrap();
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);
     let styles = store.read("styles", move |db| render_settings::of(db, id)).await.unwrap();
-    assert_eq!(styles.last().unwrap().limit, Console::new(store.clone()).limit().within_chars(1_800));
+    assert_eq!(
+        styles.last().unwrap().limit,
+        Console::new(store.clone()).properties().limit.within_chars(1_800)
+    );
 }
 
 /// Somebody chooses how much is told while a message waits for its channel: what is journaled from then on is told so.
@@ -132,7 +135,7 @@ async fn style_changes_without_rows_between_leave_one_record() {
     let channel = Console::new(store.clone());
     let style = |text: &str| {
         let stream = configured(text).stream(&acp_core::policy::PolicyScope::default());
-        acp_core::render::Style::new(channel.limit(), &stream)
+        acp_core::render::Style::new(channel.properties().limit, &stream)
     };
     let of = |n: u64| style(&format!("[acp.stream]\nmax_output_chars = {n}\n"));
     let record = async |style: acp_core::render::Style| {

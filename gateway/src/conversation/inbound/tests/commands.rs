@@ -509,12 +509,8 @@ impl ChannelAdapter for Thread {
         "thread"
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 4_000)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_000), UnboundDestination::Hint)
     }
 
     fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {

@@ -304,12 +304,8 @@ impl ChannelAdapter for Party {
         "party"
     }
 
-    fn limit(&self) -> acp_core::message_split::MessageLimit {
-        acp_core::message_split::MessageLimit::new(acp_core::message_split::Unit::Bytes, 4_096)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Ignore
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Ignore)
     }
 
     fn send<'a>(

@@ -32,24 +32,16 @@ impl ChannelAdapter for Square {
         self.account
     }
 
-    fn shares_conversations(&self) -> bool {
-        true
-    }
-
-    fn receives_own_messages(&self) -> bool {
-        false
-    }
-
     fn unavailable_reason(&self, _: &ConversationRef) -> Option<String> {
         self.is_deaf.load(Ordering::SeqCst).then(|| "it is not connected".to_owned())
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 4_000)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Ignore
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties {
+            receives_own_messages: false,
+            shares_conversations: true,
+            ..ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_000), UnboundDestination::Ignore)
+        }
     }
 
     fn send<'a>(

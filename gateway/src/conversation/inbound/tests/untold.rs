@@ -44,12 +44,8 @@ impl ChannelAdapter for Moody {
         "console"
     }
 
-    fn limit(&self) -> MessageLimit {
-        MessageLimit::new(Unit::Bytes, 4_000)
-    }
-
-    fn unbound_destination(&self) -> UnboundDestination {
-        UnboundDestination::Hint
+    fn properties(&self) -> ChannelProperties {
+        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_000), UnboundDestination::Hint)
     }
 
     fn send<'a>(
