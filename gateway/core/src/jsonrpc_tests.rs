@@ -46,20 +46,11 @@ fn messages_are_told_apart() {
 
 #[test]
 fn members_keep_order_duplicates_and_spelling() {
-    let text = r#"{ "b" : 12345678901234567890123,"a":1e3, "b":{"x":[1 ,2]} ,"traceparent":"t" }"#;
+    let text = r#"{ "b" : 12345678901234567890123,"a":1e3, "b":{"x":[1 ,2]} ,"t":"t" }"#;
     let members = ObjectMembers::parse(text).unwrap();
-    let list: Vec<_> = members.iter().collect();
-    assert_eq!(
-        list,
-        [("b", "12345678901234567890123"), ("a", "1e3"), ("b", r#"{"x":[1 ,2]}"#), ("traceparent", "\"t\"")]
-    );
+    let want = [("b", "12345678901234567890123"), ("a", "1e3"), ("b", r#"{"x":[1 ,2]}"#), ("t", "\"t\"")];
+    assert!(members.iter().eq(want));
     assert_eq!(members.get("b"), Some(r#"{"x":[1 ,2]}"#));
-    assert_eq!(members.rewritten(&[]), text);
-    assert_eq!(
-        members.rewritten(&[("a", "\"new\""), ("none", "1")]),
-        r#"{ "b" : 12345678901234567890123,"a":"new", "b":{"x":[1 ,2]} ,"traceparent":"t" }"#
-    );
-    assert_eq!(members.rewritten(&[("b", "0")]), r#"{ "b" : 0,"a":1e3, "b":0 ,"traceparent":"t" }"#);
 }
 
 #[test]
@@ -116,29 +107,17 @@ proptest! {
     fn a_message_goes_on_byte_for_byte(
         members in prop::collection::vec(("[a-c\"é]{0,4}", json()), 0..6),
         space in "[ \t]{0,2}",
-        id in json(),
     ) {
         let list: Vec<_> =
             members.iter().map(|(k, v)| format!("{space}{}{space}:{v}{space}", quoted(k))).collect();
         let text = format!("{{{}}}", list.join(","));
         let read = ObjectMembers::parse(&text).unwrap();
-        prop_assert_eq!(read.rewritten(&[]), text.clone());
         let same: Vec<_> = read.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-        prop_assert_eq!(same, members.clone());
-        // A changed member changes nothing else.
-        let changed = read.rewritten(&[("a", &id)]);
-        let want: Vec<_> =
-            members.into_iter().map(|(k, v)| if k == "a" { (k, id.clone()) } else { (k, v) }).collect();
-        let again = ObjectMembers::parse(&changed).unwrap();
-        let got: Vec<_> = again.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-        prop_assert_eq!(got, want);
+        prop_assert_eq!(same, members);
     }
 
     #[test]
     fn hostile_text_never_panics(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
         let _ = RpcMessage::parse(&text);
-        if let Ok(members) = ObjectMembers::parse(&text) {
-            prop_assert_eq!(members.rewritten(&[]), text);
-        }
     }
 }
