@@ -221,22 +221,16 @@ fn splice(payload: &str, out: &mut String) -> Option<()> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_shared::ids::{RunId, SessionKey};
+    use acp_shared::ids::RunId;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     const RUN: &str = "0190a000-0000-7000-8000-000000000001";
 
     fn row(kind: EventKind, payload: &str) -> EventRow {
-        EventRow {
-            session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-            session_seq: 7,
-            run_id: Some(RunId::parse(RUN).unwrap()),
-            seq: Some(3),
-            kind,
-            payload: payload.to_owned(),
-            created_at_ms: 1_700_000_000_123,
-        }
+        let (payload, run_id) = (payload.to_owned(), Some(RunId::parse(RUN).unwrap()));
+        let row = crate::test_rows::event(kind, &Value::Null);
+        EventRow { session_seq: 7, run_id, seq: Some(3), payload, created_at_ms: 1_700_000_000_123, ..row }
     }
 
     fn whole(rest: Value) -> Value {

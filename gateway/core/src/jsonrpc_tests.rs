@@ -9,22 +9,17 @@ fn request<'a>(id: &'a str, method: &'a str, params: Option<&'a str>) -> RpcMess
 #[test]
 fn messages_are_told_apart() {
     let note = |method: &'static str, params| RpcMessage::Notification { method: method.into(), params };
+    let response = |id, outcome| RpcMessage::Response { id, outcome };
     let table = [
         (r#"{"jsonrpc":"2.0","id":0,"method":"a"}"#, Ok(request("0", "a", None))),
         (r#"{"id":"0","method":"a","params":{}}"#, Ok(request("\"0\"", "a", Some("{}")))),
         (r#"{"id":null,"method":"a","params":null}"#, Ok(request("null", "a", Some("null")))),
         (r#"{"id":1.50,"method":"a"}"#, Ok(request("1.50", "a", None))),
         (r#"{"method":"a\u0062","params":[1]}"#, Ok(note("ab", Some("[1]")))),
-        (r#"{"id":0,"result":null}"#, Ok(RpcMessage::Response { id: Some("0"), outcome: Ok("null") })),
-        (
-            r#"{"id":"x","result":{},"error":null}"#,
-            Ok(RpcMessage::Response { id: Some("\"x\""), outcome: Ok("{}") }),
-        ),
-        (
-            r#"{"id":null,"error":{"code":1}}"#,
-            Ok(RpcMessage::Response { id: Some("null"), outcome: Err(r#"{"code":1}"#) }),
-        ),
-        (r#"{"error":{}}"#, Ok(RpcMessage::Response { id: None, outcome: Err("{}") })),
+        (r#"{"id":0,"result":null}"#, Ok(response(Some("0"), Ok("null")))),
+        (r#"{"id":"x","result":{},"error":null}"#, Ok(response(Some("\"x\""), Ok("{}")))),
+        (r#"{"id":null,"error":{"code":1}}"#, Ok(response(Some("null"), Err(r#"{"code":1}"#)))),
+        (r#"{"error":{}}"#, Ok(response(None, Err("{}")))),
         (r#"{"id":1,"id":2,"method":"a"}"#, Ok(request("2", "a", None))),
         (r#" {"id":1,"method":"a"} "#, Ok(request("1", "a", None))),
         (r#"{"id":1,"method":7}"#, Err(RpcParseError::NoMessage)),
@@ -76,7 +71,9 @@ fn what_is_sent_is_one_line_and_reads_back() {
         ),
     ];
     for (outcome, want) in answers {
-        assert_eq!(String::from_utf8(reply("0", &outcome)).unwrap(), want);
+        let line = String::from_utf8(reply("0", &outcome)).unwrap();
+        assert_eq!(line, want);
+        assert!(matches!(RpcMessage::parse(line.trim_end()), Ok(RpcMessage::Response { id: Some("0"), .. })));
     }
 }
 

@@ -36,6 +36,8 @@ pub mod runtime;
 pub mod sanitize;
 pub mod session;
 pub mod static_binding;
+#[cfg(test)]
+mod test_rows;
 pub mod time_format;
 pub mod timeouts;
 pub mod transition;

@@ -1,31 +1,17 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::rows::TargetKind;
-
-fn conversation(id: &str, parent: Option<&str>) -> ConversationRef {
-    ConversationRef {
-        channel: "console".to_owned(),
-        account_id: "default".to_owned(),
-        conversation_id: id.to_owned(),
-        parent_conversation_id: parent.map(str::to_owned),
-    }
-}
+use crate::test_rows::{self, conversation};
 
 fn binding(id: &str, parent: Option<&str>, status: BindingStatus) -> BindingRow {
     BindingRow {
-        binding_id: BindingId::mint(),
         conversation: conversation(id, parent),
-        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-        target_kind: TargetKind::Session,
         status,
-        bound_by: "tester".to_owned(),
         bound_at_ms: 1_000,
         last_activity_at_ms: 2_000,
         idle_ms: Some(500),
         max_age_ms: Some(2_000),
-        metadata: "{}".to_owned(),
-        verbosity: None,
-        end_reason: None,
+        ..test_rows::binding()
     }
 }
 
@@ -132,7 +118,7 @@ fn outbound_over_the_whole_space() {
         ("two", vec![active("c", None), active("d", None)]),
         ("two accounts", vec![active("c", None), elsewhere]),
     ];
-    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let key = test_rows::session_key();
     let requesters =
         [None, Some(conversation("", None)), Some(conversation("c", None)), Some(conversation("x", None))];
     let mut table = String::new();
@@ -255,7 +241,7 @@ fn without_a_target_nothing_is_guessed() {
 /// A session spawned by another session answers in its own bound conversation, not in the owner's.
 #[test]
 fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
-    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let key = test_rows::session_key();
     let child = BindingRow {
         target_kind: TargetKind::Subagent,
         ..binding("thread", Some("c"), BindingStatus::Active)
@@ -275,7 +261,7 @@ fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
 /// The same conversation id under two accounts are two conversations.
 #[test]
 fn accounts_do_not_see_each_other() {
-    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let key = test_rows::session_key();
     let mut second = binding("c", None, BindingStatus::Active);
     second.conversation.account_id = "second".to_owned();
     let both = [binding("c", None, BindingStatus::Active), second];
@@ -295,7 +281,7 @@ fn accounts_do_not_see_each_other() {
 
 #[test]
 fn every_refusal_says_what_to_do() {
-    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let key = test_rows::session_key();
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
     for (route, parts) in [
         (

@@ -3,7 +3,6 @@ use super::*;
 use crate::config::Separator;
 use crate::message_split::{MessageLimit, Unit};
 use crate::rows::Verbosity;
-use acp_shared::ids::SessionKey;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -14,7 +13,7 @@ mod files;
 mod untrusted;
 
 /// Default style of a conversation.
-pub(super) fn style() -> Style {
+pub(crate) fn style() -> Style {
     let hidden = ["agent_thought_chunk", "plan", "tool_call", "tool_call_update", "usage_update"];
     Style {
         limit: MessageLimit::new(Unit::Utf16, 1_900),
@@ -47,16 +46,9 @@ struct Journal {
 impl Journal {
     fn push(&mut self, run: Option<RunId>, kind: EventKind, payload: Value) -> &mut Self {
         let seq = run.map(|run| 1 + self.rows.iter().filter(|row| row.run_id == Some(run)).count());
-        let row = EventRow {
-            session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-            session_seq: 1 + u64::try_from(self.rows.len()).unwrap(),
-            run_id: run,
-            seq: seq.map(|seq| u64::try_from(seq).unwrap()),
-            kind,
-            payload: payload.to_string(),
-            created_at_ms: 0,
-        };
-        self.rows.push(row);
+        let seq = seq.map(|seq| u64::try_from(seq).unwrap());
+        let session_seq = 1 + u64::try_from(self.rows.len()).unwrap();
+        self.rows.push(EventRow { session_seq, run_id: run, seq, ..crate::test_rows::event(kind, &payload) });
         self
     }
 

@@ -6,15 +6,12 @@ use crate::backend::StartSessionParams;
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
 use crate::request::{CloseRequest, PromptRequest};
-use crate::rows::{
-    LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode, SessionMode,
-    SessionOptions,
-};
+use crate::rows::{LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode};
 use crate::session::SessionState;
 use crate::transition::Transition;
 use crate::writes::{ActorSnapshot, Write};
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, SessionKey};
+use acp_shared::ids::{AgentName, IdempotencyKey, LeaseId, SessionKey};
 use acp_shared::protocol::{Attached, Graces, LeaseState, RefusalCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -153,26 +150,14 @@ fn new_session() -> SessionRow {
         session_key: session_key.clone(),
         backend: "letters".to_owned(),
         agent,
-        mode: SessionMode::Persistent,
         cwd: "/w".to_owned(),
-        label: None,
         state: SessionState::Creating,
-        ending: None,
-        last_error: None,
         owner_session_key: session_key,
-        asked_by: String::new(),
-        spawned_by: None,
-        parent_session_key: None,
-        gateway_instance_id: GatewayInstanceId::mint(),
-        agent_session_id: None,
         resumable: false,
-        agent_info: None,
-        lease_id: None,
-        options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
-        last_session_seq: 0,
         created_at_ms: 0,
         updated_at_ms: 0,
         last_activity_at_ms: 0,
+        ..crate::test_rows::session()
     }
 }
 
