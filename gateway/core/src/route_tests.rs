@@ -96,7 +96,7 @@ fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
 #[test]
 fn outbound_over_the_whole_space() {
     let active = |id: &str, parent| binding(id, parent, BindingStatus::Active);
-    let of_status = |id: &str, parent, status| binding(id, parent, status);
+    let pending = || binding("pending:1", Some("c"), BindingStatus::Pending);
     let mut elsewhere = active("c", None);
     elsewhere.conversation.account_id = "second".to_owned();
     let mut foreign = active("c", None);
@@ -104,13 +104,10 @@ fn outbound_over_the_whole_space() {
     let sets = [
         ("none", vec![]),
         ("another session's", vec![foreign]),
-        ("ended", vec![of_status("c", None, BindingStatus::Ended)]),
-        ("ending", vec![of_status("c", None, BindingStatus::Ending)]),
-        ("pending child", vec![of_status("pending:1", Some("c"), BindingStatus::Pending)]),
-        (
-            "one and a pending child",
-            vec![active("d", None), of_status("pending:1", Some("c"), BindingStatus::Pending)],
-        ),
+        ("ended", vec![binding("c", None, BindingStatus::Ended)]),
+        ("ending", vec![binding("c", None, BindingStatus::Ending)]),
+        ("pending child", vec![pending()]),
+        ("one and a pending child", vec![active("d", None), pending()]),
         ("one", vec![active("c", None)]),
         ("one, other account", vec![elsewhere.clone()]),
         ("child", vec![active("t", Some("c"))]),
@@ -283,15 +280,11 @@ fn accounts_do_not_see_each_other() {
 fn every_refusal_says_what_to_do() {
     let key = test_rows::session_key();
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
+    let ambiguous = route_outbound(ask(&key, &two, None), |_| true);
+    let unserved = route_outbound(ask(&key, &two[..1], None), |_| false);
     for (route, parts) in [
-        (
-            route_outbound(ask(&key, &two, None), |_| true),
-            ["agent:demo:acp:1", "Send the message in a conversation"],
-        ),
-        (
-            route_outbound(ask(&key, &two[..1], None), |_| false),
-            ["\"default\" of channel \"console\"", "configuration"],
-        ),
+        (ambiguous, ["agent:demo:acp:1", "Send the message in a conversation"]),
+        (unserved, ["\"default\" of channel \"console\"", "configuration"]),
     ] {
         let Route::Refused { failure, .. } = route else { panic!("{route:?}") };
         for part in parts {
