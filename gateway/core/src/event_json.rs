@@ -266,25 +266,29 @@ mod tests {
             (
                 K::AgentMessage,
                 r#"{"content":{"type":"text","text":7}}"#,
-                json!({"type": "text_delta", "stream": "output", "text": "", "content": {"type": "text", "text": 7}}),
+                json!({"type": "text_delta", "stream": "output", "text": "",
+                       "content": {"type": "text", "text": 7}}),
             ),
             (
                 K::ToolCall,
                 r#"{"toolCallId":"t1","title":"Edit a.txt","kind":"edit","status":"pending",
                     "rawInput":{"path":"a.txt","n":1e3},"locations":[{"path":"/a"}],"name":"edit_file"}"#,
-                json!({"type": "tool_call", "name": "edit_file", "arguments_text": r#"{"path":"a.txt","n":1e3}"#,
+                json!({"type": "tool_call", "name": "edit_file",
+                           "arguments_text": r#"{"path":"a.txt","n":1e3}"#,
                            "tool_call_id": "t1", "title": "Edit a.txt", "kind": "edit", "status": "pending",
                            "locations": [{"path": "/a"}]}),
             ),
             (
                 K::ToolCall,
                 r#"{"toolCallId":"t1","title":"Run","rawInput":"ls -l"}"#,
-                json!({"type": "tool_call", "name": "Run", "arguments_text": "ls -l", "tool_call_id": "t1", "title": "Run"}),
+                json!({"type": "tool_call", "name": "Run", "arguments_text": "ls -l", "tool_call_id": "t1",
+                           "title": "Run"}),
             ),
             (
                 K::ToolCallUpdate,
                 r#"{"toolCallId":"t1","status":"completed","title":null,"rawOutput":{"x":1}}"#,
-                json!({"type": "tool_call_update", "tool_call_id": "t1", "status": "completed", "raw_output": {"x": 1}}),
+                json!({"type": "tool_call_update", "tool_call_id": "t1", "status": "completed",
+                           "raw_output": {"x": 1}}),
             ),
             (
                 K::Plan,
@@ -295,7 +299,8 @@ mod tests {
                 K::Permission,
                 r#"{"permission_id":"l:5","params":{"sessionId":"s","toolCall":{"toolCallId":"t","title":"Write",
                     "kind":"edit"},"options":[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n"}]}}"#,
-                json!({"type": "permission", "permission_id": "l:5", "title": "Write", "tool_call_id": "t", "kind": "edit",
+                json!({"type": "permission", "permission_id": "l:5", "title": "Write", "tool_call_id": "t",
+                           "kind": "edit",
                            "tool_call": {"toolCallId": "t", "title": "Write", "kind": "edit"},
                            "options": [{"option_id": "y", "name": "Yes", "kind": "allow_once"},
                                        {"option_id": "n", "name": null, "kind": null}]}),
@@ -315,7 +320,8 @@ mod tests {
             (
                 K::Done,
                 r#"{"stop_reason":"end_turn","usage":{"totalTokens":12345678901234567890}}"#,
-                json!({"type": "done", "stop_reason": "end_turn", "usage": {"totalTokens": 12345678901234567890_u64}}),
+                json!({"type": "done", "stop_reason": "end_turn",
+                           "usage": {"totalTokens": 12345678901234567890_u64}}),
             ),
             (
                 K::Error,

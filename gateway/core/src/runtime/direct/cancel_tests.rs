@@ -45,7 +45,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         // The next turn has refused nothing.
         let next = RunId::mint();
         link.hear(&turn_result(run_id, "end_turn"));
-        link.begin(next, "hi");
+        link.submit_text(next, "hi");
         assert_eq!(ended(&mut link, next, as_error), "AGENT_CANCELLED");
         let (mut link, run_id) = running();
         link.cancel(run_id);

@@ -100,7 +100,7 @@ fn a_held_half_is_shown_before_whatever_ends_its_text() {
     link.hear(&json!({ "id": "prompt:x", "result": { "stopReason": "end_turn" } }));
     link.hear(&json!({ "id": format!("prompt:{run_id}"), "result": {} }));
     told(&mut link, std::slice::from_ref(&half));
-    let steps = link.begin(RunId::mint(), "b");
+    let steps = link.submit_text(RunId::mint(), "b");
     assert!(matches!(steps.last(), Some(BackendStep::Send { .. })), "{steps:?}");
     assert_eq!(texts(steps), [(EventKind::AgentMessage, None, "\u{fffd}".to_owned())]);
 }

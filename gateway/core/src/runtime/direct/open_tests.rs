@@ -158,7 +158,7 @@ fn a_replay_is_not_news_until_the_first_prompt() {
     let late = update(&mut link, "agent_message_chunk").0;
     assert_eq!(late, EventKind::Replay, "some agents replay after the response");
     let run_id = RunId::mint();
-    link.begin(run_id, "hi");
+    link.submit_text(run_id, "hi");
     let (kind, run, _) = update(&mut link, "agent_message_chunk");
     assert_eq!((kind, run), (EventKind::AgentMessage, Some(run_id)));
     // A new conversation has nothing to replay: a greeting is shown.

@@ -98,7 +98,7 @@ impl DirectMachine {
     }
 
     /// Sends a prompt.
-    pub(super) fn begin(&mut self, run_id: RunId, text: &str) -> Vec<BackendStep> {
+    pub(super) fn submit_text(&mut self, run_id: RunId, text: &str) -> Vec<BackendStep> {
         self.submit(&SubmitParams { run_id, text: text.to_owned(), files: None, steer: false })
     }
 
@@ -144,7 +144,7 @@ pub(in crate::runtime) fn ensure() -> StartSessionParams {
 pub(super) fn running() -> (DirectMachine, RunId) {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
-    link.begin(run_id, "hi");
+    link.submit_text(run_id, "hi");
     (link, run_id)
 }
 
@@ -152,7 +152,7 @@ pub(super) fn running() -> (DirectMachine, RunId) {
 fn a_prompt_is_named_by_its_run_and_its_answer_is_recognised() {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
-    let steps = link.begin(run_id, "\u{1f600} \"x\"\n");
+    let steps = link.submit_text(run_id, "\u{1f600} \"x\"\n");
     let want = json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "method": "session/prompt", "params": {
         "sessionId": "s1", "prompt": [{ "type": "text", "text": "\u{1f600} \"x\"\n" }] } });
     assert_eq!(sent(&steps), [(want, InputKind::Prompt { run_id })]);
@@ -482,7 +482,7 @@ fn only_an_agent_that_says_so_is_steered() {
     ] {
         let mut link = open_with(initialize, &ensure());
         assert!(!link.can_steer(), "no turn is running");
-        link.begin(RunId::mint(), "a");
+        link.submit_text(RunId::mint(), "a");
         assert_eq!(link.can_steer(), can);
     }
     for (mut answer, taken) in [
@@ -493,7 +493,7 @@ fn only_an_agent_that_says_so_is_steered() {
         (json!({ "error": { "code": -32601 } }), false),
     ] {
         let mut link = open_with(json!({ "_meta": { "steering": { "supported": true } } }), &ensure());
-        link.begin(RunId::mint(), "a");
+        link.submit_text(RunId::mint(), "a");
         let run_id = RunId::mint();
         let steps = link.submit(&SubmitParams { run_id, text: "b".into(), files: None, steer: true });
         let [(request, InputKind::Steer { run_id: meant })] = &sent(&steps)[..] else { panic!("{steps:?}") };
@@ -541,7 +541,7 @@ fn the_last_word_waits_for_the_running_turn() {
     let mut link =
         open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "delete": {} } } }), &ensure());
     let run_id = RunId::mint();
-    let prompt = sent(&link.begin(run_id, "a"));
+    let prompt = sent(&link.submit_text(run_id, "a"));
     link.cancel(run_id);
     assert!(link.close(CloseMode::Discard).is_empty(), "the turn first");
     let steps = link.hear(&json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }));
