@@ -1,17 +1,16 @@
 //! In-memory model of database, supervisor and agent for the actor's tests.
 
-use super::letters::LetterLink;
+use super::letters::{LetterLink, new_session};
 use super::*;
 use crate::backend::StartSessionParams;
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
 use crate::request::{CloseRequest, PromptRequest};
 use crate::rows::{LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode};
-use crate::session::SessionState;
 use crate::transition::Transition;
 use crate::writes::{ActorSnapshot, Write};
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, IdempotencyKey, LeaseId, SessionKey};
+use acp_shared::ids::{IdempotencyKey, LeaseId};
 use acp_shared::protocol::{Attached, Graces, LeaseState, RefusalCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -107,25 +106,6 @@ impl Process {
     }
 }
 
-impl Default for ActorLimits {
-    fn default() -> Self {
-        Self {
-            queue_runs_max: 4,
-            prompt_bytes_max: 1000,
-            line_bytes_max: 1 << 20,
-            cancel_ms: 1_000,
-            close_wait_ms: 500,
-            turn_ms: 0,
-            reconcile_ms: 20_000,
-            runtime_idle_ms: 0,
-            silent_ms: 60_000,
-            permission_ms: 10_000,
-            probe_ms: 300_000,
-            alive_ms: 30_000,
-        }
-    }
-}
-
 pub(super) fn profile() -> AgentProfile {
     AgentProfile {
         argv: vec!["agent".to_owned()],
@@ -140,24 +120,6 @@ pub(super) fn profile() -> AgentProfile {
         non_interactive: NonInteractive::Deny,
         refused: None,
         ..AgentProfile::of_running_lease(None, Failure::of(Code::AgentNotAllowed))
-    }
-}
-
-fn new_session() -> SessionRow {
-    let agent = AgentName::parse("letters").unwrap();
-    let session_key = SessionKey::mint(&agent);
-    SessionRow {
-        session_key: session_key.clone(),
-        backend: "letters".to_owned(),
-        agent,
-        cwd: "/w".to_owned(),
-        state: SessionState::Creating,
-        owner_session_key: session_key,
-        resumable: false,
-        created_at_ms: 0,
-        updated_at_ms: 0,
-        last_activity_at_ms: 0,
-        ..crate::test_rows::session()
     }
 }
 
@@ -546,7 +508,7 @@ impl World {
         assert!(self.settle());
     }
 
-    /// Reports the end of the agent's process after its `last` output; the connection breaks before the output.
+    /// Reports the end of the agent's process after its `last` output, which the connection does not deliver.
     pub(super) fn tell_end_and_disconnect(&mut self, last: &[u8], status: ExitStatus) {
         let process = self.processes.get_mut(&self.rows.session.lease_id.unwrap()).unwrap();
         process.stdout.extend(last);
