@@ -1,56 +1,8 @@
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::rows::{NonInteractive, PermissionMode, SessionMode, SessionOptions, TargetKind};
-use acp_shared::ids::{AgentName, GatewayInstanceId, SessionKey};
-
-fn key() -> SessionKey {
-    SessionKey::parse("agent:demo:acp:1").unwrap()
-}
+use crate::test_rows::{self, session};
 
 fn row(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingRow {
-    BindingRow {
-        binding_id: BindingId::mint(),
-        conversation: ConversationRef::new("console", "default", "c"),
-        session_key: key(),
-        target_kind: TargetKind::Session,
-        status: BindingStatus::Active,
-        bound_by: "ann".to_owned(),
-        bound_at_ms: 1,
-        last_activity_at_ms: 1,
-        idle_ms,
-        max_age_ms,
-        metadata: "{}".to_owned(),
-        verbosity: None,
-        end_reason: None,
-    }
-}
-
-fn session() -> SessionRow {
-    SessionRow {
-        session_key: key(),
-        backend: "direct".to_owned(),
-        agent: AgentName::parse("demo").unwrap(),
-        mode: SessionMode::Persistent,
-        cwd: "/tmp".to_owned(),
-        label: None,
-        state: SessionState::Idle,
-        ending: None,
-        last_error: None,
-        owner_session_key: key(),
-        asked_by: String::new(),
-        spawned_by: None,
-        parent_session_key: None,
-        gateway_instance_id: GatewayInstanceId::mint(),
-        agent_session_id: None,
-        resumable: true,
-        agent_info: None,
-        lease_id: None,
-        options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
-        last_session_seq: 0,
-        created_at_ms: 1,
-        updated_at_ms: 1,
-        last_activity_at_ms: 1,
-    }
+    BindingRow { idle_ms, max_age_ms, ..test_rows::binding() }
 }
 
 #[test]

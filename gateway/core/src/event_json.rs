@@ -4,10 +4,8 @@
 //! members their position. A malformed payload still gives a line.
 
 use crate::event::{EventKind, EventRow};
-use serde::Deserialize;
-use serde::de::{MapAccess, Visitor};
+use crate::jsonrpc::{ObjectMembers, quoted};
 use serde_json::value::RawValue;
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Version of the event lines.
@@ -17,25 +15,14 @@ pub const EVENT_VERSION: u32 = 1;
 const ENVELOPE: [&str; 7] =
     ["event_version", "session_key", "session_seq", "run_id", "seq", "type", "created_at_ms"];
 
+/// JSON of an empty string.
+const EMPTY: &str = "\"\"";
+
 /// Returns the `type` of a row's kind, as seen by clients.
 pub const fn wire_type(kind: EventKind) -> &'static str {
     match kind {
         EventKind::AgentMessage | EventKind::AgentThought => "text_delta",
-        EventKind::Prompt
-        | EventKind::ToolCall
-        | EventKind::ToolCallUpdate
-        | EventKind::Plan
-        | EventKind::Update
-        | EventKind::Extension
-        | EventKind::Replay
-        | EventKind::Permission
-        | EventKind::PermissionSettled
-        | EventKind::HostRequest
-        | EventKind::Status
-        | EventKind::Gap
-        | EventKind::Done
-        | EventKind::Error
-        | EventKind::Closed => kind.as_str(),
+        _ => kind.as_str(),
     }
 }
 
@@ -48,16 +35,10 @@ pub fn write_event(row: &EventRow, out: &mut String) {
         r#"{{"event_version":{EVENT_VERSION},"session_key":"{}","session_seq":{}"#,
         row.session_key, row.session_seq
     );
-    match (row.run_id, row.seq) {
-        (Some(run_id), Some(seq)) => {
-            let _ = write!(out, r#","run_id":"{run_id}","seq":{seq}"#);
-        }
-        (Some(run_id), None) => {
-            let _ = write!(out, r#","run_id":"{run_id}","seq":null"#);
-        }
-        (None, _) => out.push_str(r#","run_id":null,"seq":null"#),
-    }
-    let _ = write!(out, r#","type":"{}","created_at_ms":{}"#, wire_type(row.kind), row.created_at_ms);
+    let run_id = row.run_id.map_or_else(|| "null".to_owned(), |run_id| format!("\"{run_id}\""));
+    let seq = row.run_id.and(row.seq).map_or_else(|| "null".to_owned(), |seq| seq.to_string());
+    let (kind, at_ms) = (wire_type(row.kind), row.created_at_ms);
+    let _ = write!(out, r#","run_id":{run_id},"seq":{seq},"type":"{kind}","created_at_ms":{at_ms}"#);
     let body = out.len();
     if write_body(row, out).is_none() {
         out.truncate(body);
@@ -115,120 +96,59 @@ fn member(name: &str, raw: &str, out: &mut String) {
     let _ = write!(out, r#","{name}":{raw}"#);
 }
 
-fn optional(name: &str, raw: Option<&RawValue>, out: &mut String) {
+fn optional(name: &str, raw: Option<&str>, out: &mut String) {
     if let Some(raw) = raw {
-        member(name, raw.get(), out);
+        member(name, raw, out);
     }
 }
 
 fn string(text: &str, out: &mut String) {
-    match serde_json::to_string(text) {
-        Ok(json) => out.push_str(&json),
-        Err(_) => out.push_str("\"\""),
-    }
+    out.push_str(&quoted(text));
 }
 
-fn is_string(raw: &RawValue) -> bool {
-    raw.get().starts_with('"')
+fn is_string(raw: &str) -> bool {
+    raw.starts_with('"')
 }
 
-/// Members of an object in order, duplicates included.
-struct RawMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for RawMembers<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = RawMembers<'de>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some((Name(name), value)) = map.next_entry()? {
-                    members.push((name, value));
-                }
-                Ok(RawMembers(members))
-            }
-        }
-        deserializer.deserialize_map(Collect)
-    }
+fn members_of(json: &str) -> Option<ObjectMembers<'_>> {
+    ObjectMembers::parse(json).ok()
 }
 
-/// Name of a member, borrowed unless it contains an escape.
-struct Name<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Name<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl<'de> Visitor<'de> for Text {
-            type Value = Name<'de>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a name")
-            }
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Borrowed(text)))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Owned(text.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(Text)
-    }
+/// Returns the last member with this name, as most JSON readers do; an explicit `null` counts as absent.
+fn get<'a>(members: &ObjectMembers<'a>, name: &str) -> Option<&'a str> {
+    members.get(name).filter(|raw| *raw != "null")
 }
 
-impl<'a> RawMembers<'a> {
-    fn of(json: &'a str) -> Option<Self> {
-        serde_json::from_str(json).ok()
-    }
-
-    /// Returns the last member with this name, as most JSON readers do; an explicit `null` counts as absent.
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
-        let found = self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| *value);
-        found.filter(|value| value.get() != "null")
-    }
+fn get_string<'a>(members: &ObjectMembers<'a>, name: &str) -> Option<&'a str> {
+    get(members, name).filter(|raw| is_string(raw))
 }
 
 fn chunk(stream: &str, payload: &str, out: &mut String) -> Option<()> {
-    let update = RawMembers::of(payload)?;
-    let content = update.get("content")?;
-    let _ = write!(out, r#","stream":"{stream}","text":"#);
-    let parts = RawMembers::of(content.get());
-    let text = parts.as_ref().and_then(|parts| {
-        let plain = parts.get("type").is_some_and(|kind| kind.get() == r#""text""#);
-        parts.get("text").filter(|text| plain && is_string(text))
-    });
-    match text {
-        Some(text) => out.push_str(text.get()),
-        // An image, a resource, a link: the whole content is added to an empty text.
-        None => {
-            out.push_str("\"\"");
-            member("content", content.get(), out);
-        }
-    }
-    optional("message_id", update.get("messageId"), out);
+    let update = members_of(payload)?;
+    let content = get(&update, "content")?;
+    let parts = members_of(content);
+    let parts = parts.filter(|parts| get(parts, "type") == Some(r#""text""#));
+    let text = parts.and_then(|parts| get_string(&parts, "text"));
+    let _ = write!(out, r#","stream":"{stream}","text":{}"#, text.unwrap_or(EMPTY));
+    // An image, a resource, a link: the whole content is added to an empty text.
+    optional("content", text.is_none().then_some(content), out);
+    optional("message_id", get(&update, "messageId"), out);
     Some(())
 }
 
 fn tool_call(payload: &str, out: &mut String) -> Option<()> {
-    let update = RawMembers::of(payload)?;
-    let name = update.get("name").filter(|name| is_string(name));
-    out.push_str(r#","name":"#);
-    match name.or_else(|| update.get("title").filter(|title| is_string(title))) {
-        Some(name) => out.push_str(name.get()),
-        None => out.push_str("\"\""),
-    }
-    out.push_str(r#","arguments_text":"#);
-    match update.get("rawInput") {
-        Some(input) if is_string(input) => out.push_str(input.get()),
-        Some(input) => string(input.get(), out),
-        None => out.push_str("\"\""),
+    let update = members_of(payload)?;
+    let name = get_string(&update, "name").or_else(|| get_string(&update, "title"));
+    let _ = write!(out, r#","name":{},"arguments_text":"#, name.unwrap_or(EMPTY));
+    match get(&update, "rawInput") {
+        Some(input) if !is_string(input) => string(input, out),
+        input => out.push_str(input.unwrap_or(EMPTY)),
     }
     tool_members(&update, out);
     Some(())
 }
 
-fn tool_members(update: &RawMembers<'_>, out: &mut String) {
+fn tool_members(update: &ObjectMembers<'_>, out: &mut String) {
     for (name, theirs) in [
         ("tool_call_id", "toolCallId"),
         ("title", "title"),
@@ -238,70 +158,61 @@ fn tool_members(update: &RawMembers<'_>, out: &mut String) {
         ("locations", "locations"),
         ("raw_output", "rawOutput"),
     ] {
-        optional(name, update.get(theirs), out);
+        optional(name, get(update, theirs), out);
     }
 }
 
 fn tool_call_update(payload: &str, out: &mut String) -> Option<()> {
-    let update = RawMembers::of(payload)?;
+    let update = members_of(payload)?;
     tool_members(&update, out);
-    optional("raw_input", update.get("rawInput"), out);
+    optional("raw_input", get(&update, "rawInput"), out);
     Some(())
 }
 
 fn plan(payload: &str, out: &mut String) -> Option<()> {
-    let update = RawMembers::of(payload)?;
-    member("entries", update.get("entries")?.get(), out);
+    member("entries", get(&members_of(payload)?, "entries")?, out);
     Some(())
 }
 
 fn update(payload: &str, out: &mut String) -> Option<()> {
-    let members = RawMembers::of(payload)?;
-    optional("update_kind", members.get("sessionUpdate"), out);
+    optional("update_kind", get(&members_of(payload)?, "sessionUpdate"), out);
     member("update", payload.trim(), out);
     Some(())
 }
 
 fn permission(payload: &str, out: &mut String) -> Option<()> {
-    let outer = RawMembers::of(payload)?;
-    member("permission_id", outer.get("permission_id")?.get(), out);
-    let params = outer.get("params").and_then(|params| RawMembers::of(params.get()));
-    let params = params.unwrap_or(RawMembers(Vec::new()));
-    let tool = params.get("toolCall").and_then(|tool| RawMembers::of(tool.get()));
-    let title = tool.as_ref().and_then(|tool| tool.get("title")).filter(|title| is_string(title));
-    out.push_str(r#","title":"#);
-    out.push_str(title.map_or("\"\"", |title| title.get()));
-    out.push_str(r#","options":["#);
-    let options = params.get("options").and_then(|raw| serde_json::from_str(raw.get()).ok());
+    let outer = members_of(payload)?;
+    member("permission_id", get(&outer, "permission_id")?, out);
+    let params = get(&outer, "params").and_then(members_of).unwrap_or_default();
+    let tool = get(&params, "toolCall").and_then(members_of);
+    let title = tool.as_ref().and_then(|tool| get_string(tool, "title"));
+    let _ = write!(out, r#","title":{},"options":["#, title.unwrap_or(EMPTY));
+    let options = get(&params, "options").and_then(|raw| serde_json::from_str(raw).ok());
     let options: Vec<&RawValue> = options.unwrap_or_default();
-    let is_answerable = |option: &RawMembers<'_>| option.get("optionId").is_some_and(is_string);
-    let options = options.iter().filter_map(|raw| RawMembers::of(raw.get())).filter(is_answerable);
+    let is_answerable = |option: &ObjectMembers<'_>| get_string(option, "optionId").is_some();
+    let options = options.iter().filter_map(|raw| members_of(raw.get())).filter(is_answerable);
     for (i, option) in options.enumerate() {
-        let part = |name: &str| option.get(name).filter(|raw| is_string(raw)).map_or("null", |raw| raw.get());
+        let part = |name: &str| get_string(&option, name).unwrap_or("null");
         let gap = if i == 0 { "" } else { "," };
         let (id, name, kind) = (part("optionId"), part("name"), part("kind"));
         let _ = write!(out, r#"{gap}{{"option_id":{id},"name":{name},"kind":{kind}}}"#);
     }
     out.push(']');
     if let Some(tool) = tool {
-        for (name, theirs) in [("tool_call_id", "toolCallId"), ("kind", "kind")] {
-            optional(name, tool.get(theirs), out);
-        }
+        optional("tool_call_id", get(&tool, "toolCallId"), out);
+        optional("kind", get(&tool, "kind"), out);
     }
-    optional("tool_call", params.get("toolCall"), out);
+    optional("tool_call", get(&params, "toolCall"), out);
     Some(())
 }
 
 /// Appends the members of a payload built by the gateway as members of the line.
 fn splice(payload: &str, out: &mut String) -> Option<()> {
-    for (name, value) in RawMembers::of(payload)?.0 {
-        if ENVELOPE.contains(&name.as_ref()) {
-            continue;
-        }
+    for (name, value) in members_of(payload)?.iter().filter(|(name, _)| !ENVELOPE.contains(name)) {
         out.push(',');
-        string(&name, out);
+        string(name, out);
         out.push(':');
-        out.push_str(value.get());
+        out.push_str(value);
     }
     Some(())
 }
@@ -310,28 +221,22 @@ fn splice(payload: &str, out: &mut String) -> Option<()> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_shared::ids::{RunId, SessionKey};
+    use acp_shared::ids::RunId;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     const RUN: &str = "0190a000-0000-7000-8000-000000000001";
 
     fn row(kind: EventKind, payload: &str) -> EventRow {
-        EventRow {
-            session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-            session_seq: 7,
-            run_id: Some(RunId::parse(RUN).unwrap()),
-            seq: Some(3),
-            kind,
-            payload: payload.to_owned(),
-            created_at_ms: 1_700_000_000_123,
-        }
+        let (payload, run_id) = (payload.to_owned(), Some(RunId::parse(RUN).unwrap()));
+        let row = crate::test_rows::event(kind, &Value::Null);
+        EventRow { session_seq: 7, run_id, seq: Some(3), payload, created_at_ms: 1_700_000_000_123, ..row }
     }
 
-    fn whole(kind: &str, rest: Value) -> Value {
+    fn whole(rest: Value) -> Value {
         let mut line = json!({
             "event_version": 1, "session_key": "agent:demo:acp:1", "session_seq": 7,
-            "run_id": RUN, "seq": 3, "type": kind, "created_at_ms": 1_700_000_000_123_u64,
+            "run_id": RUN, "seq": 3, "created_at_ms": 1_700_000_000_123_u64,
         });
         let members = rest.as_object().unwrap().clone();
         line.as_object_mut().unwrap().extend(members);
@@ -345,135 +250,109 @@ mod tests {
             (
                 K::AgentMessage,
                 r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a\n\"é\u00e9"}}"#,
-                whole("text_delta", json!({"stream": "output", "text": "a\n\"éé"})),
+                json!({"type": "text_delta", "stream": "output", "text": "a\n\"éé"}),
             ),
             (
                 K::AgentThought,
                 r#"{"content":{"text":"hm","type":"text"},"messageId":"m1"}"#,
-                whole("text_delta", json!({"stream": "thought", "text": "hm", "message_id": "m1"})),
+                json!({"type": "text_delta", "stream": "thought", "text": "hm", "message_id": "m1"}),
             ),
             (
                 K::AgentMessage,
                 r#"{"content":{"type":"image","data":"AA==","mimeType":"image/png"}}"#,
-                whole(
-                    "text_delta",
-                    json!({"stream": "output", "text": "",
+                json!({"type": "text_delta", "stream": "output", "text": "",
                            "content": {"type": "image", "data": "AA==", "mimeType": "image/png"}}),
-                ),
             ),
             (
                 K::AgentMessage,
                 r#"{"content":{"type":"text","text":7}}"#,
-                whole(
-                    "text_delta",
-                    json!({"stream": "output", "text": "", "content": {"type": "text", "text": 7}}),
-                ),
+                json!({"type": "text_delta", "stream": "output", "text": "",
+                       "content": {"type": "text", "text": 7}}),
             ),
             (
                 K::ToolCall,
                 r#"{"toolCallId":"t1","title":"Edit a.txt","kind":"edit","status":"pending",
                     "rawInput":{"path":"a.txt","n":1e3},"locations":[{"path":"/a"}],"name":"edit_file"}"#,
-                whole(
-                    "tool_call",
-                    json!({"name": "edit_file", "arguments_text": r#"{"path":"a.txt","n":1e3}"#,
+                json!({"type": "tool_call", "name": "edit_file",
+                           "arguments_text": r#"{"path":"a.txt","n":1e3}"#,
                            "tool_call_id": "t1", "title": "Edit a.txt", "kind": "edit", "status": "pending",
                            "locations": [{"path": "/a"}]}),
-                ),
             ),
             (
                 K::ToolCall,
                 r#"{"toolCallId":"t1","title":"Run","rawInput":"ls -l"}"#,
-                whole(
-                    "tool_call",
-                    json!({"name": "Run", "arguments_text": "ls -l", "tool_call_id": "t1", "title": "Run"}),
-                ),
+                json!({"type": "tool_call", "name": "Run", "arguments_text": "ls -l", "tool_call_id": "t1",
+                           "title": "Run"}),
             ),
             (
                 K::ToolCallUpdate,
                 r#"{"toolCallId":"t1","status":"completed","title":null,"rawOutput":{"x":1}}"#,
-                whole(
-                    "tool_call_update",
-                    json!({"tool_call_id": "t1", "status": "completed", "raw_output": {"x": 1}}),
-                ),
+                json!({"type": "tool_call_update", "tool_call_id": "t1", "status": "completed",
+                           "raw_output": {"x": 1}}),
             ),
             (
                 K::Plan,
                 r#"{"sessionUpdate":"plan","entries":[{"content":"a","priority":"high","status":"pending"}]}"#,
-                whole(
-                    "plan",
-                    json!({"entries": [{"content": "a", "priority": "high", "status": "pending"}]}),
-                ),
+                json!({"type": "plan", "entries": [{"content": "a", "priority": "high", "status": "pending"}]}),
             ),
             (
                 K::Permission,
                 r#"{"permission_id":"l:5","params":{"sessionId":"s","toolCall":{"toolCallId":"t","title":"Write",
                     "kind":"edit"},"options":[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n"}]}}"#,
-                whole(
-                    "permission",
-                    json!({"permission_id": "l:5", "title": "Write", "tool_call_id": "t", "kind": "edit",
+                json!({"type": "permission", "permission_id": "l:5", "title": "Write", "tool_call_id": "t",
+                           "kind": "edit",
                            "tool_call": {"toolCallId": "t", "title": "Write", "kind": "edit"},
                            "options": [{"option_id": "y", "name": "Yes", "kind": "allow_once"},
                                        {"option_id": "n", "name": null, "kind": null}]}),
-                ),
             ),
             (
                 K::Permission,
                 r#"{"permission_id":"l:5","params":{"options":[{"optionId":7,"name":"Seven"},3,
                     {"optionId":"y","name":{"x":1},"kind":2}]}}"#,
-                whole(
-                    "permission",
-                    json!({"permission_id": "l:5", "title": "",
+                json!({"type": "permission", "permission_id": "l:5", "title": "",
                            "options": [{"option_id": "y", "name": null, "kind": null}]}),
-                ),
             ),
             (
                 K::Permission,
                 r#"{"permission_id":"l:5","params":{}}"#,
-                whole("permission", json!({"permission_id": "l:5", "title": "", "options": []})),
+                json!({"type": "permission", "permission_id": "l:5", "title": "", "options": []}),
             ),
             (
                 K::Done,
                 r#"{"stop_reason":"end_turn","usage":{"totalTokens":12345678901234567890}}"#,
-                whole(
-                    "done",
-                    json!({"stop_reason": "end_turn", "usage": {"totalTokens": 12345678901234567890_u64}}),
-                ),
+                json!({"type": "done", "stop_reason": "end_turn",
+                           "usage": {"totalTokens": 12345678901234567890_u64}}),
             ),
             (
                 K::Error,
                 r#"{"code":"ACP_TURN_FAILED","message":"m","retryable":false,"acp":{"code":-32603}}"#,
-                whole(
-                    "error",
-                    json!({"code": "ACP_TURN_FAILED", "message": "m", "retryable": false,
+                json!({"type": "error", "code": "ACP_TURN_FAILED", "message": "m", "retryable": false,
                            "acp": {"code": -32603}}),
-                ),
             ),
             (
                 K::Update,
                 r#"{"sessionUpdate":"usage_update","used":1}"#,
-                whole(
-                    "update",
-                    json!({"update_kind": "usage_update",
+                json!({"type": "update", "update_kind": "usage_update",
                            "update": {"sessionUpdate": "usage_update", "used": 1}}),
-                ),
             ),
             (
                 K::Extension,
                 r#"{"method":"_x/y","params":{"type":"deep"},"type":"done","seq":99,"session_key":"other"}"#,
-                whole("extension", json!({"method": "_x/y", "params": {"type": "deep"}})),
+                json!({"type": "extension", "method": "_x/y", "params": {"type": "deep"}}),
             ),
             (
                 K::Status,
                 r#"{"status":"ready","text":"t"}"#,
-                whole("status", json!({"status": "ready", "text": "t"})),
+                json!({"type": "status", "status": "ready", "text": "t"}),
             ),
-            (K::Closed, r#"{"reason":"by hand"}"#, whole("closed", json!({"reason": "by hand"}))),
-            (K::Plan, r#"{"entries":null}"#, whole("plan", json!({"payload": {"entries": null}}))),
-            (K::AgentMessage, "[1]", whole("text_delta", json!({"payload": [1]}))),
-            (K::AgentMessage, "{broken", whole("text_delta", json!({"payload_text": "{broken"}))),
-            (K::Gap, "", whole("gap", json!({"payload_text": ""}))),
+            (K::Closed, r#"{"reason":"by hand"}"#, json!({"type": "closed", "reason": "by hand"})),
+            (K::Plan, r#"{"entries":null}"#, json!({"type": "plan", "payload": {"entries": null}})),
+            (K::AgentMessage, "[1]", json!({"type": "text_delta", "payload": [1]})),
+            (K::AgentMessage, "{broken", json!({"type": "text_delta", "payload_text": "{broken"})),
+            (K::Gap, "", json!({"type": "gap", "payload_text": ""})),
         ];
-        for (kind, payload, want) in table {
+        for (kind, payload, rest) in table {
+            let want = whole(rest);
             let line = event_line(&row(kind, payload));
             assert!(!line.contains(['\n', '\r']), "{line}");
             assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), want, "{payload}");

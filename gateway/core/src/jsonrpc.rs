@@ -30,10 +30,9 @@ pub const REFUSED: i64 = -32003;
 /// "Limit exceeded", as numbered by EIP-1474.
 pub const LIMIT_REACHED: i64 = -32005;
 
-/// Members of a JSON object in order, with raw values, borrowed from the object's text.
-#[derive(Debug, Clone)]
+/// Members of a JSON object in order, with raw values, borrowed from its text.
+#[derive(Debug, Default)]
 pub struct ObjectMembers<'a> {
-    text: &'a str,
     list: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
 
@@ -46,7 +45,7 @@ impl<'a> ObjectMembers<'a> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let list = reader.deserialize_map(ListVisitor)?;
         reader.end()?;
-        Ok(Self { text, list })
+        Ok(Self { list })
     }
 
     /// Returns the raw value of the last member with this name.
@@ -62,23 +61,6 @@ impl<'a> ObjectMembers<'a> {
     /// Returns names and raw values in order, duplicates included.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &'a str)> {
         self.list.iter().map(|(key, value)| (key.as_ref(), value.get()))
-    }
-
-    /// Returns the object's text with the values of these members replaced by other raw values; all other
-    /// bytes stay. Missing members are not added.
-    pub fn rewritten(&self, changes: &[(&str, &str)]) -> String {
-        let mut out = String::with_capacity(self.text.len());
-        let mut copied = 0;
-        for (key, value) in &self.list {
-            let Some((_, new)) = changes.iter().find(|(name, _)| name == key) else { continue };
-            // The value is a slice of `text`: the difference of their addresses is the offset.
-            let start = value.get().as_ptr() as usize - self.text.as_ptr() as usize;
-            out.push_str(self.text.get(copied..start).unwrap_or_default());
-            out.push_str(new);
-            copied = start + value.get().len();
-        }
-        out.push_str(self.text.get(copied..).unwrap_or_default());
-        out
     }
 }
 

@@ -9,22 +9,17 @@ fn request<'a>(id: &'a str, method: &'a str, params: Option<&'a str>) -> RpcMess
 #[test]
 fn messages_are_told_apart() {
     let note = |method: &'static str, params| RpcMessage::Notification { method: method.into(), params };
+    let response = |id, outcome| RpcMessage::Response { id, outcome };
     let table = [
         (r#"{"jsonrpc":"2.0","id":0,"method":"a"}"#, Ok(request("0", "a", None))),
         (r#"{"id":"0","method":"a","params":{}}"#, Ok(request("\"0\"", "a", Some("{}")))),
         (r#"{"id":null,"method":"a","params":null}"#, Ok(request("null", "a", Some("null")))),
         (r#"{"id":1.50,"method":"a"}"#, Ok(request("1.50", "a", None))),
         (r#"{"method":"a\u0062","params":[1]}"#, Ok(note("ab", Some("[1]")))),
-        (r#"{"id":0,"result":null}"#, Ok(RpcMessage::Response { id: Some("0"), outcome: Ok("null") })),
-        (
-            r#"{"id":"x","result":{},"error":null}"#,
-            Ok(RpcMessage::Response { id: Some("\"x\""), outcome: Ok("{}") }),
-        ),
-        (
-            r#"{"id":null,"error":{"code":1}}"#,
-            Ok(RpcMessage::Response { id: Some("null"), outcome: Err(r#"{"code":1}"#) }),
-        ),
-        (r#"{"error":{}}"#, Ok(RpcMessage::Response { id: None, outcome: Err("{}") })),
+        (r#"{"id":0,"result":null}"#, Ok(response(Some("0"), Ok("null")))),
+        (r#"{"id":"x","result":{},"error":null}"#, Ok(response(Some("\"x\""), Ok("{}")))),
+        (r#"{"id":null,"error":{"code":1}}"#, Ok(response(Some("null"), Err(r#"{"code":1}"#)))),
+        (r#"{"error":{}}"#, Ok(response(None, Err("{}")))),
         (r#"{"id":1,"id":2,"method":"a"}"#, Ok(request("2", "a", None))),
         (r#" {"id":1,"method":"a"} "#, Ok(request("1", "a", None))),
         (r#"{"id":1,"method":7}"#, Err(RpcParseError::NoMessage)),
@@ -46,20 +41,11 @@ fn messages_are_told_apart() {
 
 #[test]
 fn members_keep_order_duplicates_and_spelling() {
-    let text = r#"{ "b" : 12345678901234567890123,"a":1e3, "b":{"x":[1 ,2]} ,"traceparent":"t" }"#;
+    let text = r#"{ "b" : 12345678901234567890123,"a":1e3, "b":{"x":[1 ,2]} ,"t":"t" }"#;
     let members = ObjectMembers::parse(text).unwrap();
-    let list: Vec<_> = members.iter().collect();
-    assert_eq!(
-        list,
-        [("b", "12345678901234567890123"), ("a", "1e3"), ("b", r#"{"x":[1 ,2]}"#), ("traceparent", "\"t\"")]
-    );
+    let want = [("b", "12345678901234567890123"), ("a", "1e3"), ("b", r#"{"x":[1 ,2]}"#), ("t", "\"t\"")];
+    assert!(members.iter().eq(want));
     assert_eq!(members.get("b"), Some(r#"{"x":[1 ,2]}"#));
-    assert_eq!(members.rewritten(&[]), text);
-    assert_eq!(
-        members.rewritten(&[("a", "\"new\""), ("none", "1")]),
-        r#"{ "b" : 12345678901234567890123,"a":"new", "b":{"x":[1 ,2]} ,"traceparent":"t" }"#
-    );
-    assert_eq!(members.rewritten(&[("b", "0")]), r#"{ "b" : 0,"a":1e3, "b":0 ,"traceparent":"t" }"#);
 }
 
 #[test]
@@ -85,7 +71,9 @@ fn what_is_sent_is_one_line_and_reads_back() {
         ),
     ];
     for (outcome, want) in answers {
-        assert_eq!(String::from_utf8(reply("0", &outcome)).unwrap(), want);
+        let line = String::from_utf8(reply("0", &outcome)).unwrap();
+        assert_eq!(line, want);
+        assert!(matches!(RpcMessage::parse(line.trim_end()), Ok(RpcMessage::Response { id: Some("0"), .. })));
     }
 }
 
@@ -116,29 +104,17 @@ proptest! {
     fn a_message_goes_on_byte_for_byte(
         members in prop::collection::vec(("[a-c\"é]{0,4}", json()), 0..6),
         space in "[ \t]{0,2}",
-        id in json(),
     ) {
         let list: Vec<_> =
             members.iter().map(|(k, v)| format!("{space}{}{space}:{v}{space}", quoted(k))).collect();
         let text = format!("{{{}}}", list.join(","));
         let read = ObjectMembers::parse(&text).unwrap();
-        prop_assert_eq!(read.rewritten(&[]), text.clone());
         let same: Vec<_> = read.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-        prop_assert_eq!(same, members.clone());
-        // A changed member changes nothing else.
-        let changed = read.rewritten(&[("a", &id)]);
-        let want: Vec<_> =
-            members.into_iter().map(|(k, v)| if k == "a" { (k, id.clone()) } else { (k, v) }).collect();
-        let again = ObjectMembers::parse(&changed).unwrap();
-        let got: Vec<_> = again.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-        prop_assert_eq!(got, want);
+        prop_assert_eq!(same, members);
     }
 
     #[test]
     fn hostile_text_never_panics(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
         let _ = RpcMessage::parse(&text);
-        if let Ok(members) = ObjectMembers::parse(&text) {
-            prop_assert_eq!(members.rewritten(&[]), text);
-        }
     }
 }

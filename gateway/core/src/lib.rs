@@ -36,6 +36,9 @@ pub mod runtime;
 pub mod sanitize;
 pub mod session;
 pub mod static_binding;
+#[cfg(test)]
+#[path = "tests/rows.rs"]
+mod test_rows;
 pub mod time_format;
 pub mod timeouts;
 pub mod transition;

@@ -226,29 +226,28 @@ mod tests {
         let table = [
             (
                 json!({"command": "/bin/mcp", "args": ["-v"], "env": {"TOKEN": "t"}}),
-                json!({"name": "n", "command": "/bin/mcp", "args": ["-v"], "env": [{"name": "TOKEN", "value": "t"}]}),
+                json!({"command": "/bin/mcp", "args": ["-v"], "env": [{"name": "TOKEN", "value": "t"}]}),
             ),
-            (json!({"command": "mcp"}), json!({"name": "n", "command": "mcp", "args": [], "env": []})),
+            (json!({"command": "mcp"}), json!({"command": "mcp", "args": [], "env": []})),
             (
                 json!({"type": "http", "url": "https://h/x", "headers": {"A": "b"}}),
-                json!({"type": "http", "name": "n", "url": "https://h/x", "headers": [{"name": "A", "value": "b"}]}),
+                json!({"type": "http", "url": "https://h/x", "headers": [{"name": "A", "value": "b"}]}),
             ),
+            (json!({"type": "sse", "url": "u"}), json!({"type": "sse", "url": "u", "headers": []})),
             (
-                json!({"type": "sse", "url": "http://h"}),
-                json!({"type": "sse", "name": "n", "url": "http://h", "headers": []}),
-            ),
-            (
-                json!({"type": "streamable-http", "url": "http://h"}),
-                json!({"type": "http", "name": "n", "url": "http://h", "headers": []}),
+                json!({"type": "streamable-http", "url": "u"}),
+                json!({"type": "http", "url": "u", "headers": []}),
             ),
         ];
-        for (given, want) in table {
+        for (given, mut want) in table {
+            want["name"] = "n".into();
             assert_eq!(server_param(&server("n", given)), want);
         }
     }
 
     #[test]
     fn mistakes_name_the_server_and_the_key() {
+        let two = json!({"A": "b\r\nC: d"});
         for (given, wants) in [
             (json!({}), ["\"n\"", "command is required"]),
             (json!({"command": "./x"}), ["\"n\"", "absolute path"]),
@@ -257,10 +256,7 @@ mod tests {
             (json!({"type": "http", "url": "ftp://h"}), ["\"n\"", "url must begin with"]),
             (json!({"type": "sse", "url": "http://h", "args": ["x"]}), ["\"n\"", "require type \"stdio\""]),
             (json!({"command": "x", "env": {"A=B": "x"}}), ["\"n\"", "env contains"]),
-            (
-                json!({"type": "http", "url": "http://h", "headers": {"A": "b\r\nC: d"}}),
-                ["\"n\"", "headers contain"],
-            ),
+            (json!({"type": "http", "url": "http://h", "headers": two}), ["\"n\"", "headers contain"]),
             (json!({"command": "x", "args": ["x".repeat(20_000)]}), ["\"n\"", "at most 16384 bytes"]),
         ] {
             let failure = servers_from_map([("n".to_owned(), server("", given))].into()).unwrap_err();
@@ -289,9 +285,7 @@ mod tests {
         let views: Vec<McpServerView> = secrets.iter().map(McpServerView::from).collect();
         let shown = format!("{secrets:?} {views:?} {}", serde_json::to_string(&views).unwrap());
         assert!(!shown.contains("hidden"), "{shown}");
-        assert!(
-            shown.contains("https://host:1") && shown.contains("TOKEN") && shown.contains("Authorization")
-        );
+        assert!(["https://host:1", "TOKEN", "Authorization"].iter().all(|part| shown.contains(part)));
     }
 
     #[test]

@@ -126,16 +126,12 @@ pub fn cancelled_result() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use PermissionMode::{ApproveAll, ApproveReads, Ask, DenyAll};
 
     const KINDS: [&str; 5] = ["allow_once", "allow_always", "reject_once", "reject_always", "maybe"];
     const TOOLS: [Option<&str>; 6] =
         [None, Some("read"), Some("search"), Some("edit"), Some("execute"), Some("READ")];
-    const MODES: [PermissionMode; 4] = [
-        PermissionMode::ApproveAll,
-        PermissionMode::ApproveReads,
-        PermissionMode::DenyAll,
-        PermissionMode::Ask,
-    ];
+    const MODES: [PermissionMode; 4] = [ApproveAll, ApproveReads, DenyAll, Ask];
 
     /// Every subset of the kinds, in both orders. The names lie on purpose.
     fn option_lists() -> Vec<Vec<PermissionOption>> {
@@ -174,33 +170,21 @@ mod tests {
                             match &got {
                                 PermissionDecision::Allow(id) => {
                                     assert!(id.starts_with("id-allow"), "{at}");
-                                    let may = mode == PermissionMode::ApproveAll
-                                        || (mode == PermissionMode::ApproveReads
-                                            && reads
-                                            && id == "id-allow_once");
-                                    assert!(may, "{at}");
+                                    let is_read = mode == ApproveReads && reads && id == "id-allow_once";
+                                    assert!(mode == ApproveAll || is_read, "{at}");
                                     assert!(id == "id-allow_once" || !has("allow_once"), "{at}");
                                 }
                                 PermissionDecision::Reject(id) => {
                                     assert!(id.starts_with("id-reject"), "{at}");
-                                    assert!(
-                                        id == "id-reject_once" || mode == PermissionMode::DenyAll,
-                                        "{at}"
-                                    );
+                                    assert!(id == "id-reject_once" || mode == DenyAll, "{at}");
                                 }
                                 PermissionDecision::Ask => {
                                     assert!(interactive && !options.is_empty(), "{at}");
-                                    assert!(
-                                        matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
-                                        "{at}"
-                                    );
+                                    assert!(matches!(mode, Ask | ApproveReads), "{at}");
                                 }
                                 PermissionDecision::FailRun => {
                                     assert!(!interactive && non_interactive == NonInteractive::Fail, "{at}");
-                                    assert!(
-                                        matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
-                                        "{at}"
-                                    );
+                                    assert!(matches!(mode, Ask | ApproveReads), "{at}");
                                 }
                                 PermissionDecision::Cancel => {
                                     assert!(!has("reject_once") || options.is_empty(), "{at}")
@@ -228,21 +212,18 @@ mod tests {
         let reject = || PermissionDecision::Reject("id-reject_once".to_owned());
         let (deny, fail) = (NonInteractive::Deny, NonInteractive::Fail);
         for (mode, non_interactive, interactive, tool, want) in [
-            (PermissionMode::ApproveAll, deny, false, Some("execute"), allow()),
-            (PermissionMode::ApproveReads, fail, false, Some("read"), allow()),
-            (PermissionMode::ApproveReads, fail, false, Some("execute"), PermissionDecision::FailRun),
-            (PermissionMode::ApproveReads, deny, false, None, reject()),
-            (PermissionMode::ApproveReads, deny, true, None, PermissionDecision::Ask),
-            (PermissionMode::DenyAll, fail, true, Some("read"), reject()),
-            (PermissionMode::Ask, deny, true, Some("read"), PermissionDecision::Ask),
-            (PermissionMode::Ask, deny, false, Some("read"), reject()),
-            (PermissionMode::Ask, fail, false, Some("read"), PermissionDecision::FailRun),
+            (ApproveAll, deny, false, Some("execute"), allow()),
+            (ApproveReads, fail, false, Some("read"), allow()),
+            (ApproveReads, fail, false, Some("execute"), PermissionDecision::FailRun),
+            (ApproveReads, deny, false, None, reject()),
+            (ApproveReads, deny, true, None, PermissionDecision::Ask),
+            (DenyAll, fail, true, Some("read"), reject()),
+            (Ask, deny, true, Some("read"), PermissionDecision::Ask),
+            (Ask, deny, false, Some("read"), reject()),
+            (Ask, fail, false, Some("read"), PermissionDecision::FailRun),
         ] {
-            assert_eq!(
-                decide_permission(mode, non_interactive, interactive, &all, tool),
-                want,
-                "{mode:?} {tool:?}"
-            );
+            let got = decide_permission(mode, non_interactive, interactive, &all, tool);
+            assert_eq!(got, want, "{mode:?} {tool:?}");
         }
     }
 

@@ -57,6 +57,16 @@ pub const DEFAULT: Preset = Preset {
     install: "",
 };
 
+/// Returns the preset of an agent without peculiarities.
+const fn plain(
+    name: &'static str,
+    title: &'static str,
+    commands: &'static [&'static [&'static str]],
+    install: &'static str,
+) -> Preset {
+    Preset { name, title, commands, install, ..DEFAULT }
+}
+
 const NO_RESUME: &str =
     "A conversation cannot be resumed after its process ended: you will be asked to start a new one.";
 const VENDOR: &str = "see the vendor's page";
@@ -158,13 +168,12 @@ pub const PRESETS: &[Preset] = &[
         install: "npm install -g @moonshot-ai/kimi-code (Node 22.19 or newer)",
         ..DEFAULT
     },
-    Preset {
-        name: "copilot",
-        title: "GitHub Copilot CLI",
-        commands: &[&["copilot", "--acp", "--stdio"], &["npx", "-y", "@github/copilot", "--acp", "--stdio"]],
-        install: "npm install -g @github/copilot",
-        ..DEFAULT
-    },
+    plain(
+        "copilot",
+        "GitHub Copilot CLI",
+        &[&["copilot", "--acp", "--stdio"], &["npx", "-y", "@github/copilot", "--acp", "--stdio"]],
+        "npm install -g @github/copilot",
+    ),
     Preset {
         name: "cline",
         title: "Cline",
@@ -174,13 +183,12 @@ pub const PRESETS: &[Preset] = &[
         install: "npm install -g cline",
         ..DEFAULT
     },
-    Preset {
-        name: "kilo",
-        title: "Kilo Code",
-        commands: &[&["kilo", "acp"], &["npx", "-y", "@kilocode/cli", "acp"]],
-        install: "npm install -g @kilocode/cli",
-        ..DEFAULT
-    },
+    plain(
+        "kilo",
+        "Kilo Code",
+        &[&["kilo", "acp"], &["npx", "-y", "@kilocode/cli", "acp"]],
+        "npm install -g @kilocode/cli",
+    ),
     Preset {
         name: "auggie",
         title: "Auggie",
@@ -199,30 +207,22 @@ pub const PRESETS: &[Preset] = &[
         install: "npm install -g @qoder-ai/qodercli",
         ..DEFAULT
     },
-    Preset {
-        name: "droid",
-        title: "Factory Droid",
-        commands: &[
+    plain(
+        "droid",
+        "Factory Droid",
+        &[
             &["droid", "exec", "--output-format", "acp"],
             &["npx", "-y", "droid", "exec", "--output-format", "acp"],
         ],
-        install: "npm install -g droid",
-        ..DEFAULT
-    },
-    Preset {
-        name: "pi",
-        title: "pi",
-        commands: &[&["pi-acp"], &["npx", "-y", "pi-acp"]],
-        install: "npm install -g pi-acp (pi itself has to be on PATH too)",
-        ..DEFAULT
-    },
-    Preset {
-        name: "cursor",
-        title: "Cursor",
-        commands: &[&["cursor-agent", "acp"]],
-        install: VENDOR,
-        ..DEFAULT
-    },
+        "npm install -g droid",
+    ),
+    plain(
+        "pi",
+        "pi",
+        &[&["pi-acp"], &["npx", "-y", "pi-acp"]],
+        "npm install -g pi-acp (pi itself has to be on PATH too)",
+    ),
+    plain("cursor", "Cursor", &[&["cursor-agent", "acp"]], VENDOR),
     Preset {
         name: "vibe",
         title: "Mistral Vibe",
@@ -233,51 +233,20 @@ pub const PRESETS: &[Preset] = &[
         install: "uv tool install mistral-vibe (Python 3.12 or newer)",
         ..DEFAULT
     },
-    Preset {
-        name: "fast-agent",
-        title: "fast-agent",
-        commands: &[&["fast-agent-acp", "-x"], &["uvx", "fast-agent-acp", "-x"]],
-        install: "uv tool install fast-agent-acp (Python 3.12 or newer)",
-        ..DEFAULT
-    },
-    Preset {
-        name: "grok",
-        title: "Grok Build",
-        commands: &[&["grok", "agent", "stdio"]],
-        install: VENDOR,
-        ..DEFAULT
-    },
-    Preset {
-        name: "junie",
-        title: "Junie",
-        commands: &[&["junie", "--acp=true"]],
-        install: VENDOR,
-        ..DEFAULT
-    },
-    Preset { name: "devin", title: "Devin", commands: &[&["devin", "acp"]], install: VENDOR, ..DEFAULT },
-    Preset {
-        name: "kiro",
-        title: "Kiro CLI",
-        commands: &[&["kiro-cli-chat", "acp"]],
-        install: VENDOR,
-        ..DEFAULT
-    },
-    Preset { name: "poolside", title: "Poolside", commands: &[&["pool", "acp"]], install: VENDOR, ..DEFAULT },
-    Preset {
-        name: "openclaw",
-        title: "OpenClaw",
-        commands: &[&["openclaw", "acp"]],
-        install: VENDOR,
-        ..DEFAULT
-    },
-    Preset {
-        name: "trae",
-        title: "Trae",
-        commands: &[&["traecli", "acp", "serve"]],
-        install: VENDOR,
-        ..DEFAULT
-    },
-    Preset { name: "fx", title: "fx", commands: &[&["fx", "acp"]], install: VENDOR, ..DEFAULT },
+    plain(
+        "fast-agent",
+        "fast-agent",
+        &[&["fast-agent-acp", "-x"], &["uvx", "fast-agent-acp", "-x"]],
+        "uv tool install fast-agent-acp (Python 3.12 or newer)",
+    ),
+    plain("grok", "Grok Build", &[&["grok", "agent", "stdio"]], VENDOR),
+    plain("junie", "Junie", &[&["junie", "--acp=true"]], VENDOR),
+    plain("devin", "Devin", &[&["devin", "acp"]], VENDOR),
+    plain("kiro", "Kiro CLI", &[&["kiro-cli-chat", "acp"]], VENDOR),
+    plain("poolside", "Poolside", &[&["pool", "acp"]], VENDOR),
+    plain("openclaw", "OpenClaw", &[&["openclaw", "acp"]], VENDOR),
+    plain("trae", "Trae", &[&["traecli", "acp", "serve"]], VENDOR),
+    plain("fx", "fx", &[&["fx", "acp"]], VENDOR),
     Preset {
         name: "amp",
         title: "Amp",
@@ -322,10 +291,8 @@ mod tests {
                 assert!(command.iter().all(|word| !word.contains(' ')), "{name}: words, not a shell line");
             }
             for (variable, _) in preset.env {
-                assert!(
-                    variable.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_'),
-                    "{name}"
-                );
+                let is_name = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
+                assert!(variable.bytes().all(is_name), "{name}");
             }
             assert!(preset.asking_mode.is_none_or(|mode| !approves_by_itself(name, mode)), "{name}");
             for mode in preset.self_approving_modes {
@@ -333,10 +300,8 @@ mod tests {
             }
             // A cold start under load took close to ten seconds for some.
             assert!(preset.init_ms >= 30_000 && preset.init_ms <= 300_000, "{name}");
-            assert!(
-                (500..=30_000).contains(&preset.eof_ms) && (500..=30_000).contains(&preset.term_ms),
-                "{name}"
-            );
+            let graces = [preset.eof_ms, preset.term_ms];
+            assert!(graces.iter().all(|ms| (500..=30_000).contains(ms)), "{name}");
         }
     }
 
@@ -364,11 +329,8 @@ mod tests {
         ] {
             let preset = find(name).copied().unwrap_or(DEFAULT);
             assert_eq!(preset.asks, name == "cline", "{name}");
-            assert_eq!(
-                (preset.asking_mode, preset.eof_ms, preset.env.first().copied()),
-                (mode, eof_ms, env),
-                "{name}"
-            );
+            let got = (preset.asking_mode, preset.eof_ms, preset.env.first().copied());
+            assert_eq!(got, (mode, eof_ms, env), "{name}");
         }
     }
 

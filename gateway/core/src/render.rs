@@ -497,4 +497,4 @@ fn parse(payload: &str) -> Value {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,31 +1,17 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::rows::TargetKind;
-
-fn conversation(id: &str, parent: Option<&str>) -> ConversationRef {
-    ConversationRef {
-        channel: "console".to_owned(),
-        account_id: "default".to_owned(),
-        conversation_id: id.to_owned(),
-        parent_conversation_id: parent.map(str::to_owned),
-    }
-}
+use crate::test_rows::{self, conversation};
 
 fn binding(id: &str, parent: Option<&str>, status: BindingStatus) -> BindingRow {
     BindingRow {
-        binding_id: BindingId::mint(),
         conversation: conversation(id, parent),
-        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-        target_kind: TargetKind::Session,
         status,
-        bound_by: "tester".to_owned(),
         bound_at_ms: 1_000,
         last_activity_at_ms: 2_000,
         idle_ms: Some(500),
         max_age_ms: Some(2_000),
-        metadata: "{}".to_owned(),
-        verbosity: None,
-        end_reason: None,
+        ..test_rows::binding()
     }
 }
 
@@ -110,7 +96,7 @@ fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
 #[test]
 fn outbound_over_the_whole_space() {
     let active = |id: &str, parent| binding(id, parent, BindingStatus::Active);
-    let of_status = |id: &str, parent, status| binding(id, parent, status);
+    let pending = || binding("pending:1", Some("c"), BindingStatus::Pending);
     let mut elsewhere = active("c", None);
     elsewhere.conversation.account_id = "second".to_owned();
     let mut foreign = active("c", None);
@@ -118,13 +104,10 @@ fn outbound_over_the_whole_space() {
     let sets = [
         ("none", vec![]),
         ("another session's", vec![foreign]),
-        ("ended", vec![of_status("c", None, BindingStatus::Ended)]),
-        ("ending", vec![of_status("c", None, BindingStatus::Ending)]),
-        ("pending child", vec![of_status("pending:1", Some("c"), BindingStatus::Pending)]),
-        (
-            "one and a pending child",
-            vec![active("d", None), of_status("pending:1", Some("c"), BindingStatus::Pending)],
-        ),
+        ("ended", vec![binding("c", None, BindingStatus::Ended)]),
+        ("ending", vec![binding("c", None, BindingStatus::Ending)]),
+        ("pending child", vec![pending()]),
+        ("one and a pending child", vec![active("d", None), pending()]),
         ("one", vec![active("c", None)]),
         ("one, other account", vec![elsewhere.clone()]),
         ("child", vec![active("t", Some("c"))]),
@@ -132,7 +115,7 @@ fn outbound_over_the_whole_space() {
         ("two", vec![active("c", None), active("d", None)]),
         ("two accounts", vec![active("c", None), elsewhere]),
     ];
-    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let key = test_rows::session_key();
     let requesters =
         [None, Some(conversation("", None)), Some(conversation("c", None)), Some(conversation("x", None))];
     let mut table = String::new();
@@ -255,7 +238,7 @@ fn without_a_target_nothing_is_guessed() {
 /// A session spawned by another session answers in its own bound conversation, not in the owner's.
 #[test]
 fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
-    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let key = test_rows::session_key();
     let child = BindingRow {
         target_kind: TargetKind::Subagent,
         ..binding("thread", Some("c"), BindingStatus::Active)
@@ -275,7 +258,7 @@ fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
 /// The same conversation id under two accounts are two conversations.
 #[test]
 fn accounts_do_not_see_each_other() {
-    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let key = test_rows::session_key();
     let mut second = binding("c", None, BindingStatus::Active);
     second.conversation.account_id = "second".to_owned();
     let both = [binding("c", None, BindingStatus::Active), second];
@@ -295,17 +278,13 @@ fn accounts_do_not_see_each_other() {
 
 #[test]
 fn every_refusal_says_what_to_do() {
-    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    let key = test_rows::session_key();
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
+    let ambiguous = route_outbound(ask(&key, &two, None), |_| true);
+    let unserved = route_outbound(ask(&key, &two[..1], None), |_| false);
     for (route, parts) in [
-        (
-            route_outbound(ask(&key, &two, None), |_| true),
-            ["agent:demo:acp:1", "Send the message in a conversation"],
-        ),
-        (
-            route_outbound(ask(&key, &two[..1], None), |_| false),
-            ["\"default\" of channel \"console\"", "configuration"],
-        ),
+        (ambiguous, ["agent:demo:acp:1", "Send the message in a conversation"]),
+        (unserved, ["\"default\" of channel \"console\"", "configuration"]),
     ] {
         let Route::Refused { failure, .. } = route else { panic!("{route:?}") };
         for part in parts {

@@ -1,7 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::rows::{BindingStatus, TargetKind};
-use acp_shared::ids::BindingId;
+use crate::test_rows;
 use proptest::prelude::*;
 
 fn entry(account: &str, conversation: &str, agent: &str) -> Binding {
@@ -15,12 +14,8 @@ fn entry(account: &str, conversation: &str, agent: &str) -> Binding {
 }
 
 fn at(account: &str, conversation: &str, parent: Option<&str>) -> ConversationRef {
-    ConversationRef {
-        channel: "chat".to_owned(),
-        account_id: account.to_owned(),
-        conversation_id: conversation.to_owned(),
-        parent_conversation_id: parent.map(str::to_owned),
-    }
+    let (channel, account_id) = ("chat".to_owned(), account.to_owned());
+    ConversationRef { channel, account_id, ..test_rows::conversation(conversation, parent) }
 }
 
 fn key(text: &str) -> SessionKey {
@@ -28,21 +23,9 @@ fn key(text: &str) -> SessionKey {
 }
 
 fn row(session: &str, metadata: String) -> BindingRow {
-    BindingRow {
-        binding_id: BindingId::mint(),
-        conversation: at("a", "c", None),
-        session_key: key(session),
-        target_kind: TargetKind::Session,
-        status: BindingStatus::Active,
-        bound_by: "system".to_owned(),
-        bound_at_ms: 1,
-        last_activity_at_ms: 1,
-        idle_ms: None,
-        max_age_ms: None,
-        metadata,
-        verbosity: None,
-        end_reason: None,
-    }
+    let conversation = at("a", "c", None);
+    let (session_key, bound_by) = (key(session), "system".to_owned());
+    BindingRow { conversation, session_key, bound_by, metadata, ..test_rows::binding() }
 }
 
 fn made(entry: &Binding) -> StaticSessionSpec {
@@ -132,112 +115,52 @@ fn what_is_done_before_a_message_is_routed() {
     let parent_was = Binding { agent: AgentName::parse("gemini").ok(), ..parent.clone() };
     let (own, thread, plain) = ([now.clone()], [parent.clone()], []);
     let both = [now.clone(), parent.clone()];
-    let of = |entry: &Binding| made(entry).metadata(None);
-    let person = || "{}".to_owned();
+    let known = |state| BoundSession::Known(state);
+    let of = |entry: &Binding, state| Some((made(entry).metadata(None), known(state)));
+    let person = |state| Some(("{}".to_owned(), known(state)));
+    let missing = Some(("{}".to_owned(), BoundSession::Missing));
     let under = |state, from: &Binding, busy| {
         Some(StaticSession { session_key: key("k:old"), state, made: Some(made(from)), busy })
     };
     let bind = |from: &Binding, to: Option<&str>, after: Option<(&str, &[&str])>| {
-        StaticBindingAction::Bind(BindParams {
-            made: made(from),
-            to: to.map(key),
-            after: after.map(|(closed, changed)| RetiredSession::new(&key(closed), changed)),
-        })
+        let after = after.map(|(closed, changed)| RetiredSession::new(&key(closed), changed));
+        StaticBindingAction::Bind(BindParams { made: made(from), to: to.map(key), after })
     };
-    let known = |state| BoundSession::Known(state);
+    let first = |from: &Binding| bind(from, None, None);
+    let again = |from: &Binding| bind(from, Some("k:old"), None);
+    let anew = |closed: &str| bind(&now, None, Some((closed, &["cwd"])));
+    let back = |changed: &str| bind(&parent, Some("k:old"), Some(("k", &[changed])));
     let gone = StaticBindingAction::Withdraw(RetiredSession::new(&key("k"), &[]));
-    type Row<'a> = (
-        &'a str,
-        &'a [Binding],
-        Option<(String, BoundSession)>,
-        bool,
-        Option<StaticSession>,
-        StaticBindingAction,
-    );
+    type Bound = Option<(String, BoundSession)>;
+    type Row<'a> = (&'a str, &'a [Binding], Bound, bool, Option<StaticSession>, StaticBindingAction);
     let cases: Vec<Row<'_>> = vec![
         ("nothing at all", &plain, None, false, None, Leave),
-        ("a person's binding", &plain, Some((person(), known(Idle))), false, None, Leave),
-        ("a person's goes first", &own, Some((person(), known(Idle))), false, None, Leave),
-        ("in error too", &own, Some((person(), known(Error))), false, None, Leave),
+        ("a person's binding", &plain, person(Idle), false, None, Leave),
+        ("a person's goes first", &own, person(Idle), false, None, Leave),
+        ("in error too", &own, person(Error), false, None, Leave),
+        ("a person's that leads nowhere", &own, person(Closed), false, None, first(&now)),
+        ("and one that is missing", &own, missing, false, None, first(&now)),
+        ("nowhere, and nothing configured", &plain, of(&now, Closed), false, None, Leave),
+        ("as configured", &own, of(&now, Running), true, None, Leave),
+        ("the first message", &own, None, false, None, first(&now)),
+        ("after a close", &own, None, false, under(Closed, &now, false), first(&now)),
+        ("after an unbind", &own, None, false, under(Idle, &now, false), again(&now)),
+        ("a thread joins", &thread, None, false, under(Running, &parent, true), again(&parent)),
+        ("unbound, and changed since", &own, None, false, under(Idle, &was, false), anew("k:old")),
+        ("changed, and at work", &own, None, false, under(Running, &was, true), again(&was)),
+        ("another directory", &own, of(&was, Idle), false, None, anew("k")),
+        ("another directory, at work", &own, of(&was, Running), true, None, Leave),
+        ("another agent", &thread, of(&parent_was, Idle), false, under(Idle, &parent, false), back("agent")),
+        ("the entry is gone", &plain, of(&now, Idle), false, None, gone),
+        ("gone, at work", &plain, of(&now, Idle), true, None, Leave),
+        ("an entry of its own: the parent's stays", &both, of(&parent, Running), true, None, first(&now)),
         (
-            "a person's that leads nowhere",
-            &own,
-            Some((person(), known(Closed))),
-            false,
-            None,
-            bind(&now, None, None),
-        ),
-        (
-            "and one that is missing",
-            &own,
-            Some((person(), BoundSession::Missing)),
-            false,
-            None,
-            bind(&now, None, None),
-        ),
-        ("nowhere, and nothing configured", &plain, Some((of(&now), known(Closed))), false, None, Leave),
-        ("as configured", &own, Some((of(&now), known(Running))), true, None, Leave),
-        ("the first message", &own, None, false, None, bind(&now, None, None)),
-        ("after a close", &own, None, false, under(Closed, &now, false), bind(&now, None, None)),
-        ("after an unbind", &own, None, false, under(Idle, &now, false), bind(&now, Some("k:old"), None)),
-        (
-            "a thread joins",
+            "the parent's returns",
             &thread,
-            None,
-            false,
-            under(Running, &parent, true),
-            bind(&parent, Some("k:old"), None),
-        ),
-        (
-            "unbound, and changed since",
-            &own,
-            None,
-            false,
-            under(Idle, &was, false),
-            bind(&now, None, Some(("k:old", &["cwd"]))),
-        ),
-        (
-            "changed, and at work",
-            &own,
-            None,
-            false,
-            under(Running, &was, true),
-            bind(&was, Some("k:old"), None),
-        ),
-        (
-            "another directory",
-            &own,
-            Some((of(&was), known(Idle))),
-            false,
-            None,
-            bind(&now, None, Some(("k", &["cwd"]))),
-        ),
-        ("another directory, at work", &own, Some((of(&was), known(Running))), true, None, Leave),
-        (
-            "another agent, which was here before",
-            &thread,
-            Some((of(&parent_was), known(Idle))),
+            of(&now, Idle),
             false,
             under(Idle, &parent, false),
-            bind(&parent, Some("k:old"), Some(("k", &["agent"]))),
-        ),
-        ("the entry is gone", &plain, Some((of(&now), known(Idle))), false, None, gone),
-        ("gone, at work", &plain, Some((of(&now), known(Idle))), true, None, Leave),
-        (
-            "an entry of its own: the parent's session stays",
-            &both,
-            Some((of(&parent), known(Running))),
-            true,
-            None,
-            bind(&now, None, None),
-        ),
-        (
-            "the own entry is gone: the parent's takes its place",
-            &thread,
-            Some((of(&now), known(Idle))),
-            false,
-            under(Idle, &parent, false),
-            bind(&parent, Some("k:old"), Some(("k", &["conversation"]))),
+            back("conversation"),
         ),
     ];
     for (what, table, binding, busy, under, want) in cases {
@@ -247,7 +170,7 @@ fn what_is_done_before_a_message_is_routed() {
         assert_eq!(static_binding_action(table, &at("a", "c", Some("up")), seen), want, "{what}");
     }
     // A channel that does not name the parent this time takes nothing away.
-    let inherited = row("k", of(&parent));
+    let inherited = row("k", made(&parent).metadata(None));
     let seen = ConversationState { binding: Some((&inherited, known(Idle))), busy: false, under: None };
     assert_eq!(static_binding_action(&thread, &at("a", "c", None), seen), Leave);
 }

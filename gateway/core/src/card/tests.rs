@@ -2,7 +2,8 @@
 use super::*;
 use crate::config::Separator;
 use crate::message_split::Unit;
-use acp_shared::ids::{RunId, SessionKey};
+use crate::test_rows;
+use acp_shared::ids::RunId;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -10,30 +11,13 @@ use std::collections::BTreeMap;
 const PACE: UpdateRate = UpdateRate { idle_ms: 750, interval_ms: 1_000 };
 
 fn style() -> Style {
-    Style {
-        limit: MessageLimit::new(Unit::Utf16, 400),
-        output_chars_max: 24_000,
-        line_chars_max: 320,
-        separator: Separator::Space,
-        repeat_suppression: true,
-        tags: BTreeMap::new(),
-        footer: false,
-        files: None,
-        verbosity: None,
-        shows: crate::render::ChannelFeatures::default(),
-    }
+    let limit = MessageLimit::new(Unit::Utf16, 400);
+    Style { limit, separator: Separator::Space, tags: BTreeMap::new(), ..crate::render::tests::style() }
 }
 
-fn row(session_seq: u64, kind: EventKind, payload: Value) -> EventRow {
-    EventRow {
-        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-        session_seq,
-        run_id: Some(RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()),
-        seq: Some(session_seq),
-        kind,
-        payload: payload.to_string(),
-        created_at_ms: 0,
-    }
+fn row(session_seq: u64, kind: EventKind, payload: &Value) -> EventRow {
+    let run_id = RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").ok();
+    EventRow { session_seq, run_id, seq: Some(session_seq), ..test_rows::event(kind, payload) }
 }
 
 /// Card in a channel, with a controlled clock.
@@ -47,12 +31,21 @@ struct Scene {
 
 impl Scene {
     fn new(can_edit: bool) -> Self {
-        Self { card: Card::new(style(), PACE, can_edit, None, 0), now: 0, seq: 0, done: Vec::new() }
+        Self::of(Card::new(style(), PACE, can_edit, None, 0))
+    }
+
+    fn of(card: Card) -> Self {
+        Self { card, now: 0, seq: 0, done: Vec::new() }
+    }
+
+    /// Says if an update is an edit to this text.
+    fn is_edit(&self, number: usize, want: &str) -> bool {
+        matches!(&self.done[number].1, CardUpdate::Edit { text, .. } if text == want)
     }
 
     fn push(&mut self, kind: EventKind, payload: Value) -> &mut Self {
         self.seq += 1;
-        self.card.push(self.now, &row(self.seq, kind, payload));
+        self.card.push(self.now, &row(self.seq, kind, &payload));
         self
     }
 
@@ -61,10 +54,8 @@ impl Scene {
     }
 
     fn tool(&mut self, id: &str, status: &str) -> &mut Self {
-        self.push(
-            EventKind::ToolCall,
-            json!({"toolCallId": id, "title": id, "kind": "read", "status": status}),
-        )
+        let call = json!({"toolCallId": id, "title": id, "kind": "read", "status": status});
+        self.push(EventKind::ToolCall, call)
     }
 
     /// Advances the clock; all acts that fall due succeed at once.
@@ -150,14 +141,8 @@ fn the_first_line_says_what_goes_on() {
     it.push(EventKind::Permission, json!({})).wait(2_000);
     it.push(EventKind::PermissionSettled, json!({})).wait(2_000);
     let heads: Vec<&str> = it.texts().iter().map(|(_, text)| text.lines().next().unwrap()).collect();
-    assert_eq!(
-        heads,
-        [
-            "Working: 1 tool call (1 read)",
-            "Waiting for a permission: 1 tool call (1 read)",
-            "Working: 1 tool call (1 read)"
-        ]
-    );
+    let want = ["Working", "Waiting for a permission", "Working"];
+    assert_eq!(heads, want.map(|head| format!("{head}: 1 tool call (1 read)")));
     it.push(EventKind::Done, json!({"stop_reason": "end_turn"}));
     let folded =
         CardUpdate::Edit { message_id: "m".to_owned(), text: "Done: 1 tool call (1 read)".to_owned() };
@@ -192,10 +177,8 @@ fn the_end_is_shown_and_fits() {
     it.wait(5_000);
     let (_, text) = it.texts()[0];
     assert!(style().limit.fits(text), "{text}");
-    assert!(
-        text.starts_with("Working\n\n```rust\nlet a") && text.ends_with("let a199 = 199;\n```"),
-        "{text}"
-    );
+    assert!(text.starts_with("Working\n\n```rust\nlet a"), "{text}");
+    assert!(text.ends_with("let a199 = 199;\n```"), "{text}");
 }
 
 #[test]
@@ -222,15 +205,9 @@ fn a_message_that_was_deleted_is_posted_anew_and_not_for_ever() {
             CardUpdate::Post { .. } => CardUpdateResult::Shown { message_id: "m".to_owned() },
         });
     }
-    let posts: Vec<u32> = it
-        .done
-        .iter()
-        .filter_map(|(_, act)| match act {
-            CardUpdate::Post { number, .. } => Some(*number),
-            CardUpdate::Edit { .. } => None,
-        })
-        .collect();
-    assert_eq!(posts, [0, 1, 2]);
+    let number =
+        |act: &CardUpdate| if let CardUpdate::Post { number, .. } = act { Some(*number) } else { None };
+    assert!(it.done.iter().filter_map(|(_, act)| number(act)).eq(0..3));
     assert_eq!(it.card.due_at(), None);
 }
 
@@ -250,7 +227,7 @@ fn where_nothing_can_be_changed_lines_are_messages_and_text_is_not_repeated() {
     assert_eq!(it.card.closing_edit(), None);
     // After a restart, the lines are not posted again.
     let mut again = Card::new(style(), PACE, false, Some(it.card.record().clone()), 0);
-    again.push(0, &row(2, EventKind::ToolCall, json!({"toolCallId": "a", "title": "a"})));
+    again.push(0, &row(2, EventKind::ToolCall, &json!({"toolCallId": "a", "title": "a"})));
     assert_eq!(again.due_at(), None);
 }
 
@@ -265,11 +242,7 @@ fn what_was_not_shown_is_tried_again_with_the_newest_text() {
     // The first attempt may have been posted after all, so its number is reused.
     assert!(matches!(it.done[1].1, CardUpdate::Post { number: 0, .. }));
     it.wait(5_000);
-    assert!(
-        matches!(&it.done[2].1, CardUpdate::Edit { text, .. } if text == "Working\n\nOne. Two."),
-        "{:?}",
-        it.done
-    );
+    assert!(it.is_edit(2, "Working\n\nOne. Two."), "{:?}", it.done);
     assert_eq!(it.done.len(), 3);
     // The retry delay grows.
     for _ in 0..4 {
@@ -288,8 +261,7 @@ fn a_card_that_is_made_again_says_the_same() {
     let mut it = Scene::new(true);
     it.say("One. ").tool("a", "pending").say("Two. ").wait(5_000);
     let known = it.card.record().clone();
-    let mut again =
-        Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
+    let mut again = Scene::of(Card::new(style(), PACE, true, Some(known), 0));
     again.say("One. ").tool("a", "pending").say("Two. ").wait(5_000);
     assert_eq!(again.texts().last().unwrap().1, it.texts().last().unwrap().1);
     assert!(matches!(again.done[0].1, CardUpdate::Edit { .. }), "{:?}", again.done);
@@ -300,26 +272,19 @@ fn a_card_that_is_made_again_says_the_same() {
 #[test]
 fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
     let known = CardRecord { message_id: None, number: 0, through: 0, posted_at_ms: None };
-    let mut it =
-        Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
+    let mut it = Scene::of(Card::new(style(), PACE, true, Some(known), 0));
     it.say("One. ").wait(5_000);
     assert!(matches!(it.done[0].1, CardUpdate::Post { number: 0, .. }), "{:?}", it.done);
-    assert!(
-        matches!(&it.done[1].1, CardUpdate::Edit { text, .. } if text == "Working\n\nOne."),
-        "{:?}",
-        it.done
-    );
+    assert!(it.is_edit(1, "Working\n\nOne."), "{:?}", it.done);
     assert_eq!(it.done.len(), 2);
     // The run has ended by then: the card is searched for, and folded.
     let known = CardRecord { message_id: None, number: 0, through: 0, posted_at_ms: None };
     let mut card = Card::new(style(), PACE, true, Some(known), 0);
-    card.push(0, &row(1, EventKind::Done, json!({"stop_reason": "end_turn"})));
+    card.push(0, &row(1, EventKind::Done, &json!({"stop_reason": "end_turn"})));
     assert_eq!(card.closing_edit(), None);
     card.set_message_id("7".to_owned());
-    assert_eq!(
-        card.closing_edit(),
-        Some(CardUpdate::Edit { message_id: "7".to_owned(), text: "Done".to_owned() })
-    );
+    let folded = CardUpdate::Edit { message_id: "7".to_owned(), text: "Done".to_owned() };
+    assert_eq!(card.closing_edit(), Some(folded));
 }
 
 proptest! {

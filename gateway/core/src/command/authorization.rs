@@ -195,37 +195,24 @@ mod tests {
     #[test]
     fn who_may_do_what() {
         use AccessRequirement::{Anyone, Binder, Focus, Owner};
-        let (own, other, system) =
-            (belongs(&["ann"], &["ann"]), belongs(&["bob"], &["bob"]), belongs(&[], &[SYSTEM]));
-        let mine_bound_by_bob = belongs(&["ann"], &["bob"]);
-        let mine_bound_by_system = belongs(&["ann"], &[SYSTEM]);
-        let shared = belongs(&["bob", "ann"], &["ann", "bob"]);
-        let (free, nobodys) = (belongs(&["ann"], &[]), belongs(&[], &[]));
         let (yes, no, bound) = (None, Some(None), Some(Some("BOUND_BY_OTHER")));
-        let table = [
-            ("own", &own, [(Anyone, yes), (Owner, yes), (Binder, yes), (Focus, yes)]),
-            ("another's", &other, [(Anyone, yes), (Owner, no), (Binder, bound), (Focus, no)]),
-            ("the system's", &system, [(Anyone, yes), (Owner, no), (Binder, yes), (Focus, no)]),
-            (
-                "own, bound by another",
-                &mine_bound_by_bob,
-                [(Anyone, yes), (Owner, yes), (Binder, bound), (Focus, bound)],
-            ),
-            (
-                "own, bound by the system",
-                &mine_bound_by_system,
-                [(Anyone, yes), (Owner, yes), (Binder, yes), (Focus, yes)],
-            ),
-            ("shared", &shared, [(Anyone, yes), (Owner, yes), (Binder, bound), (Focus, bound)]),
-            ("own, bound nowhere", &free, [(Anyone, yes), (Owner, yes), (Binder, yes), (Focus, yes)]),
-            ("nobody's", &nobodys, [(Anyone, yes), (Owner, no), (Binder, yes), (Focus, no)]),
+        // Owners of the session, creators of the bindings; what each requirement gives, "anyone" always.
+        let table: [(&[&str], &[&str], _); 8] = [
+            (&["ann"], &["ann"], [(Owner, yes), (Binder, yes), (Focus, yes)]),
+            (&["bob"], &["bob"], [(Owner, no), (Binder, bound), (Focus, no)]),
+            (&[], &[SYSTEM], [(Owner, no), (Binder, yes), (Focus, no)]),
+            (&["ann"], &["bob"], [(Owner, yes), (Binder, bound), (Focus, bound)]),
+            (&["ann"], &[SYSTEM], [(Owner, yes), (Binder, yes), (Focus, yes)]),
+            (&["bob", "ann"], &["ann", "bob"], [(Owner, yes), (Binder, bound), (Focus, bound)]),
+            (&["ann"], &[], [(Owner, yes), (Binder, yes), (Focus, yes)]),
+            (&[], &[], [(Owner, no), (Binder, yes), (Focus, no)]),
         ];
-        for (what, belongs, row) in table {
-            for (requirement, want) in row {
+        for (session, bindings, row) in table {
+            let (belongs, what) = (belongs(session, bindings), format!("{session:?} {bindings:?}"));
+            for (requirement, want) in [(Anyone, yes)].into_iter().chain(row) {
                 let of = |name, role| {
-                    let may =
-                        Requester { name, role, approves: ApprovalScope::Own }.may(requirement, belongs);
-                    may.err().map(|failure| {
+                    let requester = Requester { name, role, approves: ApprovalScope::Own };
+                    requester.may(requirement, &belongs).err().map(|failure| {
                         assert_eq!(failure.code, Code::NotOwner);
                         failure.detail_code
                     })
@@ -248,16 +235,10 @@ mod tests {
 
     #[test]
     fn a_sandbox_never_spawns() {
-        for (role, may) in [
-            (RequesterRole::Operator, true),
-            (RequesterRole::Person, true),
-            (RequesterRole::Sandboxed, false),
-        ] {
-            assert_eq!(
-                Requester { name: "ann", role, approves: ApprovalScope::Own }.may_spawn().is_ok(),
-                may,
-                "{role:?}"
-            );
+        use RequesterRole::{Operator, Person, Sandboxed};
+        for (role, may) in [(Operator, true), (Person, true), (Sandboxed, false)] {
+            let requester = Requester { name: "ann", role, approves: ApprovalScope::Own };
+            assert_eq!(requester.may_spawn().is_ok(), may, "{role:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Table of commands, one row each: source of the grammar, the help and the manual.
 
 use crate::command::ChatCommand;
-use crate::command::authorization::AccessRequirement;
+use crate::command::authorization::AccessRequirement::{self, Anyone, Approver, Binder, Focus, Owner};
 use crate::command::parser;
 use std::fmt::Write as _;
 
@@ -50,215 +50,148 @@ impl CommandSpec {
 }
 
 const fn row(
-    (head, verb, aliases): (&'static str, &'static str, &'static [&'static str]),
+    [head, verb, args]: [&'static str; 3],
+    who: AccessRequirement,
+    read: ArgsParser,
+    summary: &'static str,
+) -> CommandSpec {
+    CommandSpec { head, verb, aliases: &[], args, summary, who, read }
+}
+
+const fn acp(
+    verb: &'static str,
     args: &'static str,
     who: AccessRequirement,
     read: ArgsParser,
     summary: &'static str,
 ) -> CommandSpec {
-    CommandSpec { head, verb, aliases, args, summary, who, read }
-}
-
-const fn acp(verb: &'static str) -> (&'static str, &'static str, &'static [&'static str]) {
-    ("/acp", verb, &[])
+    row(["/acp", verb, args], who, read, summary)
 }
 
 /// All commands, in the order of the help.
 pub const COMMANDS: [CommandSpec; 30] = [
-    row(
-        acp("spawn"),
+    acp(
+        "spawn",
         "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
          [--thread auto|here|off | --bind here|off]",
-        AccessRequirement::Anyone,
+        Anyone,
         parser::spawn,
         "start a session and bind this conversation to it; `off` binds nothing",
     ),
-    row(
-        acp("cancel"),
+    acp(
+        "cancel",
         "[SESSION] [--run RUN]",
-        AccessRequirement::Owner,
+        Owner,
         parser::cancel,
         "cancel the running turn, or else the next queued prompt; with `--run`, only that run",
     ),
-    row(
-        acp("steer"),
+    acp(
+        "steer",
         "[--session SESSION] TEXT | --run RUN",
-        AccessRequirement::Owner,
+        Owner,
         parser::steer,
         "send a message into the running turn, or queue it if the agent cannot take it; with `--run`, send \
          that queued prompt",
     ),
-    row(acp("drop"), "RUN [SESSION]", AccessRequirement::Owner, parser::drop_run, "remove a queued prompt"),
-    row(
-        acp("close"),
+    acp("drop", "RUN [SESSION]", Owner, parser::drop_run, "remove a queued prompt"),
+    acp(
+        "close",
         "[SESSION] [--discard]",
-        AccessRequirement::Owner,
+        Owner,
         parser::close,
         "close the session; with `--discard`, its agent deletes the conversation too",
     ),
-    row(
-        acp("archive"),
+    acp(
+        "archive",
         "[SESSION] [--discard]",
-        AccessRequirement::Owner,
+        Owner,
         parser::archive,
         "close the session and keep it for later reading",
     ),
-    row(
-        acp("delete"),
+    acp("delete", "[SESSION] [--discard]", Owner, parser::delete, "close the session and hide it from lists"),
+    acp(
+        "reset",
         "[SESSION] [--discard]",
-        AccessRequirement::Owner,
-        parser::delete,
-        "close the session and hide it from lists",
-    ),
-    row(
-        acp("reset"),
-        "[SESSION] [--discard]",
-        AccessRequirement::Owner,
+        Owner,
         parser::reset,
         "close the session, to replace it with a new one",
     ),
-    row(
-        acp("new"),
+    acp(
+        "new",
         "[SESSION]",
-        AccessRequirement::Owner,
+        Owner,
         parser::new,
         "start a new conversation with the agent in the same session",
     ),
-    row(
-        acp("sessions"),
-        "",
-        AccessRequirement::Anyone,
-        parser::sessions,
-        "list the sessions, most recently used first",
-    ),
-    row(
-        acp("status"),
-        "[SESSION]",
-        AccessRequirement::Owner,
-        parser::status,
-        "show the settings and state of a session",
-    ),
-    row(
-        ("/acp", "set-mode", &["mode"]),
-        "MODE [SESSION]",
-        AccessRequirement::Owner,
-        parser::set_mode,
-        "set the agent's mode",
-    ),
-    row(
-        acp("set"),
+    acp("sessions", "", Anyone, parser::sessions, "list the sessions, most recently used first"),
+    acp("status", "[SESSION]", Owner, parser::status, "show the settings and state of a session"),
+    CommandSpec {
+        aliases: &["mode"],
+        ..acp("set-mode", "MODE [SESSION]", Owner, parser::set_mode, "set the agent's mode")
+    },
+    acp(
+        "set",
         "OPTION VALUE [SESSION]",
-        AccessRequirement::Owner,
+        Owner,
         parser::set,
         "set one of the agent's options; `cwd` and `model` act like the commands of these names",
     ),
-    row(acp("cwd"), "DIR [SESSION]", AccessRequirement::Owner, parser::cwd, "change the working directory"),
-    row(
-        acp("permissions"),
+    acp("cwd", "DIR [SESSION]", Owner, parser::cwd, "change the working directory"),
+    acp(
+        "permissions",
         "[ask|approve-reads|approve-all|deny-all [SESSION]]",
-        AccessRequirement::Owner,
+        Owner,
         parser::permissions,
         "list pending permission requests; with a mode, set the permission mode",
     ),
-    row(
-        acp("timeout"),
-        "SECONDS [SESSION]",
-        AccessRequirement::Owner,
-        parser::timeout,
-        "set the time limit of a turn; 0 removes it",
-    ),
-    row(acp("model"), "MODEL [SESSION]", AccessRequirement::Owner, parser::model, "set the agent's model"),
-    row(
-        acp("reset-options"),
+    acp("timeout", "SECONDS [SESSION]", Owner, parser::timeout, "set the time limit of a turn; 0 removes it"),
+    acp("model", "MODEL [SESSION]", Owner, parser::model, "set the agent's model"),
+    acp(
+        "reset-options",
         "[SESSION]",
-        AccessRequirement::Owner,
+        Owner,
         parser::reset_options,
         "reset all settings to the configuration",
     ),
-    row(
-        acp("allow"),
-        "[ID] [--session SESSION]",
-        AccessRequirement::Approver,
-        parser::allow,
-        "allow a permission request",
-    ),
-    row(
-        acp("deny"),
-        "[ID] [--session SESSION]",
-        AccessRequirement::Approver,
-        parser::deny,
-        "reject a permission request",
-    ),
-    row(
-        acp("answer"),
+    acp("allow", "[ID] [--session SESSION]", Approver, parser::allow, "allow a permission request"),
+    acp("deny", "[ID] [--session SESSION]", Approver, parser::deny, "reject a permission request"),
+    acp(
+        "answer",
         "[ID] OPTION [--session SESSION]",
-        AccessRequirement::Approver,
+        Approver,
         parser::answer,
         "answer a permission request with an option, by its number or id",
     ),
-    row(
-        acp("verbosity"),
+    acp(
+        "verbosity",
         "[full|compact|none|default]",
-        AccessRequirement::Binder,
+        Binder,
         parser::verbosity,
         "set what this conversation shows of a turn besides its answer: `full` a card with every tool call, \
          `compact` a card with the progress, `none` nothing, `default` the configured value; without a \
          value, show it",
     ),
+    acp("doctor", "", Anyone, parser::doctor, "show the health of the gateway, and how to fix problems"),
+    acp("install", "", Anyone, parser::install, "explain the setup of backend and agents"),
+    CommandSpec { aliases: &["", "--help", "-h"], ..acp("help", "", Anyone, parser::help, "show this help") },
+    row(["/focus", "", "SESSION"], Focus, parser::focus, "bind this conversation to a session"),
+    row(["/unfocus", "", ""], Binder, parser::unfocus, "unbind this conversation; the session stays open"),
     row(
-        acp("doctor"),
-        "",
-        AccessRequirement::Anyone,
-        parser::doctor,
-        "show the health of the gateway, and how to fix problems",
-    ),
-    row(
-        acp("install"),
-        "",
-        AccessRequirement::Anyone,
-        parser::install,
-        "explain the setup of backend and agents",
-    ),
-    row(
-        ("/acp", "help", &["", "--help", "-h"]),
-        "",
-        AccessRequirement::Anyone,
-        parser::help,
-        "show this help",
-    ),
-    row(
-        ("/focus", "", &[]),
-        "SESSION",
-        AccessRequirement::Focus,
-        parser::focus,
-        "bind this conversation to a session",
-    ),
-    row(
-        ("/unfocus", "", &[]),
-        "",
-        AccessRequirement::Binder,
-        parser::unfocus,
-        "unbind this conversation; the session stays open",
-    ),
-    row(
-        ("/agents", "", &[]),
-        "",
-        AccessRequirement::Anyone,
+        ["/agents", "", ""],
+        Anyone,
         parser::agents,
         "list running agents, their bindings, and the agents that can be started",
     ),
     row(
-        ("/session", "idle", &[]),
-        "[TIME|off] [SESSION]",
-        AccessRequirement::Binder,
+        ["/session", "idle", "[TIME|off] [SESSION]"],
+        Binder,
         parser::idle,
         "set the idle timeout of the binding: `90m`, `1h30m`, `2d` or a number of hours; without a time, \
          show it",
     ),
     row(
-        ("/session", "max-age", &[]),
-        "[TIME|off] [SESSION]",
-        AccessRequirement::Binder,
+        ["/session", "max-age", "[TIME|off] [SESSION]"],
+        Binder,
         parser::max_age,
         "set the maximum age of the binding, counted from now; without a time, show it",
     ),

@@ -57,6 +57,8 @@ fn run() -> RunId {
 
 /// Inputs and the expected commands.
 fn good() -> Vec<(&'static str, ChatCommand)> {
+    use SessionAction::{CancelRun, Steer};
+    let reads = Some(PermissionMode::ApproveReads);
     let demo = || AgentName::parse("demo").ok();
     let placed = |place| spawn(|args| args.place = place);
     let full = |args: &mut SpawnArgs| {
@@ -83,27 +85,18 @@ fn good() -> Vec<(&'static str, ChatCommand)> {
         ("/acp spawn --thread=off", placed(SpawnPlacement::Off)),
         ("/acp spawn --bind off", placed(SpawnPlacement::Off)),
         ("/acp spawn --mode persistent", spawn(|args| args.mode = Some(SessionMode::Persistent))),
-        (
-            "/acp spawn --permission approve-reads",
-            spawn(|args| args.permission = Some(PermissionMode::ApproveReads)),
-        ),
+        ("/acp spawn --permission approve-reads", spawn(|args| args.permission = reads)),
         ("/acp cancel", on("", SessionAction::Cancel)),
         ("/acp cancel my own label", on("my own label", SessionAction::Cancel)),
         ("/acp cancel --session=\"my own\"", on("my own", SessionAction::Cancel)),
         ("/acp cancel --run 01890a5d-ac96-774b-bcce-b30200000001", on("", SessionAction::CancelRun(run()))),
-        (
-            "/acp cancel x --run=01890a5d-ac96-774b-bcce-b30200000001",
-            on("x", SessionAction::CancelRun(run())),
-        ),
+        ("/acp cancel x --run=01890a5d-ac96-774b-bcce-b30200000001", on("x", CancelRun(run()))),
         ("/acp steer --run 01890a5d-ac96-774b-bcce-b30200000001", on("", SessionAction::SteerRun(run()))),
         ("/acp drop 01890a5d-ac96-774b-bcce-b30200000001", on("", SessionAction::Drop(run()))),
         ("/acp drop 01890a5d-ac96-774b-bcce-b30200000001 x", on("x", SessionAction::Drop(run()))),
         ("/acp steer don't \"quote\"", on("", SessionAction::Steer("don't \"quote\"".to_owned()))),
         ("/acp steer\ntwo\nlines", on("", SessionAction::Steer("two\nlines".to_owned()))),
-        (
-            "/acp steer --session 'a b' look --there",
-            on("a b", SessionAction::Steer("look --there".to_owned())),
-        ),
+        ("/acp steer --session 'a b' look --there", on("a b", Steer("look --there".to_owned()))),
         ("/acp steer -- --all of it", on("", SessionAction::Steer("--all of it".to_owned()))),
         ("/acp close", close("", Ending::Closed, false)),
         ("/acp close --discard", close("", Ending::Closed, true)),
@@ -160,6 +153,8 @@ fn good() -> Vec<(&'static str, ChatCommand)> {
     ]
 }
 
+const BOTH: &str = "--thread and --bind set the same option: use only one of them.";
+
 /// Invalid inputs and the expected errors.
 const BAD: [(&str, &str); 54] = [
     ("/acp verbosity loud", "\"loud\" is not a verbosity; use full, compact, none or default."),
@@ -174,14 +169,8 @@ const BAD: [(&str, &str); 54] = [
     ("/acp spawn --permission yes", "--permission must be ask, approve-reads, approve-all or deny-all."),
     ("/acp spawn --thread there", "--thread must be auto, here or off."),
     ("/acp spawn --bind auto", "--bind must be here or off."),
-    (
-        "/acp spawn --bind here --thread here",
-        "--thread and --bind set the same option: use only one of them.",
-    ),
-    (
-        "/acp spawn --thread=off \u{2014}bind=off",
-        "--thread and --bind set the same option: use only one of them.",
-    ),
+    ("/acp spawn --bind here --thread here", BOTH),
+    ("/acp spawn --thread=off \u{2014}bind=off", BOTH),
     ("/acp spawn --colour red", "Unknown flag \"--colour\"."),
     ("/acp spawn 'x", "A quote (') is not closed."),
     ("/acp spawn x\\", "A backslash at the end escapes nothing."),
@@ -281,22 +270,9 @@ fn an_unknown_command_is_answered_with_help() {
 
 #[test]
 fn what_only_looks_like_a_command_is_the_agents() {
-    for text in [
-        "hello",
-        "/acpfoo",
-        "/acp-foo",
-        "/acp\u{2014}spawn",
-        "/acps spawn",
-        "see /acp help",
-        "/focused",
-        "/unfocused x",
-        "/agent",
-        "/sessions",
-        "//acp",
-        "/ acp",
-        "/compact",
-        "",
-    ] {
+    let ours = ["/acpfoo", "/acp-foo", "/acp\u{2014}spawn", "/acps spawn", "see /acp help", "//acp", "/ acp"];
+    let others = ["/focused", "/unfocused x", "/agent", "/sessions", "/compact", "hello", ""];
+    for text in ours.into_iter().chain(others) {
         assert_eq!(parse(text), None, "{text}");
     }
 }

@@ -219,10 +219,8 @@ fn variables_set_keys_that_have_no_default() {
 fn variables_set_scalar_keys() {
     let loaded = env("ACP_HOST_ACP__DISPATCH__ENABLED", "false").unwrap();
     assert!(!loaded.config.acp.dispatch.enabled);
-    assert_eq!(
-        env("ACP_HOST_ACP__DEFAULT_AGENT", "demo").unwrap().config.acp.default_agent.unwrap().as_str(),
-        "demo"
-    );
+    let agent = env("ACP_HOST_ACP__DEFAULT_AGENT", "demo").unwrap().config.acp.default_agent;
+    assert_eq!(agent.unwrap().as_str(), "demo");
     assert_eq!(env("ACP_HOST_LIMITS__QUEUE_RUNS_MAX", "3").unwrap().config.limits.queue_runs_max, 3);
     assert_eq!(env("ACP_HOST_BIN", "x").unwrap().config, Config::default());
     assert_eq!(env("OTHER__THING", "x").unwrap().config, Config::default());

@@ -8,12 +8,8 @@ use serde_json::{Value, json};
 #[test]
 fn the_whole_space_of_circumstances_keeps_the_rules() {
     let mut seen = 0;
-    for mode in [
-        PermissionMode::ApproveAll,
-        PermissionMode::ApproveReads,
-        PermissionMode::DenyAll,
-        PermissionMode::Ask,
-    ] {
+    use PermissionMode::{ApproveAll, ApproveReads, Ask, DenyAll};
+    for mode in [ApproveAll, ApproveReads, DenyAll, Ask] {
         for effect in [HostEffect::Read, HostEffect::Write, HostEffect::Run] {
             for bits in 0..32_u32 {
                 let bit = |n: u32| bits & (1 << n) != 0;
@@ -29,37 +25,27 @@ fn the_whole_space_of_circumstances_keeps_the_rules() {
                 let got = decide_effect(effect, now);
                 let reads = effect == HostEffect::Read;
                 let open = !now.is_stopping && !reads;
-                let asks = matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads);
+                let asks = matches!(mode, Ask | ApproveReads);
+                let unsettled = asks && open && !now.is_granted;
                 let at = format!("{effect:?} {now:?}");
                 match got {
                     EffectDecision::Perform(DecisionReason::Mode) => {
-                        assert!(
-                            mode != PermissionMode::DenyAll && (reads || mode == PermissionMode::ApproveAll),
-                            "{at}"
-                        );
+                        assert!(mode != DenyAll && (reads || mode == ApproveAll), "{at}");
                         assert!(reads || !now.is_stopping, "{at}");
                     }
                     EffectDecision::Perform(DecisionReason::Granted) => {
                         assert!(asks && open && now.is_granted, "{at}")
                     }
-                    EffectDecision::Refuse(DecisionReason::Mode) => {
-                        assert_eq!(mode, PermissionMode::DenyAll, "{at}")
-                    }
+                    EffectDecision::Refuse(DecisionReason::Mode) => assert_eq!(mode, DenyAll, "{at}"),
                     EffectDecision::Refuse(DecisionReason::Stopped) => {
                         assert!(now.is_stopping && !reads, "{at}")
                     }
                     EffectDecision::Refuse(DecisionReason::Nobody) => {
-                        assert!(asks && open && !now.is_granted, "{at}");
-                        assert!(!now.in_turn || (!now.interactive && !bit(0)), "{at}");
+                        assert!(unsettled && (!now.in_turn || (!now.interactive && !bit(0))), "{at}");
                     }
-                    EffectDecision::Ask => {
-                        assert!(asks && open && !now.is_granted && now.in_turn && now.interactive, "{at}");
-                    }
+                    EffectDecision::Ask => assert!(unsettled && now.in_turn && now.interactive, "{at}"),
                     EffectDecision::FailRun => {
-                        assert!(
-                            asks && open && !now.is_granted && now.in_turn && !now.interactive && bit(0),
-                            "{at}"
-                        );
+                        assert!(unsettled && now.in_turn && !now.interactive && bit(0), "{at}");
                     }
                     EffectDecision::Perform(_) | EffectDecision::Refuse(_) => panic!("{got:?}: {at}"),
                 }
@@ -111,6 +97,7 @@ fn a_grant_covers_what_its_tool_call_names() {
     let other_key = json!({"rawInput": {"command": "", "cmd": "rm -r x"}});
     let in_place = json!({"rawInput": {"command": "ls -l", "cwd": "/etc", "env": {"LD_PRELOAD": "x"}}});
     let preload = [("LD_PRELOAD", "/w/x.so")];
+    let wide = format!("ls{}rm", " ".repeat(600));
     for (call, (wanted, found), covers) in [
         (diff("/w/a"), write("/w/a"), true),
         (diff("/w//./a"), write("/w/a"), false),
@@ -138,11 +125,7 @@ fn a_grant_covers_what_its_tool_call_names() {
         (in_disguise, write("/w/.git/hooks/pre-commit"), false),
         (in_words, write("/w/a"), false),
         (other_key, run("rm -r x", &[]), false),
-        (
-            shell(json!(format!("ls{}rm", " ".repeat(600)))),
-            run(&format!("ls{}rm", " ".repeat(600)), &[]),
-            false,
-        ),
+        (shell(json!(wide)), run(&wide, &[]), false),
         (shell(json!("ls \u{202e}x")), run("ls \u{202e}x", &[]), false),
         // Directory, variables and shell.
         (ls(), run_with("ls -l", &[], Some("/w"), &[]), true),

@@ -84,33 +84,25 @@ fn who_may_spawn_from_a_conversation() {
     let both = [channel, account].concat();
     let off = "[acp]\nenabled = false\n";
     let unbound = "[session.thread_bindings]\nenabled = false\n";
-    let key = "channels.discord.thread_bindings.spawn_acp_sessions";
+    use BindOrigin::{AgentSpawn, Focus, Spawn};
+    let (main, console, spawns) = (("discord", "main"), ("console", ""), "spawn_acp_sessions");
+    let key = format!("channels.discord.thread_bindings.{spawns}");
     for (text, at, who, want) in [
-        ("", ("console", ""), BindOrigin::Spawn, Ok(())),
-        ("", ("discord", "main"), BindOrigin::Focus, Ok(())),
-        ("", ("discord", "main"), BindOrigin::Spawn, Err(format!("{key} = false (default)"))),
-        ("", ("discord", "main"), BindOrigin::Spawn, Err(format!("can set {key} = true in gateway.toml"))),
-        (channel, ("discord", "main"), BindOrigin::Spawn, Ok(())),
+        ("", console, Spawn, Ok(())),
+        ("", main, Focus, Ok(())),
+        ("", main, Spawn, Err(format!("{key} = false (default)"))),
+        ("", main, Spawn, Err(format!("can set {key} = true in gateway.toml"))),
+        (channel, main, Spawn, Ok(())),
         (
             both.as_str(),
-            ("discord", "main"),
-            BindOrigin::Spawn,
-            Err("accounts.main.thread_bindings.spawn_acp_sessions = false (/g.toml:4)".to_owned()),
+            main,
+            Spawn,
+            Err(format!("accounts.main.thread_bindings.{spawns} = false (/g.toml:4)")),
         ),
-        (both.as_str(), ("discord", "other"), BindOrigin::Spawn, Ok(())),
-        (
-            channel,
-            ("discord", "main"),
-            BindOrigin::AgentSpawn,
-            Err("spawn_subagent_sessions = false".to_owned()),
-        ),
-        (off, ("console", ""), BindOrigin::Focus, Err("acp.enabled = false (/g.toml:2)".to_owned())),
-        (
-            unbound,
-            ("console", ""),
-            BindOrigin::Focus,
-            Err("session.thread_bindings.enabled = false".to_owned()),
-        ),
+        (both.as_str(), ("discord", "other"), Spawn, Ok(())),
+        (channel, main, AgentSpawn, Err("spawn_subagent_sessions = false".to_owned())),
+        (off, console, Focus, Err("acp.enabled = false (/g.toml:2)".to_owned())),
+        (unbound, console, Focus, Err("session.thread_bindings.enabled = false".to_owned())),
     ] {
         let got = effective_policy(&loaded(text), &scope(at.0, at.1, "")).may_bind(who);
         match (&got, &want) {
@@ -126,15 +118,11 @@ fn who_may_spawn_from_a_conversation() {
 
 #[test]
 fn switches_name_their_key_and_where_it_was_set() {
+    let (disabled, no_dispatch) = (Some(Code::Disabled), Some(Code::DispatchDisabled));
     for (text, prompt, spawn, spawn_with_prompt) in [
         ("", None, None, None),
-        ("[acp]\nenabled = false\n", Some(Code::Disabled), Some(Code::Disabled), Some(Code::Disabled)),
-        (
-            "[acp.dispatch]\nenabled = false\n",
-            Some(Code::DispatchDisabled),
-            None,
-            Some(Code::DispatchDisabled),
-        ),
+        ("[acp]\nenabled = false\n", disabled, disabled, disabled),
+        ("[acp.dispatch]\nenabled = false\n", no_dispatch, None, no_dispatch),
     ] {
         let policy = effective_policy(&loaded(text), &PolicyScope::default());
         let code = |result: Result<(), crate::failure::Failure>| {
@@ -195,22 +183,12 @@ fn agent_over_backend_over_the_built_in_table_over_default() {
 fn env_allow_is_of_all_levels_together() {
     let text = "[acp]\nenv_allow = [\"A\", \"B\"]\n[backends.direct]\nenv_allow = [\"C\"]\n[agents.demo]\nenv_allow = [\"A\", \"D\"]\n";
     let policy = effective_policy(&loaded(text), &scope("", "", "demo"));
-    assert_eq!(
-        policy.env_allow,
-        Effective {
-            value: ["A", "B", "C", "D"].map(str::to_owned).to_vec(),
-            key: "agents.demo.env_allow".to_owned(),
-            source: Source::File { path: "/g.toml".into(), line: 6 },
-            note: Some(
-                "merged from: agents.demo.env_allow, backends.direct.env_allow, acp.env_allow".to_owned()
-            ),
-        }
-    );
+    assert_eq!(line(&policy, "env_allow"), r#"["A","B","C","D"] | agents.demo.env_allow | /g.toml:6"#);
+    let note = "merged from: agents.demo.env_allow, backends.direct.env_allow, acp.env_allow";
+    assert_eq!(policy.env_allow.note.as_deref(), Some(note));
     assert_eq!(effective_policy(&loaded(text), &scope("", "", "goose")).env_allow.value, ["A", "B", "C"]);
-    assert_eq!(
-        line(&effective_policy(&loaded(""), &PolicyScope::default()), "env_allow"),
-        "[] | acp.env_allow | default"
-    );
+    let unset = effective_policy(&loaded(""), &PolicyScope::default());
+    assert_eq!(line(&unset, "env_allow"), "[] | acp.env_allow | default");
 }
 
 #[test]
@@ -218,22 +196,20 @@ fn the_cap_of_an_account() {
     let general = "[acp]\nmax_concurrent_sessions = 8\nmax_concurrent_sessions_per_account = 4\n";
     let own = "[channels.discord.accounts.main]\nmax_concurrent_sessions = 9\n[channels.discord.accounts.free]\nmax_concurrent_sessions = 0\n";
     let text = [general, own].concat();
-    for (text, at, want) in [
-        ("", scope("discord", "main", ""), "null | acp.max_concurrent_sessions_per_account | default"),
-        (general, scope("discord", "main", ""), "4 | acp.max_concurrent_sessions_per_account | /g.toml:3"),
-        (&text, scope("console", "main", ""), "4 | acp.max_concurrent_sessions_per_account | /g.toml:3"),
+    for (text, channel, account, want) in [
+        ("", "discord", "main", "null | acp.max_concurrent_sessions_per_account | default"),
+        (general, "discord", "main", "4 | acp.max_concurrent_sessions_per_account | /g.toml:3"),
+        (&text, "console", "main", "4 | acp.max_concurrent_sessions_per_account | /g.toml:3"),
+        (&text, "discord", "main", "9 | channels.discord.accounts.main.max_concurrent_sessions | /g.toml:5"),
         (
             &text,
-            scope("discord", "main", ""),
-            "9 | channels.discord.accounts.main.max_concurrent_sessions | /g.toml:5",
-        ),
-        (
-            &text,
-            scope("discord", "free", ""),
+            "discord",
+            "free",
             "null | channels.discord.accounts.free.max_concurrent_sessions | /g.toml:7",
         ),
     ] {
-        assert_eq!(line(&effective_policy(&loaded(text), &at), "account_sessions_max"), want, "{at:?}");
+        let policy = effective_policy(&loaded(text), &scope(channel, account, ""));
+        assert_eq!(line(&policy, "account_sessions_max"), want, "{channel} {account}");
     }
     let note = effective_policy(&loaded(&text), &scope("discord", "main", "")).account_sessions_max.note;
     assert_eq!(note.unwrap(), "acp.max_concurrent_sessions = 8 (/g.toml:2) is reached first");
@@ -242,16 +218,13 @@ fn the_cap_of_an_account() {
 #[test]
 fn what_is_bent_in_live_mode_says_so() {
     let live = "[acp.stream]\ndelivery_mode = \"live\"\n";
+    let raised = Some("350 set; the minimum in live mode is 750");
+    let newline = format!("{live}hidden_boundary_separator = \"newline\"\n");
     for (text, idle_ms, note, separator) in [
-        ("".to_owned(), 350, None, Separator::Paragraph),
-        (live.to_owned(), 750, Some("350 set; the minimum in live mode is 750"), Separator::Space),
+        (String::new(), 350, None, Separator::Paragraph),
+        (live.to_owned(), 750, raised, Separator::Space),
         (format!("{live}coalesce_idle_ms = 800\n"), 800, None, Separator::Space),
-        (
-            format!("{live}hidden_boundary_separator = \"newline\"\n"),
-            750,
-            Some("350 set; the minimum in live mode is 750"),
-            Separator::Newline,
-        ),
+        (newline, 750, raised, Separator::Newline),
     ] {
         let stream = effective_policy(&loaded(&text), &PolicyScope::default()).stream;
         let got = (stream.coalesce_idle_ms.value, stream.coalesce_idle_ms.note.as_deref());
@@ -264,16 +237,11 @@ fn what_is_bent_in_live_mode_says_so() {
 fn tags_have_their_own_visibility() {
     let text = "[acp.stream.tag_visibility]\ntool_call = true\nof_my_own = false\n";
     let tags = effective_policy(&loaded(text), &PolicyScope::default()).stream.tag_visibility;
-    let seen = |tag: &str| tags.value.get(tag).copied();
-    assert_eq!(
-        [seen("tool_call"), seen("of_my_own"), seen("agent_message_chunk"), seen("plan"), seen("unheard_of")],
-        [Some(true), Some(false), Some(true), Some(false), None]
-    );
-    assert_eq!(
-        tags.source,
-        Source::File { path: "/g.toml".into(), line: 3 },
-        "source of the first tag by name"
-    );
+    let seen = ["tool_call", "of_my_own", "agent_message_chunk", "plan", "unheard_of"]
+        .map(|tag| tags.value.get(tag).copied());
+    assert_eq!(seen, [Some(true), Some(false), Some(true), Some(false), None]);
+    let source = Source::File { path: "/g.toml".into(), line: 3 };
+    assert_eq!(tags.source, source, "source of the first tag by name");
 }
 
 /// Every value is listed with its key, and a configured one with its source.

@@ -32,26 +32,22 @@ fn a_permission_has_the_agents_options_as_buttons() {
     let asks = permission_buttons(&payload, 25).unwrap();
     assert_eq!(asks.about, ButtonSubject::Permission(id.clone()));
     let command = |number: u32| format!("/acp answer {id} {number}");
-    assert_eq!(
-        asks.actions,
-        [
-            action_of(&command(1), "Allow", ButtonStyle::Success),
-            action_of(&command(2), "Always allow", ButtonStyle::Primary),
-            action_of(&command(3), "c (reject once)", ButtonStyle::Danger),
-            action_of(&command(4), "Never (reject always)", ButtonStyle::Danger),
-            action_of(&command(5), "Ask later", ButtonStyle::Secondary),
-            action_of(&command(8), "Last", ButtonStyle::Secondary),
-        ]
-    );
+    let want = [
+        action_of(&command(1), "Allow", ButtonStyle::Success),
+        action_of(&command(2), "Always allow", ButtonStyle::Primary),
+        action_of(&command(3), "c (reject once)", ButtonStyle::Danger),
+        action_of(&command(4), "Never (reject always)", ButtonStyle::Danger),
+        action_of(&command(5), "Ask later", ButtonStyle::Secondary),
+        action_of(&command(8), "Last", ButtonStyle::Secondary),
+    ];
+    assert_eq!(asks.actions, want);
     let many: Vec<Value> =
         (0..40).map(|n| json!({"optionId": n.to_string(), "name": "x".repeat(500)})).collect();
     let asks = permission_buttons(&json!({"permission_id": id, "params": {"options": many}}), 25).unwrap();
     assert_eq!(asks.actions.len(), 25);
     for action in asks.actions {
-        assert!(
-            action.command.len() <= COMMAND_BYTES_MAX && action.label.chars().count() <= 80,
-            "{action:?}"
-        );
+        let is_short = action.command.len() <= COMMAND_BYTES_MAX && action.label.chars().count() <= 80;
+        assert!(is_short, "{action:?}");
     }
 }
 
@@ -79,16 +75,12 @@ fn what_fits_into_no_button_is_answered_by_typing() {
 #[test]
 fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
     let (run, id) = (run_id(), run_id().to_string());
-    assert_eq!(
-        card_buttons(run),
-        [action_of(&format!("/acp cancel --run {id}"), "Stop", ButtonStyle::Danger)]
-    );
+    let stop = action_of(&format!("/acp cancel --run {id}"), "Stop", ButtonStyle::Danger);
+    assert_eq!(card_buttons(run), [stop]);
     let steer = action_of(&format!("/acp steer --run {id}"), "Steer now", ButtonStyle::Primary);
     let drop = action_of(&format!("/acp drop {id}"), "Drop", ButtonStyle::Secondary);
-    assert_eq!(
-        queued_buttons(run, true),
-        ButtonGroup { about: ButtonSubject::Queued(run), actions: vec![steer, drop.clone()] }
-    );
+    let both = ButtonGroup { about: ButtonSubject::Queued(run), actions: vec![steer, drop.clone()] };
+    assert_eq!(queued_buttons(run, true), both);
     assert_eq!(queued_buttons(run, false).actions, [drop]);
 }
 
@@ -106,12 +98,8 @@ fn every_button_is_a_command() {
         Some(ChatCommand::On { target: None, act }) => act,
         other => panic!("{other:?}"),
     });
-    let want = [
-        SessionAction::CancelRun(run_id()),
-        SessionAction::SteerRun(run_id()),
-        SessionAction::Drop(run_id()),
-    ];
-    assert_eq!(acts.skip(1).collect::<Vec<_>>(), want);
+    use SessionAction::{CancelRun, Drop, SteerRun};
+    assert!(acts.skip(1).eq([CancelRun(run_id()), SteerRun(run_id()), Drop(run_id())]));
 }
 
 fn permission(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>) -> PermissionRow {
@@ -149,11 +137,8 @@ fn a_message_says_what_became_of_it() {
         (SubjectState::Permission(&over), Some("Nobody answered in time: refused.")),
         (SubjectState::Gone, Some("It no longer exists.")),
     ] {
-        assert_eq!(
-            text_after_resolution(asked, fate, false),
-            want.map(|want| format!("{head}{want}")),
-            "{fate:?}"
-        );
+        let want = want.map(|want| format!("{head}{want}"));
+        assert_eq!(text_after_resolution(asked, fate, false), want, "{fate:?}");
     }
     for (fate, want) in [
         (SubjectState::Run(Prompt, R::Queued), None),
@@ -164,10 +149,7 @@ fn a_message_says_what_became_of_it() {
         (SubjectState::Run(Steer, R::Completed), Some("It was sent into the running turn.")),
         (SubjectState::Run(Steer, R::Failed), Some("It could not be sent into the running turn.")),
     ] {
-        assert_eq!(
-            text_after_resolution("Queued.", fate, false),
-            want.map(|want| format!("Queued.\n{want}")),
-            "{fate:?}"
-        );
+        let want = want.map(|want| format!("Queued.\n{want}"));
+        assert_eq!(text_after_resolution("Queued.", fate, false), want, "{fate:?}");
     }
 }

@@ -88,31 +88,18 @@ mod tests {
         let model = json!({"sessionUpdate": "config_option_update",
             "configOptions": [{"id": "x", "currentValue": "y"}, {"id": "model", "currentValue": "big"}]});
         let usage = |used: u64, cost: Value| json!({"sessionUpdate": "usage_update", "used": used, "size": 200, "cost": cost});
+        let empty = json!({"sessionUpdate": "usage_update", "used": 1, "size": 0});
+        let euro = json!({"amount": 0.012, "currency": "EUR"});
         let usd = json!({"amount": 0.2051, "currency": "USD"});
         for (footer, ended, tools, want) in [
             (known("demo", &[]), 73_900, 0, "demo · 1m12s"),
             (known("demo", &[]), 1_999, 1, "demo · <1s · 1 tool"),
             (known("demo", &[model]), 3_000, 14, "demo · big · 2s · 14 tools"),
             (known("", &[usage(77, json!(null))]), 3_000, 0, "2s · ctx 38%"),
-            (
-                known("a", &[usage(77, usd.clone()), usage(100, json!(null))]),
-                3_000,
-                0,
-                "a · 2s · ctx 50% · $0.21",
-            ),
-            (
-                known("a", &[usage(0, json!({"amount": 0.012, "currency": "EUR"}))]),
-                3_000,
-                0,
-                "a · 2s · ctx 0% · 0.0120 EUR",
-            ),
+            (known("a", &[usage(77, usd), usage(100, json!(null))]), 3_000, 0, "a · 2s · ctx 50% · $0.21"),
+            (known("a", &[usage(0, euro)]), 3_000, 0, "a · 2s · ctx 0% · 0.0120 EUR"),
             (known("a", &[usage(0, json!({"amount": -1}))]), 3_000, 0, "a · 2s · ctx 0%"),
-            (
-                known("a", &[json!({"sessionUpdate": "usage_update", "used": 1, "size": 0})]),
-                3_000,
-                0,
-                "a · 2s",
-            ),
+            (known("a", &[empty]), 3_000, 0, "a · 2s"),
             (Footer::of("a".to_owned(), None), 3_000, 0, "a"),
         ] {
             assert_eq!(footer.line(ended, tools), want);

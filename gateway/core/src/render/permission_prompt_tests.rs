@@ -1,7 +1,6 @@
 use super::*;
 use crate::message_split::{MessageLimit, Unit, split};
 use crate::render::ChannelFeatures;
-use acp_shared::ids::SessionKey;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -16,15 +15,7 @@ fn chat() -> ChannelFeatures {
 }
 
 fn event(payload: &Value) -> EventRow {
-    EventRow {
-        session_key: SessionKey::parse("agent:demo:acp:1").unwrap_or_else(|e| panic!("{e}")),
-        session_seq: 1,
-        run_id: None,
-        seq: None,
-        kind: EventKind::Permission,
-        payload: payload.to_string(),
-        created_at_ms: 5_020,
-    }
+    EventRow { created_at_ms: 5_020, ..crate::test_rows::event(EventKind::Permission, payload) }
 }
 
 fn told(shows: ChannelFeatures, payload: &Value) -> String {

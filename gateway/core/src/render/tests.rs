@@ -1,9 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::config::Separator;
+use crate::event::EventKind as K;
 use crate::message_split::{MessageLimit, Unit};
 use crate::rows::Verbosity;
-use acp_shared::ids::SessionKey;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ mod files;
 mod untrusted;
 
 /// Default style of a conversation.
-pub(super) fn style() -> Style {
+pub(crate) fn style() -> Style {
     let hidden = ["agent_thought_chunk", "plan", "tool_call", "tool_call_update", "usage_update"];
     Style {
         limit: MessageLimit::new(Unit::Utf16, 1_900),
@@ -47,34 +47,27 @@ struct Journal {
 impl Journal {
     fn push(&mut self, run: Option<RunId>, kind: EventKind, payload: Value) -> &mut Self {
         let seq = run.map(|run| 1 + self.rows.iter().filter(|row| row.run_id == Some(run)).count());
-        let row = EventRow {
-            session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-            session_seq: 1 + u64::try_from(self.rows.len()).unwrap(),
-            run_id: run,
-            seq: seq.map(|seq| u64::try_from(seq).unwrap()),
-            kind,
-            payload: payload.to_string(),
-            created_at_ms: 0,
-        };
-        self.rows.push(row);
+        let seq = seq.map(|seq| u64::try_from(seq).unwrap());
+        let session_seq = 1 + u64::try_from(self.rows.len()).unwrap();
+        self.rows.push(EventRow { session_seq, run_id: run, seq, ..crate::test_rows::event(kind, &payload) });
         self
     }
 
     fn say(&mut self, run: RunId, text: &str) -> &mut Self {
-        self.push(Some(run), EventKind::AgentMessage, json!({"content": {"type": "text", "text": text}}))
+        self.push(Some(run), K::AgentMessage, json!({"content": {"type": "text", "text": text}}))
     }
 
     fn tool(&mut self, run: RunId, id: &str, kind: &str, status: &str) -> &mut Self {
-        self.push(Some(run), EventKind::ToolCall, json!({"toolCallId": id, "title": "t", "kind": kind}));
-        self.push(Some(run), EventKind::ToolCallUpdate, json!({"toolCallId": id, "status": status}))
+        self.push(Some(run), K::ToolCall, json!({"toolCallId": id, "title": "t", "kind": kind}));
+        self.push(Some(run), K::ToolCallUpdate, json!({"toolCallId": id, "status": status}))
     }
 
     fn done(&mut self, run: RunId, stop_reason: &str) -> &mut Self {
-        self.push(Some(run), EventKind::Done, json!({"stop_reason": stop_reason}))
+        self.push(Some(run), K::Done, json!({"stop_reason": stop_reason}))
     }
 
     fn update(&mut self, run: RunId, payload: Value) -> &mut Self {
-        self.push(Some(run), EventKind::Update, payload)
+        self.push(Some(run), K::Update, payload)
     }
 
     /// Returns the parts in the default style.
@@ -139,7 +132,7 @@ fn a_run_ends_in_one_final_message() {
     ];
     for (stop_reason, want) in finals {
         let got = one(|journal| {
-            journal.push(Some(run), EventKind::Prompt, json!({"text": "hi", "mode": "prompt"}));
+            journal.push(Some(run), K::Prompt, json!({"text": "hi", "mode": "prompt"}));
             journal.say(run, "Hello ").say(run, "world").done(run, stop_reason);
         });
         assert_eq!(got, vec![(PartKind::Final, want.to_owned())], "{stop_reason}");
@@ -167,7 +160,7 @@ fn a_failed_turn_shows_what_was_said_and_what_to_do_next() {
     let got = one(|journal| {
         journal.say(run, "Half an ans");
         let payload = json!({"code": "ACP_UNCERTAIN", "message": "The agent exited.", "retryable": false});
-        journal.push(Some(run), EventKind::Error, payload);
+        journal.push(Some(run), K::Error, payload);
     });
     let want = format!(
         "Half an ans\n\nThe turn failed (ACP_UNCERTAIN): The agent exited. {}\nNext: {}",
@@ -182,10 +175,10 @@ fn failures_name_no_path_of_the_server() {
     let run = run_id(1);
     let got = one(|journal| {
         let text = "The agent could not be started: /opt/bin/agent could not be started (exec: ENOENT)";
-        journal.push(None, EventKind::Status, json!({"status": "agent_failed", "text": text}));
+        journal.push(None, K::Status, json!({"status": "agent_failed", "text": text}));
         journal.say(run, "I read /etc/hosts/x.");
         let payload = json!({"code": "ACP_RUNTIME", "message": "cannot use /srv/a/b", "retryable": false});
-        journal.push(Some(run), EventKind::Error, payload);
+        journal.push(Some(run), K::Error, payload);
     });
     assert!(got[0].1.contains("started: [path] could not be started (exec: ENOENT)"), "{got:?}");
     assert!(got[1].1.starts_with("I read /etc/hosts/x.\n\n"), "the agent's text is not changed: {got:?}");
@@ -206,7 +199,7 @@ fn steers_and_runs_that_never_started_owe_no_final() {
 #[test]
 fn replays_thoughts_and_streams_are_not_shown() {
     let payload = json!({"content": {"type": "text", "text": "x"}, "text": "x", "status": "x"});
-    for kind in EventKind::ALL {
+    for kind in K::ALL {
         let mut journal = Journal::default();
         journal.push(None, *kind, payload.clone());
         let shown = !journal.texts().is_empty();
@@ -219,7 +212,7 @@ fn replay_is_no_output_of_the_run() {
     let run = run_id(1);
     let got = one(|journal| {
         let old = json!({"content": {"type": "text", "text": "old "}});
-        journal.push(Some(run), EventKind::Replay, old);
+        journal.push(Some(run), K::Replay, old);
         journal.say(run, "new").done(run, "end_turn");
     });
     assert_eq!(got, vec![(PartKind::Final, "new".to_owned())]);
@@ -234,22 +227,22 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
     }});
     let settle = |how: &str, by: &str| json!({"permission_id": "p:1", "outcome": "selected", "option_id": "a", how: by});
     let got = one(|journal| {
-        journal.push(Some(run), EventKind::Permission, asked.clone());
-        journal.push(Some(run), EventKind::PermissionSettled, settle("by", "ann"));
+        journal.push(Some(run), K::Permission, asked.clone());
+        journal.push(Some(run), K::PermissionSettled, settle("by", "ann"));
     });
     let want = "The agent asks for a permission: Write notes.txt\n1. Allow once\n2. r\n\
         Answer with /acp allow, /acp deny or /acp answer NUMBER.\nWaits for an answer · id 2GKu";
     let said = "The permission request is resolved. Answered: “a” (by “ann”).";
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
     let got = one(|journal| {
-        journal.push(Some(run), EventKind::Permission, asked.clone());
-        journal.push(Some(run), EventKind::PermissionSettled, settle("without", "policy"));
+        journal.push(Some(run), K::Permission, asked.clone());
+        journal.push(Some(run), K::PermissionSettled, settle("without", "policy"));
     });
     assert_eq!(got, vec![]);
     // A person with the name of a policy is still a person.
     let got = one(|journal| {
-        journal.push(Some(run), EventKind::Permission, asked.clone());
-        journal.push(Some(run), EventKind::PermissionSettled, settle("by", "policy"));
+        journal.push(Some(run), K::Permission, asked.clone());
+        journal.push(Some(run), K::PermissionSettled, settle("by", "policy"));
     });
     let said = "The permission request is resolved. Answered: “a” (by “policy”).";
     assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
@@ -258,14 +251,10 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
 #[test]
 fn notices() {
     let got = one(|journal| {
-        journal.push(
-            None,
-            EventKind::Status,
-            json!({"status": "agent_ready", "text": "The agent is ready."}),
-        );
-        journal.push(None, EventKind::Status, json!({"status": "lost", "text": "The agent exited."}));
-        journal.push(None, EventKind::Gap, json!({"text": "About 20 bytes."}));
-        journal.push(None, EventKind::Closed, json!({"reason": "asked by ann"}));
+        journal.push(None, K::Status, json!({"status": "agent_ready", "text": "The agent is ready."}));
+        journal.push(None, K::Status, json!({"status": "lost", "text": "The agent exited."}));
+        journal.push(None, K::Gap, json!({"text": "About 20 bytes."}));
+        journal.push(None, K::Closed, json!({"reason": "asked by ann"}));
     });
     let want = [
         (PartKind::Notice, "The agent exited."),
@@ -281,7 +270,7 @@ fn what_holds_a_person_up_is_said_to_everybody() {
     let quiet = style().with_verbosity(Some(Verbosity::None));
     let mut journal = Journal::default();
     for status in ["agent_failed", "agent_waits", "unbound", "new_conversation", "agent_ready"] {
-        journal.push(None, EventKind::Status, json!({"status": status, "text": status}));
+        journal.push(None, K::Status, json!({"status": status, "text": status}));
     }
     let said = |style: &Style| journal.texts_in(style).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
     assert_eq!(said(&quiet), ["agent_failed", "agent_waits", "unbound"]);
@@ -324,19 +313,15 @@ fn journals() -> impl Strategy<Value = Journal> {
                 0..=2 => journal.say(run, &text),
                 3 => journal.tool(run, &text, "edit", "completed"),
                 4 => journal.done(run, "end_turn"),
-                5 => journal.push(Some(run), EventKind::Permission, json!({"permission_id": text})),
-                6 => journal.push(None, EventKind::Status, json!({"status": "x", "text": text})),
+                5 => journal.push(Some(run), K::Permission, json!({"permission_id": text})),
+                6 => journal.push(None, K::Status, json!({"status": "x", "text": text})),
                 7 => journal.update(run, json!({"sessionUpdate": "notice", "message": text})),
                 8 => journal.push(
                     Some(run),
-                    EventKind::AgentThought,
+                    K::AgentThought,
                     json!({"content": {"type": "text", "text": text}}),
                 ),
-                _ => journal.push(
-                    Some(run),
-                    EventKind::Replay,
-                    json!({"content": {"type": "text", "text": text}}),
-                ),
+                _ => journal.push(Some(run), K::Replay, json!({"content": {"type": "text", "text": text}})),
             };
         }
         journal
@@ -429,7 +414,7 @@ proptest! {
     }
 
     #[test]
-    fn payloads_of_any_shape_are_survived(kind in prop::sample::select(EventKind::ALL), payload in "\\PC{0,60}") {
+    fn payloads_of_any_shape_are_survived(kind in prop::sample::select(K::ALL), payload in "\\PC{0,60}") {
         let mut journal = Journal::default();
         journal.push(Some(run_id(1)), kind, Value::Null);
         journal.rows[0].payload = payload;
@@ -446,7 +431,7 @@ fn the_end_of_one_binding_is_said_there_alone() {
     for (of, parts) in [(binding(), 1), (BindingId::mint(), 0)] {
         let mut journal = Journal::default();
         let payload = json!({"status": "unbound", "text": text, "binding_id": of});
-        journal.push(None, EventKind::Status, payload);
+        journal.push(None, K::Status, payload);
         let said = journal.parts_of(0, RunMode::Prompt, true);
         assert_eq!(said.len(), parts);
         assert!(said.iter().all(|part| part.text == text && part.kind == PartKind::Notice));

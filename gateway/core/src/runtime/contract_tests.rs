@@ -1,8 +1,6 @@
-//! What every backend's machine must do, whatever it speaks: one suite, run for each backend and for a small
-//! fake one. A [`Peer`] plays the agent of a backend; the suite knows neither messages nor methods.
+//! What every backend's machine must do, whatever it speaks. A [`Peer`] plays the agent of a backend; the suite
+//! knows neither messages nor methods.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
 
 use super::{Runtime, direct};
 use crate::backend::{
@@ -80,19 +78,8 @@ impl Rig {
 
     fn open(&mut self, lease_id: LeaseId, resume: Option<&str>) -> Vec<BackendStep> {
         self.at = 0;
-        let input = StartSessionParams {
-            lease_id,
-            cwd: "/work space".to_owned(),
-            resume: resume.map(str::to_owned),
-            mode: None,
-            asking_mode: None,
-            asks: true,
-            options: Vec::new(),
-            mcp_servers: Vec::new(),
-            additional_directories: Vec::new(),
-            client_fs: crate::config::ClientFs::Both,
-            offer_terminal: true,
-        };
+        let (cwd, resume) = ("/work space".to_owned(), resume.map(str::to_owned));
+        let input = StartSessionParams { lease_id, cwd, resume, asks: true, ..direct::tests::ensure() };
         self.call(|link| link.start_session(&input))
     }
 
@@ -103,55 +90,48 @@ impl Rig {
     }
 
     fn answer(&mut self, at: u64) -> Vec<BackendStep> {
-        self.call(|link| {
-            link.answer(&RequestReply {
-                at,
-                outcome: Ok(permission::selected_result("yes")),
-                is_rejection: false,
-            })
-        })
+        let outcome = Ok(permission::selected_result("yes"));
+        self.call(|link| link.answer(&RequestReply { at, outcome, is_rejection: false }))
     }
 }
 
 fn sends(steps: &[BackendStep]) -> Vec<InputKind> {
-    steps
-        .iter()
-        .filter_map(|step| match step {
-            BackendStep::Send { kind, .. } => Some(*kind),
-            _ => None,
-        })
-        .collect()
+    let kind = |step: &BackendStep| match step {
+        BackendStep::Send { kind, .. } => Some(*kind),
+        _ => None,
+    };
+    steps.iter().filter_map(kind).collect()
 }
 
 fn asked(steps: &[BackendStep]) -> Vec<u64> {
-    steps
-        .iter()
-        .filter_map(|step| match step {
-            BackendStep::Request(ask) => Some(ask.at),
-            _ => None,
-        })
-        .collect()
+    let at = |step: &BackendStep| match step {
+        BackendStep::Request(ask) => Some(ask.at),
+        _ => None,
+    };
+    steps.iter().filter_map(at).collect()
 }
 
 fn said(steps: &[BackendStep]) -> Vec<Option<RunId>> {
-    steps
-        .iter()
-        .filter_map(|step| match step {
-            BackendStep::Event(event) if event.kind == EventKind::AgentMessage => Some(event.run_id),
-            _ => None,
-        })
-        .collect()
+    let run = |step: &BackendStep| match step {
+        BackendStep::Event(event) if event.kind == EventKind::AgentMessage => Some(event.run_id),
+        _ => None,
+    };
+    steps.iter().filter_map(run).collect()
 }
 
 fn ended(steps: &[BackendStep]) -> Vec<(RunId, &str)> {
-    steps
-        .iter()
-        .filter_map(|step| match step {
+    fn end(step: &BackendStep) -> Option<(RunId, &str)> {
+        match step {
             BackendStep::TurnDone { run_id, stop_reason, .. } => Some((*run_id, stop_reason.as_str())),
             BackendStep::TurnFailed { run_id, .. } => Some((*run_id, "failed")),
             _ => None,
-        })
-        .collect()
+        }
+    }
+    steps.iter().filter_map(end).collect()
+}
+
+fn peer() -> Box<dyn Peer> {
+    Box::new(direct::tests::DemoPeer::default())
 }
 
 /// The whole life of a session, each promise checked where it falls due. Returns everything the machine did.
@@ -160,10 +140,8 @@ fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
     let opened = rig.open(lease, None);
     let ready = |step: &&BackendStep| matches!(step, BackendStep::Ready { agent_session_id, .. } if !agent_session_id.is_empty());
     assert_eq!(opened.iter().filter(ready).count(), 1, "{opened:?}");
-    assert!(
-        matches!(opened.last(), Some(BackendStep::Ready { .. })),
-        "nothing comes after Ready: {opened:?}"
-    );
+    let last = opened.last();
+    assert!(matches!(last, Some(BackendStep::Ready { .. })), "nothing comes after Ready: {opened:?}");
 
     // A turn: sent once, its words are its own, and its end comes last.
     let [first, second, third, fourth] = *runs;
@@ -217,7 +195,8 @@ fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
     rig.log
 }
 
-fn whole_life(peer: impl Fn() -> Box<dyn Peer>) {
+#[test]
+fn a_whole_life() {
     let (lease, runs) = (LeaseId::mint(), [(); 4].map(|()| RunId::mint()));
     // The steer's id is minted inside, so it is left out of the comparison.
     let comparable = |log: Vec<BackendStep>| -> Vec<BackendStep> {
@@ -228,7 +207,9 @@ fn whole_life(peer: impl Fn() -> Box<dyn Peer>) {
     assert_eq!(straight, restarted, "a machine that is restored before every call does the same");
 }
 
-fn never_a_new_conversation(mut peer: Box<dyn Peer>) {
+#[test]
+fn it_never_begins_a_new_conversation_by_itself() {
+    let mut peer = peer();
     peer.set_resumable(false);
     let mut rig = Rig::new(peer, true);
     let steps = rig.open(LeaseId::mint(), Some("old"));
@@ -242,9 +223,9 @@ fn never_a_new_conversation(mut peer: Box<dyn Peer>) {
     }
 }
 
-fn old_conversation_goes_on(mut peer: Box<dyn Peer>) {
-    peer.set_resumable(true);
-    let mut rig = Rig::new(peer, true);
+#[test]
+fn an_old_conversation_goes_on_and_its_replay_is_not_news() {
+    let mut rig = Rig::new(peer(), true);
     let steps = rig.open(LeaseId::mint(), Some("old"));
     let ready = |step: &BackendStep| matches!(step, BackendStep::Ready { agent_session_id, resumable: true, .. } if agent_session_id == "old");
     assert!(steps.iter().any(ready), "{steps:?}");
@@ -255,62 +236,22 @@ fn old_conversation_goes_on(mut peer: Box<dyn Peer>) {
     assert_eq!(said(&rig.line(&rig.peer.says("new words"))), [Some(run_id)]);
 }
 
-fn another_process_is_another_start(peer: Box<dyn Peer>) {
-    let mut rig = Rig::new(peer, true);
+#[test]
+fn another_process_starts_from_nothing() {
+    let mut rig = Rig::new(peer(), true);
     rig.open(LeaseId::mint(), None);
     let run_id = RunId::mint();
     rig.submit(run_id, false);
     let ask = asked(&rig.line(&rig.peer.asks(0)));
     rig.open(LeaseId::mint(), None);
-    assert!(
-        ended(&rig.line(&rig.peer.ends(run_id, "end_turn"))).is_empty(),
-        "the turn belonged to another process"
-    );
+    let end = rig.line(&rig.peer.ends(run_id, "end_turn"));
+    assert!(ended(&end).is_empty(), "the turn belonged to another process");
     assert!(sends(&rig.answer(ask[0])).is_empty(), "the request belonged to another process (H4)");
 }
 
-fn foreign_state_is_an_error(peer: Box<dyn Peer>) {
+#[test]
+fn state_of_something_else_is_refused() {
     for text in ["{", "[1]", "7", "\"x\""] {
-        assert!(peer.runtime().machine(Some(text)).is_err(), "{text}");
+        assert!(peer().runtime().machine(Some(text)).is_err(), "{text}");
     }
 }
-
-macro_rules! suite {
-    ($name:ident, $peer:expr) => {
-        mod $name {
-            use super::*;
-
-            fn peer() -> Box<dyn Peer> {
-                Box::new($peer)
-            }
-
-            #[test]
-            fn a_whole_life() {
-                whole_life(peer);
-            }
-
-            #[test]
-            fn it_never_begins_a_new_conversation_by_itself() {
-                never_a_new_conversation(peer());
-            }
-
-            #[test]
-            fn an_old_conversation_goes_on_and_its_replay_is_not_news() {
-                old_conversation_goes_on(peer());
-            }
-
-            #[test]
-            fn another_process_starts_from_nothing() {
-                another_process_is_another_start(peer());
-            }
-
-            #[test]
-            fn state_of_something_else_is_refused() {
-                foreign_state_is_an_error(peer());
-            }
-        }
-    };
-}
-
-suite!(direct_backend, direct::tests::DemoPeer::default());
-suite!(fake_backend, fake::FakePeer::default());

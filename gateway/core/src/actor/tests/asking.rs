@@ -16,8 +16,7 @@ fn an_agent_that_may_not_ask_is_reported_once_and_before_the_first_turn() {
     let mut world = ready();
     world.say("Kunknown\n");
     assert_eq!((reports(&world), world.rows.session.options.asking), (1, Some(AskGuarantee::Unknown)));
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     world.say("Kunknown\n");
     prompt(&mut world, "Thello").unwrap();
     assert_eq!(reports(&world), 1, "the state survives a restart");

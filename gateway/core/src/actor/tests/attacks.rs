@@ -1,13 +1,15 @@
 //! Adverse cases: a gateway killed between a commit and its acts, missing events of the supervisor, and
 //! agents that end at the worst moment.
 
-use super::cases::{approving, ask, code, lease, prompt, ready, run_state};
+use super::cases::{
+    approving, ask, code, lease, opening, prompt, ready, ready_in_pieces, refused, run_state,
+};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::backend::AgentRequestKind;
 use crate::event::EventKind as K;
-use crate::request::{CloseRequest, PromptRequest};
-use crate::rows::{NonInteractive, RunMode, SessionMode};
+use crate::request::PromptRequest;
+use crate::rows::{NonInteractive, RunMode};
 use crate::session::SessionState;
 use acp_shared::codes::Code;
 use acp_shared::protocol::{Attached, LeaseState, RefusalCode};
@@ -19,14 +21,9 @@ fn steer(world: &mut World, text: &str) -> RunId {
 }
 
 fn failed_with(world: &World, run_id: RunId) -> Code {
-    let row = world.rows.runs.iter().find(|row| row.run_id == run_id).unwrap();
+    let row = world.run(run_id);
     assert_eq!(row.state, RunState::Failed);
     row.error.clone().unwrap().code
-}
-
-fn due(world: &mut World) {
-    world.now_ms = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-    world.input(ActorInput::Tick);
 }
 
 #[test]
@@ -35,11 +32,10 @@ fn a_reset_is_not_undone_by_a_death_before_the_process_was_told() {
     world.unending = true;
     world.command(ActorCommand::NewConversation).unwrap();
     world.unending = false;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     let run = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed);
-    assert_eq!(world.stdin().iter().filter(|text| *text == "init -\n").count(), 2, "a new conversation");
+    assert_eq!(world.heard_times("init -\n"), 2, "a new conversation");
 }
 
 #[test]
@@ -52,16 +48,14 @@ fn a_reset_in_a_turn_leaves_nothing_of_the_old_turn_in_the_way() {
     let run = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(run_state(&world, run), RunState::Queued);
     world.unending = false;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     assert_eq!(run_state(&world, run), RunState::Completed);
 }
 
 #[test]
 fn an_agent_that_is_being_ended_does_not_bring_its_conversation_back() {
     let mut world = ready();
-    world.exit(lease(&world), ExitStatus::Exited(0));
-    assert!(world.settle());
+    world.end(ExitStatus::Exited(0));
     (world.deaf, world.unending) = (true, true);
     let run = prompt(&mut world, "prompt a").unwrap();
     world.command(ActorCommand::NewConversation).unwrap();
@@ -71,23 +65,19 @@ fn an_agent_that_is_being_ended_does_not_bring_its_conversation_back() {
         "a late answer does not restore the old conversation"
     );
     (world.deaf, world.unending) = (false, false);
-    world.exit(lease(&world), ExitStatus::Exited(0));
-    assert!(world.settle());
+    world.end(ExitStatus::Exited(0));
     assert_eq!(run_state(&world, run), RunState::Completed);
-    assert_eq!(world.stdin().iter().filter(|text| *text == "init -\n").count(), 2);
+    assert_eq!(world.heard_times("init -\n"), 2);
 }
 
 #[test]
 fn an_agent_that_broke_a_limit_is_ended_after_a_death_too() {
-    let mut world = World::new(1, 100_000);
-    world.boot(None);
-    assert!(world.settle());
+    let mut world = ready_in_pieces(100_000);
     prompt(&mut world, "Thello").unwrap();
     world.unending = true;
     world.say(&"x".repeat((1 << 20) + 1));
     world.unending = false;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     let run = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed, "never stuck between error and a living process");
 }
@@ -97,23 +87,7 @@ fn an_agent_that_broke_a_limit_is_ended_after_a_death_too() {
 fn told_of_the_end_and_cut_off() -> (World, RunId) {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
-    let id = lease(&world);
-    let process = world.processes.get_mut(&id).unwrap();
-    let stdout_base = process.acked();
-    process.stdout.extend(b"Tlast\nD\n");
-    process.exit = Some(ExitStatus::Exited(0));
-    let stdin = process.stdin.len() as u64;
-    let attached = Attached {
-        state: LeaseState::Closed,
-        stdout_base,
-        stdout_end: process.stdout.len() as u64,
-        stdout_eof: true,
-        stdin_written: stdin,
-        stdin_accepted: stdin,
-        exit: process.exit,
-    };
-    world.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
-    world.input(ActorInput::Disconnected);
+    world.tell_end_and_disconnect(b"Tlast\nD\n", ExitStatus::Exited(0));
     assert_eq!(run_state(&world, run), RunState::Running);
     (world, run)
 }
@@ -155,8 +129,7 @@ fn a_steer_does_not_outlive_the_agent_that_had_it() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let word = steer(&mut world, "left");
-    world.exit(lease(&world), ExitStatus::Signaled(9));
-    assert!(world.settle());
+    world.end(ExitStatus::Signaled(9));
     assert_eq!(run_state(&world, run), RunState::Failed);
     assert_eq!(failed_with(&world, word), Code::TurnFailed);
 }
@@ -198,53 +171,25 @@ fn what_was_accepted_and_not_written_is_asked_after_on_the_next_connection() {
 fn an_attach_that_is_refused_for_now_is_asked_again() {
     let mut world = World::new(1, 1000);
     world.refuse_attach = true;
-    world.boot(None);
-    assert!(world.settle());
-    due(&mut world);
+    world.restart();
+    world.wait();
     assert_eq!(world.rows.session.state, SessionState::Creating);
     world.refuse_attach = false;
-    due(&mut world);
+    world.wait();
     assert_eq!(world.rows.session.state, SessionState::Idle);
-}
-
-#[test]
-fn a_one_shot_session_ends_with_its_run_however_that_ends() {
-    for exit in [false, true] {
-        let mut world = World::new(1, 1000);
-        world.rows.session.mode = SessionMode::Oneshot;
-        world.boot(None);
-        assert!(world.settle());
-        prompt(&mut world, "Thello").unwrap();
-        if exit {
-            world.exit(lease(&world), ExitStatus::Signaled(9));
-            assert!(world.settle());
-        } else {
-            world.say("D\n");
-        }
-        assert_eq!(world.rows.session.state, SessionState::Closed);
-        assert_eq!(world.rows.session.lease_id, None);
-    }
-    let mut world = World::new(1, 1000);
-    world.rows.session.mode = SessionMode::Oneshot;
-    world.refuse_spawn = Some((RefusalCode::SpawnFailed, None));
-    world.boot(None);
-    prompt(&mut world, "prompt a").unwrap();
-    assert_eq!(world.rows.session.state, SessionState::Closed);
 }
 
 #[test]
 fn a_run_that_fails_for_want_of_somebody_to_ask_fails_so_even_when_its_agent_ends() {
     let mut world = ready();
     world.rows.session.options.non_interactive = NonInteractive::Fail;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
     let run = ask(&mut world, request).unwrap().run_id;
     world.deaf = true;
     world.say("P\n");
     assert_eq!(world.rows.session.state, SessionState::Cancelling);
-    world.exit(lease(&world), ExitStatus::Exited(1));
-    assert!(world.settle());
+    world.end(ExitStatus::Exited(1));
     assert_eq!(failed_with(&world, run), Code::PermissionPromptUnavailable);
 }
 
@@ -253,16 +198,13 @@ fn nothing_is_said_after_a_session_is_closed() {
     let mut world = ready();
     prompt(&mut world, "Thello").unwrap();
     world.deaf = true;
-    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
-    world.exit(lease(&world), ExitStatus::Exited(1));
-    assert!(world.settle());
+    world.close();
+    world.end(ExitStatus::Exited(1));
     assert_eq!(world.rows.session.lease_id, None);
     assert_eq!(world.kinds().last(), Some(&K::Closed));
 
-    let mut world = World::new(1, 1000);
-    world.refuse_spawn = Some((RefusalCode::SpawnFailed, None));
-    world.boot(None);
-    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    let mut world = refused(RefusalCode::SpawnFailed, None);
+    world.close();
     assert_eq!(world.rows.session.lease_id, None);
     assert_eq!(world.kinds().last(), Some(&K::Closed));
 }
@@ -270,36 +212,29 @@ fn nothing_is_said_after_a_session_is_closed() {
 #[test]
 fn a_session_whose_agent_was_removed_can_still_be_closed() {
     let mut world = ready();
-    world.exit(lease(&world), ExitStatus::Exited(0));
-    assert!(world.settle());
+    world.end(ExitStatus::Exited(0));
     world.removed = true;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     assert_eq!(code(prompt(&mut world, "prompt a")), Code::AgentNotAllowed);
-    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    world.close();
     assert_eq!(world.rows.session.state, SessionState::Closed);
 }
 
 #[test]
 fn what_waits_for_an_agent_that_was_removed_fails_with_the_reason() {
-    let mut world = World::new(1, 1000);
-    world.refuse_spawn = Some((RefusalCode::SessionBusy, Some(300)));
-    world.boot(None);
+    let mut world = refused(RefusalCode::SessionBusy, Some(300));
     let run = prompt(&mut world, "prompt a").unwrap();
     world.rows.lease = None;
     world.rows.session.lease_id = None;
     world.removed = true;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     assert_eq!(failed_with(&world, run), Code::AgentNotAllowed);
     assert!(world.processes.is_empty());
 }
 
 #[test]
 fn an_agent_that_asks_and_never_reads_is_ended() {
-    let mut world = World::new(1, 1_000);
-    world.boot(None);
-    assert!(world.settle());
+    let mut world = ready_in_pieces(1_000);
     let run = prompt(&mut world, "Thello").unwrap();
     world.stuck = true;
     world.say(&"?\n".repeat(5_000));
@@ -335,18 +270,14 @@ fn a_turn_whose_lease_was_taken_away_by_adopt_ends() {
     let word = steer(&mut world, "left");
     world.rows.lease = None;
     world.rows.session.lease_id = None;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     assert_eq!((failed_with(&world, run), failed_with(&world, word)), (Code::Uncertain, Code::Uncertain));
     assert_eq!(world.rows.session.state, SessionState::Idle);
 }
 
 #[test]
 fn an_option_that_is_set_while_the_agent_starts_reaches_it() {
-    let mut world = World::new(1, 1000);
-    world.deaf = true;
-    world.boot(None);
-    assert!(world.settle());
+    let mut world = opening();
     world.push(ActorCommand::Set(crate::options::Setting::Mode("ask".to_owned())));
     assert!(world.settle());
     assert!(world.stdin().iter().any(|text| text.starts_with("set ")), "{:?}", world.stdin());

@@ -30,14 +30,9 @@ impl World {
 fn running(mode: PermissionMode) -> (World, RunId) {
     let mut world = ready();
     world.rows.session.options.permission = mode;
-    restart(&mut world);
+    world.restart();
     let run = prompt(&mut world, "Thello").unwrap();
     (world, run)
-}
-
-fn restart(world: &mut World) {
-    world.boot(None);
-    assert!(world.settle());
 }
 
 fn pending(world: &World) -> Vec<&PermissionRow> {
@@ -138,18 +133,18 @@ fn an_answer_begins_the_effect_or_refuses_it_wherever_the_gateway_dies() {
             world.say("W/w/f new\n");
             let at = pending(&world)[0].request.at;
             if before {
-                restart(&mut world);
+                world.restart();
                 assert_eq!(pending(&world).len(), 1, "asked once");
                 assert_eq!(world.performed, [], "nothing is done before the answer");
             }
             answer(&mut world, option);
             if after {
-                restart(&mut world);
+                world.restart();
             }
             assert_eq!(world.performed.first(), begins.then_some(&(at, false)), "{option}");
             assert_eq!(heard(&world).len(), usize::from(!begins), "{option}");
             assert_eq!(pending(&world).len(), 0);
-            let settled = world.kinds().iter().filter(|kind| **kind == K::PermissionSettled).count();
+            let settled = world.count(K::PermissionSettled);
             assert_eq!(settled, 1);
         }
     }
@@ -163,7 +158,7 @@ fn a_kill_while_the_target_is_inspected_inspects_it_again() {
     assert_eq!((pending(&world).len(), world.rows.requests.len()), (0, 1));
     assert!(world.rows.requests.values().all(|row| row.state == RequestState::Received));
     world.inspects_never = false;
-    restart(&mut world);
+    world.restart();
     assert_eq!((pending(&world).len(), world.performed.len()), (1, 0));
 }
 
@@ -184,13 +179,13 @@ fn a_write_that_was_allowed_once_is_not_asked_about_once() {
         world.say(&edit(&["/w/f"]));
         answer(&mut world, "yes");
         if again {
-            restart(&mut world);
+            world.restart();
         }
         world.say("W/w/f new\n");
         assert_eq!((pending(&world).len(), world.performed.len()), (0, 1));
         assert_eq!(effects(&world), [effect("write", "allowed", "granted")]);
         if again {
-            restart(&mut world);
+            world.restart();
         }
         world.say("W/w/f newer\n");
         assert_eq!(pending(&world).len(), 1, "a one-time answer grants nothing further, after a restart too");
@@ -251,7 +246,7 @@ fn always_covers_the_kind_of_call_until_the_mode_changes() {
     let (mut world, _) = running(PermissionMode::Ask);
     world.say("W/w/a 1\n");
     answer(&mut world, "allow_always");
-    restart(&mut world);
+    world.restart();
     world.say("W/w/b 2\nCls\n");
     assert_eq!(world.performed.iter().filter(|(_, again)| !again).count(), 2);
     assert_eq!(pending(&world).len(), 1, "a grant for writes does not cover commands");
@@ -291,7 +286,7 @@ fn nobody_to_ask_refuses_or_fails_the_run() {
     for (policy, fails) in [(NonInteractive::Deny, false), (NonInteractive::Fail, true)] {
         let mut world = ready();
         world.rows.session.options.non_interactive = policy;
-        restart(&mut world);
+        world.restart();
         let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
         let run = ask(&mut world, request).unwrap().run_id;
         world.say("W/w/f x\n");
@@ -306,7 +301,7 @@ fn outside_of_a_turn_nobody_is_asked() {
     for policy in [NonInteractive::Deny, NonInteractive::Fail] {
         let mut world = ready();
         world.rows.session.options.non_interactive = policy;
-        restart(&mut world);
+        world.restart();
         world.say("W/w/f x\nCls\n");
         assert_eq!((pending(&world).len(), world.performed.len(), heard(&world).len()), (0, 0, 2));
     }
@@ -316,8 +311,7 @@ fn outside_of_a_turn_nobody_is_asked() {
 fn a_deadline_a_cancel_and_the_end_of_the_turn_refuse_what_was_asked() {
     type End = fn(&mut World, RunId);
     let deadline: End = |world, _| {
-        world.now_ms += 10_000;
-        world.input(ActorInput::Tick);
+        world.advance(10_000);
     };
     let cancel: End = |world, run| {
         world.command(ActorCommand::Cancel(Some(run))).unwrap();
@@ -407,7 +401,7 @@ fn another_permission_mode_decides_about_the_questions_that_wait() {
             let asked: Vec<String> = pending(&world).iter().map(|row| row.permission_id()).collect();
             assert_eq!(asked.len(), 3);
             if again {
-                restart(&mut world);
+                world.restart();
             }
             world.command(ActorCommand::Set(Setting::Permission(mode))).unwrap();
             assert_eq!((pending(&world).len(), effects(&world)), (waits, want.clone()), "{mode:?}");
@@ -415,7 +409,7 @@ fn another_permission_mode_decides_about_the_questions_that_wait() {
             assert_eq!(world.performed.len(), if is_allowed { 2 } else { 0 }, "{mode:?}");
             let own = heard(&world).iter().any(|text| text.contains(if is_allowed { "yes" } else { "no" }));
             assert_eq!(own, waits == 0, "{mode:?}: the agent's own question");
-            let settled = world.kinds().iter().filter(|kind| **kind == K::PermissionSettled).count();
+            let settled = world.count(K::PermissionSettled);
             assert_eq!(settled, 3 - waits);
             for permission_id in asked.into_iter().filter(|_| waits == 0) {
                 let by = "somebody".to_owned();

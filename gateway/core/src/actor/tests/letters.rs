@@ -1,4 +1,4 @@
-//! Backend for the actor's tests.
+//! Backend for the actor's tests, with its session and limits.
 
 use super::*;
 use crate::agent_settings::{AgentSettings, Choices, SettingsReport};
@@ -7,6 +7,8 @@ use crate::backend::{
     PermissionOption, RequestReply, StartSessionParams, SubmitParams,
 };
 use crate::event::{EventKind, NewEvent};
+use crate::session::SessionState;
+use acp_shared::ids::{AgentName, SessionKey};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
 
@@ -21,6 +23,43 @@ pub(super) struct LetterLink {
     /// Parameters with which each process was opened.
     #[serde(skip)]
     pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
+}
+
+impl Default for ActorLimits {
+    fn default() -> Self {
+        Self {
+            queue_runs_max: 4,
+            prompt_bytes_max: 1000,
+            line_bytes_max: 1 << 20,
+            cancel_ms: 1_000,
+            close_wait_ms: 500,
+            turn_ms: 0,
+            reconcile_ms: 20_000,
+            runtime_idle_ms: 0,
+            silent_ms: 60_000,
+            permission_ms: 10_000,
+            probe_ms: 300_000,
+            alive_ms: 30_000,
+        }
+    }
+}
+
+pub(super) fn new_session() -> SessionRow {
+    let agent = AgentName::parse("letters").unwrap();
+    let session_key = SessionKey::mint(&agent);
+    SessionRow {
+        session_key: session_key.clone(),
+        backend: "letters".to_owned(),
+        agent,
+        cwd: "/w".to_owned(),
+        state: SessionState::Creating,
+        owner_session_key: session_key,
+        resumable: false,
+        created_at_ms: 0,
+        updated_at_ms: 0,
+        last_activity_at_ms: 0,
+        ..crate::test_rows::session()
+    }
 }
 
 fn send(text: String, kind: InputKind) -> BackendStep {

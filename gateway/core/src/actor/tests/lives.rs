@@ -1,6 +1,6 @@
 //! Beginning, end and timeouts of sessions: the control-plane cases (B and D) that an actor decides.
 
-use super::cases::{ask, code, lease, prompt, ready, run_state};
+use super::cases::{ask, code, lease, opening, prompt, ready, refused, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
@@ -21,15 +21,8 @@ fn said(world: &World, status: &str) -> usize {
     world.rows.events.iter().filter(|event| event.kind == K::Status && event.payload.contains(&text)).count()
 }
 
-/// Advances the clock to the next deadline.
-fn wait(world: &mut World) {
-    let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-    world.now_ms = world.now_ms.max(at);
-    world.input(ActorInput::Tick);
-}
-
 fn error_of(world: &World, run_id: RunId) -> Failure {
-    world.rows.runs.iter().find(|run| run.run_id == run_id).unwrap().error.clone().unwrap()
+    world.run(run_id).error.clone().unwrap()
 }
 
 fn expire(world: &mut World, source: TimeoutKind, binding_id: Option<BindingId>, closes: bool) {
@@ -45,20 +38,20 @@ fn turns_of_one_session_come_one_after_the_other() {
     let places: Vec<u64> =
         (0..3).map(|_| ask(&mut world, prompt_request("prompt x")).unwrap().queued_behind).collect();
     assert_eq!(places, [1, 2, 3]);
-    let running = |world: &World| world.rows.runs.iter().filter(|run| run.state == RunState::Running).count();
-    assert_eq!(running(&world), 1);
+    let running = world.rows.runs.iter().filter(|run| run.state == RunState::Running).count();
+    assert_eq!(running, 1);
+    assert_eq!(code(prompt(&mut world, "prompt over the limit of the queue")), Code::LimitReached);
     world.say("D\n");
     assert_eq!(run_state(&world, first), RunState::Completed);
     assert!(world.rows.runs.iter().all(|run| run.state == RunState::Completed));
+    let long = "x".repeat(world.limits.prompt_bytes_max + 1);
+    assert_eq!(code(prompt(&mut world, &long)), Code::LimitReached);
 }
 
 #[test]
 fn a_cancel_reaches_every_phase_and_twice_is_once() {
     // Initialising: the agent is being started and the run is queued.
-    let mut world = World::new(1, 1000);
-    world.deaf = true;
-    world.boot(None);
-    assert!(world.settle());
+    let mut world = opening();
     let waits = prompt(&mut world, "prompt a").unwrap();
     world.command(ActorCommand::Cancel(None)).unwrap();
     assert_eq!(run_state(&world, waits), RunState::Cancelled);
@@ -78,11 +71,9 @@ fn a_cancel_reaches_every_phase_and_twice_is_once() {
         assert_eq!(answer, CommandReply::Cancel(want));
     }
     let answer = world.command(ActorCommand::Cancel(Some(queued))).unwrap();
-    assert_eq!(
-        answer,
-        CommandReply::Cancel(CancelResult { run_id: Some(queued), state: Some(RunState::Cancelled) })
-    );
-    assert_eq!(world.stdin().iter().filter(|text| *text == "cancel\n").count(), 1);
+    let want = CancelResult { run_id: Some(queued), state: Some(RunState::Cancelled) };
+    assert_eq!(answer, CommandReply::Cancel(want));
+    assert_eq!(world.heard_times("cancel\n"), 1);
     world.say("Dcancelled\n");
     assert_eq!(run_state(&world, runs), RunState::Cancelled);
 }
@@ -93,16 +84,13 @@ fn a_close_waits_for_no_turn() {
     let run = prompt(&mut world, "Thello").unwrap();
     let queued = prompt(&mut world, "prompt b").unwrap();
     world.deaf = true;
-    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    world.close();
     assert_eq!(world.rows.session.state, SessionState::Closed, "the session closes at once");
     assert_eq!(world.rows.session.ending, Some(Ending::Closed));
-    assert_eq!(
-        (run_state(&world, run), run_state(&world, queued)),
-        (RunState::Cancelled, RunState::Cancelled)
-    );
+    assert_eq!([run, queued].map(|run| run_state(&world, run)), [RunState::Cancelled; 2]);
     assert_eq!(world.rows.ended, ["enough"], "its bindings end in the same transaction");
     assert!(world.rows.session.lease_id.is_some(), "the agent has a grace period to settle");
-    wait(&mut world);
+    world.wait();
     assert_eq!(world.rows.session.lease_id, None, "the process is ended after the grace period");
 }
 
@@ -125,7 +113,7 @@ fn every_ending_is_the_close_transaction() {
 #[test]
 fn what_was_closed_can_still_be_deleted() {
     let mut world = ready();
-    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    world.close();
     let events = world.rows.events.len();
     let request = CloseRequest { ending: Ending::Deleted, ..CloseRequest::new("away") };
     world.command(ActorCommand::Close(request)).unwrap();
@@ -154,12 +142,11 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
     world.deaf = true;
     world.command(ActorCommand::Close(discard())).unwrap();
     assert!(world.rows.session.lease_id.is_some());
-    wait(&mut world);
+    world.wait();
     assert_eq!(world.rows.session.lease_id, None);
     // An agent that is not running cannot be asked, and the reply reports this.
     let mut world = ready();
-    world.exit(lease(&world), ExitStatus::Exited(0));
-    assert!(world.settle());
+    world.end(ExitStatus::Exited(0));
     let answer = world.command(ActorCommand::Close(discard())).unwrap();
     assert_eq!(discarded(answer), Some(false));
 }
@@ -168,12 +155,11 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
 fn a_steer_reaches_the_turn_or_says_that_it_waits() {
     let mut world = ready();
     let steer = |text: &str| PromptRequest { mode: RunMode::Steer, ..prompt_request(text) };
-    assert!(
-        !ask(&mut world, steer("prompt alone")).unwrap().steered,
-        "without a running turn, a steer becomes a prompt"
-    );
+    let alone = ask(&mut world, steer("prompt alone")).unwrap();
+    assert!(!alone.steered, "without a running turn, a steer becomes a prompt");
     prompt(&mut world, "Thello").unwrap();
     assert!(ask(&mut world, steer("left")).unwrap().steered);
+    assert!(world.stdin().contains(&"steer left\n".to_owned()));
 }
 
 #[test]
@@ -181,13 +167,12 @@ fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
     let mut world = World::new(1, 1000);
     world.limits.runtime_idle_ms = 30_000;
     world.limits.probe_ms = 0;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     prompt(&mut world, "prompt a").unwrap();
     let id = lease(&world);
     let used_ms = world.rows.session.last_activity_at_ms;
-    assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), Some(used_ms + 30_000));
-    wait(&mut world);
+    assert_eq!(world.deadline_ms(), Some(used_ms + 30_000));
+    world.wait();
     assert!(world.processes[&id].exit.is_some());
     assert_eq!((world.rows.session.lease_id, world.rows.session.state), (None, SessionState::Idle));
     assert_eq!(said(&world, "agent_rests"), 1);
@@ -200,8 +185,7 @@ fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
 fn an_idle_agent_takes_on_another_window_at_once() {
     let mut world = World::new(1, 1000);
     world.limits.probe_ms = 0;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     prompt(&mut world, "prompt a").unwrap();
     let used_ms = world.rows.session.last_activity_at_ms;
     let actor = world.actor.as_mut().unwrap();
@@ -218,16 +202,13 @@ fn a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
     world.limits.runtime_idle_ms = 30_000;
     world.limits.probe_ms = 0;
     world.limits.silent_ms = 1_000_000;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     prompt(&mut world, "Thello").unwrap();
-    world.now_ms += 500_000;
-    world.input(ActorInput::Tick);
+    world.advance(500_000);
     assert!(world.rows.session.lease_id.is_some(), "a turn runs");
     world.say("D\n");
     world.say("Runresumable\n");
-    world.now_ms += 500_000;
-    world.input(ActorInput::Tick);
+    world.advance(500_000);
     assert!(world.rows.session.lease_id.is_some(), "a conversation that cannot be resumed keeps its agent");
 }
 
@@ -239,13 +220,10 @@ fn a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
     let next = prompt(&mut world, "prompt b").unwrap();
     // The time limit survives a restart, since it counts from the start of the turn.
     world.now_ms += 20_000;
-    world.boot(None);
-    assert!(world.settle());
-    world.now_ms += 9_999;
-    world.input(ActorInput::Tick);
+    world.restart();
+    world.advance(9_999);
     assert_eq!(run_state(&world, hung), RunState::Running);
-    world.now_ms += 1;
-    world.input(ActorInput::Tick);
+    world.advance(1);
     assert_eq!(run_state(&world, hung), RunState::Failed);
     let failure = error_of(&world, hung);
     assert_eq!((failure.code, failure.detail_code.as_deref()), (Code::Timeout, Some("TURN_TIMEOUT")));
@@ -259,10 +237,9 @@ fn a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
     world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
     let hung = prompt(&mut world, "Thello").unwrap();
     world.deaf = true;
-    world.now_ms += 30_000;
-    world.input(ActorInput::Tick);
+    world.advance(30_000);
     assert_eq!(run_state(&world, hung), RunState::Running, "the agent is asked first");
-    wait(&mut world);
+    world.wait();
     assert_eq!(run_state(&world, hung), RunState::Failed);
     assert_eq!(error_of(&world, hung).code, Code::Timeout);
     world.deaf = false;
@@ -277,13 +254,12 @@ fn a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
     let id = lease(&world);
     // The gateway restarts without a supervisor.
     world.refuse_attach = true;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     let limit_ms = world.limits.reconcile_ms;
     let end_ms = world.now_ms + limit_ms;
     while world.now_ms < end_ms {
         assert_eq!(run_state(&world, run), RunState::Running);
-        wait(&mut world);
+        world.wait();
     }
     assert_eq!(run_state(&world, run), RunState::Failed);
     let failure = error_of(&world, run);
@@ -297,10 +273,8 @@ fn a_turn_whose_agent_is_found_again_goes_on() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     world.input(ActorInput::Disconnected);
-    world.boot(None);
-    assert!(world.settle());
-    world.now_ms += world.limits.reconcile_ms * 2;
-    world.input(ActorInput::Tick);
+    world.restart();
+    world.advance(world.limits.reconcile_ms * 2);
     assert_eq!(run_state(&world, run), RunState::Running);
     world.say("D\n");
     assert_eq!(run_state(&world, run), RunState::Completed);
@@ -312,8 +286,7 @@ fn rows_that_contradict_each_other_are_mended() {
         let mut world = ready();
         let run = prompt(&mut world, "Thello").unwrap();
         world.rows.session.state = state;
-        world.boot(None);
-        assert!(world.settle());
+        world.restart();
         (world, run)
     };
     let (world, run) = broken(SessionState::Idle);
@@ -324,22 +297,27 @@ fn rows_that_contradict_each_other_are_mended() {
     assert_eq!(world.rows.session.lease_id, None);
     let mut world = ready();
     world.rows.session.state = SessionState::Running;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     let next = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(run_state(&world, next), RunState::Completed, "a session without a running turn is not stuck");
 }
 
 #[test]
 fn without_a_way_to_resume_nothing_is_begun_anew_unless_a_person_asks() {
-    let mut world = ready();
-    world.say("Runresumable\n");
-    world.exit(lease(&world), ExitStatus::Exited(1));
-    assert!(world.settle());
-    assert_eq!(code(prompt(&mut world, "prompt a")), Code::ResumeUnavailable);
-    world.command(ActorCommand::NewConversation).unwrap();
-    let run = prompt(&mut world, "prompt b").unwrap();
-    assert_eq!(run_state(&world, run), RunState::Completed);
+    // By a command, or with the prompt.
+    for by_prompt in [false, true] {
+        let mut world = ready();
+        world.say("Runresumable\n");
+        world.end(ExitStatus::Exited(1));
+        assert_eq!(code(prompt(&mut world, "prompt a")), Code::ResumeUnavailable);
+        if !by_prompt {
+            world.command(ActorCommand::NewConversation).unwrap();
+        }
+        let request = PromptRequest { new_conversation: by_prompt, ..prompt_request("prompt b") };
+        let run = ask(&mut world, request).unwrap().run_id;
+        assert_eq!(run_state(&world, run), RunState::Completed);
+        assert_eq!(world.heard_times("init -\n"), 2);
+    }
 }
 
 #[test]
@@ -357,10 +335,8 @@ fn options_are_applied_again_to_the_next_process() {
     let told: Vec<String> = world.stdin().into_iter().filter(|text| text.starts_with("set")).collect();
     assert_eq!(told.len(), 3, "the agent gets only its own settings: {told:?}");
     assert_eq!(code(world.command(ActorCommand::Set(Setting::Mode("x".repeat(65))))), Code::Usage);
-    world.exit(lease(&world), ExitStatus::Exited(0));
-    assert!(world.settle());
-    world.boot(None);
-    assert!(world.settle());
+    world.end(ExitStatus::Exited(0));
+    world.restart();
     prompt(&mut world, "prompt a").unwrap();
     let ensured = world.ensured.lock().unwrap().last().cloned().unwrap();
     assert_eq!(ensured.mode.as_deref(), Some("plan"));
@@ -391,29 +367,32 @@ fn a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
     for (script, state) in [("prompt a", RunState::Completed), ("Thello", RunState::Failed)] {
         let mut world = World::new(1, 1000);
         world.rows.session.mode = SessionMode::Oneshot;
-        world.boot(None);
-        assert!(world.settle());
+        world.restart();
         let run = prompt(&mut world, script).unwrap();
         if state == RunState::Failed {
-            world.exit(lease(&world), ExitStatus::Signaled(9));
-            assert!(world.settle());
+            world.end(ExitStatus::Signaled(9));
         }
         assert_eq!(run_state(&world, run), state);
         assert_eq!(world.rows.session.state, SessionState::Closed);
         assert_eq!(world.rows.session.lease_id, None);
-        assert_eq!(world.stdin().iter().filter(|text| text.starts_with("init")).count(), 1);
+        assert_eq!(world.heard_times("init"), 1);
         assert_eq!(code(prompt(&mut world, "prompt b")), Code::SessionClosed);
     }
+    let mut world = World::new(1, 1000);
+    world.rows.session.mode = SessionMode::Oneshot;
+    world.refuse_spawn = Some((RefusalCode::SpawnFailed, None));
+    world.boot(None);
+    prompt(&mut world, "prompt a").unwrap();
+    assert_eq!(world.rows.session.state, SessionState::Closed);
 }
 
 #[test]
 fn what_is_closed_stays_closed_after_a_restart() {
     let mut world = ready();
     world.unending = true;
-    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    world.close();
     world.unending = false;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     assert_eq!(world.rows.session.state, SessionState::Closed);
     assert_eq!(world.rows.session.lease_id, None, "the end of the process is requested again");
     assert_eq!(code(prompt(&mut world, "prompt a")), Code::SessionClosed);
@@ -493,14 +472,11 @@ fn an_answer_to_a_permission_is_remembered_under_its_key() {
 #[test]
 fn a_start_that_is_held_back_is_said_once_and_is_not_the_agents_time() {
     for code in [RefusalCode::CrashLoop, RefusalCode::QuotaExceeded] {
-        let mut world = World::new(1, 1000);
-        world.refuse_spawn = Some((code, Some(60_000)));
-        world.boot(None);
-        assert!(world.settle());
+        let mut world = refused(code, Some(60_000));
         for _ in 0..3 {
             assert_eq!(said(&world, "agent_waits"), 1, "{code:?}: once for each lease");
             assert_eq!(world.rows.session.state, SessionState::Creating);
-            wait(&mut world);
+            world.wait();
         }
         let notice = world.rows.events.iter().find(|event| event.kind == K::Status).unwrap();
         assert!(
@@ -509,7 +485,7 @@ fn a_start_that_is_held_back_is_said_once_and_is_not_the_agents_time() {
             notice.payload
         );
         world.refuse_spawn = None;
-        wait(&mut world);
+        world.wait();
         assert_eq!(world.rows.session.state, SessionState::Idle, "{code:?}");
     }
 }
@@ -521,8 +497,7 @@ fn the_end_of_an_agent_that_died_before_the_attach_needs_no_further_news() {
     let id = lease(&world);
     world.silent_exit = true;
     world.exit(id, ExitStatus::Exited(3));
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     let failure = error_of(&world, run);
     assert!(failure.message.contains("exit code 3"), "{}", failure.message);
     let key = &world.rows.session.session_key;
@@ -533,7 +508,7 @@ fn the_end_of_an_agent_that_died_before_the_attach_needs_no_further_news() {
 fn every_step_of_a_machine_is_told_with_from_event_and_to() {
     let mut world = ready();
     let run = prompt(&mut world, "prompt a").unwrap();
-    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    world.close();
     let steps: Vec<String> = world
         .moved
         .iter()

@@ -1,7 +1,7 @@
 //! Starts that wait for the look-up of their program and directories.
 
 use super::cases::{code, prompt, ready, run_state};
-use super::world::{World, limits, profile, prompt_request};
+use super::world::{World, profile, prompt_request};
 use super::*;
 use crate::failure::Failure;
 use crate::session::SessionState;
@@ -22,7 +22,7 @@ fn waiting() -> (World, RunId) {
 }
 
 fn configure(world: &mut World, profile: Result<AgentProfile, Failure>) {
-    world.actor.as_mut().unwrap().configure(profile, limits());
+    world.actor.as_mut().unwrap().configure(profile, ActorLimits::default());
     world.input(ActorInput::LookedUp);
 }
 
@@ -68,16 +68,16 @@ fn what_waits_fails_when_the_program_is_not_there() {
 #[test]
 fn a_start_that_nobody_looks_up_fails_in_time_and_a_cancelled_one_does_not() {
     let (mut world, run_id) = waiting();
-    let deadline = world.actor.as_ref().unwrap().deadline_ms().unwrap();
+    let deadline = world.deadline_ms().unwrap();
     assert_eq!(deadline, world.now_ms + profile().init_ms);
     world.now_ms = deadline;
     world.input(ActorInput::Tick);
-    let error = world.rows.runs.iter().find(|run| run.run_id == run_id).unwrap().error.clone().unwrap();
+    let error = world.run(run_id).error.clone().unwrap();
     let detail = error.detail_code.as_deref();
     assert_eq!((error.code, detail), (Code::BackendUnavailable, Some("NOT_STARTED")));
 
     let (mut world, run_id) = waiting();
     world.command(ActorCommand::Cancel(Some(run_id))).unwrap();
     assert_eq!(run_state(&world, run_id), RunState::Cancelled);
-    assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), None, "no deadline is armed");
+    assert_eq!(world.deadline_ms(), None, "no deadline is armed");
 }

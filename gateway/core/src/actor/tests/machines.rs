@@ -1,10 +1,9 @@
 //! Every transition of the two state machines, accepted or refused, is reported with `from`, `event` and
 //! `to`.
 
-use super::cases::{lease, prompt, ready, run_state};
+use super::cases::{opening, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
-use crate::request::CloseRequest;
 use crate::run::RunEvent;
 use crate::session::{SessionEvent, SessionState};
 use crate::transition::Transition;
@@ -61,27 +60,18 @@ fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
     }
 }
 
-fn wait(world: &mut World) {
-    let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-    world.now_ms = world.now_ms.max(at);
-    world.input(ActorInput::Tick);
-}
-
 /// Returns a session whose agent failed to open it.
 fn faulted() -> World {
-    let mut world = World::new(1, 1000);
-    world.deaf = true;
-    world.boot(None);
-    assert!(world.settle());
+    let mut world = opening();
     let run = prompt(&mut world, "prompt a").unwrap();
-    wait(&mut world);
+    world.wait();
     assert_eq!((world.rows.session.state, run_state(&world, run)), (SessionState::Error, RunState::Failed));
     world.deaf = false;
     world
 }
 
 fn close(world: &mut World) {
-    world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+    world.close();
 }
 
 /// Sessions that together use every transition.
@@ -97,10 +87,7 @@ fn lives() -> Vec<World> {
     let mut enough = faulted();
     close(&mut enough);
 
-    let mut unopened = World::new(1, 1000);
-    unopened.deaf = true;
-    unopened.boot(None);
-    assert!(unopened.settle());
+    let mut unopened = opening();
     let waits = prompt(&mut unopened, "prompt a").unwrap();
     unopened.command(ActorCommand::Cancel(Some(waits))).unwrap();
     close(&mut unopened);
@@ -111,21 +98,18 @@ fn lives() -> Vec<World> {
 
     let mut broken = World::new(1, 1000);
     broken.limits.line_bytes_max = 64;
-    broken.boot(None);
-    assert!(broken.settle());
+    broken.restart();
     broken.say(&format!("T{}", "x".repeat(100)));
 
     let mut died = ready();
     prompt(&mut died, "Thello").unwrap();
-    died.exit(lease(&died), ExitStatus::Signaled(9));
-    assert!(died.settle());
+    died.end(ExitStatus::Signaled(9));
 
     let mut put_back = ready();
     put_back.stuck = true;
     prompt(&mut put_back, "prompt a").unwrap();
     put_back.stuck = false;
-    put_back.exit(lease(&put_back), ExitStatus::Signaled(9));
-    assert!(put_back.settle());
+    put_back.end(ExitStatus::Signaled(9));
 
     let mut steered = ready();
     prompt(&mut steered, "Thello").unwrap();
@@ -202,6 +186,6 @@ fn a_new_conversation_puts_a_fault_behind() {
     world.command(ActorCommand::NewConversation).unwrap();
     world.deaf = true;
     prompt(&mut world, "prompt b").unwrap();
-    wait(&mut world);
+    world.wait();
     assert_eq!(world.rows.session.state, SessionState::Error);
 }

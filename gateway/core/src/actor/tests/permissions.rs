@@ -1,20 +1,15 @@
 //! Adverse cases of permission requests: repeated, late or unrelated answers, outdated questions, and a
 //! gateway killed in between (design §6 "Permissions", §9 H4).
 
-use super::cases::{ask, lease, prompt, ready, run_state};
+use super::cases::{ask, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
-use crate::request::{CloseRequest, PromptRequest};
+use crate::request::PromptRequest;
 use crate::rows::{NonInteractive, PermissionMode};
 use crate::session::SessionState;
-use acp_shared::protocol::{Attached, LeaseState};
+use acp_shared::codes::Code;
 use serde_json::json;
-
-fn restart(world: &mut World) {
-    world.boot(None);
-    assert!(world.settle());
-}
 
 /// Returns a turn that waits for the answer to one question, and the question's id.
 fn asked() -> (World, RunId, String) {
@@ -36,7 +31,11 @@ fn answer(world: &mut World, id: &str, option: &str) -> Result<(), String> {
         option_id: option.to_owned(),
         by: "somebody".to_owned(),
     };
-    world.command(command).map(|_| ()).map_err(|failure| failure.detail_code.unwrap_or_default())
+    let refused = world.command(command).err();
+    refused.map_or(Ok(()), |failure| {
+        assert_eq!(failure.code, Code::Usage);
+        Err(failure.detail_code.unwrap_or_default())
+    })
 }
 
 const NOT_PENDING: &str = "PERMISSION_NOT_PENDING";
@@ -54,7 +53,7 @@ fn heard(world: &World) -> Vec<&'static str> {
 }
 
 fn settled(world: &World) -> usize {
-    world.kinds().iter().filter(|kind| **kind == K::PermissionSettled).count()
+    world.count(K::PermissionSettled)
 }
 
 #[test]
@@ -62,12 +61,12 @@ fn of_two_answers_the_first_wins_wherever_the_gateway_dies() {
     for (before, between) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mut world, run, id) = asked();
         if before {
-            restart(&mut world);
+            world.restart();
             assert_eq!(pending(&world), [id.as_str()], "the same question");
         }
         assert_eq!(answer(&mut world, &id, "no"), Ok(()));
         if between {
-            restart(&mut world);
+            world.restart();
         }
         assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
         assert_eq!((heard(&world), settled(&world)), (vec!["no"], 1), "{before} {between}");
@@ -127,15 +126,13 @@ fn an_answer_after_the_end_of_what_it_was_for_is_refused() {
     };
     let close: End = |world, _| {
         world.unending = true;
-        world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+        world.close();
     };
     let die: End = |world, _| {
-        world.exit(lease(world), ExitStatus::Signaled(9));
-        assert!(world.settle());
+        world.end(ExitStatus::Signaled(9));
     };
     let take_time: End = |world, _| {
-        world.now_ms += 10_000;
-        world.input(ActorInput::Tick);
+        world.advance(10_000);
     };
     let finish: End = |world, _| world.say("D\n");
     for (what, end, says) in [
@@ -150,7 +147,7 @@ fn an_answer_after_the_end_of_what_it_was_for_is_refused() {
             let (mut world, run, id) = asked();
             end(&mut world, run);
             if again {
-                restart(&mut world);
+                world.restart();
             }
             assert_eq!(pending(&world), [] as [String; 0], "{what}");
             assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()), "{what}");
@@ -169,7 +166,7 @@ fn an_answer_after_the_deadline_is_late_even_when_the_clock_was_not_looked_at_ye
         let (mut world, _, id) = asked();
         world.now_ms = world.rows.permissions.values().next().unwrap().deadline_at_ms.unwrap();
         if again {
-            restart(&mut world);
+            world.restart();
         }
         assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
         assert_eq!((heard(&world), settled(&world)), (vec!["no"], 1));
@@ -196,11 +193,11 @@ fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
             let mut world = ready();
             world.rows.session.options.permission = mode;
             world.rows.session.options.non_interactive = NonInteractive::Fail;
-            restart(&mut world);
+            world.restart();
             let run = prompt(&mut world, "Thello").unwrap();
             (world.deaf, world.unending) = (true, true);
             if close {
-                world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+                world.close();
             } else {
                 world.command(ActorCommand::Cancel(Some(run))).unwrap();
             }
@@ -216,22 +213,7 @@ fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
 #[test]
 fn an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_read() {
     let (mut world, _, id) = asked();
-    let process = world.processes.get_mut(&lease(&world)).unwrap();
-    let stdout_base = process.acked();
-    process.stdout.extend(b"Tlast\n");
-    process.exit = Some(ExitStatus::Signaled(9));
-    let stdin = process.stdin.len() as u64;
-    let attached = Attached {
-        state: LeaseState::Closed,
-        stdout_base,
-        stdout_end: process.stdout.len() as u64,
-        stdout_eof: true,
-        stdin_written: stdin,
-        stdin_accepted: stdin,
-        exit: process.exit,
-    };
-    world.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
-    world.input(ActorInput::Disconnected);
+    world.tell_end_and_disconnect(b"Tlast\n", ExitStatus::Signaled(9));
     assert_eq!(pending(&world), [id.as_str()], "the end is known, but its output is not drained yet");
     assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
     world.input(ActorInput::Lease(LeaseEvent::Connected));
@@ -242,15 +224,14 @@ fn an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_r
 #[test]
 fn an_answer_for_the_process_before_does_not_reach_the_next() {
     let (mut world, run, old) = asked();
-    world.exit(lease(&world), ExitStatus::Signaled(9));
-    assert!(world.settle());
+    world.end(ExitStatus::Signaled(9));
     assert_eq!(run_state(&world, run), RunState::Failed);
     prompt(&mut world, "P").unwrap();
     let new = pending(&world);
     assert_eq!(new.len(), 1);
     assert_ne!(new[0], old);
     assert_eq!(answer(&mut world, &old, "yes"), Err(NOT_PENDING.to_owned()));
-    restart(&mut world);
+    world.restart();
     assert_eq!(answer(&mut world, &old, "yes"), Err(NOT_PENDING.to_owned()));
     assert_eq!(pending(&world), new);
     assert!(!heard(&world).contains(&"yes"));
@@ -260,7 +241,7 @@ fn an_answer_for_the_process_before_does_not_reach_the_next() {
 fn nobody_to_ask_fails_the_run_once_however_often_the_agent_asks() {
     let mut world = ready();
     world.rows.session.options.non_interactive = NonInteractive::Fail;
-    restart(&mut world);
+    world.restart();
     world.deaf = true;
     let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
     let run = ask(&mut world, request).unwrap().run_id;
@@ -281,7 +262,7 @@ fn a_thousand_questions_are_a_thousand_answers_in_their_order() {
     for id in ids.iter().take(500) {
         assert_eq!(answer(&mut world, id, "yes"), Ok(()));
     }
-    restart(&mut world);
+    world.restart();
     assert_eq!(pending(&world).len(), 500);
     world.command(ActorCommand::Cancel(Some(run))).unwrap();
     let said = heard(&world);

@@ -1,6 +1,6 @@
 //! Cancel, close and adverse cases in every phase of a session, and operations that are never retried.
 
-use super::cases::{ask, code, lease, prompt, ready, run_state};
+use super::cases::{ask, code, lease, prompt, ready, refused, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
@@ -10,29 +10,9 @@ use crate::session::SessionState;
 use acp_shared::codes::Code;
 use acp_shared::protocol::RefusalCode;
 
-/// Advances the clock to the next deadline.
-fn wait(world: &mut World) {
-    let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
-    world.now_ms = world.now_ms.max(at);
-    world.input(ActorInput::Tick);
-}
-
 /// Returns a gateway whose supervisor has no capacity for the agent yet.
 fn starting() -> World {
-    let mut world = World::new(1, 1000);
-    world.refuse_spawn = Some((RefusalCode::Busy, Some(100)));
-    world.boot(None);
-    assert!(world.settle());
-    world
-}
-
-/// Returns an agent that was started and has not opened its session.
-fn opening() -> World {
-    let mut world = World::new(1, 1000);
-    world.deaf = true;
-    world.boot(None);
-    assert!(world.settle());
-    world
+    refused(RefusalCode::Busy, Some(100))
 }
 
 const fn cancel() -> ActorCommand {
@@ -46,17 +26,16 @@ fn phases() -> Vec<(&'static str, World, Option<RunId>, SessionState)> {
         (world, Some(run))
     };
     let (starting, waits) = with(starting(), "prompt a");
-    let (opening, opens) = with(opening(), "prompt a");
+    let (opening, opens) = with(super::cases::opening(), "prompt a");
     let (running, runs) = with(ready(), "Thello");
     let (asking, asks) = with(ready(), "P");
     let (mut stopping, stops) = with(ready(), "Thello");
     stopping.deaf = true;
     stopping.command(cancel()).unwrap();
     let (mut resting, _) = with(ready(), "prompt a");
-    resting.exit(lease(&resting), ExitStatus::Exited(0));
-    assert!(resting.settle());
-    let mut faulted = self::opening();
-    wait(&mut faulted);
+    resting.end(ExitStatus::Exited(0));
+    let mut faulted = super::cases::opening();
+    faulted.wait();
     let mut closed = ready();
     closed.command(ActorCommand::Close(CloseRequest::new("before"))).unwrap();
     vec![
@@ -79,29 +58,23 @@ fn a_cancel_in_every_phase() {
     for (name, mut world, run, before) in phases() {
         assert_eq!(world.rows.session.state, before, "{name}");
         let processes = world.processes.len();
+        let ended = |world: &World| world.processes.values().filter(|process| process.exit.is_some()).count();
+        let ended_before = ended(&world);
         let CommandReply::Cancel(first) = world.command(cancel()).unwrap() else { panic!("{name}") };
         assert_eq!(first.run_id, run, "{name}");
-        let told = world.stdin().iter().filter(|text| *text == "cancel\n").count();
+        let told = world.heard_times("cancel\n");
         assert_eq!(told, usize::from(matches!(name, "running" | "asking" | "stopping")), "{name}");
         assert!(world.rows.permissions.is_empty(), "{name}: no permission request is pending");
         let again = world.command(cancel()).unwrap();
         if name == "stopping" {
-            let still = CancelResult { run_id: run, state: Some(RunState::Running) };
-            assert_eq!(
-                (CommandReply::Cancel(first), again),
-                (CommandReply::Cancel(still.clone()), CommandReply::Cancel(still))
-            );
-            assert!(
-                world.processes.values().all(|process| process.exit.is_none()),
-                "the agent has its grace period"
-            );
-            wait(&mut world);
-            assert!(
-                world.processes.values().all(|process| process.exit.is_some()),
-                "the process is ended after the grace period"
-            );
+            assert_eq!(first.state, Some(RunState::Running));
+            assert_eq!(again, CommandReply::Cancel(first));
+            assert_eq!(ended(&world), 0, "the agent has its grace period");
+            world.wait();
+            assert_eq!(ended(&world), processes, "the process is ended after the grace period");
         } else {
             assert_eq!(again, CommandReply::Cancel(CancelResult { run_id: None, state: None }), "{name}");
+            assert_eq!(ended(&world), ended_before, "{name}: a cancel ends no process");
         }
         if let Some(run) = run {
             assert_eq!(run_state(&world, run), RunState::Cancelled, "{name}");
@@ -120,9 +93,8 @@ fn a_cancel_in_every_phase() {
 fn a_close_in_every_phase() {
     for (name, mut world, run, before) in phases() {
         let processes = world.processes.len();
-        world
-            .command(ActorCommand::Close(CloseRequest { discard: true, ..CloseRequest::new("enough") }))
-            .unwrap();
+        let request = CloseRequest { discard: true, ..CloseRequest::new("enough") };
+        world.command(ActorCommand::Close(request)).unwrap();
         assert_eq!(world.rows.session.state, SessionState::Closed, "{name}");
         assert!(world.rows.runs.iter().all(|run| run.state.is_ended()), "{name}");
         if let Some(run) = run {
@@ -136,11 +108,11 @@ fn a_close_in_every_phase() {
         let mode = Setting::Mode("plan".to_owned());
         assert_eq!(code(world.command(ActorCommand::Set(mode))), Code::SessionClosed, "{name}");
         while world.rows.session.lease_id.is_some() {
-            wait(&mut world);
+            world.wait();
         }
         assert!(world.processes.values().all(|process| process.exit.is_some()), "{name}");
         world.command(ActorCommand::Close(CloseRequest::new("again"))).unwrap();
-        let closed = world.kinds().iter().filter(|kind| **kind == K::Closed).count();
+        let closed = world.count(K::Closed);
         assert_eq!((closed, world.kinds().last()), (1, Some(&K::Closed)), "{name}");
         assert_eq!(world.processes.len(), processes, "{name}: no agent is started only to forget");
     }
@@ -153,7 +125,7 @@ fn a_close_races_the_start_of_the_agent() {
     for heard in [false, true] {
         let mut world = starting();
         world.unending = true;
-        world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
+        world.close();
         world.unending = false;
         world.refuse_spawn = None;
         let id = lease(&world);
@@ -162,8 +134,7 @@ fn a_close_races_the_start_of_the_agent() {
             world.processes.entry(id).or_default();
             world.input(ActorInput::Lease(LeaseEvent::Spawned));
         }
-        world.boot(None);
-        assert!(world.settle());
+        world.restart();
         assert_eq!(world.rows.session.lease_id, None, "{heard}");
         assert_eq!(world.processes.contains_key(&id), heard);
         assert!(world.processes.values().all(|process| process.exit.is_some()));
@@ -194,8 +165,7 @@ fn a_cancel_races_the_end_of_the_turn() {
 fn a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     let mut world = World::new(1, 1000);
     world.limits.queue_runs_max = 50;
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     let mut runs = vec![prompt(&mut world, "Thello").unwrap()];
     for place in 1..50 {
         let accepted = ask(&mut world, prompt_request(&format!("prompt {place}"))).unwrap();
@@ -207,10 +177,8 @@ fn a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     assert!(refused.message.contains("50 prompts are already running or queued"), "{}", refused.message);
     for place in (3..50).step_by(3) {
         let dropped = CancelResult { run_id: Some(runs[place]), state: Some(RunState::Cancelled) };
-        assert_eq!(
-            world.command(ActorCommand::Cancel(Some(runs[place]))).unwrap(),
-            CommandReply::Cancel(dropped)
-        );
+        let answer = world.command(ActorCommand::Cancel(Some(runs[place]))).unwrap();
+        assert_eq!(answer, CommandReply::Cancel(dropped));
     }
     world.say("D\n");
     let want: Vec<String> =
@@ -228,17 +196,14 @@ fn a_time_that_is_set_in_a_turn_holds_for_it() {
     let run = prompt(&mut world, "Thello").unwrap();
     world.now_ms += 20_000;
     world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
-    world.now_ms += 9_999;
-    world.input(ActorInput::Tick);
+    world.advance(9_999);
     assert_eq!(run_state(&world, run), RunState::Running);
-    world.now_ms += 1;
-    world.input(ActorInput::Tick);
+    world.advance(1);
     assert_eq!(run_state(&world, run), RunState::Failed);
     // A removed limit stops no turn.
     let run = prompt(&mut world, "Thello").unwrap();
     world.command(ActorCommand::Set(Setting::TimeoutS(0))).unwrap();
-    world.now_ms += 1_000_000;
-    world.input(ActorInput::Tick);
+    world.advance(1_000_000);
     assert_eq!(run_state(&world, run), RunState::Running);
 }
 
@@ -249,13 +214,11 @@ fn a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
     let mut world = starting();
     let run = prompt(&mut world, "prompt a").unwrap();
     while world.rows.session.state != SessionState::Error {
-        wait(&mut world);
+        world.wait();
     }
-    let failure = world.rows.runs.iter().find(|row| row.run_id == run).unwrap().error.clone().unwrap();
-    assert_eq!(
-        (failure.code, failure.detail_code.as_deref()),
-        (Code::BackendUnavailable, Some("NOT_STARTED"))
-    );
+    let failure = world.run(run).error.clone().unwrap();
+    let detail = failure.detail_code.as_deref();
+    assert_eq!((failure.code, detail), (Code::BackendUnavailable, Some("NOT_STARTED")));
     assert!(failure.retryable && failure.message.contains("doctor"), "{}", failure.message);
     world.refuse_spawn = None;
     let run = prompt(&mut world, "prompt b").unwrap();
@@ -274,15 +237,14 @@ fn what_an_agent_may_have_begun_is_never_tried_a_second_time() {
         let run = prompt(&mut world, "Thello").unwrap();
         let heard = world.kinds().contains(&K::AgentMessage);
         assert_eq!(heard, spoke);
-        world.exit(lease(&world), ExitStatus::Signaled(9));
-        assert!(world.settle());
-        let row = world.rows.runs.iter().find(|row| row.run_id == run).unwrap();
+        world.end(ExitStatus::Signaled(9));
+        let row = world.run(run);
         let failure = row.error.clone().unwrap();
         assert_eq!((row.state, failure.code), (RunState::Failed, Code::TurnFailed));
         assert!(failure.message.contains("was not retried"), "{}", failure.message);
         assert_eq!(world.processes.len(), 1, "no other agent is started for it");
         assert_eq!(world.rows.session.backend, backend);
-        let prompts = world.stdin().iter().filter(|text| text.starts_with("prompt")).count();
+        let prompts = world.heard_times("prompt");
         assert_eq!(prompts, 1);
     }
 }
@@ -296,16 +258,14 @@ fn who_waits_for_an_agent_out_of_reach_is_told() {
     let mut world = ready();
     for round in 0..2 {
         world.input(ActorInput::Disconnected);
-        world.now_ms += 100_000;
-        world.input(ActorInput::Tick);
+        world.advance(100_000);
         assert_eq!(told(&world), round, "no notice without a queued prompt");
         let run = prompt(&mut world, "prompt a").unwrap();
         let deadline = world.now_ms + world.limits.reconcile_ms;
-        assert_eq!(world.actor.as_ref().unwrap().deadline_ms(), Some(deadline));
-        wait(&mut world);
+        assert_eq!(world.deadline_ms(), Some(deadline));
+        world.wait();
         assert_eq!((told(&world), run_state(&world, run)), (round + 1, RunState::Queued));
-        world.now_ms += 50_000;
-        world.input(ActorInput::Tick);
+        world.advance(50_000);
         assert_eq!(told(&world), round + 1);
         world.input(ActorInput::Lease(LeaseEvent::Connected));
         assert_eq!(run_state(&world, run), RunState::Completed);

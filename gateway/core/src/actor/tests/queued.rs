@@ -1,6 +1,6 @@
 //! Changes to queued messages.
 
-use super::cases::{code, prompt, ready, run_state};
+use super::cases::{code, opening, prompt, ready, run_state};
 use super::*;
 use crate::event::EventKind as K;
 use crate::request::{QueueEdit, QueueEditResult};
@@ -53,10 +53,7 @@ fn what_waits_can_be_dropped_worded_anew_and_steered() {
 
 #[test]
 fn without_a_turn_nothing_is_steered_and_what_waits_waits_on() {
-    let mut world = World::new(1, 1000);
-    world.deaf = true;
-    world.boot(None);
-    assert!(world.settle());
+    let mut world = opening();
     let waits = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(change(&mut world, waits, QueueEdit::Steer).unwrap(), QueueEditResult::Unsteerable);
     assert_eq!(run_state(&world, waits), RunState::Queued);
@@ -74,8 +71,7 @@ fn a_restart_keeps_the_new_words() {
     prompt(&mut world, "Thello").unwrap();
     let worded = prompt(&mut world, "prompt old").unwrap();
     change(&mut world, worded, QueueEdit::Reword("prompt new".to_owned())).unwrap();
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     world.say("D\n");
     assert!(world.stdin().contains(&"prompt prompt new\n".to_owned()), "{:?}", world.stdin());
     assert!(!world.stdin().iter().any(|text| text.contains("old")), "{:?}", world.stdin());

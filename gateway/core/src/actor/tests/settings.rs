@@ -1,6 +1,6 @@
 //! Changes of an agent's own settings: answered after the agent's answer, stored only if the agent took them.
 
-use super::cases::{lease, ready};
+use super::cases::ready;
 use super::*;
 use crate::actor::settings::ANSWER_MS;
 use crate::backend::{BackendStep, OptionChange};
@@ -55,7 +55,7 @@ fn a_change_without_an_answer_is_said_to_have_none_and_kept_when_the_agent_takes
     assert_eq!(last(&world), None, "no reply is sent before the agent has answered");
     assert_eq!(world.rows.session.options.mode_id, None);
     let deadline = world.now_ms + ANSWER_MS;
-    assert!(world.actor.as_ref().unwrap().deadline_ms().unwrap() <= deadline, "a deadline is armed");
+    assert!(world.deadline_ms().unwrap() <= deadline, "a deadline is armed");
     world.now_ms = deadline;
     world.input(ActorInput::Tick);
     let answered = last(&world).unwrap().clone();
@@ -72,8 +72,7 @@ fn what_the_agent_answers_after_a_restart_of_the_gateway_is_kept_too() {
     let mut world = ready();
     world.push(mode("mute"));
     assert!(world.settle());
-    world.boot(None);
-    assert!(world.settle());
+    world.restart();
     world.say("Syes\n");
     assert_eq!(world.rows.session.options.mode_id.as_deref(), Some("mute"));
 }
@@ -83,8 +82,7 @@ fn a_change_whose_agent_ends_fails_and_is_not_kept() {
     let mut world = ready();
     world.push(effort("mute"));
     assert!(world.settle());
-    world.exit(lease(&world), ExitStatus::Exited(1));
-    assert!(world.settle());
+    world.end(ExitStatus::Exited(1));
     assert_eq!(detail(last(&world).unwrap()), Some("AGENT_EXITED"));
     assert_eq!(world.rows.session.options.config, []);
 }
@@ -93,8 +91,7 @@ fn a_change_whose_agent_ends_fails_and_is_not_kept() {
 fn without_an_agent_a_change_waits_for_its_next_start_and_is_dropped_if_refused_there() {
     let mut world = ready();
     world.say("Mplan\n");
-    world.exit(lease(&world), ExitStatus::Exited(0));
-    assert!(world.settle());
+    world.end(ExitStatus::Exited(0));
     assert_eq!(detail(&world.command(mode("yolo"))), Some("OPTION_REFUSED"), "not one of those reported");
     let waits = result(world.command(effort("low")));
     assert!(!waits.is_applied && waits.text.contains("\"effort\" = \"low\""), "{waits:?}");

@@ -1,19 +1,21 @@
 //! In-memory model of database, supervisor and agent for the actor's tests.
 
-use super::letters::LetterLink;
+use super::letters::{LetterLink, new_session};
 use super::*;
 use crate::backend::StartSessionParams;
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
+use crate::request::CloseRequest;
 use crate::request::PromptRequest;
-use crate::rows::{
-    LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState, SessionMode, SessionOptions,
-};
-use crate::session::SessionState;
+use crate::rows::LeaseRow;
+use crate::rows::NonInteractive;
+use crate::rows::PermissionMode;
+use crate::rows::PermissionState;
+use crate::rows::RequestState;
 use crate::transition::Transition;
 use crate::writes::{ActorSnapshot, Write};
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, SessionKey};
+use acp_shared::ids::{IdempotencyKey, LeaseId};
 use acp_shared::protocol::{Attached, Graces, LeaseState, RefusalCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -25,7 +27,6 @@ pub(super) struct Process {
     pub(super) stdin: Vec<String>,
     acked: u64,
     pub(super) exit: Option<ExitStatus>,
-    closing: bool,
 }
 
 /// Content of the database.
@@ -46,6 +47,7 @@ pub(super) struct Rows {
     pub(super) touched_ms: u64,
 }
 
+#[derive(Default)]
 pub(super) struct World {
     pub(super) rows: Rows,
     pub(super) actor: Option<Actor>,
@@ -93,22 +95,19 @@ impl Process {
     pub(super) fn acked(&self) -> u64 {
         self.acked
     }
-}
 
-pub(super) fn limits() -> ActorLimits {
-    ActorLimits {
-        queue_runs_max: 4,
-        prompt_bytes_max: 1000,
-        line_bytes_max: 1 << 20,
-        cancel_ms: 1_000,
-        close_wait_ms: 500,
-        turn_ms: 0,
-        reconcile_ms: 20_000,
-        runtime_idle_ms: 0,
-        silent_ms: 60_000,
-        permission_ms: 10_000,
-        probe_ms: 300_000,
-        alive_ms: 30_000,
+    /// Returns the reply to an attach.
+    fn attached(&self) -> Attached {
+        let stdin = self.stdin.len() as u64;
+        Attached {
+            state: if self.exit.is_some() { LeaseState::Closed } else { LeaseState::Open },
+            stdout_base: self.acked,
+            stdout_end: self.stdout.len() as u64,
+            stdout_eof: self.exit.is_some(),
+            stdin_written: stdin,
+            stdin_accepted: stdin,
+            exit: self.exit,
+        }
     }
 }
 
@@ -129,33 +128,21 @@ pub(super) fn profile() -> AgentProfile {
     }
 }
 
-fn new_session() -> SessionRow {
-    let agent = AgentName::parse("letters").unwrap();
-    let session_key = SessionKey::mint(&agent);
-    SessionRow {
-        session_key: session_key.clone(),
-        backend: "letters".to_owned(),
-        agent,
-        mode: SessionMode::Persistent,
-        cwd: "/w".to_owned(),
-        label: None,
-        state: SessionState::Creating,
-        ending: None,
-        last_error: None,
-        owner_session_key: session_key,
-        asked_by: String::new(),
-        spawned_by: None,
-        parent_session_key: None,
-        gateway_instance_id: GatewayInstanceId::mint(),
-        agent_session_id: None,
-        resumable: false,
-        agent_info: None,
-        lease_id: None,
-        options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
-        last_session_seq: 0,
-        created_at_ms: 0,
-        updated_at_ms: 0,
-        last_activity_at_ms: 0,
+impl Default for Rows {
+    fn default() -> Self {
+        Self {
+            session: new_session(),
+            lease: None,
+            tail: Vec::new(),
+            runs: Vec::new(),
+            outbox: Vec::new(),
+            requests: BTreeMap::new(),
+            permissions: BTreeMap::new(),
+            events: Vec::new(),
+            keys: Vec::new(),
+            ended: Vec::new(),
+            touched_ms: 0,
+        }
     }
 }
 
@@ -252,48 +239,7 @@ impl Rows {
 
 impl World {
     pub(super) fn new(chunks: usize, cut: usize) -> Self {
-        let session = new_session();
-        let rows = Rows {
-            session,
-            lease: None,
-            tail: Vec::new(),
-            runs: Vec::new(),
-            outbox: Vec::new(),
-            requests: BTreeMap::new(),
-            permissions: BTreeMap::new(),
-            events: Vec::new(),
-            keys: Vec::new(),
-            ended: Vec::new(),
-            touched_ms: 0,
-        };
-        Self {
-            rows,
-            actor: None,
-            processes: BTreeMap::new(),
-            now_ms: 1_000,
-            replies: Vec::new(),
-            performed: Vec::new(),
-            recalled: Vec::new(),
-            disk: BTreeMap::new(),
-            links: BTreeMap::new(),
-            inspects_never: false,
-            inputs: VecDeque::new(),
-            unconfirmed: Vec::new(),
-            chunks,
-            cut,
-            fuse: None,
-            next_ticket: 0,
-            deaf: false,
-            stuck: false,
-            unending: false,
-            refuse_attach: false,
-            removed: false,
-            refuse_spawn: None,
-            ensured: Arc::default(),
-            moved: Vec::new(),
-            silent_exit: false,
-            limits: limits(),
-        }
+        Self { now_ms: 1_000, chunks, cut, ..Self::default() }
     }
 
     /// Starts the gateway; it is killed after `fuse` effects.
@@ -311,6 +257,27 @@ impl World {
         for (_, run_id, text) in self.unconfirmed.clone() {
             self.send_prompt(run_id, &text);
         }
+    }
+
+    /// Starts the gateway again and runs until no input is left.
+    pub(super) fn restart(&mut self) {
+        self.boot(None);
+        assert!(self.settle());
+    }
+
+    /// Advances the clock to the next deadline.
+    pub(super) fn wait(&mut self) {
+        self.now_ms = self.now_ms.max(self.deadline_ms().unwrap());
+        self.input(ActorInput::Tick);
+    }
+
+    pub(super) fn advance(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.input(ActorInput::Tick);
+    }
+
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        self.actor.as_ref().unwrap().deadline_ms()
     }
 
     /// Sends a prompt as a client, and again after every restart until it is confirmed.
@@ -338,6 +305,10 @@ impl World {
         self.inputs.push_back(ActorInput::Command { ticket, command, keyed: None });
         assert!(self.settle());
         self.replies.iter().find(|(of, _)| *of == ticket).unwrap().1.clone()
+    }
+
+    pub(super) fn close(&mut self) {
+        self.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     }
 
     /// Sends a command without waiting for the reply.
@@ -436,7 +407,6 @@ impl World {
                 if let Some(process) = self.processes.get_mut(&lease_id)
                     && process.exit.is_none()
                 {
-                    process.closing = true;
                     self.exit(lease_id, ExitStatus::Exited(0));
                 }
             }
@@ -464,16 +434,7 @@ impl World {
             self.inputs.push_back(ActorInput::Lease(LeaseEvent::OffsetGone));
             return;
         }
-        let stdin = process.stdin.len() as u64;
-        self.inputs.push_back(ActorInput::Lease(LeaseEvent::Attached(Attached {
-            state: if process.exit.is_some() { LeaseState::Closed } else { LeaseState::Open },
-            stdout_base: process.acked,
-            stdout_end: process.stdout.len() as u64,
-            stdout_eof: process.exit.is_some(),
-            stdin_written: stdin,
-            stdin_accepted: stdin,
-            exit: process.exit,
-        })));
+        self.inputs.push_back(ActorInput::Lease(LeaseEvent::Attached(process.attached())));
         let exit = process.exit;
         self.output(lease_id, from_offset);
         if let Some(status) = exit {
@@ -546,6 +507,22 @@ impl World {
         self.tell_exit(lease_id, status);
     }
 
+    /// Ends the agent's process and runs until no input is left.
+    pub(super) fn end(&mut self, status: ExitStatus) {
+        self.exit(self.rows.session.lease_id.unwrap(), status);
+        assert!(self.settle());
+    }
+
+    /// Reports the end of the agent's process after its `last` output, which the connection does not deliver.
+    pub(super) fn tell_end_and_disconnect(&mut self, last: &[u8], status: ExitStatus) {
+        let process = self.processes.get_mut(&self.rows.session.lease_id.unwrap()).unwrap();
+        process.stdout.extend(last);
+        process.exit = Some(status);
+        let attached = process.attached();
+        self.input(ActorInput::Lease(LeaseEvent::Attached(attached)));
+        self.input(ActorInput::Disconnected);
+    }
+
     fn tell_exit(&mut self, lease_id: LeaseId, status: ExitStatus) {
         if self.silent_exit {
             return;
@@ -556,13 +533,8 @@ impl World {
     }
 
     pub(super) fn check(&self, prompts: usize, chunks: usize) {
-        let said: Vec<&str> = self
-            .rows
-            .events
-            .iter()
-            .filter(|event| event.kind == EventKind::AgentMessage)
-            .map(|event| event.payload.as_str())
-            .collect();
+        let said = self.rows.events.iter().filter(|event| event.kind == EventKind::AgentMessage);
+        let said: Vec<&str> = said.map(|event| event.payload.as_str()).collect();
         let want: Vec<String> = (0..prompts)
             .flat_map(|p| (0..chunks).map(move |n| format!("\"prompt {p} chunk {n}\"")))
             .collect();
@@ -574,6 +546,19 @@ impl World {
         let want: Vec<String> = (0..prompts).map(|p| format!("prompt prompt {p}\n")).collect();
         assert_eq!(arrived, want.iter().collect::<Vec<_>>(), "every prompt once, in order");
         assert_eq!(self.processes.len(), 1, "one process");
+    }
+
+    pub(super) fn run(&self, run_id: RunId) -> &RunRow {
+        self.rows.runs.iter().find(|row| row.run_id == run_id).unwrap()
+    }
+
+    pub(super) fn count(&self, kind: EventKind) -> usize {
+        self.rows.events.iter().filter(|event| event.kind == kind).count()
+    }
+
+    /// Returns how many messages to agents start with a text.
+    pub(super) fn heard_times(&self, start: &str) -> usize {
+        self.stdin().iter().filter(|text| text.starts_with(start)).count()
     }
 
     pub(super) fn kinds(&self) -> Vec<EventKind> {

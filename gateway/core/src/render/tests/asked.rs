@@ -13,7 +13,7 @@ fn told(prompt: &str, here: &ConversationRef, answer: &str, kind: EventKind, pay
     let mut journal = Journal::default();
     journal.say(run, answer).push(Some(run), kind, payload);
     let mut digest = RunDigest::new(RunMode::Prompt, true, style()).for_conversation(here, prompt);
-    digest.add(EventKind::AgentMessage, &journal.rows[0].payload);
+    digest.add(K::AgentMessage, &journal.rows[0].payload);
     render_row(binding(), &style(), &journal.rows[1], RenderData::Run(&digest)).remove(0).text
 }
 
@@ -32,9 +32,9 @@ fn only_the_conversation_that_asked_is_told_the_answer_without_a_heading() {
         (asked("ann", None), at("a", "side"), "hello"),
         (String::new(), at("a", "side"), "hello"),
     ] {
-        assert_eq!(told(&prompt, &here, "hello", EventKind::Done, json!({"stop_reason": "end_turn"})), want);
+        assert_eq!(told(&prompt, &here, "hello", K::Done, json!({"stop_reason": "end_turn"})), want);
     }
     let failed = json!({"code": "ACP_TURN_FAILED", "message": "No."});
-    let text = told(&asked("ann", Some(&room)), &at("a", "side"), "", EventKind::Error, failed);
+    let text = told(&asked("ann", Some(&room)), &at("a", "side"), "", K::Error, failed);
     assert!(text.starts_with("Asked by “ann” in another conversation:\n\nThe turn failed"), "{text}");
 }

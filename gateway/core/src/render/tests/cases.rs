@@ -29,23 +29,15 @@ fn call(id: &str, status: &str) -> Value {
 fn a_tool_call_is_said_when_it_starts_and_when_it_ends() {
     let run = run_id(1);
     let build = |journal: &mut Journal| {
-        journal.push(Some(run), EventKind::ToolCall, call("a", "pending"));
-        journal.push(Some(run), EventKind::ToolCall, call("a", "pending"));
-        journal.push(
-            Some(run),
-            EventKind::ToolCallUpdate,
-            json!({"toolCallId": "a", "status": "in_progress"}),
-        );
-        journal.push(Some(run), EventKind::ToolCallUpdate, call("b", "in_progress"));
-        journal.push(Some(run), EventKind::ToolCallUpdate, call("a", "completed"));
-        journal.push(Some(run), EventKind::ToolCallUpdate, call("a", "completed"));
-        journal.push(Some(run), EventKind::ToolCallUpdate, call("b", "failed"));
+        journal.push(Some(run), K::ToolCall, call("a", "pending"));
+        journal.push(Some(run), K::ToolCall, call("a", "pending"));
+        journal.push(Some(run), K::ToolCallUpdate, json!({"toolCallId": "a", "status": "in_progress"}));
+        journal.push(Some(run), K::ToolCallUpdate, call("b", "in_progress"));
+        journal.push(Some(run), K::ToolCallUpdate, call("a", "completed"));
+        journal.push(Some(run), K::ToolCallUpdate, call("a", "completed"));
+        journal.push(Some(run), K::ToolCallUpdate, call("b", "failed"));
         // An ended call does not start again.
-        journal.push(
-            Some(run),
-            EventKind::ToolCallUpdate,
-            json!({"toolCallId": "b", "status": "in_progress"}),
-        );
+        journal.push(Some(run), K::ToolCallUpdate, json!({"toolCallId": "b", "status": "in_progress"}));
         journal.done(run, "end_turn");
     };
     let summary = "[2 tool calls (2 read)]";
@@ -67,7 +59,7 @@ fn other_lines_are_not_said_twice_running() {
     let plan = |status: &str| json!({"entries": [{"content": "Look", "status": status}, {"content": "Write", "status": "pending"}]});
     let build = |journal: &mut Journal| {
         for status in ["in_progress", "in_progress", "completed"] {
-            journal.push(Some(run), EventKind::Plan, plan(status));
+            journal.push(Some(run), K::Plan, plan(status));
         }
         journal.done(run, "end_turn");
     };
@@ -85,11 +77,8 @@ fn that_there_is_more_is_said_once() {
         journal.tool(run, "a", "read", "completed").say(run, "and more").done(run, "end_turn");
     });
     let notice = "(Output truncated; `acp-gateway sessions history` shows all of it.)";
-    assert_eq!(
-        text,
-        format!("123456789\n\n{notice}\n\n[1 tool call (1 read)]"),
-        "a combining accent is not split off"
-    );
+    let want = format!("123456789\n\n{notice}\n\n[1 tool call (1 read)]");
+    assert_eq!(text, want, "a combining accent is not split off");
     let style = Style { output_chars_max: 16, ..style };
     let text = told(&style, |journal| {
         journal.say(run, "12345678").say(run, "12345678").done(run, "end_turn");
@@ -116,11 +105,7 @@ fn what_stands_where_a_hidden_tool_call_was() {
         // Existing separation is not extended, and hidden thoughts separate nothing.
         let text = told(&style, |journal| {
             journal.say(run, "One\n\n").tool(run, "a", "read", "completed").say(run, "Two");
-            journal.push(
-                Some(run),
-                EventKind::AgentThought,
-                json!({"content": {"type": "text", "text": "hm"}}),
-            );
+            journal.push(Some(run), K::AgentThought, json!({"content": {"type": "text", "text": "hm"}}));
             journal.say(run, "Three").done(run, "end_turn");
         });
         assert_eq!(text, "One\n\nTwoThree\n\n[1 tool call (1 read)]", "{separator:?}");
@@ -132,14 +117,10 @@ fn only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
     let run = run_id(1);
     let text = |text: &str| json!({"content": {"type": "text", "text": text}});
     let build = |journal: &mut Journal| {
-        journal.push(Some(run), EventKind::AgentThought, text("Let me "));
-        journal.push(Some(run), EventKind::AgentThought, text("think"));
+        journal.push(Some(run), K::AgentThought, text("Let me "));
+        journal.push(Some(run), K::AgentThought, text("think"));
         journal.say(run, "Text.").tool(run, "a", "read", "completed");
-        journal.push(
-            Some(run),
-            EventKind::Plan,
-            json!({"entries": [{"content": "x", "status": "completed"}]}),
-        );
+        journal.push(Some(run), K::Plan, json!({"entries": [{"content": "x", "status": "completed"}]}));
         journal.update(run, json!({"sessionUpdate": "usage_update", "used": 5, "size": 10}));
         journal.update(run, json!({"sessionUpdate": "made_up", "text": "new"}));
         journal.done(run, "end_turn");
@@ -217,7 +198,7 @@ fn a_question_has_its_buttons_in_its_last_part() {
         .collect();
     let params = json!({"toolCall": {"title": "t".repeat(299)}, "options": options});
     let mut journal = Journal::default();
-    journal.push(Some(run_id(1)), EventKind::Permission, json!({"permission_id": "p:1", "params": params}));
+    journal.push(Some(run_id(1)), K::Permission, json!({"permission_id": "p:1", "params": params}));
     let shows = ChannelFeatures { buttons: 2, ..ChannelFeatures::default() };
     let small = Style { limit: MessageLimit::new(Unit::Utf16, 600), ..style() }.in_channel(shows);
     let parts = journal.parts_in(&small, 0, RunMode::Prompt, true);
@@ -245,20 +226,20 @@ fn an_answer_ends_with_what_is_known_of_its_turn() {
         end.created_at_ms = 3_500;
         render_row(binding(), &style, &end, RenderData::Run(&digest)).remove(0).text
     };
-    assert_eq!(told("end_turn", EventKind::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
+    assert_eq!(told("end_turn", K::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
     // Small print needs no empty line as separation.
-    assert_eq!(told("end_turn", EventKind::Done, true), "Hello.\n-# demo · 2s · 1 tool · ctx 38%");
-    let small = told("cancelled", EventKind::Done, true);
+    assert_eq!(told("end_turn", K::Done, true), "Hello.\n-# demo · 2s · 1 tool · ctx 38%");
+    let small = told("cancelled", K::Done, true);
     assert!(
         small.ends_with(
             "The turn was cancelled. Send a message to continue.\n-# demo · 2s · 1 tool · ctx 38%"
         ),
         "{small}"
     );
-    let cancelled = told("cancelled", EventKind::Done, false);
+    let cancelled = told("cancelled", K::Done, false);
     assert!(cancelled.starts_with("Hello.\n\nThe turn was cancelled."), "{cancelled}");
     assert!(cancelled.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%"), "{cancelled}");
-    let failed = told("", EventKind::Error, false);
+    let failed = told("", K::Error, false);
     assert!(
         failed.contains("The turn failed") && failed.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%"),
         "{failed}"

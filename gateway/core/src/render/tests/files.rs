@@ -30,7 +30,7 @@ fn edit(journal: &mut Journal, id: &str, old: Option<&str>, new: &str) {
     let diff = json!({"type": "diff", "path": "src/a.rs", "oldText": old, "newText": new});
     let call =
         json!({"toolCallId": id, "title": "Edit", "kind": "edit", "status": "completed", "content": [diff]});
-    journal.push(Some(run_id(1)), EventKind::ToolCall, call);
+    journal.push(Some(run_id(1)), K::ToolCall, call);
 }
 
 #[test]

@@ -12,18 +12,14 @@ fn controls_and_directions_are_shown_in_every_part() {
     let mut shown = style();
     shown.tags.extend(["tool_call", "plan", "agent_thought_chunk"].map(|tag| (tag.to_owned(), true)));
     let mut journal = Journal::default();
-    journal.push(Some(run), EventKind::AgentThought, json!({"content": {"type": "text", "text": HOSTILE}}));
+    journal.push(Some(run), K::AgentThought, json!({"content": {"type": "text", "text": HOSTILE}}));
     journal.say(run, HOSTILE);
-    journal.push(
-        Some(run),
-        EventKind::ToolCall,
-        json!({"toolCallId": "1", "title": HOSTILE, "kind": "edit"}),
-    );
+    journal.push(Some(run), K::ToolCall, json!({"toolCallId": "1", "title": HOSTILE, "kind": "edit"}));
     let plan = json!({"entries": [{"content": HOSTILE, "status": "in_progress"}]});
-    journal.push(Some(run), EventKind::Plan, plan);
-    journal.push(Some(run), EventKind::Error, json!({"code": "ACP_TURN_FAILED", "message": HOSTILE}));
-    journal.push(None, EventKind::Status, json!({"status": "noise", "text": HOSTILE}));
-    journal.push(None, EventKind::Closed, json!({"reason": HOSTILE}));
+    journal.push(Some(run), K::Plan, plan);
+    journal.push(Some(run), K::Error, json!({"code": "ACP_TURN_FAILED", "message": HOSTILE}));
+    journal.push(None, K::Status, json!({"status": "noise", "text": HOSTILE}));
+    journal.push(None, K::Closed, json!({"reason": HOSTILE}));
     let texts: Vec<String> = journal.texts_in(&shown).into_iter().map(|(_, text)| text).collect();
     let [last, status, closed] = &texts[..] else { panic!("{texts:#?}") };
     let begin =
@@ -41,7 +37,7 @@ fn rows_that_cannot_be_read_are_said() {
     let run = run_id(1);
     let mut journal = Journal::default();
     journal.say(run, "before").say(run, "x").say(run, "after");
-    journal.push(None, EventKind::Permission, json!({})).push(None, EventKind::Status, json!({}));
+    journal.push(None, K::Permission, json!({})).push(None, K::Status, json!({}));
     journal.done(run, "end_turn");
     for at in [1, 3, 4] {
         "{damaged".clone_into(&mut journal.rows[at].payload);

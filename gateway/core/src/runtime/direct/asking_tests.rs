@@ -15,34 +15,21 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
         json!({ "sessionId": "s", "modes": { "currentModeId": current, "availableModes": known } })
     };
     let bare = json!({ "sessionId": "s" });
-    let set = |mode: &str| format!("session/set_mode \"{mode}\"null");
-    let mode = |mode: &str| OptionChange::Mode(mode.to_owned());
+    use AskGuarantee::{Ensured, Never, Unknown};
     for (result, wanted, asks, refuses, want_sent, want_refused, want) in [
-        (modes("yolo"), "ask", false, false, vec![set("ask")], vec![], AskGuarantee::Ensured),
-        (modes("ask"), "ask", false, false, vec![], vec![], AskGuarantee::Ensured),
-        (modes("yolo"), "plan", false, false, vec![set("plan")], vec![], AskGuarantee::Unknown),
-        (modes("yolo"), "gone", false, false, vec![set("ask")], vec![mode("gone")], AskGuarantee::Ensured),
-        (
-            modes("plan"),
-            "gone",
-            false,
-            true,
-            vec![set("ask")],
-            vec![mode("gone"), mode("ask")],
-            AskGuarantee::Unknown,
-        ),
-        (
-            modes("yolo"),
-            "plan",
-            true,
-            true,
-            vec![set("plan"), set("ask")],
-            vec![mode("plan"), mode("ask")],
-            AskGuarantee::Never,
-        ),
-        (bare.clone(), "ask", false, false, vec![], vec![mode("ask")], AskGuarantee::Unknown),
-        (bare, "ask", true, false, vec![], vec![mode("ask")], AskGuarantee::Ensured),
+        (modes("yolo"), "ask", false, false, vec!["ask"], vec![], Ensured),
+        (modes("ask"), "ask", false, false, vec![], vec![], Ensured),
+        (modes("yolo"), "plan", false, false, vec!["plan"], vec![], Unknown),
+        (modes("yolo"), "gone", false, false, vec!["ask"], vec!["gone"], Ensured),
+        (modes("plan"), "gone", false, true, vec!["ask"], vec!["gone", "ask"], Unknown),
+        (modes("yolo"), "plan", true, true, vec!["plan", "ask"], vec!["plan", "ask"], Never),
+        (bare.clone(), "ask", false, false, vec![], vec!["ask"], Unknown),
+        (bare, "ask", true, false, vec![], vec!["ask"], Ensured),
     ] {
+        let want_sent: Vec<String> =
+            want_sent.iter().map(|mode| format!("session/set_mode \"{mode}\"null")).collect();
+        let want_refused: Vec<OptionChange> =
+            want_refused.iter().map(|&mode| OptionChange::Mode(mode.to_owned())).collect();
         let (mode, asking_mode) = (Some(wanted.to_owned()), Some("ask".to_owned()));
         let input = StartSessionParams { mode, asking_mode, asks, ..ensure() };
         let (mut link, _) = begun(&input, json!({}));
@@ -61,22 +48,14 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
             let requests = sent(&steps);
             steps.clear();
             for (request, _) in requests {
-                methods.push(format!(
-                    "{} {}{}",
-                    request["method"].as_str().unwrap(),
-                    request["params"]["modeId"],
-                    request["params"]["value"]
-                ));
+                let (method, params) = (request["method"].as_str().unwrap(), &request["params"]);
+                methods.push(format!("{method} {}{}", params["modeId"], params["value"]));
                 let body = if refuses { "error" } else { "result" };
-                let line =
-                    json!({ "id": request["id"], body: { "code": -32602, "message": "no" } }).to_string();
-                steps.extend(link.stream(0, line.as_bytes()));
+                let answer = json!({ "id": request["id"], body: { "code": -32602, "message": "no" } });
+                steps.extend(link.hear(&answer));
             }
         }
-        assert_eq!(
-            (methods, refused, asking),
-            (want_sent, want_refused, Some(want)),
-            "{wanted} {asks} {refuses}"
-        );
+        let want = (want_sent, want_refused, Some(want));
+        assert_eq!((methods, refused, asking), want, "{wanted} {asks} {refuses}");
     }
 }

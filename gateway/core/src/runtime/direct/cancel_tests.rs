@@ -1,7 +1,7 @@
 //! Turns that end as cancelled.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::tests::running;
+use super::tests::{running, turn_result};
 use super::*;
 use crate::permission;
 use acp_shared::codes::Code;
@@ -11,13 +11,10 @@ use serde_json::json;
 #[test]
 fn a_turn_that_only_the_agent_cancelled_failed() {
     let ended = |link: &mut DirectMachine, run_id: RunId, as_error: bool| {
-        let body = if as_error {
-            json!({ "id": format!("prompt:{run_id}"), "error": { "code": -32800, "message": "gone" } })
-        } else {
-            json!({ "id": format!("prompt:{run_id}"), "result": { "stopReason": "cancelled" } })
-        };
-        let steps = link.stream(50, body.to_string().as_bytes());
-        match steps.last() {
+        let error =
+            json!({ "id": format!("prompt:{run_id}"), "error": { "code": -32800, "message": "gone" } });
+        let body = if as_error { error } else { turn_result(run_id, "cancelled") };
+        match link.hear(&body).last() {
             Some(BackendStep::TurnDone { stop_reason, .. }) => stop_reason.clone(),
             Some(BackendStep::TurnFailed { failure, .. }) => {
                 assert_eq!((failure.code, failure.origin.as_deref()), (Code::TurnFailed, Some("agent")));
@@ -39,24 +36,16 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         assert_eq!(ended(&mut link, run_id, as_error), "AGENT_CANCELLED");
         let (mut link, run_id) = running();
         ask(&mut link, false);
-        assert_eq!(
-            ended(&mut link, run_id, as_error),
-            "AGENT_CANCELLED",
-            "an allowed permission does not count"
-        );
+        let end = ended(&mut link, run_id, as_error);
+        assert_eq!(end, "AGENT_CANCELLED", "an allowed permission does not count");
         let (mut link, run_id) = running();
         ask(&mut link, true);
         let mut saved = DirectMachine::open(Some(&link.save())).unwrap();
         assert_eq!(ended(&mut saved, run_id, as_error), "cancelled", "also after a restart");
         // The next turn has refused nothing.
         let next = RunId::mint();
-        link.stream(
-            40,
-            json!({ "id": format!("prompt:{run_id}"), "result": { "stopReason": "end_turn" } })
-                .to_string()
-                .as_bytes(),
-        );
-        link.submit(&SubmitParams { run_id: next, text: "hi".to_owned(), files: None, steer: false });
+        link.hear(&turn_result(run_id, "end_turn"));
+        link.submit_text(next, "hi");
         assert_eq!(ended(&mut link, next, as_error), "AGENT_CANCELLED");
         let (mut link, run_id) = running();
         link.cancel(run_id);

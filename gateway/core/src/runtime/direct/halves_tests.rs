@@ -1,8 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::DirectMachine;
-use super::tests::running;
-use crate::backend::{BackendMachine as _, BackendStep, LineFault, SubmitParams};
+use super::tests::{running, turn_result};
+use crate::backend::{BackendMachine as _, BackendStep, LineFault};
 use crate::event::EventKind;
 use acp_shared::ids::RunId;
 use proptest::prelude::*;
@@ -33,13 +33,11 @@ fn texts(steps: Vec<BackendStep>) -> Vec<(EventKind, Option<RunId>, String)> {
         let value: Value = serde_json::from_str(payload).unwrap();
         value["content"]["text"].as_str().unwrap_or("-").to_owned()
     };
-    steps
-        .into_iter()
-        .filter_map(|step| match step {
-            BackendStep::Event(event) => Some((event.kind, event.run_id, text(&event.payload))),
-            _ => None,
-        })
-        .collect()
+    let told = |step| match step {
+        BackendStep::Event(event) => Some((event.kind, event.run_id, text(&event.payload))),
+        _ => None,
+    };
+    steps.into_iter().filter_map(told).collect()
 }
 
 #[test]
@@ -49,6 +47,7 @@ fn halves_of_consecutive_chunks_are_joined() {
         r#"{"method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1"}}}"#;
     let m = |literal: &str| chunk(MESSAGE, literal);
     let t = |literal: &str| chunk(THOUGHT, literal);
+    let lost = (M, "\u{fffd}");
     type Told<'a> = Vec<(EventKind, &'a str)>;
     let table: Vec<(Vec<String>, Told<'_>)> = vec![
         (vec![m(r"kept \ud83d"), m(r"\ude00 fine")], vec![(M, "kept "), (M, "😀 fine")]),
@@ -59,15 +58,9 @@ fn halves_of_consecutive_chunks_are_joined() {
         (vec![m(r"a\ud83d\ude00"), m(r"b\\ud83d"), m("c")], vec![(M, "a😀"), (M, r"b\ud83d"), (M, "c")]),
         // What does not fit is shown as lost, where it was.
         (vec![m(r"a\ud83d"), m("b")], vec![(M, "a"), (M, "\u{fffd}"), (M, "b")]),
-        (
-            vec![m(r"a\ud83d"), m(r"\ud83d"), m(r"\ude00")],
-            vec![(M, "a"), (M, "\u{fffd}"), (M, ""), (M, "😀")],
-        ),
+        (vec![m(r"a\ud83d"), m(r"\ud83d"), m(r"\ude00")], vec![(M, "a"), lost, (M, ""), (M, "😀")]),
         (vec![m(r"a\ud83d"), t(r"\ude00")], vec![(M, "a"), (M, "\u{fffd}"), (T, "\u{fffd}")]),
-        (
-            vec![m(r"a\ud83d"), tool.to_owned(), m(r"\ude00")],
-            vec![(M, "a"), (M, "\u{fffd}"), (ToolCall, "-"), (M, "\u{fffd}")],
-        ),
+        (vec![m(r"a\ud83d"), tool.to_owned(), m(r"\ude00")], vec![(M, "a"), lost, (ToolCall, "-"), lost]),
         (vec![m(r"\ude00 \ud83d x")], vec![(M, "\u{fffd} \u{fffd} x")]),
         // Blank lines and noise are nothing that follows.
         (vec![m(r"a\ud83d"), String::new(), m(r"\ude00")], vec![(M, "a"), (M, "😀")]),
@@ -87,9 +80,7 @@ fn a_held_half_is_shown_before_whatever_ends_its_text() {
     // The answer of its turn: before the turn ends.
     let (mut link, run_id) = running();
     told(&mut link, std::slice::from_ref(&half));
-    let done =
-        json!({ "id": format!("prompt:{run_id}"), "result": { "stopReason": "end_turn" } }).to_string();
-    let steps = link.stream(9, done.as_bytes());
+    let steps = link.hear(&turn_result(run_id, "end_turn"));
     assert!(matches!(steps.last(), Some(BackendStep::TurnDone { .. })), "{steps:?}");
     assert_eq!(texts(steps), [lost(run_id)]);
     // A request of the agent.
@@ -106,11 +97,10 @@ fn a_held_half_is_shown_before_whatever_ends_its_text() {
     assert_eq!(link.ended(), []);
     // The next turn.
     let (mut link, run_id) = running();
-    link.stream(9, done.replace(&run_id.to_string(), "x").as_bytes());
-    link.stream(9, json!({ "id": format!("prompt:{run_id}"), "result": {} }).to_string().as_bytes());
+    link.hear(&json!({ "id": "prompt:x", "result": { "stopReason": "end_turn" } }));
+    link.hear(&json!({ "id": format!("prompt:{run_id}"), "result": {} }));
     told(&mut link, std::slice::from_ref(&half));
-    let steps =
-        link.submit(&SubmitParams { run_id: RunId::mint(), text: "b".into(), files: None, steer: false });
+    let steps = link.submit_text(RunId::mint(), "b");
     assert!(matches!(steps.last(), Some(BackendStep::Send { .. })), "{steps:?}");
     assert_eq!(texts(steps), [(EventKind::AgentMessage, None, "\u{fffd}".to_owned())]);
 }

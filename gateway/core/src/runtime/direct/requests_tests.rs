@@ -33,6 +33,7 @@ fn longest_paths_and_commands_are_asked_and_longer_ones_refused() {
     let (mut link, _) = running();
     let path = |bytes: usize| json!({ "path": "p".repeat(bytes), "content": "" });
     let args = |bytes: usize| json!({ "command": "c", "args": ["'".repeat(bytes)] });
+    let variable = json!({ "command": "c", "env": [{ "name": "N", "value": "v".repeat(70_000) }] });
     for (method, params, is_asked) in [
         ("fs/read_text_file", path(4_096), true),
         ("fs/read_text_file", path(4_097), false),
@@ -40,11 +41,7 @@ fn longest_paths_and_commands_are_asked_and_longer_ones_refused() {
         ("terminal/create", args(60_000), true),
         ("terminal/create", args(70_000), false),
         ("terminal/create", json!({ "command": "c".repeat(70_000) }), false),
-        (
-            "terminal/create",
-            json!({ "command": "c", "env": [{ "name": "N", "value": "v".repeat(70_000) }] }),
-            false,
-        ),
+        ("terminal/create", variable, false),
     ] {
         let line = json!({ "id": 1, "method": method, "params": params }).to_string();
         match &link.stream(u64::from(is_asked), line.as_bytes())[..] {

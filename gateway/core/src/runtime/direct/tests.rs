@@ -47,7 +47,7 @@ impl Peer for DemoPeer {
 
     fn answers(&self, sent: &str) -> Vec<String> {
         let sent: Value = serde_json::from_str(sent).unwrap();
-        let body = match sent["method"].as_str() {
+        let mut body = match sent["method"].as_str() {
             Some("initialize") => json!({ "result": {
                 "protocolVersion": 1,
                 "agentCapabilities": { "loadSession": !self.forgetful },
@@ -57,7 +57,6 @@ impl Peer for DemoPeer {
             Some("_acp_host/ping") => json!({ "error": { "code": -32601, "message": "Method not found" } }),
             _ => return Vec::new(),
         };
-        let mut body = body;
         body["jsonrpc"] = "2.0".into();
         body["id"] = sent["id"].clone();
         vec![body.to_string()]
@@ -92,21 +91,40 @@ impl Peer for DemoPeer {
     }
 }
 
+impl DirectMachine {
+    /// Returns the steps for a message of the agent.
+    pub(super) fn hear(&mut self, message: &Value) -> Vec<BackendStep> {
+        self.stream(9, message.to_string().as_bytes())
+    }
+
+    /// Sends a prompt.
+    pub(super) fn submit_text(&mut self, run_id: RunId, text: &str) -> Vec<BackendStep> {
+        self.submit(&SubmitParams { run_id, text: text.to_owned(), files: None, steer: false })
+    }
+
+    /// Answers the request at an offset with an empty result.
+    pub(super) fn answer_at(&mut self, at: u64) -> Vec<BackendStep> {
+        self.answer(&RequestReply { at, outcome: Ok("{}".to_owned()), is_rejection: false })
+    }
+}
+
+/// Result of a turn.
+pub(super) fn turn_result(run_id: RunId, stop_reason: &str) -> Value {
+    json!({ "id": format!("prompt:{run_id}"), "result": { "stopReason": stop_reason } })
+}
+
 /// An open session with these abilities.
 pub(super) fn open_with(initialize: Value, input: &StartSessionParams) -> DirectMachine {
     let mut link = DirectMachine::open(None).unwrap();
     let lease = input.lease_id;
     link.start_session(input);
-    link.stream(0, json!({ "id": format!("init:{lease}"), "result": initialize }).to_string().as_bytes());
-    let steps = link.stream(
-        1,
-        json!({ "id": format!("new:{lease}"), "result": { "sessionId": "s1" } }).to_string().as_bytes(),
-    );
+    link.hear(&json!({ "id": format!("init:{lease}"), "result": initialize }));
+    let steps = link.hear(&json!({ "id": format!("new:{lease}"), "result": { "sessionId": "s1" } }));
     assert!(matches!(steps.last(), Some(BackendStep::Ready { .. })), "{steps:?}");
     link
 }
 
-pub(super) fn ensure() -> StartSessionParams {
+pub(in crate::runtime) fn ensure() -> StartSessionParams {
     StartSessionParams {
         lease_id: LeaseId::mint(),
         cwd: "/w".to_owned(),
@@ -126,7 +144,7 @@ pub(super) fn ensure() -> StartSessionParams {
 pub(super) fn running() -> (DirectMachine, RunId) {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
-    link.submit(&SubmitParams { run_id, text: "hi".to_owned(), files: None, steer: false });
+    link.submit_text(run_id, "hi");
     (link, run_id)
 }
 
@@ -134,12 +152,7 @@ pub(super) fn running() -> (DirectMachine, RunId) {
 fn a_prompt_is_named_by_its_run_and_its_answer_is_recognised() {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
-    let steps = link.submit(&SubmitParams {
-        run_id,
-        text: "\u{1f600} \"x\"\n".to_owned(),
-        files: None,
-        steer: false,
-    });
+    let steps = link.submit_text(run_id, "\u{1f600} \"x\"\n");
     let want = json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "method": "session/prompt", "params": {
         "sessionId": "s1", "prompt": [{ "type": "text", "text": "\u{1f600} \"x\"\n" }] } });
     assert_eq!(sent(&steps), [(want, InputKind::Prompt { run_id })]);
@@ -209,18 +222,11 @@ fn request_ids_are_given_back_as_they_were() {
         assert_eq!(steps, [BackendStep::Request(ask)]);
         // Also by a gateway that was started anew in between.
         let mut link = DirectMachine::open(Some(&link.save())).unwrap();
-        let steps = link.answer(&RequestReply {
-            at: 77,
-            outcome: Ok(permission::selected_result("y")),
-            is_rejection: false,
-        });
-        let want =
-            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{}}}\n", permission::selected_result("y"));
+        let selected = permission::selected_result("y");
+        let want = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{selected}}}\n");
+        let steps = link.answer(&RequestReply { at: 77, outcome: Ok(selected), is_rejection: false });
         let [BackendStep::Send { bytes, kind }] = &steps[..] else { panic!("{steps:?}") };
-        assert_eq!(
-            (std::str::from_utf8(bytes).unwrap(), *kind),
-            (want.as_str(), InputKind::Answer { at: 77 })
-        );
+        assert_eq!((bytes.as_slice(), *kind), (want.as_bytes(), InputKind::Answer { at: 77 }));
     }
 }
 
@@ -294,59 +300,40 @@ fn options_are_one_list_for_the_row_and_for_every_surface() {
 
 #[test]
 fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
+    let (path, terminal) = (|| "/a".to_owned(), json!({ "terminalId": "t" }));
+    let terminal_id = || "t".to_owned();
+    let create = json!({ "command": "ls", "args": ["-l"], "env": [{ "name": "A", "value": "1" }], "cwd": "/w",
+        "outputByteLimit": 5 });
+    let created = Kind::TerminalCreate {
+        command: "ls".into(),
+        args: vec!["-l".into()],
+        env: vec![("A".into(), "1".into())],
+        cwd: Some("/w".into()),
+        output_bytes_max: Some(5),
+    };
+    let (part, whole) =
+        (json!({ "path": "/a", "line": 2, "limit": 3 }), json!({ "path": "/a", "line": null }));
+    let text = json!({ "path": "/a", "content": "\u{e9}\n" });
     let offered = [
-        (
-            "fs/read_text_file",
-            json!({ "path": "/a", "line": 2, "limit": 3 }),
-            Kind::FsRead { path: "/a".into(), line: Some(2), limit: Some(3) },
-        ),
-        (
-            "fs/read_text_file",
-            json!({ "path": "/a", "line": null }),
-            Kind::FsRead { path: "/a".into(), line: None, limit: None },
-        ),
-        (
-            "fs/write_text_file",
-            json!({ "path": "/a", "content": "\u{e9}\n" }),
-            Kind::FsWrite { path: "/a".into(), content: "\u{e9}\n".into() },
-        ),
-        (
-            "terminal/create",
-            json!({ "command": "ls", "args": ["-l"], "env": [{ "name": "A", "value": "1" }], "cwd": "/w", "outputByteLimit": 5 }),
-            Kind::TerminalCreate {
-                command: "ls".into(),
-                args: vec!["-l".into()],
-                env: vec![("A".into(), "1".into())],
-                cwd: Some("/w".into()),
-                output_bytes_max: Some(5),
-            },
-        ),
-        ("terminal/output", json!({ "terminalId": "t" }), Kind::TerminalOutput { terminal_id: "t".into() }),
-        (
-            "terminal/wait_for_exit",
-            json!({ "terminalId": "t" }),
-            Kind::TerminalWait { terminal_id: "t".into() },
-        ),
-        ("terminal/kill", json!({ "terminalId": "t" }), Kind::TerminalKill { terminal_id: "t".into() }),
-        ("terminal/release", json!({ "terminalId": "t" }), Kind::TerminalRelease { terminal_id: "t".into() }),
+        ("fs/read_text_file", part, Kind::FsRead { path: path(), line: Some(2), limit: Some(3) }),
+        ("fs/read_text_file", whole, Kind::FsRead { path: path(), line: None, limit: None }),
+        ("fs/write_text_file", text, Kind::FsWrite { path: path(), content: "\u{e9}\n".into() }),
+        ("terminal/create", create, created),
+        ("terminal/output", terminal.clone(), Kind::TerminalOutput { terminal_id: terminal_id() }),
+        ("terminal/wait_for_exit", terminal.clone(), Kind::TerminalWait { terminal_id: terminal_id() }),
+        ("terminal/kill", terminal.clone(), Kind::TerminalKill { terminal_id: terminal_id() }),
+        ("terminal/release", terminal, Kind::TerminalRelease { terminal_id: terminal_id() }),
     ];
     for (method, params, want) in &offered {
         let line = json!({ "id": 0, "method": method, "params": params }).to_string();
         let (mut link, _) = running();
         let steps = link.stream(5, line.as_bytes());
-        assert!(
-            matches!(&steps[..], [BackendStep::Request(ask)] if ask.what == *want),
-            "{method}: {steps:?}"
-        );
+        let [BackendStep::Request(ask)] = &steps[..] else { panic!("{method}: {steps:?}") };
+        assert_eq!(ask.what, *want, "{method}");
         // Not offered: answered at once, nothing is kept of it.
-        let mut link = open_with(
-            json!({}),
-            &StartSessionParams {
-                client_fs: crate::config::ClientFs::None,
-                offer_terminal: false,
-                ..ensure()
-            },
-        );
+        let client_fs = crate::config::ClientFs::None;
+        let input = StartSessionParams { client_fs, offer_terminal: false, ..ensure() };
+        let mut link = open_with(json!({}), &input);
         let before = link.clone();
         let steps = link.stream(5, line.as_bytes());
         let [(reply, InputKind::Answer { at: 5 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
@@ -354,8 +341,7 @@ fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
         assert_eq!(link, before);
         // Without its params: said, not guessed.
         let (mut link, _) = running();
-        let steps =
-            link.stream(5, json!({ "id": "u", "method": method, "params": {} }).to_string().as_bytes());
+        let steps = link.hear(&json!({ "id": "u", "method": method, "params": {} }));
         assert_eq!(sent(&steps)[0].0["error"]["code"], -32602, "{method}");
     }
 }
@@ -384,24 +370,15 @@ fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
     link.stream(10, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
     link.stream(20, br#"{"id":1,"method":"terminal/wait_for_exit","params":{"terminalId":"t"}}"#);
     let steps = link.stream(30, DemoPeer::default().ends(run_id, "cancelled").as_bytes());
-    let [
-        BackendStep::RequestWithdrawn { at: 10 },
-        BackendStep::Send { bytes, .. },
-        BackendStep::TurnDone { .. },
-    ] = &steps[..]
-    else {
+    use BackendStep::{RequestWithdrawn, Send, TurnDone};
+    let [RequestWithdrawn { at: 10 }, Send { bytes, .. }, TurnDone { .. }] = &steps[..] else {
         panic!("{steps:?}")
     };
     let reply: Value = serde_json::from_slice(bytes).unwrap();
-    assert_eq!(
-        reply,
-        json!({ "jsonrpc": "2.0", "id": 0, "result": { "outcome": { "outcome": "cancelled" } } })
-    );
+    let want = json!({ "jsonrpc": "2.0", "id": 0, "result": { "outcome": { "outcome": "cancelled" } } });
+    assert_eq!(reply, want);
     // A wait for a terminal is no question to a person: it outlives the turn.
-    assert_eq!(
-        sent(&link.answer(&RequestReply { at: 20, outcome: Ok("{}".into()), is_rejection: false })).len(),
-        1
-    );
+    assert_eq!(sent(&link.answer_at(20)).len(), 1);
 }
 
 #[test]
@@ -414,10 +391,7 @@ fn the_agent_can_take_a_question_back() {
         let steps = link.stream(20, back.as_bytes());
         assert_eq!(steps.first(), Some(&BackendStep::RequestWithdrawn { at: 10 }));
         assert_eq!(sent(&steps)[0].0["error"]["code"], -32800);
-        assert!(
-            sent(&link.answer(&RequestReply { at: 10, outcome: Ok("{}".into()), is_rejection: false }))
-                .is_empty()
-        );
+        assert!(sent(&link.answer_at(10)).is_empty());
         assert!(sent(&link.stream(30, back.as_bytes())).is_empty(), "once");
     }
 }
@@ -442,21 +416,13 @@ fn a_turn_fails_as_the_agent_says() {
         (json!({ "code": 400, "message": "bad" }), Code::TurnFailed, "AGENT_ERROR"),
         (json!({ "code": "429", "message": null }), Code::TurnFailed, "AGENT_ERROR"),
         (json!("just text"), Code::TurnFailed, "AGENT_ERROR"),
-        (
-            json!({ "code": -32000, "message": "Authentication required" }),
-            Code::AuthRequired,
-            "AUTH_REQUIRED",
-        ),
+        (json!({ "code": -32000, "message": "Log in first" }), Code::AuthRequired, "AUTH_REQUIRED"),
     ] {
         let (mut link, run_id) = running();
-        let line = json!({ "id": format!("prompt:{run_id}"), "error": error }).to_string();
-        let steps = link.stream(9, line.as_bytes());
+        let steps = link.hear(&json!({ "id": format!("prompt:{run_id}"), "error": error }));
         let [BackendStep::TurnFailed { run_id: run, failure }] = &steps[..] else { panic!("{steps:?}") };
-        assert_eq!(
-            (*run, failure.code, failure.detail_code.as_deref()),
-            (run_id, code, Some(detail)),
-            "{error}"
-        );
+        let got = (*run, failure.code, failure.detail_code.as_deref());
+        assert_eq!(got, (run_id, code, Some(detail)), "{error}");
         assert_eq!((failure.acp.as_ref(), failure.origin.as_deref()), (Some(&error), Some("agent")));
     }
 }
@@ -471,8 +437,7 @@ fn an_error_after_a_cancel_is_the_cancel() {
                 json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s1" } });
             assert_eq!(sent(&steps), [(want, InputKind::Cancel { run_id })]);
         }
-        let line = json!({ "id": format!("prompt:{run_id}"), "error": { "code": code } }).to_string();
-        let steps = link.stream(9, line.as_bytes());
+        let steps = link.hear(&json!({ "id": format!("prompt:{run_id}"), "error": { "code": code } }));
         let is_done = matches!(&steps[..], [BackendStep::TurnDone { stop_reason, result, .. }]
             if stop_reason == "cancelled" && lens::value(result)["_meta"]["acp-host"]["error"]["code"] == code);
         assert_eq!(is_done, done, "{steps:?}");
@@ -499,10 +464,8 @@ fn orphans_and_foreign_lines_are_noted_and_not_more() {
     let mut notes = 0;
     for _ in 0..1_000 {
         let steps = link.stream(9, b"npm warn: something");
-        notes += events(&steps)
-            .iter()
-            .filter(|(kind, run, _)| (*kind, *run) == (EventKind::Status, Some(run_id)))
-            .count();
+        let status = (EventKind::Status, Some(run_id));
+        notes += events(&steps).iter().filter(|(kind, run, _)| (*kind, *run) == status).count();
         assert!(!steps.iter().any(|step| matches!(step, BackendStep::Failed(_))));
     }
     assert_eq!(notes, 10, "reported at 1, 2, 4 … 512");
@@ -519,10 +482,10 @@ fn only_an_agent_that_says_so_is_steered() {
     ] {
         let mut link = open_with(initialize, &ensure());
         assert!(!link.can_steer(), "no turn is running");
-        link.submit(&SubmitParams { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
+        link.submit_text(RunId::mint(), "a");
         assert_eq!(link.can_steer(), can);
     }
-    for (answer, taken) in [
+    for (mut answer, taken) in [
         (json!({ "result": { "outcome": "injected" } }), true),
         (json!({ "result": { "outcome": "startedNewTurn" } }), true),
         (json!({ "result": { "outcome": "promptRequired" } }), false),
@@ -530,17 +493,15 @@ fn only_an_agent_that_says_so_is_steered() {
         (json!({ "error": { "code": -32601 } }), false),
     ] {
         let mut link = open_with(json!({ "_meta": { "steering": { "supported": true } } }), &ensure());
-        link.submit(&SubmitParams { run_id: RunId::mint(), text: "a".into(), files: None, steer: false });
+        link.submit_text(RunId::mint(), "a");
         let run_id = RunId::mint();
         let steps = link.submit(&SubmitParams { run_id, text: "b".into(), files: None, steer: true });
         let [(request, InputKind::Steer { run_id: meant })] = &sent(&steps)[..] else { panic!("{steps:?}") };
         assert_eq!((*meant, &request["method"]), (run_id, &json!("_session/steering")));
         assert_eq!(request["params"]["prompt"][0]["text"], "b");
-        let mut answer = answer;
         answer["id"] = request["id"].clone();
-        let steps = link.stream(9, answer.to_string().as_bytes());
-        assert_eq!(steps.last(), Some(&BackendStep::Steered { run_id, taken }), "{answer}");
-        assert_eq!(link.stream(9, answer.to_string().as_bytes()).len(), 1, "once");
+        assert_eq!(link.hear(&answer).last(), Some(&BackendStep::Steered { run_id, taken }), "{answer}");
+        assert_eq!(link.hear(&answer).len(), 1, "once");
     }
 }
 
@@ -551,8 +512,8 @@ fn close_says_goodbye_where_there_is_a_word_for_it() {
     let said = sent(&link.close(CloseMode::Close));
     assert_eq!(said[0].0["method"], "session/close");
     assert_eq!(open_with(json!({}), &ensure()).close(CloseMode::Close), [BackendStep::CloseAnswered]);
-    let answer = json!({ "id": said[0].0["id"], "result": {} }).to_string();
-    assert_eq!(link.stream(9, answer.as_bytes()), [BackendStep::CloseAnswered]);
+    let answer = json!({ "id": said[0].0["id"], "result": {} });
+    assert_eq!(link.hear(&answer), [BackendStep::CloseAnswered]);
 }
 
 #[test]
@@ -580,12 +541,10 @@ fn the_last_word_waits_for_the_running_turn() {
     let mut link =
         open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "delete": {} } } }), &ensure());
     let run_id = RunId::mint();
-    let prompt =
-        sent(&link.submit(&SubmitParams { run_id, text: "a".to_owned(), files: None, steer: false }));
+    let prompt = sent(&link.submit_text(run_id, "a"));
     link.cancel(run_id);
     assert!(link.close(CloseMode::Discard).is_empty(), "the turn first");
-    let answer = json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }).to_string();
-    let steps = link.stream(9, answer.as_bytes());
+    let steps = link.hear(&json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }));
     assert_eq!(sent(&steps)[0].0["method"], "session/delete");
     assert!(matches!(steps[0], BackendStep::TurnDone { .. }), "{steps:?}");
 }
