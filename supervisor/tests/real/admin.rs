@@ -10,11 +10,9 @@ use std::process::Stdio;
 #[tokio::test]
 async fn list_show_verify_status_and_reap() {
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     assert_eq!(host.json(&["leases", "list"]), serde_json::json!([]));
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     let id = spec.lease_id.to_string();
     let listed = host.json(&["leases", "list"]);
     for (key, want) in [
@@ -102,12 +100,10 @@ fn a_reader_that_has_enough_is_no_error() {
 /// Everything that is printed for programs is what the document says.
 #[tokio::test]
 async fn what_programs_read_is_documented() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let (spec, short) = (agent(&["cat"]), script("exit 3"));
     gateway.spawn(&spec).await;
-    let shell = terminal(&spec, "sleep 300", 4_096);
-    gateway.spawn(&shell).await;
+    let shell = gateway.start(terminal(&spec, "sleep 300", 4_096)).await;
     gateway.spawn(&short).await;
     gateway.state(short.lease_id, acp_shared::protocol::LeaseState::Closed).await;
     let id = spec.lease_id.to_string();
@@ -196,8 +192,7 @@ async fn reason(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId, reason
 #[tokio::test]
 async fn what_others_chose_gives_a_terminal_no_orders() {
     const EVIL: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}x\r\n";
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let spec = script("printf '\\033[2Jevil' > /proc/self/comm; trap '' TERM; while :; do sleep 1; done");
     gateway.spawn(&spec).await;
     let id = spec.lease_id.to_string();
@@ -240,8 +235,7 @@ async fn what_others_chose_gives_a_terminal_no_orders() {
 
 #[tokio::test]
 async fn an_admin_closes_in_order_and_waits() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let (spec, other) = (agent(&["cat"]), agent(&["cat"]));
     gateway.spawn(&spec).await;
     gateway.spawn(&other).await;
@@ -277,10 +271,8 @@ async fn an_admin_closes_in_order_and_waits() {
 
 #[tokio::test]
 async fn a_person_is_asked_before_a_lease_is_closed() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let close = || {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.args(["leases", "close", &spec.lease_id.to_string(), "--wait", "--state-dir"]);
@@ -302,10 +294,8 @@ async fn a_person_is_asked_before_a_lease_is_closed() {
 /// The exit code of verify tells the verdict.
 #[tokio::test]
 async fn verify_tells_by_its_exit_code() {
-    let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     let id = spec.lease_id.to_string();
     assert_eq!(host.cli(&["leases", "verify", &id]).status.code(), Some(0));
     let text = String::from_utf8(host.cli(&["leases", "verify", &id]).stdout).unwrap();

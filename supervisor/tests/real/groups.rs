@@ -23,8 +23,7 @@ impl Held {
     /// `None`, with the reason printed, without control groups.
     async fn new(spec: &Spawn) -> Option<Self> {
         let host = Host::on("R1")?;
-        let identity = host.gateway();
-        let mut gateway = identity.connect().await;
+        let (identity, mut gateway) = host.connect_gateway().await;
         let info = gateway.spawn(spec).await;
         let leaf = host.group.as_ref().unwrap().leaf(spec.lease_id).unwrap();
         Some(Self { host, identity, gateway, info, leaf })
@@ -95,8 +94,7 @@ async fn groups_that_a_killed_supervisor_left_are_removed_by_the_next() {
     assert!(!held.leaf.exists());
     // On another rung the group is still found and removed.
     let mut gateway = held.identity.connect().await;
-    let again = agent(&["cat"]);
-    let info = gateway.spawn(&again).await;
+    let (again, info) = gateway.start_known(agent(&["cat"])).await;
     kill_both(&mut held.host, &info);
     held.host.config = held.host.config.replace("\"R1\"", "\"R2\"");
     held.host.start();
@@ -123,11 +121,9 @@ async fn an_escapee_is_found_by_its_group_and_by_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     for rung in ["R1", "R2"] {
         let Some(mut host) = Host::on(rung) else { continue };
-        let identity = host.gateway();
-        let mut gateway = identity.connect().await;
+        let (identity, mut gateway) = host.connect_gateway().await;
         let file = dir.path().join(rung);
-        let spec = script(&format!("{} cat", escape(&file)));
-        let info = gateway.spawn(&spec).await;
+        let (spec, info) = gateway.start_known(script(&format!("{} cat", escape(&file)))).await;
         let stray = pid_in(&file);
         kill_both(&mut host, &info);
         assert!(runs(stray), "{rung}: an escapee outlives both");

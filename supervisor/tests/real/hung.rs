@@ -79,8 +79,7 @@ async fn a_hung_spool_holds_up_only_who_asks_for_it() {
     let mut gateway = identity.connect().await;
     let mut said = Vec::new();
     for _ in 0..6 {
-        let spec = script("echo last words");
-        gateway.spawn(&spec).await;
+        let spec = gateway.start(script("echo last words")).await;
         ended(&mut gateway, spec.lease_id).await;
         said.push(spec.lease_id);
     }
@@ -89,8 +88,7 @@ async fn a_hung_spool_holds_up_only_who_asks_for_it() {
     assert_eq!(host.stop(), Some(0));
     host.start();
     let mut gateway = identity.connect().await;
-    let other = agent(&["cat"]);
-    gateway.spawn(&other).await;
+    let other = gateway.start(agent(&["cat"])).await;
     let hung = Hung::new(&host, &host.state_dir().join("spool"));
     let mut asked = Vec::new();
     for lease_id in &said[1..] {
@@ -142,14 +140,12 @@ async fn a_hung_spool_holds_up_no_kill() {
 #[tokio::test]
 async fn a_hung_launch_directory_holds_up_nobody() {
     let Some(mut host) = host("") else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let specs: Vec<Spawn> = (0..6).map(|_| agent(&["cat"])).collect();
     for spec in &specs {
         gateway.spawn(spec).await;
     }
-    let other = agent(&["cat"]);
-    gateway.spawn(&other).await;
+    let other = gateway.start(agent(&["cat"])).await;
     let hung = Hung::new(&host, &host.state_dir().join("wrappers"));
     for spec in &specs {
         gateway.close(spec.lease_id).await;
@@ -172,8 +168,7 @@ async fn a_hung_launch_directory_holds_up_nobody() {
 #[tokio::test]
 async fn a_project_that_hangs_stalls_its_own_file_requests_only() {
     let Some(host) = host("files_request_ms = 3000") else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let (stuck, other) = (agent(&["cat"]), agent(&["cat"]));
     for spec in [&stuck, &other] {
         gateway.spawn(spec).await;

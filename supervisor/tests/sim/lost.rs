@@ -20,8 +20,7 @@ async fn lost(s: &mut Stage) -> Tree {
 #[tokio::test(start_paused = true)]
 async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
     for (state, want) in [(Reserved, Lost), (Open, Lost), (Closing, Closed)] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(state).await;
+        let (mut s, tree) = Stage::with_orphan(state).await;
         s.kernel().vanish(tree.lease);
         s.reap().await;
         assert_eq!((s.state(&tree), s.sent()), (want, vec![]), "{state}");
@@ -54,8 +53,7 @@ async fn retention_alone_forgets_nothing_that_is_lost() {
 async fn a_clock_that_is_set_by_years_forgets_nothing_at_once() {
     let years = (3_650 * DAY_MS).cast_signed();
     for set_ms in [years, -years] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Closing).await;
+        let (mut s, tree) = Stage::with_orphan(Closing).await;
         s.kernel().vanish(tree.lease);
         s.reap().await;
         s.rewrite(&tree, |l| l.ended_at_ms = Some(WALL_MS)).await;

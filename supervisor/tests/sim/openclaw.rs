@@ -106,8 +106,7 @@ const ROWS: [Row; 9] = [
 #[tokio::test(start_paused = true)]
 async fn acpx_01_to_09() {
     for row in ROWS {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         s.harden(&tree);
         (row.before)(&mut s.kernel(), tree);
         let (now, between) = (s.kernel().now_ms(), row.between);
@@ -130,8 +129,7 @@ async fn acpx_01_to_09() {
 
 #[tokio::test(start_paused = true)]
 async fn acpx_10_a_pending_lease_of_another_gateway_signals_nobody() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Reserved).await;
+    let (mut s, tree) = Stage::with_orphan(Reserved).await;
     // The tree says that it is of this lease, and of another gateway.
     let foreign = crate::kernel::environ(tree.lease, GatewayInstanceId::mint());
     for pid in tree.pids() {

@@ -78,8 +78,7 @@ async fn processes_are_ended_even_where_nothing_can_be_written() {
     assert_eq!(s.stored().await[0].state, Open);
     s.damage("CREATE TRIGGER full BEFORE INSERT ON leases BEGIN SELECT RAISE(FAIL, 'disk is full'); END");
     s.close(id).await;
-    s.reaches(id, Closed).await;
-    assert!(s.kernel().alive(id).is_empty());
+    s.ends(id).await;
     assert_eq!(s.stored().await[0].state, Open, "a later supervisor checks it again");
 }
 
@@ -219,9 +218,7 @@ async fn a_start_that_hangs_holds_up_nobody_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_fails_is_no_end() {
-    let mut s = Stage::new().await;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent().await;
     s.kernel().collect_fails = Some(rustix::io::Errno::NOMEM);
     s.kernel().deliver(tree.wrapper, acp_supervisor::sys::Signal::Cont);
     // Whoever waits is asked again only now and then: the end of a child wakes it.

@@ -47,8 +47,6 @@ pub(crate) struct Wrapper {
     pub(crate) deaf: bool,
     /// Its adapter ignores SIGTERM.
     pub(crate) stubborn_adapter: bool,
-    /// Its adapter ends before it is let go.
-    pub(crate) adapter_ends_early: bool,
 }
 
 struct Running {
@@ -150,9 +148,6 @@ impl Running {
             Hello::Adapter(other) => self.say(&hello(pid, other)).await?,
             Hello::Wrapper(other) => self.say(&hello(other, adapter)).await?,
             Hello::Silent => {}
-        }
-        if self.script.adapter_ends_early {
-            lock(&self.kernel).exit(adapter, ExitStatus::Exited(3));
         }
         self.hear().await?;
         let stubborn = self.script.stubborn_adapter;

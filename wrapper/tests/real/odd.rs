@@ -1,8 +1,10 @@
 //! What the machine does rarely: numbers come again, a tracer gets stuck, memory runs out.
 
 use crate::helper::Helper;
-use crate::rig::{Rig, as_root, eventually, is_alive, program, refused, script, status_field};
+use crate::rig::{Rig, eventually, is_alive, program, script, script_with_grace, status_field};
 use acp_shared::launch::{Confine, ExitStatus, FromWrapper, Landlock, Launch};
+use acp_testkit::ability::Ability;
+use acp_testkit::possible;
 use nix::libc;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
@@ -79,8 +81,7 @@ fn the_number_of_a_dead_adapters_group() {
     if !numbers_can_be_chosen() {
         return;
     }
-    let mut launch = script("sh -c 'trap \"\" TERM; echo up.; exec sleep 300' & read x; exit 4");
-    launch.term_grace_ms = 60_000;
+    let launch = script_with_grace(60_000, "sh -c 'trap \"\" TERM; echo up.; exec sleep 300' & read x; exit 4");
     let mut rig = Rig::start(&launch);
     let (_, adapter) = rig.release();
     rig.read_until("up.");
@@ -227,10 +228,7 @@ fn the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
     }
     assert_eq!(rig.hear(), FromWrapper::Running);
     rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
-    let status = ExitStatus::Signaled(libc::SIGKILL);
-    let want =
-        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
-    assert_eq!(rig.hear_all(), want);
+    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert_eq!(rig.exit_code(), 137);
 }
 
@@ -271,8 +269,7 @@ fn without_landlock_nothing_runs() {
         command
     };
     let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, start);
-    assert_eq!(refused(&rig.hear_all()), libc::EOPNOTSUPP);
-    assert_eq!(rig.exit_code(), 125);
+    assert_eq!(rig.refused(), libc::EOPNOTSUPP);
     launch.confine.landlock = None;
     let json = serde_json::to_vec(&launch).unwrap();
     let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, start);
@@ -284,25 +281,19 @@ fn without_landlock_nothing_runs() {
 #[test]
 fn an_adapter_that_ends_before_go() {
     let mut rig = Rig::start(&script("exit 0"));
-    rig.launch();
-    let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
+    let (wrapper_pid, adapter_pid) = rig.greeted();
     let ours = || status_field(adapter_pid, "PPid") == Some(wrapper_pid.to_string());
     crate::rig::kill_verified(adapter_pid, ours);
-    let status = ExitStatus::Signaled(libc::SIGKILL);
-    let want =
-        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
-    assert_eq!(rig.hear_all(), want);
+    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert_eq!(rig.exit_code(), 137);
 }
 
 /// The wrapper's parent dies in a namespace of its own, whose first process lives on.
 #[test]
 fn the_parent_is_killed_in_a_pid_namespace() {
-    if !as_root() {
-        return;
-    }
-    let mut launch = script("trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done");
-    launch.term_grace_ms = 200;
+    possible!(Ability::Root);
+    let text = "trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done";
+    let launch = script_with_grace(200, text);
     let json = serde_json::to_vec(&launch).unwrap();
     let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
         let mut command = Command::new("unshare");
@@ -311,8 +302,7 @@ fn the_parent_is_killed_in_a_pid_namespace() {
         command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", first]).arg(wrapper);
         command
     });
-    rig.launch();
-    let FromWrapper::Hello { wrapper_pid, .. } = rig.hear() else { panic!("no hello") };
+    let (wrapper_pid, _) = rig.greeted();
     assert!(wrapper_pid < 100, "the pid is from its own namespace: {wrapper_pid}");
     rig.say(&acp_shared::launch::ToWrapper::Go);
     assert_eq!(rig.hear(), FromWrapper::Running);

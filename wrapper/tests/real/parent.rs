@@ -1,6 +1,6 @@
 //! The supervisor goes away, or the wrapper itself does.
 
-use crate::rig::{PATIENCE, Rig, is_alive, script};
+use crate::rig::{PATIENCE, Rig, is_alive, script, script_with_grace};
 use acp_shared::launch::{FromWrapper, Launch, ToWrapper};
 use acp_testkit::pace::Delays;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -14,9 +14,7 @@ const GRACE_MS: u64 = 300;
 /// An adapter with a daemon and a child; all of them ignore SIGTERM.
 fn stubborn_tree() -> Launch {
     let stay = "trap \"\" TERM; echo up.; while :; do sleep 0.05; done";
-    let mut launch = script(&format!("setsid sh -c '{stay}' & sh -c '{stay}' & {stay}"));
-    launch.term_grace_ms = GRACE_MS;
-    launch
+    script_with_grace(GRACE_MS, &format!("setsid sh -c '{stay}' & sh -c '{stay}' & {stay}"))
 }
 
 fn all_three_are_up(rig: &mut Rig) {
@@ -90,8 +88,7 @@ fn the_parent_is_killed() {
     once_in_time(|| {
         let launch = stubborn_tree();
         let mut rig = Rig::below_a_shell(&launch);
-        rig.launch();
-        let FromWrapper::Hello { wrapper_pid, .. } = rig.hear() else { panic!("no hello") };
+        let (wrapper_pid, _) = rig.greeted();
         assert_ne!(wrapper_pid, rig.wrapper_pid(), "the shell is the parent");
         rig.say(&ToWrapper::Go);
         assert_eq!(rig.hear(), FromWrapper::Running);
@@ -111,8 +108,7 @@ fn the_parent_is_killed() {
 fn the_parent_is_killed_before_go() {
     let launch = stubborn_tree();
     let mut rig = Rig::below_a_shell(&launch);
-    rig.launch();
-    let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
+    let (wrapper_pid, adapter_pid) = rig.greeted();
     rig.signal(Signal::KILL);
     rig.exit_code();
     crate::rig::eventually("both are gone", || !is_alive(wrapper_pid) && !is_alive(adapter_pid));
@@ -138,10 +134,7 @@ fn the_parent_dies_above_a_stopped_tree() {
 fn the_parent_is_stopped() {
     let launch = script("echo up; read x; exit 8");
     let mut rig = Rig::below_a_shell(&launch);
-    rig.launch();
-    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
-    rig.say(&ToWrapper::Go);
-    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.go();
     rig.read_until("up");
     rig.signal(Signal::STOP);
     crate::rig::eventually("the parent is stopped", || {
@@ -157,8 +150,7 @@ fn the_parent_is_stopped() {
 fn the_wrapper_is_killed_and_the_adapter_dies_with_it() {
     for go in [false, true] {
         let mut rig = Rig::start(&script("trap '' TERM HUP; while :; do sleep 0.05; done"));
-        rig.launch();
-        let FromWrapper::Hello { adapter_pid, .. } = rig.hear() else { panic!("no hello") };
+        let (_, adapter_pid) = rig.greeted();
         if go {
             rig.say(&ToWrapper::Go);
             assert_eq!(rig.hear(), FromWrapper::Running);

@@ -3,7 +3,7 @@
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{
-    CONTROL_BYTES_MAX, Confine, ENV_LEASE_ID, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch, RunAs,
+    CONTROL_BYTES_MAX, Confine, ENV_LEASE_ID, ExitStatus, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch, RunAs,
     ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::wire;
@@ -22,6 +22,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// The exit code of a wrapper that could not do its work.
+pub(crate) const EXIT_WRAPPER: i32 = 125;
 
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -55,18 +58,14 @@ pub(crate) fn program(argv: &[&str]) -> Launch {
     }
 }
 
+/// A launch of a shell script with this time between SIGTERM and SIGKILL.
+pub(crate) fn script_with_grace(term_grace_ms: u64, text: &str) -> Launch {
+    Launch { term_grace_ms, ..script(text) }
+}
+
 /// A confinement to another user and group, without further groups.
 pub(crate) fn user(uid: u32, gid: u32) -> Confine {
     Confine { run_as: Some(RunAs { uid, gid, groups: Vec::new() }), ..Confine::default() }
-}
-
-/// Whether this test runs as root; else it says what is left out.
-pub(crate) fn as_root() -> bool {
-    let uid = rustix::process::geteuid();
-    if !uid.is_root() {
-        println!("probe: user {uid:?} is not root and cannot become another user: left out");
-    }
-    uid.is_root()
 }
 
 /// A ruleset that forbids nothing that a test does; the kernel must know the rights.
@@ -84,17 +83,6 @@ pub(crate) fn landlock_works() -> bool {
         println!("probe: no Landlock that confines writes: {e}: left out");
     }
     made.is_ok()
-}
-
-/// The errno of the one thing that the wrapper said: that the setup failed.
-pub(crate) fn refused(messages: &[FromWrapper]) -> i32 {
-    match messages {
-        [FromWrapper::SetupFailed { errno, stage }] => {
-            assert!(!stage.is_empty());
-            *errno
-        }
-        other => panic!("only a failed setup was expected: {other:?}"),
-    }
 }
 
 /// A wrapper under test, and the supervisor's ends of everything.
@@ -228,10 +216,47 @@ impl Rig {
 
     /// From its start until it lets the adapter go; returns the pids of the wrapper and of the adapter.
     pub(crate) fn release(&mut self) -> (i32, i32) {
-        self.launch();
-        let FromWrapper::Hello { wrapper_pid, adapter_pid } = self.hear() else { panic!("no hello") };
+        let pids = self.greeted();
         self.say(&ToWrapper::Go);
-        (wrapper_pid, adapter_pid)
+        pids
+    }
+
+    /// From its start until it says that it is there; returns the pids of the wrapper and of the adapter.
+    pub(crate) fn greeted(&mut self) -> (i32, i32) {
+        self.launch();
+        match self.hear() {
+            FromWrapper::Hello { wrapper_pid, adapter_pid } => (wrapper_pid, adapter_pid),
+            other => panic!("no hello: {other:?}"),
+        }
+    }
+
+    /// The adapter ends so, and the wrapper with it, without survivors.
+    #[track_caller]
+    pub(crate) fn adapter_ends(&self, status: ExitStatus) {
+        let done = FromWrapper::Done { status, survivors: Vec::new() };
+        assert_eq!(self.hear_all(), [FromWrapper::AdapterExited { status }, done]);
+    }
+
+    /// The adapter cannot start, for this reason: the wrapper says so and ends with this code.
+    #[track_caller]
+    pub(crate) fn cannot_exec(launch: &Launch, stage: &str, errno: i32, code: i32) {
+        let mut rig = Self::start(launch);
+        rig.release();
+        let failed = FromWrapper::ExecFailed { errno, stage: stage.to_owned() };
+        let done = FromWrapper::Done { status: ExitStatus::Exited(code), survivors: Vec::new() };
+        assert_eq!(rig.hear_all(), [failed, done], "{launch:?}");
+        assert_eq!(rig.exit_code(), code, "{launch:?}");
+    }
+
+    /// The errno of the one thing that the wrapper says before it ends: that the setup failed.
+    #[track_caller]
+    pub(crate) fn refused(&mut self) -> i32 {
+        let errno = match self.hear_all().as_slice() {
+            [FromWrapper::SetupFailed { errno, stage }] if !stage.is_empty() => *errno,
+            other => panic!("only a failed setup was expected: {other:?}"),
+        };
+        assert_eq!(self.exit_code(), EXIT_WRAPPER);
+        errno
     }
 
     /// Errno and stage of an adapter that could not start.

@@ -13,10 +13,8 @@ use std::path::PathBuf;
 #[tokio::test]
 async fn a_program_that_cannot_take_over_does_not() {
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.input(spec.lease_id, 1, b"before").await.unwrap();
     gateway.read(spec.lease_id, 0, 6).await;
@@ -76,8 +74,7 @@ async fn what_was_frozen_thaws_in_the_old_program() {
     let (spec, parent) = (script(&counting(4_000)), agent(&["cat"]));
     let info = gateway.spawn(&spec).await;
     gateway.spawn(&parent).await;
-    let running = terminal(&parent, "echo here; sleep 300", 100);
-    gateway.spawn(&running).await;
+    let running = gateway.start(terminal(&parent, "echo here; sleep 300", 100)).await;
     gateway.input(parent.lease_id, 1, b"before").await.unwrap();
     let before = descriptors(&host);
     let mut reader = Reader::start(&identity, gateway, spec.lease_id).await;
@@ -124,10 +121,8 @@ async fn a_program_that_cannot_begin_gives_back() {
     let mut plain = std::process::Command::new(binary());
     plain.args(command.get_args().filter(|arg| *arg != "--wrapper" && *arg != crate::common::wrapper()));
     host.start_as(plain);
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     let alone = host.dir.path().join("alone");
     std::fs::copy(binary(), &alone).unwrap();
     let output = try_upgrade(&host, &alone);
@@ -148,10 +143,8 @@ async fn a_program_that_cannot_begin_gives_back() {
 #[tokio::test]
 async fn a_program_that_panics_late_gives_back() {
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     gateway.input(spec.lease_id, 1, b"before").await.unwrap();
     let late = binary().with_file_name("examples").join("late");
     assert!(late.exists(), "`cargo build -p acp-supervisor --examples` makes {}", late.display());

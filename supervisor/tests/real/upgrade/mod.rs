@@ -103,10 +103,8 @@ impl Reader {
 async fn a_turn_goes_on_over_an_upgrade() {
     const LINES: usize = 10_000;
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = script(&counting(LINES));
-    let info = gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (spec, info) = gateway.start_known(script(&counting(LINES))).await;
     let supervisor = gateway.welcome.supervisor_id.clone();
     let before = descriptors(&host);
     let mut reader = Reader::start(&identity, gateway, spec.lease_id).await;
@@ -138,8 +136,7 @@ async fn a_turn_goes_on_over_an_upgrade() {
         (now.state, now.adapter_pid, now.wrapper_pid),
         (LeaseState::Open, info.adapter_pid, info.wrapper_pid)
     );
-    let report = host.json(&["leases", "verify", &spec.lease_id.to_string()]);
-    assert_eq!(report["verdict"], "owned", "{report}");
+    let report = host.verified(spec.lease_id, "owned");
     assert_eq!(host.json(&["status"])["warnings"], serde_json::json!([]));
     reader.client.input(spec.lease_id, 1, b"hello").await.unwrap();
     assert_eq!(reader.client.read(spec.lease_id, LINES as u64 * 10, 5).await, b"hello");
@@ -153,8 +150,7 @@ async fn a_turn_goes_on_over_an_upgrade() {
 #[tokio::test]
 async fn input_that_is_half_in_the_pipe_is_written_once() {
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let flag = host.dir.path().join("read");
     let spec = script(&format!("until [ -e {} ]; do sleep 0.05; done; exec cat", flag.display()));
     gateway.spawn(&spec).await;
@@ -190,8 +186,7 @@ async fn input_that_is_half_in_the_pipe_is_written_once() {
 #[tokio::test]
 async fn an_end_goes_on_where_it_was() {
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let mut spec = script("trap '' TERM; echo up; while :; do sleep 0.1; done");
     spec.graces = Graces { eof_ms: 300, term_ms: 3_000, kill_ms: 5_000 };
     let info = gateway.spawn(&spec).await;
@@ -221,8 +216,7 @@ async fn an_end_goes_on_where_it_was() {
 #[tokio::test]
 async fn what_an_ended_lease_said_is_still_there() {
     let host = Host::with_config("ring_bytes_max = 8192\nreap_term_ms = 300");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let (long, short) = (script("seq -w 1 9999; echo last words >&2; exit 7"), script("echo bye; exit 3"));
     gateway.spawn(&long).await;
     gateway.spawn(&short).await;
@@ -266,10 +260,8 @@ async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail 
 #[tokio::test]
 async fn terminals_go_on_and_ended_ones_are_remembered() {
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let parent = agent(&["cat"]);
-    gateway.spawn(&parent).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let parent = gateway.start(agent(&["cat"])).await;
     let (flag, done) = (host.dir.path().join("go"), terminal(&parent, "seq 1 1000; exit 4", 8));
     let text = format!("echo one; until [ -e {} ]; do sleep 0.05; done; echo two; exit 5", flag.display());
     let running = terminal(&parent, &text, 100);
@@ -289,8 +281,7 @@ async fn terminals_go_on_and_ended_ones_are_remembered() {
     std::fs::write(&flag, "").unwrap();
     assert_eq!(gateway.exited(running.lease_id).await.0, ExitStatus::Exited(5), "its gateway is notified");
     assert_eq!(tail(&mut gateway, running.lease_id).await.bytes, b"one\ntwo\n");
-    gateway.close(parent.lease_id).await;
-    gateway.state(parent.lease_id, LeaseState::Closed).await;
+    gateway.end(parent.lease_id).await;
 }
 
 #[tokio::test]
@@ -313,8 +304,7 @@ async fn a_gateway_that_is_away_has_its_grace() {
 #[tokio::test]
 async fn spawns_on_their_way_are_waited_for() {
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let specs: Vec<_> = (0..8).map(|_| agent(&["cat"])).collect();
     for spec in &specs {
         gateway.send(Request::Spawn(spec.clone())).await;
@@ -336,8 +326,7 @@ async fn spawns_on_their_way_are_waited_for() {
 #[tokio::test]
 async fn a_wrapper_that_dies_in_the_pause_is_noticed() {
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let (dies, lives) = (script("trap '' TERM; sleep 300 & wait"), agent(&["cat"]));
     let info = gateway.spawn(&dies).await;
     gateway.spawn(&lives).await;
@@ -379,8 +368,7 @@ fn try_upgrade(host: &Host, to: &Path) -> Output {
 async fn ten_upgrades_in_a_row_under_load() {
     const LINES: usize = 20_000;
     let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let (loud, quiet) = (script(&counting(LINES)), agent(&["cat"]));
     gateway.spawn(&loud).await;
     gateway.spawn(&quiet).await;
@@ -426,8 +414,7 @@ async fn nothing_of_a_handover_reaches_an_agent() {
     identity.connect().await.spawn(&agent(&["cat"])).await;
     upgrade(&host);
     let mut gateway = again(&identity).await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     let open = |pid: i32| {
         let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let mut all: Vec<i32> = all.map(|e| e.file_name().to_str().unwrap().parse().unwrap()).collect();
@@ -446,10 +433,8 @@ async fn nothing_of_a_handover_reaches_an_agent() {
 #[tokio::test]
 async fn the_lock_and_the_end_stay_what_they_were() {
     let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     upgrade(&host);
     let output = host.command().output().unwrap();
     let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -470,10 +455,8 @@ async fn the_lock_and_the_end_stay_what_they_were() {
 
 #[tokio::test]
 async fn an_end_that_is_asked_for_meanwhile_comes() {
-    let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     // The proof, in the pause, has the supervisor asked to end. Then the shell, which would take the signal, makes
     // room for the program itself.
     let real = binary();
@@ -492,8 +475,7 @@ async fn an_end_that_is_asked_for_meanwhile_comes() {
 #[tokio::test]
 async fn a_crash_after_an_upgrade_leaves_nothing() {
     let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let spec = script("trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 300' & sleep 300");
     let info = gateway.spawn(&spec).await;
     upgrade(&host);
