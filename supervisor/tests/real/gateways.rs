@@ -81,8 +81,7 @@ async fn a_copied_state_directory_is_recognised_after_a_restart_too() {
 /// A gateway that dies between its Hello and the answer is gone like any other: its leases do not wait for ever.
 #[tokio::test]
 async fn a_gateway_that_leaves_before_it_is_welcomed_has_left() {
-    let host = Host::with_config("detached_grace_ms = 200");
-    let (mut identity, mut gateway) = host.connect_gateway().await;
+    let (host, mut identity, mut gateway) = Host::serving_identity("detached_grace_ms = 200").await;
     let info = gateway.spawn(&agent(&["cat"])).await;
     drop(gateway);
     identity.epoch += 1;

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{DEADLINE, Host, agent, script};
-use acp_shared::conn::{self, ConnError};
+use crate::start::refused;
+use acp_shared::conn;
 use acp_shared::protocol::{
     FRAME_BYTES_MAX, Hello, RefusalCode, Reply, Request, ToClient, ToSupervisor, VERSION_MAX,
 };
@@ -135,7 +136,7 @@ async fn a_client_that_never_reads_is_cut_off_and_holds_up_nobody() {
     let identity = host.gateway();
     let mut deaf = identity.connect().await;
     let mut good = host.gateway().connect().await;
-    let spec = deaf.start(agent(&["cat"])).await;
+    deaf.start(agent(&["cat"])).await;
     let mut sent = 0;
     // It writes until the supervisor closes, and reads nothing.
     while sent < 1_000_000 {

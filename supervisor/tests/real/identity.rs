@@ -29,7 +29,7 @@ async fn numbers_that_were_given_to_strangers_are_not_signalled() {
     let (state, reason, evidence) = host.row(info.lease_id);
     assert_eq!(state, "lost", "{reason}");
     assert!(evidence.contains("\"tree\":[]"), "{evidence}");
-    let report = host.verified(info.lease_id, "not_ours");
+    host.verified(info.lease_id, "not_ours");
 }
 
 /// How often a number is given anew until both processes have started in one tick.
@@ -118,8 +118,7 @@ async fn another_gateways_wrapper_at_the_number_is_not_signalled() {
 /// An older lease names, by now, the processes of a newer one of the same gateway.
 #[tokio::test]
 async fn only_the_newer_lease_acts_on_a_number_that_both_name() {
-    let mut host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     let (old, new) = (gateway.spawn(&agent(&["cat"])).await, gateway.spawn(&agent(&["cat"])).await);
     kill(old.wrapper_pid.unwrap(), Signal::STOP);
     host.leave_behind(&new);
@@ -143,8 +142,7 @@ async fn a_rewritten_process_title_changes_nothing() {
         println!("not possible here: node --version: {node:?}");
         return;
     }
-    let mut host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     let program = "process.title = 'x'.repeat(4000); console.log('renamed'); setInterval(() => {}, 1e6)";
     let (spec, info) = gateway.start_known(agent(&["node", "-e", program])).await;
     gateway.attach(spec.lease_id, 0).await;
@@ -152,7 +150,7 @@ async fn a_rewritten_process_title_changes_nothing() {
     let adapter = info.adapter_pid.unwrap();
     let cmdline = std::fs::read(format!("/proc/{adapter}/cmdline")).unwrap();
     assert!(cmdline.starts_with(b"xxxx"), "{}", String::from_utf8_lossy(&cmdline));
-    let report = host.verified(spec.lease_id, "owned");
+    host.verified(spec.lease_id, "owned");
     host.leave_behind(&info);
     host.start();
     assert!(!runs(adapter) && marked(spec.lease_id).is_empty());
@@ -161,8 +159,7 @@ async fn a_rewritten_process_title_changes_nothing() {
 
 #[tokio::test]
 async fn a_wrapper_whose_file_was_replaced_is_still_ours() {
-    let mut host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     let (closed, orphaned) = (agent(&["cat"]), agent(&["cat"]));
     let infos = [gateway.spawn(&closed).await, gateway.spawn(&orphaned).await];
     for info in &infos {
@@ -170,7 +167,7 @@ async fn a_wrapper_whose_file_was_replaced_is_still_ours() {
         std::fs::copy("/bin/true", &info.wrapper_path).unwrap();
         let exe = std::fs::read_link(format!("/proc/{}/exe", info.wrapper_pid.unwrap())).unwrap();
         assert!(exe.to_string_lossy().ends_with(" (deleted)"), "{}", exe.display());
-        let report = host.verified(info.lease_id, "owned");
+        host.verified(info.lease_id, "owned");
     }
     gateway.end(closed.lease_id).await;
     host.leave_behind(&infos[1]);
@@ -181,8 +178,7 @@ async fn a_wrapper_whose_file_was_replaced_is_still_ours() {
 
 #[tokio::test]
 async fn a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
-    let mut host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     // Each of the shells has a child of that name too, in a session of its own.
     let rename = "printf ') S 1 (\\n) Z 1' > /proc/$$/comm; while :; do sleep 1; done";
     let spec = script(&format!("setsid sh -c \"{}\" & {rename}", rename.replace('$', "\\$")));
@@ -209,8 +205,7 @@ async fn a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
 #[tokio::test]
 async fn nothing_is_signalled_from_another_pid_namespace() {
     possible!(Ability::PidNamespace);
-    let mut host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     let (spec, info) = gateway.spawn_stubborn().await;
     host.leave_behind(&info);
     let roots = [info.wrapper_pid.unwrap(), info.adapter_pid.unwrap()];

@@ -2,13 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::common::{Host, agent, eventually, marked, runs, script};
 use crate::durable::orphaned;
 use crate::start::{STUBBORN, refused};
-use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
-use rustix::process::Signal;
 
 const QUICK: &str = "reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 300";
 

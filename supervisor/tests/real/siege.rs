@@ -234,7 +234,7 @@ async fn gateways_that_hear_nothing_hold_up_nobody() {
     let mut deaf = Vec::new();
     for _ in 0..4 {
         let mut client = host.gateway().connect().await;
-        let spec = client.start_attached(script("yes")).await;
+        client.start_attached(script("yes")).await;
         for _ in 0..200 {
             client.send(Request::ListLeases { detail: false }).await;
         }

@@ -7,7 +7,7 @@ use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request, Spawn};
 
 #[tokio::test]
 async fn a_repeated_spawn_is_the_same_spawn() {
-    let (host, mut gateway) = Host::with_gateway().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let spec = agent(&["cat"]);
     // Both at once: the second one waits for the first.
     let (first, second) =
@@ -28,7 +28,7 @@ async fn a_repeated_spawn_is_the_same_spawn() {
 
 #[tokio::test]
 async fn one_agent_for_each_session() {
-    let (host, mut gateway) = Host::with_gateway().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let first = script("trap '' TERM; while :; do sleep 1; done");
     let second = Spawn { session_key: first.session_key.clone(), ..agent(&["cat"]) };
     gateway.spawn(&first).await;
@@ -66,7 +66,7 @@ async fn a_failed_start_says_why_and_leaves_nothing() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_before_anything_happens() {
-    let (host, mut gateway) = Host::serving("leases_per_gateway_max = 1\ngrace_max_ms = 60000").await;
+    let (_host, mut gateway) = Host::serving("leases_per_gateway_max = 1\ngrace_max_ms = 60000").await;
     let good = agent(&["cat"]);
     let with = |change: &dyn Fn(&mut Spawn)| {
         let mut spec = agent(&["cat"]);
@@ -92,8 +92,7 @@ async fn what_makes_no_sense_is_refused_before_anything_happens() {
 
 #[tokio::test]
 async fn the_environment_is_what_was_asked_for_and_the_markers() {
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (_host, identity, mut gateway) = Host::with_identity().await;
     let forged = ("OPENCLAW_ACPX_LEASE_ID".to_owned(), "forged".to_owned());
     let spec = Spawn { env: vec![("A".into(), "1 2".into()), forged], ..agent(&["/usr/bin/env"]) };
     gateway.spawn(&spec).await;
@@ -115,7 +114,7 @@ async fn the_environment_is_what_was_asked_for_and_the_markers() {
 
 #[tokio::test]
 async fn many_spawns_at_once() {
-    let (host, mut gateway) = Host::with_gateway().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let specs: Vec<Spawn> = (0..40).map(|_| agent(&["cat"])).collect();
     let mut ids = Vec::new();
     for spec in &specs {

@@ -25,8 +25,7 @@ async fn again(identity: &Identity) -> Client {
 #[tokio::test]
 async fn what_ended_agents_said_takes_no_descriptor() {
     const MANY: usize = 20;
-    let mut host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (mut host, identity, mut gateway) = Host::with_identity().await;
     let first = gateway.start(agent(&["cat"])).await;
     gateway.end(first.lease_id).await;
     let before = descriptors(&host);

@@ -42,6 +42,20 @@ impl Host {
         (identity, gateway)
     }
 
+    /// A supervisor with defaults and [`Host::connect_gateway`].
+    pub(crate) async fn with_identity() -> (Self, Identity, Client) {
+        let host = Self::new();
+        let (identity, gateway) = host.connect_gateway().await;
+        (host, identity, gateway)
+    }
+
+    /// The same with this configuration.
+    pub(crate) async fn serving_identity(config: &str) -> (Self, Identity, Client) {
+        let host = Self::with_config(config);
+        let (identity, gateway) = host.connect_gateway().await;
+        (host, identity, gateway)
+    }
+
     /// SIGKILL, and the next supervisor on the same state directory.
     pub(crate) fn restart_after_crash(&mut self) {
         self.crash();

@@ -136,7 +136,7 @@ async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
 /// A gateway that starts and ends agents all day fills neither memory nor disk; what is not acknowledged stays.
 #[tokio::test]
 async fn ended_leases_are_kept_up_to_a_number() {
-    let (host, mut gateway) = Host::serving("ended_per_gateway_max = 2\ncrash_backoff_ms = 0").await;
+    let (_host, mut gateway) = Host::serving("ended_per_gateway_max = 2\ncrash_backoff_ms = 0").await;
     let mut ids = Vec::new();
     for text in ["echo unread", "true", "true", "true", "true"] {
         let spec = gateway.start(script(text)).await;

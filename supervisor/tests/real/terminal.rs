@@ -16,7 +16,7 @@ async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail 
 
 #[tokio::test]
 async fn the_last_bytes_of_both_streams_are_kept() {
-    let (host, mut gateway) = Host::with_gateway().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let parent = gateway.start(agent(&["cat"])).await;
     let spec = gateway.start(terminal(&parent, "seq 1 100000; echo err >&2; echo out; cat; exit 4", 8)).await;
     let (status, end) = gateway.exited(spec.lease_id).await;
@@ -52,7 +52,7 @@ async fn a_terminal_ends_with_its_agent_and_before_it() {
 /// Terminals have no standard input, so no time is spent on closing it, and they end side by side.
 #[tokio::test]
 async fn sixteen_terminals_end_without_the_grace_for_end_of_file() {
-    let (host, mut gateway) = Host::with_gateway().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let parent = gateway.start(agent(&["cat"])).await;
     for _ in 0..16 {
         let spec = terminal(&parent, "sleep 300", 100);
@@ -66,7 +66,7 @@ async fn sixteen_terminals_end_without_the_grace_for_end_of_file() {
 
 #[tokio::test]
 async fn terminals_are_bounded_for_each_agent() {
-    let (host, mut gateway) = Host::with_gateway().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let (parent, other) = (agent(&["cat"]), agent(&["cat", "-"]));
     gateway.spawn(&parent).await;
     gateway.spawn(&other).await;
@@ -101,7 +101,7 @@ async fn terminals_leave_a_quarter_of_the_leases_to_agents() {
 
 #[tokio::test]
 async fn a_terminal_ends_when_its_agent_crashes() {
-    let (host, mut gateway) = Host::with_gateway().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let (parent, info) = gateway.start_known(agent(&["cat"])).await;
     let spec = gateway.start(terminal(&parent, "sleep 300", 100)).await;
     crate::common::kill(info.adapter_pid.unwrap(), rustix::process::Signal::KILL);
@@ -134,7 +134,7 @@ async fn terminals_need_a_living_agent_of_the_same_gateway() {
 /// A gateway that runs commands and never releases what they printed keeps only so much of it.
 #[tokio::test]
 async fn what_ended_terminals_printed_is_bounded() {
-    let (host, mut gateway) = Host::serving("tails_bytes_max = 10000").await;
+    let (_host, mut gateway) = Host::serving("tails_bytes_max = 10000").await;
     let parent = gateway.start(agent(&["cat"])).await;
     let mut ids = Vec::new();
     for _ in 0..4 {

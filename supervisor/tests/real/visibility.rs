@@ -189,7 +189,7 @@ async fn without_signals_through_handles_nothing_is_guessed() {
 #[tokio::test]
 async fn what_hides_in_a_nested_pid_namespace_goes_too() {
     possible!(Ability::PidNamespace);
-    let (host, mut gateway) = Host::with_gateway().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     for (round, kills_wrapper) in [(1, false), (2, true)] {
         let spec = agent(&[]);
         let mark = format!(

@@ -8,6 +8,7 @@ use acp_supervisor::core::lease::{NsInit, PidScope, ProcessRecord};
 use acp_supervisor::core::verify::Marker;
 use acp_supervisor::sys::{KernelFeatures, Signal};
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 /// The supervisor under test.
@@ -138,6 +139,13 @@ impl std::fmt::Debug for Kernel {
 /// The environment of a process of a lease.
 pub(crate) fn environ(lease: LeaseId, gateway: GatewayInstanceId) -> Vec<u8> {
     format!("PATH=/bin\0{ENV_LEASE_ID}={lease}\0{ENV_GATEWAY_INSTANCE_ID}={gateway}\0").into_bytes()
+}
+
+/// The machine, with everything that is due by now.
+pub(crate) fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
+    let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
+    kernel.catch_up();
+    kernel
 }
 
 impl Kernel {
@@ -395,11 +403,7 @@ impl Kernel {
             self.reap(pid);
         }
         self.place(pid, 1, "stranger");
-        if same_tick {
-            self.edit(pid, |t| t.start_ticks = ticks);
-        } else {
-            self.edit(pid, |t| t.start_ticks += 1);
-        }
+        self.edit(pid, |t| t.start_ticks = if same_tick { ticks } else { t.start_ticks + 1 });
     }
 
     /// Every process of these trees ends without a signal.

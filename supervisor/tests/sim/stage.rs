@@ -156,11 +156,11 @@ impl Stage {
 
     /// A machine with every ability, and a lease that a dead supervisor left behind with its whole tree.
     pub(crate) async fn with_orphan(state: LeaseState) -> (Self, Tree) {
-        Self::with_orphan_on(|_| {}, state).await
+        Self::with_orphan_on(state, |_| {}).await
     }
 
     /// The same on a machine that is prepared before the supervisor starts.
-    pub(crate) async fn with_orphan_on(prepare: impl FnOnce(&mut Kernel), state: LeaseState) -> (Self, Tree) {
+    pub(crate) async fn with_orphan_on(state: LeaseState, prepare: impl FnOnce(&mut Kernel)) -> (Self, Tree) {
         let mut stage = Self::on(prepare).await;
         let tree = stage.orphan(state).await;
         (stage, tree)
@@ -570,7 +570,7 @@ impl Stage {
     /// Waits until a lease is closed; nothing of its tree runs then.
     pub(crate) async fn ends(&mut self, id: LeaseId) {
         self.reaches(id, LeaseState::Closed).await;
-        assert_eq!(self.kernel().alive(id), []);
+        assert_eq!(self.kernel().alive(id), [0; 0]);
     }
 
     /// Makes a whole tree ignore SIGTERM.

@@ -1,14 +1,14 @@
 //! The other side of a control socket: a wrapper that exists in the faked kernel alone and speaks the real protocol
 //! over a real socket, as honest as its script.
 
-use crate::kernel::{Kernel, OnTerm, State};
+use crate::kernel::{Kernel, OnTerm, State, lock};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::{CONTROL_BYTES_MAX, ENV_LEASE_ID, ExitStatus, FromWrapper};
 use acp_shared::wire;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::UnixDatagram;
 
@@ -96,12 +96,6 @@ pub(crate) fn start(
     let wrapper = Running { kernel, script, pid, lease, socket, adapter: 0, adapter_status: None };
     tokio::spawn(wrapper.run());
     Ok(pid)
-}
-
-fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
-    let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
-    kernel.catch_up();
-    kernel
 }
 
 impl Running {

@@ -81,7 +81,8 @@ fn the_number_of_a_dead_adapters_group() {
     if !numbers_can_be_chosen() {
         return;
     }
-    let launch = script_with_grace(60_000, "sh -c 'trap \"\" TERM; echo up.; exec sleep 300' & read x; exit 4");
+    let launch =
+        script_with_grace(60_000, "sh -c 'trap \"\" TERM; echo up.; exec sleep 300' & read x; exit 4");
     let mut rig = Rig::start(&launch);
     let (_, adapter) = rig.release();
     rig.read_until("up.");

@@ -3,8 +3,8 @@
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{
-    CONTROL_BYTES_MAX, Confine, ENV_LEASE_ID, ExitStatus, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch, RunAs,
-    ToWrapper, WRAPPER_FILE,
+    CONTROL_BYTES_MAX, Confine, ENV_LEASE_ID, ExitStatus, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch,
+    RunAs, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::wire;
 use landlock::{CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr};

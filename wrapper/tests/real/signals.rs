@@ -63,7 +63,8 @@ fn sigterm_is_passed_on_and_the_adapter_may_end_in_its_own_way() {
 
 #[test]
 fn an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
-    let mut rig = Rig::running(&script_with_grace(400, "trap '' TERM; echo up; while :; do sleep 0.05; done"));
+    let mut rig =
+        Rig::running(&script_with_grace(400, "trap '' TERM; echo up; while :; do sleep 0.05; done"));
     rig.read_until("up");
     let before = Instant::now();
     rig.signal(Signal::TERM);

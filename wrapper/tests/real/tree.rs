@@ -54,7 +54,10 @@ fn a_child_in_a_group_of_its_own_with_children() {
 /// Without the mark in its environment it is found all the same: it is below the wrapper.
 #[test]
 fn a_daemon_with_an_empty_environment() {
-    let mut rig = Rig::running(&script_with_grace(200, &format!("setsid env -i /bin/sh -c '{STUBBORN}' & read x; exit 0")));
+    let mut rig = Rig::running(&script_with_grace(
+        200,
+        &format!("setsid env -i /bin/sh -c '{STUBBORN}' & read x; exit 0"),
+    ));
     let said = rig.read_until(".\n");
     let pid: i32 = said.trim_start_matches("pid ").trim_end_matches(".\n").parse().unwrap();
     assert!(is_alive(pid));
@@ -153,7 +156,8 @@ fn a_hundred_orphans_at_the_end() {
 #[test]
 fn zombies_are_dead() {
     // A shell that execs keeps its children and never waits for them.
-    let mut rig = Rig::running(&script_with_grace(60_000, "for i in 1 2 3 4 5; do true & done; exec sleep 0.5"));
+    let mut rig =
+        Rig::running(&script_with_grace(60_000, "for i in 1 2 3 4 5; do true & done; exec sleep 0.5"));
     let before = Instant::now();
     assert_eq!(rig.exit_code(), 0);
     assert!(before.elapsed() < Duration::from_secs(20), "it waited for dead processes");
@@ -189,7 +193,10 @@ fn a_bounded_fork_bomb_is_extinct_soon() {
 /// Nobody above reaps strangers here: what the wrapper leaves behind would stay for ever.
 #[test]
 fn no_zombie_is_left_to_a_parent_that_does_not_reap() {
-    let mut rig = Rig::running(&script_with_grace(5_000, "for i in 1 2 3 4 5; do (setsid sleep 300 &); true & done; echo up; read x; exit 2"));
+    let mut rig = Rig::running(&script_with_grace(
+        5_000,
+        "for i in 1 2 3 4 5; do (setsid sleep 300 &); true & done; echo up; read x; exit 2",
+    ));
     rig.read_until("up");
     crate::rig::eventually("they are there", || rig.living().len() == 6);
     rig.signal(Signal::TERM);

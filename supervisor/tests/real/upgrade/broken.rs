@@ -12,8 +12,7 @@ use std::path::PathBuf;
 
 #[tokio::test]
 async fn a_program_that_cannot_take_over_does_not() {
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.input(spec.lease_id, 1, b"before").await.unwrap();
@@ -142,8 +141,7 @@ async fn a_program_that_cannot_begin_gives_back() {
 /// A program that has proved itself and panics at the last moment before it takes over.
 #[tokio::test]
 async fn a_program_that_panics_late_gives_back() {
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     gateway.input(spec.lease_id, 1, b"before").await.unwrap();
     let late = binary().with_file_name("examples").join("late");

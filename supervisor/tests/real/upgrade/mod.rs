@@ -102,8 +102,7 @@ impl Reader {
 #[tokio::test]
 async fn a_turn_goes_on_over_an_upgrade() {
     const LINES: usize = 10_000;
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let (spec, info) = gateway.start_known(script(&counting(LINES))).await;
     let supervisor = gateway.welcome.supervisor_id.clone();
     let before = descriptors(&host);
@@ -136,7 +135,7 @@ async fn a_turn_goes_on_over_an_upgrade() {
         (now.state, now.adapter_pid, now.wrapper_pid),
         (LeaseState::Open, info.adapter_pid, info.wrapper_pid)
     );
-    let report = host.verified(spec.lease_id, "owned");
+    host.verified(spec.lease_id, "owned");
     assert_eq!(host.json(&["status"])["warnings"], serde_json::json!([]));
     reader.client.input(spec.lease_id, 1, b"hello").await.unwrap();
     assert_eq!(reader.client.read(spec.lease_id, LINES as u64 * 10, 5).await, b"hello");
@@ -149,8 +148,7 @@ async fn a_turn_goes_on_over_an_upgrade() {
 
 #[tokio::test]
 async fn input_that_is_half_in_the_pipe_is_written_once() {
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let flag = host.dir.path().join("read");
     let spec = script(&format!("until [ -e {} ]; do sleep 0.05; done; exec cat", flag.display()));
     gateway.spawn(&spec).await;
@@ -185,8 +183,7 @@ async fn input_that_is_half_in_the_pipe_is_written_once() {
 
 #[tokio::test]
 async fn an_end_goes_on_where_it_was() {
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let mut spec = script("trap '' TERM; echo up; while :; do sleep 0.1; done");
     spec.graces = Graces { eof_ms: 300, term_ms: 3_000, kill_ms: 5_000 };
     let info = gateway.spawn(&spec).await;
@@ -259,8 +256,7 @@ async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail 
 
 #[tokio::test]
 async fn terminals_go_on_and_ended_ones_are_remembered() {
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let parent = gateway.start(agent(&["cat"])).await;
     let (flag, done) = (host.dir.path().join("go"), terminal(&parent, "seq 1 1000; exit 4", 8));
     let text = format!("echo one; until [ -e {} ]; do sleep 0.05; done; echo two; exit 5", flag.display());
@@ -303,8 +299,7 @@ async fn a_gateway_that_is_away_has_its_grace() {
 
 #[tokio::test]
 async fn spawns_on_their_way_are_waited_for() {
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let specs: Vec<_> = (0..8).map(|_| agent(&["cat"])).collect();
     for spec in &specs {
         gateway.send(Request::Spawn(spec.clone())).await;
@@ -325,8 +320,7 @@ async fn spawns_on_their_way_are_waited_for() {
 
 #[tokio::test]
 async fn a_wrapper_that_dies_in_the_pause_is_noticed() {
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let (dies, lives) = (script("trap '' TERM; sleep 300 & wait"), agent(&["cat"]));
     let info = gateway.spawn(&dies).await;
     gateway.spawn(&lives).await;
@@ -367,8 +361,7 @@ fn try_upgrade(host: &Host, to: &Path) -> Output {
 #[tokio::test]
 async fn ten_upgrades_in_a_row_under_load() {
     const LINES: usize = 20_000;
-    let host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let (loud, quiet) = (script(&counting(LINES)), agent(&["cat"]));
     gateway.spawn(&loud).await;
     gateway.spawn(&quiet).await;
@@ -414,7 +407,7 @@ async fn nothing_of_a_handover_reaches_an_agent() {
     identity.connect().await.spawn(&agent(&["cat"])).await;
     upgrade(&host);
     let mut gateway = again(&identity).await;
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
+    let (_, info) = gateway.start_known(agent(&["cat"])).await;
     let open = |pid: i32| {
         let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let mut all: Vec<i32> = all.map(|e| e.file_name().to_str().unwrap().parse().unwrap()).collect();
@@ -432,8 +425,7 @@ async fn nothing_of_a_handover_reaches_an_agent() {
 
 #[tokio::test]
 async fn the_lock_and_the_end_stay_what_they_were() {
-    let mut host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (mut host, identity, mut gateway) = Host::with_identity().await;
     let spec = gateway.start(agent(&["cat"])).await;
     upgrade(&host);
     let output = host.command().output().unwrap();
@@ -474,8 +466,7 @@ async fn an_end_that_is_asked_for_meanwhile_comes() {
 
 #[tokio::test]
 async fn a_crash_after_an_upgrade_leaves_nothing() {
-    let mut host = Host::new();
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let (mut host, identity, mut gateway) = Host::with_identity().await;
     let spec = script("trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 300' & sleep 300");
     let info = gateway.spawn(&spec).await;
     upgrade(&host);
