@@ -32,8 +32,7 @@ impl Drop for Decoy {
 }
 
 async fn on_killed_supervisor(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+    let Some((mut host, mut gateway)) = Host::serving_on(rung).await else { return };
     let specs = [agent(&["cat"]), script(STUBBORN)];
     for spec in &specs {
         gateway.spawn(spec).await;
@@ -130,8 +129,7 @@ async fn on_copied_state_directory(rung: &str) {
 }
 
 async fn on_unmarked_stray(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
     let file = host.dir.path().join("pid");
     let path = file.to_str().unwrap();
     let spec = script(&format!(
@@ -197,8 +195,7 @@ async fn on_supervisor_killed_in_spawns(rung: &str) {
 }
 
 async fn on_wrappers_killed_in_spawns(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
     for round in 0..20u64 {
         let spec = script(STUBBORN);
         let id = gateway.send(acp_shared::protocol::Request::Spawn(spec.clone())).await;

@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Host, agent, eventually, kill, marked, runs, say, script};
+use crate::crash::Decoy;
 use crate::start::STUBBORN;
-use acp_shared::ids::LeaseId;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
 use rustix::process::Signal;
 use std::path::PathBuf;
@@ -111,8 +112,8 @@ async fn a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
 
 #[tokio::test]
 async fn rows_that_cannot_be_are_quarantined() {
-    let decoy = std::process::Command::new("sleep").arg("300").spawn().unwrap();
-    let decoy_pid = i32::try_from(decoy.id()).unwrap();
+    let decoy = Decoy::new(LeaseId::mint(), GatewayInstanceId::mint());
+    let decoy_pid = decoy.pid();
     let own = i32::try_from(std::process::id()).unwrap();
     let specs: Vec<Spawn> = (0..7).map(|_| agent(&["cat"])).collect();
     let mut host = crashed(&specs).await;
@@ -142,9 +143,6 @@ async fn rows_that_cannot_be_are_quarantined() {
     let sound = now.iter().find(|(id, _, _)| *id == specs[6].lease_id.to_string()).unwrap();
     assert!(!sound.2.contains("quarantined"), "{sound:?}");
     assert!(runs(decoy_pid));
-    let mut decoy = decoy;
-    decoy.kill().unwrap();
-    decoy.wait().unwrap();
 }
 
 #[tokio::test]

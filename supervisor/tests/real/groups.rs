@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, say, script};
+use crate::crash::Decoy;
 use crate::rig_groups::{members, probe, put};
-use acp_shared::ids::LeaseId;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseInfo, LeaseState, Spawn};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -34,8 +35,7 @@ impl Held {
     }
 
     async fn closed(&mut self) {
-        self.gateway.close(self.info.lease_id).await;
-        self.gateway.state(self.info.lease_id, LeaseState::Closed).await;
+        self.gateway.end(self.info.lease_id).await;
     }
 }
 
@@ -249,8 +249,8 @@ async fn a_group_that_is_not_of_the_lease_is_never_killed() {
     let Some(mut held) = Held::new(&script("trap '' TERM; while :; do sleep 1; done")).await else { return };
     let foreign = held.host.group.as_ref().unwrap().dir().join("foreign");
     std::fs::create_dir(&foreign).unwrap();
-    let mut decoy = Command::new("sleep").arg("300").spawn().unwrap();
-    let pid = i32::try_from(decoy.id()).unwrap();
+    let decoy = Decoy::new(LeaseId::mint(), GatewayInstanceId::mint());
+    let pid = decoy.pid();
     put(&foreign, pid);
     kill_both(&mut held.host, &held.info);
     let path = held.info.cgroup_path.clone().unwrap();
@@ -264,8 +264,6 @@ async fn a_group_that_is_not_of_the_lease_is_never_killed() {
         assert!(marked(held.lease_id()).is_empty(), "{forged}: its own tree is found without it");
         held.host.crash();
     }
-    decoy.kill().unwrap();
-    decoy.wait().unwrap();
 }
 
 #[tokio::test]

@@ -2,24 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, Identity, agent, eventually, script};
+use crate::common::{Client, Host, agent, eventually, script};
+use crate::upgrade::{again, descriptors};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Reply, Request};
 use std::time::Duration;
-
-fn descriptors(host: &Host) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count()
-}
-
-async fn again(identity: &Identity) -> Client {
-    loop {
-        if let Ok(client) = identity.try_connect().await {
-            return client;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
 
 /// Each can be read, over an upgrade and in the next supervisor too, and none has a descriptor.
 #[tokio::test]

@@ -5,7 +5,7 @@
 use crate::common::{Client, Host, Identity, eventually, marked, script};
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
-use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal, Spawn};
+use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal, Reply, Request, Spawn, Tail};
 use std::process::Command;
 
 /// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
@@ -33,6 +33,20 @@ impl Host {
         let host = Self::with_config(config);
         let gateway = host.gateway().connect().await;
         (host, gateway)
+    }
+
+    /// The same on this rung, where this machine has it.
+    pub(crate) async fn serving_on(rung: &str) -> Option<(Self, Client)> {
+        let host = Self::on(rung)?;
+        let gateway = host.gateway().connect().await;
+        Some((host, gateway))
+    }
+
+    /// A command of the admin CLI for this supervisor.
+    pub(crate) fn cli_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
+        command.args(args).arg("--state-dir").arg(self.state_dir());
+        command
     }
 
     /// A gateway of its own that can connect again, and its connection.
@@ -95,6 +109,14 @@ impl Client {
         self.spawn(&spec).await;
         self.attach(spec.lease_id, 0).await;
         spec
+    }
+
+    /// The last bytes that a terminal printed.
+    pub(crate) async fn tail(&mut self, lease_id: LeaseId) -> Tail {
+        match self.call(Request::Tail { lease_id }).await.unwrap() {
+            Reply::Tail(tail) => tail,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Spawns [`STUBBORN`] and waits for its grandchild.

@@ -9,8 +9,7 @@ use acp_shared::protocol::{Graces, LeaseState, Notice, RefusalCode, Reply, Reque
 use rustix::process::Signal;
 
 async fn on_stubborn_tree(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
     let spec = gateway.start_attached(script(STUBBORN)).await;
     gateway.read(spec.lease_id, 0, 3).await;
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
@@ -24,8 +23,7 @@ async fn on_stubborn_tree(rung: &str) {
 }
 
 async fn on_leftovers(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
     let spec = gateway.start(script("setsid sleep 300 & exit 3")).await;
     let reason = gateway.state(spec.lease_id, LeaseState::Closed).await;
     assert_eq!(reason, "the adapter ended: exit code 3");
@@ -34,8 +32,7 @@ async fn on_leftovers(rung: &str) {
 }
 
 async fn on_killed_wrapper(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
     let (spec, info) = gateway.start_known(script(STUBBORN)).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.read(spec.lease_id, 0, 3).await;
@@ -50,9 +47,7 @@ async fn on_killed_wrapper(rung: &str) {
 async fn on_sigterm(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let (identity, mut gateway) = host.connect_gateway().await;
-    let (cat, stubborn) = (agent(&["cat"]), script(STUBBORN));
-    gateway.spawn(&cat).await;
-    gateway.spawn(&stubborn).await;
+    let (cat, stubborn) = (gateway.start(agent(&["cat"])).await, gateway.start(script(STUBBORN)).await);
     assert_eq!(host.stop(), Some(0));
     assert!(marked(cat.lease_id).is_empty() && marked(stubborn.lease_id).is_empty());
     assert!(!host.socket().exists());
@@ -62,8 +57,7 @@ async fn on_sigterm(rung: &str) {
 }
 
 async fn on_second_signal(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+    let Some((mut host, mut gateway)) = Host::serving_on(rung).await else { return };
     let mut spec = script(STUBBORN);
     spec.graces.eof_ms = 200_000;
     gateway.spawn(&spec).await;

@@ -7,13 +7,6 @@ use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseState, RefusalCode, Reply, Request, Spawn, Tail};
 use std::time::Instant;
 
-async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail {
-    match gateway.call(Request::Tail { lease_id }).await.unwrap() {
-        Reply::Tail(tail) => tail,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn the_last_bytes_of_both_streams_are_kept() {
     let (_host, mut gateway) = Host::with_gateway().await;
@@ -22,10 +15,10 @@ async fn the_last_bytes_of_both_streams_are_kept() {
     let (status, end) = gateway.exited(spec.lease_id).await;
     assert_eq!(status, ExitStatus::Exited(4));
     let want = Tail { bytes: b"err\nout\n".to_vec(), truncated: true, exit: Some(status) };
-    assert_eq!(tail(&mut gateway, spec.lease_id).await, want);
+    assert_eq!(gateway.tail(spec.lease_id).await, want);
     assert_eq!(end, 588_895 + 8);
     gateway.state(spec.lease_id, LeaseState::Closed).await;
-    assert_eq!(tail(&mut gateway, spec.lease_id).await, want);
+    assert_eq!(gateway.tail(spec.lease_id).await, want);
     assert_eq!(gateway.call(Request::Release { lease_id: spec.lease_id }).await, Ok(Reply::Done));
     let after = gateway.call(Request::Tail { lease_id: spec.lease_id }).await.unwrap_err();
     assert_eq!(after.code, RefusalCode::LeaseEnded);
@@ -67,9 +60,7 @@ async fn sixteen_terminals_end_without_the_grace_for_end_of_file() {
 #[tokio::test]
 async fn terminals_are_bounded_for_each_agent() {
     let (_host, mut gateway) = Host::with_gateway().await;
-    let (parent, other) = (agent(&["cat"]), agent(&["cat", "-"]));
-    gateway.spawn(&parent).await;
-    gateway.spawn(&other).await;
+    let (parent, other) = (gateway.start(agent(&["cat"])).await, gateway.start(agent(&["cat", "-"])).await);
     let mut last = None;
     for _ in 0..16 {
         let spec = gateway.start(terminal(&parent, "sleep 300", 100)).await;

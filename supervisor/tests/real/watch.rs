@@ -14,8 +14,8 @@ const LEAVE: &str = "\u{1b}[?1049l";
 const SHOW_CURSOR: &str = "\u{1b}[?25h";
 
 fn command(host: &Host, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-    command.args(["leases", "watch", "--interval", "100ms", "--state-dir"]).arg(host.state_dir()).args(args);
+    let mut command = host.cli_command(&["leases", "watch", "--interval", "100ms"]);
+    command.args(args);
     command
 }
 

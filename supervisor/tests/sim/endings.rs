@@ -104,7 +104,7 @@ async fn who_changes_identity_after_sigterm_gets_no_sigkill() {
             s.kernel().edit(other, |t| t.dies_with_parent = false);
         }
         let now = s.kernel().now_ms();
-        s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.give_away(pid, true));
+        s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.give_away(pid));
         s.reap().await;
         assert_eq!(s.sent_to(pid), [Term, Cont], "root: {root}");
         assert_eq!(s.kernel().task(pid).name, "stranger");
@@ -430,7 +430,7 @@ async fn a_group_outlives_its_leader_and_is_ended_all_the_same() {
 async fn a_group_number_that_was_given_away_is_nobody_of_ours() {
     let (mut s, tree) = Stage::with_orphan(Open).await;
     s.kernel().exit(tree.child, ExitStatus::Exited(0));
-    s.kernel().give_away(tree.adapter, true);
+    s.kernel().give_away(tree.adapter);
     let member = s.kernel().fork(tree.adapter, "member");
     s.reap().await;
     assert_eq!((s.sent_to(tree.adapter), s.sent_to(member)), (vec![], vec![]));

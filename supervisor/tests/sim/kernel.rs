@@ -395,15 +395,15 @@ impl Kernel {
         self.tasks.remove(&pid);
     }
 
-    /// The process ends and its number goes to a stranger at once, in the same tick if that is asked for.
-    pub(crate) fn give_away(&mut self, pid: i32, same_tick: bool) {
+    /// The process ends and its number goes to a stranger at once, in the same tick.
+    pub(crate) fn give_away(&mut self, pid: i32) {
         let ticks = self.task(pid).start_ticks;
         self.exit(pid, ExitStatus::Exited(0));
         if self.get(pid).is_some() {
             self.reap(pid);
         }
         self.place(pid, 1, "stranger");
-        self.edit(pid, |t| t.start_ticks = if same_tick { ticks } else { t.start_ticks + 1 });
+        self.edit(pid, |t| t.start_ticks = ticks);
     }
 
     /// Every process of these trees ends without a signal.

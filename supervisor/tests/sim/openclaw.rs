@@ -62,7 +62,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         name: "ACPX-08: a changed child is left out",
-        between: |k, tree| k.give_away(tree.child, true),
+        between: |k, tree| k.give_away(tree.child),
         wrapper: WHOLE,
         ..ROW
     },

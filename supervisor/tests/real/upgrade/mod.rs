@@ -31,7 +31,7 @@ fn upgrade(host: &Host) -> serde_json::Value {
     done
 }
 
-fn descriptors(host: &Host) -> usize {
+pub(crate) fn descriptors(host: &Host) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count()
 }
 
@@ -41,7 +41,7 @@ fn settled(host: &Host, want: usize) {
 }
 
 /// Connects again as a gateway does: until it is let in.
-async fn again(identity: &Identity) -> Client {
+pub(crate) async fn again(identity: &Identity) -> Client {
     let mut client = None;
     while client.is_none() {
         client = identity.try_connect().await.ok();
@@ -110,13 +110,8 @@ async fn a_turn_goes_on_over_an_upgrade() {
     while reader.all.len() < LINES {
         reader.piece().await;
     }
-    let upgrading = {
-        let (state_dir, program) = (host.state_dir(), env!("CARGO_BIN_EXE_acp-supervisor"));
-        std::thread::spawn(move || {
-            let mut command = std::process::Command::new(program);
-            command.args(["upgrade", "--json", "--state-dir"]).arg(state_dir).output().unwrap()
-        })
-    };
+    let mut command = host.cli_command(&["upgrade", "--json"]);
+    let upgrading = std::thread::spawn(move || command.output().unwrap());
     while reader.all.len() < LINES * 10 {
         reader.piece().await;
     }
@@ -214,9 +209,8 @@ async fn an_end_goes_on_where_it_was() {
 async fn what_an_ended_lease_said_is_still_there() {
     let host = Host::with_config("ring_bytes_max = 8192\nreap_term_ms = 300");
     let (identity, mut gateway) = host.connect_gateway().await;
-    let (long, short) = (script("seq -w 1 9999; echo last words >&2; exit 7"), script("echo bye; exit 3"));
-    gateway.spawn(&long).await;
-    gateway.spawn(&short).await;
+    let long = gateway.start(script("seq -w 1 9999; echo last words >&2; exit 7")).await;
+    let short = gateway.start(script("echo bye; exit 3")).await;
     gateway.attach(long.lease_id, 0).await;
     gateway.read(long.lease_id, 0, 8192).await;
     gateway.ack(long.lease_id, 5_000).await;
@@ -247,13 +241,6 @@ async fn what_an_ended_lease_said_is_still_there() {
     assert_eq!(gateway.exited(short.lease_id).await.0, ExitStatus::Exited(3));
 }
 
-async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail {
-    match gateway.call(Request::Tail { lease_id }).await.unwrap() {
-        Reply::Tail(tail) => tail,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn terminals_go_on_and_ended_ones_are_remembered() {
     let (host, identity, mut gateway) = Host::with_identity().await;
@@ -265,18 +252,18 @@ async fn terminals_go_on_and_ended_ones_are_remembered() {
     gateway.exited(done.lease_id).await;
     gateway.state(done.lease_id, LeaseState::Closed).await;
     gateway.spawn(&running).await;
-    while tail(&mut gateway, running.lease_id).await.bytes != b"one\n" {}
+    while gateway.tail(running.lease_id).await.bytes != b"one\n" {}
     upgrade(&host);
     let mut gateway = again(&identity).await;
     let want = Tail { bytes: b"99\n1000\n".to_vec(), truncated: true, exit: Some(ExitStatus::Exited(4)) };
     let mut want_whole = want.clone();
     want_whole.bytes = b"9\n1000\n".to_vec();
-    let got = tail(&mut gateway, done.lease_id).await;
+    let got = gateway.tail(done.lease_id).await;
     assert!(got == want || got == want_whole, "{got:?}");
-    assert_eq!(tail(&mut gateway, running.lease_id).await.bytes, b"one\n");
+    assert_eq!(gateway.tail(running.lease_id).await.bytes, b"one\n");
     std::fs::write(&flag, "").unwrap();
     assert_eq!(gateway.exited(running.lease_id).await.0, ExitStatus::Exited(5), "its gateway is notified");
-    assert_eq!(tail(&mut gateway, running.lease_id).await.bytes, b"one\ntwo\n");
+    assert_eq!(gateway.tail(running.lease_id).await.bytes, b"one\ntwo\n");
     gateway.end(parent.lease_id).await;
 }
 
@@ -358,22 +345,30 @@ fn try_upgrade(host: &Host, to: &Path) -> Output {
     host.cli(&["upgrade", "--json", "--program", to.to_str().unwrap()])
 }
 
+/// An upgrade that fails and says so.
+fn assert_failed(output: &Output, what: &str, told: &str) {
+    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (output.status.code(), &error["code"]),
+        (Some(1), &"UPGRADE_FAILED".into()),
+        "{what}: {error}"
+    );
+    assert!(error["message"].as_str().unwrap().contains(told), "{what}: {error}");
+}
+
 #[tokio::test]
 async fn ten_upgrades_in_a_row_under_load() {
     const LINES: usize = 20_000;
     let (host, identity, mut gateway) = Host::with_identity().await;
-    let (loud, quiet) = (script(&counting(LINES)), agent(&["cat"]));
-    gateway.spawn(&loud).await;
-    gateway.spawn(&quiet).await;
+    let (loud, quiet) = (gateway.start(script(&counting(LINES))).await, gateway.start(agent(&["cat"])).await);
     gateway.input(quiet.lease_id, 1, b"x").await.unwrap();
     let before = descriptors(&host);
     let pid = host.pid();
     let mut reader = Reader::start(&identity, gateway, loud.lease_id).await;
-    let state_dir = host.state_dir();
+    let mut command = host.cli_command(&["upgrade", "--json"]);
     let upgrading = std::thread::spawn(move || {
         for round in 0..10 {
-            let mut command = std::process::Command::new(binary());
-            let output = command.args(["upgrade", "--json", "--state-dir"]).arg(&state_dir).output().unwrap();
+            let output = command.output().unwrap();
             assert!(output.status.success(), "{round}: {output:?}");
             assert_eq!(descriptors_of(pid, before + 2), before + 2, "descriptors grow");
         }
