@@ -294,21 +294,9 @@ mod tests {
             ("one crash costs nothing", vec![StartFailed], false),
             ("two do", vec![StartFailed, Died { ran_ms: 5 }], true),
             ("orderly ends are none", vec![Closed { ran_ms: 5 }; 20], false),
-            (
-                "an orderly end forgives nothing",
-                vec![StartFailed, Closed { ran_ms: 5 }, StartFailed],
-                true,
-            ),
-            (
-                "a long run forgives all",
-                vec![StartFailed, Died { ran_ms: 60_000 }, StartFailed],
-                false,
-            ),
-            (
-                "so does one that was closed",
-                vec![StartFailed, Closed { ran_ms: 60_000 }, StartFailed],
-                false,
-            ),
+            ("an orderly end forgives nothing", vec![StartFailed, Closed { ran_ms: 5 }, StartFailed], true),
+            ("a long run forgives all", vec![StartFailed, Died { ran_ms: 60_000 }, StartFailed], false),
+            ("so does one that was closed", vec![StartFailed, Closed { ran_ms: 60_000 }, StartFailed], false),
             ("just too short", vec![StartFailed, Died { ran_ms: 59_999 }], true),
         ] {
             let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));

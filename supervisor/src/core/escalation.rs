@@ -225,12 +225,7 @@ mod tests {
     #[test]
     fn an_adapter_that_ends_is_cleaned_up_by_its_wrapper_first() {
         assert_eq!(
-            run(&[
-                (0, AdapterGone),
-                (50, Begin),
-                (499, Tick),
-                (500, Tick)
-            ]),
+            run(&[(0, AdapterGone), (50, Begin), (499, Tick), (500, Tick)]),
             [(0, vec![CloseStdin]), (500, vec![Kill])]
         );
     }
@@ -240,10 +235,7 @@ mod tests {
         for input in [WrapperGone, Hurry] {
             assert_eq!(
                 run(&[(0, Begin), (1, input), (2, input)]),
-                [
-                    (0, vec![CloseStdin]),
-                    (1, vec![CloseStdin, Kill])
-                ]
+                [(0, vec![CloseStdin]), (1, vec![CloseStdin, Kill])]
             );
         }
     }

@@ -30,14 +30,14 @@ fn full() -> Lease {
 }
 
 /// A new store in a directory of its own.
-fn created() -> (tempfile::TempDir, Store, WriterThread) {
+fn created() -> (tempfile::TempDir, Store, Writer) {
     let dir = tempfile::tempdir().unwrap();
     let (store, writer, _) = Store::open(dir.path()).unwrap();
     (dir, store, writer)
 }
 
 /// Ends a store's last user and its thread.
-fn close(store: Store, writer: WriterThread) {
+fn close(store: Store, writer: Writer) {
     drop(store);
     writer.finish();
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Host, agent, eventually, kill, marked, runs, script};
-use crate::start::{STUBBORN, on_each_rung};
+use crate::start::{STUBBORN, await_gone, on_each_rung};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
 use rustix::process::Signal;
@@ -34,14 +34,10 @@ impl Drop for Decoy {
 async fn on_killed_supervisor(rung: &str) {
     let Some((mut host, mut gateway)) = Host::serving_on(rung).await else { return };
     let specs = [agent(&["cat"]), script(STUBBORN)];
-    for spec in &specs {
-        gateway.spawn(spec).await;
-    }
+    gateway.spawn_all(&specs).await;
     eventually("the grandchild is there", || marked(specs[1].lease_id).len() >= 4);
     host.crash();
-    for spec in &specs {
-        eventually("the tree is gone", || marked(spec.lease_id).is_empty());
-    }
+    await_gone(&specs);
     host.start();
     let leases = host.json(&["leases", "list"]);
     for lease in leases.as_array().unwrap() {
@@ -179,9 +175,7 @@ async fn on_supervisor_killed_in_spawns(rung: &str) {
         }
         tokio::time::sleep(std::time::Duration::from_millis(round % 6 * 10)).await;
         host.crash();
-        for spec in &specs {
-            eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
-        }
+        await_gone(&specs);
         host.start();
     }
     let leases = host.json(&["leases", "list"]);
@@ -226,18 +220,15 @@ async fn on_wrappers_killed_in_spawns(rung: &str) {
 }
 
 on_each_rung! {
-    #[tokio::test]
-    async fn a_killed_supervisor_leaves_no_process = on_killed_supervisor,
+    #[tokio::test] async fn a_killed_supervisor_leaves_no_process = on_killed_supervisor,
     #[tokio::test]
     async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start = on_killed_supervisor_and_wrapper,
     #[tokio::test]
     async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree = on_stopped_wrapper,
     #[tokio::test]
     async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor = on_copied_state_directory,
-    #[tokio::test]
-    async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies = on_unmarked_stray,
-    #[tokio::test]
-    async fn what_is_not_known_of_a_lost_lease_is_not_said = on_lost_lease,
+    #[tokio::test] async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies = on_unmarked_stray,
+    #[tokio::test] async fn what_is_not_known_of_a_lost_lease_is_not_said = on_lost_lease,
     #[tokio::test]
     async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing = on_supervisor_killed_in_spawns,
     #[tokio::test]

@@ -20,6 +20,13 @@ fn open(host: &Host) -> rusqlite::Connection {
     rusqlite::Connection::open(file(host, "")).unwrap()
 }
 
+/// Removes the store with its log, as far as they are there.
+fn remove_store(host: &Host) {
+    for suffix in ["", "-wal", "-shm"] {
+        drop(std::fs::remove_file(file(host, suffix)));
+    }
+}
+
 /// A supervisor that crashed after these were spawned, and whose wrappers are gone.
 async fn crashed(specs: &[Spawn]) -> Host {
     let (mut host, mut gateway) = Host::with_gateway().await;
@@ -102,9 +109,7 @@ async fn a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
             assert!(std::fs::read(file(&host, "")).unwrap() == bytes, "{damage}: the file is not changed");
         }
         // What the message says to do helps, and what is forgotten is said.
-        for suffix in ["", "-wal", "-shm"] {
-            drop(std::fs::remove_file(file(&host, suffix)));
-        }
+        remove_store(&host);
         host.start();
         assert!(warnings(&host).contains(&spec.lease_id.to_string()), "{damage}: {}", warnings(&host));
     }
@@ -150,9 +155,7 @@ async fn a_store_that_is_deleted_or_replaced_is_written_anew() {
     let (mut host, mut gateway) = Host::serving("reap_every_ms = 200\nreap_term_ms = 300").await;
     let (first, second, third) = (agent(&["cat"]), agent(&["cat"]), agent(&["cat"]));
     gateway.spawn(&first).await;
-    for suffix in ["", "-wal", "-shm"] {
-        std::fs::remove_file(file(&host, suffix)).unwrap();
-    }
+    remove_store(&host);
     eventually("it is written again without a request", || file(&host, "").exists());
     gateway.spawn(&second).await;
     assert!(warnings(&host).contains("written again"), "{}", warnings(&host));
@@ -206,9 +209,7 @@ async fn a_crash_while_the_store_is_written_anew_leaves_one_version() {
             }
             "a copy without its name" => {
                 std::fs::rename(&part, file(&host, ".new")).unwrap();
-                for suffix in ["", "-wal", "-shm"] {
-                    drop(std::fs::remove_file(file(&host, suffix)));
-                }
+                remove_store(&host);
             }
             _ => {
                 std::fs::rename(&part, file(&host, ".new")).unwrap();
@@ -352,10 +353,7 @@ async fn heavy_a_hundred_concurrent_spawns_share_their_syncs() {
     gateway.spawn(&agent(&["cat"])).await;
     let (before, generation) = (commits(&log()), log()[12..24].to_vec());
     let specs: Vec<Spawn> = (0..100).map(|_| agent(&["cat"])).collect();
-    let mut sent = Vec::new();
-    for spec in &specs {
-        sent.push(gateway.send(Request::Spawn(spec.clone())).await);
-    }
+    let sent = gateway.send_spawns(&specs).await;
     for id in sent {
         gateway.reply(id).await.unwrap();
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Host, agent, eventually, marked, script};
+use crate::start::await_gone;
 use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request, Spawn};
 
 #[tokio::test]
@@ -116,10 +117,7 @@ async fn the_environment_is_what_was_asked_for_and_the_markers() {
 async fn many_spawns_at_once() {
     let (_host, mut gateway) = Host::with_gateway().await;
     let specs: Vec<Spawn> = (0..40).map(|_| agent(&["cat"])).collect();
-    let mut ids = Vec::new();
-    for spec in &specs {
-        ids.push(gateway.send(Request::Spawn(spec.clone())).await);
-    }
+    let ids = gateway.send_spawns(&specs).await;
     for id in ids {
         assert!(matches!(gateway.reply(id).await, Ok(Reply::Spawned(_))));
     }
@@ -127,9 +125,7 @@ async fn many_spawns_at_once() {
     for spec in &specs {
         gateway.close(spec.lease_id).await;
     }
-    for spec in &specs {
-        eventually("closed", || marked(spec.lease_id).is_empty());
-    }
+    await_gone(&specs);
 }
 
 /// Out of descriptors at any step of a start: it fails, and nothing of it stays, no zombie either.

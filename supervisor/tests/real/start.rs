@@ -98,13 +98,29 @@ impl Client {
         spec
     }
 
-    /// The same, with what the supervisor answered.
+    /// Spawns several leases, one after another.
+    pub(crate) async fn spawn_all(&mut self, specs: impl IntoIterator<Item = &Spawn>) {
+        for spec in specs {
+            self.spawn(spec).await;
+        }
+    }
+
+    /// Asks for several leases at once and returns the numbers of the requests.
+    pub(crate) async fn send_spawns(&mut self, specs: &[Spawn]) -> Vec<u64> {
+        let mut sent = Vec::new();
+        for spec in specs {
+            sent.push(self.send(Request::Spawn(spec.clone())).await);
+        }
+        sent
+    }
+
+    /// The same as [`Client::start`], with what the supervisor answered.
     pub(crate) async fn start_known(&mut self, spec: Spawn) -> (Spawn, LeaseInfo) {
         let info = self.spawn(&spec).await;
         (spec, info)
     }
 
-    /// The same, attached from its first byte on.
+    /// The same as [`Client::start`], attached from its first byte on.
     pub(crate) async fn start_attached(&mut self, spec: Spawn) -> Spawn {
         self.spawn(&spec).await;
         self.attach(spec.lease_id, 0).await;
@@ -130,6 +146,13 @@ impl Client {
     pub(crate) async fn end(&mut self, lease_id: LeaseId) {
         self.close(lease_id).await;
         self.state(lease_id, LeaseState::Closed).await;
+    }
+}
+
+/// Waits until nothing runs of several leases.
+pub(crate) fn await_gone(specs: &[Spawn]) {
+    for spec in specs {
+        eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
     }
 }
 

@@ -9,7 +9,7 @@ use acp_shared::protocol::{Graces, LeaseState, Notice, RefusalCode, Reply, Reque
 use rustix::process::Signal;
 
 async fn on_stubborn_tree(rung: &str) {
-    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
+    let Some((_host, mut gateway)) = Host::serving_on(rung).await else { return };
     let spec = gateway.start_attached(script(STUBBORN)).await;
     gateway.read(spec.lease_id, 0, 3).await;
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
@@ -23,7 +23,7 @@ async fn on_stubborn_tree(rung: &str) {
 }
 
 async fn on_leftovers(rung: &str) {
-    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
+    let Some((_host, mut gateway)) = Host::serving_on(rung).await else { return };
     let spec = gateway.start(script("setsid sleep 300 & exit 3")).await;
     let reason = gateway.state(spec.lease_id, LeaseState::Closed).await;
     assert_eq!(reason, "the adapter ended: exit code 3");
@@ -149,16 +149,11 @@ async fn ended_leases_are_kept_up_to_a_number() {
 }
 
 on_each_rung! {
-    #[tokio::test]
-    async fn what_ignores_everything_is_killed_with_its_escaped_grandchild = on_stubborn_tree,
-    #[tokio::test]
-    async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers = on_leftovers,
+    #[tokio::test] async fn what_ignores_everything_is_killed_with_its_escaped_grandchild = on_stubborn_tree,
+    #[tokio::test] async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers = on_leftovers,
     #[tokio::test]
     async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost = on_killed_wrapper,
-    #[tokio::test]
-    async fn sigterm_ends_every_lease_and_then_the_supervisor = on_sigterm,
-    #[tokio::test]
-    async fn a_second_signal_leaves_no_grace = on_second_signal,
-    #[tokio::test]
-    async fn shutdown_is_for_the_own_state_directory_and_never_over_others = on_shutdown,
+    #[tokio::test] async fn sigterm_ends_every_lease_and_then_the_supervisor = on_sigterm,
+    #[tokio::test] async fn a_second_signal_leaves_no_grace = on_second_signal,
+    #[tokio::test] async fn shutdown_is_for_the_own_state_directory_and_never_over_others = on_shutdown,
 }

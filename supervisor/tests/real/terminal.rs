@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, agent, marked, say, terminal};
+use crate::common::{Host, agent, marked, say, terminal};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseState, RefusalCode, Reply, Request, Spawn, Tail};
 use std::time::Instant;

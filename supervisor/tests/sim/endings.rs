@@ -29,10 +29,8 @@ async fn an_orphaned_tree_is_ended_children_first() {
 
 #[tokio::test(start_paused = true)]
 async fn what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
-    let (mut s, tree) = Stage::with_orphan(Open).await;
-    s.harden(&tree);
-    s.reap().await;
-    s.assert_ended(&tree);
+    let (mut s, tree) = Stage::with_stubborn_orphan().await;
+    s.reap_all_of(&tree).await;
     let first = |signal| s.sent().iter().find(|sent| sent.signal == signal).map(|sent| sent.at_ms).unwrap();
     assert!(first(Kill) >= first(Term) + REAP_TERM_MS, "{:?}", s.sent());
     assert_eq!(s.sent_to(tree.wrapper), [Term, Cont, Kill], "each is recorded once");
@@ -40,16 +38,14 @@ async fn what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_born_meanwhile_is_ended_too() {
-    let (mut s, tree) = Stage::with_orphan(Open).await;
-    s.harden(&tree);
+    let (mut s, tree) = Stage::with_stubborn_orphan().await;
     let now = s.kernel().now_ms();
     s.kernel().at(now + 100, move |k| {
         let late = k.fork(tree.child, "late");
         k.setsid(late);
         k.edit(late, |t| (t.on_term, t.environ) = (OnTerm::Ignores, Vec::new()));
     });
-    s.reap().await;
-    s.assert_ended(&tree);
+    s.reap_all_of(&tree).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,8 +62,7 @@ async fn a_stopped_tree_is_continued_so_that_it_can_end() {
 /// As long as the wrapper lives it is the parent of what loses its own: it is killed when nothing else is left.
 #[tokio::test(start_paused = true)]
 async fn the_wrapper_is_killed_last() {
-    let (mut s, tree) = Stage::with_orphan(Open).await;
-    s.harden(&tree);
+    let (mut s, tree) = Stage::with_stubborn_orphan().await;
     s.reap().await;
     assert_eq!(s.state(&tree), Closed);
     let killed: Vec<i32> = s.sent().iter().filter(|sent| sent.signal == Kill).map(|sent| sent.pid).collect();
@@ -95,8 +90,7 @@ async fn a_lease_without_a_number_is_found_by_its_marker() {
 #[tokio::test(start_paused = true)]
 async fn who_changes_identity_after_sigterm_gets_no_sigkill() {
     for root in [true, false] {
-        let (mut s, tree) = Stage::with_orphan(Open).await;
-        s.harden(&tree);
+        let (mut s, tree) = Stage::with_stubborn_orphan().await;
         let pid = if root { tree.wrapper } else { tree.child };
         // A number is not given out while a session or a group has it: the others leave first.
         for other in [tree.adapter, tree.child] {
@@ -417,12 +411,10 @@ async fn what_cannot_be_read_any_more_is_not_forgotten() {
 /// The leader of a group is dead and collected, and the group is not empty.
 #[tokio::test(start_paused = true)]
 async fn a_group_outlives_its_leader_and_is_ended_all_the_same() {
-    let (mut s, tree) = Stage::with_orphan(Open).await;
-    s.harden(&tree);
+    let (mut s, tree) = Stage::with_stubborn_orphan().await;
     s.kernel().exit(tree.adapter, ExitStatus::Exited(0));
     assert!(s.kernel().get(tree.adapter).is_none() && s.kernel().task(tree.child).pgid == tree.adapter);
-    s.reap().await;
-    s.assert_ended(&tree);
+    s.reap_all_of(&tree).await;
 }
 
 /// The group is empty and its number leads a stranger's group now.
@@ -448,7 +440,6 @@ async fn a_group_of_the_dead_is_dead() {
         s.kernel().exit(pid, ExitStatus::Exited(0));
         assert!(s.kernel().get(pid).is_some(), "a zombie");
     }
-    s.reap().await;
-    s.assert_ended(&tree);
+    s.reap_all_of(&tree).await;
     assert_eq!((s.sent_to(tree.adapter), s.sent_to(tree.child)), (vec![], vec![]));
 }

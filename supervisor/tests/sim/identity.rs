@@ -75,8 +75,7 @@ async fn without_inodes_the_environment_must_agree_too() {
     }
     // The same process is known by number, start time and environment.
     let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = false).await;
-    s.reap().await;
-    s.assert_ended(&tree);
+    s.reap_all_of(&tree).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,8 +129,7 @@ async fn what_a_command_looks_like_decides_nothing() {
         .await;
         s.kernel().edit(tree.wrapper, |t| t.exe = "/opt/my agent (deleted)".into());
         s.kernel().edit(tree.adapter, |t| t.name = "renamed".into());
-        s.reap().await;
-        s.assert_ended(&tree);
+        s.reap_all_of(&tree).await;
     }
 }
 
@@ -197,6 +195,5 @@ async fn the_number_of_an_ancestor_that_has_ended_protects_nobody() {
         let (pgid, sid) = (kernel.task(tree.child).pgid, kernel.task(tree.child).sid);
         kernel.edit(SHELL, |t| (t.tree, t.pgid, t.sid) = (Some(tree.lease), pgid, sid));
     }
-    s.reap().await;
-    s.assert_ended(&tree);
+    s.reap_all_of(&tree).await;
 }

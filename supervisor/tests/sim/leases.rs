@@ -56,20 +56,6 @@ async fn what_stands_before_a_torn_tail_is_reaped_and_what_is_lost_is_not_touche
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_store_is_never_an_empty_one() {
-    for damage in ["empty", "garbage", "gone but for its log"] {
-        let (s, tree) = Stage::with_orphan(Open).await;
-        let (_dir, loaded) = loaded(&s, |dir| match damage {
-            "empty" => std::fs::write(file(dir, ""), b"").unwrap(),
-            "garbage" => std::fs::write(file(dir, ""), [0xa5; 8_192]).unwrap(),
-            _ => std::fs::remove_file(file(dir, "")).unwrap(),
-        });
-        assert!(matches!(loaded, Err(StoreError::Damaged { .. })), "{damage}: {loaded:?}");
-        assert!(s.untouched(&tree));
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_store_that_is_taken_away_is_written_anew_and_living_trees_stay() {
     for replaced in [false, true] {
         let mut s = Stage::new().await;

@@ -84,8 +84,7 @@ const ROWS: [Row; 9] = [
 #[tokio::test(start_paused = true)]
 async fn acpx_01_to_09() {
     for row in ROWS {
-        let (mut s, tree) = Stage::with_orphan(Open).await;
-        s.harden(&tree);
+        let (mut s, tree) = Stage::with_stubborn_orphan().await;
         (row.before)(&mut s.kernel(), tree);
         let (now, between) = (s.kernel().now_ms(), row.between);
         s.kernel().at(now + REAP_TERM_MS / 2, move |k| between(k, tree));

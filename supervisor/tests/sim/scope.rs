@@ -56,8 +56,7 @@ async fn the_first_process_is_compared_by_what_both_know() {
     ] {
         let (mut s, tree) = Stage::with_orphan(Open).await;
         s.rewrite(&tree, |l| l.scope.init = init(l.scope.init)).await;
-        s.reap().await;
-        s.assert_ended(&tree);
+        s.reap_all_of(&tree).await;
     }
 }
 

@@ -6,7 +6,6 @@
 
 use crate::kernel::{EARLIER, Kernel, ME, OnTerm, Sent, environ};
 use crate::sys::FakeSys;
-use crate::wrapper::Wrapper;
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spawn};
 use acp_supervisor::config::Config;
@@ -152,32 +151,6 @@ impl Stage {
             dir,
             _clock_stands: hold,
         }
-    }
-
-    /// A machine with every ability, and a lease that a dead supervisor left behind with its whole tree.
-    pub(crate) async fn with_orphan(state: LeaseState) -> (Self, Tree) {
-        Self::with_orphan_on(state, |_| {}).await
-    }
-
-    /// The same on a machine that is prepared before the supervisor starts.
-    pub(crate) async fn with_orphan_on(state: LeaseState, prepare: impl FnOnce(&mut Kernel)) -> (Self, Tree) {
-        let mut stage = Self::on(prepare).await;
-        let tree = stage.orphan(state).await;
-        (stage, tree)
-    }
-
-    /// A machine with every ability, and an agent that this supervisor started, with a tool below it.
-    pub(crate) async fn with_agent() -> (Self, LeaseId, Tree) {
-        Self::with_agent_under(Wrapper::default()).await
-    }
-
-    /// The same under a wrapper that behaves so.
-    pub(crate) async fn with_agent_under(wrapper: Wrapper) -> (Self, LeaseId, Tree) {
-        let mut stage = Self::new().await;
-        *stage.sys.wrapper.lock().unwrap() = wrapper;
-        let id = stage.spawn().await;
-        let tree = stage.grow(id);
-        (stage, id, tree)
     }
 
     /// The machine at this instant.
@@ -385,18 +358,6 @@ impl Stage {
             && !kernel.sent.iter().any(|s| tree.pids().contains(&s.pid))
     }
 
-    /// The lease of a tree is closed, and nothing of the tree runs.
-    #[track_caller]
-    pub(crate) fn assert_ended(&self, tree: &Tree) {
-        assert_eq!((self.state(tree), self.kernel().alive(tree.lease)), (LeaseState::Closed, vec![]));
-    }
-
-    /// The lease of a tree is open, and the whole tree runs.
-    #[track_caller]
-    pub(crate) fn assert_left_open(&self, tree: &Tree) {
-        assert_eq!((self.state(tree), self.untouched(tree)), (LeaseState::Open, true));
-    }
-
     /// What was sent to a process, in order.
     pub(crate) fn sent_to(&self, pid: i32) -> Vec<Signal> {
         self.kernel().sent.iter().filter(|s| s.pid == pid).map(|s| s.signal).collect()
@@ -565,12 +526,6 @@ impl Stage {
     pub(crate) async fn reaches(&mut self, id: LeaseId, state: LeaseState) {
         let what = format!("{id} is {state}");
         self.until(&what, |s| s.leases.iter().any(|l| l.lease_id == id && l.state == state)).await;
-    }
-
-    /// Waits until a lease is closed; nothing of its tree runs then.
-    pub(crate) async fn ends(&mut self, id: LeaseId) {
-        self.reaches(id, LeaseState::Closed).await;
-        assert_eq!(self.kernel().alive(id), [0; 0]);
     }
 
     /// Makes a whole tree ignore SIGTERM.

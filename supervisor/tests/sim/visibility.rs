@@ -1,6 +1,6 @@
 //! What cannot be seen is not touched. Cases 19 to 21, 23 and 25.
 
-use crate::kernel::{OnTerm, environ};
+use crate::kernel::{Kernel, OnTerm, environ};
 use crate::stage::Stage;
 use crate::wrapper::Wrapper;
 use acp_shared::launch::ExitStatus;
@@ -111,13 +111,15 @@ async fn the_right_marker_is_by_contract_in_the_tree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_pidfds_the_ladder_drops_and_proc_handles_do() {
-    let mut s = Stage::on(|k| (k.abilities.pidfd, k.abilities.pidfs_inode) = (false, false)).await;
-    assert_eq!(s.context.containment.rung.as_str(), "R3");
-    let tree = s.orphan(Open).await;
-    s.harden(&tree);
-    s.reap().await;
-    s.assert_ended(&tree);
+async fn without_pidfds_or_group_signals_trees_still_end() {
+    type Prepare = fn(&mut Kernel);
+    let without_pidfds: Prepare = |k| (k.abilities.pidfd, k.abilities.pidfs_inode) = (false, false);
+    for (prepare, rung) in [(without_pidfds, "R3"), (|k| k.abilities.pidfd_group = false, "R2")] {
+        let (mut s, tree) = Stage::with_orphan_on(Open, prepare).await;
+        assert_eq!(s.context.containment.rung.as_str(), rung);
+        s.harden(&tree);
+        s.reap_all_of(&tree).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,14 +135,6 @@ async fn an_ability_that_went_away_leaves_what_was_recorded_with_it_alone() {
         assert_eq!(lines[0].why, "a pidfs inode was recorded and cannot be read now");
         s.assert_left_open(&tree);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_group_signals_processes_are_killed_one_by_one() {
-    let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfd_group = false).await;
-    s.harden(&tree);
-    s.reap().await;
-    s.assert_ended(&tree);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! What the machine does rarely: numbers come again, a tracer gets stuck, memory runs out.
 
 use crate::helper::Helper;
-use crate::rig::{Rig, eventually, is_alive, program, script, script_with_grace, status_field};
+use crate::rig::{Rig, await_state, eventually, is_alive, program, script, script_with_grace, status_field};
 use acp_shared::launch::{Confine, ExitStatus, FromWrapper, Landlock, Launch};
 use acp_testkit::ability::Ability;
 use acp_testkit::possible;
@@ -87,17 +87,13 @@ fn the_number_of_a_dead_adapters_group() {
     let (_, adapter) = rig.release();
     rig.read_until("up.");
     drop(rig.stdin.take());
-    eventually("the adapter is dead and not reaped", || {
-        status_field(adapter, "State").is_some_and(|state| state.starts_with('Z'))
-    });
+    await_state(adapter, 'Z');
     let member = rig.only();
     assert_eq!(status_field(member, "NSpgid"), Some(adapter.to_string()));
     assert!(stranger_with(adapter).is_none(), "the pid was reused while its group lives");
     // The group is empty now, and its number free: a stranger takes it before the wrapper looks again.
     rig.signal(Signal::STOP);
-    eventually("the wrapper is stopped", || {
-        status_field(rig.wrapper_pid(), "State").is_some_and(|state| state.starts_with('T'))
-    });
+    await_state(rig.wrapper_pid(), 'T');
     crate::rig::kill_verified(member, || status_field(member, "NSpgid") == Some(adapter.to_string()));
     assert!(stranger_with(adapter).is_none(), "the zombie keeps its pid as long as the wrapper lives");
     rig.signal(Signal::CONT);
@@ -117,9 +113,7 @@ fn the_number_of_a_dead_parent() {
     let (wrapper, adapter) = rig.release();
     rig.read_until("up");
     crate::rig::signal_verified(wrapper, Signal::STOP, || rig.below().contains(&wrapper));
-    eventually("the wrapper is stopped", || {
-        status_field(wrapper, "State").is_some_and(|state| state.starts_with('T'))
-    });
+    await_state(wrapper, 'T');
     let parent = rig.wrapper_pid();
     rig.signal(Signal::KILL);
     assert_eq!(rig.exit_code(), 1000 + 9);
@@ -263,17 +257,15 @@ fn without_landlock_nothing_runs() {
     let helper = Helper::build();
     let mut launch = script("exit 0");
     launch.confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
-    let json = serde_json::to_vec(&launch).unwrap();
     let start = |wrapper: &Path| {
         let mut command = Command::new(helper.path());
         command.arg("without-landlock").arg(wrapper);
         command
     };
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, start);
+    let mut rig = Rig::start_by(&launch, start);
     assert_eq!(rig.refused(), libc::EOPNOTSUPP);
     launch.confine.landlock = None;
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, start);
+    let mut rig = Rig::start_by(&launch, start);
     rig.go();
     assert_eq!(rig.exit_code(), 0);
 }
@@ -295,8 +287,7 @@ fn the_parent_is_killed_in_a_pid_namespace() {
     possible!(Ability::Root);
     let text = "trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done";
     let launch = script_with_grace(200, text);
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+    let mut rig = Rig::start_by(&launch, |wrapper| {
         let mut command = Command::new("unshare");
         // The first process reaps and stays; its child is the wrapper's parent.
         let first = "exec 3<&0; sh -c '\"$0\" <&3; :' \"$0\" & while :; do wait; sleep 0.1; done";

@@ -1,6 +1,6 @@
 //! The supervisor goes away, or the wrapper itself does.
 
-use crate::rig::{PATIENCE, Rig, is_alive, script, script_with_grace};
+use crate::rig::{PATIENCE, Rig, await_state, is_alive, script, script_with_grace};
 use acp_shared::launch::{FromWrapper, Launch, ToWrapper};
 use acp_testkit::pace::Delays;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -137,9 +137,7 @@ fn the_parent_is_stopped() {
     rig.go();
     rig.read_until("up");
     rig.signal(Signal::STOP);
-    crate::rig::eventually("the parent is stopped", || {
-        crate::rig::status_field(rig.wrapper_pid(), "State").is_some_and(|state| state.starts_with('T'))
-    });
+    await_state(rig.wrapper_pid(), 'T');
     assert_eq!(rig.living().len(), 1);
     rig.signal(Signal::CONT);
     drop(rig.stdin.take());
@@ -169,8 +167,7 @@ fn the_parent_dies_before_the_wrapper_begins() {
     let gate = directory.path().join("gate");
     rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let launch = script(&format!("touch {}", ran.display()));
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+    let mut rig = Rig::start_by(&launch, |wrapper| {
         let mut command = Command::new("/bin/sh");
         // The forked shell becomes the wrapper once the gate opens.
         let text = format!("(read go < {}; exec \"$0\") <&0 & wait", gate.display());

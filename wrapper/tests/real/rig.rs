@@ -123,12 +123,16 @@ pub(crate) fn control_pair() -> (OwnedFd, OwnedFd) {
 impl Rig {
     /// Starts the wrapper for `launch`, without saying anything to it.
     pub(crate) fn start(launch: &Launch) -> Self {
-        let json = serde_json::to_vec(launch).unwrap();
-        Self::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        Self::start_by(launch, |wrapper| {
             let mut command = Command::new(wrapper);
             command.arg0("acp-wrapper");
             command
         })
+    }
+
+    /// The same by this command for the wrapper.
+    pub(crate) fn start_by(launch: &Launch, command: impl FnOnce(&Path) -> Command) -> Self {
+        Self::start_with(launch.lease_id, &serde_json::to_vec(launch).unwrap(), 0o600, command)
     }
 
     /// The same with everything open: the text of launch.json, its mode, and the command.
@@ -181,8 +185,7 @@ impl Rig {
 
     /// Starts it as the child of a shell, which is then what [`Rig::signal`] and [`Rig::exit_code`] are about.
     pub(crate) fn below_a_shell(launch: &Launch) -> Self {
-        let json = serde_json::to_vec(launch).unwrap();
-        Self::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        Self::start_by(launch, |wrapper| {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
             command
@@ -465,6 +468,12 @@ fn all_pids() -> Vec<i32> {
 /// Whether a process is there and no zombie.
 pub(crate) fn is_alive(pid: i32) -> bool {
     status_field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
+}
+
+/// Waits until a process is in this state, as `/proc` says it.
+pub(crate) fn await_state(pid: i32, state: char) {
+    let is_there = || status_field(pid, "State").is_some_and(|now| now.starts_with(state));
+    eventually(&format!("process {pid} is in state {state}"), is_there);
 }
 
 /// A field of /proc/PID/status.

@@ -1,6 +1,6 @@
 //! Signals: passed on to the adapter's group, and what SIGTERM starts.
 
-use crate::rig::{Rig, script, script_with_grace, status_field};
+use crate::rig::{Rig, await_state, script, script_with_grace, status_field};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
 use rustix::process::Signal;
@@ -86,9 +86,7 @@ fn a_stopped_adapter_sees_sigterm() {
         rig.read_until("up");
         let ours = || status_field(adapter, "PPid") == Some(wrapper.to_string());
         crate::rig::signal_verified(adapter, stop, ours);
-        crate::rig::eventually("the adapter is stopped", || {
-            status_field(adapter, "State").is_some_and(|state| state.starts_with('T'))
-        });
+        await_state(adapter, 'T');
         rig.signal(Signal::TERM);
         assert_eq!(rig.exit_code(), 5, "{stop:?}");
     }
