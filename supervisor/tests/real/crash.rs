@@ -51,9 +51,7 @@ async fn on_killed_supervisor_and_wrapper(rung: &str) {
     let (spec, info) = gateway.spawn_stubborn().await;
     let before = marked(spec.lease_id);
     // The wrapper first, held still, so that it cannot clean up.
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
-    host.crash();
-    kill(info.wrapper_pid.unwrap(), Signal::KILL);
+    host.crash_with_wrapper(&info);
     let left = marked(spec.lease_id);
     assert!(!left.is_empty(), "of {before:?} escapees remain");
     let foreign = Decoy::new(spec.lease_id, GatewayInstanceId::mint());

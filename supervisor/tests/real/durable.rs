@@ -2,12 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, say, script};
+use crate::common::{Host, agent, eventually, marked, runs, say, script};
 use crate::crash::Decoy;
 use crate::start::STUBBORN;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
-use rustix::process::Signal;
 use std::path::PathBuf;
 
 fn file(host: &Host, suffix: &str) -> PathBuf {
@@ -247,9 +246,7 @@ pub(crate) async fn orphaned(host: &mut Host, spec: &Spawn, closing: bool) -> Ve
         gateway.close(spec.lease_id).await;
         gateway.state(spec.lease_id, LeaseState::Closing).await;
     }
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
-    host.crash();
-    kill(info.wrapper_pid.unwrap(), Signal::KILL);
+    host.crash_with_wrapper(&info);
     // The adapter goes with its wrapper; what has left its session stays, but for the sleeps that it waits for.
     let (wrapper, adapter) = (info.wrapper_pid.unwrap(), info.adapter_pid.unwrap());
     eventually("wrapper and adapter are gone", || !runs(wrapper) && !runs(adapter));

@@ -53,13 +53,6 @@ fn escape(file: &Path) -> String {
     )
 }
 
-/// A supervisor that is killed while its wrapper is held still and then killed too: nobody has cleaned up.
-fn kill_both(host: &mut Host, info: &LeaseInfo) {
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
-    host.crash();
-    kill(info.wrapper_pid.unwrap(), Signal::KILL);
-}
-
 #[tokio::test]
 async fn a_lease_has_a_group_from_its_first_process_to_its_last() {
     let spec = agent(&["cat"]);
@@ -95,7 +88,7 @@ async fn groups_that_a_killed_supervisor_left_are_removed_by_the_next() {
     // On another rung the group is still found and removed.
     let mut gateway = held.identity.connect().await;
     let (again, info) = gateway.start_known(agent(&["cat"])).await;
-    kill_both(&mut held.host, &info);
+    held.host.crash_with_wrapper(&info);
     held.host.config = held.host.config.replace("\"R1\"", "\"R2\"");
     held.host.start();
     assert_eq!(held.host.json(&["status"])["rung"], "R2");
@@ -125,7 +118,7 @@ async fn an_escapee_is_found_by_its_group_and_by_nothing_else() {
         let file = dir.path().join(rung);
         let (spec, info) = gateway.start_known(script(&format!("{} cat", escape(&file)))).await;
         let stray = pid_in(&file);
-        kill_both(&mut host, &info);
+        host.crash_with_wrapper(&info);
         assert!(runs(stray), "{rung}: an escapee outlives both");
         host.start();
         assert_eq!(runs(stray), rung == "R2", "{rung}");
@@ -252,7 +245,7 @@ async fn a_group_that_is_not_of_the_lease_is_never_killed() {
     let decoy = Decoy::new(LeaseId::mint(), GatewayInstanceId::mint());
     let pid = decoy.pid();
     put(&foreign, pid);
-    kill_both(&mut held.host, &held.info);
+    held.host.crash_with_wrapper(&held.info);
     let path = held.info.cgroup_path.clone().unwrap();
     let base = path.split("/acp-supervisor-").next().unwrap();
     for forged in

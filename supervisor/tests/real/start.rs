@@ -2,10 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, Identity, eventually, marked, script};
+use crate::common::{Client, Host, Identity, eventually, kill, marked, script};
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal, Reply, Request, Spawn, Tail};
+use rustix::process::Signal;
 use std::process::Command;
 
 /// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
@@ -74,6 +75,14 @@ impl Host {
     pub(crate) fn restart_after_crash(&mut self) {
         self.crash();
         self.start();
+    }
+
+    /// SIGKILL to the supervisor while a wrapper is held still, and then to that: nobody has cleaned up.
+    pub(crate) fn crash_with_wrapper(&mut self, info: &LeaseInfo) {
+        let wrapper = info.wrapper_pid.unwrap();
+        kill(wrapper, Signal::STOP);
+        self.crash();
+        kill(wrapper, Signal::KILL);
     }
 
     /// As [`Host::launch`], of a supervisor that must become ready.

@@ -2,10 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, runs};
 use crate::crash::Decoy;
 use crate::ground::under;
-use crate::start::STUBBORN;
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use acp_testkit::ability::{Ability, FOREIGN_UID};
 use acp_testkit::possible;
@@ -27,9 +26,9 @@ async fn hidden_processes_are_not_missed_and_not_touched() {
     let prefix = ["unshare", "-m", "sh", "-c", hide, &uid];
     host.launch_ready(under(&prefix, &host.own_command()));
     let (identity, mut gateway) = host.connect_gateway().await;
-    let (closed, orphaned) = (script(STUBBORN), script(STUBBORN));
-    let infos = [gateway.spawn(&closed).await, gateway.spawn(&orphaned).await];
-    eventually("the grandchildren are there", || infos.iter().all(|info| marked(info.lease_id).len() >= 4));
+    let (closed, first) = gateway.spawn_stubborn().await;
+    let (orphaned, second) = gateway.spawn_stubborn().await;
+    let infos = [first, second];
     let decoys = infos.each_ref().map(|info| Decoy::new(info.lease_id, identity.id));
     let left =
         |of: usize| marked(infos[of].lease_id).into_iter().filter(|pid| *pid != decoys[of].pid()).count();
@@ -131,21 +130,18 @@ async fn without_pidfds_the_ladder_drops_and_trees_still_end() {
             command
         };
         let (first, second) = (command(), command());
-        assert_eq!(host.launch(first)["event"], "ready");
+        host.launch_ready(first);
         let status = host.json(&["status"]);
         assert_eq!(status["abilities"]["pidfd"], false, "{status}");
         let (identity, mut gateway) = host.connect_gateway().await;
-        let (closed, orphaned) = (script(STUBBORN), script(STUBBORN));
-        let infos = [gateway.spawn(&closed).await, gateway.spawn(&orphaned).await];
-        eventually("the grandchildren are there", || {
-            infos.iter().all(|info| marked(info.lease_id).len() >= 4)
-        });
+        let (closed, _) = gateway.spawn_stubborn().await;
+        let (orphaned, info) = gateway.spawn_stubborn().await;
         let decoy = Decoy::new(acp_shared::ids::LeaseId::mint(), identity.id);
         gateway.end(closed.lease_id).await;
         assert!(marked(closed.lease_id).is_empty());
-        host.leave_behind(&infos[1]);
-        kill(infos[1].wrapper_pid.unwrap(), Signal::KILL);
-        assert_eq!(host.launch(second)["event"], "ready");
+        host.leave_behind(&info);
+        kill(info.wrapper_pid.unwrap(), Signal::KILL);
+        host.launch_ready(second);
         assert!(marked(orphaned.lease_id).is_empty());
         assert!(runs(decoy.pid()));
     }

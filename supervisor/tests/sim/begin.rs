@@ -43,13 +43,21 @@ impl Stage {
     /// The lease of a tree is closed, and nothing of the tree runs.
     #[track_caller]
     pub(crate) fn assert_ended(&self, tree: &Tree) {
-        assert_eq!((self.state(tree), self.kernel().alive(tree.lease)), (LeaseState::Closed, vec![]));
+        let found = (self.state(tree), self.kernel().alive(tree.lease));
+        assert_eq!(found, (LeaseState::Closed, vec![]), "{:?}", self.lease(tree));
     }
 
     /// The lease of a tree is open, and the whole tree runs.
     #[track_caller]
     pub(crate) fn assert_left_open(&self, tree: &Tree) {
-        assert_eq!((self.state(tree), self.untouched(tree)), (LeaseState::Open, true));
+        let found = (self.state(tree), self.untouched(tree));
+        assert_eq!(found, (LeaseState::Open, true), "{:?}", self.lease(tree));
+    }
+
+    /// Reaps all leases; a tree is left alone with its lease by that.
+    pub(crate) async fn reap_nothing_of(&mut self, tree: &Tree) {
+        self.reap().await;
+        self.assert_left_open(tree);
     }
 
     /// Reaps all leases; a tree is ended with its lease by that.

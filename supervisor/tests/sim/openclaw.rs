@@ -5,7 +5,7 @@ use crate::kernel::Kernel;
 use crate::stage::{REAP_TERM_MS, Stage, Tree};
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::ExitStatus;
-use acp_shared::protocol::LeaseState::{Open, Reserved};
+use acp_shared::protocol::LeaseState::Reserved;
 use acp_supervisor::sys::Signal::{self, Cont, Kill, Term};
 
 struct Row {

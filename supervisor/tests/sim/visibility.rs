@@ -44,8 +44,7 @@ async fn hidden_processes_are_known_by_their_inode_or_not_at_all() {
         }
         s.reap().await;
         if inode {
-            assert_eq!(s.state(&tree), Closed);
-            assert!(s.kernel().alive(tree.lease).is_empty(), "the child ends with its group");
+            s.assert_ended(&tree);
         } else {
             s.assert_left_open(&tree);
         }
@@ -141,8 +140,7 @@ async fn an_ability_that_went_away_leaves_what_was_recorded_with_it_alone() {
 async fn where_the_place_cannot_be_told_nothing_is_done() {
     let (mut s, tree) = Stage::with_orphan(Open).await;
     s.kernel().scope = None;
-    s.reap().await;
-    s.assert_left_open(&tree);
+    s.reap_nothing_of(&tree).await;
     s.kernel().vanish(tree.lease);
     s.kernel().scope = Some(s.context.scope.clone());
     s.reap().await;
