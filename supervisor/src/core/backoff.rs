@@ -283,12 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_waits() {
+    fn backoff_delays_match_table() {
         assert_eq!(table(), include_str!("backoff.table.txt"), "\n{}", table());
     }
 
     #[test]
-    fn what_counts_as_a_crash() {
+    fn crashes_are_distinguished_from_orderly_ends() {
         for (name, outcomes, held) in [
             ("nothing happened", vec![], false),
             ("one crash costs nothing", vec![StartFailed], false),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn another_image_knows_what_this_one_knew() {
+    fn crash_counts_survive_handover() {
         let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
         for crash in 0..12 {
             backoff.record_run(crash, &agent, StartFailed);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_switched_off_and_stays_small() {
+    fn backoff_can_be_disabled_and_is_bounded() {
         let none = CrashLimits { base_ms: 0, crashes_max: 0, ..LIMITS };
         let mut backoff = Backoff::new(none);
         for crash in 0..1_000 {

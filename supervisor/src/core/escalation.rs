@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn escalates_in_order() {
+    fn stop_escalates_in_order() {
         assert_eq!(
             run(&[
                 (0, Tick),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_that_ends_is_cleaned_up_by_its_wrapper_first() {
+    fn wrapper_cleans_up_after_adapter_exit_first() {
         assert_eq!(
             run(&[(0, AdapterGone), (50, Begin), (499, Tick), (500, Tick)]),
             [(0, vec![CloseStdin]), (500, vec![Kill])]
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapper_that_vanishes_leaves_no_grace() {
+    fn lost_wrapper_skips_grace() {
         for input in [WrapperGone, Hurry] {
             assert_eq!(
                 run(&[(0, Begin), (1, input), (2, input)]),
@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_goes_back_and_always_wakes_again(inputs in prop::collection::vec((0u64..400, 0usize..6), 0..60)) {
+        fn stop_never_goes_back_and_always_wakes_again(inputs in prop::collection::vec((0u64..400, 0usize..6), 0..60)) {
             let all = [Begin, AdapterGone, WrapperGone, Hurry, Tick, TreeGone];
             let mut stop = Escalation::new(GRACES);
             let (mut now, mut finished) = (0, 0);

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_lease_is_gone_only_by_proof() {
+    fn lost_lease_is_gone_only_by_proof() {
         let (scope, base) = nothing_found();
         let at = |change: &dyn Fn(&mut PidScope)| {
             let mut here = scope.clone();

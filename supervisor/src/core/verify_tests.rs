@@ -156,7 +156,7 @@ fn verdicts_without_an_inode_on_record() {
 }
 
 #[test]
-fn nobody_signals_itself_its_line_or_another_lease() {
+fn own_ancestry_and_other_leases_are_never_signalled() {
     let w = world();
     for (pid, own_ancestry, other_roots, want) in [
         (PID, vec![], vec![], "owned"),
@@ -184,7 +184,7 @@ fn nobody_signals_itself_its_line_or_another_lease() {
 }
 
 #[test]
-fn members_need_a_proof_of_their_own() {
+fn tree_members_need_own_proof() {
     let w = world();
     let live = w.live();
     let marked = Membership::Marked { since_ticks: Some(TICKS) };
@@ -227,7 +227,7 @@ fn members_need_a_proof_of_their_own() {
 }
 
 #[test]
-fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
+fn lease_is_orphaned_only_by_dead_supervisor() {
     let w = world();
     let live = w.live();
     let record = w.record(Some(INODE)).process;
@@ -247,7 +247,7 @@ fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
 }
 
 #[test]
-fn start_times_of_another_clock_say_nothing() {
+fn start_times_of_another_time_namespace_are_ignored() {
     let w = world();
     let elsewhere = |timens| PidScope { timens, ..w.scope.clone() };
     let live = Evidence { inode: None, ..w.live() };
@@ -311,7 +311,7 @@ fn markers_are_compared_exactly() {
 }
 
 #[test]
-fn a_verdict_says_why_in_words() {
+fn verdict_explains_its_reason() {
     let (w, live) = (world(), world().live());
     let other = with(&live, |e| e.inode = Some(1));
     for (now, why) in [
@@ -325,7 +325,7 @@ fn a_verdict_says_why_in_words() {
 const LEAF: &str = "/s/acp-supervisor-ab/lease";
 
 #[test]
-fn the_group_of_the_lease_stands_in_for_what_cannot_be_read() {
+fn lease_cgroup_replaces_unreadable_evidence() {
     let w = world();
     let inside = Evidence { cgroup: Some(LEAF.into()), ..w.live() };
     let blind = with(&inside, |e| (e.inode, e.marker) = (None, Marker::Unreadable));
@@ -381,7 +381,7 @@ fn the_group_of_the_lease_stands_in_for_what_cannot_be_read() {
 }
 
 #[test]
-fn members_of_the_group_of_the_lease_are_of_its_tree() {
+fn members_of_lease_cgroup_belong_to_tree() {
     let w = world();
     let bare = Evidence { marker: Marker::Missing, inode: None, ..w.live() };
     let inside = with(&bare, |e| e.cgroup = Some(LEAF.into()));

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_value_is_recognised_wherever_it_is_cut() {
+    async fn secret_is_redacted_at_any_split() {
         for cut in 0..=KEY.len() + 8 {
             let (logged, mut stderr) = Logged::stderr();
             let all = format!("key is {KEY}\n");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_lines_and_floods_are_cut() {
+    async fn long_lines_and_floods_are_truncated() {
         let (logged, mut stderr) = Logged::stderr();
         // The value begins before the cut and ends behind it.
         stderr.push("x".repeat(LINE_BYTES_MAX - 4).as_bytes());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_recorded_where_secrets_are_not_known() {
+    async fn stderr_is_not_recorded_with_unknown_secrets() {
         let logged = Logged::new();
         let old = serde_json::json!({ "truncated": false, "line": b"half of " });
         let log = logged.logs.log(logged.gateway, &logged.session);

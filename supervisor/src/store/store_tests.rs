@@ -67,7 +67,7 @@ fn unchecked(dir: &tempfile::TempDir) -> rusqlite::Connection {
 }
 
 #[tokio::test]
-async fn what_is_saved_is_loaded() {
+async fn saved_rows_are_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let (mut plain, full) = (fixture::lease(), full());
     let known = installation(5);
@@ -95,7 +95,7 @@ async fn what_is_saved_is_loaded() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_refused_takes_no_other_with_it() {
+async fn refused_row_does_not_affect_others() {
     let (dir, store, writer) = created();
     let (good, mut bad) = (fixture::lease(), fixture::lease());
     // Bound without a tree: the schema refuses it.
@@ -111,7 +111,7 @@ async fn a_row_that_is_refused_takes_no_other_with_it() {
 }
 
 #[tokio::test]
-async fn a_newer_store_is_read_and_left_alone() {
+async fn newer_store_is_read_and_unchanged() {
     let (dir, store, writer) = created();
     let lease = fixture::lease();
     store.save_lease(&lease).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_newer_store_is_read_and_left_alone() {
 }
 
 #[tokio::test]
-async fn rows_that_make_no_sense_are_lost_and_name_no_process() {
+async fn invalid_rows_are_lost_and_name_no_process() {
     let (dir, store, writer) = created();
     let (good, state, half, id) = (fixture::lease(), full(), full(), full());
     for lease in [&good, &state, &half, &id] {
@@ -158,7 +158,7 @@ async fn rows_that_make_no_sense_are_lost_and_name_no_process() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_taken_away_is_written_anew() {
+async fn removed_store_file_is_recreated() {
     let (dir, store, writer) = created();
     let all: Vec<Lease> = (0..4).map(|_| fixture::lease()).collect();
     let path = |suffix: &str| open::file(dir.path(), suffix);
@@ -184,7 +184,7 @@ async fn a_file_that_is_taken_away_is_written_anew() {
 }
 
 #[tokio::test]
-async fn where_the_new_file_cannot_be_made_nothing_is_said_to_be_durable() {
+async fn failed_recreation_acknowledges_nothing() {
     let (dir, store, _) = created();
     // A directory in the way of the new file: neither removed nor written over.
     std::fs::create_dir(open::file(dir.path(), ".part")).unwrap();
@@ -223,7 +223,7 @@ async fn concurrent_writers_share_commits() {
 }
 
 #[tokio::test]
-async fn in_the_end_everything_is_in_one_file() {
+async fn finished_store_is_one_file() {
     let (dir, store, writer) = created();
     let lease = fixture::lease();
     store.post_lease(&lease);
@@ -237,7 +237,7 @@ async fn in_the_end_everything_is_in_one_file() {
 }
 
 #[tokio::test]
-async fn a_damaged_home_is_not_believed_and_the_others_are() {
+async fn damaged_installation_is_reported_and_others_load() {
     let (dir, store, writer) = created();
     let (sound, spoilt) = (installation(5), installation(6));
     for known in [&sound, &spoilt] {
