@@ -34,15 +34,6 @@ fn hello(role: Role) -> Hello {
     }
 }
 
-fn roles() -> Vec<Role> {
-    let home = Home { machine_id: "m".into(), dev: 1, ino: 70_000 };
-    vec![Role::Gateway { instance_id: gateway(), epoch: 7, home }, Role::Admin]
-}
-
-fn kinds() -> Vec<LeaseKind> {
-    vec![LeaseKind::Agent, LeaseKind::Terminal { parent_lease_id: lease(), output_bytes_max: 1024 }]
-}
-
 fn spawn(kind: LeaseKind) -> Spawn {
     Spawn {
         lease_id: lease(),
@@ -73,10 +64,6 @@ fn requests() -> Vec<Request> {
         Request::Shutdown { state_dir: "/s".into() },
         Request::Upgrade { program: Some("/p".into()), state_dir: "/s".into() },
     ]
-}
-
-fn files_scopes() -> Vec<FilesScope> {
-    vec![FilesScope::Lease(lease()), FilesScope::Tenant]
 }
 
 fn files_ops() -> Vec<FilesOp> {
@@ -126,11 +113,6 @@ fn files_errors() -> Vec<FilesError> {
         FilesError::Interrupted,
         FilesError::NotDirectory,
     ]
-}
-
-fn replies_2() -> Vec<Reply> {
-    let piece = LogPiece { offset: 7, bytes: b"line\n".to_vec(), end: 12 };
-    vec![Reply::Files(Ok(FilesReply::Written)), Reply::SessionLog(piece)]
 }
 
 fn info() -> LeaseInfo {
@@ -296,16 +278,6 @@ fn to_supervisor_2() -> Vec<ToSupervisor> {
     vec![ToSupervisor::Marks(marks), ToSupervisor::Act { id: 1, epoch: 7, body }]
 }
 
-fn to_client_2() -> Vec<ToClient> {
-    let refusal = Refusal::new(RefusalCode::RolledBack, "no");
-    let rollback = Rollback { refusal, epoch: 7, event_id: 8, agents: 1, kept_until_ms: 9 };
-    vec![ToClient::RolledBack(rollback)]
-}
-
-fn exits() -> Vec<ExitStatus> {
-    vec![ExitStatus::Exited(1), ExitStatus::Signaled(15), ExitStatus::Unknown]
-}
-
 fn from_wrapper() -> Vec<FromWrapper> {
     vec![
         FromWrapper::Hello { wrapper_pid: 10, adapter_pid: 11 },
@@ -358,18 +330,26 @@ fn print_both<T: Serialize + DeserializeOwned + PartialEq + Debug>(
 fn the_bytes_of_protocols_1_and_2() {
     assert_eq!((VERSION_MIN, VERSION_MAX), (1, 2), "a new version needs its own golden bytes");
     let (codes, codes_2) = RefusalCode::ALL.split_at(25);
+    let home = Home { machine_id: "m".into(), dev: 1, ino: 70_000 };
+    let roles = [Role::Gateway { instance_id: gateway(), epoch: 7, home }, Role::Admin];
+    let terminal = LeaseKind::Terminal { parent_lease_id: lease(), output_bytes_max: 1024 };
+    let kinds = [LeaseKind::Agent, terminal];
+    let exits = [ExitStatus::Exited(1), ExitStatus::Signaled(15), ExitStatus::Unknown];
+    let piece = LogPiece { offset: 7, bytes: b"line\n".to_vec(), end: 12 };
+    let refusal = Refusal::new(RefusalCode::RolledBack, "no");
+    let rollback = Rollback { refusal, epoch: 7, event_id: 8, agents: 1, kept_until_ms: 9 };
     let texts = [
         print_both("ToSupervisor", &to_supervisor(), &to_supervisor_2()),
-        print_both("ToClient", &to_client(), &to_client_2()),
-        print_both("Role", &roles(), &[]),
-        print_both("LeaseKind", &kinds(), &[]),
+        print_both("ToClient", &to_client(), &[ToClient::RolledBack(rollback)]),
+        print_both("Role", &roles, &[]),
+        print_both("LeaseKind", &kinds, &[]),
         print_both("LeaseState", &LeaseState::ALL, &[]),
         print_both("Request", &requests(), &requests_2()),
-        print_both("Reply", &replies(), &replies_2()),
+        print_both("Reply", &replies(), &[Reply::Files(Ok(FilesReply::Written)), Reply::SessionLog(piece)]),
         print_both("Notice", &notices(), &[]),
-        print_both("ExitStatus", &exits(), &[]),
+        print_both("ExitStatus", &exits, &[]),
         print_both("RefusalCode", codes, codes_2),
-        print_both("FilesScope", &[], &files_scopes()),
+        print_both("FilesScope", &[], &[FilesScope::Lease(lease()), FilesScope::Tenant]),
         print_both("FilesOp", &[], &files_ops()),
         print_both("FilesReply", &[], &files_replies()),
         print_both("FilesError", &[], &files_errors()),

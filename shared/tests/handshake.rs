@@ -151,69 +151,38 @@ async fn both_ends_see_who_the_other_is() {
 }
 
 #[tokio::test]
-async fn a_peer_that_closes_early_is_told_apart() {
-    let (_dir, path) = place();
-    rogue(&path, |stream| async move { drop(stream) });
-    let result = conn::open(&path, hello(1, 1), DEADLINE).await;
-    assert!(matches!(result, Err(ConnError::Closed)), "{result:?}");
-}
-
-#[tokio::test]
-async fn a_peer_that_stops_in_the_middle_of_a_frame() {
-    let (_dir, path) = place();
-    rogue(&path, |mut stream| async move {
-        let bytes = frame(&ToClient::Welcome(welcome(1)));
-        stream.write_all(&bytes[..bytes.len() - 1]).await.unwrap();
-    });
-    let result = conn::open(&path, hello(1, 1), DEADLINE).await;
-    assert!(matches!(result, Err(ConnError::Io(_))), "{result:?}");
-}
-
-#[tokio::test]
-async fn a_peer_that_announces_too_much_is_not_believed() {
-    let (_dir, path) = place();
-    rogue(&path, |mut stream| async move {
-        stream.write_u32(u32::MAX).await.unwrap();
-        let _ = stream.read_u8().await;
-    });
-    match conn::open(&path, hello(1, 1), DEADLINE).await {
-        Err(ConnError::Io(e)) => assert_eq!(e.kind(), io::ErrorKind::InvalidData),
-        other => panic!("{other:?}"),
-    }
-}
-
-#[tokio::test]
-async fn a_peer_that_sends_what_is_no_message() {
-    for body in [&b"\xff\xff"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", b""] {
+async fn peers_that_misbehave_are_told_apart() {
+    let framed = |body: &[u8]| [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], body].concat();
+    let mut cut = frame(&ToClient::Welcome(welcome(1)));
+    cut.pop();
+    let out_of_turn = frame(&ToClient::Reply { id: 0, result: Ok(Reply::Done) });
+    let short = Duration::from_millis(50);
+    type Told = fn(&ConnError) -> bool;
+    let too_large: Told = |e| matches!(e, ConnError::Io(e) if e.kind() == io::ErrorKind::InvalidData);
+    let silent: Told = |e| matches!(e, ConnError::Timeout(d) if *d == Duration::from_millis(50));
+    let no_message: Told = |e| matches!(e, ConnError::Wire(_));
+    // What the peer writes, and whether it keeps the connection open after that.
+    let table: [(&str, Vec<u8>, bool, Duration, Told); 8] = [
+        ("closes early", vec![], false, DEADLINE, |e| matches!(e, ConnError::Closed)),
+        ("stops in the middle of a frame", cut, false, DEADLINE, |e| matches!(e, ConnError::Io(_))),
+        ("announces too much", u32::MAX.to_be_bytes().to_vec(), true, DEADLINE, too_large),
+        ("sends no message", framed(b"\xff\xff"), false, DEADLINE, no_message),
+        ("speaks HTTP", framed(b"HTTP/1.1 400 Bad Request\r\n\r\n"), false, DEADLINE, no_message),
+        ("sends an empty frame", framed(b""), false, DEADLINE, no_message),
+        ("answers out of turn", out_of_turn, false, DEADLINE, |e| matches!(e, ConnError::OutOfTurn)),
+        ("is silent", vec![], true, short, silent),
+    ];
+    for (name, bytes, stays, deadline, is_told) in table {
         let (_dir, path) = place();
         rogue(&path, move |mut stream| async move {
-            stream.write_u32(u32::try_from(body.len()).unwrap()).await.unwrap();
-            stream.write_all(body).await.unwrap();
+            stream.write_all(&bytes).await.unwrap();
+            if stays {
+                let _ = stream.read_u8().await;
+            }
         });
-        let result = conn::open(&path, hello(1, 1), DEADLINE).await;
-        assert!(matches!(result, Err(ConnError::Wire(_))), "{body:?}: {result:?}");
+        let result = conn::open(&path, hello(1, 1), deadline).await;
+        assert!(result.as_ref().is_err_and(is_told), "{name}: {result:?}");
     }
-}
-
-#[tokio::test]
-async fn a_peer_that_answers_out_of_turn() {
-    let (_dir, path) = place();
-    rogue(&path, |mut stream| async move {
-        stream.write_all(&frame(&ToClient::Reply { id: 0, result: Ok(Reply::Done) })).await.unwrap();
-    });
-    let result = conn::open(&path, hello(1, 1), DEADLINE).await;
-    assert!(matches!(result, Err(ConnError::OutOfTurn)), "{result:?}");
-}
-
-#[tokio::test]
-async fn a_silent_peer_is_not_waited_for_for_ever() {
-    let (_dir, path) = place();
-    rogue(&path, |mut stream| async move {
-        let _ = stream.read_u8().await;
-    });
-    let short = Duration::from_millis(50);
-    let result = conn::open(&path, hello(1, 1), short).await;
-    assert!(matches!(result, Err(ConnError::Timeout(d)) if d == short), "{result:?}");
 }
 
 #[tokio::test]

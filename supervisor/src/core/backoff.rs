@@ -233,6 +233,7 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
+    use super::RunOutcome::{Closed, Died, StartFailed};
     use super::*;
     use std::fmt::Write;
 
@@ -272,7 +273,7 @@ mod tests {
             )
             .ok();
             now_ms += 100;
-            backoff.record_run(now_ms, &agent, RunOutcome::Died { ran_ms: 100 });
+            backoff.record_run(now_ms, &agent, Died { ran_ms: 100 });
         }
         text
     }
@@ -290,25 +291,13 @@ mod tests {
     fn crashes_are_distinguished_from_orderly_ends() {
         for (name, outcomes, held) in [
             ("nothing happened", vec![], false),
-            ("one crash costs nothing", vec![RunOutcome::StartFailed], false),
-            ("two do", vec![RunOutcome::StartFailed, RunOutcome::Died { ran_ms: 5 }], true),
-            ("orderly ends are none", vec![RunOutcome::Closed { ran_ms: 5 }; 20], false),
-            (
-                "an orderly end forgives nothing",
-                vec![RunOutcome::StartFailed, RunOutcome::Closed { ran_ms: 5 }, RunOutcome::StartFailed],
-                true,
-            ),
-            (
-                "a long run forgives all",
-                vec![RunOutcome::StartFailed, RunOutcome::Died { ran_ms: 60_000 }, RunOutcome::StartFailed],
-                false,
-            ),
-            (
-                "so does one that was closed",
-                vec![RunOutcome::StartFailed, RunOutcome::Closed { ran_ms: 60_000 }, RunOutcome::StartFailed],
-                false,
-            ),
-            ("just too short", vec![RunOutcome::StartFailed, RunOutcome::Died { ran_ms: 59_999 }], true),
+            ("one crash costs nothing", vec![StartFailed], false),
+            ("two do", vec![StartFailed, Died { ran_ms: 5 }], true),
+            ("orderly ends are none", vec![Closed { ran_ms: 5 }; 20], false),
+            ("an orderly end forgives nothing", vec![StartFailed, Closed { ran_ms: 5 }, StartFailed], true),
+            ("a long run forgives all", vec![StartFailed, Died { ran_ms: 60_000 }, StartFailed], false),
+            ("so does one that was closed", vec![StartFailed, Closed { ran_ms: 60_000 }, StartFailed], false),
+            ("just too short", vec![StartFailed, Died { ran_ms: 59_999 }], true),
         ] {
             let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
             for outcome in outcomes {
@@ -325,7 +314,7 @@ mod tests {
         let (a, b) = (agent("a"), agent("b"));
         let elsewhere = AgentKey { gateway: GatewayInstanceId::mint(), ..a.clone() };
         for _ in 0..3 {
-            backoff.record_run(0, &a, RunOutcome::StartFailed);
+            backoff.record_run(0, &a, StartFailed);
         }
         assert!(backoff.may_start(1, &a).is_err());
         assert_eq!((backoff.may_start(1, &b), backoff.may_start(1, &elsewhere)), (Ok(()), Ok(())));
@@ -335,7 +324,7 @@ mod tests {
     fn crash_counts_survive_handover() {
         let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
         for crash in 0..12 {
-            backoff.record_run(crash, &agent, RunOutcome::StartFailed);
+            backoff.record_run(crash, &agent, StartFailed);
         }
         let told = serde_json::to_vec(&backoff.crashes()).unwrap_or_default();
         let recalled = |limits| {
@@ -350,7 +339,7 @@ mod tests {
         let strict = CrashLimits { crashes_max: 3, ..LIMITS };
         let mut from_the_beginning = Backoff::new(strict);
         for crash in 0..12 {
-            from_the_beginning.record_run(crash, &agent, RunOutcome::StartFailed);
+            from_the_beginning.record_run(crash, &agent, StartFailed);
         }
         assert_eq!(recalled(strict).may_start(13, &agent), from_the_beginning.may_start(13, &agent));
     }
@@ -360,14 +349,14 @@ mod tests {
         let none = CrashLimits { base_ms: 0, crashes_max: 0, ..LIMITS };
         let mut backoff = Backoff::new(none);
         for crash in 0..1_000 {
-            backoff.record_run(crash, &agent("a"), RunOutcome::StartFailed);
+            backoff.record_run(crash, &agent("a"), StartFailed);
         }
         assert_eq!(backoff.may_start(1_000, &agent("a")), Ok(()));
         for number in 0..1_000 {
-            backoff.record_run(1_000, &agent(&number.to_string()), RunOutcome::StartFailed);
+            backoff.record_run(1_000, &agent(&number.to_string()), StartFailed);
         }
         assert_eq!(backoff.crashes.len(), AGENTS_PER_GATEWAY_MAX);
-        backoff.record_run(10_000_000, &agent("z"), RunOutcome::StartFailed);
+        backoff.record_run(10_000_000, &agent("z"), StartFailed);
         assert_eq!(backoff.crashes.len(), 1, "crashes outside of the window are removed");
     }
 }

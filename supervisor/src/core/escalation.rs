@@ -175,6 +175,8 @@ impl Escalation {
 
 #[cfg(test)]
 mod tests {
+    use super::EscalationAction::{CloseStdin, Finish, Kill, NameSurvivors, Terminate};
+    use super::EscalationInput::{AdapterGone, Begin, Hurry, Tick, TreeGone, WrapperGone};
     use super::*;
     use proptest::prelude::*;
 
@@ -194,28 +196,28 @@ mod tests {
     fn stop_escalates_in_order() {
         assert_eq!(
             run(&[
-                (0, EscalationInput::Tick),
-                (0, EscalationInput::Begin),
-                (5, EscalationInput::Begin),
-                (9, EscalationInput::Tick),
-                (10, EscalationInput::Tick),
-                (TERM_END - 1, EscalationInput::Tick),
-                (TERM_END, EscalationInput::Tick),
-                (TERM_END + SWEEP_MS, EscalationInput::Tick),
-                (TERM_END + 1_000, EscalationInput::Tick),
-                (TERM_END + 1_000 + SURVIVOR_SWEEP_MS, EscalationInput::Tick),
-                (90_000, EscalationInput::TreeGone),
-                (90_001, EscalationInput::TreeGone),
-                (90_002, EscalationInput::Begin),
+                (0, Tick),
+                (0, Begin),
+                (5, Begin),
+                (9, Tick),
+                (10, Tick),
+                (TERM_END - 1, Tick),
+                (TERM_END, Tick),
+                (TERM_END + SWEEP_MS, Tick),
+                (TERM_END + 1_000, Tick),
+                (TERM_END + 1_000 + SURVIVOR_SWEEP_MS, Tick),
+                (90_000, TreeGone),
+                (90_001, TreeGone),
+                (90_002, Begin),
             ]),
             [
-                (0, vec![EscalationAction::CloseStdin]),
-                (10, vec![EscalationAction::Terminate]),
-                (TERM_END, vec![EscalationAction::Kill]),
-                (TERM_END + SWEEP_MS, vec![EscalationAction::Kill]),
-                (TERM_END + 1_000, vec![EscalationAction::Kill, EscalationAction::NameSurvivors]),
-                (TERM_END + 1_000 + SURVIVOR_SWEEP_MS, vec![EscalationAction::Kill]),
-                (90_000, vec![EscalationAction::Finish]),
+                (0, vec![CloseStdin]),
+                (10, vec![Terminate]),
+                (TERM_END, vec![Kill]),
+                (TERM_END + SWEEP_MS, vec![Kill]),
+                (TERM_END + 1_000, vec![Kill, NameSurvivors]),
+                (TERM_END + 1_000 + SURVIVOR_SWEEP_MS, vec![Kill]),
+                (90_000, vec![Finish]),
             ]
         );
     }
@@ -223,25 +225,17 @@ mod tests {
     #[test]
     fn wrapper_cleans_up_after_adapter_exit_first() {
         assert_eq!(
-            run(&[
-                (0, EscalationInput::AdapterGone),
-                (50, EscalationInput::Begin),
-                (499, EscalationInput::Tick),
-                (500, EscalationInput::Tick)
-            ]),
-            [(0, vec![EscalationAction::CloseStdin]), (500, vec![EscalationAction::Kill])]
+            run(&[(0, AdapterGone), (50, Begin), (499, Tick), (500, Tick)]),
+            [(0, vec![CloseStdin]), (500, vec![Kill])]
         );
     }
 
     #[test]
     fn lost_wrapper_skips_grace() {
-        for input in [EscalationInput::WrapperGone, EscalationInput::Hurry] {
+        for input in [WrapperGone, Hurry] {
             assert_eq!(
-                run(&[(0, EscalationInput::Begin), (1, input), (2, input)]),
-                [
-                    (0, vec![EscalationAction::CloseStdin]),
-                    (1, vec![EscalationAction::CloseStdin, EscalationAction::Kill])
-                ]
+                run(&[(0, Begin), (1, input), (2, input)]),
+                [(0, vec![CloseStdin]), (1, vec![CloseStdin, Kill])]
             );
         }
     }
@@ -249,7 +243,7 @@ mod tests {
     proptest! {
         #[test]
         fn stop_never_goes_back_and_always_wakes_again(inputs in prop::collection::vec((0u64..400, 0usize..6), 0..60)) {
-            let all = [EscalationInput::Begin, EscalationInput::AdapterGone, EscalationInput::WrapperGone, EscalationInput::Hurry, EscalationInput::Tick, EscalationInput::TreeGone];
+            let all = [Begin,AdapterGone,WrapperGone,Hurry,Tick,TreeGone];
             let mut stop = Escalation::new(GRACES);
             let (mut now, mut finished) = (0, 0);
             for (pass, index) in inputs {
@@ -257,7 +251,7 @@ mod tests {
                 let before = stop.phase();
                 let actions = stop.step(now, all[index]);
                 prop_assert!(stop.phase() >= before);
-                finished += actions.iter().filter(|a| **a == EscalationAction::Finish).count();
+                finished += actions.iter().filter(|a| **a == Finish).count();
                 let waits = !matches!(stop.phase(), EscalationPhase::Running | EscalationPhase::Over);
                 prop_assert_eq!(stop.wake_at_ms().is_some(), waits);
                 prop_assert!(stop.wake_at_ms().is_none_or(|at| at < u64::MAX));

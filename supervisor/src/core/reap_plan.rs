@@ -180,37 +180,25 @@ mod tests {
             (
                 "10: other boot",
                 LeaseState::Open,
-                f(&|f| {
-                    f.here = other_boot.clone();
-                    f.owned = vec![9];
-                }),
+                f(&|f| (f.here, f.owned) = (other_boot.clone(), vec![9])),
                 "mark_lost",
             ),
             (
                 "11: other namespace",
                 LeaseState::Open,
-                f(&|f| {
-                    f.here = other_ns.clone();
-                    f.owned = vec![9];
-                }),
+                f(&|f| (f.here, f.owned) = (other_ns.clone(), vec![9])),
                 "mark_lost",
             ),
             (
                 "17: the supervisor lives",
                 LeaseState::Open,
-                f(&|f| {
-                    f.holder = SpawnerState::Alive;
-                    f.owned = vec![9];
-                }),
+                f(&|f| (f.holder, f.owned) = (SpawnerState::Alive, vec![9])),
                 "leave",
             ),
             (
                 "it cannot be told",
                 LeaseState::Open,
-                f(&|f| {
-                    f.holder = SpawnerState::Unknown;
-                    f.owned = vec![9];
-                }),
+                f(&|f| (f.holder, f.owned) = (SpawnerState::Unknown, vec![9])),
                 "leave",
             ),
             ("19: a process cannot be read", LeaseState::Open, f(&|f| f.unknown = Some("?")), "leave"),

@@ -32,6 +32,14 @@ impl World {
         }
     }
 
+    fn other_boot(&self) -> Option<PidScope> {
+        Some(PidScope { boot_id: "other".into(), ..self.scope.clone() })
+    }
+
+    fn other_namespace(&self) -> Option<PidScope> {
+        Some(PidScope { pidns: 8, ..self.scope.clone() })
+    }
+
     fn marker(&self) -> Marker {
         Marker::Pair { lease: self.lease.to_string(), gateway: self.gateway.to_string() }
     }
@@ -55,66 +63,59 @@ impl World {
     }
 }
 
+/// Evidence that differs from another in what `change` sets.
+fn with(base: &Evidence, change: impl FnOnce(&mut Evidence)) -> Evidence {
+    let mut now = base.clone();
+    change(&mut now);
+    now
+}
+
 #[test]
 fn verdicts_with_an_inode_on_record() {
     let w = world();
     let live = w.live();
     for (name, now, want) in [
         ("all agrees", live.clone(), "owned"),
-        ("2: same tick, other inode", Evidence { inode: Some(1), ..live.clone() }, "not_ours"),
+        ("2: same tick, other inode", with(&live, |e| e.inode = Some(1)), "not_ours"),
         (
             "7: the environment is gone, the inode agrees",
-            Evidence { marker: Marker::Missing, ..live.clone() },
+            with(&live, |e| e.marker = Marker::Missing),
             "owned",
         ),
-        (
-            "10: other boot",
-            Evidence { scope: Some(PidScope { boot_id: "b2".into(), ..w.scope.clone() }), ..live.clone() },
-            "gone",
-        ),
-        (
-            "11: other pid namespace",
-            Evidence { scope: Some(PidScope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
-            "not_ours",
-        ),
+        ("10: other boot", with(&live, |e| e.scope = w.other_boot()), "gone"),
+        ("11: other pid namespace", with(&live, |e| e.scope = w.other_namespace()), "not_ours"),
         (
             "13: the start time is shifted, the inode agrees",
-            Evidence { start_ticks: Some(9), ..live.clone() },
+            with(&live, |e| e.start_ticks = Some(9)),
             "owned",
         ),
         (
             "19: nothing of /proc, no inode",
-            Evidence {
-                life: ProcessState::Unreadable,
-                inode: None,
-                start_ticks: None,
-                marker: Marker::Unreadable,
-                ..live.clone()
-            },
+            with(&live, |e| {
+                (e.life, e.inode, e.start_ticks, e.marker) =
+                    (ProcessState::Unreadable, None, None, Marker::Unreadable)
+            }),
             "unknown",
         ),
         (
             "20: hidepid, the inode agrees",
-            Evidence {
-                life: ProcessState::Unreadable,
-                start_ticks: None,
-                marker: Marker::Unreadable,
-                ..live.clone()
-            },
+            with(&live, |e| {
+                (e.life, e.start_ticks, e.marker) = (ProcessState::Unreadable, None, Marker::Unreadable)
+            }),
             "owned",
         ),
         (
             "21: environment unreadable, the inode agrees",
-            Evidence { marker: Marker::Unreadable, ..live.clone() },
+            with(&live, |e| e.marker = Marker::Unreadable),
             "owned",
         ),
-        ("25: no inode now", Evidence { inode: None, ..live.clone() }, "unknown"),
-        ("no inode now, own child", Evidence { inode: None, own_child: true, ..live.clone() }, "owned"),
-        ("36: zombie", Evidence { life: ProcessState::Zombie, ..live.clone() }, "gone"),
-        ("63: no such process", Evidence { life: ProcessState::Gone, handle: None, ..live.clone() }, "gone"),
-        ("the scope cannot be read", Evidence { scope: None, ..live.clone() }, "unknown"),
-        ("another number", Evidence { pid: 101, ..live.clone() }, "not_ours"),
-        ("no handle", Evidence { handle: None, ..live.clone() }, "unknown"),
+        ("25: no inode now", with(&live, |e| e.inode = None), "unknown"),
+        ("no inode now, own child", with(&live, |e| (e.inode, e.own_child) = (None, true)), "owned"),
+        ("36: zombie", with(&live, |e| e.life = ProcessState::Zombie), "gone"),
+        ("63: no such process", with(&live, |e| (e.life, e.handle) = (ProcessState::Gone, None)), "gone"),
+        ("the scope cannot be read", with(&live, |e| e.scope = None), "unknown"),
+        ("another number", with(&live, |e| e.pid = 101), "not_ours"),
+        ("no handle", with(&live, |e| e.handle = None), "unknown"),
     ] {
         assert_eq!(verify(&w.record(Some(INODE)), &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
@@ -127,36 +128,28 @@ fn verdicts_without_an_inode_on_record() {
     let other = Marker::Pair { lease: w.lease.to_string(), gateway: GatewayInstanceId::mint().to_string() };
     for (name, now, want) in [
         ("number, ticks and environment agree", live.clone(), "owned"),
-        ("1: the start time differs", Evidence { start_ticks: Some(1), ..live.clone() }, "not_ours"),
-        (
-            "3: same tick, environment of nobody",
-            Evidence { marker: Marker::Missing, ..live.clone() },
-            "not_ours",
-        ),
-        ("4: another gateway's wrapper", Evidence { marker: other, ..live.clone() }, "not_ours"),
-        ("twice in the environment", Evidence { marker: Marker::Ambiguous, ..live.clone() }, "unknown"),
-        ("21: environment unreadable", Evidence { marker: Marker::Unreadable, ..live.clone() }, "unknown"),
-        ("start time unreadable", Evidence { start_ticks: None, ..live.clone() }, "unknown"),
+        ("1: the start time differs", with(&live, |e| e.start_ticks = Some(1)), "not_ours"),
+        ("3: same tick, environment of nobody", with(&live, |e| e.marker = Marker::Missing), "not_ours"),
+        ("4: another gateway's wrapper", with(&live, |e| e.marker = other), "not_ours"),
+        ("twice in the environment", with(&live, |e| e.marker = Marker::Ambiguous), "unknown"),
+        ("21: environment unreadable", with(&live, |e| e.marker = Marker::Unreadable), "unknown"),
+        ("start time unreadable", with(&live, |e| e.start_ticks = None), "unknown"),
         (
             "start time unreadable, own child",
-            Evidence { start_ticks: None, own_child: true, ..live.clone() },
+            with(&live, |e| (e.start_ticks, e.own_child) = (None, true)),
             "owned",
         ),
         (
             "environment unreadable, own child",
-            Evidence { marker: Marker::Unreadable, own_child: true, ..live.clone() },
+            with(&live, |e| (e.marker, e.own_child) = (Marker::Unreadable, true)),
             "owned",
         ),
         (
             "nothing of it can be read, own child",
-            Evidence { life: ProcessState::Unreadable, start_ticks: None, own_child: true, ..live.clone() },
+            with(&live, |e| (e.life, e.start_ticks, e.own_child) = (ProcessState::Unreadable, None, true)),
             "unknown",
         ),
-        (
-            "zombie",
-            Evidence { life: ProcessState::Zombie, marker: Marker::Unreadable, ..live.clone() },
-            "gone",
-        ),
+        ("zombie", with(&live, |e| (e.life, e.marker) = (ProcessState::Zombie, Marker::Unreadable)), "gone"),
     ] {
         assert_eq!(verify(&w.record(None), &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
@@ -195,7 +188,7 @@ fn tree_members_need_own_proof() {
     let w = world();
     let live = w.live();
     let marked = Membership::Marked { since_ticks: Some(TICKS) };
-    let bare = Evidence { marker: Marker::Missing, ..live.clone() };
+    let bare = with(&live, |e| e.marker = Marker::Missing);
     for (name, membership, now, want) in [
         ("marked", marked, live.clone(), "owned"),
         (
@@ -204,7 +197,7 @@ fn tree_members_need_own_proof() {
             live.clone(),
             "not_ours",
         ),
-        ("23: of an unknown age", marked, Evidence { start_ticks: None, ..live.clone() }, "not_ours"),
+        ("23: of an unknown age", marked, with(&live, |e| e.start_ticks = None), "not_ours"),
         (
             "13: marked, of a tree of an unknown age",
             Membership::Marked { since_ticks: None },
@@ -220,10 +213,10 @@ fn tree_members_need_own_proof() {
         ("22: not marked", marked, bare.clone(), "not_ours"),
         ("22: not marked, but a child", Membership::ChildOf(50), bare.clone(), "owned"),
         ("child of another", Membership::ChildOf(51), live.clone(), "not_ours"),
-        ("parent unreadable", Membership::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "unknown"),
-        ("zombie", Membership::ChildOf(50), Evidence { life: ProcessState::Zombie, ..bare.clone() }, "gone"),
-        ("gone", marked, Evidence { life: ProcessState::Gone, ..live.clone() }, "gone"),
-        ("unreadable", marked, Evidence { life: ProcessState::Unreadable, ..live.clone() }, "unknown"),
+        ("parent unreadable", Membership::ChildOf(50), with(&bare, |e| e.ppid = None), "unknown"),
+        ("zombie", Membership::ChildOf(50), with(&bare, |e| e.life = ProcessState::Zombie), "gone"),
+        ("gone", marked, with(&live, |e| e.life = ProcessState::Gone), "gone"),
+        ("unreadable", marked, with(&live, |e| e.life = ProcessState::Unreadable), "unknown"),
     ] {
         assert_eq!(
             verify_member(w.lease, w.gateway, membership, &now, &SignalGuard::default()).as_str(),
@@ -240,20 +233,12 @@ fn lease_is_orphaned_only_by_dead_supervisor() {
     let record = w.record(Some(INODE)).process;
     for (name, now, want) in [
         ("17: it lives", live.clone(), SpawnerState::Alive),
-        ("gone", Evidence { life: ProcessState::Gone, ..live.clone() }, SpawnerState::Dead),
-        ("zombie", Evidence { life: ProcessState::Zombie, ..live.clone() }, SpawnerState::Dead),
-        ("its number is reused", Evidence { inode: Some(9), ..live.clone() }, SpawnerState::Dead),
-        (
-            "other boot",
-            Evidence { scope: Some(PidScope { boot_id: "x".into(), ..w.scope.clone() }), ..live.clone() },
-            SpawnerState::Dead,
-        ),
-        (
-            "other namespace",
-            Evidence { scope: Some(PidScope { pidns: 8, ..w.scope.clone() }), ..live.clone() },
-            SpawnerState::Unknown,
-        ),
-        ("no inode now", Evidence { inode: None, ..live.clone() }, SpawnerState::Unknown),
+        ("gone", with(&live, |e| e.life = ProcessState::Gone), SpawnerState::Dead),
+        ("zombie", with(&live, |e| e.life = ProcessState::Zombie), SpawnerState::Dead),
+        ("its number is reused", with(&live, |e| e.inode = Some(9)), SpawnerState::Dead),
+        ("other boot", with(&live, |e| e.scope = w.other_boot()), SpawnerState::Dead),
+        ("other namespace", with(&live, |e| e.scope = w.other_namespace()), SpawnerState::Unknown),
+        ("no inode now", with(&live, |e| e.inode = None), SpawnerState::Unknown),
     ] {
         assert_eq!(spawner_state(record, &w.scope, &now), want, "{name}");
     }
@@ -266,11 +251,11 @@ fn start_times_of_another_time_namespace_are_ignored() {
     let w = world();
     let elsewhere = |timens| PidScope { timens, ..w.scope.clone() };
     let live = Evidence { inode: None, ..w.live() };
-    let shifted = Evidence { start_ticks: Some(9), ..live.clone() };
-    let other = Evidence { inode: Some(1), ..live.clone() };
+    let shifted = with(&live, |e| e.start_ticks = Some(9));
+    let other = with(&live, |e| e.inode = Some(1));
     let same = Evidence { inode: Some(INODE), ..shifted.clone() };
     let child = Evidence { own_child: true, ..shifted.clone() };
-    let gone = Evidence { life: ProcessState::Gone, handle: None, ..live.clone() };
+    let gone = with(&live, |e| (e.life, e.handle) = (ProcessState::Gone, None));
     let here = Some(3);
     // (name, the inode on record, the clock then, the clock now, the evidence, the process, the supervisor)
     for (name, inode, then, now_by, now, want, of) in [
@@ -328,7 +313,7 @@ fn markers_are_compared_exactly() {
 #[test]
 fn verdict_explains_its_reason() {
     let (w, live) = (world(), world().live());
-    let other = Evidence { inode: Some(1), ..live.clone() };
+    let other = with(&live, |e| e.inode = Some(1));
     for (now, why) in [
         (Evidence { scope: Some(w.scope.clone()), ..live }, "the record matches the running processes"),
         (other, "the pid was reused by another process (pidfs inode)"),
@@ -343,8 +328,8 @@ const LEAF: &str = "/s/acp-supervisor-ab/lease";
 fn lease_cgroup_replaces_unreadable_evidence() {
     let w = world();
     let inside = Evidence { cgroup: Some(LEAF.into()), ..w.live() };
-    let blind = Evidence { inode: None, marker: Marker::Unreadable, ..inside.clone() };
-    let outside = |group: Option<&str>| Evidence { cgroup: group.map(str::to_owned), ..blind.clone() };
+    let blind = with(&inside, |e| (e.inode, e.marker) = (None, Marker::Unreadable));
+    let outside = |group: Option<&str>| with(&blind, |e| e.cgroup = group.map(str::to_owned));
     let named = |group: Option<&str>| Evidence { marker: w.marker(), ..outside(group) };
     let stranger = Marker::Pair { lease: LeaseId::mint().to_string(), gateway: w.gateway.to_string() };
     // (name, the inode on record, the evidence, the verdict)
@@ -358,12 +343,7 @@ fn lease_cgroup_replaces_unreadable_evidence() {
             "unknown",
         ),
         ("no inode now, group unreadable", Some(INODE), outside(None), "unknown"),
-        (
-            "2: in the group, other inode",
-            Some(INODE),
-            Evidence { inode: Some(1), ..inside.clone() },
-            "not_ours",
-        ),
+        ("2: in the group, other inode", Some(INODE), with(&inside, |e| e.inode = Some(1)), "not_ours"),
         (
             "moved out, the inode agrees",
             Some(INODE),
@@ -374,38 +354,23 @@ fn lease_cgroup_replaces_unreadable_evidence() {
         (
             "3: no inode ever, environment cleared",
             None,
-            Evidence { marker: Marker::Missing, ..blind.clone() },
+            with(&blind, |e| e.marker = Marker::Missing),
             "owned",
         ),
-        (
-            "3: no inode ever, named twice",
-            None,
-            Evidence { marker: Marker::Ambiguous, ..blind.clone() },
-            "owned",
-        ),
-        ("4: names another lease", None, Evidence { marker: stranger, ..blind.clone() }, "not_ours"),
+        ("3: no inode ever, named twice", None, with(&blind, |e| e.marker = Marker::Ambiguous), "owned"),
+        ("4: names another lease", None, with(&blind, |e| e.marker = stranger), "not_ours"),
         ("no inode ever, all agrees", None, named(Some(LEAF)), "owned"),
         ("no inode ever, in another group", None, named(Some("/")), "unknown"),
         ("no inode ever, group unreadable", None, named(None), "unknown"),
         (
             "1: in the group, the start time differs",
             None,
-            Evidence { start_ticks: Some(1), ..blind.clone() },
+            with(&blind, |e| e.start_ticks = Some(1)),
             "not_ours",
         ),
-        (
-            "in the group, start time unreadable",
-            None,
-            Evidence { start_ticks: None, ..blind.clone() },
-            "owned",
-        ),
-        (
-            "other boot",
-            Some(INODE),
-            Evidence { scope: Some(PidScope { boot_id: "b".into(), ..w.scope.clone() }), ..blind.clone() },
-            "gone",
-        ),
-        ("zombie", None, Evidence { life: ProcessState::Zombie, ..blind.clone() }, "gone"),
+        ("in the group, start time unreadable", None, with(&blind, |e| e.start_ticks = None), "owned"),
+        ("other boot", Some(INODE), with(&blind, |e| e.scope = w.other_boot()), "gone"),
+        ("zombie", None, with(&blind, |e| e.life = ProcessState::Zombie), "gone"),
     ] {
         let claim = Claim { cgroup: Some(LEAF), ..w.record(inode) };
         assert_eq!(verify(&claim, &now, &SignalGuard::default()).as_str(), want, "{name}");
@@ -419,16 +384,16 @@ fn lease_cgroup_replaces_unreadable_evidence() {
 fn members_of_lease_cgroup_belong_to_tree() {
     let w = world();
     let bare = Evidence { marker: Marker::Missing, inode: None, ..w.live() };
-    let inside = Evidence { cgroup: Some(LEAF.into()), ..bare.clone() };
-    let group = |text: &str| Evidence { cgroup: Some(text.into()), ..bare.clone() };
+    let inside = with(&bare, |e| e.cgroup = Some(LEAF.into()));
+    let group = |text: &str| with(&bare, |e| e.cgroup = Some(text.into()));
     for (name, now, want) in [
         ("22: cleared environment", inside.clone(), "owned"),
         ("below it", group("/s/acp-supervisor-ab/lease/inner"), "owned"),
         ("beside it", group("/s/acp-supervisor-ab/lease2"), "not_ours"),
         ("above it", group("/s/acp-supervisor-ab"), "not_ours"),
         ("its group cannot be read", bare.clone(), "not_ours"),
-        ("zombie", Evidence { life: ProcessState::Zombie, ..inside.clone() }, "gone"),
-        ("unreadable", Evidence { life: ProcessState::Unreadable, ..inside.clone() }, "unknown"),
+        ("zombie", with(&inside, |e| e.life = ProcessState::Zombie), "gone"),
+        ("unreadable", with(&inside, |e| e.life = ProcessState::Unreadable), "unknown"),
     ] {
         let verdict =
             verify_member(w.lease, w.gateway, Membership::InCgroup(LEAF), &now, &SignalGuard::default());

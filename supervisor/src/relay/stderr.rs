@@ -205,17 +205,15 @@ mod tests {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let logs = SessionLogs::new(&dir.path().join("logs"), 1 << 20);
-            Self {
-                logs,
-                gateway: GatewayInstanceId::mint(),
-                session: SessionKey::parse("s").unwrap(),
-                _dir: dir,
-            }
+            let session = SessionKey::parse("s").unwrap();
+            Self { logs, gateway: GatewayInstanceId::mint(), session, _dir: dir }
         }
 
-        fn stderr(&self) -> Stderr {
-            let env = [("API_KEY".to_owned(), KEY.to_owned())];
-            Stderr::new(LeaseId::mint(), self.logs.log(self.gateway, &self.session), Redactor::of_env(&env))
+        /// A log, and a stream that is written to it.
+        fn stderr() -> (Self, Stderr) {
+            let (logged, env) = (Self::new(), [("API_KEY".to_owned(), KEY.to_owned())]);
+            let log = logged.logs.log(logged.gateway, &logged.session);
+            (logged, Stderr::new(LeaseId::mint(), log, Redactor::of_env(&env)))
         }
 
         /// The log without times.
@@ -236,8 +234,7 @@ mod tests {
     #[tokio::test]
     async fn secret_is_redacted_at_any_split() {
         for cut in 0..=KEY.len() + 8 {
-            let logged = Logged::new();
-            let mut stderr = logged.stderr();
+            let (logged, mut stderr) = Logged::stderr();
             let all = format!("key is {KEY}\n");
             let (one, two) = all.as_bytes().split_at(cut.min(all.len()));
             stderr.push(one);
@@ -259,8 +256,7 @@ mod tests {
 
     #[tokio::test]
     async fn long_lines_and_floods_are_truncated() {
-        let logged = Logged::new();
-        let mut stderr = logged.stderr();
+        let (logged, mut stderr) = Logged::stderr();
         // The value begins before the cut and ends behind it.
         stderr.push("x".repeat(LINE_BYTES_MAX - 4).as_bytes());
         stderr.push(KEY.as_bytes());
@@ -275,8 +271,7 @@ mod tests {
                 && !text.contains("sk-")
         );
 
-        let logged = Logged::new();
-        let mut stderr = logged.stderr();
+        let (logged, mut stderr) = Logged::stderr();
         for _ in 0..2_000 {
             stderr.push(format!("{}\n", "z".repeat(999)).as_bytes());
         }
@@ -288,16 +283,14 @@ mod tests {
     /// Each line gets a time of its own, so that short lines make much of little.
     #[tokio::test]
     async fn empty_lines_hide_no_error() {
-        let logged = Logged::new();
-        let mut stderr = logged.stderr();
+        let (logged, mut stderr) = Logged::stderr();
         stderr.push(&[b'\n'; 65_535]);
         stderr.push(b"real error\n");
         stderr.end();
         let text = logged.text().await;
         assert!(text.contains("| real error\n") && text.contains("65534 lines were left out"), "{text}");
 
-        let logged = Logged::new();
-        let mut stderr = logged.stderr();
+        let (logged, mut stderr) = Logged::stderr();
         stderr.push("x\n".repeat(30_000).as_bytes());
         stderr.end();
         let text = logged.text().await;

@@ -29,18 +29,48 @@ fn full() -> Lease {
     lease
 }
 
-#[tokio::test]
-async fn saved_rows_are_loaded() {
+/// A new store in a directory of its own.
+fn created() -> (tempfile::TempDir, Store, Writer) {
     let dir = tempfile::tempdir().unwrap();
-    let (mut plain, full) = (fixture::lease(), full());
-    let known = Installation {
+    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    (dir, store, writer)
+}
+
+/// Ends a store's last user and its thread.
+fn close(store: Store, writer: Writer) {
+    drop(store);
+    writer.finish();
+}
+
+/// The leases on disk.
+fn stored(dir: &tempfile::TempDir) -> Vec<Lease> {
+    Store::open(dir.path()).unwrap().2.leases
+}
+
+/// An installation with a record of this user.
+fn installation(uid: u32) -> Installation {
+    Installation {
         gateway: GatewayInstanceId::mint(),
-        uid: 5,
+        uid,
         home: Home { machine_id: String::new(), dev: u64::MAX, ino: 1 },
         epoch_max: 3,
         progress: Progress { start_id: Some(StartId::mint()), event_id: u64::MAX, loss_accepted_ms: Some(7) },
         damaged: None,
-    };
+    }
+}
+
+/// A connection that writes what the checks of the schema forbid.
+fn unchecked(dir: &tempfile::TempDir) -> rusqlite::Connection {
+    let connection = open::connect(dir.path()).unwrap();
+    connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn saved_rows_are_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut plain, full) = (fixture::lease(), full());
+    let known = installation(5);
     let (store, writer, loaded) = Store::open(dir.path()).unwrap();
     assert!(loaded.leases.is_empty() && loaded.installations.is_empty());
     for file in std::fs::read_dir(dir.path()).unwrap() {
@@ -54,22 +84,19 @@ async fn saved_rows_are_loaded() {
     plain.exit = Some(ExitStatus::Unknown);
     store.save_lease(&plain).await.unwrap();
     store.record_installation(&known).await;
-    drop(store);
-    writer.finish();
+    close(store, writer);
 
     let (store, writer, loaded) = Store::open(dir.path()).unwrap();
     assert_eq!(loaded.leases, [plain.clone(), full.clone()]);
     assert_eq!(loaded.installations, [known]);
     store.delete_leases(vec![plain.lease_id]).await.unwrap();
-    drop(store);
-    writer.finish();
-    assert_eq!(Store::open(dir.path()).unwrap().2.leases, [full]);
+    close(store, writer);
+    assert_eq!(stored(&dir), [full]);
 }
 
 #[tokio::test]
 async fn refused_row_does_not_affect_others() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    let ( dir,store, writer) = created();
     let (good, mut bad) = (fixture::lease(), fixture::lease());
     // Bound without a tree: the schema refuses it.
     bad.state = LeaseState::Bound;
@@ -79,19 +106,16 @@ async fn refused_row_does_not_affect_others() {
         (first, second, third),
         (Err(StoreError::Sqlite(_)), Ok(()), Err(StoreError::Sqlite(_)))
     ));
-    drop(store);
-    writer.finish();
-    assert_eq!(Store::open(dir.path()).unwrap().2.leases, [good]);
+    close(store, writer);
+    assert_eq!(stored(&dir), [good]);
 }
 
 #[tokio::test]
 async fn newer_store_is_read_and_unchanged() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    let ( dir,store, writer) = created();
     let lease = fixture::lease();
     store.save_lease(&lease).await.unwrap();
-    drop(store);
-    writer.finish();
+    close(store, writer);
     let connection = open::connect(dir.path()).unwrap();
     connection.pragma_update(None, "user_version", 77).unwrap();
     let (store, writer, loaded) = Store::open(dir.path()).unwrap();
@@ -99,8 +123,7 @@ async fn newer_store_is_read_and_unchanged() {
     assert_eq!(loaded.leases, std::slice::from_ref(&lease));
     assert!(matches!(store.save_lease(&lease).await, Err(StoreError::ReadOnly(_))));
     assert!(store.flush().await.is_ok());
-    drop(store);
-    writer.finish();
+    close(store, writer);
     // One whose tables are others is shown as empty, and left alone too.
     connection.execute_batch("ALTER TABLE leases RENAME TO agreements").unwrap();
     let (store, _, loaded) = Store::open(dir.path()).unwrap();
@@ -111,16 +134,13 @@ async fn newer_store_is_read_and_unchanged() {
 
 #[tokio::test]
 async fn invalid_rows_are_lost_and_name_no_process() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    let ( dir,store, writer) = created();
     let (good, state, half, id) = (fixture::lease(), full(), full(), full());
     for lease in [&good, &state, &half, &id] {
         store.save_lease(lease).await.unwrap();
     }
-    drop(store);
-    writer.finish();
-    let connection = open::connect(dir.path()).unwrap();
-    connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
+    close(store, writer);
+    let connection = unchecked(&dir);
     for (change, lease) in [("state = 'frozen'", &state), ("pgid = NULL", &half), ("lease_id = 'x'", &id)] {
         let change = format!("UPDATE leases SET {change} WHERE lease_id = ?1");
         assert_eq!(connection.execute(&change, [lease.lease_id.to_string()]).unwrap(), 1);
@@ -139,8 +159,7 @@ async fn invalid_rows_are_lost_and_name_no_process() {
 
 #[tokio::test]
 async fn removed_store_file_is_recreated() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    let ( dir,store, writer) = created();
     let all: Vec<Lease> = (0..4).map(|_| fixture::lease()).collect();
     let path = |suffix: &str| open::file(dir.path(), suffix);
     store.save_lease(&all[0]).await.unwrap();
@@ -160,15 +179,13 @@ async fn removed_store_file_is_recreated() {
     store.save_lease(&all[3]).await.unwrap();
     assert_eq!(std::fs::read(path(".replaced-wal")).unwrap(), b"another log");
     assert!(path(".replaced").exists() && !path(".new").exists() && !path(".part").exists());
-    drop(store);
-    writer.finish();
-    assert_eq!(Store::open(dir.path()).unwrap().2.leases.len(), all.len());
+    close(store, writer);
+    assert_eq!(stored(&dir).len(), all.len());
 }
 
 #[tokio::test]
 async fn failed_recreation_acknowledges_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, _, _) = Store::open(dir.path()).unwrap();
+    let ( dir,store, _) = created();
     // A directory in the way of the new file: neither removed nor written over.
     std::fs::create_dir(open::file(dir.path(), ".part")).unwrap();
     std::fs::remove_file(open::file(dir.path(), "")).unwrap();
@@ -189,8 +206,7 @@ fn the_checks_name_every_state() {
 
 #[tokio::test]
 async fn concurrent_writers_share_commits() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    let (dir, store, writer) = created();
     let tasks: Vec<_> = (0..200)
         .map(|_| {
             let store = store.clone();
@@ -202,15 +218,13 @@ async fn concurrent_writers_share_commits() {
     }
     // The first one goes alone, and what came meanwhile goes together; a test machine may be slow in between.
     assert!(store.commits() < 100, "{} commits for 200 rows", store.commits());
-    drop(store);
-    writer.finish();
-    assert_eq!(Store::open(dir.path()).unwrap().2.leases.len(), 200);
+    close(store, writer);
+    assert_eq!(stored(&dir).len(), 200);
 }
 
 #[tokio::test]
 async fn finished_store_is_one_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, writer, _) = Store::open(dir.path()).unwrap();
+    let ( dir,store, writer) = created();
     let lease = fixture::lease();
     store.post_lease(&lease);
     // Others may still hold the store: they are told.
@@ -219,29 +233,19 @@ async fn finished_store_is_one_file() {
     writer.finish();
     assert!(!open::file(dir.path(), "-wal").exists() && !open::file(dir.path(), "-shm").exists());
     assert!(matches!(other.save_lease(&lease).await, Err(StoreError::Closed)));
-    assert_eq!(Store::open(dir.path()).unwrap().2.leases, [lease]);
+    assert_eq!(stored(&dir), [lease]);
 }
 
 #[tokio::test]
 async fn damaged_installation_is_reported_and_others_load() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, writer, _) = Store::open(dir.path()).unwrap();
-    let home = |uid| Installation {
-        gateway: GatewayInstanceId::mint(),
-        uid,
-        home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
-        epoch_max: 3,
-        progress: Progress { start_id: Some(StartId::mint()), event_id: u64::MAX, loss_accepted_ms: Some(7) },
-        damaged: None,
-    };
-    let (sound, spoilt) = (home(5), home(6));
+    let ( dir,store, writer) = created();
+    let (sound, spoilt) = (installation(5), installation(6));
     for known in [&sound, &spoilt] {
         store.record_installation(known).await;
     }
     store.finish().await.unwrap();
     writer.finish();
-    let connection = open::connect(dir.path()).unwrap();
-    connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
+    let connection = unchecked(&dir);
     let change = "UPDATE homes SET uid = -1 WHERE gateway_instance_id = ?1";
     assert_eq!(connection.execute(change, [spoilt.gateway.to_string()]).unwrap(), 1);
     connection.execute("INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1, NULL, 0, NULL)", []).unwrap();

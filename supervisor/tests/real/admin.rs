@@ -2,19 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, agent, marked, script, terminal};
+use crate::common::{Host, agent, marked, script, terminal};
 use crate::schema;
-use acp_shared::protocol::{Reply, Request};
+use acp_shared::protocol::{Graces, LeaseState, Reply, Request, Spawn};
 use std::process::Stdio;
 
 #[tokio::test]
 async fn list_show_verify_status_and_reap() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     assert_eq!(host.json(&["leases", "list"]), serde_json::json!([]));
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     let id = spec.lease_id.to_string();
     let listed = host.json(&["leases", "list"]);
     for (key, want) in [
@@ -77,21 +74,9 @@ fn failures_have_codes() {
 }
 
 #[test]
-fn a_second_supervisor_is_refused_and_the_first_one_lives() {
-    let host = Host::new();
-    let output = host.command().output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(error["code"], "STATE_DIR_LOCKED");
-    assert!(error["message"].as_str().unwrap().contains(&format!("(pid {})", host.pid())), "{error}");
-    assert_eq!(host.json(&["status"])["pid"], host.pid());
-}
-
-#[test]
 fn a_reader_that_has_enough_is_no_error() {
     let host = Host::new();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-    command.args(["leases", "list", "--json", "--state-dir"]).arg(host.state_dir());
+    let mut command = host.cli_command(&["leases", "list", "--json"]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
@@ -102,14 +87,12 @@ fn a_reader_that_has_enough_is_no_error() {
 /// Everything that is printed for programs is what the document says.
 #[tokio::test]
 async fn what_programs_read_is_documented() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let (spec, short) = (agent(&["cat"]), script("exit 3"));
     gateway.spawn(&spec).await;
-    let shell = terminal(&spec, "sleep 300", 4_096);
-    gateway.spawn(&shell).await;
+    gateway.start(terminal(&spec, "sleep 300", 4_096)).await;
     gateway.spawn(&short).await;
-    gateway.state(short.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    gateway.state(short.lease_id, LeaseState::Closed).await;
     let id = spec.lease_id.to_string();
     for args in [
         &["status"][..],
@@ -144,7 +127,7 @@ async fn lists_are_filtered_sorted_and_weighed() {
     one.spawn(&small).await;
     one.spawn(&ended).await;
     two.spawn(&big).await;
-    one.state(ended.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    one.state(ended.lease_id, LeaseState::Closed).await;
     let ids = |args: &[&str]| -> Vec<String> {
         let mut with = vec!["leases", "list"];
         with.extend(args);
@@ -174,9 +157,8 @@ async fn lists_are_filtered_sorted_and_weighed() {
     }
     // For people: fits the width, names every column, and a beginning of an id that is shown works elsewhere.
     for columns in ["80", "120"] {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-        command.args(["leases", "list", "--state-dir"]).arg(host.state_dir()).env("COLUMNS", columns);
-        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let output = host.cli_command(&["leases", "list"]).env("COLUMNS", columns).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= columns.parse().unwrap()), "{text}");
         let short = text.lines().nth(3).and_then(|line| line.split(' ').next()).unwrap();
@@ -187,17 +169,11 @@ async fn lists_are_filtered_sorted_and_weighed() {
     assert!(wide.lines().count() == 3 && wide.contains(small.session_key.as_str()), "{wide}");
 }
 
-async fn reason(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId, reason: &str) {
-    let reply = gateway.call(Request::CloseLease { lease_id, reason: reason.to_owned() }).await;
-    assert!(matches!(reply, Ok(Reply::Closing { .. })), "{reply:?}");
-}
-
 /// A gateway chooses the reason and an agent its name: neither reaches a terminal as it is.
 #[tokio::test]
 async fn what_others_chose_gives_a_terminal_no_orders() {
     const EVIL: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}x\r\n";
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let spec = script("printf '\\033[2Jevil' > /proc/self/comm; trap '' TERM; while :; do sleep 1; done");
     gateway.spawn(&spec).await;
     let id = spec.lease_id.to_string();
@@ -214,8 +190,9 @@ async fn what_others_chose_gives_a_terminal_no_orders() {
     crate::common::eventually("the agent has renamed itself", || {
         safe(&host.cli(&["leases", "verify", &id])).contains("\\u{1b}[2Jevil")
     });
-    reason(&mut gateway, spec.lease_id, EVIL).await;
-    gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closing).await;
+    let close = Request::CloseLease { lease_id: spec.lease_id, reason: EVIL.to_owned() };
+    assert!(matches!(gateway.call(close).await, Ok(Reply::Closing { .. })));
+    gateway.state(spec.lease_id, LeaseState::Closing).await;
     let shown = safe(&host.cli(&["leases", "show", &id]));
     assert!(shown.contains("\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\u{9b}31m\\u{202e}x"), "{shown}");
     for args in [
@@ -240,11 +217,8 @@ async fn what_others_chose_gives_a_terminal_no_orders() {
 
 #[tokio::test]
 async fn an_admin_closes_in_order_and_waits() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let (spec, other) = (agent(&["cat"]), agent(&["cat"]));
-    gateway.spawn(&spec).await;
-    gateway.spawn(&other).await;
+    let (host, mut gateway) = Host::with_gateway().await;
+    let (spec, other) = (gateway.start(agent(&["cat"])).await, gateway.start(agent(&["cat"])).await);
     let id = spec.lease_id.to_string();
     // Nobody can be asked here.
     let asked = host.cli(&["leases", "close", &id]);
@@ -257,16 +231,13 @@ async fn an_admin_closes_in_order_and_waits() {
         "{closed}"
     );
     assert!(marked(spec.lease_id).is_empty());
-    gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    gateway.state(spec.lease_id, LeaseState::Closed).await;
     assert!(!marked(other.lease_id).is_empty(), "the other agent keeps running");
     // Again: it has ended, and that is no failure.
     assert_eq!(host.json(&["leases", "close", &id, "--yes", "--wait"])[0]["state"], "closed");
     // One that takes its time is named.
-    let slow = script("trap '' TERM; while :; do sleep 1; done");
-    let slow = acp_shared::protocol::Spawn {
-        graces: acp_shared::protocol::Graces { eof_ms: 60_000, term_ms: 60_000, kill_ms: 5_000 },
-        ..slow
-    };
+    let graces = Graces { eof_ms: 60_000, term_ms: 60_000, kill_ms: 5_000 };
+    let slow = Spawn { graces, ..script("trap '' TERM; while :; do sleep 1; done") };
     gateway.spawn(&slow).await;
     let late =
         host.cli(&["leases", "close", &slow.lease_id.to_string(), "--yes", "--wait", "--timeout", "300ms"]);
@@ -277,16 +248,10 @@ async fn an_admin_closes_in_order_and_waits() {
 
 #[tokio::test]
 async fn a_person_is_asked_before_a_lease_is_closed() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
-    let close = || {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-        command.args(["leases", "close", &spec.lease_id.to_string(), "--wait", "--state-dir"]);
-        command.arg(host.state_dir());
-        crate::pty::Pty::start(command, 100, 24)
-    };
+    let (host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
+    let id = spec.lease_id.to_string();
+    let close = || crate::pty::Pty::start(host.cli_command(&["leases", "close", &id, "--wait"]), 100, 24);
     let mut no = close();
     no.until("[y/N]");
     no.type_in("\n");
@@ -302,10 +267,8 @@ async fn a_person_is_asked_before_a_lease_is_closed() {
 /// The exit code of verify tells the verdict.
 #[tokio::test]
 async fn verify_tells_by_its_exit_code() {
-    let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     let id = spec.lease_id.to_string();
     assert_eq!(host.cli(&["leases", "verify", &id]).status.code(), Some(0));
     let text = String::from_utf8(host.cli(&["leases", "verify", &id]).stdout).unwrap();

@@ -387,16 +387,7 @@ impl Client {
     }
 
     async fn recv(&mut self) {
-        let message = tokio::time::timeout(DEADLINE, self.conn.receiver.recv())
-            .await
-            .expect("the answer arrives in time");
-        match message.unwrap().expect("the connection is open") {
-            ToClient::Reply { id, result } => self.replies.push_back((id, result)),
-            ToClient::Notice(notice) => self.notices.push_back(notice),
-            other @ (ToClient::Welcome(_) | ToClient::Refused(_) | ToClient::RolledBack(_)) => {
-                panic!("unexpected {other:?}")
-            }
-        }
+        self.try_recv().await.expect("the connection is open, and its peer answers in turn");
     }
 
     pub(crate) async fn reply(&mut self, id: u64) -> Result<Reply, Refusal> {
@@ -414,12 +405,7 @@ impl Client {
     }
 
     pub(crate) async fn notice(&mut self) -> Notice {
-        loop {
-            if let Some(notice) = self.notices.pop_front() {
-                return notice;
-            }
-            self.recv().await;
-        }
+        self.try_notice().await.expect("the connection is open, and its peer answers in turn")
     }
 
     /// The next piece of news; `None` when the connection has ended.

@@ -2,13 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::start::{STUBBORN, await_gone, on_each_rung};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
 use rustix::process::Signal;
 use std::process::{Child, Command};
-
-pub(crate) const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
 /// A process that says it belongs to a lease, as one of another gateway would.
 pub(crate) struct Decoy(Child);
@@ -32,23 +31,13 @@ impl Drop for Decoy {
     }
 }
 
-#[tokio::test]
-async fn a_killed_supervisor_leaves_no_process() {
-    on_a06_r_a_killed_supervisor_leaves_no_process("auto").await;
-}
-
-async fn on_a06_r_a_killed_supervisor_leaves_no_process(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+async fn on_killed_supervisor(rung: &str) {
+    let Some((mut host, mut gateway)) = Host::serving_on(rung).await else { return };
     let specs = [agent(&["cat"]), script(STUBBORN)];
-    for spec in &specs {
-        gateway.spawn(spec).await;
-    }
+    gateway.spawn_all(&specs).await;
     eventually("the grandchild is there", || marked(specs[1].lease_id).len() >= 4);
     host.crash();
-    for spec in &specs {
-        eventually("the tree is gone", || marked(spec.lease_id).is_empty());
-    }
+    await_gone(&specs);
     host.start();
     let leases = host.json(&["leases", "list"]);
     for lease in leases.as_array().unwrap() {
@@ -56,23 +45,13 @@ async fn on_a06_r_a_killed_supervisor_leaves_no_process(rung: &str) {
     }
 }
 
-#[tokio::test]
-async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start() {
-    on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start("auto").await;
-}
-
-async fn on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start(rung: &str) {
+async fn on_killed_supervisor_and_wrapper(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = script(STUBBORN);
-    let info = gateway.spawn(&spec).await;
-    eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (spec, info) = gateway.spawn_stubborn().await;
     let before = marked(spec.lease_id);
     // The wrapper first, held still, so that it cannot clean up.
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
-    host.crash();
-    kill(info.wrapper_pid.unwrap(), Signal::KILL);
+    host.crash_with_wrapper(&info);
     let left = marked(spec.lease_id);
     assert!(!left.is_empty(), "of {before:?} escapees remain");
     let foreign = Decoy::new(spec.lease_id, GatewayInstanceId::mint());
@@ -88,15 +67,9 @@ async fn on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_st
 }
 
 /// The whole tree is there when the next supervisor starts: the wrapper was stopped and could not clean up.
-#[tokio::test]
-async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree() {
-    on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree("auto").await;
-}
-
-async fn on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree(rung: &str) {
+async fn on_stopped_wrapper(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let (plain, stubborn) = (agent(&["sleep", "300"]), script(STUBBORN));
     let mut infos = Vec::new();
     for spec in [&plain, &stubborn] {
@@ -116,17 +89,10 @@ async fn on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_
     assert!(leases.iter().all(|l| l.state == LeaseState::Closed), "{leases:?}");
 }
 
-#[tokio::test]
-async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor() {
-    on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor("auto").await;
-}
-
-async fn on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor(rung: &str) {
+async fn on_copied_state_directory(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
-    let mut identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (mut identity, mut gateway) = host.connect_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let mut copy = Host::with_config("reap_every_ms = 200");
     copy.crash();
     host.settled(spec.lease_id);
@@ -156,14 +122,8 @@ async fn on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervi
     assert!(marked(lease_id).is_empty());
 }
 
-#[tokio::test]
-async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies() {
-    on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies("auto").await;
-}
-
-async fn on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+async fn on_unmarked_stray(rung: &str) {
+    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
     let file = host.dir.path().join("pid");
     let path = file.to_str().unwrap();
     let spec = script(&format!(
@@ -178,25 +138,16 @@ async fn on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_di
     eventually("the orphan is gone", || !runs(stray));
     eventually("the orphan is reaped", || !std::path::Path::new(&format!("/proc/{stray}")).exists());
     // Other leases were never in danger.
-    let other = agent(&["cat"]);
-    gateway.spawn(&other).await;
+    let other = gateway.start(agent(&["cat"])).await;
     assert_eq!(marked(other.lease_id).len(), 2);
 }
 
-#[tokio::test]
-async fn what_is_not_known_of_a_lost_lease_is_not_said() {
-    on_what_is_not_known_of_a_lost_lease_is_not_said("auto").await;
-}
-
-async fn on_what_is_not_known_of_a_lost_lease_is_not_said(rung: &str) {
+async fn on_lost_lease(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     gateway.input(spec.lease_id, 1, b"x").await.unwrap();
-    host.crash();
-    host.start();
+    host.restart_after_crash();
     let mut gateway = identity.connect().await;
     let request = acp_shared::protocol::Request::Attach { lease_id: spec.lease_id, from_offset: 0 };
     let refusal = gateway.call(request).await.unwrap_err();
@@ -205,12 +156,7 @@ async fn on_what_is_not_known_of_a_lost_lease_is_not_said(rung: &str) {
 }
 
 /// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
-#[tokio::test]
-async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing() {
-    on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing("auto").await;
-}
-
-async fn on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(rung: &str) {
+async fn on_supervisor_killed_in_spawns(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let identity = host.gateway();
     for round in 0..12u64 {
@@ -227,9 +173,7 @@ async fn on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(r
         }
         tokio::time::sleep(std::time::Duration::from_millis(round % 6 * 10)).await;
         host.crash();
-        for spec in &specs {
-            eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
-        }
+        await_gone(&specs);
         host.start();
     }
     let leases = host.json(&["leases", "list"]);
@@ -242,14 +186,8 @@ async fn on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing(r
     assert_eq!(wrappers.count(), 0, "launch directories are removed");
 }
 
-#[tokio::test]
-async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing() {
-    on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing("auto").await;
-}
-
-async fn on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+async fn on_wrappers_killed_in_spawns(rung: &str) {
+    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
     for round in 0..20u64 {
         let spec = script(STUBBORN);
         let id = gateway.send(acp_shared::protocol::Request::Spawn(spec.clone())).await;
@@ -279,13 +217,18 @@ async fn on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing(rung: 
     }
 }
 
-on_lower_rungs! {
-    on_a06_r_a_killed_supervisor_leaves_no_process,
-    on_c31_c56_r_a_killed_supervisor_and_wrapper_leave_work_for_the_next_start,
-    on_c37_c40_r_a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree,
-    on_c17_a09_r_a_copied_state_directory_reaps_nothing_of_a_living_supervisor,
-    on_c22_c31_a07_r_a_stray_without_a_marker_is_killed_when_its_wrapper_dies,
-    on_what_is_not_known_of_a_lost_lease_is_not_said,
-    on_a12_r_a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing,
-    on_a15_r_wrappers_killed_at_any_instant_of_a_spawn_leave_nothing,
+on_each_rung! {
+    #[tokio::test] async fn a_killed_supervisor_leaves_no_process = on_killed_supervisor,
+    #[tokio::test]
+    async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start = on_killed_supervisor_and_wrapper,
+    #[tokio::test]
+    async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree = on_stopped_wrapper,
+    #[tokio::test]
+    async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor = on_copied_state_directory,
+    #[tokio::test] async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies = on_unmarked_stray,
+    #[tokio::test] async fn what_is_not_known_of_a_lost_lease_is_not_said = on_lost_lease,
+    #[tokio::test]
+    async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing = on_supervisor_killed_in_spawns,
+    #[tokio::test]
+    async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing = on_wrappers_killed_in_spawns,
 }

@@ -78,8 +78,7 @@ fn warned(host: &Host) -> bool {
 async fn on_a_full_disk_nothing_is_spawned_and_everything_can_be_ended() {
     let Some(mut host) = tmpfs() else { return };
     let mut gateway = host.gateway().connect().await;
-    let living = agent(&["cat"]);
-    gateway.spawn(&living).await;
+    let living = gateway.start(agent(&["cat"])).await;
     let filler = fill(&host);
     let why = refused(&mut gateway).await;
     assert!(why.contains("full"), "{why}");
@@ -132,8 +131,7 @@ async fn a_disk_that_is_full_when_the_lease_is_bound_lets_nothing_run() {
 async fn on_a_disk_that_broke_and_became_read_only_everything_can_be_ended() {
     let Some((host, _image)) = ext4() else { return };
     let mut gateway = host.gateway().connect().await;
-    let living = agent(&["cat"]);
-    gateway.spawn(&living).await;
+    let living = gateway.start(agent(&["cat"])).await;
     // What the kernel does by itself when an ext4 file system breaks.
     within(&host, "mount", &["-o", "remount,abort", host.state_dir().to_str().unwrap()]);
     say(&refused(&mut gateway).await);

@@ -90,8 +90,7 @@ async fn what_is_wrong_is_found() {
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
     // A lease that is lost lingers, and is named.
     let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     host.crash();
     let (_, check) = doctor(&dir);
     assert_eq!(check("supervisor")["verdict"], "warn", "{}", check("supervisor"));

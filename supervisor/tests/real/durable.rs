@@ -2,13 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, say, script};
-use acp_shared::ids::LeaseId;
+use crate::common::{Host, agent, eventually, marked, runs, say, script};
+use crate::crash::Decoy;
+use crate::start::STUBBORN;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
-use rustix::process::Signal;
 use std::path::PathBuf;
-
-const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
 fn file(host: &Host, suffix: &str) -> PathBuf {
     host.state_dir().join(format!("supervisor.db{suffix}"))
@@ -20,10 +19,16 @@ fn open(host: &Host) -> rusqlite::Connection {
     rusqlite::Connection::open(file(host, "")).unwrap()
 }
 
+/// Removes the store with its log, as far as they are there.
+fn remove_store(host: &Host) {
+    for suffix in ["", "-wal", "-shm"] {
+        drop(std::fs::remove_file(file(host, suffix)));
+    }
+}
+
 /// A supervisor that crashed after these were spawned, and whose wrappers are gone.
 async fn crashed(specs: &[Spawn]) -> Host {
-    let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     for spec in specs {
         gateway.spawn(spec).await;
     }
@@ -103,9 +108,7 @@ async fn a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
             assert!(std::fs::read(file(&host, "")).unwrap() == bytes, "{damage}: the file is not changed");
         }
         // What the message says to do helps, and what is forgotten is said.
-        for suffix in ["", "-wal", "-shm"] {
-            drop(std::fs::remove_file(file(&host, suffix)));
-        }
+        remove_store(&host);
         host.start();
         assert!(warnings(&host).contains(&spec.lease_id.to_string()), "{damage}: {}", warnings(&host));
     }
@@ -113,8 +116,8 @@ async fn a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
 
 #[tokio::test]
 async fn rows_that_cannot_be_are_quarantined() {
-    let decoy = std::process::Command::new("sleep").arg("300").spawn().unwrap();
-    let decoy_pid = i32::try_from(decoy.id()).unwrap();
+    let decoy = Decoy::new(LeaseId::mint(), GatewayInstanceId::mint());
+    let decoy_pid = decoy.pid();
     let own = i32::try_from(std::process::id()).unwrap();
     let specs: Vec<Spawn> = (0..7).map(|_| agent(&["cat"])).collect();
     let mut host = crashed(&specs).await;
@@ -144,20 +147,14 @@ async fn rows_that_cannot_be_are_quarantined() {
     let sound = now.iter().find(|(id, _, _)| *id == specs[6].lease_id.to_string()).unwrap();
     assert!(!sound.2.contains("quarantined"), "{sound:?}");
     assert!(runs(decoy_pid));
-    let mut decoy = decoy;
-    decoy.kill().unwrap();
-    decoy.wait().unwrap();
 }
 
 #[tokio::test]
 async fn a_store_that_is_deleted_or_replaced_is_written_anew() {
-    let mut host = Host::with_config("reap_every_ms = 200\nreap_term_ms = 300");
-    let mut gateway = host.gateway().connect().await;
+    let (mut host, mut gateway) = Host::serving("reap_every_ms = 200\nreap_term_ms = 300").await;
     let (first, second, third) = (agent(&["cat"]), agent(&["cat"]), agent(&["cat"]));
     gateway.spawn(&first).await;
-    for suffix in ["", "-wal", "-shm"] {
-        std::fs::remove_file(file(&host, suffix)).unwrap();
-    }
+    remove_store(&host);
     eventually("it is written again without a request", || file(&host, "").exists());
     gateway.spawn(&second).await;
     assert!(warnings(&host).contains("written again"), "{}", warnings(&host));
@@ -169,8 +166,7 @@ async fn a_store_that_is_deleted_or_replaced_is_written_anew() {
         "the other file is kept"
     );
     assert_eq!(marked(first.lease_id).len(), 2, "no process was signalled");
-    host.crash();
-    host.start();
+    host.restart_after_crash();
     for spec in [first, second, third] {
         assert!(has(&host, spec.lease_id));
     }
@@ -212,9 +208,7 @@ async fn a_crash_while_the_store_is_written_anew_leaves_one_version() {
             }
             "a copy without its name" => {
                 std::fs::rename(&part, file(&host, ".new")).unwrap();
-                for suffix in ["", "-wal", "-shm"] {
-                    drop(std::fs::remove_file(file(&host, suffix)));
-                }
+                remove_store(&host);
             }
             _ => {
                 std::fs::rename(&part, file(&host, ".new")).unwrap();
@@ -229,24 +223,21 @@ async fn a_crash_while_the_store_is_written_anew_leaves_one_version() {
 
 #[tokio::test]
 async fn a_second_supervisor_on_the_same_state_is_refused() {
-    let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let output = host.command().output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(error["code"], "STATE_DIR_LOCKED");
-    assert!(error["message"].as_str().unwrap().contains(&host.pid().to_string()), "{error}");
+    assert!(error["message"].as_str().unwrap().contains(&format!("(pid {})", host.pid())), "{error}");
     // The first one and its tree notice nothing, its socket is still its own.
     assert_eq!(marked(spec.lease_id).len(), 2);
     assert_eq!(host.json(&["status"])["pid"], host.pid());
-    host.crash();
-    host.start();
+    host.restart_after_crash();
 }
 
 /// What is left of a tree whose wrapper and supervisor were killed.
-async fn orphaned(host: &mut Host, spec: &Spawn, closing: bool) -> Vec<i32> {
+pub(crate) async fn orphaned(host: &mut Host, spec: &Spawn, closing: bool) -> Vec<i32> {
     let mut gateway = host.gateway().connect().await;
     let info = gateway.spawn(spec).await;
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
@@ -255,18 +246,17 @@ async fn orphaned(host: &mut Host, spec: &Spawn, closing: bool) -> Vec<i32> {
         gateway.close(spec.lease_id).await;
         gateway.state(spec.lease_id, LeaseState::Closing).await;
     }
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
-    host.crash();
-    kill(info.wrapper_pid.unwrap(), Signal::KILL);
+    host.crash_with_wrapper(&info);
     // The adapter goes with its wrapper; what has left its session stays, but for the sleeps that it waits for.
     let (wrapper, adapter) = (info.wrapper_pid.unwrap(), info.adapter_pid.unwrap());
     eventually("wrapper and adapter are gone", || !runs(wrapper) && !runs(adapter));
     let shell = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "sh")
     };
-    let left: Vec<i32> = marked(spec.lease_id).into_iter().filter(shell).collect();
-    assert!(!left.is_empty());
-    left
+    let shells = || marked(spec.lease_id).into_iter().filter(shell).collect::<Vec<i32>>();
+    // It may have been counted while it was still becoming one.
+    eventually("the grandchild is a shell", || !shells().is_empty());
+    shells()
 }
 
 #[tokio::test]
@@ -338,8 +328,7 @@ async fn of_25_concurrent_writes_none_that_was_answered_is_lost() {
             gateway.reply(id).await.unwrap();
             answered.push(lease_id);
         }
-        host.crash();
-        host.start();
+        host.restart_after_crash();
     }
     let known: std::collections::HashSet<String> = leases(&host).into_iter().map(|(id, _, _)| id).collect();
     let lost: Vec<_> = answered.iter().filter(|id| !known.contains(&id.to_string())).collect();
@@ -356,16 +345,12 @@ fn commits(log: &[u8]) -> usize {
 
 #[tokio::test]
 async fn heavy_a_hundred_concurrent_spawns_share_their_syncs() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let log = || std::fs::read(file(&host, "-wal")).unwrap();
     gateway.spawn(&agent(&["cat"])).await;
     let (before, generation) = (commits(&log()), log()[12..24].to_vec());
     let specs: Vec<Spawn> = (0..100).map(|_| agent(&["cat"])).collect();
-    let mut sent = Vec::new();
-    for spec in &specs {
-        sent.push(gateway.send(Request::Spawn(spec.clone())).await);
-    }
+    let sent = gateway.send_spawns(&specs).await;
     for id in sent {
         gateway.reply(id).await.unwrap();
     }

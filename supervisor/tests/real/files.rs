@@ -58,8 +58,7 @@ struct Session {
 impl Session {
     async fn new(gateway: &mut Client) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let spec = agent(&["cat"]);
-        gateway.spawn(&spec).await;
+        let spec = gateway.start(agent(&["cat"])).await;
         Self { lease_id: spec.lease_id, dir }
     }
 
@@ -86,9 +85,7 @@ impl Session {
 
 #[tokio::test]
 async fn one_helper_serves_a_lease_and_ends_when_it_is_idle() {
-    let host = Host::with_config("files_idle_ms = 700");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (host, identity, mut gateway) = Host::serving_identity("files_idle_ms = 700").await;
     let session = Session::new(&mut gateway).await;
     assert_eq!(helpers(identity.id), [0; 0], "no helper before the first request");
     assert_eq!(session.ask(&mut gateway, session.write("a", "one")).await, Ok(FilesReply::Written));
@@ -113,8 +110,7 @@ async fn one_helper_serves_a_lease_and_ends_when_it_is_idle() {
 /// The agent puts a link in place of its project: nothing is read or written where it leads.
 #[tokio::test]
 async fn a_root_that_became_a_link_leads_nowhere() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let session = Session::new(&mut gateway).await;
     let target = tempfile::tempdir().unwrap();
     std::fs::write(target.path().join("a"), "private").unwrap();
@@ -131,8 +127,7 @@ async fn a_root_that_became_a_link_leads_nowhere() {
 
 #[tokio::test]
 async fn who_may_not_use_files_is_refused() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let mut stranger = host.gateway().connect().await;
     let session = Session::new(&mut gateway).await;
     let code = |result: Result<Reply, _>| -> RefusalCode {
@@ -145,17 +140,14 @@ async fn who_may_not_use_files_is_refused() {
     assert_eq!(code(gateway.call(relative).await), RefusalCode::BadRequest);
     let op = FilesOp::Directories { paths: vec!["/".into(); 257] };
     assert_eq!(code(gateway.call(session.request(op)).await), RefusalCode::TooLarge);
-    gateway.close(session.lease_id).await;
-    gateway.state(session.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    gateway.end(session.lease_id).await;
     assert_eq!(code(gateway.call(session.read("a")).await), RefusalCode::LeaseEnded);
 }
 
 /// A helper that does not answer is ended at its deadline; other sessions do not notice.
 #[tokio::test]
 async fn a_helper_that_does_not_answer_stalls_its_own_session_only() {
-    let host = Host::with_config("files_request_ms = 3000");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (_host, identity, mut gateway) = Host::serving_identity("files_request_ms = 3000").await;
     let (stalled, other) = (Session::new(&mut gateway).await, Session::new(&mut gateway).await);
     assert_eq!(stalled.ask(&mut gateway, stalled.write("a", "old")).await, Ok(FilesReply::Written));
     let helper = helpers(identity.id)[0];
@@ -173,9 +165,7 @@ async fn a_helper_that_does_not_answer_stalls_its_own_session_only() {
 /// One helper for each lease, whatever its requests name.
 #[tokio::test]
 async fn requests_with_other_roots_share_one_helper() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (_host, identity, mut gateway) = Host::with_identity().await;
     let session = Session::new(&mut gateway).await;
     let mut asked = Vec::new();
     for n in 0..12 {
@@ -200,8 +190,7 @@ async fn requests_with_other_roots_share_one_helper() {
 #[tokio::test]
 async fn no_helper_is_started_beside_one_that_does_not_end() {
     let host = Host::with_config("files_request_ms = 1000\nfiles_idle_ms = 200");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let session = Session::new(&mut gateway).await;
     let [first, second] = ["a", "b"].map(|name| session.write(name, "x"));
     // A stopped wrapper does not end its helper, as with a file system that does not answer.
@@ -226,17 +215,14 @@ async fn no_helper_is_started_beside_one_that_does_not_end() {
 /// What waits when a lease ends is not done after its end, and its helper is not left.
 #[tokio::test]
 async fn the_end_of_a_lease_ends_its_helper_and_what_waits_for_it() {
-    let host = Host::with_config("files_request_ms = 20000");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (_host, identity, mut gateway) = Host::serving_identity("files_request_ms = 20000").await;
     let session = Session::new(&mut gateway).await;
     assert_eq!(session.ask(&mut gateway, session.write("a", "old")).await, Ok(FilesReply::Written));
     let helper = helpers(identity.id)[0];
     kill(helper, Signal::STOP);
     let first = gateway.send(session.write("a", "new")).await;
     let second = gateway.send(session.write("b", "new")).await;
-    gateway.close(session.lease_id).await;
-    gateway.state(session.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    gateway.end(session.lease_id).await;
     // It may be dead by now.
     drop(std::process::Command::new("kill").args(["-CONT", &helper.to_string()]).output());
     assert_eq!(answer(gateway.reply(first).await.unwrap()), Err(FilesError::Interrupted));
@@ -248,9 +234,7 @@ async fn the_end_of_a_lease_ends_its_helper_and_what_waits_for_it() {
 /// No helper outlives the supervisor, whatever it is doing; nor the wrapper that it runs under.
 #[tokio::test]
 async fn helpers_end_with_the_supervisor_and_with_their_wrapper() {
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (mut host, identity, mut gateway) = Host::with_identity().await;
     let sessions = [Session::new(&mut gateway).await, Session::new(&mut gateway).await];
     for session in &sessions {
         assert_eq!(session.ask(&mut gateway, session.write("a", "x")).await, Ok(FilesReply::Written));
@@ -277,9 +261,7 @@ async fn helpers_end_with_the_supervisor_and_with_their_wrapper() {
 /// A planned restart ends the helpers: what was begun is answered or its connection ends, and all goes on after it.
 #[tokio::test]
 async fn an_upgrade_ends_helpers_and_files_are_served_after_it() {
-    let host = Host::with_config("files_request_ms = 20000");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (host, identity, mut gateway) = Host::serving_identity("files_request_ms = 20000").await;
     let session = Session::new(&mut gateway).await;
     assert_eq!(session.ask(&mut gateway, session.write("a", "old")).await, Ok(FilesReply::Written));
     let before = helpers(identity.id);
@@ -308,8 +290,7 @@ async fn again(identity: &Identity) -> Client {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heavy_a_link_swapped_under_the_helper_leads_nowhere() {
     const OPERATIONS: usize = 3_000;
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let session = Session::new(&mut gateway).await;
     let (root, outside) = (session.dir.path(), tempfile::tempdir().unwrap());
     std::fs::write(outside.path().join("file"), "outside").unwrap();

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{DEADLINE, Host, agent, eventually, runs};
-use acp_shared::conn::ConnError;
+use crate::start::refused;
 use acp_shared::protocol::{FRAME_BYTES_MAX, Home, RefusalCode, Reply, Request, ToClient, ToSupervisor};
 use acp_shared::wire;
 use std::io::Write;
@@ -40,14 +40,6 @@ async fn a_gateway_sees_and_commands_its_own_only() {
     assert_eq!(all.as_array().unwrap().len(), 2);
 }
 
-fn refused(result: Result<crate::common::Client, ConnError>) -> RefusalCode {
-    match result {
-        Err(ConnError::Refused(refusal)) => refusal.code,
-        Err(other) => panic!("{other}"),
-        Ok(_) => panic!("connected"),
-    }
-}
-
 #[tokio::test]
 async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
     let host = Host::new();
@@ -56,22 +48,13 @@ async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
     let mut old = identity.connect().await;
     for epoch in [5, 4] {
         identity.epoch = epoch;
-        assert_eq!(refused(identity.try_connect().await), RefusalCode::InstanceBusy);
+        assert_eq!(refused(identity.try_connect().await).code, RefusalCode::InstanceBusy);
     }
-    let spec = agent(&["cat"]);
-    old.spawn(&spec).await;
+    let spec = old.start(agent(&["cat"])).await;
     identity.epoch = 6;
     let mut new = identity.connect().await;
     // The old connection is told and ended; what it still sends has no effect.
-    drop(
-        old.conn
-            .sender
-            .send(&acp_shared::protocol::ToSupervisor::Request {
-                id: 99,
-                body: Request::CloseLease { lease_id: spec.lease_id, reason: "late".into() },
-            })
-            .await,
-    );
+    old.try_send(Request::CloseLease { lease_id: spec.lease_id, reason: "late".into() }).await;
     let last = tokio::time::timeout(DEADLINE, old.conn.receiver.recv()).await.unwrap().unwrap();
     assert!(matches!(last, Some(ToClient::Refused(refusal)) if refusal.code == RefusalCode::EpochStale));
     let info = new.leases().await.remove(0);
@@ -90,7 +73,7 @@ async fn a_copied_state_directory_is_recognised_after_a_restart_too() {
         let mut copy = identity.clone();
         copy.home = Home { ino: 99, ..copy.home };
         copy.epoch = 9;
-        assert_eq!(refused(copy.try_connect().await), RefusalCode::CloneDetected);
+        assert_eq!(refused(copy.try_connect().await).code, RefusalCode::CloneDetected);
         drop(identity.connect().await);
     }
 }
@@ -98,9 +81,7 @@ async fn a_copied_state_directory_is_recognised_after_a_restart_too() {
 /// A gateway that dies between its Hello and the answer is gone like any other: its leases do not wait for ever.
 #[tokio::test]
 async fn a_gateway_that_leaves_before_it_is_welcomed_has_left() {
-    let host = Host::with_config("detached_grace_ms = 200");
-    let mut identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (host, mut identity, mut gateway) = Host::serving_identity("detached_grace_ms = 200").await;
     let info = gateway.spawn(&agent(&["cat"])).await;
     drop(gateway);
     identity.epoch += 1;

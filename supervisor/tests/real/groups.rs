@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, say, script};
+use crate::crash::Decoy;
 use crate::rig_groups::{members, probe, put};
-use acp_shared::ids::LeaseId;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseInfo, LeaseState, Spawn};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -23,8 +24,7 @@ impl Held {
     /// `None`, with the reason printed, without control groups.
     async fn new(spec: &Spawn) -> Option<Self> {
         let host = Host::on("R1")?;
-        let identity = host.gateway();
-        let mut gateway = identity.connect().await;
+        let (identity, mut gateway) = host.connect_gateway().await;
         let info = gateway.spawn(spec).await;
         let leaf = host.group.as_ref().unwrap().leaf(spec.lease_id).unwrap();
         Some(Self { host, identity, gateway, info, leaf })
@@ -35,8 +35,7 @@ impl Held {
     }
 
     async fn closed(&mut self) {
-        self.gateway.close(self.info.lease_id).await;
-        self.gateway.state(self.info.lease_id, LeaseState::Closed).await;
+        self.gateway.end(self.info.lease_id).await;
     }
 }
 
@@ -52,13 +51,6 @@ fn escape(file: &Path) -> String {
     format!(
         "setsid env -i /bin/sh -c 'echo $$ > {file}.tmp; /bin/mv {file}.tmp {file}; trap \"\" TERM HUP; while :; do /bin/sleep 1; done' &"
     )
-}
-
-/// A supervisor that is killed while its wrapper is held still and then killed too: nobody has cleaned up.
-fn kill_both(host: &mut Host, info: &LeaseInfo) {
-    kill(info.wrapper_pid.unwrap(), Signal::STOP);
-    host.crash();
-    kill(info.wrapper_pid.unwrap(), Signal::KILL);
 }
 
 #[tokio::test]
@@ -95,9 +87,8 @@ async fn groups_that_a_killed_supervisor_left_are_removed_by_the_next() {
     assert!(!held.leaf.exists());
     // On another rung the group is still found and removed.
     let mut gateway = held.identity.connect().await;
-    let again = agent(&["cat"]);
-    let info = gateway.spawn(&again).await;
-    kill_both(&mut held.host, &info);
+    let (again, info) = gateway.start_known(agent(&["cat"])).await;
+    held.host.crash_with_wrapper(&info);
     held.host.config = held.host.config.replace("\"R1\"", "\"R2\"");
     held.host.start();
     assert_eq!(held.host.json(&["status"])["rung"], "R2");
@@ -123,13 +114,11 @@ async fn an_escapee_is_found_by_its_group_and_by_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     for rung in ["R1", "R2"] {
         let Some(mut host) = Host::on(rung) else { continue };
-        let identity = host.gateway();
-        let mut gateway = identity.connect().await;
+        let (identity, mut gateway) = host.connect_gateway().await;
         let file = dir.path().join(rung);
-        let spec = script(&format!("{} cat", escape(&file)));
-        let info = gateway.spawn(&spec).await;
+        let (spec, info) = gateway.start_known(script(&format!("{} cat", escape(&file)))).await;
         let stray = pid_in(&file);
-        kill_both(&mut host, &info);
+        host.crash_with_wrapper(&info);
         assert!(runs(stray), "{rung}: an escapee outlives both");
         host.start();
         assert_eq!(runs(stray), rung == "R2", "{rung}");
@@ -253,10 +242,10 @@ async fn a_group_that_is_not_of_the_lease_is_never_killed() {
     let Some(mut held) = Held::new(&script("trap '' TERM; while :; do sleep 1; done")).await else { return };
     let foreign = held.host.group.as_ref().unwrap().dir().join("foreign");
     std::fs::create_dir(&foreign).unwrap();
-    let mut decoy = Command::new("sleep").arg("300").spawn().unwrap();
-    let pid = i32::try_from(decoy.id()).unwrap();
+    let decoy = Decoy::new(LeaseId::mint(), GatewayInstanceId::mint());
+    let pid = decoy.pid();
     put(&foreign, pid);
-    kill_both(&mut held.host, &held.info);
+    held.host.crash_with_wrapper(&held.info);
     let path = held.info.cgroup_path.clone().unwrap();
     let base = path.split("/acp-supervisor-").next().unwrap();
     for forged in
@@ -268,8 +257,6 @@ async fn a_group_that_is_not_of_the_lease_is_never_killed() {
         assert!(marked(held.lease_id()).is_empty(), "{forged}: its own tree is found without it");
         held.host.crash();
     }
-    decoy.kill().unwrap();
-    decoy.wait().unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{DEADLINE, Host, agent, script};
-use acp_shared::conn::{self, ConnError};
+use crate::start::refused;
+use acp_shared::conn;
 use acp_shared::protocol::{
     FRAME_BYTES_MAX, Hello, RefusalCode, Reply, Request, ToClient, ToSupervisor, VERSION_MAX,
 };
@@ -26,8 +27,7 @@ fn throw(host: &Host, bytes: &[u8]) -> Vec<u8> {
 async fn malformed_oversized_slow_and_short_clients_are_cut_off() {
     let host = Host::with_config("handshake_ms = 300");
     let mut good = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    good.spawn(&spec).await;
+    let spec = good.start(agent(&["cat"])).await;
     let hello = wire::encode_frame(&ToSupervisor::Hello(host.gateway().hello()), FRAME_BYTES_MAX).unwrap();
     let mut trailing = hello.clone();
     trailing[3] += 1;
@@ -71,8 +71,7 @@ async fn a_large_frame_before_the_welcome_is_refused_by_its_header() {
         );
     }
     let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let large = gateway.input(spec.lease_id, 1, &vec![b'x'; 1 << 20]).await;
     assert_eq!(large, Ok(Reply::Written { seq: 1 }), "frames may be large after the handshake");
 }
@@ -99,13 +98,9 @@ async fn another_version_is_refused_in_words() {
     let host = Host::new();
     let mut hello = host.gateway().hello();
     (hello.version_min, hello.version_max) = (100, 200);
-    match conn::open(&host.socket(), hello, DEADLINE).await {
-        Err(ConnError::Refused(refusal)) => {
-            assert_eq!(refusal.code, RefusalCode::VersionUnsupported);
-            assert!(refusal.message.contains("upgrade the supervisor"), "{}", refusal.message);
-        }
-        other => panic!("{:?}", other.map(|(_, welcome)| welcome)),
-    }
+    let refusal = refused(conn::open(&host.socket(), hello, DEADLINE).await);
+    assert_eq!(refusal.code, RefusalCode::VersionUnsupported);
+    assert!(refusal.message.contains("upgrade the supervisor"), "{}", refusal.message);
 }
 
 #[tokio::test]
@@ -122,14 +117,10 @@ async fn connected_gateways_are_bounded_and_known_ones_always_get_in() {
             Err(error) => assert!(std::time::Instant::now() < until, "{error}"),
         }
     }
-    match host.gateway().try_connect().await.err() {
-        Some(ConnError::Refused(refusal)) => {
-            assert_eq!(refusal.code, RefusalCode::QuotaExceeded);
-            assert!(refusal.message.contains("connections_max"), "{}", refusal.message);
-            assert!(refusal.retry_after_ms.is_some());
-        }
-        other => panic!("{other:?}"),
-    }
+    let refusal = refused(host.gateway().try_connect().await);
+    assert_eq!(refusal.code, RefusalCode::QuotaExceeded);
+    assert!(refusal.message.contains("connections_max"), "{}", refusal.message);
+    assert!(refusal.retry_after_ms.is_some());
     assert!(host.cli(&["status"]).status.success(), "an admin can connect");
     assert!(matches!(known.connect().await.call(Request::Status).await, Ok(Reply::Status(_))));
     held.pop();
@@ -145,8 +136,7 @@ async fn a_client_that_never_reads_is_cut_off_and_holds_up_nobody() {
     let identity = host.gateway();
     let mut deaf = identity.connect().await;
     let mut good = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    deaf.spawn(&spec).await;
+    deaf.start(agent(&["cat"])).await;
     let mut sent = 0;
     // It writes until the supervisor closes, and reads nothing.
     while sent < 1_000_000 {
@@ -167,15 +157,12 @@ async fn a_client_that_never_reads_is_cut_off_and_holds_up_nobody() {
 /// too.
 #[tokio::test]
 async fn an_agent_cannot_command_its_supervisor() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let (binary, state_dir) = (env!("CARGO_BIN_EXE_acp-supervisor"), host.state_dir());
     let command = format!("{binary} leases list --state-dir {}", state_dir.display());
     // The second one has left its session, its parents and the marker behind.
     for text in [command.clone(), format!("(setsid env -i {command} &) & exec sleep 1")] {
-        let spec = script(&text);
-        gateway.spawn(&spec).await;
-        gateway.attach(spec.lease_id, 0).await;
+        let spec = gateway.start_attached(script(&text)).await;
         let (_, end) = gateway.exited(spec.lease_id).await;
         assert_eq!(end, 0, "it received leases");
         gateway.log_with(&spec.session_key, "refuses connections from the process trees").await;

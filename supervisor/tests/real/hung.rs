@@ -4,6 +4,7 @@
 
 use crate::common::{Client, DEADLINE, Host, agent, can, eventually, marked, script};
 use crate::files::{helpers, request};
+use crate::start::await_gone;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Reply, Request, Spawn};
@@ -79,8 +80,7 @@ async fn a_hung_spool_holds_up_only_who_asks_for_it() {
     let mut gateway = identity.connect().await;
     let mut said = Vec::new();
     for _ in 0..6 {
-        let spec = script("echo last words");
-        gateway.spawn(&spec).await;
+        let spec = gateway.start(script("echo last words")).await;
         ended(&mut gateway, spec.lease_id).await;
         said.push(spec.lease_id);
     }
@@ -89,8 +89,7 @@ async fn a_hung_spool_holds_up_only_who_asks_for_it() {
     assert_eq!(host.stop(), Some(0));
     host.start();
     let mut gateway = identity.connect().await;
-    let other = agent(&["cat"]);
-    gateway.spawn(&other).await;
+    let other = gateway.start(agent(&["cat"])).await;
     let hung = Hung::new(&host, &host.state_dir().join("spool"));
     let mut asked = Vec::new();
     for lease_id in &said[1..] {
@@ -117,9 +116,7 @@ async fn a_hung_spool_holds_up_no_kill() {
     let Some(host) = host(config) else { return };
     let mut gateway = host.gateway().connect().await;
     let specs: Vec<Spawn> = (0..6).map(|_| script("trap '' TERM; yes")).collect();
-    for spec in &specs {
-        gateway.spawn(spec).await;
-    }
+    gateway.spawn_all(&specs).await;
     let hung = Hung::new(&host, &host.state_dir().join("spool"));
     let began = Instant::now();
     for spec in &specs {
@@ -128,9 +125,7 @@ async fn a_hung_spool_holds_up_no_kill() {
             gateway.send(Request::Ack { lease_id: spec.lease_id, offset: 0 }).await;
         }
     }
-    for spec in &specs {
-        eventually("the tree is gone", || marked(spec.lease_id).is_empty());
-    }
+    await_gone(&specs);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     for spec in &specs {
         soon("its end is told", ended(&mut gateway, spec.lease_id)).await;
@@ -142,14 +137,10 @@ async fn a_hung_spool_holds_up_no_kill() {
 #[tokio::test]
 async fn a_hung_launch_directory_holds_up_nobody() {
     let Some(mut host) = host("") else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let mut gateway = host.gateway().connect().await;
     let specs: Vec<Spawn> = (0..6).map(|_| agent(&["cat"])).collect();
-    for spec in &specs {
-        gateway.spawn(spec).await;
-    }
-    let other = agent(&["cat"]);
-    gateway.spawn(&other).await;
+    gateway.spawn_all(&specs).await;
+    let other = gateway.start(agent(&["cat"])).await;
     let hung = Hung::new(&host, &host.state_dir().join("wrappers"));
     for spec in &specs {
         gateway.close(spec.lease_id).await;
@@ -172,12 +163,9 @@ async fn a_hung_launch_directory_holds_up_nobody() {
 #[tokio::test]
 async fn a_project_that_hangs_stalls_its_own_file_requests_only() {
     let Some(host) = host("files_request_ms = 3000") else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let (stuck, other) = (agent(&["cat"]), agent(&["cat"]));
-    for spec in [&stuck, &other] {
-        gateway.spawn(spec).await;
-    }
+    gateway.spawn_all([&stuck, &other]).await;
     let (hung_dir, dir) = (host.dir.path().join("hung"), host.dir.path().join("work"));
     for dir in [&hung_dir, &dir] {
         std::fs::create_dir(dir).unwrap();

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
-use crate::crash::STUBBORN;
 use crate::ground::{start_ticks, stranger, under};
+use crate::start::STUBBORN;
 use acp_shared::protocol::LeaseState;
 use acp_testkit::ability::Ability;
 use acp_testkit::possible;
@@ -29,8 +29,7 @@ async fn numbers_that_were_given_to_strangers_are_not_signalled() {
     let (state, reason, evidence) = host.row(info.lease_id);
     assert_eq!(state, "lost", "{reason}");
     assert!(evidence.contains("\"tree\":[]"), "{evidence}");
-    let report = host.json(&["leases", "verify", &info.lease_id.to_string()]);
-    assert_eq!(report["verdict"], "not_ours", "{report}");
+    host.verified(info.lease_id, "not_ours");
 }
 
 /// How often a number is given anew until both processes have started in one tick.
@@ -85,8 +84,7 @@ async fn the_same_tick_is_told_apart_by_the_inode() {
     host.start();
     assert!(wrapper.runs() && adapter.runs(), "foreign processes are alive");
     assert_eq!(host.row(info.lease_id).0, "lost");
-    let report = host.json(&["leases", "verify", &info.lease_id.to_string()]);
-    assert_eq!(report["verdict"], "not_ours", "{report}");
+    let report = host.verified(info.lease_id, "not_ours");
     assert!(report.to_string().contains("(pidfs inode)"), "{report}");
 }
 
@@ -120,9 +118,7 @@ async fn another_gateways_wrapper_at_the_number_is_not_signalled() {
 /// An older lease names, by now, the processes of a newer one of the same gateway.
 #[tokio::test]
 async fn only_the_newer_lease_acts_on_a_number_that_both_name() {
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     let (old, new) = (gateway.spawn(&agent(&["cat"])).await, gateway.spawn(&agent(&["cat"])).await);
     kill(old.wrapper_pid.unwrap(), Signal::STOP);
     host.leave_behind(&new);
@@ -146,19 +142,15 @@ async fn a_rewritten_process_title_changes_nothing() {
         println!("not possible here: node --version: {node:?}");
         return;
     }
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     let program = "process.title = 'x'.repeat(4000); console.log('renamed'); setInterval(() => {}, 1e6)";
-    let spec = agent(&["node", "-e", program]);
-    let info = gateway.spawn(&spec).await;
+    let (spec, info) = gateway.start_known(agent(&["node", "-e", program])).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.read(spec.lease_id, 0, 8).await;
     let adapter = info.adapter_pid.unwrap();
     let cmdline = std::fs::read(format!("/proc/{adapter}/cmdline")).unwrap();
     assert!(cmdline.starts_with(b"xxxx"), "{}", String::from_utf8_lossy(&cmdline));
-    let report = host.json(&["leases", "verify", &spec.lease_id.to_string()]);
-    assert_eq!(report["verdict"], "owned", "{report}");
+    host.verified(spec.lease_id, "owned");
     host.leave_behind(&info);
     host.start();
     assert!(!runs(adapter) && marked(spec.lease_id).is_empty());
@@ -167,9 +159,7 @@ async fn a_rewritten_process_title_changes_nothing() {
 
 #[tokio::test]
 async fn a_wrapper_whose_file_was_replaced_is_still_ours() {
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     let (closed, orphaned) = (agent(&["cat"]), agent(&["cat"]));
     let infos = [gateway.spawn(&closed).await, gateway.spawn(&orphaned).await];
     for info in &infos {
@@ -177,11 +167,9 @@ async fn a_wrapper_whose_file_was_replaced_is_still_ours() {
         std::fs::copy("/bin/true", &info.wrapper_path).unwrap();
         let exe = std::fs::read_link(format!("/proc/{}/exe", info.wrapper_pid.unwrap())).unwrap();
         assert!(exe.to_string_lossy().ends_with(" (deleted)"), "{}", exe.display());
-        let report = host.json(&["leases", "verify", &info.lease_id.to_string()]);
-        assert_eq!(report["verdict"], "owned", "{report}");
+        host.verified(info.lease_id, "owned");
     }
-    gateway.close(closed.lease_id).await;
-    gateway.state(closed.lease_id, LeaseState::Closed).await;
+    gateway.end(closed.lease_id).await;
     host.leave_behind(&infos[1]);
     host.start();
     assert!(infos.iter().all(|info| marked(info.lease_id).is_empty()));
@@ -190,9 +178,7 @@ async fn a_wrapper_whose_file_was_replaced_is_still_ours() {
 
 #[tokio::test]
 async fn a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
     // Each of the shells has a child of that name too, in a session of its own.
     let rename = "printf ') S 1 (\\n) Z 1' > /proc/$$/comm; while :; do sleep 1; done";
     let spec = script(&format!("setsid sh -c \"{}\" & {rename}", rename.replace('$', "\\$")));
@@ -205,8 +191,7 @@ async fn a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
         named(adapter) && marked(spec.lease_id).iter().filter(|pid| named(**pid)).count() == 2
     });
     let tree = marked(spec.lease_id);
-    let report = host.json(&["leases", "verify", &spec.lease_id.to_string()]);
-    assert_eq!(report["verdict"], "owned", "{report}");
+    let report = host.verified(spec.lease_id, "owned");
     let seen =
         report["tree"].as_array().unwrap().iter().filter_map(|p| p["pid"].as_i64()).collect::<Vec<_>>();
     assert!(tree.iter().filter(|pid| named(**pid)).all(|pid| seen.contains(&i64::from(*pid))), "{report}");
@@ -220,17 +205,12 @@ async fn a_name_that_looks_like_the_rest_of_the_line_is_a_name() {
 #[tokio::test]
 async fn nothing_is_signalled_from_another_pid_namespace() {
     possible!(Ability::PidNamespace);
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = script(STUBBORN);
-    let info = gateway.spawn(&spec).await;
-    eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let (spec, info) = gateway.spawn_stubborn().await;
     host.leave_behind(&info);
     let roots = [info.wrapper_pid.unwrap(), info.adapter_pid.unwrap()];
     let prefix = ["unshare", "-p", "-f", "--kill-child", "--mount-proc"];
-    let ready = host.launch(under(&prefix, &host.command()));
-    assert_eq!(ready["event"], "ready", "{ready}");
+    let ready = host.launch_ready(under(&prefix, &host.command()));
     assert_ne!(ready["pid"], host.pid(), "it is in another namespace");
     assert!(roots.iter().all(|pid| runs(*pid)), "the other namespace's tree lives");
     let (state, reason, _) = host.row(spec.lease_id);
@@ -249,13 +229,10 @@ async fn a_shifted_clock_is_no_proof_of_another_process() {
     for shift in ["100000", "-1"] {
         let mut host = Host::new();
         let identity = host.gateway();
-        let spec = script(STUBBORN);
-        let info = identity.connect().await.spawn(&spec).await;
-        eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+        let (spec, info) = identity.connect().await.spawn_stubborn().await;
         host.leave_behind(&info);
         let prefix = ["unshare", "-T", "--boottime", shift, "--fork", "--kill-child"];
-        let ready = host.launch(under(&prefix, &host.command()));
-        assert_eq!(ready["event"], "ready", "{ready}");
+        host.launch_ready(under(&prefix, &host.command()));
         assert_eq!(marked(spec.lease_id), [0; 0], "{shift}");
         assert_eq!(host.row(spec.lease_id).0, "closed", "{shift}");
     }
@@ -268,16 +245,13 @@ async fn on_c13_r_without_inodes_a_shifted_clock_proves_nothing(rung: &str) {
     for shift in ["100000", "-1"] {
         let Some(mut host) = Host::on(rung) else { return };
         let identity = host.gateway();
-        let spec = script(STUBBORN);
-        let info = identity.connect().await.spawn(&spec).await;
-        eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+        let (spec, info) = identity.connect().await.spawn_stubborn().await;
         let roots = [info.wrapper_pid.unwrap(), info.adapter_pid.unwrap()];
         host.leave_behind(&info);
         // What a kernel without them, or a rung without pidfds, has on record.
         host.edit(spec.lease_id, "wrapper_inode = NULL, adapter_inode = NULL, supervisor_inode = NULL");
         let prefix = ["unshare", "-T", "--boottime", shift, "--fork", "--kill-child"];
-        let ready = host.launch(under(&prefix, &host.command()));
-        assert_eq!(ready["event"], "ready", "{ready}");
+        host.launch_ready(under(&prefix, &host.command()));
         let (state, reason, _) = host.row(spec.lease_id);
         assert_eq!(state, "open", "{shift}: {reason}");
         assert!(roots.iter().all(|pid| runs(*pid)), "{shift}");
@@ -287,8 +261,7 @@ async fn on_c13_r_without_inodes_a_shifted_clock_proves_nothing(rung: &str) {
         let report = &report["data"];
         assert_eq!(report["verdict"], "unknown", "{shift}: {report}");
         assert!(report["why"].as_str().unwrap().contains("time namespace"), "{report}");
-        host.crash();
-        host.start();
+        host.restart_after_crash();
         assert_eq!(marked(spec.lease_id), [0; 0], "{shift}");
         assert_eq!(host.row(spec.lease_id).0, "closed", "{shift}");
     }
@@ -361,15 +334,13 @@ async fn a_startup_reap_touches_nothing_of_the_neighbours() {
     let (mut host, mut other) = (Host::new(), Host::new());
     let (mine, theirs) = (host.gateway(), other.gateway());
     let (mut a, mut b) = (mine.connect().await, theirs.connect().await);
-    let spec = script(STUBBORN);
-    let info = a.spawn(&spec).await;
+    let (spec, info) = a.start_known(script(STUBBORN)).await;
     let living = [script(STUBBORN), agent(&["cat"])];
     for spec in &living {
         b.spawn(spec).await;
     }
     // One more of the neighbour's is an orphan at this moment: for the neighbour, not for this one.
-    let orphaned = agent(&["sleep", "300"]);
-    let orphan = b.spawn(&orphaned).await;
+    let (orphaned, orphan) = b.start_known(agent(&["sleep", "300"])).await;
     eventually("the trees are there", || {
         [&spec, &living[0]].iter().all(|spec| marked(spec.lease_id).len() >= 4)
     });
@@ -387,8 +358,7 @@ async fn a_startup_reap_touches_nothing_of_the_neighbours() {
     assert!(leases.iter().all(|lease| lease.state == LeaseState::Open), "{leases:?}");
     // The same while the neighbour is away.
     other.crash();
-    host.crash();
-    host.start();
+    host.restart_after_crash();
     assert!(runs(orphan.wrapper_pid.unwrap()) && runs(orphan.adapter_pid.unwrap()));
     other.start();
     assert!(marked(orphaned.lease_id).is_empty());

@@ -36,8 +36,7 @@ async fn heavy_an_idle_supervisor_does_not_wake() {
 
 #[tokio::test]
 async fn heavy_leases_that_do_nothing_wake_it_rarely() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     for _ in 0..20 {
         gateway.spawn(&agent(&["cat"])).await;
     }

@@ -62,8 +62,7 @@ impl Limited {
 async fn each_lease_has_its_limits_and_the_next_its_own() {
     possible!(Ability::CgroupLimits);
     let mut host = Limited::new().await;
-    let spec = agent(&["cat"]);
-    host.gateway.spawn(&spec).await;
+    let spec = host.gateway.start(agent(&["cat"])).await;
     for id in [host.bystander.lease_id, spec.lease_id] {
         let seen = ["memory.max", "pids.max", "cpu.weight"].map(|file| host.number(id, file, ""));
         // The kernel keeps memory in pages.
@@ -115,8 +114,7 @@ async fn a_fork_bomb_is_held_by_its_limit_and_ended_with_its_lease() {
     assert!(host.number(spec.lease_id, "pids.current", "") <= 60);
     let all = members(&leaf);
     host.others_are_well().await;
-    host.gateway.close(spec.lease_id).await;
-    host.gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    host.gateway.end(spec.lease_id).await;
     assert!(!leaf.exists() && all.iter().all(|pid| !runs(*pid)));
     assert!(runs(host.bystander.adapter_pid.unwrap()));
 }

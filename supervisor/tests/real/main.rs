@@ -33,6 +33,7 @@ mod siege;
 mod soak;
 mod spawn;
 mod spools;
+mod start;
 mod stop;
 mod store;
 mod tenants;

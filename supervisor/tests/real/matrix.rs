@@ -5,8 +5,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, script};
-use crate::crash::{Decoy, STUBBORN};
+use crate::crash::Decoy;
 use crate::ground::under;
+use crate::start::STUBBORN;
 use crate::trace::{Instance, Role, Side, Tracer, end};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::ExitStatus;

@@ -8,10 +8,8 @@ use acp_shared::protocol::{LeaseState, Notice, RefusalCode, Reply, Request};
 
 #[tokio::test]
 async fn what_goes_in_comes_out_with_offsets() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (_host, mut gateway) = Host::with_gateway().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     assert_eq!(info.state, LeaseState::Open);
     assert!(runs(info.adapter_pid.unwrap()) && runs(info.wrapper_pid.unwrap()));
     let attached = gateway.attach(spec.lease_id, 0).await;
@@ -32,11 +30,8 @@ async fn what_goes_in_comes_out_with_offsets() {
 
 #[tokio::test]
 async fn input_numbers_are_written_once_and_compared() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
-    gateway.attach(spec.lease_id, 0).await;
+    let (_host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start_attached(agent(&["cat"])).await;
     let id = spec.lease_id;
     let code = |result: Result<Reply, acp_shared::protocol::Refusal>| result.map_err(|refusal| refusal.code);
     for (seq, bytes, want) in [
@@ -59,10 +54,8 @@ async fn input_numbers_are_written_once_and_compared() {
 #[tokio::test]
 async fn a_full_ring_makes_the_agent_wait_and_loses_nothing() {
     const TOTAL: usize = 400_000;
-    let host = Host::with_config("ring_bytes_max = 8192\ncredit_bytes = 4096");
-    let mut gateway = host.gateway().connect().await;
-    let spec = script("seq -w 1 50000; sleep 60");
-    gateway.spawn(&spec).await;
+    let (_host, mut gateway) = Host::serving("ring_bytes_max = 8192\ncredit_bytes = 4096").await;
+    let spec = gateway.start(script("seq -w 1 50000; sleep 60")).await;
     let mut end = 0;
     // Nobody reads: the ring fills and stays full.
     loop {
@@ -90,11 +83,8 @@ async fn a_full_ring_makes_the_agent_wait_and_loses_nothing() {
 
 #[tokio::test]
 async fn output_beyond_the_credit_waits_and_never_starves_replies() {
-    let host = Host::with_config("ring_bytes_max = 65536\ncredit_bytes = 4096");
-    let mut gateway = host.gateway().connect().await;
-    let spec = script("yes | head -c 20000; exec cat");
-    gateway.spawn(&spec).await;
-    gateway.attach(spec.lease_id, 0).await;
+    let (_host, mut gateway) = Host::serving("ring_bytes_max = 65536\ncredit_bytes = 4096").await;
+    let spec = gateway.start_attached(script("yes | head -c 20000; exec cat")).await;
     assert_eq!(gateway.read(spec.lease_id, 0, 4096).await.len(), 4096);
     // Without an acknowledgement nothing more comes, and everything else goes on.
     assert_eq!(gateway.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
@@ -106,11 +96,8 @@ async fn output_beyond_the_credit_waits_and_never_starves_replies() {
 
 #[tokio::test]
 async fn a_new_connection_goes_on_from_the_committed_offset() {
-    let host = Host::new();
-    let mut identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (_host, mut identity, mut gateway) = Host::with_identity().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.input(spec.lease_id, 1, b"0123456789").await.unwrap();
     assert_eq!(gateway.read(spec.lease_id, 0, 10).await, b"0123456789");
@@ -137,11 +124,8 @@ async fn a_new_connection_goes_on_from_the_committed_offset() {
 
 #[tokio::test]
 async fn the_output_of_an_ended_agent_can_still_be_had() {
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = script("echo last words; echo oops >&2; exit 7");
-    gateway.spawn(&spec).await;
+    let (mut host, identity, mut gateway) = Host::with_identity().await;
+    let spec = gateway.start(script("echo last words; echo oops >&2; exit 7")).await;
     gateway.state(spec.lease_id, LeaseState::Closed).await;
     let info = gateway.leases().await.remove(0);
     assert_eq!(
@@ -177,13 +161,10 @@ async fn the_output_of_an_ended_agent_can_still_be_had() {
 
 #[tokio::test]
 async fn a_closing_agent_is_drained_beyond_the_ring() {
-    let host = Host::with_config("ring_bytes_max = 4096\ncredit_bytes = 4096");
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::serving("ring_bytes_max = 4096\ncredit_bytes = 4096").await;
     // It talks on after end of file, more than the ring and the pipe can hold.
-    let spec = script("cat; seq -w 1 50000; echo end");
-    gateway.spawn(&spec).await;
-    gateway.close(spec.lease_id).await;
-    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    let spec = gateway.start(script("cat; seq -w 1 50000; echo end")).await;
+    gateway.end(spec.lease_id).await;
     let end = 50_000 * 6 + 4;
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.stdout_end, info.exit), (end, Some(ExitStatus::Exited(0))));
@@ -209,10 +190,8 @@ async fn a_closing_agent_is_drained_beyond_the_ring() {
 
 #[tokio::test]
 async fn an_agent_that_does_not_read_makes_its_sender_wait() {
-    let host = Host::with_config("stdin_bytes_max = 100000");
-    let mut gateway = host.gateway().connect().await;
-    let spec = script("sleep 60");
-    gateway.spawn(&spec).await;
+    let (_host, mut gateway) = Host::serving("stdin_bytes_max = 100000").await;
+    let spec = gateway.start(script("sleep 60")).await;
     let big = vec![b'x'; 90_000];
     // More than a pipe holds: not written, so not answered.
     let first = gateway.send(Request::Input { lease_id: spec.lease_id, seq: 1, bytes: big.clone() }).await;

@@ -2,14 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
-use acp_shared::conn::ConnError;
+use crate::common::{Host, agent, eventually, marked, runs, script};
+use crate::durable::orphaned;
+use crate::start::{STUBBORN, refused};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
-use rustix::process::Signal;
 
-/// Leaves its wrapper's session and takes no SIGTERM.
-const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 const QUICK: &str = "reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 300";
 
 /// The store's file, to be changed while no supervisor runs.
@@ -32,21 +30,8 @@ fn warnings(host: &Host) -> String {
 /// A supervisor that was killed, and what is left of a tree whose wrapper was killed too.
 async fn left_behind(host: &mut Host) -> (LeaseId, Vec<i32>) {
     let spec = script(STUBBORN);
-    let mut gateway = host.gateway().connect().await;
-    let info = gateway.spawn(&spec).await;
-    eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
-    let (wrapper, adapter) = (info.wrapper_pid.unwrap(), info.adapter_pid.unwrap());
-    kill(wrapper, Signal::STOP);
-    host.crash();
-    kill(wrapper, Signal::KILL);
-    eventually("wrapper and adapter are gone", || !runs(wrapper) && !runs(adapter));
-    let shell = |pid: &i32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "sh")
-    };
-    let shells = || marked(spec.lease_id).into_iter().filter(shell).collect::<Vec<i32>>();
-    // It may have been counted while it was still becoming one.
-    eventually("the grandchild is a shell", || !shells().is_empty());
-    (spec.lease_id, shells())
+    let left = orphaned(host, &spec, false).await;
+    (spec.lease_id, left)
 }
 
 #[tokio::test]
@@ -109,13 +94,9 @@ async fn a_damaged_home_is_kept_named_and_not_believed() {
     let told = warnings(&host);
     assert!(told.contains(&damaged.id.to_string()) && told.contains("no id"), "{told}");
     sound.connect().await;
-    match damaged.try_connect().await {
-        Err(ConnError::Refused(refusal)) => {
-            assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
-            assert!(refusal.message.contains("DELETE FROM homes"), "{refusal:?}");
-        }
-        other => panic!("{:?}", other.map(|_| "connected")),
-    }
+    let refusal = refused(damaged.try_connect().await);
+    assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
+    assert!(refusal.message.contains("DELETE FROM homes"), "{refusal:?}");
     assert_eq!(host.stop(), Some(0));
     change(&host, &format!("DELETE FROM homes WHERE gateway_instance_id = '{}'", damaged.id));
     host.start();
@@ -128,8 +109,7 @@ async fn a_spool_without_a_row_is_removed_and_nothing_else() {
     let spec = script("echo said; exec sleep 300");
     let mut gateway = host.gateway().connect().await;
     gateway.spawn(&spec).await;
-    gateway.close(spec.lease_id).await;
-    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    gateway.end(spec.lease_id).await;
     assert_eq!(host.stop(), Some(0));
     let spool = host.state_dir().join("spool");
     let of = |id: &str, rest: &str| spool.join(format!("{id}{rest}"));

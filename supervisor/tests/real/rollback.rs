@@ -101,9 +101,7 @@ async fn events_and_offsets_behind_the_acknowledged_ones_are_refused() {
     let mut host = Host::with_config("reap_term_ms = 300");
     let identity = host.gateway();
     let mut client = connect(&at(&identity, 1), marks(10)).await.unwrap();
-    let spec = agent(&["sh", "-c", "echo hello; exec cat"]);
-    client.spawn(&spec).await;
-    client.attach(spec.lease_id, 0).await;
+    let spec = client.start_attached(agent(&["sh", "-c", "echo hello; exec cat"])).await;
     client.read(spec.lease_id, 0, 6).await;
     ack(&mut client, spec.lease_id, 6, 50).await;
     drop(client);
@@ -122,8 +120,7 @@ async fn events_and_offsets_behind_the_acknowledged_ones_are_refused() {
     }
     // The mark outlives the supervisor, although it was killed.
     eventually("the mark is written", || event_mark(&host) == Some(70));
-    host.crash();
-    host.start();
+    host.restart_after_crash();
     let refused = rollback(connect(&at(&identity, 3), marks(69)).await);
     assert_eq!((refused.epoch, refused.event_id), (2, 70));
     connect(&at(&identity, 3), marks(70)).await.unwrap();
@@ -154,8 +151,7 @@ async fn acting_request_needs_the_epoch_of_its_connection() {
     let host = Host::new();
     let identity = at(&host.gateway(), 5);
     let mut client = connect(&identity, marks(0)).await.unwrap();
-    let spec = agent(&["cat"]);
-    client.spawn(&spec).await;
+    let spec = client.start(agent(&["cat"])).await;
     let table = [
         (Some(4), RefusalCode::EpochStale),
         (Some(6), RefusalCode::BadRequest),

@@ -80,8 +80,7 @@ async fn configured_values_are_in_no_file_of_the_supervisor() {
 
 #[tokio::test]
 async fn a_session_has_one_log_that_its_gateway_alone_reads() {
-    let host = Host::with_config("stderr_bytes_max = 4096\nretention_ms = 2000");
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::serving("stderr_bytes_max = 4096\nretention_ms = 2000").await;
     let first = with_secret("echo one >&2");
     gateway.spawn(&first).await;
     gateway.state(first.lease_id, LeaseState::Closed).await;

@@ -4,10 +4,13 @@
 
 use crate::common::{DEADLINE, Host, Identity, agent, eventually, say, script};
 use crate::soak::Size;
-use crate::tenants::{as_root, as_user};
+use crate::start::refused;
+use crate::tenants::as_user;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{FRAME_BYTES_MAX, RefusalCode, Reply, Request, ToSupervisor};
 use acp_shared::wire;
+use acp_testkit::ability::{self, Ability};
+use acp_testkit::possible;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -81,9 +84,7 @@ async fn work(identity: &Identity, rounds: &AtomicU64, stop: &AtomicBool) -> Dur
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
         let round = async {
-            let spec = agent(&["cat"]);
-            client.spawn(&spec).await;
-            client.attach(spec.lease_id, 0).await;
+            let spec = client.start_attached(agent(&["cat"])).await;
             assert_eq!(client.input(spec.lease_id, 1, b"hello\n").await, Ok(Reply::Written { seq: 1 }));
             assert_eq!(client.read(spec.lease_id, 0, 6).await, b"hello\n");
             client.ack(spec.lease_id, 6).await;
@@ -145,7 +146,7 @@ fn a_thousand_connections_at_once() {
         println!("probe: {limit} descriptors at most: left out");
         return;
     }
-    let root = as_root();
+    let root = ability::has(Ability::Root).is_ok();
     let host = Host::public(&format!("allowed_uids = [{HOSTILE}]\nhandshake_ms = 3000"));
     let before = Size::of(host.pid());
     let honest = Honest::begin(host.gateway());
@@ -233,9 +234,7 @@ async fn gateways_that_hear_nothing_hold_up_nobody() {
     let mut deaf = Vec::new();
     for _ in 0..4 {
         let mut client = host.gateway().connect().await;
-        let spec = script("yes");
-        client.spawn(&spec).await;
-        client.attach(spec.lease_id, 0).await;
+        client.start_attached(script("yes")).await;
         for _ in 0..200 {
             client.send(Request::ListLeases { detail: false }).await;
         }
@@ -269,8 +268,7 @@ async fn connections_of_a_supervised_tree_take_no_place() {
     let mut client = identity.connect().await;
     let (program, args) = holder(&host);
     // A child of the agent holds them.
-    let spec = script(&format!("{} {}; true", program.display(), args.join(" ")));
-    client.spawn(&spec).await;
+    let spec = client.start(script(&format!("{} {}; true", program.display(), args.join(" ")))).await;
     client.attach(spec.lease_id, 0).await;
     assert_eq!(client.read(spec.lease_id, 0, 5).await, b"held\n");
     drop(client);
@@ -293,13 +291,6 @@ async fn connections_without_hello_keep_nobody_out() {
     holder.wait().unwrap();
 }
 
-fn refusal(error: ConnError) -> RefusalCode {
-    match error {
-        ConnError::Refused(refusal) => refusal.code,
-        other => panic!("{other}"),
-    }
-}
-
 /// H5: what was heard of an earlier handshake is of no use while the gateway is there.
 #[tokio::test]
 async fn replayed_epochs_never_get_in() {
@@ -308,13 +299,11 @@ async fn replayed_epochs_never_get_in() {
     let mut identity = host.gateway();
     identity.epoch = 10;
     let mut victim = identity.connect().await;
-    let spec = agent(&["cat"]);
-    victim.spawn(&spec).await;
-    victim.attach(spec.lease_id, 0).await;
+    let spec = victim.start_attached(agent(&["cat"])).await;
     for round in 0..30 {
         for epoch in [0, 1, 9, 10] {
             let replayed = Identity { epoch, ..identity.clone() };
-            let code = refusal(replayed.try_connect().await.err().unwrap());
+            let code = refused(replayed.try_connect().await).code;
             assert_eq!(code, RefusalCode::InstanceBusy, "epoch {epoch}");
         }
         let seq = round + 1;
@@ -327,15 +316,13 @@ async fn replayed_epochs_never_get_in() {
 /// A user who may not connect, at the door all the time.
 #[test]
 fn a_user_who_may_not_connect_holds_up_nobody() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let host = Host::public(&format!("allowed_uids = [{HOSTILE}]"));
     let honest = Honest::begin(host.gateway());
     let identity = host.gateway();
     as_user(UNKNOWN, async move || {
         for _ in 0..300 {
-            let code = refusal(identity.try_connect().await.err().unwrap());
+            let code = refused(identity.try_connect().await).code;
             assert_eq!(code, RefusalCode::NotAuthorised);
         }
     });

@@ -3,12 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Host, agent, eventually, marked, script};
+use crate::start::await_gone;
 use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request, Spawn};
 
 #[tokio::test]
 async fn a_repeated_spawn_is_the_same_spawn() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let spec = agent(&["cat"]);
     // Both at once: the second one waits for the first.
     let (first, second) =
@@ -20,8 +20,7 @@ async fn a_repeated_spawn_is_the_same_spawn() {
     assert_eq!(gateway.call(Request::Spawn(other)).await.unwrap_err().code, RefusalCode::LeaseConflict);
     assert_eq!(marked(spec.lease_id).len(), 2, "one wrapper, one adapter");
 
-    gateway.close(spec.lease_id).await;
-    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    gateway.end(spec.lease_id).await;
     match gateway.call(Request::Spawn(spec)).await.unwrap() {
         Reply::Spawned(info) => assert_eq!(info.state, LeaseState::Closed, "it is not started again"),
         other => panic!("{other:?}"),
@@ -30,8 +29,7 @@ async fn a_repeated_spawn_is_the_same_spawn() {
 
 #[tokio::test]
 async fn one_agent_for_each_session() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let first = script("trap '' TERM; while :; do sleep 1; done");
     let second = Spawn { session_key: first.session_key.clone(), ..agent(&["cat"]) };
     gateway.spawn(&first).await;
@@ -46,8 +44,7 @@ async fn one_agent_for_each_session() {
 
 #[tokio::test]
 async fn a_failed_start_says_why_and_leaves_nothing() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let missing = agent(&["/nonexistent/agent"]);
     let not_executable = agent(&["/etc/passwd"]);
     let no_cwd = Spawn { cwd: "/nonexistent".into(), ..agent(&["cat"]) };
@@ -70,8 +67,7 @@ async fn a_failed_start_says_why_and_leaves_nothing() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_before_anything_happens() {
-    let host = Host::with_config("leases_per_gateway_max = 1\ngrace_max_ms = 60000");
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::serving("leases_per_gateway_max = 1\ngrace_max_ms = 60000").await;
     let good = agent(&["cat"]);
     let with = |change: &dyn Fn(&mut Spawn)| {
         let mut spec = agent(&["cat"]);
@@ -97,9 +93,7 @@ async fn what_makes_no_sense_is_refused_before_anything_happens() {
 
 #[tokio::test]
 async fn the_environment_is_what_was_asked_for_and_the_markers() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (_host, identity, mut gateway) = Host::with_identity().await;
     let forged = ("OPENCLAW_ACPX_LEASE_ID".to_owned(), "forged".to_owned());
     let spec = Spawn { env: vec![("A".into(), "1 2".into()), forged], ..agent(&["/usr/bin/env"]) };
     gateway.spawn(&spec).await;
@@ -121,13 +115,9 @@ async fn the_environment_is_what_was_asked_for_and_the_markers() {
 
 #[tokio::test]
 async fn many_spawns_at_once() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     let specs: Vec<Spawn> = (0..40).map(|_| agent(&["cat"])).collect();
-    let mut ids = Vec::new();
-    for spec in &specs {
-        ids.push(gateway.send(Request::Spawn(spec.clone())).await);
-    }
+    let ids = gateway.send_spawns(&specs).await;
     for id in ids {
         assert!(matches!(gateway.reply(id).await, Ok(Reply::Spawned(_))));
     }
@@ -135,21 +125,16 @@ async fn many_spawns_at_once() {
     for spec in &specs {
         gateway.close(spec.lease_id).await;
     }
-    for spec in &specs {
-        eventually("closed", || marked(spec.lease_id).is_empty());
-    }
+    await_gone(&specs);
 }
 
 /// Out of descriptors at any step of a start: it fails, and nothing of it stays, no zombie either.
 #[tokio::test]
 async fn a_start_without_descriptors_leaves_nothing() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     // What is opened once and kept is open from now on.
-    let warm = agent(&["cat"]);
-    gateway.spawn(&warm).await;
-    gateway.close(warm.lease_id).await;
-    gateway.state(warm.lease_id, LeaseState::Closed).await;
+    let warm = gateway.start(agent(&["cat"])).await;
+    gateway.end(warm.lease_id).await;
     let pid = rustix::process::Pid::from_raw(host.pid());
     let resource = rustix::process::Resource::Nofile;
     let before = rustix::process::getrlimit(resource);
@@ -230,26 +215,21 @@ async fn nobody_else_speaks_for_a_wrapper() {
     let open = || std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count();
     let before = open();
     let done = host.dir.path().join("done");
-    let spec = agent(&["lie", "usurped", done.to_str().unwrap()]);
-    gateway.spawn(&spec).await;
+    let spec = gateway.start(agent(&["lie", "usurped", done.to_str().unwrap()])).await;
     eventually("all false messages are sent", || done.exists());
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.state, info.exit), (LeaseState::Open, None));
     eventually("no descriptor is kept", || open() < before + 12);
-    gateway.close(spec.lease_id).await;
-    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    gateway.end(spec.lease_id).await;
     assert!(marked(spec.lease_id).is_empty());
 }
 
 /// An adapter that ends in the moment in which it is let go: its status arrives, its lease is closed.
 #[tokio::test]
 async fn an_adapter_that_ends_at_once_has_ended_in_order() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     for code in 0..20 {
-        let spec = script(&format!("exit {code}"));
-        gateway.spawn(&spec).await;
-        gateway.attach(spec.lease_id, 0).await;
+        let spec = gateway.start_attached(script(&format!("exit {code}"))).await;
         let (status, end) = gateway.exited(spec.lease_id).await;
         assert_eq!((status, end), (acp_shared::launch::ExitStatus::Exited(code), 0));
         eventually("the lease is closed", || host.row(spec.lease_id).0 == "closed");

@@ -2,41 +2,24 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, Identity, agent, eventually, script};
+use crate::common::{Client, Host, agent, eventually, script};
+use crate::upgrade::{again, descriptors};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Reply, Request};
 use std::time::Duration;
 
-fn descriptors(host: &Host) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count()
-}
-
-async fn again(identity: &Identity) -> Client {
-    loop {
-        if let Ok(client) = identity.try_connect().await {
-            return client;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 /// Each can be read, over an upgrade and in the next supervisor too, and none has a descriptor.
 #[tokio::test]
 async fn what_ended_agents_said_takes_no_descriptor() {
     const MANY: usize = 20;
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let first = agent(&["cat"]);
-    gateway.spawn(&first).await;
-    gateway.close(first.lease_id).await;
-    gateway.state(first.lease_id, LeaseState::Closed).await;
+    let (mut host, identity, mut gateway) = Host::with_identity().await;
+    let first = gateway.start(agent(&["cat"])).await;
+    gateway.end(first.lease_id).await;
     let before = descriptors(&host);
     let mut said = Vec::new();
     for number in 0..MANY {
-        let spec = script(&format!("echo words of {number}"));
-        gateway.spawn(&spec).await;
+        let spec = gateway.start(script(&format!("echo words of {number}"))).await;
         gateway.state(spec.lease_id, LeaseState::Closed).await;
         said.push((spec.lease_id, format!("words of {number}\n")));
     }
@@ -104,10 +87,8 @@ async fn a_thousand_ended_leases_are_attached_at_once() {
     const EACH: u64 = 256 * 1024;
     const MORE_KIB: u64 = 48 * 1024;
     let mut host = Host::with_config("credit_bytes = 65536\nspool_total_bytes_max = 1000000000");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = script("echo x");
-    gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let spec = gateway.start(script("echo x")).await;
     gateway.state(spec.lease_id, LeaseState::Closed).await;
     drop(gateway);
     assert_eq!(host.stop(), Some(0));

@@ -2,25 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
+use crate::common::{Host, agent, eventually, kill, marked, runs, script};
+use crate::start::{STUBBORN, on_each_rung};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseState, Notice, RefusalCode, Reply, Request, Spawn};
 use rustix::process::Signal;
 
-/// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
-const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
-
-#[tokio::test]
-async fn what_ignores_everything_is_killed_with_its_escaped_grandchild() {
-    on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild("auto").await;
-}
-
-async fn on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
-    let spec = script(STUBBORN);
-    gateway.spawn(&spec).await;
-    gateway.attach(spec.lease_id, 0).await;
+async fn on_stubborn_tree(rung: &str) {
+    let Some((_host, mut gateway)) = Host::serving_on(rung).await else { return };
+    let spec = gateway.start_attached(script(STUBBORN)).await;
     gateway.read(spec.lease_id, 0, 3).await;
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
     gateway.close(spec.lease_id).await;
@@ -32,32 +22,18 @@ async fn on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped
     gateway.close(spec.lease_id).await;
 }
 
-#[tokio::test]
-async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers() {
-    on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers("auto").await;
-}
-
-async fn on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
-    let spec = script("setsid sleep 300 & exit 3");
-    gateway.spawn(&spec).await;
+async fn on_leftovers(rung: &str) {
+    let Some((_host, mut gateway)) = Host::serving_on(rung).await else { return };
+    let spec = gateway.start(script("setsid sleep 300 & exit 3")).await;
     let reason = gateway.state(spec.lease_id, LeaseState::Closed).await;
     assert_eq!(reason, "the adapter ended: exit code 3");
     assert!(marked(spec.lease_id).is_empty());
     assert_eq!(gateway.leases().await.remove(0).exit, Some(ExitStatus::Exited(3)));
 }
 
-#[tokio::test]
-async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
-    on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost("auto").await;
-}
-
-async fn on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost(rung: &str) {
-    let Some(host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
-    let spec = script(STUBBORN);
-    let info = gateway.spawn(&spec).await;
+async fn on_killed_wrapper(rung: &str) {
+    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
+    let (spec, info) = gateway.start_known(script(STUBBORN)).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.read(spec.lease_id, 0, 3).await;
     eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
@@ -68,18 +44,10 @@ async fn on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_leas
     assert!(runs(host.pid()));
 }
 
-#[tokio::test]
-async fn sigterm_ends_every_lease_and_then_the_supervisor() {
-    on_sigterm_ends_every_lease_and_then_the_supervisor("auto").await;
-}
-
-async fn on_sigterm_ends_every_lease_and_then_the_supervisor(rung: &str) {
+async fn on_sigterm(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let (cat, stubborn) = (agent(&["cat"]), script(STUBBORN));
-    gateway.spawn(&cat).await;
-    gateway.spawn(&stubborn).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (cat, stubborn) = (gateway.start(agent(&["cat"])).await, gateway.start(script(STUBBORN)).await);
     assert_eq!(host.stop(), Some(0));
     assert!(marked(cat.lease_id).is_empty() && marked(stubborn.lease_id).is_empty());
     assert!(!host.socket().exists());
@@ -88,14 +56,8 @@ async fn on_sigterm_ends_every_lease_and_then_the_supervisor(rung: &str) {
     assert!(gateway.leases().await.iter().all(|l| l.state == LeaseState::Closed));
 }
 
-#[tokio::test]
-async fn a_second_signal_leaves_no_grace() {
-    on_a_second_signal_leaves_no_grace("auto").await;
-}
-
-async fn on_a_second_signal_leaves_no_grace(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
-    let mut gateway = host.gateway().connect().await;
+async fn on_second_signal(rung: &str) {
+    let Some((mut host, mut gateway)) = Host::serving_on(rung).await else { return };
     let mut spec = script(STUBBORN);
     spec.graces.eof_ms = 200_000;
     gateway.spawn(&spec).await;
@@ -106,12 +68,7 @@ async fn on_a_second_signal_leaves_no_grace(rung: &str) {
     assert!(marked(spec.lease_id).is_empty());
 }
 
-#[tokio::test]
-async fn shutdown_is_for_the_own_state_directory_and_never_over_others() {
-    on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others("auto").await;
-}
-
-async fn on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others(rung: &str) {
+async fn on_shutdown(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let (mine, theirs) = (host.gateway(), host.gateway());
     let (mut a, mut b) = (mine.connect().await, theirs.connect().await);
@@ -122,8 +79,7 @@ async fn on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others(ru
     let down = |state_dir: &str| Request::Shutdown { state_dir: state_dir.to_owned() };
     assert_eq!(a.call(down("/tmp")).await.unwrap_err().code, RefusalCode::NotAuthorised);
     assert_eq!(a.call(down(&here)).await.unwrap_err().code, RefusalCode::InUse);
-    b.close(of_b.lease_id).await;
-    b.state(of_b.lease_id, LeaseState::Closed).await;
+    b.end(of_b.lease_id).await;
     assert_eq!(a.call(down(&here)).await, Ok(Reply::Done));
     assert_eq!(host.wait(), Some(0));
     assert!(marked(of_a.lease_id).is_empty());
@@ -131,8 +87,7 @@ async fn on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others(ru
 
 #[tokio::test]
 async fn a_shutdown_that_is_repeated_is_no_hurry() {
-    let mut host = Host::with_config("");
-    let mut gateway = host.gateway().connect().await;
+    let (mut host, mut gateway) = Host::serving("").await;
     let file = host.dir.path().join("in order");
     let script = format!("cat; sleep 0.5; echo > '{}'", file.display());
     let spec = Spawn {
@@ -175,12 +130,10 @@ async fn leases_of_a_gateway_that_stays_away_are_closed_after_the_grace() {
 /// A gateway that starts and ends agents all day fills neither memory nor disk; what is not acknowledged stays.
 #[tokio::test]
 async fn ended_leases_are_kept_up_to_a_number() {
-    let host = Host::with_config("ended_per_gateway_max = 2\ncrash_backoff_ms = 0");
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::serving("ended_per_gateway_max = 2\ncrash_backoff_ms = 0").await;
     let mut ids = Vec::new();
     for text in ["echo unread", "true", "true", "true", "true"] {
-        let spec = script(text);
-        gateway.spawn(&spec).await;
+        let spec = gateway.start(script(text)).await;
         gateway.state(spec.lease_id, LeaseState::Closed).await;
         ids.push(spec.lease_id);
     }
@@ -195,11 +148,12 @@ async fn ended_leases_are_kept_up_to_a_number() {
     }
 }
 
-on_lower_rungs! {
-    on_c29_c38_c44_a07_r_what_ignores_everything_is_killed_with_its_escaped_grandchild,
-    on_a05_r_an_agent_that_ends_by_itself_is_closed_with_its_leftovers,
-    on_c55_a15_r_a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost,
-    on_sigterm_ends_every_lease_and_then_the_supervisor,
-    on_a_second_signal_leaves_no_grace,
-    on_h17_shutdown_is_for_the_own_state_directory_and_never_over_others,
+on_each_rung! {
+    #[tokio::test] async fn what_ignores_everything_is_killed_with_its_escaped_grandchild = on_stubborn_tree,
+    #[tokio::test] async fn an_agent_that_ends_by_itself_is_closed_with_its_leftovers = on_leftovers,
+    #[tokio::test]
+    async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost = on_killed_wrapper,
+    #[tokio::test] async fn sigterm_ends_every_lease_and_then_the_supervisor = on_sigterm,
+    #[tokio::test] async fn a_second_signal_leaves_no_grace = on_second_signal,
+    #[tokio::test] async fn shutdown_is_for_the_own_state_directory_and_never_over_others = on_shutdown,
 }

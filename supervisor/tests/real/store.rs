@@ -15,8 +15,7 @@ fn block(host: &Host) -> rusqlite::Connection {
 
 #[tokio::test]
 async fn without_a_store_nothing_is_spawned_and_everything_can_still_be_ended() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (host, mut gateway) = Host::with_gateway().await;
     let (living, next) = (agent(&["cat"]), agent(&["cat"]));
     gateway.spawn(&living).await;
     let blocked = block(&host);

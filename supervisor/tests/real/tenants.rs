@@ -5,9 +5,11 @@
 
 use crate::common::{Client, Host, Identity, agent, eventually, runs, script};
 use crate::files::{helpers, request};
-use acp_shared::conn::ConnError;
+use crate::start::refused;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
-use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request, Spawn};
+use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply, Request, Spawn};
+use acp_testkit::ability::Ability;
+use acp_testkit::possible;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -25,25 +27,22 @@ const fn group_of(uid: u32) -> u32 {
     uid + 100
 }
 
-pub(crate) fn as_root() -> bool {
-    let uid = rustix::process::geteuid();
-    if !uid.is_root() {
-        println!("probe: user {uid:?} is not root and cannot become another user: left out");
-    }
-    uid.is_root()
+/// Makes this thread one of the user, as the kernel tells whoever it connects to, and returns a runtime on it.
+fn become_user(uid: u32) -> tokio::runtime::Runtime {
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(group_of(uid)));
+    set_thread_groups(&[]).unwrap();
+    set_thread_res_gid(group, group, group).unwrap();
+    set_thread_res_uid(user, user, user).unwrap();
+    current_thread()
 }
 
-/// Does something on a thread that is this user, as the kernel tells whoever it connects to.
+fn current_thread() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Does something on a thread that is this user.
 pub(crate) fn as_user<T: Send + 'static>(uid: u32, work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
-    let thread = std::thread::spawn(move || {
-        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(group_of(uid)));
-        set_thread_groups(&[]).unwrap();
-        set_thread_res_gid(group, group, group).unwrap();
-        set_thread_res_uid(user, user, user).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(work())
-    });
-    thread.join().unwrap()
+    std::thread::spawn(move || become_user(uid).block_on(work())).join().unwrap()
 }
 
 /// A gateway of a user, connected for as long as the value lives; it is used from the test's own thread.
@@ -56,11 +55,7 @@ impl Tenant {
     fn connect(identity: &Identity, uid: u32) -> Self {
         let identity = identity.clone();
         let thread = std::thread::spawn(move || {
-            let (user, group) = (Uid::from_raw(uid), Gid::from_raw(group_of(uid)));
-            set_thread_groups(&[]).unwrap();
-            set_thread_res_gid(group, group, group).unwrap();
-            set_thread_res_uid(user, user, user).unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = become_user(uid);
             let client = runtime.block_on(identity.connect());
             Self { runtime, client }
         });
@@ -95,9 +90,7 @@ fn status(pid: i32, field: &str) -> Vec<String> {
 /// Everything that one user's gateway may try against another's.
 #[test]
 fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let host = Host::public(&format!("allowed_uids = [{A}, {B}]"));
     let (of_a, of_b) = (host.gateway(), host.gateway());
     let (mut a, mut b) = (Tenant::connect(&of_a, A), Tenant::connect(&of_b, B));
@@ -132,22 +125,16 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
     for home in [of_b.home.clone(), acp_shared::protocol::Home { ino: 7, ..of_b.home.clone() }] {
         impostor.home = home;
         let identity = impostor.clone();
-        let refused = as_user(A, async move || identity.try_connect().await.map(drop));
-        assert!(
-            matches!(&refused, Err(ConnError::Refused(r)) if r.code == RefusalCode::InstanceOfOtherUser),
-            "{refused:?}"
-        );
+        let got = as_user(A, async move || identity.try_connect().await.map(drop));
+        assert_eq!(refused(got).code, RefusalCode::InstanceOfOtherUser);
     }
     let mut cli = Command::new(host.program());
     let output =
         cli.args(["status", "--json", "--socket"]).arg(host.socket()).uid(A).gid(A).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("NOT_AUTHORISED"), "{output:?}");
     let stranger = of_a.clone();
-    let refused = as_user(RUNS_A, async move || stranger.try_connect().await.map(drop));
-    assert!(
-        matches!(&refused, Err(ConnError::Refused(r)) if r.code == RefusalCode::NotAuthorised),
-        "{refused:?}"
-    );
+    let got = as_user(RUNS_A, async move || stranger.try_connect().await.map(drop));
+    assert_eq!(refused(got).code, RefusalCode::NotAuthorised);
     // It never knew.
     assert_eq!(
         b.call(Request::Input { lease_id, seq: 1, bytes: b"y".to_vec() }),
@@ -192,9 +179,7 @@ fn landlock() -> bool {
 /// An agent that runs as another user, and writes only where its session works.
 #[test]
 fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let open = place.path().join("open");
@@ -296,9 +281,7 @@ fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
 /// Files of a session are touched as the user that its agents run as, and within its confinement.
 #[test]
 fn files_are_written_as_the_tenants_user() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let (work, other) = (home_of(place.path(), "a", RUNS_A), home_of(place.path(), "b", RUNS_B));
@@ -359,9 +342,7 @@ fn files_are_written_as_the_tenants_user() {
 /// Programs and directories are looked up as the user that agents run as; a missing additional root stops nothing.
 #[test]
 fn look_ups_are_made_as_the_tenants_user() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let (own, other) = (home_of(place.path(), "a", RUNS_A), home_of(place.path(), "root", 0));
@@ -430,17 +411,13 @@ fn a_tenant_must_know_its_secret() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let uid = rustix::process::geteuid().as_raw();
     let host = Host::with_config(&format!("[[tenant]]\nuid = {uid}\nsecret_file = \"{}\"", file.display()));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     let mut identity = host.gateway();
     for secret in [place.path().join("none"), identity.secret.clone()] {
         identity.secret = secret;
-        match runtime.block_on(identity.try_connect()).map(drop) {
-            Err(ConnError::Refused(refusal)) => {
-                assert_eq!(refusal.code, RefusalCode::NotAuthorised);
-                assert!(refusal.message.contains("supervisor.secret_file"), "{refusal}");
-            }
-            other => panic!("{other:?}"),
-        }
+        let refusal = refused(runtime.block_on(identity.try_connect()));
+        assert_eq!(refusal.code, RefusalCode::NotAuthorised);
+        assert!(refusal.message.contains("supervisor.secret_file"), "{refusal}");
     }
     identity.secret = file;
     drop(runtime.block_on(identity.connect()));
@@ -450,56 +427,41 @@ fn a_tenant_must_know_its_secret() {
 #[test]
 fn the_gateways_of_a_user_are_bounded() {
     let host = Host::with_config("gateways_per_user_max = 2");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     let (first, second, third) = (host.gateway(), host.gateway(), host.gateway());
     let mut kept = runtime.block_on(first.connect());
     runtime.block_on(kept.spawn(&agent(&["cat"])));
     drop(kept);
     let open = runtime.block_on(second.connect());
-    match runtime.block_on(third.try_connect()).map(drop) {
-        Err(ConnError::Refused(refusal)) => {
-            assert_eq!(refusal.code, RefusalCode::QuotaExceeded);
-            assert!(refusal.message.contains("gateways_per_user_max"), "{refusal}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let refusal = refused(runtime.block_on(third.try_connect()));
+    assert_eq!(refusal.code, RefusalCode::QuotaExceeded);
+    assert!(refusal.message.contains("gateways_per_user_max"), "{refusal}");
     drop(open);
     eventually("the second one makes room", || runtime.block_on(third.try_connect()).is_ok());
     let mut copy = Identity { epoch: 2, ..first };
     copy.home.ino += 1;
-    let refused = runtime.block_on(copy.try_connect()).map(drop);
-    assert!(
-        matches!(&refused, Err(ConnError::Refused(r)) if r.code == RefusalCode::CloneDetected),
-        "{refused:?}"
-    );
+    assert_eq!(refused(runtime.block_on(copy.try_connect())).code, RefusalCode::CloneDetected);
 }
 
 /// An agent that dies at once is not started over and over.
-#[test]
-fn an_agent_that_keeps_crashing_is_held_back() {
-    let host = Host::with_config("crash_backoff_ms = 60000");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut gateway = runtime.block_on(host.gateway().connect());
-    runtime.block_on(async {
-        let missing = agent(&["/nonexistent/agent"]);
-        assert_eq!(gateway.call(Request::Spawn(missing)).await.unwrap_err().code, RefusalCode::SpawnFailed);
-        for _ in 0..2 {
-            let spec = script("exit 3");
-            gateway.spawn(&spec).await;
-            gateway.state(spec.lease_id, acp_shared::protocol::LeaseState::Closed).await;
-        }
-        let refusal = gateway.call(Request::Spawn(script("exit 3"))).await.unwrap_err();
-        assert_eq!(refusal.code, RefusalCode::CrashLoop);
-        assert!(refusal.retry_after_ms.is_some_and(|ms| ms > 1_000 && ms <= 60_000), "{refusal:?}");
-        assert!(refusal.message.contains("crashed 2 times in a row"), "{refusal}");
-        // Another agent is another matter, and one that is closed in order is none.
-        for _ in 0..3 {
-            let other = agent(&["cat"]);
-            gateway.spawn(&other).await;
-            gateway.close(other.lease_id).await;
-            gateway.state(other.lease_id, acp_shared::protocol::LeaseState::Closed).await;
-        }
-    });
+#[tokio::test]
+async fn an_agent_that_keeps_crashing_is_held_back() {
+    let (host, mut gateway) = Host::serving("crash_backoff_ms = 60000").await;
+    let missing = agent(&["/nonexistent/agent"]);
+    assert_eq!(gateway.call(Request::Spawn(missing)).await.unwrap_err().code, RefusalCode::SpawnFailed);
+    for _ in 0..2 {
+        let spec = gateway.start(script("exit 3")).await;
+        gateway.state(spec.lease_id, LeaseState::Closed).await;
+    }
+    let refusal = gateway.call(Request::Spawn(script("exit 3"))).await.unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::CrashLoop);
+    assert!(refusal.retry_after_ms.is_some_and(|ms| ms > 1_000 && ms <= 60_000), "{refusal:?}");
+    assert!(refusal.message.contains("crashed 2 times in a row"), "{refusal}");
+    // Another agent is another matter, and one that is closed in order is none.
+    for _ in 0..3 {
+        let other = gateway.start(agent(&["cat"])).await;
+        gateway.end(other.lease_id).await;
+    }
     let status = host.json(&["status"]);
     assert!(status["warnings"].to_string().contains("crashed 2 times in a row"), "{status}");
 }

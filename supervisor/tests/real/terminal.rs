@@ -2,33 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, agent, marked, say, terminal};
+use crate::common::{Host, agent, marked, say, terminal};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseState, RefusalCode, Reply, Request, Spawn, Tail};
 use std::time::Instant;
 
-async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail {
-    match gateway.call(Request::Tail { lease_id }).await.unwrap() {
-        Reply::Tail(tail) => tail,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn the_last_bytes_of_both_streams_are_kept() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let parent = agent(&["cat"]);
-    gateway.spawn(&parent).await;
-    let spec = terminal(&parent, "seq 1 100000; echo err >&2; echo out; cat; exit 4", 8);
-    gateway.spawn(&spec).await;
+    let (_host, mut gateway) = Host::with_gateway().await;
+    let parent = gateway.start(agent(&["cat"])).await;
+    let spec = gateway.start(terminal(&parent, "seq 1 100000; echo err >&2; echo out; cat; exit 4", 8)).await;
     let (status, end) = gateway.exited(spec.lease_id).await;
     assert_eq!(status, ExitStatus::Exited(4));
     let want = Tail { bytes: b"err\nout\n".to_vec(), truncated: true, exit: Some(status) };
-    assert_eq!(tail(&mut gateway, spec.lease_id).await, want);
+    assert_eq!(gateway.tail(spec.lease_id).await, want);
     assert_eq!(end, 588_895 + 8);
     gateway.state(spec.lease_id, LeaseState::Closed).await;
-    assert_eq!(tail(&mut gateway, spec.lease_id).await, want);
+    assert_eq!(gateway.tail(spec.lease_id).await, want);
     assert_eq!(gateway.call(Request::Release { lease_id: spec.lease_id }).await, Ok(Reply::Done));
     let after = gateway.call(Request::Tail { lease_id: spec.lease_id }).await.unwrap_err();
     assert_eq!(after.code, RefusalCode::LeaseEnded);
@@ -36,12 +26,9 @@ async fn the_last_bytes_of_both_streams_are_kept() {
 
 #[tokio::test]
 async fn a_terminal_ends_with_its_agent_and_before_it() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let parent = agent(&["cat"]);
-    gateway.spawn(&parent).await;
-    let spec = terminal(&parent, "trap '' TERM; while :; do sleep 1; done", 100);
-    gateway.spawn(&spec).await;
+    let (host, mut gateway) = Host::with_gateway().await;
+    let parent = gateway.start(agent(&["cat"])).await;
+    let spec = gateway.start(terminal(&parent, "trap '' TERM; while :; do sleep 1; done", 100)).await;
     let listed = host.json(&["leases", "show", &spec.lease_id.to_string()]);
     assert_eq!(
         (&listed["kind"], &listed["parent_lease_id"]),
@@ -58,32 +45,25 @@ async fn a_terminal_ends_with_its_agent_and_before_it() {
 /// Terminals have no standard input, so no time is spent on closing it, and they end side by side.
 #[tokio::test]
 async fn sixteen_terminals_end_without_the_grace_for_end_of_file() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let parent = agent(&["cat"]);
-    gateway.spawn(&parent).await;
+    let (_host, mut gateway) = Host::with_gateway().await;
+    let parent = gateway.start(agent(&["cat"])).await;
     for _ in 0..16 {
         let spec = terminal(&parent, "sleep 300", 100);
         gateway.spawn(&Spawn { graces: Graces { eof_ms: 60_000, ..spec.graces }, ..spec }).await;
     }
     let began = Instant::now();
-    gateway.close(parent.lease_id).await;
-    gateway.state(parent.lease_id, LeaseState::Closed).await;
+    gateway.end(parent.lease_id).await;
     say(&format!("an agent with 16 terminals was closed in {:?}", began.elapsed()));
     assert!(gateway.leases().await.iter().all(|lease| lease.state == LeaseState::Closed));
 }
 
 #[tokio::test]
 async fn terminals_are_bounded_for_each_agent() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let (parent, other) = (agent(&["cat"]), agent(&["cat", "-"]));
-    gateway.spawn(&parent).await;
-    gateway.spawn(&other).await;
+    let (_host, mut gateway) = Host::with_gateway().await;
+    let (parent, other) = (gateway.start(agent(&["cat"])).await, gateway.start(agent(&["cat", "-"])).await);
     let mut last = None;
     for _ in 0..16 {
-        let spec = terminal(&parent, "sleep 300", 100);
-        gateway.spawn(&spec).await;
+        let spec = gateway.start(terminal(&parent, "sleep 300", 100)).await;
         last = Some(spec.lease_id);
     }
     let over = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
@@ -92,8 +72,7 @@ async fn terminals_are_bounded_for_each_agent() {
     gateway.spawn(&terminal(&other, "true", 9)).await;
     // One that has ended counts no more, although its output is kept.
     let lease_id = last.unwrap();
-    gateway.close(lease_id).await;
-    gateway.state(lease_id, LeaseState::Closed).await;
+    gateway.end(lease_id).await;
     gateway.spawn(&terminal(&parent, "sleep 300", 9)).await;
 }
 
@@ -101,8 +80,7 @@ async fn terminals_are_bounded_for_each_agent() {
 async fn terminals_leave_a_quarter_of_the_leases_to_agents() {
     let host = Host::with_config("leases_per_gateway_max = 8\nterminals_per_agent_max = 100");
     let mut gateway = host.gateway().connect().await;
-    let parent = agent(&["cat"]);
-    gateway.spawn(&parent).await;
+    let parent = gateway.start(agent(&["cat"])).await;
     for _ in 0..6 {
         gateway.spawn(&terminal(&parent, "sleep 300", 100)).await;
     }
@@ -114,12 +92,9 @@ async fn terminals_leave_a_quarter_of_the_leases_to_agents() {
 
 #[tokio::test]
 async fn a_terminal_ends_when_its_agent_crashes() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let parent = agent(&["cat"]);
-    let info = gateway.spawn(&parent).await;
-    let spec = terminal(&parent, "sleep 300", 100);
-    gateway.spawn(&spec).await;
+    let (_host, mut gateway) = Host::with_gateway().await;
+    let (parent, info) = gateway.start_known(agent(&["cat"])).await;
+    let spec = gateway.start(terminal(&parent, "sleep 300", 100)).await;
     crate::common::kill(info.adapter_pid.unwrap(), rustix::process::Signal::KILL);
     gateway.state(spec.lease_id, LeaseState::Closed).await;
     assert!(marked(spec.lease_id).is_empty());
@@ -129,8 +104,7 @@ async fn a_terminal_ends_when_its_agent_crashes() {
 async fn terminals_need_a_living_agent_of_the_same_gateway() {
     let host = Host::with_config("terminal_bytes_max = 5000");
     let (mut a, mut b) = (host.gateway().connect().await, host.gateway().connect().await);
-    let parent = agent(&["cat"]);
-    a.spawn(&parent).await;
+    let parent = a.start(agent(&["cat"])).await;
     let code = |r: Result<Reply, acp_shared::protocol::Refusal>| r.unwrap_err().code;
     assert_eq!(code(b.call(Request::Spawn(terminal(&parent, "true", 9))).await), RefusalCode::LeaseUnknown);
     assert_eq!(
@@ -138,8 +112,7 @@ async fn terminals_need_a_living_agent_of_the_same_gateway() {
         RefusalCode::LeaseUnknown
     );
     assert_eq!(code(a.call(Request::Spawn(terminal(&parent, "true", 5001))).await), RefusalCode::TooLarge);
-    let spec = terminal(&parent, "sleep 300", 9);
-    a.spawn(&spec).await;
+    let spec = a.start(terminal(&parent, "sleep 300", 9)).await;
     let lease_id = spec.lease_id;
     for body in
         [Request::Attach { lease_id, from_offset: 0 }, Request::Input { lease_id, seq: 1, bytes: vec![] }]
@@ -152,14 +125,11 @@ async fn terminals_need_a_living_agent_of_the_same_gateway() {
 /// A gateway that runs commands and never releases what they printed keeps only so much of it.
 #[tokio::test]
 async fn what_ended_terminals_printed_is_bounded() {
-    let host = Host::with_config("tails_bytes_max = 10000");
-    let mut gateway = host.gateway().connect().await;
-    let parent = agent(&["cat"]);
-    gateway.spawn(&parent).await;
+    let (_host, mut gateway) = Host::serving("tails_bytes_max = 10000").await;
+    let parent = gateway.start(agent(&["cat"])).await;
     let mut ids = Vec::new();
     for _ in 0..4 {
-        let spec = terminal(&parent, "seq 1 100000", 4_500);
-        gateway.spawn(&spec).await;
+        let spec = gateway.start(terminal(&parent, "seq 1 100000", 4_500)).await;
         gateway.state(spec.lease_id, LeaseState::Closed).await;
         ids.push(spec.lease_id);
     }

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
-use crate::crash::{Decoy, STUBBORN};
+use crate::common::{Host, agent, eventually, kill, marked, runs};
+use crate::crash::Decoy;
 use crate::ground::under;
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use acp_testkit::ability::{Ability, FOREIGN_UID};
@@ -24,23 +24,19 @@ async fn hidden_processes_are_not_missed_and_not_touched() {
     let hide =
         "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid $0 --regid $0 --clear-groups \"$@\"";
     let prefix = ["unshare", "-m", "sh", "-c", hide, &uid];
-    let ready = host.launch(under(&prefix, &host.own_command()));
-    assert_eq!(ready["event"], "ready", "{ready}");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let (closed, orphaned) = (script(STUBBORN), script(STUBBORN));
-    let infos = [gateway.spawn(&closed).await, gateway.spawn(&orphaned).await];
-    eventually("the grandchildren are there", || infos.iter().all(|info| marked(info.lease_id).len() >= 4));
+    host.launch_ready(under(&prefix, &host.own_command()));
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (closed, first) = gateway.spawn_stubborn().await;
+    let (orphaned, second) = gateway.spawn_stubborn().await;
+    let infos = [first, second];
     let decoys = infos.each_ref().map(|info| Decoy::new(info.lease_id, identity.id));
     let left =
         |of: usize| marked(infos[of].lease_id).into_iter().filter(|pid| *pid != decoys[of].pid()).count();
-    gateway.close(closed.lease_id).await;
-    gateway.state(closed.lease_id, LeaseState::Closed).await;
+    gateway.end(closed.lease_id).await;
     assert_eq!(left(0), 0);
     host.leave_behind(&infos[1]);
     kill(infos[1].wrapper_pid.unwrap(), Signal::KILL);
-    let ready = host.launch(under(&prefix, &host.own_command()));
-    assert_eq!(ready["event"], "ready", "{ready}");
+    host.launch_ready(under(&prefix, &host.own_command()));
     assert_eq!(left(1), 0);
     assert!(decoys.iter().all(|decoy| runs(decoy.pid())), "the invisible process lives");
     assert_eq!(host.row(orphaned.lease_id).0, "closed");
@@ -90,8 +86,7 @@ async fn an_environment_is_hidden(hidden: Hidden) {
     let sealed = sealed.to_str().unwrap().to_owned();
     let uid = FOREIGN_UID.to_string();
     let prefix = ["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups"];
-    let ready = host.launch(under(&prefix, &host.own_command()));
-    assert_eq!(ready["event"], "ready", "{ready}");
+    host.launch_ready(under(&prefix, &host.own_command()));
     let identity = host.gateway();
     let spec = agent(&[&sealed, "300"]);
     let info = identity.connect().await.spawn(&spec).await;
@@ -115,8 +110,7 @@ async fn an_environment_is_hidden(hidden: Hidden) {
         .spawn()
         .unwrap();
     host.leave_behind(&info);
-    let ready = host.launch(under(&prefix, &host.own_command()));
-    assert_eq!(ready["event"], "ready", "{ready}");
+    host.launch_ready(under(&prefix, &host.own_command()));
     assert!(!runs(info.wrapper_pid.unwrap()) && !runs(info.adapter_pid.unwrap()), "the inode proves these");
     assert!(look_alike.try_wait().unwrap().is_none(), "nothing proves this one");
     look_alike.kill().unwrap();
@@ -136,23 +130,18 @@ async fn without_pidfds_the_ladder_drops_and_trees_still_end() {
             command
         };
         let (first, second) = (command(), command());
-        assert_eq!(host.launch(first)["event"], "ready");
+        host.launch_ready(first);
         let status = host.json(&["status"]);
         assert_eq!(status["abilities"]["pidfd"], false, "{status}");
-        let identity = host.gateway();
-        let mut gateway = identity.connect().await;
-        let (closed, orphaned) = (script(STUBBORN), script(STUBBORN));
-        let infos = [gateway.spawn(&closed).await, gateway.spawn(&orphaned).await];
-        eventually("the grandchildren are there", || {
-            infos.iter().all(|info| marked(info.lease_id).len() >= 4)
-        });
+        let (identity, mut gateway) = host.connect_gateway().await;
+        let (closed, _) = gateway.spawn_stubborn().await;
+        let (orphaned, info) = gateway.spawn_stubborn().await;
         let decoy = Decoy::new(acp_shared::ids::LeaseId::mint(), identity.id);
-        gateway.close(closed.lease_id).await;
-        gateway.state(closed.lease_id, LeaseState::Closed).await;
+        gateway.end(closed.lease_id).await;
         assert!(marked(closed.lease_id).is_empty());
-        host.leave_behind(&infos[1]);
-        kill(infos[1].wrapper_pid.unwrap(), Signal::KILL);
-        assert_eq!(host.launch(second)["event"], "ready");
+        host.leave_behind(&info);
+        kill(info.wrapper_pid.unwrap(), Signal::KILL);
+        host.launch_ready(second);
         assert!(marked(orphaned.lease_id).is_empty());
         assert!(runs(decoy.pid()));
     }
@@ -186,8 +175,7 @@ async fn without_signals_through_handles_nothing_is_guessed() {
     let rung = host.json(&["status"])["rung"].clone();
     let spawned = host.gateway().connect().await.call(Request::Spawn(agent(&["cat"]))).await;
     assert_eq!(spawned.is_err(), rung == "R4", "{rung}: {spawned:?}");
-    host.crash();
-    host.start();
+    host.restart_after_crash();
     assert!(marked(orphaned.lease_id).is_empty());
     assert_eq!(host.row(orphaned.lease_id).0, "closed");
 }
@@ -197,8 +185,7 @@ async fn without_signals_through_handles_nothing_is_guessed() {
 #[tokio::test]
 async fn what_hides_in_a_nested_pid_namespace_goes_too() {
     possible!(Ability::PidNamespace);
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
+    let (_host, mut gateway) = Host::with_gateway().await;
     for (round, kills_wrapper) in [(1, false), (2, true)] {
         let spec = agent(&[]);
         let mark = format!(
@@ -216,8 +203,7 @@ async fn what_hides_in_a_nested_pid_namespace_goes_too() {
             kill(info.wrapper_pid.unwrap(), Signal::KILL);
             gateway.state(spec.lease_id, LeaseState::Lost).await;
         } else {
-            gateway.close(spec.lease_id).await;
-            gateway.state(spec.lease_id, LeaseState::Closed).await;
+            gateway.end(spec.lease_id).await;
         }
         eventually("no process of the tree runs", || marked(spec.lease_id).is_empty() && !runs(escapee));
     }
@@ -241,9 +227,7 @@ async fn without_a_process_list_no_lease_is_judged() {
     possible!(Ability::Seccomp);
     let mut host = Host::new();
     let identity = host.gateway();
-    let spec = script(STUBBORN);
-    let info = identity.connect().await.spawn(&spec).await;
-    eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    let (spec, info) = identity.connect().await.spawn_stubborn().await;
     host.leave_behind(&info);
     let mut blind = host.command();
     acp_testkit::sys::refuse(&mut blind, &[libc::SYS_getdents64, libc::SYS_getdents], libc::EACCES);
@@ -258,8 +242,7 @@ async fn without_a_process_list_no_lease_is_judged() {
     let refused = identity.connect().await.call(Request::Spawn(agent(&["cat"]))).await.unwrap_err();
     assert!(refused.message.contains("rung R4"), "{refused:?}");
     assert!(runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap()));
-    host.crash();
-    host.start();
+    host.restart_after_crash();
     assert!(marked(spec.lease_id).is_empty());
     assert_eq!(host.row(spec.lease_id).0, "closed");
 }
@@ -303,10 +286,8 @@ async fn a_start_that_cannot_fork_leaves_nothing() {
     let prefix = ["setpriv", "--reuid", &text, "--regid", &text, "--clear-groups"];
     assert_eq!(host.launch(under(&prefix, &host.own_command()))["event"], "ready");
     let mut gateway = host.gateway().connect().await;
-    let warm = agent(&["cat"]);
-    gateway.spawn(&warm).await;
-    gateway.close(warm.lease_id).await;
-    gateway.state(warm.lease_id, LeaseState::Closed).await;
+    let warm = gateway.start(agent(&["cat"])).await;
+    gateway.end(warm.lease_id).await;
     // By that user itself: even root needs a capability for the limits of another one.
     let limit = |soft: &str| {
         let limit = format!("--nproc={soft}:");

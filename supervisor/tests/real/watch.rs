@@ -14,8 +14,8 @@ const LEAVE: &str = "\u{1b}[?1049l";
 const SHOW_CURSOR: &str = "\u{1b}[?25h";
 
 fn command(host: &Host, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-    command.args(["leases", "watch", "--interval", "100ms", "--state-dir"]).arg(host.state_dir()).args(args);
+    let mut command = host.cli_command(&["leases", "watch", "--interval", "100ms"]);
+    command.args(args);
     command
 }
 
@@ -28,10 +28,8 @@ fn check_restored(pty: &Pty) {
 
 #[tokio::test]
 async fn the_live_view_follows_and_gives_the_terminal_back() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let mut pty = Pty::start(command(&host, &[]), 110, 24);
     pty.until(ENTER);
     pty.until("1 living, 0 ended");
@@ -96,10 +94,8 @@ fn lines(mut command: Command) -> (Child, impl FnMut() -> String) {
 
 #[tokio::test]
 async fn without_a_terminal_each_change_is_a_line() {
-    let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let (mut child, mut next) = lines(command(&host, &["--json"]));
     let mut change = |want: &str| loop {
         let line: serde_json::Value = serde_json::from_str(&next()).unwrap();
@@ -128,10 +124,8 @@ async fn without_a_terminal_each_change_is_a_line() {
 
 #[tokio::test]
 async fn lines_for_people_and_for_nobody() {
-    let host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let (mut child, mut next) = lines(command(&host, &["--state", "living"]));
     let line = next();
     assert!(line.contains(&spec.lease_id.to_string()) && line.contains("  open  agent  "), "{line}");

@@ -2,6 +2,7 @@
 
 use crate::kernel::{ME, OnTerm, State, environ};
 use crate::stage::{GRACES, REAP_TERM_MS, Stage};
+use crate::wrapper::Wrapper;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
 use acp_supervisor::lease::orphans;
@@ -28,12 +29,8 @@ async fn an_orphaned_tree_is_ended_children_first() {
 
 #[tokio::test(start_paused = true)]
 async fn what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
-    s.harden(&tree);
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
-    assert!(s.kernel().alive(tree.lease).is_empty());
+    let (mut s, tree) = Stage::with_stubborn_orphan().await;
+    s.reap_all_of(&tree).await;
     let first = |signal| s.sent().iter().find(|sent| sent.signal == signal).map(|sent| sent.at_ms).unwrap();
     assert!(first(Kill) >= first(Term) + REAP_TERM_MS, "{:?}", s.sent());
     assert_eq!(s.sent_to(tree.wrapper), [Term, Cont, Kill], "each is recorded once");
@@ -41,24 +38,19 @@ async fn what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_born_meanwhile_is_ended_too() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
-    s.harden(&tree);
+    let (mut s, tree) = Stage::with_stubborn_orphan().await;
     let now = s.kernel().now_ms();
     s.kernel().at(now + 100, move |k| {
         let late = k.fork(tree.child, "late");
         k.setsid(late);
         k.edit(late, |t| (t.on_term, t.environ) = (OnTerm::Ignores, Vec::new()));
     });
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
-    assert!(s.kernel().alive(tree.lease).is_empty());
+    s.reap_all_of(&tree).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stopped_tree_is_continued_so_that_it_can_end() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     for pid in tree.pids() {
         s.kernel().edit(pid, |t| t.state = State::Stopped);
     }
@@ -70,9 +62,7 @@ async fn a_stopped_tree_is_continued_so_that_it_can_end() {
 /// As long as the wrapper lives it is the parent of what loses its own: it is killed when nothing else is left.
 #[tokio::test(start_paused = true)]
 async fn the_wrapper_is_killed_last() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
-    s.harden(&tree);
+    let (mut s, tree) = Stage::with_stubborn_orphan().await;
     s.reap().await;
     assert_eq!(s.state(&tree), Closed);
     let killed: Vec<i32> = s.sent().iter().filter(|sent| sent.signal == Kill).map(|sent| sent.pid).collect();
@@ -83,8 +73,7 @@ async fn the_wrapper_is_killed_last() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_without_a_number_is_found_by_its_marker() {
     for matches in 0..=2 {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Reserved).await;
+        let (mut s, tree) = Stage::with_orphan(Reserved).await;
         for pid in &tree.pids()[matches..] {
             s.kernel().edit(*pid, |t| t.environ.clear());
         }
@@ -101,9 +90,7 @@ async fn a_lease_without_a_number_is_found_by_its_marker() {
 #[tokio::test(start_paused = true)]
 async fn who_changes_identity_after_sigterm_gets_no_sigkill() {
     for root in [true, false] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
-        s.harden(&tree);
+        let (mut s, tree) = Stage::with_stubborn_orphan().await;
         let pid = if root { tree.wrapper } else { tree.child };
         // A number is not given out while a session or a group has it: the others leave first.
         for other in [tree.adapter, tree.child] {
@@ -111,20 +98,18 @@ async fn who_changes_identity_after_sigterm_gets_no_sigkill() {
             s.kernel().edit(other, |t| t.dies_with_parent = false);
         }
         let now = s.kernel().now_ms();
-        s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.give_away(pid, true));
+        s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.give_away(pid));
         s.reap().await;
         assert_eq!(s.sent_to(pid), [Term, Cont], "root: {root}");
         assert_eq!(s.kernel().task(pid).name, "stranger");
-        assert!(s.kernel().alive(tree.lease).is_empty());
-        assert_eq!(s.state(&tree), Closed);
+        s.assert_ended(&tree);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn survivors_are_named_and_their_lease_is_not_closed() {
     for foreign in [true, false] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         s.kernel().edit(tree.child, |t| if foreign { t.uid = 0 } else { t.state = State::Uninterruptible });
         s.reap().await;
         assert_eq!(s.state(&tree), Closing, "foreign: {foreign}");
@@ -169,8 +154,7 @@ async fn a_closing_lease_is_taken_up_again_after_a_fresh_look() {
     s.kernel().place(reused.wrapper, 1, "stranger");
     s.reap().await;
     for tree in [lives, gone, reused] {
-        assert_eq!(s.state(&tree), Closed);
-        assert!(s.kernel().alive(tree.lease).is_empty());
+        s.assert_ended(&tree);
     }
     assert_eq!(s.sent_to(reused.wrapper), []);
 }
@@ -179,8 +163,7 @@ async fn a_closing_lease_is_taken_up_again_after_a_fresh_look() {
 async fn of_two_leases_with_one_process_the_newest_owns_it() {
     // Start times may be shifted meanwhile: the inode alone proves it.
     for shift in [0, 77] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         let mut other = s.plant_at(9_000, tree.gateway);
         s.kernel().vanish(other.lease);
         (other.wrapper, other.adapter, other.child) = (tree.wrapper, tree.adapter, tree.child);
@@ -199,8 +182,7 @@ async fn of_two_leases_with_one_process_the_newest_owns_it() {
 
 #[tokio::test(start_paused = true)]
 async fn without_inodes_the_environment_says_whose_a_process_is() {
-    let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = false).await;
     let mut other = s.plant_at(9_000, tree.gateway);
     s.kernel().vanish(other.lease);
     (other.wrapper, other.adapter, other.child) = (tree.wrapper, tree.adapter, tree.child);
@@ -215,8 +197,7 @@ async fn without_inodes_the_environment_says_whose_a_process_is() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_processes_are_missing_is_lost() {
     for state in [Reserved, Bound, Open] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(state).await;
+        let (mut s, tree) = Stage::with_orphan(state).await;
         s.kernel().vanish(tree.lease);
         let lines = s.reap().await;
         assert_eq!((s.state(&tree), lines[0].action.as_str()), (Lost, "mark_lost"), "{state}");
@@ -229,9 +210,7 @@ async fn a_lease_whose_processes_are_missing_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn closing_twice_is_closing_once() {
-    let mut s = Stage::new().await;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent().await;
     for _ in 0..3 {
         s.close(id).await;
         s.pass(40).await;
@@ -248,9 +227,7 @@ async fn closing_twice_is_closing_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_close_during_the_end_of_the_agent_signals_nobody_twice() {
-    let mut s = Stage::new().await;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent().await;
     s.close(id).await;
     s.kernel().exit(tree.adapter, ExitStatus::Exited(5));
     s.pass(10).await;
@@ -265,10 +242,7 @@ async fn a_close_during_the_end_of_the_agent_signals_nobody_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn a_close_that_ends_nothing_escalates_and_names_what_survives() {
-    let mut s = Stage::new().await;
-    s.sys.wrapper.lock().unwrap().deaf = true;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent_under(Wrapper { deaf: true, ..Wrapper::default() }).await;
     s.harden(&tree);
     s.kernel().edit(tree.wrapper, |t| t.on_term = OnTerm::Ignores);
     s.kernel().edit(tree.child, |t| t.state = State::Uninterruptible);
@@ -288,9 +262,7 @@ async fn a_close_that_ends_nothing_escalates_and_names_what_survives() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
-    let mut s = Stage::new().await;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent().await;
     let escaped = s.kernel().fork(tree.child, "daemon");
     s.kernel().setsid(escaped);
     s.kernel().deliver(tree.wrapper, Kill);
@@ -302,15 +274,13 @@ async fn a_wrapper_that_is_killed_takes_its_tree_along_and_the_lease_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn what_the_same_process_holds_it_keeps_across_an_exec() {
     // A program that was replaced in place has its number, its start time and its inode.
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     let me = s.kernel().record(ME);
     s.rewrite(&tree, |l| l.supervisor = me).await;
     s.kernel().ours.clear();
     let lines = s.reap().await;
     assert_eq!(lines[0].action, "leave");
-    assert_eq!(s.state(&tree), Open);
-    assert!(s.untouched(&tree));
+    s.assert_left_open(&tree);
 }
 
 /// How far the virtual clock may be off: what is due in a step is done in it or in one of the next.
@@ -319,13 +289,8 @@ const SLACK_MS: u64 = 30;
 /// When SIGTERM and SIGKILL reach the wrapper of a tree that ignores everything, in milliseconds since its end was
 /// asked for, with the lease handed over at some time.
 async fn escalation(handed: Option<(u64, u64)>) -> [u64; 2] {
-    let mut s = Stage::new().await;
-    {
-        let mut wrapper = s.sys.wrapper.lock().unwrap();
-        (wrapper.deaf, wrapper.stubborn_adapter) = (true, true);
-    }
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let wrapper = Wrapper { deaf: true, stubborn_adapter: true, ..Wrapper::default() };
+    let (mut s, id, tree) = Stage::with_agent_under(wrapper).await;
     s.harden(&tree);
     s.close(id).await;
     let since = s.kernel().now_ms();
@@ -335,8 +300,7 @@ async fn escalation(handed: Option<(u64, u64)>) -> [u64; 2] {
         s.hand_over(id, away_ms).await;
         assert_eq!(s.sent(), before, "no task works on it meanwhile");
     }
-    s.reaches(id, Closed).await;
-    assert!(s.kernel().alive(id).is_empty());
+    s.ends(id).await;
     // SIGKILL comes to its whole group and to itself.
     let mut sent = s.sent_to(tree.wrapper);
     sent.dedup();
@@ -368,9 +332,7 @@ async fn a_lease_that_is_handed_over_keeps_the_timers_of_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wrapper_that_dies_while_nobody_drives_its_lease_is_noticed() {
-    let mut s = Stage::new().await;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent().await;
     let now = s.kernel().now_ms();
     s.kernel().at(now + 50, move |k| k.deliver(tree.wrapper, Kill));
     s.hand_over(id, 100).await;
@@ -389,8 +351,7 @@ async fn a_supervisor_that_ends_drains_its_leases() {
         s.tell(id, LeaseCmd::Hurry).await;
     }
     for id in [one, two] {
-        s.reaches(id, Closed).await;
-        assert!(s.kernel().alive(id).is_empty());
+        s.ends(id).await;
     }
     assert!(s.sent_to(first.wrapper).iter().all(|signal| *signal == Kill), "no grace is left");
     assert!(s.context.roots.lock().is_empty(), "no lease is supervised any more");
@@ -398,9 +359,7 @@ async fn a_supervisor_that_ends_drains_its_leases() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wrapper_that_a_tracer_holds_is_collected_when_the_tracer_lets_go() {
-    let mut s = Stage::new().await;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent().await;
     s.kernel().edit(tree.wrapper, |t| t.traced = true);
     s.tell(id, LeaseCmd::Hurry).await;
     s.until("the tree is dead", |s| s.kernel().alive(id).is_empty()).await;
@@ -412,9 +371,7 @@ async fn a_wrapper_that_a_tracer_holds_is_collected_when_the_tracer_lets_go() {
 
 #[tokio::test(start_paused = true)]
 async fn strays_are_killed_and_collected_and_nobody_else() {
-    let mut s = Stage::new().await;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent().await;
     let look = |s: &Stage| orphans::reap_orphans(&s.context, s.sys.as_ref());
     look(&s);
     assert!(s.untouched(&tree), "a child with a handle is not an orphan");
@@ -427,18 +384,14 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
     assert!(s.kernel().get(daemon).is_some());
     look(&s);
     assert!(s.kernel().get(daemon).is_none(), "it was reaped");
-    // Nobody is a stray while another program's orphans could come here.
-    let mut abilities = s.context.abilities;
-    abilities.subreaper = false;
-    assert!(s.untouched(&tree) && !abilities.subreaper);
+    assert!(s.untouched(&tree));
     s.close(id).await;
     s.reaches(id, Closed).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_any_more_is_not_forgotten() {
-    let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = false).await;
     s.harden(&tree);
     s.kernel().setsid(tree.child);
     let now = s.kernel().now_ms();
@@ -458,41 +411,35 @@ async fn what_cannot_be_read_any_more_is_not_forgotten() {
 /// The leader of a group is dead and collected, and the group is not empty.
 #[tokio::test(start_paused = true)]
 async fn a_group_outlives_its_leader_and_is_ended_all_the_same() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
-    s.harden(&tree);
+    let (mut s, tree) = Stage::with_stubborn_orphan().await;
     s.kernel().exit(tree.adapter, ExitStatus::Exited(0));
     assert!(s.kernel().get(tree.adapter).is_none() && s.kernel().task(tree.child).pgid == tree.adapter);
-    s.reap().await;
-    assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (Closed, vec![]));
+    s.reap_all_of(&tree).await;
 }
 
 /// The group is empty and its number leads a stranger's group now.
 #[tokio::test(start_paused = true)]
 async fn a_group_number_that_was_given_away_is_nobody_of_ours() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     s.kernel().exit(tree.child, ExitStatus::Exited(0));
-    s.kernel().give_away(tree.adapter, true);
+    s.kernel().give_away(tree.adapter);
     let member = s.kernel().fork(tree.adapter, "member");
     s.reap().await;
     assert_eq!((s.sent_to(tree.adapter), s.sent_to(member)), (vec![], vec![]));
     assert!(s.kernel().runs(tree.adapter) && s.kernel().runs(member));
-    assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (Closed, vec![]));
+    s.assert_ended(&tree);
 }
 
 /// All that is left of a group are the dead that nobody collects.
 #[tokio::test(start_paused = true)]
 async fn a_group_of_the_dead_is_dead() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Closing).await;
+    let (mut s, tree) = Stage::with_orphan(Closing).await;
     s.kernel().edit(tree.wrapper, |t| t.reaps = false);
     for pid in [tree.child, tree.adapter] {
         s.kernel().edit(tree.adapter, |t| t.reaps = false);
         s.kernel().exit(pid, ExitStatus::Exited(0));
         assert!(s.kernel().get(pid).is_some(), "a zombie");
     }
-    s.reap().await;
-    assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (Closed, vec![]));
+    s.reap_all_of(&tree).await;
     assert_eq!((s.sent_to(tree.adapter), s.sent_to(tree.child)), (vec![], vec![]));
 }

@@ -17,8 +17,7 @@ fn replace_by_stranger(s: &Stage, tree: &Tree) {
 #[tokio::test(start_paused = true)]
 async fn a_number_that_a_stranger_has_now_is_left_alone() {
     for inode in [true, false] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         replace_by_stranger(&s, &tree);
         s.kernel().edit(tree.wrapper, |t| t.start_ticks += 1);
         s.reap().await;
@@ -29,8 +28,7 @@ async fn a_number_that_a_stranger_has_now_is_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_number_that_changes_hands_between_look_and_signal_is_left_alone() {
     for call in [Call::Open(0), Call::Evidence(0)] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         let pid = tree.wrapper;
         let call = if call == Call::Open(0) { Call::Open(pid) } else { Call::Evidence(pid) };
         s.kernel().after(call, move |k| {
@@ -48,8 +46,7 @@ async fn a_number_that_changes_hands_between_look_and_signal_is_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_number_reused_in_the_same_tick_is_told_by_the_inode() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     replace_by_stranger(&s, &tree);
     assert_eq!(
         s.kernel().record(tree.wrapper).start_ticks,
@@ -67,8 +64,7 @@ async fn without_inodes_the_environment_must_agree_too() {
         ("another lease", Some(other), false, Lost),
         ("unreadable", None, true, Open),
     ] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = false).await;
         replace_by_stranger(&s, &tree);
         s.kernel().edit(tree.wrapper, |t| {
             t.environ_secret = secret;
@@ -78,18 +74,14 @@ async fn without_inodes_the_environment_must_agree_too() {
         assert_eq!((s.state(&tree), s.sent()), (want, vec![]), "{name}");
     }
     // The same process is known by number, start time and environment.
-    let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
-    let tree = s.orphan(Open).await;
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
-    assert!(s.kernel().alive(tree.lease).is_empty());
+    let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = false).await;
+    s.reap_all_of(&tree).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_gateways_wrapper_under_the_same_number_is_left_alone() {
     for inode in [true, false] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         let ticks = s.kernel().task(tree.wrapper).start_ticks;
         s.kernel().vanish(tree.lease);
         let other = s.plant_at(tree.wrapper, acp_shared::ids::GatewayInstanceId::mint());
@@ -129,8 +121,7 @@ async fn of_two_leases_of_one_gateway_only_the_newer_acts_on_a_reused_number() {
 #[tokio::test(start_paused = true)]
 async fn what_a_command_looks_like_decides_nothing() {
     for inode in [true, false] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         s.rewrite(&tree, |l| {
             l.command_hash = "'/opt/my agent' '--flag=a b'".into();
             l.wrapper_path = "/elsewhere/acp-wrapper".into();
@@ -138,16 +129,13 @@ async fn what_a_command_looks_like_decides_nothing() {
         .await;
         s.kernel().edit(tree.wrapper, |t| t.exe = "/opt/my agent (deleted)".into());
         s.kernel().edit(tree.adapter, |t| t.name = "renamed".into());
-        s.reap().await;
-        assert_eq!(s.state(&tree), Closed);
-        assert!(s.kernel().alive(tree.lease).is_empty());
+        s.reap_all_of(&tree).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_name_forges_nothing() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     let stranger = s.kernel().free_pid();
     s.kernel().place(stranger, 1, &format!("x) S {} (", tree.wrapper));
     for (pid, name) in [(tree.wrapper, ") Z 1 ("), (tree.adapter, "a\nb) S 1 1"), (tree.child, "((((")] {
@@ -179,8 +167,7 @@ async fn the_number_of_a_thread_is_no_process() {
 
 #[tokio::test(start_paused = true)]
 async fn neither_the_own_line_nor_init_is_ever_signalled() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     // They carry its marker, and are as young as it is.
     for pid in [1, ME] {
         s.kernel().edit(pid, |t| t.environ = environ(tree.lease, tree.gateway));
@@ -208,7 +195,5 @@ async fn the_number_of_an_ancestor_that_has_ended_protects_nobody() {
         let (pgid, sid) = (kernel.task(tree.child).pgid, kernel.task(tree.child).sid);
         kernel.edit(SHELL, |t| (t.tree, t.pgid, t.sid) = (Some(tree.lease), pgid, sid));
     }
-    s.reap().await;
-    assert!(s.kernel().alive(tree.lease).is_empty());
-    assert_eq!(s.state(&tree), Closed);
+    s.reap_all_of(&tree).await;
 }

@@ -8,6 +8,7 @@ use acp_supervisor::core::lease::{NsInit, PidScope, ProcessRecord};
 use acp_supervisor::core::verify::Marker;
 use acp_supervisor::sys::{KernelFeatures, Signal};
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 /// The supervisor under test.
@@ -138,6 +139,13 @@ impl std::fmt::Debug for Kernel {
 /// The environment of a process of a lease.
 pub(crate) fn environ(lease: LeaseId, gateway: GatewayInstanceId) -> Vec<u8> {
     format!("PATH=/bin\0{ENV_LEASE_ID}={lease}\0{ENV_GATEWAY_INSTANCE_ID}={gateway}\0").into_bytes()
+}
+
+/// The machine, with everything that is due by now.
+pub(crate) fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
+    let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
+    kernel.catch_up();
+    kernel
 }
 
 impl Kernel {
@@ -387,19 +395,15 @@ impl Kernel {
         self.tasks.remove(&pid);
     }
 
-    /// The process ends and its number goes to a stranger at once, in the same tick if that is asked for.
-    pub(crate) fn give_away(&mut self, pid: i32, same_tick: bool) {
+    /// The process ends and its number goes to a stranger at once, in the same tick.
+    pub(crate) fn give_away(&mut self, pid: i32) {
         let ticks = self.task(pid).start_ticks;
         self.exit(pid, ExitStatus::Exited(0));
         if self.get(pid).is_some() {
             self.reap(pid);
         }
         self.place(pid, 1, "stranger");
-        if same_tick {
-            self.edit(pid, |t| t.start_ticks = ticks);
-        } else {
-            self.edit(pid, |t| t.start_ticks += 1);
-        }
+        self.edit(pid, |t| t.start_ticks = ticks);
     }
 
     /// Every process of these trees ends without a signal.

@@ -1,6 +1,6 @@
 //! What is lost is looked at again, and forgotten only when it is proved gone. Cases 3, 16 and 63, and H23.
 
-use crate::kernel::{EARLIER, ME};
+use crate::kernel::{EARLIER, Kernel, ME};
 use crate::stage::{Stage, Tree, WALL_MS};
 use acp_shared::protocol::LeaseState::{Closed, Closing, Lost, Open, Reserved};
 use acp_supervisor::core::retention::{LostFinding, WALL_SETTLES_MS};
@@ -11,17 +11,16 @@ const DAY_MS: u64 = 24 * 3_600 * 1_000;
 const KEEP_MS: u64 = 7 * DAY_MS;
 
 /// A lease that was judged lost long ago, with its whole tree there.
-async fn lost(s: &mut Stage) -> Tree {
-    let tree = s.orphan(Open).await;
+async fn lost(prepare: impl FnOnce(&mut Kernel)) -> (Stage, Tree) {
+    let (mut s, tree) = Stage::with_orphan_on(Open, prepare).await;
     s.rewrite(&tree, |l| (l.state, l.ended_at_ms) = (Lost, Some(1))).await;
-    tree
+    (s, tree)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
     for (state, want) in [(Reserved, Lost), (Open, Lost), (Closing, Closed)] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(state).await;
+        let (mut s, tree) = Stage::with_orphan(state).await;
         s.kernel().vanish(tree.lease);
         s.reap().await;
         assert_eq!((s.state(&tree), s.sent()), (want, vec![]), "{state}");
@@ -40,8 +39,7 @@ async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() 
 
 #[tokio::test(start_paused = true)]
 async fn retention_alone_forgets_nothing_that_is_lost() {
-    let mut s = Stage::new().await;
-    let tree = lost(&mut s).await;
+    let (mut s, tree) = lost(|_| {}).await;
     s.kernel().vanish(tree.lease);
     s.forget_after(100 * KEEP_MS, 0).await;
     assert_eq!(s.leases.len(), 1, "it was not checked again");
@@ -54,8 +52,7 @@ async fn retention_alone_forgets_nothing_that_is_lost() {
 async fn a_clock_that_is_set_by_years_forgets_nothing_at_once() {
     let years = (3_650 * DAY_MS).cast_signed();
     for set_ms in [years, -years] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Closing).await;
+        let (mut s, tree) = Stage::with_orphan(Closing).await;
         s.kernel().vanish(tree.lease);
         s.reap().await;
         s.rewrite(&tree, |l| l.ended_at_ms = Some(WALL_MS)).await;
@@ -68,8 +65,7 @@ async fn a_clock_that_is_set_by_years_forgets_nothing_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_tree_that_is_there_after_all_is_ended() {
-    let mut s = Stage::new().await;
-    let tree = lost(&mut s).await;
+    let (mut s, tree) = lost(|_| {}).await;
     s.harden(&tree);
     assert_eq!(s.dry_run()[0].action, "signal");
     s.look_at_lost().await;
@@ -84,8 +80,7 @@ async fn a_lost_tree_that_is_there_after_all_is_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn what_this_supervisor_itself_gave_up_is_looked_at_too() {
-    let mut s = Stage::new().await;
-    let tree = lost(&mut s).await;
+    let (mut s, tree) = lost(|_| {}).await;
     let me = s.context.me;
     s.rewrite(&tree, |l| l.supervisor = me).await;
     s.look_at_lost().await;
@@ -105,8 +100,7 @@ async fn a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
         ("a boot that cannot be read", |s, _| s.leases[0].scope.boot_id.clear()),
     ];
     for (name, spoil) in spoils {
-        let mut s = Stage::new().await;
-        let tree = lost(&mut s).await;
+        let (mut s, tree) = lost(|_| {}).await;
         spoil(&mut s, &tree);
         if s.kernel().get(EARLIER).is_some() {
             let supervisor = s.kernel().record(EARLIER);
@@ -133,8 +127,7 @@ async fn a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is_gone() {
     // Without inodes a process with number and start time as recorded, and another environment, may be a stranger.
-    let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
-    let tree = lost(&mut s).await;
+    let (mut s, tree) = lost(|k| k.abilities.pidfs_inode = false).await;
     for pid in tree.pids() {
         s.kernel().edit(pid, |t| t.environ.clear());
     }

@@ -5,7 +5,7 @@ use crate::kernel::Kernel;
 use crate::stage::{REAP_TERM_MS, Stage, Tree};
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::ExitStatus;
-use acp_shared::protocol::LeaseState::{Open, Reserved};
+use acp_shared::protocol::LeaseState::Reserved;
 use acp_supervisor::sys::Signal::{self, Cont, Kill, Term};
 
 struct Row {
@@ -18,78 +18,56 @@ struct Row {
     child: &'static [Signal],
 }
 
-const NOTHING: fn(&mut Kernel, Tree) = |_, _| {};
 const WHOLE: &[Signal] = &[Term, Cont, Kill];
 /// A member of a group is reached with its leader, and once more by itself if that was not enough.
 const ASKED: &[Signal] = &[Term, Cont];
+/// Nothing happens, and both are asked to end.
+const ROW: Row = Row { name: "", before: |_, _| {}, between: |_, _| {}, wrapper: ASKED, child: ASKED };
+
+/// The tree ends, and strangers get the numbers of two of its processes.
+fn replace_by_strangers(k: &mut Kernel, tree: Tree) {
+    k.vanish(tree.lease);
+    k.place(tree.wrapper, 1, "stranger");
+    k.place(tree.child, 1, "stranger");
+}
 
 const ROWS: [Row; 9] = [
     Row {
         name: "ACPX-01: another start before SIGTERM",
-        before: |k, tree| {
-            k.vanish(tree.lease);
-            k.place(tree.wrapper, 1, "stranger");
-            k.place(tree.child, 1, "stranger");
-        },
-        between: NOTHING,
+        before: replace_by_strangers,
         wrapper: &[],
         child: &[],
+        ..ROW
     },
-    Row {
-        name: "ACPX-02: another start after SIGTERM",
-        before: NOTHING,
-        between: |k, tree| {
-            k.vanish(tree.lease);
-            k.place(tree.wrapper, 1, "stranger");
-            k.place(tree.child, 1, "stranger");
-        },
-        wrapper: ASKED,
-        child: ASKED,
-    },
-    Row {
-        name: "ACPX-03: ended after SIGTERM",
-        before: NOTHING,
-        between: |k, tree| k.vanish(tree.lease),
-        wrapper: ASKED,
-        child: ASKED,
-    },
-    Row { name: "ACPX-04: the same", before: NOTHING, between: NOTHING, wrapper: WHOLE, child: WHOLE },
+    Row { name: "ACPX-02: another start after SIGTERM", between: replace_by_strangers, ..ROW },
+    Row { name: "ACPX-03: ended after SIGTERM", between: |k, tree| k.vanish(tree.lease), ..ROW },
+    Row { name: "ACPX-04: the same", wrapper: WHOLE, child: WHOLE, ..ROW },
     Row {
         name: "ACPX-05: no list before SIGTERM",
         before: |k, _| k.list_fails = true,
-        between: NOTHING,
         wrapper: &[],
         child: &[],
+        ..ROW
     },
-    Row {
-        name: "ACPX-06: no list before SIGKILL",
-        before: NOTHING,
-        between: |k, _| k.list_fails = true,
-        wrapper: ASKED,
-        child: ASKED,
-    },
+    Row { name: "ACPX-06: no list before SIGKILL", between: |k, _| k.list_fails = true, ..ROW },
     Row {
         name: "ACPX-07: the same command under the same number, another start",
-        before: NOTHING,
         between: |k, tree| {
             let of = k.task(tree.wrapper).clone();
             k.vanish(tree.lease);
             k.place(tree.wrapper, 1, "acp-wrapper");
             k.edit(tree.wrapper, |t| (t.start_ticks, t.exe) = (of.start_ticks, of.exe));
         },
-        wrapper: ASKED,
-        child: ASKED,
+        ..ROW
     },
     Row {
         name: "ACPX-08: a changed child is left out",
-        before: NOTHING,
-        between: |k, tree| k.give_away(tree.child, true),
+        between: |k, tree| k.give_away(tree.child),
         wrapper: WHOLE,
-        child: ASKED,
+        ..ROW
     },
     Row {
         name: "ACPX-09: only those that are the same get SIGKILL",
-        before: NOTHING,
         between: |k, tree| {
             for pid in [tree.adapter, tree.child] {
                 k.setsid(pid);
@@ -98,17 +76,15 @@ const ROWS: [Row; 9] = [
             k.exit(tree.wrapper, ExitStatus::Exited(0));
             k.place(tree.wrapper, 1, "stranger");
         },
-        wrapper: ASKED,
-        child: &[Term, Cont, Kill],
+        child: WHOLE,
+        ..ROW
     },
 ];
 
 #[tokio::test(start_paused = true)]
 async fn acpx_01_to_09() {
     for row in ROWS {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
-        s.harden(&tree);
+        let (mut s, tree) = Stage::with_stubborn_orphan().await;
         (row.before)(&mut s.kernel(), tree);
         let (now, between) = (s.kernel().now_ms(), row.between);
         s.kernel().at(now + REAP_TERM_MS / 2, move |k| between(k, tree));
@@ -130,8 +106,7 @@ async fn acpx_01_to_09() {
 
 #[tokio::test(start_paused = true)]
 async fn acpx_10_a_pending_lease_of_another_gateway_signals_nobody() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Reserved).await;
+    let (mut s, tree) = Stage::with_orphan(Reserved).await;
     // The tree says that it is of this lease, and of another gateway.
     let foreign = crate::kernel::environ(tree.lease, GatewayInstanceId::mint());
     for pid in tree.pids() {

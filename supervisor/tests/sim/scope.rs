@@ -7,8 +7,7 @@ use acp_supervisor::core::lease::{NsInit, PidScope, ProcessRecord};
 
 /// Reaps a lease that was recorded in another scope, with a tree here that only looks like its own.
 async fn reaped_from(change: impl Fn(&mut PidScope), inode: bool) -> (Stage, Tree) {
-    let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
     s.kernel().ours.clear();
     s.rewrite(&tree, |l| change(&mut l.scope)).await;
     s.reap().await;
@@ -22,8 +21,7 @@ async fn a_lease_of_an_earlier_boot_is_lost_without_a_look_at_processes() {
     assert_eq!(s.state(&tree), Lost);
     assert_eq!(s.kernel().lists, 0, "the process list was not read");
 
-    let mut s = Stage::on(|k| k.list_fails = true).await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.list_fails = true).await;
     s.rewrite(&tree, |l| l.scope.boot_id = "earlier".into()).await;
     s.reap().await;
     assert_eq!(s.state(&tree), Lost);
@@ -56,20 +54,16 @@ async fn the_first_process_is_compared_by_what_both_know() {
         |init: NsInit| NsInit { inode: None, ..init },
         |_| NsInit::default(),
     ] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         s.rewrite(&tree, |l| l.scope.init = init(l.scope.init)).await;
-        s.reap().await;
-        assert_eq!(s.state(&tree), Closed);
-        assert!(s.kernel().alive(tree.lease).is_empty());
+        s.reap_all_of(&tree).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shifted_start_time_is_no_proof_against_the_inode() {
     for shift in [-500_i64, 500] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         s.rewrite(&tree, |l| {
             let bound = l.bound.as_mut().unwrap();
             for process in [&mut bound.wrapper, &mut bound.adapter] {
@@ -77,9 +71,7 @@ async fn a_shifted_start_time_is_no_proof_against_the_inode() {
             }
         })
         .await;
-        s.reap().await;
-        assert_eq!(s.state(&tree), Closed, "{shift}");
-        assert!(s.kernel().alive(tree.lease).is_empty());
+        s.reap_all_of(&tree).await;
     }
 }
 
@@ -108,14 +100,11 @@ async fn without_inodes_a_shifted_start_time_proves_nothing() {
             let row = s.lease(&tree).clone();
             s.rewrite(&tree, |l| by_another_clock(l, shift)).await;
             s.kernel().ours.clear();
-            s.reap().await;
-            assert_eq!(s.state(&tree), Open, "{shift}: {}", s.lease(&tree).state_reason);
-            assert!(s.untouched(&tree), "{shift}");
+            s.reap_nothing_of(&tree).await;
             // By the clock that the row was written by it is the same tree.
             s.kernel().ours.insert(tree.lease);
             s.save(row).await;
-            s.reap().await;
-            assert_eq!((s.state(&tree), s.kernel().alive(tree.lease)), (Closed, vec![]), "{shift}");
+            s.reap_all_of(&tree).await;
         }
     }
 }
@@ -126,8 +115,7 @@ async fn a_living_supervisor_is_not_taken_for_dead_by_another_clock() {
         (true, "the supervisor that spawned it lives"),
         (false, "it is unknown whether the supervisor that spawned it lives"),
     ] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         let supervisor = with_its_supervisor(&s);
         s.rewrite(&tree, |l| {
             l.supervisor = supervisor;
@@ -137,8 +125,7 @@ async fn a_living_supervisor_is_not_taken_for_dead_by_another_clock() {
         s.kernel().ours.clear();
         let lines = s.reap().await;
         assert_eq!((lines[0].action.as_str(), lines[0].why.as_str()), ("leave", why));
-        assert_eq!(s.state(&tree), Open);
-        assert!(s.untouched(&tree));
+        s.assert_left_open(&tree);
     }
 }
 
@@ -147,8 +134,7 @@ async fn a_living_supervisor_is_not_taken_for_dead_by_another_clock() {
 #[tokio::test(start_paused = true)]
 async fn how_old_a_marked_process_is_another_clock_does_not_say() {
     for (shift, wrapper_lives) in [(-1_000, true), (1_000, true), (-1_000, false), (1_000, false)] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         s.rewrite(&tree, |l| by_another_clock(l, shift)).await;
         s.kernel().edit(tree.child, |t| t.ppid = 1);
         s.kernel().exit(tree.adapter, acp_shared::launch::ExitStatus::Exited(0));
@@ -181,8 +167,7 @@ async fn impossible_processes_are_rejected_when_a_row_is_loaded() {
         ("another session", "sid = sid + 1"),
         ("wrapper and adapter are one", "adapter_pid = wrapper_pid, pgid = wrapper_pid"),
     ] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         s.damage(&format!("UPDATE leases SET {columns}"));
         s.leases = s.stored().await;
         s.kernel().ours.clear();
@@ -197,8 +182,7 @@ async fn impossible_processes_are_rejected_when_a_row_is_loaded() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_names_this_supervisor_signals_nobody() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     s.kernel().vanish(tree.lease);
     let me = s.kernel().record(ME);
     s.rewrite(&tree, |l| {
@@ -213,12 +197,9 @@ async fn a_row_that_names_this_supervisor_signals_nobody() {
 #[tokio::test(start_paused = true)]
 async fn the_wall_clock_decides_nothing() {
     for started_at_ms in [0, 3_600_000, i64::MAX.unsigned_abs()] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         s.rewrite(&tree, |l| l.started_at_ms = started_at_ms).await;
-        s.reap().await;
-        assert_eq!(s.state(&tree), Closed, "{started_at_ms}");
-        assert!(s.kernel().alive(tree.lease).is_empty());
+        s.reap_all_of(&tree).await;
     }
 }
 
@@ -236,8 +217,7 @@ async fn a_living_supervisors_leases_are_its_own_business() {
         (true, false, "the supervisor that spawned it lives"),
         (false, false, "it is unknown whether the supervisor that spawned it lives"),
     ] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         let supervisor = with_its_supervisor(&s);
         s.kernel().edit(EARLIER, |t| t.hidden = !shown);
         s.rewrite(&tree, |l| l.supervisor = supervisor).await;
@@ -245,29 +225,24 @@ async fn a_living_supervisors_leases_are_its_own_business() {
         assert_eq!(s.dry_run()[0].why, line);
         let lines = s.reap().await;
         assert_eq!((lines[0].action.as_str(), lines[0].why.as_str()), ("leave", line));
-        assert_eq!(s.state(&tree), Open);
-        assert!(s.untouched(&tree));
+        s.assert_left_open(&tree);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_inode_that_cannot_be_read_any_more_leaves_a_lease_alone() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     let supervisor = with_its_supervisor(&s);
     s.rewrite(&tree, |l| l.supervisor = supervisor).await;
     s.kernel().abilities.pidfs_inode = false;
     s.kernel().ours.clear();
-    s.reap().await;
-    assert_eq!(s.state(&tree), Open);
-    assert!(s.untouched(&tree));
+    s.reap_nothing_of(&tree).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_supervisors_leases_are_orphans_whoever_has_its_number() {
     for (inode, zombie) in [(true, false), (false, false), (true, true), (false, true)] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         let mut supervisor = with_its_supervisor(&s);
         if zombie {
             s.kernel().edit(1, |t| t.reaps = false);

@@ -94,11 +94,6 @@ impl Stage {
         Self::prepared(prepare, |_| {})
     }
 
-    /// A state directory that is prepared before the supervisor starts.
-    pub(crate) async fn on_store(prepare: impl FnOnce(&Path)) -> Self {
-        Self::prepared(|_| {}, prepare)
-    }
-
     /// A machine and a state directory that are prepared before the supervisor starts, with the rows that it reads.
     pub(crate) fn prepared(prepare: impl FnOnce(&mut Kernel), store: impl FnOnce(&Path)) -> Self {
         let (hold, held) = std::sync::mpsc::sync_channel::<()>(0);

@@ -1,6 +1,6 @@
 //! The faked kernel as a [`Sys`]: the drivers under test cannot tell the difference.
 
-use crate::kernel::{Call, Kernel, ME, Serial, State, Task};
+use crate::kernel::{Call, Kernel, ME, Serial, State, Task, lock};
 use crate::wrapper::{self, Wrapper};
 use acp_shared::launch::ExitStatus;
 use acp_supervisor::core::cgroup::UnknownCgroup;
@@ -35,12 +35,6 @@ pub(crate) struct FakeHandle {
     dir: bool,
     own_child: bool,
     kernel: Arc<Mutex<Kernel>>,
-}
-
-fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
-    let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
-    kernel.catch_up();
-    kernel
 }
 
 impl FakeHandle {

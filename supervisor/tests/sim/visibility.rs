@@ -1,7 +1,8 @@
 //! What cannot be seen is not touched. Cases 19 to 21, 23 and 25.
 
-use crate::kernel::{OnTerm, environ};
+use crate::kernel::{Kernel, OnTerm, environ};
 use crate::stage::Stage;
+use crate::wrapper::Wrapper;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState::{Closed, Closing, Lost, Open, Reserved};
 use acp_supervisor::lease::task::LeaseCmd;
@@ -9,12 +10,10 @@ use acp_supervisor::sys::Signal;
 
 #[tokio::test(start_paused = true)]
 async fn without_a_process_list_nothing_is_reaped_and_it_is_tried_again() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     s.kernel().list_fails = true;
     assert!(s.try_reap().await.is_err());
-    assert_eq!(s.state(&tree), Open);
-    assert!(s.untouched(&tree));
+    s.assert_left_open(&tree);
     s.kernel().list_fails = false;
     s.reap().await;
     assert_eq!(s.state(&tree), Closed);
@@ -22,10 +21,7 @@ async fn without_a_process_list_nothing_is_reaped_and_it_is_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_process_list_an_own_child_is_killed_through_its_own_handle_and_the_lease_waits() {
-    let mut s = Stage::new().await;
-    s.sys.wrapper.lock().unwrap().deaf = true;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent_under(Wrapper { deaf: true, ..Wrapper::default() }).await;
     s.harden(&tree);
     s.kernel().edit(tree.wrapper, |t| t.on_term = crate::kernel::OnTerm::Ignores);
     s.kernel().list_fails = true;
@@ -35,26 +31,22 @@ async fn without_a_process_list_an_own_child_is_killed_through_its_own_handle_an
     assert_eq!(s.by_id(id).state, Closing, "nothing proves that the tree is gone");
     assert_eq!(s.sent_to(tree.child), []);
     s.kernel().list_fails = false;
-    s.reaches(id, Closed).await;
-    assert!(s.kernel().alive(id).is_empty());
+    s.ends(id).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn hidden_processes_are_known_by_their_inode_or_not_at_all() {
     for inode in [true, false] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         s.harden(&tree);
         for pid in tree.pids() {
             s.kernel().edit(pid, |t| t.hidden = true);
         }
         s.reap().await;
         if inode {
-            assert_eq!(s.state(&tree), Closed);
-            assert!(s.kernel().alive(tree.lease).is_empty(), "the child ends with its group");
+            s.assert_ended(&tree);
         } else {
-            assert_eq!(s.state(&tree), Open);
-            assert!(s.untouched(&tree));
+            s.assert_left_open(&tree);
         }
     }
 }
@@ -62,8 +54,7 @@ async fn hidden_processes_are_known_by_their_inode_or_not_at_all() {
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_environment_matches_nothing_by_itself() {
     for inode in [true, false] {
-        let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         for pid in tree.pids() {
             s.kernel().edit(pid, |t| t.environ_secret = true);
         }
@@ -74,8 +65,7 @@ async fn an_unreadable_environment_matches_nothing_by_itself() {
         assert!(gone || s.untouched(&tree));
     }
     // Nor does that of a stranger.
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     let stranger = s.kernel().free_pid();
     s.kernel().place(stranger, 1, "sudo");
     s.kernel().edit(stranger, |t| (t.environ, t.environ_secret) = (environ(tree.lease, tree.gateway), true));
@@ -102,8 +92,7 @@ async fn a_copied_marker_in_an_older_process_is_no_proof() {
 
 #[tokio::test(start_paused = true)]
 async fn the_right_marker_is_by_contract_in_the_tree() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     let escaped = s.kernel().fork(tree.child, "daemon");
     s.kernel().setsid(escaped);
     s.kernel().edit(escaped, |t| t.ppid = 1);
@@ -121,21 +110,21 @@ async fn the_right_marker_is_by_contract_in_the_tree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_pidfds_the_ladder_drops_and_proc_handles_do() {
-    let mut s = Stage::on(|k| (k.abilities.pidfd, k.abilities.pidfs_inode) = (false, false)).await;
-    assert_eq!(s.context.containment.rung.as_str(), "R3");
-    let tree = s.orphan(Open).await;
-    s.harden(&tree);
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
-    assert!(s.kernel().alive(tree.lease).is_empty());
+async fn without_pidfds_or_group_signals_trees_still_end() {
+    type Prepare = fn(&mut Kernel);
+    let without_pidfds: Prepare = |k| (k.abilities.pidfd, k.abilities.pidfs_inode) = (false, false);
+    for (prepare, rung) in [(without_pidfds, "R3"), (|k| k.abilities.pidfd_group = false, "R2")] {
+        let (mut s, tree) = Stage::with_orphan_on(Open, prepare).await;
+        assert_eq!(s.context.containment.rung.as_str(), rung);
+        s.harden(&tree);
+        s.reap_all_of(&tree).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_ability_that_went_away_leaves_what_was_recorded_with_it_alone() {
     for pidfd in [true, false] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(Open).await;
+        let (mut s, tree) = Stage::with_orphan(Open).await;
         s.kernel().abilities.pidfs_inode = false;
         s.kernel().abilities.pidfd = pidfd;
         for pid in tree.pids() {
@@ -143,29 +132,15 @@ async fn an_ability_that_went_away_leaves_what_was_recorded_with_it_alone() {
         }
         let lines = s.reap().await;
         assert_eq!(lines[0].why, "a pidfs inode was recorded and cannot be read now");
-        assert_eq!(s.state(&tree), Open);
-        assert!(s.untouched(&tree));
+        s.assert_left_open(&tree);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_group_signals_processes_are_killed_one_by_one() {
-    let mut s = Stage::on(|k| k.abilities.pidfd_group = false).await;
-    let tree = s.orphan(Open).await;
-    s.harden(&tree);
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
-    assert!(s.kernel().alive(tree.lease).is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn where_the_place_cannot_be_told_nothing_is_done() {
-    let mut s = Stage::new().await;
-    let tree = s.orphan(Open).await;
+    let (mut s, tree) = Stage::with_orphan(Open).await;
     s.kernel().scope = None;
-    s.reap().await;
-    assert_eq!(s.state(&tree), Open);
-    assert!(s.untouched(&tree));
+    s.reap_nothing_of(&tree).await;
     s.kernel().vanish(tree.lease);
     s.kernel().scope = Some(s.context.scope.clone());
     s.reap().await;
@@ -196,17 +171,13 @@ async fn a_hidden_survivor_is_named_and_its_lease_stays_closing() {
             "the process that would adopt its children is spared"
         );
         s.kernel().exit(hidden, ExitStatus::Exited(0));
-        s.reaches(id, Closed).await;
-        assert!(s.kernel().alive(id).is_empty());
+        s.ends(id).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_list_alone_tells_is_killed_before_any_environment_is_read() {
-    let mut s = Stage::new().await;
-    s.sys.wrapper.lock().unwrap().deaf = true;
-    let id = s.spawn().await;
-    let tree = s.grow(id);
+    let (mut s, id, tree) = Stage::with_agent_under(Wrapper { deaf: true, ..Wrapper::default() }).await;
     s.harden(&tree);
     s.kernel().environs_read_at.clear();
     s.tell(id, LeaseCmd::Hurry).await;
@@ -221,8 +192,7 @@ async fn what_the_list_alone_tells_is_killed_before_any_environment_is_read() {
 #[tokio::test(start_paused = true)]
 async fn a_recorded_group_that_is_not_recognised_is_no_proof_of_an_end() {
     for state in [Open, Closing] {
-        let mut s = Stage::new().await;
-        let tree = s.orphan(state).await;
+        let (mut s, tree) = Stage::with_orphan(state).await;
         let path = format!("/elsewhere/acp-supervisor-old/{}", tree.lease);
         s.rewrite(&tree, |l| l.cgroup_path = Some(path.clone())).await;
         s.kernel().vanish(tree.lease);

@@ -1,14 +1,14 @@
 //! The other side of a control socket: a wrapper that exists in the faked kernel alone and speaks the real protocol
 //! over a real socket, as honest as its script.
 
-use crate::kernel::{Kernel, OnTerm, State};
+use crate::kernel::{Kernel, OnTerm, State, lock};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::{CONTROL_BYTES_MAX, ENV_LEASE_ID, ExitStatus, FromWrapper};
 use acp_shared::wire;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::UnixDatagram;
 
@@ -47,8 +47,6 @@ pub(crate) struct Wrapper {
     pub(crate) deaf: bool,
     /// Its adapter ignores SIGTERM.
     pub(crate) stubborn_adapter: bool,
-    /// Its adapter ends before it is let go.
-    pub(crate) adapter_ends_early: bool,
 }
 
 struct Running {
@@ -100,12 +98,6 @@ pub(crate) fn start(
     Ok(pid)
 }
 
-fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
-    let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
-    kernel.catch_up();
-    kernel
-}
-
 impl Running {
     /// Ends with its process, or after its last word. The socket is closed with it.
     async fn run(mut self) {
@@ -150,9 +142,6 @@ impl Running {
             Hello::Adapter(other) => self.say(&hello(pid, other)).await?,
             Hello::Wrapper(other) => self.say(&hello(other, adapter)).await?,
             Hello::Silent => {}
-        }
-        if self.script.adapter_ends_early {
-            lock(&self.kernel).exit(adapter, ExitStatus::Exited(3));
         }
         self.hear().await?;
         let stubborn = self.script.stubborn_adapter;

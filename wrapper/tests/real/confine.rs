@@ -1,9 +1,9 @@
 //! As whom and within which bounds the adapter runs. Most of it needs a wrapper that runs as root.
 
-use crate::rig::{Rig, as_root, is_alive, landlock_works, program, refused, script, status_field, user};
-use acp_shared::launch::{
-    Confine, ExitStatus, FromWrapper, Landlock, Launch, Resource, ResourceLimit, RunAs, ToWrapper,
-};
+use crate::rig::{Rig, is_alive, landlock_works, program, script, status_field, user};
+use acp_shared::launch::{Confine, Landlock, Launch, Resource, ResourceLimit, RunAs};
+use acp_testkit::ability::{self, Ability};
+use acp_testkit::possible;
 use nix::libc;
 use rustix::process::Signal;
 use std::fs;
@@ -43,9 +43,7 @@ fn directory_of(uid: u32) -> (tempfile::TempDir, PathBuf) {
 
 #[test]
 fn another_user_with_exactly_its_groups_and_no_capability() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let run_as = RunAs { uid: UID, gid: GID, groups: vec![7, 64_200] };
     for (groups, want) in [(vec![7, 64_200], "7 64200"), (Vec::new(), "")] {
         let run_as = Some(RunAs { groups, ..run_as.clone() });
@@ -98,9 +96,7 @@ fn umask_limits_and_no_new_privs() {
 /// The wrapper keeps what the adapter gives up.
 #[test]
 fn the_wrapper_itself_is_not_confined() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let mut confine = user(UID, GID);
     confine.no_new_privs = true;
     confine.limits = vec![ResourceLimit { resource: Resource::OpenFiles, soft: 5, hard: 5 }];
@@ -115,9 +111,7 @@ fn the_wrapper_itself_is_not_confined() {
 
 #[test]
 fn a_set_user_id_program_gives_nothing() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let (_directory, path) = directory_of(0);
     let id = path.join("id");
     fs::copy("/usr/bin/id", &id).unwrap();
@@ -134,21 +128,19 @@ fn a_set_user_id_program_gives_nothing() {
 
 #[test]
 fn directory_program_and_stdio_are_reached_as_the_user() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let (_directory, path) = directory_of(0);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     let mut launch = confined("exit 0", user(UID, GID));
     launch.cwd = path.to_str().unwrap().to_owned();
-    fails(&launch, "chdir", libc::EACCES, 126);
+    Rig::cannot_exec(&launch, "chdir", libc::EACCES, 126);
     let own = path.join("agent");
     fs::write(&own, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let mut launch = program(&[own.to_str().unwrap()]);
     launch.confine = user(UID, GID);
-    fails(&launch, "exec", libc::EACCES, 126);
+    Rig::cannot_exec(&launch, "exec", libc::EACCES, 126);
     launch.confine = Confine::default();
     assert_eq!(says(&launch), "", "root may run it");
     let launch =
@@ -159,25 +151,10 @@ fn directory_program_and_stdio_are_reached_as_the_user() {
     assert_eq!(rig.exit_code(), 0);
 }
 
-fn fails(launch: &Launch, stage: &str, errno: i32, code: i32) {
-    let mut rig = Rig::start(launch);
-    rig.launch();
-    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
-    rig.say(&ToWrapper::Go);
-    let want = vec![
-        FromWrapper::ExecFailed { errno, stage: stage.to_owned() },
-        FromWrapper::Done { status: ExitStatus::Exited(code), survivors: Vec::new() },
-    ];
-    assert_eq!(rig.hear_all(), want, "{launch:?}");
-    assert_eq!(rig.exit_code(), code);
-}
-
 /// The launch directory is the supervisor's user's alone, and so is what the wrapper holds.
 #[test]
 fn the_user_reads_nothing_of_the_wrapper() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let text = "for file in $(readlink /proc/$PPID/exe) /proc/$PPID/environ /proc/$PPID/mem /proc/$PPID/fd/3; do \
                 cat $file 2>/dev/null && echo read $file; done; \
                 ls /proc/$PPID/fd >/dev/null 2>&1 && echo listed; echo done; read x";
@@ -223,7 +200,7 @@ fn signals_reach_only_the_tree() {
     if landlock_works() {
         kinds.push(("scope", writes(&[], true)));
     }
-    if as_root() {
+    if ability::has(Ability::Root).is_ok() {
         kinds.push(("user", user(UID, GID)));
     }
     for (name, confine) in kinds {
@@ -242,7 +219,8 @@ fn signals_reach_only_the_tree() {
 /// held by a ruleset: its capabilities let it read.)
 #[test]
 fn a_confined_tree_cannot_look_into_others() {
-    if !landlock_works() || !as_root() {
+    possible!(Ability::Root);
+    if !landlock_works() {
         return;
     }
     let text = "cat /proc/$PPID/environ >/dev/null 2>&1 && echo wrapper; cat /proc/self/environ >/dev/null && echo own";
@@ -256,9 +234,7 @@ fn a_confined_tree_cannot_look_into_others() {
 /// Everything at once, and the wrapper still ends it all.
 #[test]
 fn the_whole_tree_of_another_user_ends() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let stay = "trap \"\" TERM; echo up.; while :; do sleep 0.05; done";
     let mut confine = user(UID, GID);
     confine.no_new_privs = true;
@@ -286,9 +262,7 @@ fn the_whole_tree_of_another_user_ends() {
 /// The kernel forgets the death signal with the change of the user; it was asked for again.
 #[test]
 fn the_wrapper_is_killed_above_another_user() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let mut rig =
         Rig::running(&confined("trap '' TERM HUP; echo up; while :; do sleep 0.05; done", user(UID, GID)));
     rig.read_until("up");
@@ -317,8 +291,7 @@ fn what_cannot_hold_is_refused_before_anything_runs() {
     table.push(("limit", Confine { limits: vec![limit], ..Confine::default() }, libc::EINVAL));
     for (name, confine, errno) in table {
         let mut rig = Rig::start(&confined("exit 0", confine));
-        assert_eq!(refused(&rig.hear_all()), errno, "{name}");
-        assert_eq!(rig.exit_code(), 125, "{name}");
+        assert_eq!(rig.refused(), errno, "{name}");
     }
 }
 
@@ -343,13 +316,10 @@ fn a_working_directory_that_became_a_link_is_not_entered() {
 /// A wrapper that is not root says so instead of running the adapter as itself.
 #[test]
 fn only_root_runs_as_another_user() {
-    if !as_root() {
-        return;
-    }
+    possible!(Ability::Root);
     let launch = confined("exit 0", user(UID, GID));
     let mut rig = Rig::start_as(UID, &launch);
-    assert_eq!(refused(&rig.hear_all()), libc::EPERM);
-    assert_eq!(rig.exit_code(), 125);
+    assert_eq!(rig.refused(), libc::EPERM);
     // What needs no privilege works all the same, and a limit that needs one is named.
     let mut launch = confined("id -u; umask", Confine { umask: Some(0o077), ..Confine::default() });
     let mut rig = Rig::start_as(UID, &launch);

@@ -1,18 +1,18 @@
 //! What breaks the contract is refused before anything runs.
 
-use crate::rig::{Rig, launch_directory, refused, script};
-use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
+use crate::rig::{EXIT_WRAPPER, Rig, launch_directory, script};
+use acp_shared::launch::{ExitStatus, FromWrapper, ToWrapper};
 use acp_shared::wire;
 use nix::libc;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const EXIT_WRAPPER: i32 = 125;
-
-fn witness(directory: &tempfile::TempDir) -> (Launch, std::path::PathBuf) {
+/// A wrapper whose adapter would make a file: that file, and the directory of it.
+fn witness() -> (Rig, PathBuf, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ran");
-    (script(&format!("touch {}", path.display())), path)
+    (Rig::start(&script(&format!("touch {}", path.display()))), path, directory)
 }
 
 fn null() -> OwnedFd {
@@ -39,8 +39,7 @@ fn a_wrong_launch_json_is_refused() {
         ("readable by others", good.clone(), 0o604, libc::EPERM),
     ] {
         let mut rig = Rig::start_with(launch.lease_id, &json, mode, |wrapper| Command::new(wrapper));
-        assert_eq!(refused(&rig.hear_all()), want, "{name}");
-        assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
+        assert_eq!(rig.refused(), want, "{name}");
     }
 }
 
@@ -63,8 +62,7 @@ fn a_launch_json_that_is_missing_or_a_link_is_refused() {
             change(&file);
             Command::new(wrapper)
         });
-        assert_eq!(refused(&rig.hear_all()), want, "{name}");
-        assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
+        assert_eq!(rig.refused(), want, "{name}");
     }
 }
 
@@ -85,13 +83,10 @@ fn wrong_first_messages_are_refused() {
         ("descriptors without a message", Vec::new(), 3),
         ("a very long packet", vec![0; 4096], 3),
     ] {
-        let directory = tempfile::tempdir().unwrap();
-        let (launch, ran) = witness(&directory);
-        let mut rig = Rig::start(&launch);
+        let (mut rig, ran, _directory) = witness();
         let fds: Vec<OwnedFd> = (0..fds).map(|_| null()).collect();
         rig.say_with(&packet, &fds.iter().collect::<Vec<_>>());
-        assert_eq!(refused(&rig.hear_all()), libc::EPROTO, "{name}");
-        assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
+        assert_eq!(rig.refused(), libc::EPROTO, "{name}");
         assert!(!ran.exists(), "{name}");
     }
 }
@@ -104,11 +99,8 @@ fn wrong_second_messages_are_refused_and_the_adapter_never_runs() {
         ("go with a descriptor", go, 1),
         ("no such message", vec![200], 0),
     ] {
-        let directory = tempfile::tempdir().unwrap();
-        let (launch, ran) = witness(&directory);
-        let mut rig = Rig::start(&launch);
-        rig.launch();
-        assert!(matches!(rig.hear(), FromWrapper::Hello { .. }), "{name}");
+        let (mut rig, ran, _directory) = witness();
+        rig.greeted();
         let fds: Vec<OwnedFd> = (0..fds).map(|_| null()).collect();
         rig.say_with(&packet, &fds.iter().collect::<Vec<_>>());
         assert!(matches!(rig.hear(), FromWrapper::SetupFailed { errno: libc::EPROTO, .. }), "{name}");
@@ -131,17 +123,14 @@ fn later_nonsense_is_ignored() {
     assert_eq!(rig.exit_code(), 7);
 }
 
-#[test]
-fn the_socket_closed_before_go_means_that_nothing_ever_ran() {
-    for steps in 0..2 {
-        let directory = tempfile::tempdir().unwrap();
-        let (launch, ran) = witness(&directory);
-        let mut rig = Rig::start(&launch);
-        if steps > 0 {
-            rig.launch();
-            assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
+/// Ends a wrapper before and after its first message: nothing ran, whoever sends Go now.
+fn nothing_ran_when(end: fn(&mut Rig)) {
+    for is_greeted in [false, true] {
+        let (mut rig, ran, _directory) = witness();
+        if is_greeted {
+            rig.greeted();
         }
-        drop(rig.control.take());
+        end(&mut rig);
         assert_ne!(rig.exit_code(), 0);
         rig.nobody_lives();
         assert!(!ran.exists());
@@ -149,19 +138,11 @@ fn the_socket_closed_before_go_means_that_nothing_ever_ran() {
 }
 
 #[test]
+fn the_socket_closed_before_go_means_that_nothing_ever_ran() {
+    nothing_ran_when(|rig| drop(rig.control.take()));
+}
+
+#[test]
 fn sigterm_before_go_means_that_nothing_ever_ran() {
-    for steps in 0..2 {
-        let directory = tempfile::tempdir().unwrap();
-        let (launch, ran) = witness(&directory);
-        let mut rig = Rig::start(&launch);
-        if steps > 0 {
-            rig.launch();
-            assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
-        }
-        rig.signal(rustix::process::Signal::TERM);
-        assert_ne!(rig.exit_code(), 0);
-        // Go comes too late now, whoever sends it.
-        rig.nobody_lives();
-        assert!(!ran.exists());
-    }
+    nothing_ran_when(|rig| rig.signal(rustix::process::Signal::TERM));
 }

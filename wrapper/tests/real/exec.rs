@@ -1,24 +1,10 @@
 //! What the adapter starts with, and what happens when it cannot start.
 
 use crate::rig::{Rig, program, script, status_field};
-use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, ExitStatus, FromWrapper, Launch, ToWrapper};
+use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, ToWrapper};
 use nix::libc;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-
-fn cannot_exec(launch: &Launch, stage: &str, errno: i32, code: i32) {
-    let mut rig = Rig::start(launch);
-    rig.launch();
-    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
-    rig.say(&ToWrapper::Go);
-    let status = ExitStatus::Exited(code);
-    let want = vec![
-        FromWrapper::ExecFailed { errno, stage: stage.to_owned() },
-        FromWrapper::Done { status, survivors: Vec::new() },
-    ];
-    assert_eq!(rig.hear_all(), want, "{launch:?}");
-    assert_eq!(rig.exit_code(), code, "{launch:?}");
-}
 
 fn file(directory: &tempfile::TempDir, name: &str, mode: u32, text: &[u8]) -> String {
     let path = directory.path().join(name);
@@ -33,13 +19,13 @@ fn exec_failures_keep_their_errno() {
     let denied = file(&directory, "denied", 0o644, b"#!/bin/sh\n");
     let no_format = file(&directory, "no-format", 0o755, b"echo no\n");
     let no_interpreter = file(&directory, "no-interpreter", 0o755, b"#!/no/such/interpreter\n");
-    cannot_exec(&program(&["/no/such/program"]), "exec", libc::ENOENT, 127);
-    cannot_exec(&program(&["no-such-program"]), "exec", libc::ENOENT, 127);
-    cannot_exec(&program(&[&no_interpreter]), "exec", libc::ENOENT, 127);
-    cannot_exec(&program(&[&denied]), "exec", libc::EACCES, 126);
-    cannot_exec(&program(&["/"]), "exec", libc::EACCES, 126);
-    cannot_exec(&program(&["/dev/null/x"]), "exec", libc::ENOTDIR, 126);
-    cannot_exec(&program(&[&no_format]), "exec", libc::ENOEXEC, 126);
+    Rig::cannot_exec(&program(&["/no/such/program"]), "exec", libc::ENOENT, 127);
+    Rig::cannot_exec(&program(&["no-such-program"]), "exec", libc::ENOENT, 127);
+    Rig::cannot_exec(&program(&[&no_interpreter]), "exec", libc::ENOENT, 127);
+    Rig::cannot_exec(&program(&[&denied]), "exec", libc::EACCES, 126);
+    Rig::cannot_exec(&program(&["/"]), "exec", libc::EACCES, 126);
+    Rig::cannot_exec(&program(&["/dev/null/x"]), "exec", libc::ENOTDIR, 126);
+    Rig::cannot_exec(&program(&[&no_format]), "exec", libc::ENOEXEC, 126);
 }
 
 #[test]
@@ -50,13 +36,13 @@ fn a_search_path_is_tried_to_its_end() {
     let mut launch = program(&["agent"]);
     let search = format!("/no/such/dir:{}:{}", first.path().display(), second.path().display());
     launch.env = vec![("PATH".to_owned(), search)];
-    cannot_exec(&launch, "exec", libc::EACCES, 126);
+    Rig::cannot_exec(&launch, "exec", libc::EACCES, 126);
     let found = file(&second, "agent", 0o755, b"#!/bin/sh\nexit 42\n");
     assert_eq!(std::fs::metadata(found).unwrap().permissions().mode() & 0o777, 0o755);
     let mut rig = Rig::running(&launch);
     assert_eq!(rig.exit_code(), 42);
     launch.env = vec![("PATH".to_owned(), String::new())];
-    cannot_exec(&launch, "exec", libc::ENOENT, 127);
+    Rig::cannot_exec(&launch, "exec", libc::ENOENT, 127);
 }
 
 #[test]
@@ -64,9 +50,9 @@ fn a_working_directory_that_cannot_be_entered() {
     let directory = tempfile::tempdir().unwrap();
     let mut launch = script("exit 0");
     launch.cwd = directory.path().join("gone").to_str().unwrap().to_owned();
-    cannot_exec(&launch, "chdir", libc::ENOENT, 126);
+    Rig::cannot_exec(&launch, "chdir", libc::ENOENT, 126);
     launch.cwd = file(&directory, "file", 0o644, b"");
-    cannot_exec(&launch, "chdir", libc::ENOTDIR, 126);
+    Rig::cannot_exec(&launch, "chdir", libc::ENOTDIR, 126);
 }
 
 #[test]
@@ -130,18 +116,14 @@ fn only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
 #[test]
 fn a_dirty_inheritance_is_not_passed_on() {
     let launch = script("exec sleep 60");
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+    let mut rig = Rig::start_by(&launch, |wrapper| {
         let mut command = std::process::Command::new("/bin/sh");
         command
             .args(["-c", "trap '' HUP INT USR1 CHLD TERM; exec 7</ 8<&0 9>/dev/null; exec \"$0\""])
             .arg(wrapper);
         command
     });
-    rig.launch();
-    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
-    rig.say(&ToWrapper::Go);
-    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.go();
     let adapter = rig.only();
     crate::rig::eventually("the shell has become sleep", || {
         status_field(adapter, "Name").is_some_and(|name| name == "sleep")
@@ -155,8 +137,7 @@ fn a_dirty_inheritance_is_not_passed_on() {
 #[test]
 fn hello_names_the_pids_and_the_adapter_is_blocked_in_its_own_group() {
     let mut rig = Rig::start(&script("exit 0"));
-    rig.launch();
-    let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
+    let (wrapper_pid, adapter_pid) = rig.greeted();
     assert_eq!(wrapper_pid, rig.wrapper_pid());
     let pid = rustix::process::Pid::from_raw(adapter_pid);
     let wrapper = rustix::process::Pid::from_raw(wrapper_pid);

@@ -1,13 +1,11 @@
 //! The wrapper ends as its adapter did, and says so.
 
 use crate::rig::{Rig, program, script};
-use acp_shared::launch::{ExitStatus, FromWrapper};
+use acp_shared::launch::{ExitStatus, Launch};
 
-fn ends(launch: &acp_shared::launch::Launch, status: ExitStatus, code: i32) {
+fn ends(launch: &Launch, status: ExitStatus, code: i32) {
     let mut rig = Rig::running(launch);
-    let want =
-        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
-    assert_eq!(rig.hear_all(), want, "{launch:?}");
+    rig.adapter_ends(status);
     assert_eq!(rig.exit_code(), code, "{launch:?}");
 }
 

@@ -1,8 +1,10 @@
 //! What the machine does rarely: numbers come again, a tracer gets stuck, memory runs out.
 
 use crate::helper::Helper;
-use crate::rig::{Rig, as_root, eventually, is_alive, program, refused, script, status_field};
+use crate::rig::{Rig, await_state, eventually, is_alive, program, script, script_with_grace, status_field};
 use acp_shared::launch::{Confine, ExitStatus, FromWrapper, Landlock, Launch};
+use acp_testkit::ability::Ability;
+use acp_testkit::possible;
 use nix::libc;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
@@ -79,23 +81,19 @@ fn the_number_of_a_dead_adapters_group() {
     if !numbers_can_be_chosen() {
         return;
     }
-    let mut launch = script("sh -c 'trap \"\" TERM; echo up.; exec sleep 300' & read x; exit 4");
-    launch.term_grace_ms = 60_000;
+    let launch =
+        script_with_grace(60_000, "sh -c 'trap \"\" TERM; echo up.; exec sleep 300' & read x; exit 4");
     let mut rig = Rig::start(&launch);
     let (_, adapter) = rig.release();
     rig.read_until("up.");
     drop(rig.stdin.take());
-    eventually("the adapter is dead and not reaped", || {
-        status_field(adapter, "State").is_some_and(|state| state.starts_with('Z'))
-    });
+    await_state(adapter, 'Z');
     let member = rig.only();
     assert_eq!(status_field(member, "NSpgid"), Some(adapter.to_string()));
     assert!(stranger_with(adapter).is_none(), "the pid was reused while its group lives");
     // The group is empty now, and its number free: a stranger takes it before the wrapper looks again.
     rig.signal(Signal::STOP);
-    eventually("the wrapper is stopped", || {
-        status_field(rig.wrapper_pid(), "State").is_some_and(|state| state.starts_with('T'))
-    });
+    await_state(rig.wrapper_pid(), 'T');
     crate::rig::kill_verified(member, || status_field(member, "NSpgid") == Some(adapter.to_string()));
     assert!(stranger_with(adapter).is_none(), "the zombie keeps its pid as long as the wrapper lives");
     rig.signal(Signal::CONT);
@@ -115,9 +113,7 @@ fn the_number_of_a_dead_parent() {
     let (wrapper, adapter) = rig.release();
     rig.read_until("up");
     crate::rig::signal_verified(wrapper, Signal::STOP, || rig.below().contains(&wrapper));
-    eventually("the wrapper is stopped", || {
-        status_field(wrapper, "State").is_some_and(|state| state.starts_with('T'))
-    });
+    await_state(wrapper, 'T');
     let parent = rig.wrapper_pid();
     rig.signal(Signal::KILL);
     assert_eq!(rig.exit_code(), 1000 + 9);
@@ -227,10 +223,7 @@ fn the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
     }
     assert_eq!(rig.hear(), FromWrapper::Running);
     rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
-    let status = ExitStatus::Signaled(libc::SIGKILL);
-    let want =
-        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
-    assert_eq!(rig.hear_all(), want);
+    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert_eq!(rig.exit_code(), 137);
 }
 
@@ -264,18 +257,15 @@ fn without_landlock_nothing_runs() {
     let helper = Helper::build();
     let mut launch = script("exit 0");
     launch.confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
-    let json = serde_json::to_vec(&launch).unwrap();
     let start = |wrapper: &Path| {
         let mut command = Command::new(helper.path());
         command.arg("without-landlock").arg(wrapper);
         command
     };
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, start);
-    assert_eq!(refused(&rig.hear_all()), libc::EOPNOTSUPP);
-    assert_eq!(rig.exit_code(), 125);
+    let mut rig = Rig::start_by(&launch, start);
+    assert_eq!(rig.refused(), libc::EOPNOTSUPP);
     launch.confine.landlock = None;
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, start);
+    let mut rig = Rig::start_by(&launch, start);
     rig.go();
     assert_eq!(rig.exit_code(), 0);
 }
@@ -284,35 +274,27 @@ fn without_landlock_nothing_runs() {
 #[test]
 fn an_adapter_that_ends_before_go() {
     let mut rig = Rig::start(&script("exit 0"));
-    rig.launch();
-    let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
+    let (wrapper_pid, adapter_pid) = rig.greeted();
     let ours = || status_field(adapter_pid, "PPid") == Some(wrapper_pid.to_string());
     crate::rig::kill_verified(adapter_pid, ours);
-    let status = ExitStatus::Signaled(libc::SIGKILL);
-    let want =
-        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
-    assert_eq!(rig.hear_all(), want);
+    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert_eq!(rig.exit_code(), 137);
 }
 
 /// The wrapper's parent dies in a namespace of its own, whose first process lives on.
 #[test]
 fn the_parent_is_killed_in_a_pid_namespace() {
-    if !as_root() {
-        return;
-    }
-    let mut launch = script("trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done");
-    launch.term_grace_ms = 200;
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+    possible!(Ability::Root);
+    let text = "trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done";
+    let launch = script_with_grace(200, text);
+    let mut rig = Rig::start_by(&launch, |wrapper| {
         let mut command = Command::new("unshare");
         // The first process reaps and stays; its child is the wrapper's parent.
         let first = "exec 3<&0; sh -c '\"$0\" <&3; :' \"$0\" & while :; do wait; sleep 0.1; done";
         command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", first]).arg(wrapper);
         command
     });
-    rig.launch();
-    let FromWrapper::Hello { wrapper_pid, .. } = rig.hear() else { panic!("no hello") };
+    let (wrapper_pid, _) = rig.greeted();
     assert!(wrapper_pid < 100, "the pid is from its own namespace: {wrapper_pid}");
     rig.say(&acp_shared::launch::ToWrapper::Go);
     assert_eq!(rig.hear(), FromWrapper::Running);

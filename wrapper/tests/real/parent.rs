@@ -1,6 +1,6 @@
 //! The supervisor goes away, or the wrapper itself does.
 
-use crate::rig::{PATIENCE, Rig, is_alive, script};
+use crate::rig::{PATIENCE, Rig, await_state, is_alive, script, script_with_grace};
 use acp_shared::launch::{FromWrapper, Launch, ToWrapper};
 use acp_testkit::pace::Delays;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -14,9 +14,7 @@ const GRACE_MS: u64 = 300;
 /// An adapter with a daemon and a child; all of them ignore SIGTERM.
 fn stubborn_tree() -> Launch {
     let stay = "trap \"\" TERM; echo up.; while :; do sleep 0.05; done";
-    let mut launch = script(&format!("setsid sh -c '{stay}' & sh -c '{stay}' & {stay}"));
-    launch.term_grace_ms = GRACE_MS;
-    launch
+    script_with_grace(GRACE_MS, &format!("setsid sh -c '{stay}' & sh -c '{stay}' & {stay}"))
 }
 
 fn all_three_are_up(rig: &mut Rig) {
@@ -90,8 +88,7 @@ fn the_parent_is_killed() {
     once_in_time(|| {
         let launch = stubborn_tree();
         let mut rig = Rig::below_a_shell(&launch);
-        rig.launch();
-        let FromWrapper::Hello { wrapper_pid, .. } = rig.hear() else { panic!("no hello") };
+        let (wrapper_pid, _) = rig.greeted();
         assert_ne!(wrapper_pid, rig.wrapper_pid(), "the shell is the parent");
         rig.say(&ToWrapper::Go);
         assert_eq!(rig.hear(), FromWrapper::Running);
@@ -111,8 +108,7 @@ fn the_parent_is_killed() {
 fn the_parent_is_killed_before_go() {
     let launch = stubborn_tree();
     let mut rig = Rig::below_a_shell(&launch);
-    rig.launch();
-    let FromWrapper::Hello { wrapper_pid, adapter_pid } = rig.hear() else { panic!("no hello") };
+    let (wrapper_pid, adapter_pid) = rig.greeted();
     rig.signal(Signal::KILL);
     rig.exit_code();
     crate::rig::eventually("both are gone", || !is_alive(wrapper_pid) && !is_alive(adapter_pid));
@@ -138,15 +134,10 @@ fn the_parent_dies_above_a_stopped_tree() {
 fn the_parent_is_stopped() {
     let launch = script("echo up; read x; exit 8");
     let mut rig = Rig::below_a_shell(&launch);
-    rig.launch();
-    assert!(matches!(rig.hear(), FromWrapper::Hello { .. }));
-    rig.say(&ToWrapper::Go);
-    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.go();
     rig.read_until("up");
     rig.signal(Signal::STOP);
-    crate::rig::eventually("the parent is stopped", || {
-        crate::rig::status_field(rig.wrapper_pid(), "State").is_some_and(|state| state.starts_with('T'))
-    });
+    await_state(rig.wrapper_pid(), 'T');
     assert_eq!(rig.living().len(), 1);
     rig.signal(Signal::CONT);
     drop(rig.stdin.take());
@@ -157,8 +148,7 @@ fn the_parent_is_stopped() {
 fn the_wrapper_is_killed_and_the_adapter_dies_with_it() {
     for go in [false, true] {
         let mut rig = Rig::start(&script("trap '' TERM HUP; while :; do sleep 0.05; done"));
-        rig.launch();
-        let FromWrapper::Hello { adapter_pid, .. } = rig.hear() else { panic!("no hello") };
+        let (_, adapter_pid) = rig.greeted();
         if go {
             rig.say(&ToWrapper::Go);
             assert_eq!(rig.hear(), FromWrapper::Running);
@@ -177,8 +167,7 @@ fn the_parent_dies_before_the_wrapper_begins() {
     let gate = directory.path().join("gate");
     rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let launch = script(&format!("touch {}", ran.display()));
-    let json = serde_json::to_vec(&launch).unwrap();
-    let mut rig = Rig::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+    let mut rig = Rig::start_by(&launch, |wrapper| {
         let mut command = Command::new("/bin/sh");
         // The forked shell becomes the wrapper once the gate opens.
         let text = format!("(read go < {}; exec \"$0\") <&0 & wait", gate.display());

@@ -3,8 +3,8 @@
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{
-    CONTROL_BYTES_MAX, Confine, ENV_LEASE_ID, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch, RunAs,
-    ToWrapper, WRAPPER_FILE,
+    CONTROL_BYTES_MAX, Confine, ENV_LEASE_ID, ExitStatus, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch,
+    RunAs, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::wire;
 use landlock::{CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr};
@@ -22,6 +22,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// The exit code of a wrapper that could not do its work.
+pub(crate) const EXIT_WRAPPER: i32 = 125;
 
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -55,18 +58,14 @@ pub(crate) fn program(argv: &[&str]) -> Launch {
     }
 }
 
+/// A launch of a shell script with this time between SIGTERM and SIGKILL.
+pub(crate) fn script_with_grace(term_grace_ms: u64, text: &str) -> Launch {
+    Launch { term_grace_ms, ..script(text) }
+}
+
 /// A confinement to another user and group, without further groups.
 pub(crate) fn user(uid: u32, gid: u32) -> Confine {
     Confine { run_as: Some(RunAs { uid, gid, groups: Vec::new() }), ..Confine::default() }
-}
-
-/// Whether this test runs as root; else it says what is left out.
-pub(crate) fn as_root() -> bool {
-    let uid = rustix::process::geteuid();
-    if !uid.is_root() {
-        println!("probe: user {uid:?} is not root and cannot become another user: left out");
-    }
-    uid.is_root()
 }
 
 /// A ruleset that forbids nothing that a test does; the kernel must know the rights.
@@ -84,17 +83,6 @@ pub(crate) fn landlock_works() -> bool {
         println!("probe: no Landlock that confines writes: {e}: left out");
     }
     made.is_ok()
-}
-
-/// The errno of the one thing that the wrapper said: that the setup failed.
-pub(crate) fn refused(messages: &[FromWrapper]) -> i32 {
-    match messages {
-        [FromWrapper::SetupFailed { errno, stage }] => {
-            assert!(!stage.is_empty());
-            *errno
-        }
-        other => panic!("only a failed setup was expected: {other:?}"),
-    }
 }
 
 /// A wrapper under test, and the supervisor's ends of everything.
@@ -135,12 +123,16 @@ pub(crate) fn control_pair() -> (OwnedFd, OwnedFd) {
 impl Rig {
     /// Starts the wrapper for `launch`, without saying anything to it.
     pub(crate) fn start(launch: &Launch) -> Self {
-        let json = serde_json::to_vec(launch).unwrap();
-        Self::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        Self::start_by(launch, |wrapper| {
             let mut command = Command::new(wrapper);
             command.arg0("acp-wrapper");
             command
         })
+    }
+
+    /// The same by this command for the wrapper.
+    pub(crate) fn start_by(launch: &Launch, command: impl FnOnce(&Path) -> Command) -> Self {
+        Self::start_with(launch.lease_id, &serde_json::to_vec(launch).unwrap(), 0o600, command)
     }
 
     /// The same with everything open: the text of launch.json, its mode, and the command.
@@ -193,8 +185,7 @@ impl Rig {
 
     /// Starts it as the child of a shell, which is then what [`Rig::signal`] and [`Rig::exit_code`] are about.
     pub(crate) fn below_a_shell(launch: &Launch) -> Self {
-        let json = serde_json::to_vec(launch).unwrap();
-        Self::start_with(launch.lease_id, &json, 0o600, |wrapper| {
+        Self::start_by(launch, |wrapper| {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
             command
@@ -228,10 +219,47 @@ impl Rig {
 
     /// From its start until it lets the adapter go; returns the pids of the wrapper and of the adapter.
     pub(crate) fn release(&mut self) -> (i32, i32) {
-        self.launch();
-        let FromWrapper::Hello { wrapper_pid, adapter_pid } = self.hear() else { panic!("no hello") };
+        let pids = self.greeted();
         self.say(&ToWrapper::Go);
-        (wrapper_pid, adapter_pid)
+        pids
+    }
+
+    /// From its start until it says that it is there; returns the pids of the wrapper and of the adapter.
+    pub(crate) fn greeted(&mut self) -> (i32, i32) {
+        self.launch();
+        match self.hear() {
+            FromWrapper::Hello { wrapper_pid, adapter_pid } => (wrapper_pid, adapter_pid),
+            other => panic!("no hello: {other:?}"),
+        }
+    }
+
+    /// The adapter ends so, and the wrapper with it, without survivors.
+    #[track_caller]
+    pub(crate) fn adapter_ends(&self, status: ExitStatus) {
+        let done = FromWrapper::Done { status, survivors: Vec::new() };
+        assert_eq!(self.hear_all(), [FromWrapper::AdapterExited { status }, done]);
+    }
+
+    /// The adapter cannot start, for this reason: the wrapper says so and ends with this code.
+    #[track_caller]
+    pub(crate) fn cannot_exec(launch: &Launch, stage: &str, errno: i32, code: i32) {
+        let mut rig = Self::start(launch);
+        rig.release();
+        let failed = FromWrapper::ExecFailed { errno, stage: stage.to_owned() };
+        let done = FromWrapper::Done { status: ExitStatus::Exited(code), survivors: Vec::new() };
+        assert_eq!(rig.hear_all(), [failed, done], "{launch:?}");
+        assert_eq!(rig.exit_code(), code, "{launch:?}");
+    }
+
+    /// The errno of the one thing that the wrapper says before it ends: that the setup failed.
+    #[track_caller]
+    pub(crate) fn refused(&mut self) -> i32 {
+        let errno = match self.hear_all().as_slice() {
+            [FromWrapper::SetupFailed { errno, stage }] if !stage.is_empty() => *errno,
+            other => panic!("only a failed setup was expected: {other:?}"),
+        };
+        assert_eq!(self.exit_code(), EXIT_WRAPPER);
+        errno
     }
 
     /// Errno and stage of an adapter that could not start.
@@ -440,6 +468,12 @@ fn all_pids() -> Vec<i32> {
 /// Whether a process is there and no zombie.
 pub(crate) fn is_alive(pid: i32) -> bool {
     status_field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
+}
+
+/// Waits until a process is in this state, as `/proc` says it.
+pub(crate) fn await_state(pid: i32, state: char) {
+    let is_there = || status_field(pid, "State").is_some_and(|now| now.starts_with(state));
+    eventually(&format!("process {pid} is in state {state}"), is_there);
 }
 
 /// A field of /proc/PID/status.

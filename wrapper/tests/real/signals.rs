@@ -1,47 +1,23 @@
 //! Signals: passed on to the adapter's group, and what SIGTERM starts.
 
-use crate::rig::{Rig, script, status_field};
-use acp_shared::launch::{ExitStatus, FromWrapper};
+use crate::rig::{Rig, await_state, script, script_with_grace, status_field};
+use acp_shared::launch::ExitStatus;
 use nix::libc;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// Every signal that can be caught, but for SIGCHLD (the wrapper's own) and SIGTERM (which ends the tree).
-const FORWARDED: [Signal; 27] = [
-    Signal::HUP,
-    Signal::INT,
-    Signal::QUIT,
-    Signal::ILL,
-    Signal::TRAP,
-    Signal::ABORT,
-    Signal::BUS,
-    Signal::FPE,
-    Signal::USR1,
-    Signal::SEGV,
-    Signal::USR2,
-    Signal::PIPE,
-    Signal::ALARM,
-    Signal::STKFLT,
-    Signal::CONT,
-    Signal::TSTP,
-    Signal::TTIN,
-    Signal::TTOU,
-    Signal::URG,
-    Signal::XCPU,
-    Signal::XFSZ,
-    Signal::VTALARM,
-    Signal::PROF,
-    Signal::WINCH,
-    Signal::IO,
-    Signal::POWER,
-    Signal::SYS,
-];
+fn forwarded() -> impl Iterator<Item = Signal> {
+    let others = [Signal::KILL, Signal::STOP, Signal::CHILD, Signal::TERM];
+    (1..=31).filter_map(Signal::from_named_raw).filter(move |signal| !others.contains(signal))
+}
 
 #[test]
 fn every_forwardable_signal_reaches_the_adapter_once() {
     // dash reports a trap once the sleep in the foreground ends; `wait` returns at once for a trap.
+    assert_eq!(forwarded().count(), 27);
     let mut traps = String::new();
-    for signal in FORWARDED {
+    for signal in forwarded() {
         let number = signal.as_raw();
         traps.push_str(&format!("trap 'echo got {number}.' {number}\n"));
     }
@@ -49,7 +25,7 @@ fn every_forwardable_signal_reaches_the_adapter_once() {
         "{traps}\nread never < /dev/null\nsleep 300 & echo ready\nwhile :; do wait; done"
     )));
     rig.read_until("ready\n");
-    for signal in FORWARDED {
+    for signal in forwarded() {
         if signal == Signal::CONT {
             continue; // It goes with every stop signal below in the shell's own handling; tested on its own.
         }
@@ -81,27 +57,20 @@ fn sigterm_is_passed_on_and_the_adapter_may_end_in_its_own_way() {
     let mut rig = Rig::running(&script("trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"));
     rig.read_until("up");
     rig.signal(Signal::TERM);
-    let status = ExitStatus::Exited(9);
-    let want =
-        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
-    assert_eq!(rig.hear_all(), want);
+    rig.adapter_ends(ExitStatus::Exited(9));
     assert_eq!(rig.exit_code(), 9);
 }
 
 #[test]
 fn an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
-    let mut launch = script("trap '' TERM; echo up; while :; do sleep 0.05; done");
-    launch.term_grace_ms = 400;
-    let mut rig = Rig::running(&launch);
+    let mut rig =
+        Rig::running(&script_with_grace(400, "trap '' TERM; echo up; while :; do sleep 0.05; done"));
     rig.read_until("up");
     let before = Instant::now();
     rig.signal(Signal::TERM);
     // A second one changes nothing: the grace does not start again.
     rig.signal(Signal::TERM);
-    let status = ExitStatus::Signaled(libc::SIGKILL);
-    let want =
-        vec![FromWrapper::AdapterExited { status }, FromWrapper::Done { status, survivors: Vec::new() }];
-    assert_eq!(rig.hear_all(), want);
+    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert!(before.elapsed() >= Duration::from_millis(400), "it was killed before its grace period expired");
     assert_eq!(rig.exit_code(), 137);
     rig.nobody_lives();
@@ -117,9 +86,7 @@ fn a_stopped_adapter_sees_sigterm() {
         rig.read_until("up");
         let ours = || status_field(adapter, "PPid") == Some(wrapper.to_string());
         crate::rig::signal_verified(adapter, stop, ours);
-        crate::rig::eventually("the adapter is stopped", || {
-            status_field(adapter, "State").is_some_and(|state| state.starts_with('T'))
-        });
+        await_state(adapter, 'T');
         rig.signal(Signal::TERM);
         assert_eq!(rig.exit_code(), 5, "{stop:?}");
     }

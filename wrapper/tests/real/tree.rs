@@ -1,6 +1,6 @@
 //! Whatever the adapter started dies with it, however it tried to get away.
 
-use crate::rig::{Rig, is_alive, script, status_field};
+use crate::rig::{Rig, is_alive, script, script_with_grace, status_field};
 use acp_shared::launch::{ExitStatus, FromWrapper};
 use nix::libc;
 use rustix::process::Signal;
@@ -15,14 +15,11 @@ fn done(status: ExitStatus) -> FromWrapper {
 
 /// Runs an adapter that leaves something behind and exits with 4 when its stdin closes.
 fn leaves_behind(text: &str, expected: usize) {
-    let mut launch = script(&format!("{text}\nread x; exit 4"));
-    launch.term_grace_ms = 300;
-    let mut rig = Rig::running(&launch);
+    let mut rig = Rig::running(&script_with_grace(300, &format!("{text}\nread x; exit 4")));
     crate::rig::eventually("all of them exist", || rig.living().len() >= expected);
     let others: Vec<i32> = rig.living();
     drop(rig.stdin.take());
-    let status = ExitStatus::Exited(4);
-    assert_eq!(rig.hear_all(), vec![FromWrapper::AdapterExited { status }, done(status)], "{text}");
+    rig.adapter_ends(ExitStatus::Exited(4));
     assert_eq!(rig.exit_code(), 4, "{text}");
     assert!(others.iter().all(|pid| !is_alive(*pid)), "{text}");
     assert_eq!(rig.living(), Vec::<i32>::new(), "{text}");
@@ -57,9 +54,10 @@ fn a_child_in_a_group_of_its_own_with_children() {
 /// Without the mark in its environment it is found all the same: it is below the wrapper.
 #[test]
 fn a_daemon_with_an_empty_environment() {
-    let mut launch = script(&format!("setsid env -i /bin/sh -c '{STUBBORN}' & read x; exit 0"));
-    launch.term_grace_ms = 200;
-    let mut rig = Rig::running(&launch);
+    let mut rig = Rig::running(&script_with_grace(
+        200,
+        &format!("setsid env -i /bin/sh -c '{STUBBORN}' & read x; exit 0"),
+    ));
     let said = rig.read_until(".\n");
     let pid: i32 = said.trim_start_matches("pid ").trim_end_matches(".\n").parse().unwrap();
     assert!(is_alive(pid));
@@ -101,14 +99,11 @@ fn a_stopped_daemon_sees_sigterm_too() {
 
 #[test]
 fn sigterm_ends_daemons_and_adapter_alike() {
-    let mut launch = script(&format!("setsid sh -c '{STUBBORN}' & {STUBBORN}"));
-    launch.term_grace_ms = 300;
-    let mut rig = Rig::running(&launch);
+    let mut rig = Rig::running(&script_with_grace(300, &format!("setsid sh -c '{STUBBORN}' & {STUBBORN}")));
     crate::rig::eventually("both are there", || rig.living().len() >= 2);
     rig.read_until("pid");
     rig.signal(Signal::TERM);
-    let status = ExitStatus::Signaled(libc::SIGKILL);
-    assert_eq!(rig.hear_all(), vec![FromWrapper::AdapterExited { status }, done(status)]);
+    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert_eq!(rig.living(), Vec::<i32>::new());
 }
 
@@ -153,8 +148,7 @@ fn a_hundred_orphans_at_the_end() {
     rig.read_until("up");
     crate::rig::eventually("they are there", || rig.living().len() > 100);
     drop(rig.stdin.take());
-    let status = ExitStatus::Exited(6);
-    assert_eq!(rig.hear_all(), vec![FromWrapper::AdapterExited { status }, done(status)]);
+    rig.adapter_ends(ExitStatus::Exited(6));
     assert_eq!(rig.living(), Vec::<i32>::new());
 }
 
@@ -162,9 +156,8 @@ fn a_hundred_orphans_at_the_end() {
 #[test]
 fn zombies_are_dead() {
     // A shell that execs keeps its children and never waits for them.
-    let mut launch = script("for i in 1 2 3 4 5; do true & done; exec sleep 0.5");
-    launch.term_grace_ms = 60_000;
-    let mut rig = Rig::running(&launch);
+    let mut rig =
+        Rig::running(&script_with_grace(60_000, "for i in 1 2 3 4 5; do true & done; exec sleep 0.5"));
     let before = Instant::now();
     assert_eq!(rig.exit_code(), 0);
     assert!(before.elapsed() < Duration::from_secs(20), "it waited for dead processes");
@@ -200,10 +193,10 @@ fn a_bounded_fork_bomb_is_extinct_soon() {
 /// Nobody above reaps strangers here: what the wrapper leaves behind would stay for ever.
 #[test]
 fn no_zombie_is_left_to_a_parent_that_does_not_reap() {
-    let mut launch =
-        script("for i in 1 2 3 4 5; do (setsid sleep 300 &); true & done; echo up; read x; exit 2");
-    launch.term_grace_ms = 5_000;
-    let mut rig = Rig::running(&launch);
+    let mut rig = Rig::running(&script_with_grace(
+        5_000,
+        "for i in 1 2 3 4 5; do (setsid sleep 300 &); true & done; echo up; read x; exit 2",
+    ));
     rig.read_until("up");
     crate::rig::eventually("they are there", || rig.living().len() == 6);
     rig.signal(Signal::TERM);

@@ -82,7 +82,7 @@ impl DeliveryWorker {
         message_id: &str,
         message: &Outgoing,
     ) -> bool {
-        if !channel.can_edit() {
+        if !channel.properties().can_edit {
             return true;
         }
         let mut pause_ms = self.retry_first_ms * BUTTON_PAUSE_FACTOR;

@@ -255,7 +255,7 @@ impl<'a> StatusCardUpdater<'a> {
             return Ok(false);
         }
         let (at, key) = (self.binding.conversation.clone(), self.binding.session_key.clone());
-        let is_markdown = self.channel.renders_markdown();
+        let is_markdown = self.channel.properties().renders_markdown;
         let over = move |db: &_| interactive_messages::settled_messages(db, &at, &key, is_markdown);
         let over = self.worker.store.read("delivery_over", over).await?;
         tokio::select! {

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::{
-    Reader, again, binary, counting, descriptors, lines, program, settled, tail, try_upgrade, upgrade,
+    Reader, again, assert_failed, binary, counting, descriptors, lines, program, settled, try_upgrade,
+    upgrade,
 };
 use crate::common::{Host, agent, eventually, script, terminal};
 use acp_shared::protocol::Reply;
@@ -12,11 +13,8 @@ use std::path::PathBuf;
 
 #[tokio::test]
 async fn a_program_that_cannot_take_over_does_not() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.input(spec.lease_id, 1, b"before").await.unwrap();
     gateway.read(spec.lease_id, 0, 6).await;
@@ -42,11 +40,7 @@ async fn a_program_that_cannot_take_over_does_not() {
         ),
         ("hangs", program(&host, "trap '' TERM; sleep 600")),
     ] {
-        let output = try_upgrade(&host, &path);
-        assert_eq!(output.status.code(), Some(1), "{what}: {output:?}");
-        let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(error["code"], "UPGRADE_FAILED", "{what}: {error}");
-        assert!(error["message"].as_str().unwrap().contains("keeps running unchanged"), "{what}: {error}");
+        assert_failed(&try_upgrade(&host, &path), what, "keeps running unchanged");
     }
     // Nobody was let go, and nothing of those programs is left.
     assert_eq!(gateway.input(spec.lease_id, 2, b"after").await, Ok(Reply::Written { seq: 2 }));
@@ -69,15 +63,11 @@ fn children(host: &Host) -> Vec<i32> {
 /// A program that passes the trial and fails afterwards: everything was frozen already.
 #[tokio::test]
 async fn what_was_frozen_thaws_in_the_old_program() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let gateway = identity.connect().await;
-    let mut gateway = gateway;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let (spec, parent) = (script(&counting(4_000)), agent(&["cat"]));
     let info = gateway.spawn(&spec).await;
     gateway.spawn(&parent).await;
-    let running = terminal(&parent, "echo here; sleep 300", 100);
-    gateway.spawn(&running).await;
+    let running = gateway.start(terminal(&parent, "echo here; sleep 300", 100)).await;
     gateway.input(parent.lease_id, 1, b"before").await.unwrap();
     let before = descriptors(&host);
     let mut reader = Reader::start(&identity, gateway, spec.lease_id).await;
@@ -87,19 +77,13 @@ async fn what_was_frozen_thaws_in_the_old_program() {
     let vanishes = format!("[ -e $0.1 ] && rm $0; touch $0.1; exec {} \"$@\"", real.display());
     for (text, told) in [(proof, "keeps running unchanged"), (vanishes, "the earlier program keeps running")]
     {
-        let (path, state_dir) = (program(&host, &text), host.state_dir());
-        let upgrading = std::thread::spawn(move || {
-            let mut command = std::process::Command::new(binary());
-            command.args(["upgrade", "--json", "--program"]).arg(path).arg("--state-dir").arg(state_dir);
-            command.output().unwrap()
-        });
+        let path = program(&host, &text);
+        let mut command = host.cli_command(&["upgrade", "--json", "--program", path.to_str().unwrap()]);
+        let upgrading = std::thread::spawn(move || command.output().unwrap());
         while !upgrading.is_finished() {
             reader.piece().await;
         }
-        let output = upgrading.join().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert!(error["message"].as_str().unwrap().contains(told), "{error}");
+        assert_failed(&upgrading.join().unwrap(), &text, told);
     }
     while reader.all.len() < 40_000 {
         reader.piece().await;
@@ -107,7 +91,7 @@ async fn what_was_frozen_thaws_in_the_old_program() {
     assert!(reader.all == lines(1, 4_000));
     assert!(reader.connections >= 3, "it was handed over twice");
     let gateway = &mut reader.client;
-    assert_eq!(tail(gateway, running.lease_id).await.bytes, b"here\n");
+    assert_eq!(gateway.tail(running.lease_id).await.bytes, b"here\n");
     assert_eq!(gateway.attach(parent.lease_id, 0).await.stdin_written, 1);
     assert!(gateway.leases().await.iter().any(|lease| lease.adapter_pid == info.adapter_pid));
     assert!(host.json(&["status"])["last_upgrade"]["error"].is_string());
@@ -124,16 +108,11 @@ async fn a_program_that_cannot_begin_gives_back() {
     let mut plain = std::process::Command::new(binary());
     plain.args(command.get_args().filter(|arg| *arg != "--wrapper" && *arg != crate::common::wrapper()));
     host.start_as(plain);
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     let alone = host.dir.path().join("alone");
     std::fs::copy(binary(), &alone).unwrap();
-    let output = try_upgrade(&host, &alone);
-    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((output.status.code(), &error["code"]), (Some(1), &"UPGRADE_FAILED".into()), "{error}");
-    assert!(error["message"].as_str().unwrap().contains("there is no wrapper at"), "{error}");
+    assert_failed(&try_upgrade(&host, &alone), "alone", "there is no wrapper at");
     let mut gateway = again(&identity).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.input(spec.lease_id, 1, b"still").await.unwrap();
@@ -147,18 +126,12 @@ async fn a_program_that_cannot_begin_gives_back() {
 /// A program that has proved itself and panics at the last moment before it takes over.
 #[tokio::test]
 async fn a_program_that_panics_late_gives_back() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
+    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
     gateway.input(spec.lease_id, 1, b"before").await.unwrap();
     let late = binary().with_file_name("examples").join("late");
     assert!(late.exists(), "`cargo build -p acp-supervisor --examples` makes {}", late.display());
-    let output = try_upgrade(&host, &late);
-    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((output.status.code(), &error["code"]), (Some(1), &"UPGRADE_FAILED".into()), "{error}");
-    assert!(error["message"].as_str().unwrap().contains("the program panicked: it fails late"), "{error}");
+    assert_failed(&try_upgrade(&host, &late), "late", "the program panicked: it fails late");
     let mut gateway = again(&identity).await;
     let attached = gateway.attach(spec.lease_id, 0).await;
     assert_eq!((attached.stdin_written, attached.stdout_end), (1, 6));

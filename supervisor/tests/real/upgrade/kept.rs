@@ -10,10 +10,8 @@ use std::time::{Duration, Instant};
 #[tokio::test]
 async fn a_control_group_is_carried_on() {
     let Some(mut host) = Host::on("R1") else { return };
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = script("trap '' TERM; while :; do sleep 1; done");
-    gateway.spawn(&spec).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let spec = gateway.start(script("trap '' TERM; while :; do sleep 1; done")).await;
     let groups = || host.group.as_ref().unwrap().below();
     let (leaf, before) = (host.group.as_ref().unwrap().leaf(spec.lease_id).unwrap(), groups());
     // The rung was decided at start, whatever the configuration says now.
@@ -30,8 +28,7 @@ async fn a_control_group_is_carried_on() {
     let mut stranger = Command::new("sleep").arg("300").spawn().unwrap();
     put(&leaf, i32::try_from(stranger.id()).unwrap());
     gateway.attach(spec.lease_id, 0).await;
-    gateway.close(spec.lease_id).await;
-    gateway.state(spec.lease_id, LeaseState::Closed).await;
+    gateway.end(spec.lease_id).await;
     eventually("the whole group was killed", || stranger.try_wait().unwrap().is_some());
     assert!(!leaf.exists() && marked(spec.lease_id).is_empty());
     assert_eq!(host.stop(), Some(0));
@@ -49,8 +46,7 @@ async fn crashes_are_not_forgotten() {
     const STABLE: Duration = Duration::from_secs(10);
     let host = Host::with_config("stable_after_ms = 10000\ncrash_backoff_ms = 60000");
     let started = Instant::now();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (identity, mut gateway) = host.connect_gateway().await;
     let (runs, dies) = (host.dir.path().join("runs"), host.dir.path().join("dies"));
     let text = format!(
         "[ -e {} ] || exit 1; until [ -e {} ]; do sleep 0.05; done; exit 1",

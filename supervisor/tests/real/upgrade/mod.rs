@@ -31,7 +31,7 @@ fn upgrade(host: &Host) -> serde_json::Value {
     done
 }
 
-fn descriptors(host: &Host) -> usize {
+pub(crate) fn descriptors(host: &Host) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count()
 }
 
@@ -41,7 +41,7 @@ fn settled(host: &Host, want: usize) {
 }
 
 /// Connects again as a gateway does: until it is let in.
-async fn again(identity: &Identity) -> Client {
+pub(crate) async fn again(identity: &Identity) -> Client {
     let mut client = None;
     while client.is_none() {
         client = identity.try_connect().await.ok();
@@ -102,24 +102,16 @@ impl Reader {
 #[tokio::test]
 async fn a_turn_goes_on_over_an_upgrade() {
     const LINES: usize = 10_000;
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = script(&counting(LINES));
-    let info = gateway.spawn(&spec).await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
+    let (spec, info) = gateway.start_known(script(&counting(LINES))).await;
     let supervisor = gateway.welcome.supervisor_id.clone();
     let before = descriptors(&host);
     let mut reader = Reader::start(&identity, gateway, spec.lease_id).await;
     while reader.all.len() < LINES {
         reader.piece().await;
     }
-    let upgrading = {
-        let (state_dir, program) = (host.state_dir(), env!("CARGO_BIN_EXE_acp-supervisor"));
-        std::thread::spawn(move || {
-            let mut command = std::process::Command::new(program);
-            command.args(["upgrade", "--json", "--state-dir"]).arg(state_dir).output().unwrap()
-        })
-    };
+    let mut command = host.cli_command(&["upgrade", "--json"]);
+    let upgrading = std::thread::spawn(move || command.output().unwrap());
     while reader.all.len() < LINES * 10 {
         reader.piece().await;
     }
@@ -138,8 +130,7 @@ async fn a_turn_goes_on_over_an_upgrade() {
         (now.state, now.adapter_pid, now.wrapper_pid),
         (LeaseState::Open, info.adapter_pid, info.wrapper_pid)
     );
-    let report = host.json(&["leases", "verify", &spec.lease_id.to_string()]);
-    assert_eq!(report["verdict"], "owned", "{report}");
+    host.verified(spec.lease_id, "owned");
     assert_eq!(host.json(&["status"])["warnings"], serde_json::json!([]));
     reader.client.input(spec.lease_id, 1, b"hello").await.unwrap();
     assert_eq!(reader.client.read(spec.lease_id, LINES as u64 * 10, 5).await, b"hello");
@@ -152,9 +143,7 @@ async fn a_turn_goes_on_over_an_upgrade() {
 
 #[tokio::test]
 async fn input_that_is_half_in_the_pipe_is_written_once() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let flag = host.dir.path().join("read");
     let spec = script(&format!("until [ -e {} ]; do sleep 0.05; done; exec cat", flag.display()));
     gateway.spawn(&spec).await;
@@ -189,9 +178,7 @@ async fn input_that_is_half_in_the_pipe_is_written_once() {
 
 #[tokio::test]
 async fn an_end_goes_on_where_it_was() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let mut spec = script("trap '' TERM; echo up; while :; do sleep 0.1; done");
     spec.graces = Graces { eof_ms: 300, term_ms: 3_000, kill_ms: 5_000 };
     let info = gateway.spawn(&spec).await;
@@ -221,11 +208,9 @@ async fn an_end_goes_on_where_it_was() {
 #[tokio::test]
 async fn what_an_ended_lease_said_is_still_there() {
     let host = Host::with_config("ring_bytes_max = 8192\nreap_term_ms = 300");
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let (long, short) = (script("seq -w 1 9999; echo last words >&2; exit 7"), script("echo bye; exit 3"));
-    gateway.spawn(&long).await;
-    gateway.spawn(&short).await;
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let long = gateway.start(script("seq -w 1 9999; echo last words >&2; exit 7")).await;
+    let short = gateway.start(script("echo bye; exit 3")).await;
     gateway.attach(long.lease_id, 0).await;
     gateway.read(long.lease_id, 0, 8192).await;
     gateway.ack(long.lease_id, 5_000).await;
@@ -256,20 +241,10 @@ async fn what_an_ended_lease_said_is_still_there() {
     assert_eq!(gateway.exited(short.lease_id).await.0, ExitStatus::Exited(3));
 }
 
-async fn tail(gateway: &mut Client, lease_id: acp_shared::ids::LeaseId) -> Tail {
-    match gateway.call(Request::Tail { lease_id }).await.unwrap() {
-        Reply::Tail(tail) => tail,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn terminals_go_on_and_ended_ones_are_remembered() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let parent = agent(&["cat"]);
-    gateway.spawn(&parent).await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
+    let parent = gateway.start(agent(&["cat"])).await;
     let (flag, done) = (host.dir.path().join("go"), terminal(&parent, "seq 1 1000; exit 4", 8));
     let text = format!("echo one; until [ -e {} ]; do sleep 0.05; done; echo two; exit 5", flag.display());
     let running = terminal(&parent, &text, 100);
@@ -277,20 +252,19 @@ async fn terminals_go_on_and_ended_ones_are_remembered() {
     gateway.exited(done.lease_id).await;
     gateway.state(done.lease_id, LeaseState::Closed).await;
     gateway.spawn(&running).await;
-    while tail(&mut gateway, running.lease_id).await.bytes != b"one\n" {}
+    while gateway.tail(running.lease_id).await.bytes != b"one\n" {}
     upgrade(&host);
     let mut gateway = again(&identity).await;
     let want = Tail { bytes: b"99\n1000\n".to_vec(), truncated: true, exit: Some(ExitStatus::Exited(4)) };
     let mut want_whole = want.clone();
     want_whole.bytes = b"9\n1000\n".to_vec();
-    let got = tail(&mut gateway, done.lease_id).await;
+    let got = gateway.tail(done.lease_id).await;
     assert!(got == want || got == want_whole, "{got:?}");
-    assert_eq!(tail(&mut gateway, running.lease_id).await.bytes, b"one\n");
+    assert_eq!(gateway.tail(running.lease_id).await.bytes, b"one\n");
     std::fs::write(&flag, "").unwrap();
     assert_eq!(gateway.exited(running.lease_id).await.0, ExitStatus::Exited(5), "its gateway is notified");
-    assert_eq!(tail(&mut gateway, running.lease_id).await.bytes, b"one\ntwo\n");
-    gateway.close(parent.lease_id).await;
-    gateway.state(parent.lease_id, LeaseState::Closed).await;
+    assert_eq!(gateway.tail(running.lease_id).await.bytes, b"one\ntwo\n");
+    gateway.end(parent.lease_id).await;
 }
 
 #[tokio::test]
@@ -312,9 +286,7 @@ async fn a_gateway_that_is_away_has_its_grace() {
 
 #[tokio::test]
 async fn spawns_on_their_way_are_waited_for() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let specs: Vec<_> = (0..8).map(|_| agent(&["cat"])).collect();
     for spec in &specs {
         gateway.send(Request::Spawn(spec.clone())).await;
@@ -335,9 +307,7 @@ async fn spawns_on_their_way_are_waited_for() {
 
 #[tokio::test]
 async fn a_wrapper_that_dies_in_the_pause_is_noticed() {
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
     let (dies, lives) = (script("trap '' TERM; sleep 300 & wait"), agent(&["cat"]));
     let info = gateway.spawn(&dies).await;
     gateway.spawn(&lives).await;
@@ -375,24 +345,30 @@ fn try_upgrade(host: &Host, to: &Path) -> Output {
     host.cli(&["upgrade", "--json", "--program", to.to_str().unwrap()])
 }
 
+/// An upgrade that fails and says so.
+fn assert_failed(output: &Output, what: &str, told: &str) {
+    let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (output.status.code(), &error["code"]),
+        (Some(1), &"UPGRADE_FAILED".into()),
+        "{what}: {error}"
+    );
+    assert!(error["message"].as_str().unwrap().contains(told), "{what}: {error}");
+}
+
 #[tokio::test]
 async fn ten_upgrades_in_a_row_under_load() {
     const LINES: usize = 20_000;
-    let host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let (loud, quiet) = (script(&counting(LINES)), agent(&["cat"]));
-    gateway.spawn(&loud).await;
-    gateway.spawn(&quiet).await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
+    let (loud, quiet) = (gateway.start(script(&counting(LINES))).await, gateway.start(agent(&["cat"])).await);
     gateway.input(quiet.lease_id, 1, b"x").await.unwrap();
     let before = descriptors(&host);
     let pid = host.pid();
     let mut reader = Reader::start(&identity, gateway, loud.lease_id).await;
-    let state_dir = host.state_dir();
+    let mut command = host.cli_command(&["upgrade", "--json"]);
     let upgrading = std::thread::spawn(move || {
         for round in 0..10 {
-            let mut command = std::process::Command::new(binary());
-            let output = command.args(["upgrade", "--json", "--state-dir"]).arg(&state_dir).output().unwrap();
+            let output = command.output().unwrap();
             assert!(output.status.success(), "{round}: {output:?}");
             assert_eq!(descriptors_of(pid, before + 2), before + 2, "descriptors grow");
         }
@@ -426,8 +402,7 @@ async fn nothing_of_a_handover_reaches_an_agent() {
     identity.connect().await.spawn(&agent(&["cat"])).await;
     upgrade(&host);
     let mut gateway = again(&identity).await;
-    let spec = agent(&["cat"]);
-    let info = gateway.spawn(&spec).await;
+    let (_, info) = gateway.start_known(agent(&["cat"])).await;
     let open = |pid: i32| {
         let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let mut all: Vec<i32> = all.map(|e| e.file_name().to_str().unwrap().parse().unwrap()).collect();
@@ -445,11 +420,8 @@ async fn nothing_of_a_handover_reaches_an_agent() {
 
 #[tokio::test]
 async fn the_lock_and_the_end_stay_what_they_were() {
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (mut host, identity, mut gateway) = Host::with_identity().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     upgrade(&host);
     let output = host.command().output().unwrap();
     let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -470,10 +442,8 @@ async fn the_lock_and_the_end_stay_what_they_were() {
 
 #[tokio::test]
 async fn an_end_that_is_asked_for_meanwhile_comes() {
-    let mut host = Host::new();
-    let mut gateway = host.gateway().connect().await;
-    let spec = agent(&["cat"]);
-    gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     // The proof, in the pause, has the supervisor asked to end. Then the shell, which would take the signal, makes
     // room for the program itself.
     let real = binary();
@@ -491,9 +461,7 @@ async fn an_end_that_is_asked_for_meanwhile_comes() {
 
 #[tokio::test]
 async fn a_crash_after_an_upgrade_leaves_nothing() {
-    let mut host = Host::new();
-    let identity = host.gateway();
-    let mut gateway = identity.connect().await;
+    let (mut host, identity, mut gateway) = Host::with_identity().await;
     let spec = script("trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 300' & sleep 300");
     let info = gateway.spawn(&spec).await;
     upgrade(&host);
