@@ -96,7 +96,7 @@ async fn saved_rows_are_loaded() {
 
 #[tokio::test]
 async fn refused_row_does_not_affect_others() {
-    let ( dir,store, writer) = created();
+    let (dir, store, writer) = created();
     let (good, mut bad) = (fixture::lease(), fixture::lease());
     // Bound without a tree: the schema refuses it.
     bad.state = LeaseState::Bound;
@@ -112,7 +112,7 @@ async fn refused_row_does_not_affect_others() {
 
 #[tokio::test]
 async fn newer_store_is_read_and_unchanged() {
-    let ( dir,store, writer) = created();
+    let (dir, store, writer) = created();
     let lease = fixture::lease();
     store.save_lease(&lease).await.unwrap();
     close(store, writer);
@@ -134,7 +134,7 @@ async fn newer_store_is_read_and_unchanged() {
 
 #[tokio::test]
 async fn invalid_rows_are_lost_and_name_no_process() {
-    let ( dir,store, writer) = created();
+    let (dir, store, writer) = created();
     let (good, state, half, id) = (fixture::lease(), full(), full(), full());
     for lease in [&good, &state, &half, &id] {
         store.save_lease(lease).await.unwrap();
@@ -159,7 +159,7 @@ async fn invalid_rows_are_lost_and_name_no_process() {
 
 #[tokio::test]
 async fn removed_store_file_is_recreated() {
-    let ( dir,store, writer) = created();
+    let (dir, store, writer) = created();
     let all: Vec<Lease> = (0..4).map(|_| fixture::lease()).collect();
     let path = |suffix: &str| open::file(dir.path(), suffix);
     store.save_lease(&all[0]).await.unwrap();
@@ -185,7 +185,7 @@ async fn removed_store_file_is_recreated() {
 
 #[tokio::test]
 async fn failed_recreation_acknowledges_nothing() {
-    let ( dir,store, _) = created();
+    let (dir, store, _) = created();
     // A directory in the way of the new file: neither removed nor written over.
     std::fs::create_dir(open::file(dir.path(), ".part")).unwrap();
     std::fs::remove_file(open::file(dir.path(), "")).unwrap();
@@ -224,7 +224,7 @@ async fn concurrent_writers_share_commits() {
 
 #[tokio::test]
 async fn finished_store_is_one_file() {
-    let ( dir,store, writer) = created();
+    let (dir, store, writer) = created();
     let lease = fixture::lease();
     store.post_lease(&lease);
     // Others may still hold the store: they are told.
@@ -238,7 +238,7 @@ async fn finished_store_is_one_file() {
 
 #[tokio::test]
 async fn damaged_installation_is_reported_and_others_load() {
-    let ( dir,store, writer) = created();
+    let (dir, store, writer) = created();
     let (sound, spoilt) = (installation(5), installation(6));
     for known in [&sound, &spoilt] {
         store.record_installation(known).await;
