@@ -10,6 +10,9 @@ use crate::sim::users::{SubmittedRequest, UserRequest};
 use acp_core::session::Ending;
 
 /// Verbosities that users choose.
+/// Number of remaining wishes from which missing sessions are spawned first.
+const LATE_WISHES: usize = 10;
+
 const VERBOSITY: [&str; 6] = ["none", "none", "full", "full", "compact", "default"];
 
 impl SimScheduler<'_> {
@@ -103,8 +106,9 @@ impl SimScheduler<'_> {
         let queued = invariants::queued_run(pump.db());
         drop(pump);
         let Some(session) = some else {
-            // A spawn without a supervisor is refused, and is repeated.
-            let spawn = all.len() < ROOMS.len() && self.chance.one_in(2);
+            // A spawn without a supervisor is refused, and is repeated; without pause towards the end.
+            let is_late = self.wishes_left < LATE_WISHES;
+            let spawn = all.len() < ROOMS.len() && (is_late || self.chance.one_in(2));
             return say(if spawn { "/acp spawn demo".to_owned() } else { format!("do {no}") });
         };
         let text = format!("do {no}");

@@ -87,7 +87,7 @@ fn session_commands_work_from_any_conversation() {
     // A turn that does not end by itself is cancelled, by its label, from elsewhere.
     room.say(&house, "no_reply");
     until(SOON, "the turn runs", || house.prompts_received("no_reply") == 1);
-    assert!(answered(&room.say(&house, "/agents")).starts_with("At work:\n- my own "));
+    assert!(answered(&room.say(&house, "/agents")).starts_with("Busy:\n- my own "));
     assert_eq!(
         answered(&other.say(&house, "/acp cancel my own")),
         format!("The turn of {key} was asked to stop.")

@@ -1,8 +1,8 @@
 use super::*;
-use crate::test_rows::{self, session};
+use crate::tests::{self, session};
 
 fn row(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingRow {
-    BindingRow { idle_ms, max_age_ms, ..test_rows::binding() }
+    BindingRow { idle_ms, max_age_ms, ..tests::binding() }
 }
 
 #[test]

@@ -229,7 +229,7 @@ mod tests {
 
     fn row(kind: EventKind, payload: &str) -> EventRow {
         let (payload, run_id) = (payload.to_owned(), Some(RunId::parse(RUN).unwrap()));
-        let row = crate::test_rows::event(kind, &Value::Null);
+        let row = crate::tests::event(kind, &Value::Null);
         EventRow { session_seq: 7, run_id, seq: Some(3), payload, created_at_ms: 1_700_000_000_123, ..row }
     }
 

@@ -37,8 +37,7 @@ pub mod sanitize;
 pub mod session;
 pub mod static_binding;
 #[cfg(test)]
-#[path = "tests/rows.rs"]
-mod test_rows;
+mod tests;
 pub mod time_format;
 pub mod timeouts;
 pub mod transition;

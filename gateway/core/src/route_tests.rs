@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::rows::TargetKind;
-use crate::test_rows::{self, conversation};
+use crate::tests::{self, conversation};
 
 fn binding(id: &str, parent: Option<&str>, status: BindingStatus) -> BindingRow {
     BindingRow {
@@ -11,7 +11,7 @@ fn binding(id: &str, parent: Option<&str>, status: BindingStatus) -> BindingRow 
         last_activity_at_ms: 2_000,
         idle_ms: Some(500),
         max_age_ms: Some(2_000),
-        ..test_rows::binding()
+        ..tests::binding()
     }
 }
 
@@ -115,7 +115,7 @@ fn outbound_over_the_whole_space() {
         ("two", vec![active("c", None), active("d", None)]),
         ("two accounts", vec![active("c", None), elsewhere]),
     ];
-    let key = test_rows::session_key();
+    let key = tests::session_key();
     let requesters =
         [None, Some(conversation("", None)), Some(conversation("c", None)), Some(conversation("x", None))];
     let mut table = String::new();
@@ -238,7 +238,7 @@ fn without_a_target_nothing_is_guessed() {
 /// A session spawned by another session answers in its own bound conversation, not in the owner's.
 #[test]
 fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
-    let key = test_rows::session_key();
+    let key = tests::session_key();
     let child = BindingRow {
         target_kind: TargetKind::Subagent,
         ..binding("thread", Some("c"), BindingStatus::Active)
@@ -258,7 +258,7 @@ fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
 /// The same conversation id under two accounts are two conversations.
 #[test]
 fn accounts_do_not_see_each_other() {
-    let key = test_rows::session_key();
+    let key = tests::session_key();
     let mut second = binding("c", None, BindingStatus::Active);
     second.conversation.account_id = "second".to_owned();
     let both = [binding("c", None, BindingStatus::Active), second];
@@ -278,7 +278,7 @@ fn accounts_do_not_see_each_other() {
 
 #[test]
 fn every_refusal_says_what_to_do() {
-    let key = test_rows::session_key();
+    let key = tests::session_key();
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
     let ambiguous = route_outbound(ask(&key, &two, None), |_| true);
     let unserved = route_outbound(ask(&key, &two[..1], None), |_| false);

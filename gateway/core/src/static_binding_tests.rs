@@ -1,6 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::test_rows;
+use crate::tests;
 use proptest::prelude::*;
 
 fn entry(account: &str, conversation: &str, agent: &str) -> Binding {
@@ -15,7 +15,7 @@ fn entry(account: &str, conversation: &str, agent: &str) -> Binding {
 
 fn at(account: &str, conversation: &str, parent: Option<&str>) -> ConversationRef {
     let (channel, account_id) = ("chat".to_owned(), account.to_owned());
-    ConversationRef { channel, account_id, ..test_rows::conversation(conversation, parent) }
+    ConversationRef { channel, account_id, ..tests::conversation(conversation, parent) }
 }
 
 fn key(text: &str) -> SessionKey {
@@ -25,7 +25,7 @@ fn key(text: &str) -> SessionKey {
 fn row(session: &str, metadata: String) -> BindingRow {
     let conversation = at("a", "c", None);
     let (session_key, bound_by) = (key(session), "system".to_owned());
-    BindingRow { conversation, session_key, bound_by, metadata, ..test_rows::binding() }
+    BindingRow { conversation, session_key, bound_by, metadata, ..tests::binding() }
 }
 
 fn made(entry: &Binding) -> StaticSessionSpec {

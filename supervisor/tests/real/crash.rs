@@ -6,7 +6,7 @@ use crate::common::{Host, agent, eventually, kill, marked, runs, script};
 use crate::start::{STUBBORN, await_gone, on_each_rung};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
-use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::process::{Child, Command};
 
 /// A process that says it belongs to a lease, as one of another gateway would.
@@ -197,10 +197,12 @@ async fn on_wrappers_killed_in_spawns(rung: &str) {
         }
         let path = format!("{}/acp-wrapper", spec.lease_id);
         for pid in marked(spec.lease_id) {
+            let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) else { continue };
             let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             let ppid = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             if exe.to_string_lossy().contains(&path) && ppid.contains(&format!("PPid:\t{}\n", host.pid())) {
-                kill(pid, Signal::KILL);
+                // The supervisor may end a failed spawn first.
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             }
         }
         let spawned = gateway.reply(id).await.is_ok();

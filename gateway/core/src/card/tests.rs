@@ -2,7 +2,7 @@
 use super::*;
 use crate::config::Separator;
 use crate::message_split::Unit;
-use crate::test_rows;
+use crate::tests;
 use acp_shared::ids::RunId;
 use proptest::prelude::*;
 use serde_json::json;
@@ -17,7 +17,7 @@ fn style() -> Style {
 
 fn row(session_seq: u64, kind: EventKind, payload: &Value) -> EventRow {
     let run_id = RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").ok();
-    EventRow { session_seq, run_id, seq: Some(session_seq), ..test_rows::event(kind, payload) }
+    EventRow { session_seq, run_id, seq: Some(session_seq), ..tests::event(kind, payload) }
 }
 
 /// Card in a channel, with a controlled clock.

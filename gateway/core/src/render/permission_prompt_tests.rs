@@ -15,7 +15,7 @@ fn chat() -> ChannelFeatures {
 }
 
 fn event(payload: &Value) -> EventRow {
-    EventRow { created_at_ms: 5_020, ..crate::test_rows::event(EventKind::Permission, payload) }
+    EventRow { created_at_ms: 5_020, ..crate::tests::event(EventKind::Permission, payload) }
 }
 
 fn told(shows: ChannelFeatures, payload: &Value) -> String {

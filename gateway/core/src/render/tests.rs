@@ -49,7 +49,7 @@ impl Journal {
         let seq = run.map(|run| 1 + self.rows.iter().filter(|row| row.run_id == Some(run)).count());
         let seq = seq.map(|seq| u64::try_from(seq).unwrap());
         let session_seq = 1 + u64::try_from(self.rows.len()).unwrap();
-        self.rows.push(EventRow { session_seq, run_id: run, seq, ..crate::test_rows::event(kind, &payload) });
+        self.rows.push(EventRow { session_seq, run_id: run, seq, ..crate::tests::event(kind, &payload) });
         self
     }
 

@@ -348,7 +348,7 @@ impl StateCache {
         self.changed.notify_one();
     }
 
-    /// Ends the mark of all inaccessible conversations that are not bound any more.
+    /// Ends the mark of all inaccessible conversations that are no longer bound.
     pub(super) fn retain_inaccessible(&self, is_bound: impl Fn(Snowflake) -> bool) {
         let mut state = self.state();
         state.inaccessible.retain(|id| is_bound(*id));

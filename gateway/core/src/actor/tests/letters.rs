@@ -58,7 +58,7 @@ pub(super) fn new_session() -> SessionRow {
         created_at_ms: 0,
         updated_at_ms: 0,
         last_activity_at_ms: 0,
-        ..crate::test_rows::session()
+        ..crate::tests::session()
     }
 }
 
