@@ -9,10 +9,10 @@ use crate::sim::users;
 use crate::sim::users::{SubmittedRequest, UserRequest};
 use acp_core::session::Ending;
 
-/// Verbosities that users choose.
 /// Number of remaining wishes from which missing sessions are spawned first.
 const LATE_WISHES: usize = 10;
 
+/// Verbosities that users choose.
 const VERBOSITY: [&str; 6] = ["none", "none", "full", "full", "compact", "default"];
 
 impl SimScheduler<'_> {
