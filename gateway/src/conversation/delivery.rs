@@ -20,6 +20,7 @@ use acp_shared::ids::BindingId;
 use acp_store::delivery::{self as rows, DueBinding};
 use acp_store::interactive_messages;
 use acp_store::{Store, cards as card_rows, now_ms};
+use side_effects::ButtonAttempts;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::time::Duration;
@@ -84,13 +85,17 @@ pub(crate) async fn run(
     let mut edit_retry = tokio::time::interval(Duration::from_millis(EDIT_RETRY_MS));
     edit_retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut edit_ticks = 0;
+    let button_attempts = ButtonAttempts::default();
     let mut scan_pause = Duration::from_millis(SCAN_MS_MIN);
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             _ = sweep.tick() => add_ended_bindings(&store, &mut cursors).await,
-            _ = edit_retry.tick() => if !mark_pending_edits(&store, &mut cursors, &mut edit_ticks).await { continue },
+            _ = edit_retry.tick() => {
+                let is_due = button_attempts.is_any_due();
+                if !mark_pending_edits(&store, &mut cursors, &mut edit_ticks, is_due).await { continue }
+            }
             changed = committed.changed() => if changed.is_err() { break },
             Some(done) = tasks.set.join_next_with_id() => tasks.record_exit(done, &mut cursors, &stop),
         }
@@ -124,6 +129,7 @@ pub(crate) async fn run(
                 metrics: metrics.clone(),
                 stop: stop.clone(),
                 retry_first_ms: RETRY_FIRST_MS,
+                button_attempts: button_attempts.clone(),
             };
             let (id, cursor) = (due.binding.binding_id, state.cursor);
             let around = tracing::info_span!(
@@ -156,10 +162,15 @@ async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) {
 }
 
 /// Marks bindings whose card could not be finalized or whose messages have buttons, which may be obsolete, even
-/// if their journal is idle. Cards on every call, messages on every `BUTTON_CHECK_EVERY`th. Returns true if any
-/// was found.
-async fn mark_pending_edits(store: &Store, cursors: &mut BindingCursors, times: &mut u32) -> bool {
-    let is_more = times.is_multiple_of(BUTTON_CHECK_EVERY);
+/// if their journal is idle. Cards on every call, messages on every `BUTTON_CHECK_EVERY`th, or if another
+/// attempt is due. Returns true if any was found.
+async fn mark_pending_edits(
+    store: &Store,
+    cursors: &mut BindingCursors,
+    times: &mut u32,
+    is_due: bool,
+) -> bool {
+    let is_more = is_due || times.is_multiple_of(BUTTON_CHECK_EVERY);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
         let mut found = card_rows::due_folds(db, now_ms())?;

@@ -9,21 +9,72 @@ use acp_core::rows::{BindingRow, ConversationRef};
 use acp_core::run::RunState;
 use acp_store::interactive_messages::{self, ButtonMessage};
 use acp_store::{StoreError, inbox};
-use std::ops::ControlFlow;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Maximum duration of one side effect, in milliseconds.
 const SIDE_EFFECT_TIMEOUT_MS: u64 = 5_000;
 
-/// Maximum number of attempts to amend a message whose buttons are obsolete. After that the buttons remain, and
-/// a click on one answers that it is over.
+/// Maximum number of failed attempts to amend a message whose buttons are obsolete. After that the buttons
+/// remain, and a click on one answers that it is too late.
 const BUTTON_ATTEMPTS_MAX: u32 = 3;
-/// First pause between these attempts, as a multiple of the first retry delay; doubled each time.
-const BUTTON_PAUSE_FACTOR: u64 = 4;
+/// Pause after the first failed attempt, in milliseconds; four times as long after the next one.
+const BUTTON_PAUSE_MS: u64 = 2_000;
+/// Maximum pause that a rate limit can demand, in milliseconds.
+const BUTTON_PAUSE_MS_MAX: u64 = 60_000;
+/// Time after which failed attempts are forgotten, in milliseconds; their message may be gone.
+const BUTTON_FORGET_MS: u64 = 3_600_000;
+
+/// Failed attempts on one message, and the time from which it may be tried again.
+type FailedAttempts = (u32, Instant);
+
+/// Failed attempts to amend messages with obsolete buttons, by conversation and message id. Lost with the
+/// process, which then begins anew.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ButtonAttempts(Arc<Mutex<HashMap<(ConversationRef, String), FailedAttempts>>>);
+
+impl ButtonAttempts {
+    /// True if another attempt is due for a message. Forgets messages that were not tried for long.
+    pub(super) fn is_any_due(&self) -> bool {
+        let (now, kept) = (Instant::now(), Duration::from_millis(BUTTON_FORGET_MS));
+        let mut all = self.0.lock();
+        all.retain(|_, (_, next)| now < *next + kept);
+        all.values().any(|(_, next)| *next <= now)
+    }
+
+    fn is_due(&self, message: &(ConversationRef, String)) -> bool {
+        self.0.lock().get(message).is_none_or(|(_, next)| *next <= Instant::now())
+    }
+
+    /// Records a failed attempt. Returns false if it was the last one.
+    fn record_failure(&self, message: (ConversationRef, String)) -> bool {
+        let mut all = self.0.lock();
+        let failed = all.get(&message).map_or(0, |(failed, _)| *failed) + 1;
+        let pause = Duration::from_millis(BUTTON_PAUSE_MS << (2 * (failed - 1)).min(8));
+        all.insert(message, (failed, Instant::now() + pause));
+        failed < BUTTON_ATTEMPTS_MAX
+    }
+
+    /// Delays the next attempt. A rate limit says nothing about the message, so it is not counted.
+    fn record_limit(&self, message: (ConversationRef, String), retry_after_ms: u64) {
+        let pause = Duration::from_millis(retry_after_ms.clamp(BUTTON_PAUSE_MS, BUTTON_PAUSE_MS_MAX));
+        let mut all = self.0.lock();
+        let failed = all.get(&message).map_or(0, |(failed, _)| *failed);
+        all.insert(message, (failed, Instant::now() + pause));
+    }
+
+    fn remove(&self, message: &(ConversationRef, String)) {
+        self.0.lock().remove(message);
+    }
+}
 
 impl DeliveryWorker {
-    /// Amends the messages with obsolete buttons: removes the buttons and adds the result to the text. Stops
-    /// after a message that could not be amended, so that pending parts wait for one message at most.
+    /// Amends the messages with obsolete buttons: removes the buttons and adds the result to the text. Makes
+    /// one attempt for each message that is due, and stops after a failed one: the rest waits for the next
+    /// pass, and output waits for one attempt at most.
     pub(super) async fn update_stale_buttons(
         &self,
         binding: &BindingRow,
@@ -31,86 +82,66 @@ impl DeliveryWorker {
         over: Vec<ButtonMessage>,
     ) -> Result<(), StoreError> {
         for message in over {
-            if self.update_stale_message(binding, channel, message).await?.is_break() {
+            let key = (binding.conversation.clone(), message.message_id.clone());
+            if !self.button_attempts.is_due(&key) {
+                continue;
+            }
+            let outcome = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(()),
+                outcome = self.amend(binding, channel, message) => outcome,
+            };
+            let (is_over, is_failure) = match outcome {
+                EditOutcome::Edited | EditOutcome::Gone { .. } => (true, false),
+                EditOutcome::Refused { why } => {
+                    tracing::warn!(message_id = key.1, why, "removing obsolete buttons refused");
+                    (true, true)
+                }
+                EditOutcome::Limited { retry_after_ms } => {
+                    self.button_attempts.record_limit(key.clone(), retry_after_ms);
+                    (false, true)
+                }
+                EditOutcome::Failed { why } => {
+                    let is_last = !self.button_attempts.record_failure(key.clone());
+                    if is_last {
+                        tracing::warn!(message_id = key.1, why, "removing obsolete buttons given up");
+                    }
+                    (is_last, true)
+                }
+            };
+            if is_over {
+                let (at, id) = key.clone();
+                let remove = move |tx: &acp_store::Tx<'_>| interactive_messages::remove(tx, &at, &id);
+                self.store.write("delivery_buttons", remove).await?;
+                self.button_attempts.remove(&key);
+            }
+            if is_failure {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Amends one message, in a few attempts. A message that cannot be amended is given up; at shutdown it is
-    /// left to the next process.
-    async fn update_stale_message(
+    /// Makes one attempt to amend a message.
+    async fn amend(
         &self,
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
         over: ButtonMessage,
-    ) -> Result<ControlFlow<()>, StoreError> {
+    ) -> EditOutcome {
+        if !channel.properties().can_edit {
+            return EditOutcome::Edited;
+        }
         let ButtonMessage { message_id, kind, text } = over;
         // The result is at the end of the text.
         let limit = channel.properties().limit;
         let text = if limit.fits(&text) { text } else { last_part(&text, limit) };
-        let message = Outgoing {
-            kind,
-            text,
-            nonce: String::new(),
-            session_key: Some(binding.session_key.clone()),
-            run_id: None,
-            actions: Vec::new(),
-            not_before_ms: None,
-            others: Vec::new(),
-            tag: None,
-            persona: None,
-            files: Vec::new(),
-        };
-        let at = binding.conversation.clone();
-        let is_done = tokio::select! {
-            biased;
-            () = self.stop.cancelled() => return Ok(ControlFlow::Break(())),
-            is_done = self.amend(channel, &at, &message_id, &message) => is_done,
-        };
-        let remove = move |tx: &acp_store::Tx<'_>| interactive_messages::remove(tx, &at, &message_id);
-        self.store.write("delivery_buttons", remove).await?;
-        Ok(if is_done { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-    }
-
-    /// Edits a message. Returns false if it was given up.
-    async fn amend(
-        &self,
-        channel: &dyn ChannelAdapter,
-        at: &ConversationRef,
-        message_id: &str,
-        message: &Outgoing,
-    ) -> bool {
-        if !channel.properties().can_edit {
-            return true;
-        }
-        let mut pause_ms = self.retry_first_ms * BUTTON_PAUSE_FACTOR;
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let edited = channel.edit(at, message_id, message);
-            let why = match tokio::time::timeout(Duration::from_millis(SIDE_EFFECT_TIMEOUT_MS), edited).await
-            {
-                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => return true,
-                Ok(EditOutcome::Refused { why }) => {
-                    attempts = BUTTON_ATTEMPTS_MAX;
-                    why
-                }
-                Ok(EditOutcome::Limited { retry_after_ms }) => {
-                    pause_ms = pause_ms.max(retry_after_ms);
-                    "rate limited".to_owned()
-                }
-                Ok(EditOutcome::Failed { why }) => why,
-                Err(_) => "timed out".to_owned(),
-            };
-            if attempts >= BUTTON_ATTEMPTS_MAX {
-                tracing::warn!(message_id, why, "removing obsolete buttons given up");
-                return false;
-            }
-            self.pause(pause_ms).await;
-            pause_ms *= 2;
-        }
+        let session_key = Some(binding.session_key.clone());
+        let message = Outgoing { kind, text, session_key, ..Outgoing::default() };
+        let edit = channel.edit(&binding.conversation, &message_id, &message);
+        let timeout = Duration::from_millis(SIDE_EFFECT_TIMEOUT_MS);
+        let timed_out = |_| EditOutcome::Failed { why: "timed out".to_owned() };
+        tokio::time::timeout(timeout, edit).await.unwrap_or_else(timed_out)
     }
 
     /// Shows the end of a run on the message that requested it, once the answer is sent.

@@ -390,6 +390,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
         live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
+        button_attempts: ButtonAttempts::default(),
     };
     let due = DueBinding { binding: binding.clone(), end: 3 };
     assert_eq!(pass.run(due.clone(), None).await, WorkerExit::At(3));
@@ -435,6 +436,7 @@ async fn part_that_may_arrive_late_is_looked_up_after_restart() {
         channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         stop: stop.clone(),
         retry_first_ms,
+        button_attempts: ButtonAttempts::default(),
     };
     let due = DueBinding { binding: binding.clone(), end: 3 };
     // It is stopped in the pause after the refusal.
@@ -471,6 +473,7 @@ async fn rate_limits_do_not_use_up_lookups() {
         channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
+        button_attempts: ButtonAttempts::default(),
     };
     assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
@@ -519,6 +522,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
         metrics: metrics.clone(),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
+        button_attempts: ButtonAttempts::default(),
     };
     assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);

@@ -5,6 +5,7 @@ use crate::config::LiveConfig;
 use crate::conversation::delivery::WorkerExit;
 use crate::conversation::delivery::attachments;
 use crate::conversation::delivery::retry::RetryState;
+use crate::conversation::delivery::side_effects::ButtonAttempts;
 use crate::conversation::delivery::status_card::StatusCardUpdater;
 use crate::metrics::Metrics;
 use acp_core::card::UpdateRate;
@@ -63,6 +64,8 @@ pub(super) struct DeliveryWorker {
     pub(super) stop: CancellationToken,
     /// First retry delay after a failed attempt, in milliseconds; doubled each time.
     pub(super) retry_first_ms: u64,
+    /// Shared by all bindings.
+    pub(super) button_attempts: ButtonAttempts,
 }
 
 impl DeliveryWorker {

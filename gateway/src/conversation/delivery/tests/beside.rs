@@ -174,6 +174,31 @@ async fn a_message_that_cannot_be_amended_is_given_up_after_three_attempts() {
     }
 }
 
+/// Obsolete buttons are a side effect: a rate limit on their message delays no output, and is no attempt.
+#[tokio::test]
+async fn rate_limit_on_obsolete_buttons_delays_no_output() {
+    let (_dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let (task, stop) = drive(&store, &board, "");
+    scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
+    board.until("the notice", |shown| shown.len() == 1).await;
+    board.limits.store(u32::MAX, Ordering::SeqCst);
+    let about = ButtonSubject::Permission("gone".to_owned());
+    let keep = move |tx: &acp_store::Tx<'_>| {
+        interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
+    };
+    store.write("keep", keep).await.unwrap();
+    for text in ["One.", "Two.", "Three.", "Four."] {
+        scribe.say(text).await;
+        scribe.done().await;
+        scribe.start(RunMode::Prompt).await;
+        board.until("the answer", |shown| shown.last() == Some(&last(text))).await;
+    }
+    assert_eq!(store.read("found", interactive_messages::bindings).await.unwrap().len(), 1, "not given up");
+    stop.cancel();
+    task.await.unwrap();
+}
+
 /// However many wait that are not over: one that is, is found among them.
 #[tokio::test]
 async fn settled_message_is_found_among_many_pending_ones() {
@@ -390,6 +415,7 @@ async fn tried_again(ends: bool) {
         live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
+        button_attempts: ButtonAttempts::default(),
     };
     let due = DueBinding { binding, end: 3 };
     let park = |is_parked| {

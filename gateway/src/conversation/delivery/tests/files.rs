@@ -185,6 +185,7 @@ async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::Binding
         metrics,
         stop: CancellationToken::new(),
         retry_first_ms: 0,
+        button_attempts: ButtonAttempts::default(),
     };
     // It comes to an end.
     let left = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.unwrap();

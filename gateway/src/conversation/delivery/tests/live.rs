@@ -24,6 +24,8 @@ pub(super) struct Board {
     pub(super) failures: AtomicU32,
     /// Edits have no end from now on.
     pub(super) is_stuck: AtomicBool,
+    /// Number of edits from now on that a rate limit refuses for an hour.
+    pub(super) limits: AtomicU32,
     /// Edits fail from now on.
     pub(super) is_away: AtomicBool,
     /// What is there is not changed any more from now on, for good.
@@ -136,6 +138,9 @@ impl ChannelAdapter for Board {
             let fewer = |left: u32| left.checked_sub(1);
             if self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
                 return EditOutcome::Failed { why: "not now".to_owned() };
+            }
+            if self.limits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
+                return EditOutcome::Limited { retry_after_ms: 3_600_000 };
             }
             if self.is_away.load(Ordering::SeqCst) {
                 return EditOutcome::Failed { why: "away".to_owned() };
