@@ -22,7 +22,21 @@ const EMPTY: &str = "\"\"";
 pub const fn wire_type(kind: EventKind) -> &'static str {
     match kind {
         EventKind::AgentMessage | EventKind::AgentThought => "text_delta",
-        _ => kind.as_str(),
+        EventKind::Prompt
+        | EventKind::ToolCall
+        | EventKind::ToolCallUpdate
+        | EventKind::Plan
+        | EventKind::Update
+        | EventKind::Extension
+        | EventKind::Replay
+        | EventKind::Permission
+        | EventKind::PermissionSettled
+        | EventKind::HostRequest
+        | EventKind::Status
+        | EventKind::Gap
+        | EventKind::Done
+        | EventKind::Error
+        | EventKind::Closed => kind.as_str(),
     }
 }
 
@@ -35,10 +49,16 @@ pub fn write_event(row: &EventRow, out: &mut String) {
         r#"{{"event_version":{EVENT_VERSION},"session_key":"{}","session_seq":{}"#,
         row.session_key, row.session_seq
     );
-    let run_id = row.run_id.map_or_else(|| "null".to_owned(), |run_id| format!("\"{run_id}\""));
-    let seq = row.run_id.and(row.seq).map_or_else(|| "null".to_owned(), |seq| seq.to_string());
-    let (kind, at_ms) = (wire_type(row.kind), row.created_at_ms);
-    let _ = write!(out, r#","run_id":{run_id},"seq":{seq},"type":"{kind}","created_at_ms":{at_ms}"#);
+    match (row.run_id, row.seq) {
+        (Some(run_id), Some(seq)) => {
+            let _ = write!(out, r#","run_id":"{run_id}","seq":{seq}"#);
+        }
+        (Some(run_id), None) => {
+            let _ = write!(out, r#","run_id":"{run_id}","seq":null"#);
+        }
+        (None, _) => out.push_str(r#","run_id":null,"seq":null"#),
+    }
+    let _ = write!(out, r#","type":"{}","created_at_ms":{}"#, wire_type(row.kind), row.created_at_ms);
     let body = out.len();
     if write_body(row, out).is_none() {
         out.truncate(body);

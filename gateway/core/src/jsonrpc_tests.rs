@@ -75,6 +75,10 @@ fn what_is_sent_is_one_line_and_reads_back() {
         assert_eq!(line, want);
         assert!(matches!(RpcMessage::parse(line.trim_end()), Ok(RpcMessage::Response { id: Some("0"), .. })));
     }
+    for id in ["null", "\"x\""] {
+        let line = String::from_utf8(reply(id, &Ok("{}".to_owned()))).unwrap();
+        assert!(matches!(RpcMessage::parse(line.trim_end()), Ok(RpcMessage::Response { .. })), "{line}");
+    }
 }
 
 fn json() -> impl Strategy<Value = String> {
