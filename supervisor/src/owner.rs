@@ -11,7 +11,7 @@ pub(crate) mod requests;
 use crate::context::Context;
 use crate::context::event::Event;
 use crate::core::admission::{AccessPolicy, Installation};
-use crate::core::backoff::{self, AgentKey, Backoff, RunOutcome};
+use crate::core::backoff::{self, AgentKey, CrashBackoff, RunOutcome};
 use crate::core::lease::Lease;
 use crate::core::verify::SignalGuard;
 use crate::files::FileQueues;
@@ -87,7 +87,7 @@ pub(crate) struct Owner {
     pub(crate) files: FileQueues,
     pub(crate) warnings: Vec<String>,
     /// Restart delays of agents that crashed recently.
-    pub(crate) backoff: Backoff,
+    pub(crate) backoff: CrashBackoff,
     /// Process-level resources, needed for a handover.
     pub(crate) resources: Option<HandoverResources>,
     /// Upgrade in progress; `leaving` is true once no client is admitted.
@@ -118,7 +118,7 @@ impl Owner {
     ) -> Self {
         let entry = |lease: Lease| (lease.lease_id, LeaseEntry::of(lease));
         Self {
-            backoff: Backoff::new(backoff::CrashLimits::of(&context.config)),
+            backoff: CrashBackoff::new(backoff::CrashLimits::of(&context.config)),
             context,
             supervisor_id: uuid::Uuid::now_v7().to_string(),
             policy,

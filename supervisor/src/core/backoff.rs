@@ -113,7 +113,7 @@ const KEPT_MAX: usize = 4_096;
 
 /// Crash records of all agents that crashed within the window.
 #[derive(Debug, Clone)]
-pub struct Backoff {
+pub struct CrashBackoff {
     limits: CrashLimits,
     crashes: BTreeMap<AgentKey, CrashRecord>,
 }
@@ -128,7 +128,7 @@ pub struct CrashRecord {
     pub at_ms: VecDeque<u64>,
 }
 
-impl Backoff {
+impl CrashBackoff {
     /// Creates an empty record.
     #[must_use]
     pub const fn new(limits: CrashLimits) -> Self {
@@ -252,7 +252,7 @@ mod tests {
 
     /// An agent that dies at once is started again as soon as that is allowed, by a clock that only this test moves.
     fn table() -> String {
-        let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
+        let (mut backoff, agent) = (CrashBackoff::new(LIMITS), agent("a"));
         let mut text = String::from("start     at s  waited s  crashes in a row  why it waited\n");
         let mut now_ms = 0;
         for start in 1..=16 {
@@ -299,7 +299,7 @@ mod tests {
             ("so does one that was closed", vec![StartFailed, Closed { ran_ms: 60_000 }, StartFailed], false),
             ("just too short", vec![StartFailed, Died { ran_ms: 59_999 }], true),
         ] {
-            let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
+            let (mut backoff, agent) = (CrashBackoff::new(LIMITS), agent("a"));
             for outcome in outcomes {
                 backoff.record_run(7, &agent, outcome);
             }
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn agents_and_gateways_are_kept_apart() {
-        let mut backoff = Backoff::new(LIMITS);
+        let mut backoff = CrashBackoff::new(LIMITS);
         let (a, b) = (agent("a"), agent("b"));
         let elsewhere = AgentKey { gateway: GatewayInstanceId::mint(), ..a.clone() };
         for _ in 0..3 {
@@ -322,13 +322,13 @@ mod tests {
 
     #[test]
     fn crash_counts_survive_handover() {
-        let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
+        let (mut backoff, agent) = (CrashBackoff::new(LIMITS), agent("a"));
         for crash in 0..12 {
             backoff.record_run(crash, &agent, StartFailed);
         }
         let told = serde_json::to_vec(&backoff.crashes()).unwrap_or_default();
         let recalled = |limits| {
-            let mut next = Backoff::new(limits);
+            let mut next = CrashBackoff::new(limits);
             next.restore(serde_json::from_slice(&told).unwrap_or_default());
             next
         };
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(recalled(LIMITS).may_start(13, &agent), held);
         // With other limits it answers as if they had held from the beginning.
         let strict = CrashLimits { crashes_max: 3, ..LIMITS };
-        let mut from_the_beginning = Backoff::new(strict);
+        let mut from_the_beginning = CrashBackoff::new(strict);
         for crash in 0..12 {
             from_the_beginning.record_run(crash, &agent, StartFailed);
         }
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn backoff_can_be_disabled_and_is_bounded() {
         let none = CrashLimits { base_ms: 0, crashes_max: 0, ..LIMITS };
-        let mut backoff = Backoff::new(none);
+        let mut backoff = CrashBackoff::new(none);
         for crash in 0..1_000 {
             backoff.record_run(crash, &agent("a"), StartFailed);
         }

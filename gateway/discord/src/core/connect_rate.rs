@@ -77,13 +77,13 @@ impl IdentifyPace {
 
 /// Pauses between connections of one shard.
 #[derive(Debug, Default)]
-pub struct Backoff {
+pub struct ReconnectBackoff {
     disconnects: VecDeque<u64>,
     /// Attempts in a row that led to no session.
     failures: u32,
 }
 
-impl Backoff {
+impl ReconnectBackoff {
     /// Records that a connection ended. Returns the pause before the next one: zero, unless connections end
     /// too fast for network faults.
     pub fn record_disconnect(&mut self, now: u64) -> u64 {
@@ -149,16 +149,16 @@ mod tests {
 
     #[test]
     fn connections_that_end_at_once_are_made_after_a_pause() {
-        let mut backoff = Backoff::default();
+        let mut backoff = ReconnectBackoff::default();
         let pauses: Vec<u64> = (0..7).map(|i| backoff.record_disconnect(i * 100)).collect();
         assert_eq!(pauses, [0, 0, 0, 0, 0, 1_000, 2_000]);
-        let mut backoff = Backoff::default();
+        let mut backoff = ReconnectBackoff::default();
         assert!((0..60).all(|i| backoff.record_disconnect(i * 2_000) == 0));
     }
 
     #[test]
     fn pauses_double_up_to_a_minute_and_begin_anew() {
-        let mut backoff = Backoff::default();
+        let mut backoff = ReconnectBackoff::default();
         let pauses: Vec<u64> = (0..8).map(|_| backoff.record_failure()).collect();
         assert_eq!(pauses, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);
         backoff.reset();

@@ -10,7 +10,7 @@
 use super::event::Event;
 use crate::core::base_url::BaseUrl;
 use crate::core::close_codes::{self, CloseAction, FatalGatewayError};
-use crate::core::connect_rate::Backoff;
+use crate::core::connect_rate::ReconnectBackoff;
 use crate::core::decode::{self, DecodeError, DecodedEvent};
 use serde_json::Value as Json;
 
@@ -157,7 +157,7 @@ pub struct Shard {
     ready_timeout_ms: u64,
     session: Option<ResumableSession>,
     seq: Option<u64>,
-    backoff: Backoff,
+    backoff: ReconnectBackoff,
     /// Connections in a row on which RESUME was sent and not answered.
     unanswered_resumes: u32,
     connection: Option<ConnectionState>,
@@ -174,7 +174,7 @@ impl Shard {
             ready_timeout_ms,
             session: None,
             seq: None,
-            backoff: Backoff::default(),
+            backoff: ReconnectBackoff::default(),
             unanswered_resumes: 0,
             connection: None,
         }

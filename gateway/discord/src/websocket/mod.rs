@@ -22,7 +22,7 @@ pub use event_intake::{SessionCounters, SessionCounts};
 
 use crate::core::base_url::{BaseUrl, BaseUrlError};
 use crate::core::close_codes::FatalGatewayError;
-use crate::core::connect_rate::{Backoff, IdentifyPace};
+use crate::core::connect_rate::{IdentifyPace, ReconnectBackoff};
 use crate::core::event::Event;
 use acp_shared::redact::Secret;
 use event_intake::EventIntake;
@@ -131,7 +131,7 @@ async fn ask_first(
     settings: &SessionSettings,
     intake: &EventIntake,
 ) -> Result<(String, u32), FatalGatewayError> {
-    let mut backoff = Backoff::default();
+    let mut backoff = ReconnectBackoff::default();
     loop {
         let (why, after) = match gateway_info::gateway(client, settings, None).await {
             GatewayLookup::Available { url, shards } => return Ok((url, shards)),
