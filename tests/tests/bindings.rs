@@ -95,10 +95,11 @@ fn start_removes_stale_bindings_and_keeps_the_others() {
     let before = touched(&house);
     assert_eq!(say(&house, "kept", "1", "say one")["outcome"], "prompted");
     until(SOON, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "one"));
-    // The end of the turn touches the binding too, and comes after the answer.
-    let running = "SELECT count(*) FROM acp_runs WHERE ended_at IS NULL";
-    until(SOON, "the turn is over", || {
-        house.world.journal(GATEWAY).query_row(running, [], |row| row.get::<_, i64>(0)).unwrap() == 0
+    // The end of the turn and the delivery of its answer count as activity too.
+    let pending = "SELECT (SELECT count(*) FROM acp_runs WHERE ended_at IS NULL) \
+        + (SELECT count(*) FROM acp_delivery_part WHERE state IN ('planned','sending'))";
+    until(SOON, "the turn and its delivery are over", || {
+        house.world.journal(GATEWAY).query_row(pending, [], |row| row.get::<_, i64>(0)).unwrap() == 0
     });
     let after = touched(&house);
     assert!(after > before, "{after} {before}");

@@ -68,6 +68,18 @@ struct BindingCursor {
     verbosity: Option<Verbosity>,
 }
 
+impl BindingCursor {
+    /// True if a worker must be started for the binding.
+    fn needs_worker(&self, due: &DueBinding) -> bool {
+        let is_behind = self.cursor.is_none_or(|cursor| cursor < due.end);
+        // A new verbosity applies to later rows, so it must be recorded before more rows are journaled.
+        let is_other = self.verbosity != due.binding.verbosity;
+        let is_over = due.binding.status == BindingStatus::Ended;
+        let is_parked = due.binding.status == BindingStatus::Parked;
+        !self.busy && !is_parked && (is_behind || is_over || is_other)
+    }
+}
+
 type BindingCursors = BTreeMap<BindingId, BindingCursor>;
 
 /// Delivers until `stop`.
@@ -113,12 +125,7 @@ pub(crate) async fn run(
         scan_pause = scan_interval(began.elapsed());
         for due in found {
             let state = cursors.entry(due.binding.binding_id).or_default();
-            let is_behind = state.cursor.is_none_or(|cursor| cursor < due.end);
-            // A new verbosity applies to later rows, so it must be recorded before more rows are journaled.
-            let is_other = state.verbosity != due.binding.verbosity;
-            let is_over = due.binding.status == BindingStatus::Ended;
-            let is_parked = due.binding.status == BindingStatus::Parked;
-            if state.busy || is_parked || !(is_behind || is_over || is_other) {
+            if !state.needs_worker(&due) {
                 continue;
             }
             *state = BindingCursor { busy: true, verbosity: due.binding.verbosity, ..*state };

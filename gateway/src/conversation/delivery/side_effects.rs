@@ -31,8 +31,8 @@ const BUTTON_FORGET_MS: u64 = 3_600_000;
 /// Failed attempts on one message, and the time from which it may be tried again.
 type FailedAttempts = (u32, Instant);
 
-/// Failed attempts to amend messages with obsolete buttons, by conversation and message id. Lost with the
-/// process, which then begins anew.
+/// Failed attempts to amend messages with obsolete buttons, by conversation and message id. Kept in
+/// memory only: a new process makes three attempts again.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ButtonAttempts(Arc<Mutex<HashMap<(ConversationRef, String), FailedAttempts>>>);
 
