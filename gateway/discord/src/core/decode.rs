@@ -92,31 +92,6 @@ const IGNORED: [&str; 56] = [
     "WEBHOOKS_UPDATE",
 ];
 
-/// True if events of this kind are used. An unreadable one is then a gap.
-#[must_use]
-pub fn is_used_kind(kind: &str) -> bool {
-    matches!(
-        kind,
-        "READY"
-            | "RESUMED"
-            | "MESSAGE_CREATE"
-            | "MESSAGE_UPDATE"
-            | "MESSAGE_DELETE"
-            | "MESSAGE_DELETE_BULK"
-            | "INTERACTION_CREATE"
-            | "THREAD_CREATE"
-            | "THREAD_UPDATE"
-            | "THREAD_DELETE"
-            | "THREAD_LIST_SYNC"
-            | "CHANNEL_UPDATE"
-            | "CHANNEL_DELETE"
-            | "GUILD_CREATE"
-            | "GUILD_DELETE"
-            | "GUILD_ROLE_DELETE"
-            | "GUILD_ROLE_UPDATE"
-    )
-}
-
 /// Reads an event by its name and its data.
 ///
 /// # Errors

@@ -7,6 +7,9 @@ use acp_shared::redact::Secret;
 use std::fmt;
 use std::fmt::Write as _;
 
+use HttpMethod::{Delete, Get, Patch, Post, Put};
+use RetrySafety::{Create, Idempotent, ReadOnly};
+
 /// HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpMethod {
@@ -65,8 +68,6 @@ pub enum Page {
     After(Snowflake),
     /// The messages before this one.
     Before(Snowflake),
-    /// The messages around this one.
-    Around(Snowflake),
 }
 
 /// Maximum number of messages on one page.
@@ -116,24 +117,17 @@ impl Route {
     }
 
     fn guild(name: RouteName, guild: Snowflake, rest: &str) -> Self {
-        Self::bot(
-            name,
-            HttpMethod::Get,
-            RetrySafety::ReadOnly,
-            format!("/guilds/{guild}{rest}"),
-            MajorParam::Guild(guild.0),
-        )
+        Self::bot(name, Get, ReadOnly, format!("/guilds/{guild}{rest}"), MajorParam::Guild(guild.0))
     }
 
     fn plain(name: RouteName, path: &str) -> Self {
-        Self::bot(name, HttpMethod::Get, RetrySafety::ReadOnly, path.to_owned(), MajorParam::None)
+        Self::bot(name, Get, ReadOnly, path.to_owned(), MajorParam::None)
     }
 
     /// Creates a message with a nonce.
     #[must_use]
     pub fn create_message(channel: Snowflake) -> Self {
-        let route =
-            Self::channel("create_message", HttpMethod::Post, RetrySafety::Create, channel, "/messages");
+        let route = Self::channel("create_message", Post, Create, channel, "/messages");
         Self { request_kind: RequestKind::CreateWithNonce, ..route }
     }
 
@@ -141,21 +135,21 @@ impl Route {
     #[must_use]
     pub fn edit_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}");
-        Self::channel("edit_message", HttpMethod::Patch, RetrySafety::Idempotent, channel, &rest)
+        Self::channel("edit_message", Patch, Idempotent, channel, &rest)
     }
 
     /// Deletes a message.
     #[must_use]
     pub fn delete_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}");
-        Self::channel("delete_message", HttpMethod::Delete, RetrySafety::Idempotent, channel, &rest)
+        Self::channel("delete_message", Delete, Idempotent, channel, &rest)
     }
 
     /// Reads a message.
     #[must_use]
     pub fn get_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}");
-        Self::channel("get_message", HttpMethod::Get, RetrySafety::ReadOnly, channel, &rest)
+        Self::channel("get_message", Get, ReadOnly, channel, &rest)
     }
 
     /// Reads a page of messages. `limit` is clamped to 1 to 100.
@@ -167,64 +161,51 @@ impl Route {
             Page::Newest => None,
             Page::After(id) => Some(("after", id)),
             Page::Before(id) => Some(("before", id)),
-            Page::Around(id) => Some(("around", id)),
         };
         if let Some((name, id)) = more {
             // Writing to a string cannot fail.
             let _ = write!(rest, "&{name}={id}");
         }
-        Self::channel("get_messages", HttpMethod::Get, RetrySafety::ReadOnly, channel, &rest)
+        Self::channel("get_messages", Get, ReadOnly, channel, &rest)
     }
 
     /// Starts a thread from a message. The thread has the id of the message, so a repetition finds it.
     #[must_use]
     pub fn thread_from_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}/threads");
-        Self::channel("thread_from_message", HttpMethod::Post, RetrySafety::Idempotent, channel, &rest)
-    }
-
-    /// Starts a thread without a message.
-    #[must_use]
-    pub fn thread(channel: Snowflake) -> Self {
-        Self::channel("thread", HttpMethod::Post, RetrySafety::Create, channel, "/threads")
+        Self::channel("thread_from_message", Post, Idempotent, channel, &rest)
     }
 
     /// Reads a channel or a thread.
     #[must_use]
     pub fn get_channel(channel: Snowflake) -> Self {
-        Self::channel("get_channel", HttpMethod::Get, RetrySafety::ReadOnly, channel, "")
+        Self::channel("get_channel", Get, ReadOnly, channel, "")
     }
 
     /// Changes a channel or a thread.
     #[must_use]
     pub fn modify_channel(channel: Snowflake) -> Self {
-        Self::channel("modify_channel", HttpMethod::Patch, RetrySafety::Idempotent, channel, "")
-    }
-
-    /// Joins a thread.
-    #[must_use]
-    pub fn join_thread(thread: Snowflake) -> Self {
-        Self::channel("join_thread", HttpMethod::Put, RetrySafety::Idempotent, thread, "/thread-members/@me")
+        Self::channel("modify_channel", Patch, Idempotent, channel, "")
     }
 
     /// Shows the typing indicator for ten seconds.
     #[must_use]
     pub fn typing(channel: Snowflake) -> Self {
-        Self::channel("typing", HttpMethod::Post, RetrySafety::Idempotent, channel, "/typing")
+        Self::channel("typing", Post, Idempotent, channel, "/typing")
     }
 
     /// Adds a reaction of the bot: a Unicode emoji, or `name:id` of a custom emoji.
     #[must_use]
     pub fn add_reaction(channel: Snowflake, message: Snowflake, emoji: &str) -> Self {
         let rest = format!("/messages/{message}/reactions/{}/@me", segment(emoji));
-        Self::channel("add_reaction", HttpMethod::Put, RetrySafety::Idempotent, channel, &rest)
+        Self::channel("add_reaction", Put, Idempotent, channel, &rest)
     }
 
     /// Removes a reaction of the bot.
     #[must_use]
     pub fn remove_reaction(channel: Snowflake, message: Snowflake, emoji: &str) -> Self {
         let rest = format!("/messages/{message}/reactions/{}/@me", segment(emoji));
-        Self::channel("remove_reaction", HttpMethod::Delete, RetrySafety::Idempotent, channel, &rest)
+        Self::channel("remove_reaction", Delete, Idempotent, channel, &rest)
     }
 
     /// Replaces all slash commands, global or of one guild.
@@ -238,13 +219,7 @@ impl Route {
             None => ("put_commands", MajorParam::None),
             Some(guild) => ("put_guild_commands", MajorParam::Guild(guild.0)),
         };
-        Self::bot(name, HttpMethod::Put, RetrySafety::Idempotent, path, major)
-    }
-
-    /// Reads the gateway URL, the recommended number of shards and the session limit.
-    #[must_use]
-    pub fn gateway() -> Self {
-        Self::plain("gateway", "/gateway/bot")
+        Self::bot(name, Put, Idempotent, path, major)
     }
 
     /// Reads the user of the bot.
@@ -271,53 +246,34 @@ impl Route {
         Self::guild("roles", guild, "/roles")
     }
 
-    /// Reads a guild.
-    #[must_use]
-    pub fn get_guild(guild: Snowflake) -> Self {
-        Self::guild("guild", guild, "")
-    }
-
-    /// Lists the channels of a guild.
-    #[must_use]
-    pub fn guild_channels(guild: Snowflake) -> Self {
-        Self::guild("guild_channels", guild, "/channels")
-    }
-
-    /// Lists the unarchived threads of a guild.
-    #[must_use]
-    pub fn active_threads(guild: Snowflake) -> Self {
-        Self::guild("active_threads", guild, "/threads/active")
-    }
-
     /// True if the request posts a message, which unarchives an archived thread.
     #[must_use]
     pub const fn posts_message(&self) -> bool {
         matches!(
             (self.retry_safety, self.request_kind),
-            (_, RequestKind::CreateWithNonce) | (RetrySafety::Create, RequestKind::Webhook)
+            (_, RequestKind::CreateWithNonce) | (Create, RequestKind::Webhook)
         )
     }
 
     /// Creates a webhook.
     #[must_use]
     pub fn create_webhook(channel: Snowflake) -> Self {
-        Self::channel("create_webhook", HttpMethod::Post, RetrySafety::Create, channel, "/webhooks")
+        Self::channel("create_webhook", Post, Create, channel, "/webhooks")
     }
 
     /// Lists the webhooks of a channel.
     #[must_use]
     pub fn list_webhooks(channel: Snowflake) -> Self {
-        Self::channel("list_webhooks", HttpMethod::Get, RetrySafety::ReadOnly, channel, "/webhooks")
+        Self::channel("list_webhooks", Get, ReadOnly, channel, "/webhooks")
     }
 
     fn webhook(
         name: RouteName,
         method: HttpMethod,
         retry_safety: RetrySafety,
-        of: (Snowflake, &Secret),
+        (id, token): (Snowflake, &Secret),
         rest: &str,
     ) -> Self {
-        let (id, token) = of;
         let path = format!("/webhooks/{id}/{}{rest}", segment(token.expose()));
         let major = MajorParam::Webhook(id.0, token.clone());
         Self { name, method, path, major, retry_safety, request_kind: RequestKind::Webhook }
@@ -331,7 +287,7 @@ impl Route {
     #[must_use]
     pub fn execute_webhook(id: Snowflake, token: &Secret, thread: Option<Snowflake>) -> Self {
         let rest = format!("?wait=true{}", Self::thread_query(thread, '&'));
-        Self::webhook("execute_webhook", HttpMethod::Post, RetrySafety::Create, (id, token), &rest)
+        Self::webhook("execute_webhook", Post, Create, (id, token), &rest)
     }
 
     /// Edits a message of a webhook.
@@ -343,38 +299,13 @@ impl Route {
         thread: Option<Snowflake>,
     ) -> Self {
         let rest = format!("/messages/{message}{}", Self::thread_query(thread, '?'));
-        Self::webhook("edit_webhook_message", HttpMethod::Patch, RetrySafety::Idempotent, (id, token), &rest)
-    }
-
-    /// Deletes a message of a webhook.
-    #[must_use]
-    pub fn delete_webhook_message(
-        id: Snowflake,
-        token: &Secret,
-        message: Snowflake,
-        thread: Option<Snowflake>,
-    ) -> Self {
-        let rest = format!("/messages/{message}{}", Self::thread_query(thread, '?'));
-        Self::webhook(
-            "delete_webhook_message",
-            HttpMethod::Delete,
-            RetrySafety::Idempotent,
-            (id, token),
-            &rest,
-        )
+        Self::webhook("edit_webhook_message", Patch, Idempotent, (id, token), &rest)
     }
 
     /// Deletes a webhook.
     #[must_use]
     pub fn delete_webhook(id: Snowflake) -> Self {
-        let major = MajorParam::None;
-        Self::bot(
-            "delete_webhook",
-            HttpMethod::Delete,
-            RetrySafety::Idempotent,
-            format!("/webhooks/{id}"),
-            major,
-        )
+        Self::bot("delete_webhook", Delete, Idempotent, format!("/webhooks/{id}"), MajorParam::None)
     }
 
     /// Sends the first response to an interaction.
@@ -382,10 +313,10 @@ impl Route {
     pub fn callback(id: Snowflake, token: &Secret) -> Self {
         Self {
             name: "interaction_callback",
-            method: HttpMethod::Post,
+            method: Post,
             path: format!("/interactions/{id}/{}/callback", segment(token.expose())),
             major: MajorParam::Interaction(id.0, token.clone()),
-            retry_safety: RetrySafety::Create,
+            retry_safety: Create,
             request_kind: RequestKind::Interaction,
         }
     }
@@ -394,10 +325,9 @@ impl Route {
         name: RouteName,
         method: HttpMethod,
         retry_safety: RetrySafety,
-        of: InteractionRef<'_>,
+        (application, token): (Snowflake, &Secret),
         rest: &str,
     ) -> Self {
-        let InteractionRef(application, token) = of;
         let path = format!("/webhooks/{application}/{}{rest}", segment(token.expose()));
         let major = MajorParam::Interaction(application.0, token.clone());
         Self { name, method, path, major, retry_safety, request_kind: RequestKind::Interaction }
@@ -406,40 +336,19 @@ impl Route {
     /// Edits the first response to an interaction.
     #[must_use]
     pub fn edit_original(application: Snowflake, token: &Secret) -> Self {
-        let rest = "/messages/@original";
-        Self::interaction(
-            "edit_original",
-            HttpMethod::Patch,
-            RetrySafety::Idempotent,
-            InteractionRef(application, token),
-            rest,
-        )
+        Self::interaction("edit_original", Patch, Idempotent, (application, token), "/messages/@original")
     }
 
     /// Deletes the first response to an interaction.
     #[must_use]
     pub fn delete_original(application: Snowflake, token: &Secret) -> Self {
-        let rest = "/messages/@original";
-        Self::interaction(
-            "delete_original",
-            HttpMethod::Delete,
-            RetrySafety::Idempotent,
-            InteractionRef(application, token),
-            rest,
-        )
+        Self::interaction("delete_original", Delete, Idempotent, (application, token), "/messages/@original")
     }
 
     /// Sends a further response to an interaction.
     #[must_use]
     pub fn followup(application: Snowflake, token: &Secret) -> Self {
-        let rest = "?wait=true";
-        Self::interaction(
-            "followup",
-            HttpMethod::Post,
-            RetrySafety::Create,
-            InteractionRef(application, token),
-            rest,
-        )
+        Self::interaction("followup", Post, Create, (application, token), "?wait=true")
     }
 
     /// True if the request counts towards the global limit of the bot; interaction responses do not.
@@ -454,9 +363,6 @@ impl Route {
         matches!(self.request_kind, RequestKind::Bot | RequestKind::CreateWithNonce)
     }
 }
-
-/// Interaction: its application and its token.
-struct InteractionRef<'a>(Snowflake, &'a Secret);
 
 #[cfg(test)]
 mod tests {
@@ -474,13 +380,12 @@ mod tests {
             (page(Page::Newest, 0), "/channels/1/messages?limit=1"),
             (page(Page::After(m), 100), "/channels/1/messages?limit=100&after=2"),
             (page(Page::Before(m), 255), "/channels/1/messages?limit=100&before=2"),
-            (page(Page::Around(m), 7), "/channels/1/messages?limit=7&around=2"),
             (Route::thread_from_message(c, m).path, "/channels/1/messages/2/threads"),
             (Route::add_reaction(c, m, "👀").path, "/channels/1/messages/2/reactions/%F0%9F%91%80/@me"),
             (Route::remove_reaction(c, m, "ok:12").path, "/channels/1/messages/2/reactions/ok%3A12/@me"),
             (Route::put_commands(a, None).path, "/applications/3/commands"),
             (Route::put_commands(a, Some(g)).path, "/applications/3/guilds/4/commands"),
-            (Route::active_threads(g).path, "/guilds/4/threads/active"),
+            (Route::member(g, m).path, "/guilds/4/members/2"),
         ] {
             assert_eq!(path, expected);
         }
@@ -504,7 +409,7 @@ mod tests {
                 Route::edit_webhook_message(id, &hook, m, Some(Snowflake(9))),
                 "/webhooks/5/hook-secret/messages/2?thread_id=9",
             ),
-            (Route::delete_webhook_message(id, &hook, m, None), "/webhooks/5/hook-secret/messages/2"),
+            (Route::edit_webhook_message(id, &hook, m, None), "/webhooks/5/hook-secret/messages/2"),
             (Route::callback(Snowflake(7), &open), "/interactions/7/open-secret/callback"),
             (Route::edit_original(a, &open), "/webhooks/3/open-secret/messages/@original"),
             (Route::followup(a, &open), "/webhooks/3/open-secret?wait=true"),

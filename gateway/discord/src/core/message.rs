@@ -9,8 +9,6 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::fmt;
 
-/// Flag: no link previews.
-pub const NO_PREVIEWS: u64 = 1 << 2;
 /// Flag: visible only to the user who caused the interaction. Valid only in its first response.
 pub const EPHEMERAL: u64 = 1 << 6;
 /// Flag: no push or desktop notification.
@@ -46,7 +44,7 @@ pub struct MessageBody {
     pub rows: Vec<ActionRow>,
     /// Files. An edit without files keeps the existing ones.
     pub files: Vec<FileUpload>,
-    /// Flags: [`NO_PREVIEWS`], [`EPHEMERAL`], [`SILENT`].
+    /// Flags: [`EPHEMERAL`], [`SILENT`].
     pub flags: u64,
 }
 
@@ -233,8 +231,6 @@ pub enum Callback {
     },
     /// Announces an edit of the message with the button; the edit may be omitted.
     DeferredUpdate,
-    /// Replaces the message with the button.
-    Update(MessageBody),
     /// Suggestions during input: the displayed name and the value of each.
     Choices(Vec<(String, String)>),
     /// Opens a form.
@@ -254,10 +250,6 @@ impl Callback {
             }
             Self::Deferred { flags } => (5, json!({"flags": flags}), Vec::new()),
             Self::DeferredUpdate => return Ok(RequestPayload::json(json!({"type": 6}))),
-            Self::Update(body) => {
-                let RequestPayload { json, files } = body.edit()?;
-                (7, json, files)
-            }
             Self::Choices(choices) => (8, choices_json(choices)?, Vec::new()),
             Self::Modal(modal) => {
                 modal.check()?;

@@ -1,12 +1,11 @@
-//! Requests about the bot itself: user, application, gateway URL and slash commands.
+//! Requests about the bot itself: user, application and slash commands.
 
-use super::model::{Application, GatewayInfo, UserObject, parse};
+use super::model::{Application, UserObject};
 use super::{Call, QueueOptions, RestClient, RestError};
-use crate::core::endpoint::{RetrySafety, Route};
+use crate::core::endpoint::Route;
 use crate::core::ids::Snowflake;
 use crate::core::payload_limits;
 use crate::core::request_scheduler::Priority;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -14,35 +13,12 @@ use std::time::Duration;
 const COMMANDS_MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl RestClient {
-    async fn fetch_info<T: DeserializeOwned>(&self, route: Route) -> Result<T, RestError> {
-        let name = route.name;
-        parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)
-    }
-
-    /// Returns the gateway URL, the shard count and the session limit. Refuses a URL outside of the
-    /// configured service.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed or
-    /// [`BaseUrl::check_gateway_url`](crate::core::base_url::BaseUrl::check_gateway_url) refuses the URL.
-    pub async fn gateway(&self) -> Result<GatewayInfo, RestError> {
-        let route = Route::gateway();
-        let name = route.name;
-        let gateway: GatewayInfo = self.fetch_info(route).await?;
-        match self.base().check_gateway_url(&gateway.url) {
-            Ok(url) => Ok(GatewayInfo { url, ..gateway }),
-            Err(why) => {
-                Err(RestError::not_sent(name, crate::core::errors::RejectionKind::Invalid, why.to_string()))
-            }
-        }
-    }
-
     /// Returns the user of the bot.
     ///
     /// # Errors
     /// [`RestError`] if the request failed.
     pub async fn me(&self) -> Result<UserObject, RestError> {
-        self.fetch_info(Route::me()).await
+        self.fetch(Route::me()).await
     }
 
     /// Returns the application that the bot belongs to.
@@ -50,7 +26,7 @@ impl RestClient {
     /// # Errors
     /// [`RestError`] if the request failed.
     pub async fn application(&self) -> Result<Application, RestError> {
-        self.fetch_info(Route::application()).await
+        self.fetch(Route::application()).await
     }
 
     /// Replaces all slash commands, global or of one guild. Commands that are not in the list are deleted.

@@ -1,22 +1,16 @@
-//! Requests about channels, threads, guilds and their members.
+//! Requests about channels and threads, and about the members and roles of guilds.
 
-use super::model::{self, ChannelObject, Guild, GuildMember, Role, StartedThread, ThreadList, parse};
+use super::model::{self, ChannelObject, GuildMember, Role, StartedThread, parse};
 use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::endpoint::{RetrySafety, Route};
 use crate::core::errors::RejectionKind;
-use crate::core::event::Thread;
 use crate::core::ids::Snowflake;
 use crate::core::payload_limits::{PayloadLimit, ValidationError};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 /// Allowed values for the inactivity, in minutes, after which Discord archives a thread.
 pub const ARCHIVE_MINUTES: [u64; 4] = [60, 1440, 4320, 10080];
-/// Channel type of public threads.
-const PUBLIC_THREAD: u64 = 11;
-/// Channel type of private threads, visible to their members only.
-const PRIVATE_THREAD: u64 = 12;
 
 /// Changes to a channel or a thread. Fields that are `None` stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -48,11 +42,6 @@ fn check(name: Option<&str>, minutes: Option<u64>) -> Result<(), ValidationError
 }
 
 impl RestClient {
-    async fn fetch<T: DeserializeOwned>(&self, route: Route) -> Result<T, RestError> {
-        let name = route.name;
-        parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)
-    }
-
     /// Starts a thread from a message. The thread has the id of the message, so the request can be repeated:
     /// an existing thread counts as started.
     ///
@@ -82,35 +71,6 @@ impl RestClient {
         }
     }
 
-    /// Starts a thread without a message. If the response is lost, the thread cannot be identified later.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed or its outcome is unknown.
-    pub async fn thread(
-        &self,
-        channel: Snowflake,
-        name: &str,
-        archive_minutes: u64,
-        private: bool,
-        options: QueueOptions,
-    ) -> Result<Thread, RestError> {
-        let route = Route::thread(channel);
-        let kind = route.name;
-        check(Some(name), Some(archive_minutes)).map_err(|refused| RestError::invalid(kind, &refused))?;
-        let of = if private { PRIVATE_THREAD } else { PUBLIC_THREAD };
-        let body = json!({"name": name, "auto_archive_duration": archive_minutes, "type": of});
-        let answer = self.json(Call::new(route, options).channel(channel).json(body)).await?;
-        model::thread(kind, RetrySafety::Create, &answer)
-    }
-
-    /// Joins a thread.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed or its outcome is unknown.
-    pub async fn join_thread(&self, thread: Snowflake, options: QueueOptions) -> Result<(), RestError> {
-        self.call(Call::new(Route::join_thread(thread), options).channel(thread)).await.map(|_| ())
-    }
-
     /// Reads a channel or a thread.
     ///
     /// # Errors
@@ -137,22 +97,6 @@ impl RestClient {
         parse(kind, RetrySafety::Idempotent, answer)
     }
 
-    /// Reads a guild and its roles.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed.
-    pub async fn guild(&self, guild: Snowflake) -> Result<Guild, RestError> {
-        self.fetch(Route::get_guild(guild)).await
-    }
-
-    /// Lists the channels of a guild, without its threads.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed.
-    pub async fn guild_channels(&self, guild: Snowflake) -> Result<Vec<ChannelObject>, RestError> {
-        self.fetch(Route::guild_channels(guild)).await
-    }
-
     /// Reads a member of a guild.
     ///
     /// # Errors
@@ -167,16 +111,5 @@ impl RestClient {
     /// [`RestError`] if the request failed.
     pub async fn roles(&self, guild: Snowflake) -> Result<Vec<Role>, RestError> {
         self.fetch(Route::roles(guild)).await
-    }
-
-    /// Lists the unarchived threads of a guild that the bot can see.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed.
-    pub async fn active_threads(&self, guild: Snowflake) -> Result<Vec<Thread>, RestError> {
-        let route = Route::active_threads(guild);
-        let name = route.name;
-        let ThreadList { threads } = self.fetch(route).await?;
-        threads.iter().map(|thread| model::thread(name, RetrySafety::ReadOnly, thread)).collect()
     }
 }

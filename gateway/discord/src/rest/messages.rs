@@ -175,7 +175,7 @@ impl RestClient {
     ) -> Result<Vec<Message>, RestError> {
         let route = Route::get_messages(channel, page, limit);
         let name = route.name;
-        let answer: Vec<Value> = parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)?;
+        let answer: Vec<Value> = self.fetch(route).await?;
         answer.iter().map(|one| model::message(name, RetrySafety::ReadOnly, one)).collect()
     }
 

@@ -40,6 +40,7 @@ use bytes::Bytes;
 use counters::Counters;
 use http::{HttpClient, HttpOutcome};
 use queue::{InFlightRequest, RequestQueue, Waiter};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -373,6 +374,12 @@ impl RestClient {
         }
         in_flight.report(&outcome);
         AttemptResult::Failed(error)
+    }
+
+    /// Performs a read and parses its response.
+    async fn fetch<T: DeserializeOwned>(&self, route: Route) -> Result<T, RestError> {
+        let name = route.name;
+        model::parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)
     }
 
     /// Performs a request with a JSON response.

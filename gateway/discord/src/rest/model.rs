@@ -100,20 +100,6 @@ pub struct UserObject {
     pub bot: bool,
 }
 
-/// Guild (called a server in the user interface).
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Guild {
-    /// Guild id.
-    pub id: Snowflake,
-    /// Guild name.
-    pub name: String,
-    /// User who owns the guild.
-    pub owner_id: Snowflake,
-    /// Roles of the guild.
-    #[serde(default)]
-    pub roles: Vec<Role>,
-}
-
 /// Application that the bot belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Application {
@@ -121,43 +107,6 @@ pub struct Application {
     pub id: Snowflake,
     /// Application name.
     pub name: String,
-    /// Flags, among them the privileged intents.
-    #[serde(default)]
-    pub flags: u64,
-}
-
-impl Application {
-    /// True if the bot may read message content: enabled in the developer portal, or granted after a review.
-    #[must_use]
-    pub const fn reads_messages(&self) -> bool {
-        const GRANTED: u64 = 1 << 18;
-        const SWITCHED_ON: u64 = 1 << 19;
-        self.flags & (GRANTED | SWITCHED_ON) != 0
-    }
-}
-
-/// Gateway of the service.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct GatewayInfo {
-    /// Gateway URL. [`BaseUrl::check_gateway_url`](crate::core::base_url::BaseUrl::check_gateway_url) checks it.
-    pub url: String,
-    /// Recommended number of shards.
-    pub shards: u64,
-    /// Limit on new sessions.
-    pub session_start_limit: SessionStartLimit,
-}
-
-/// Limit on new gateway sessions (IDENTIFY).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct SessionStartLimit {
-    /// Sessions per day.
-    pub total: u64,
-    /// Sessions that remain now.
-    pub remaining: u64,
-    /// Milliseconds until the limit resets.
-    pub reset_after: u64,
-    /// Sessions that may be identified per five seconds.
-    pub max_concurrency: u64,
 }
 
 /// Thread that was requested.
@@ -186,12 +135,6 @@ pub struct WebhookObject {
     /// Webhook name.
     #[serde(default)]
     pub name: Option<String>,
-}
-
-/// Unarchived threads of a guild.
-#[derive(Deserialize)]
-pub(super) struct ThreadList {
-    pub(super) threads: Vec<Value>,
 }
 
 /// Parses a response.

@@ -53,9 +53,7 @@ impl RestClient {
     /// # Errors
     /// [`RestError`] if the request failed.
     pub async fn webhooks(&self, channel: Snowflake) -> Result<Vec<WebhookObject>, RestError> {
-        let route = Route::list_webhooks(channel);
-        let name = route.name;
-        parse(name, RetrySafety::ReadOnly, self.json(Call::read(route)).await?)
+        self.fetch(Route::list_webhooks(channel)).await
     }
 
     /// Sends a message through a webhook to its channel, or to a thread of it.
@@ -97,24 +95,6 @@ impl RestClient {
         let mut call = Call::new(route, options).sequence(Sequence::Edit(message)).payload(payload);
         call.channel = thread;
         self.mark_dead_if_gone(webhook, self.call(call).await).map(|_| ())
-    }
-
-    /// Deletes a message of a webhook. Succeeds if it no longer exists.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed or its outcome is unknown.
-    pub async fn delete_webhook_message(
-        &self,
-        webhook: &Webhook,
-        thread: Option<Snowflake>,
-        message: Snowflake,
-        options: QueueOptions,
-    ) -> Result<(), RestError> {
-        let route = Route::delete_webhook_message(webhook.id, &webhook.token, message, thread);
-        self.check_alive(webhook, &route)?;
-        let mut call = Call::new(route, options).sequence(Sequence::Edit(message));
-        call.channel = thread;
-        ignore_gone(self.mark_dead_if_gone(webhook, self.call(call).await), ResourceKind::Message)
     }
 
     /// Deletes a webhook. Succeeds if it no longer exists.

@@ -5,7 +5,7 @@ use acp_discord::core::embed::Embed;
 use acp_discord::core::endpoint::Page;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Callback, EPHEMERAL, FileUpload, MessageBody, Persona};
+use acp_discord::core::message::{Callback, FileUpload, MessageBody, Persona};
 use acp_discord::rest::{ChannelChanges, RestError, Webhook};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
@@ -65,7 +65,7 @@ async fn a_thread_that_is_there_was_started() {
     let body = server.asked().first().map(|asked| asked.json());
     assert_eq!(body, Some(json!({"name": "t", "auto_archive_duration": 1440})));
     assert_eq!(kind(rest.thread_from_message(HERE, IT, "t", 7, FINAL).await), Some(RejectionKind::Invalid));
-    assert_eq!(kind(rest.thread(HERE, "", 60, false, FINAL).await), Some(RejectionKind::Invalid));
+    assert_eq!(kind(rest.thread_from_message(HERE, IT, "", 60, FINAL).await), Some(RejectionKind::Invalid));
     assert_eq!(server.lines().len(), 2);
 }
 
@@ -146,7 +146,6 @@ async fn every_body_notifies_nobody() {
         rest.execute_webhook(&hook, None, HERE, &body, &persona, FINAL).await.map(|_| ()),
         rest.edit_webhook_message(&hook, None, IT, &body, CARD).await,
         rest.callback(IT, &token, &Callback::Message(body.clone())).await,
-        rest.callback(IT, &token, &Callback::Update(MessageBody { flags: EPHEMERAL, ..body.clone() })).await,
         rest.edit_original(IT, &token, &body).await.map(|_| ()),
         rest.followup(IT, &token, &body).await.map(|_| ()),
     ];
@@ -196,19 +195,16 @@ async fn files_go_beside_the_message() {
 async fn answers_are_read() {
     let server = Server::start(|_, asked| {
         let path = asked.path.trim_start_matches("/api/v10");
-        let here = format!("http://{}", asked.header("host").unwrap_or_default());
         let thread = json!({"id": "5", "type": 11, "name": "t", "guild_id": "2", "parent_id": "1",
             "last_message_id": null, "thread_metadata": {"archived": true, "locked": false}});
         match path {
-            "/gateway/bot" => Reply::json(200, json!({"url": here.replace("http", "ws"), "shards": 1,
-                "session_start_limit": {"total": 1000, "remaining": 999, "reset_after": 1, "max_concurrency": 1}})),
             "/users/@me" => Reply::json(200, json!({"id": "7", "username": "bot", "bot": true})),
-            "/applications/@me" => Reply::json(200, json!({"id": "3", "name": "Bot", "flags": 1 << 19})),
+            "/applications/@me" => Reply::json(200, json!({"id": "3", "name": "Bot"})),
             "/channels/5" => Reply::json(200, thread),
-            "/guilds/2" => Reply::json(200, json!({"id": "2", "name": "g", "owner_id": "4",
-                "roles": [{"id": "2", "name": "@everyone", "permissions": "104324673"}]})),
+            "/guilds/2/roles" => {
+                Reply::json(200, json!([{"id": "2", "name": "@everyone", "permissions": "104324673"}]))
+            }
             "/guilds/2/members/7" => Reply::json(200, json!({"roles": ["2"], "nick": null})),
-            "/guilds/2/threads/active" => Reply::json(200, json!({"threads": [thread], "members": []})),
             "/channels/1/webhooks" => Reply::json(200, json!([{"id": "8", "token": "hook", "type": 1}])),
             "/channels/1/messages?limit=2&after=5" => {
                 Reply::json(200, json!([crate::server::message(6, 7, "a")]))
@@ -219,16 +215,14 @@ async fn answers_are_read() {
     })
     .await;
     let rest = server.rest();
-    assert!(rest.gateway().await.is_ok_and(|g| g.url.starts_with("ws://127.0.0.1:") && g.shards == 1));
     assert!(rest.me().await.is_ok_and(|me| me.bot && me.id == Snowflake(7)));
-    assert!(rest.application().await.is_ok_and(|app| app.reads_messages()));
+    assert!(rest.application().await.is_ok_and(|app| app.id == Snowflake(3)));
     let channel = rest.channel(IT).await;
     assert!(channel.as_ref().is_ok_and(|c| c.is_thread() && c.last_message_id.is_none()), "{channel:?}");
     let change = ChannelChanges { archived: Some(false), ..ChannelChanges::default() };
     assert!(rest.modify_channel(IT, &change, FINAL).await.is_ok());
-    assert!(rest.guild(Snowflake(2)).await.is_ok_and(|guild| guild.roles.len() == 1));
+    assert!(rest.roles(Snowflake(2)).await.is_ok_and(|roles| roles.len() == 1));
     assert!(rest.member(Snowflake(2), Snowflake(7)).await.is_ok_and(|member| member.roles == [Snowflake(2)]));
-    assert!(rest.active_threads(Snowflake(2)).await.is_ok_and(|threads| threads.len() == 1));
     let hooks = rest.webhooks(HERE).await;
     assert!(hooks.is_ok_and(|hooks| hooks.iter().all(|hook| hook.token.is_some())));
     let page = rest.messages(HERE, Page::After(IT), 2).await;
@@ -258,18 +252,8 @@ async fn a_history_is_read_past_what_cannot_be_read() {
 
 #[tokio::test]
 async fn a_service_that_leads_elsewhere_is_not_followed() {
-    let server = Server::start(|number, _| match number {
-        0 => Reply::json(
-            200,
-            json!({"url": "wss://gateway.discord.gg", "shards": 1,
-            "session_start_limit": {"total": 1, "remaining": 1, "reset_after": 1, "max_concurrency": 1}}),
-        ),
-        _ => Reply::text(302, "").with("location", "https://discord.com/api/v10/users/@me"),
-    })
-    .await;
-    let rest = server.rest();
-    let fault = rest.gateway().await.err();
-    assert!(fault.is_some_and(|fault| fault.to_string().contains("gateway.discord.gg")));
-    assert_eq!(kind(rest.me().await), Some(RejectionKind::Invalid));
-    assert_eq!(server.lines().len(), 2);
+    let elsewhere = Reply::text(302, "").with("location", "https://discord.com/api/v10/users/@me");
+    let server = Server::list(vec![elsewhere]).await;
+    assert_eq!(kind(server.rest().me().await), Some(RejectionKind::Invalid));
+    assert_eq!(server.lines().len(), 1);
 }

@@ -350,10 +350,10 @@ fn an_interaction_needs_only_what_its_answer_needs() {
 #[test]
 fn kinds_are_ours_known_or_unknown() {
     for kind in IGNORED {
-        assert!(event(kind, &Json::Null) == Ok(DecodedEvent::Ignored) && !is_used_kind(kind), "{kind}");
+        assert_eq!(event(kind, &Json::Null), Ok(DecodedEvent::Ignored), "{kind}");
     }
     assert_eq!(event("SUBSCRIPTION_CREATE", &json!({})), Ok(DecodedEvent::Unknown));
     for kind in ["READY", "MESSAGE_CREATE", "INTERACTION_CREATE", "THREAD_LIST_SYNC", "GUILD_DELETE"] {
-        assert!(is_used_kind(kind) && event(kind, &Json::Null).is_err(), "{kind}");
+        assert!(event(kind, &Json::Null).is_err(), "{kind}");
     }
 }

@@ -94,7 +94,6 @@ fn first_answers_are_as_discord_takes_them() {
         (Callback::Message(MessageBody::text("x")), json!({"type": 4, "data": text})),
         (Callback::Deferred { flags: 64 }, json!({"type": 5, "data": {"flags": 64}})),
         (Callback::DeferredUpdate, json!({"type": 6})),
-        (Callback::Update(MessageBody::text("x")), json!({"type": 7, "data": text})),
         (
             Callback::Choices(vec![choice("a")]),
             json!({"type": 8, "data": {"choices": [{"name": "a", "value": "v"}]}}),
