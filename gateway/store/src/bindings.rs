@@ -1,6 +1,6 @@
 //! `acp_bindings`: bindings of conversations to sessions.
 
-use crate::codec::{Int, SqlEnum, all, first, id, int, int_opt, run, word, word_opt};
+use crate::codec::{Int, SqlEnum, all, conversation, execute, first, id, int, int_opt, run, word, word_opt};
 use crate::error::StoreError;
 use crate::render_settings;
 use crate::{Tx, delivery, sessions};
@@ -28,12 +28,7 @@ const INSERT: &str = "INSERT INTO acp_bindings (binding_key, channel, account_id
 pub fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
     Ok(BindingRow {
         binding_id: id(row, "binding_key")?,
-        conversation: ConversationRef {
-            channel: row.get("channel")?,
-            account_id: row.get("account_id")?,
-            conversation_id: row.get("thread_id")?,
-            parent_conversation_id: row.get("channel_id")?,
-        },
+        conversation: conversation(row, "thread_id", "channel_id")?,
         session_key: id(row, "session_key")?,
         target_kind: word(row, "target_kind")?,
         status: word(row, "status")?,
@@ -193,8 +188,7 @@ pub fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), StoreError> 
     let (idle, age) = (row.idle_ms.map(Int), row.max_age_ms.map(Int));
     let at =
         params![row.binding_id.to_string(), idle, age, Int(row.bound_at_ms), Int(row.last_activity_at_ms)];
-    run(db, SQL, at)?;
-    Ok(())
+    execute(db, SQL, at)
 }
 
 /// Sets the verbosity of a binding's conversation; `None` takes the configured one. Applies to all rows
@@ -290,8 +284,7 @@ pub fn bind(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
 pub fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
     const SQL: &str =
         "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) WHERE binding_key = ?1";
-    run(db, SQL, params![binding_id.to_string(), Int(now_ms)])?;
-    Ok(())
+    execute(db, SQL, params![binding_id.to_string(), Int(now_ms)])
 }
 
 /// Sets the time of a binding's last activity after a message through it, and activates it if it is parked.
@@ -338,12 +331,7 @@ const PLACE: &str = "SELECT channel, account_id, thread_id, channel_id, bound_at
 
 fn bound_conversation_from_row(row: &Row<'_>) -> Result<BoundConversation, StoreError> {
     Ok(BoundConversation {
-        conversation: ConversationRef {
-            channel: row.get("channel")?,
-            account_id: row.get("account_id")?,
-            conversation_id: row.get("thread_id")?,
-            parent_conversation_id: row.get("channel_id")?,
-        },
+        conversation: conversation(row, "thread_id", "channel_id")?,
         bound_at_ms: int(row, "bound_at")?,
         backfilled_through: row.get("backfilled_through")?,
     })
@@ -414,8 +402,7 @@ pub fn expire(
 pub fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) \
                        WHERE session_key = ?1 AND status IN ('active','parked')";
-    run(db, SQL, params![key.as_str(), Int(at_ms)])?;
-    Ok(())
+    execute(db, SQL, params![key.as_str(), Int(at_ms)])
 }
 
 /// Ends one binding.

@@ -1,7 +1,7 @@
 //! `acp_delivery_card`: message ids of status cards, one per run and binding. The content comes from the
 //! journal.
 
-use crate::codec::{Int, all, first, id, int, int_opt, run};
+use crate::codec::{Int, all, execute, first, id, int, int_opt};
 use crate::error::StoreError;
 use crate::{events, now_ms};
 use acp_core::card::CardRecord;
@@ -126,7 +126,7 @@ pub fn store_card(
         message_id = excluded.message_id, number = excluded.number, \
         through_session_seq = excluded.through_session_seq, folded = excluded.folded, \
         updated_at = excluded.updated_at, posted_at = excluded.posted_at";
-    run(
+    execute(
         db,
         SQL,
         params![
@@ -138,8 +138,7 @@ pub fn store_card(
             Int(now_ms()),
             known.posted_at_ms.map(Int)
         ],
-    )?;
-    Ok(())
+    )
 }
 
 /// Outcome of an attempt to fold a card.
@@ -172,8 +171,7 @@ pub fn record_fold(
         FoldOutcome::No => TRIES_MAX,
     };
     let keys = (binding_id.to_string(), run_id.to_string());
-    run(db, SQL, params![keys.0, keys.1, known.message_id, Int(now_ms()), tries])?;
-    Ok(())
+    execute(db, SQL, params![keys.0, keys.1, known.message_id, Int(now_ms()), tries])
 }
 
 /// Bindings with unfolded cards of finished runs whose retry is due. The pauses between retries grow.

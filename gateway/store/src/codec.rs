@@ -2,9 +2,10 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::error::StoreError;
+use acp_core::render::PartKind;
 use acp_core::rows::{
-    AutoResolution, BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode,
-    TargetKind, Verbosity,
+    AutoResolution, BindingStatus, ConversationRef, LeaseStatus, PermissionState, RequestState, RunMode,
+    SessionMode, TargetKind, Verbosity,
 };
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
@@ -42,6 +43,7 @@ pub trait SqlEnum: Copy + Sized + 'static {
     fn word(self) -> &'static str;
 }
 
+/// Enums with the word of each value.
 macro_rules! words {
     ($($name:ident { $($variant:ident = $text:literal),+ $(,)? })+) => {$(
         impl SqlEnum for $name {
@@ -63,40 +65,21 @@ words! {
     BindingStatus { Pending = "pending", Active = "active", Parked = "parked", Ending = "ending", Ended = "ended" }
 }
 
-impl SqlEnum for AutoResolution {
-    const ALL: &'static [Self] = &AutoResolution::ALL;
-    fn word(self) -> &'static str {
-        self.as_str()
-    }
+pub(crate) use words;
+
+/// Enums whose words are their names.
+macro_rules! named {
+    ($($name:ident),+) => {$(
+        impl SqlEnum for $name {
+            const ALL: &'static [Self] = &$name::ALL;
+            fn word(self) -> &'static str {
+                self.as_str()
+            }
+        }
+    )+};
 }
 
-impl SqlEnum for SessionState {
-    const ALL: &'static [Self] = &SessionState::ALL;
-    fn word(self) -> &'static str {
-        self.as_str()
-    }
-}
-
-impl SqlEnum for Verbosity {
-    const ALL: &'static [Self] = &Verbosity::ALL;
-    fn word(self) -> &'static str {
-        self.as_str()
-    }
-}
-
-impl SqlEnum for Ending {
-    const ALL: &'static [Self] = &Ending::ALL;
-    fn word(self) -> &'static str {
-        self.as_str()
-    }
-}
-
-impl SqlEnum for RunState {
-    const ALL: &'static [Self] = &RunState::ALL;
-    fn word(self) -> &'static str {
-        self.as_str()
-    }
-}
+named! { AutoResolution, Ending, PartKind, RunState, SessionState, Verbosity }
 
 fn unreadable(column: &'static str, why: impl ToString) -> StoreError {
     StoreError::Unreadable { column, why: why.to_string() }
@@ -241,4 +224,36 @@ pub fn first<T>(
 /// SQLite errors.
 pub fn run(db: &Connection, sql: &str, params: impl Params) -> Result<usize, StoreError> {
     Ok(db.prepare_cached(sql)?.execute(params)?)
+}
+
+/// Runs a statement.
+///
+/// # Errors
+/// SQLite errors.
+pub fn execute(db: &Connection, sql: &str, params: impl Params) -> Result<(), StoreError> {
+    run(db, sql, params).map(drop)
+}
+
+/// Runs `work` as one transaction.
+///
+/// # Errors
+/// Errors of `work`, after a rollback; SQLite errors.
+pub fn atomically<T>(db: &Connection, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    db.execute_batch("BEGIN IMMEDIATE")?;
+    let done = work();
+    db.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    done
+}
+
+/// Reads the columns of a conversation: channel, account, and the named ones for its id and its parent's.
+///
+/// # Errors
+/// SQLite errors.
+pub fn conversation(row: &Row<'_>, id: &str, parent: &str) -> Result<ConversationRef, StoreError> {
+    Ok(ConversationRef {
+        channel: row.get("channel")?,
+        account_id: row.get("account_id")?,
+        conversation_id: row.get(id)?,
+        parent_conversation_id: row.get(parent)?,
+    })
 }

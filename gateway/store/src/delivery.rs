@@ -5,7 +5,9 @@
 //! searched for in the conversation.
 
 use crate::bindings;
-use crate::codec::{Int, SqlEnum, all, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word};
+use crate::codec::{
+    Int, SqlEnum, all, execute, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word, words,
+};
 use crate::command_replies;
 use crate::error::StoreError;
 use crate::interactive_messages::{self, ButtonMessage};
@@ -13,9 +15,7 @@ use crate::{events, now_ms};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::intake::readable_payload;
 use acp_core::render::disambiguation_tag;
-use acp_core::render::{
-    self, MessagePart, PartKind, RenderData, RequiredData, RunDigest, Style, StyleHistory,
-};
+use acp_core::render::{self, MessagePart, RenderData, RequiredData, RunDigest, Style, StyleHistory};
 use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
@@ -42,23 +42,9 @@ pub enum PartState {
     Rejected,
 }
 
-impl SqlEnum for PartState {
-    const ALL: &'static [Self] = &[Self::Planned, Self::Sending, Self::Sent, Self::Uncertain, Self::Rejected];
-    fn word(self) -> &'static str {
-        match self {
-            Self::Planned => "planned",
-            Self::Sending => "sending",
-            Self::Sent => "sent",
-            Self::Uncertain => "uncertain",
-            Self::Rejected => "rejected",
-        }
-    }
-}
-
-impl SqlEnum for PartKind {
-    const ALL: &'static [Self] = &PartKind::ALL;
-    fn word(self) -> &'static str {
-        self.as_str()
+words! {
+    PartState {
+        Planned = "planned", Sending = "sending", Sent = "sent", Uncertain = "uncertain", Rejected = "rejected"
     }
 }
 
@@ -125,8 +111,7 @@ pub fn advance(
         VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key) DO UPDATE SET \
         last_session_seq = max(last_session_seq, excluded.last_session_seq), \
         last_message_id = coalesce(excluded.last_message_id, last_message_id), updated_at = excluded.updated_at";
-    run(db, SQL, params![binding_id.to_string(), Int(through), message_id, Int(now_ms())])?;
-    Ok(())
+    execute(db, SQL, params![binding_id.to_string(), Int(through), message_id, Int(now_ms())])
 }
 
 /// Journal rows to deliver to a conversation, with the data for their projection.
@@ -414,7 +399,7 @@ fn advance_run(
         SELECT run_id, seq, ?3, ?4 FROM acp_events WHERE session_key = ?1 AND session_seq = ?2 AND run_id = ?5 \
         ON CONFLICT (run_id) DO UPDATE SET last_event_seq = max(last_event_seq, excluded.last_event_seq), \
         last_discord_message_id = excluded.last_discord_message_id, updated_at = excluded.updated_at";
-    run(
+    execute(
         db,
         SQL,
         params![
@@ -424,8 +409,7 @@ fn advance_run(
             Int(now_ms()),
             run_id.to_string()
         ],
-    )?;
-    Ok(())
+    )
 }
 
 /// Binding with possibly pending delivery.

@@ -1,7 +1,7 @@
 //! Identity of this gateway: an instance id created once, an epoch that counts starts, and the location of
 //! the state directory, which distinguishes the original from a copy (H15).
 
-use crate::codec::run;
+use crate::codec::{atomically, run};
 use crate::error::StoreError;
 use crate::lock::StateLock;
 use crate::open_checks;
@@ -83,11 +83,7 @@ pub fn establish(db: &Connection, dir: &Path) -> Result<GatewayIdentity, StoreEr
     if let Some(why) = location_mismatch(db, dir)? {
         return Err(StoreError::Cloned { dir: dir.to_owned(), why });
     }
-    db.execute_batch("BEGIN IMMEDIATE")?;
-    let refused = rollback::read(dir).map(|note| note.epoch);
-    let identity = settle(db, &here, refused);
-    db.execute_batch(if identity.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-    identity
+    atomically(db, || settle(db, &here, rollback::read(dir).map(|note| note.epoch)))
 }
 
 /// Returns the reason why the database was created in another location than `dir`; `None` if it was created
@@ -119,10 +115,10 @@ pub fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError> {
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn accept_loss(db: &Connection, known_epoch: u64) -> Result<(), StoreError> {
     let next = epoch(db)?.max(known_epoch);
-    db.execute_batch("BEGIN IMMEDIATE")?;
-    let set = meta::set(db, EPOCH, &next.to_string()).and_then(|()| meta::set(db, ACCEPTED_LOSS, "1"));
-    db.execute_batch(if set.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-    set
+    atomically(db, || {
+        meta::set(db, EPOCH, &next.to_string())?;
+        meta::set(db, ACCEPTED_LOSS, "1")
+    })
 }
 
 /// True while an accepted loss is not yet known to the supervisor.
@@ -183,9 +179,7 @@ pub fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
     let db = open_writer(dir, Durability::Full)?;
     open_checks::after_open(&db, &mut lock)?;
     let here = StateDirLocation::of(dir)?;
-    db.execute_batch("BEGIN IMMEDIATE")?;
-    let id = take_over(&db, &here);
-    db.execute_batch(if id.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    let id = atomically(&db, || take_over(&db, &here));
     drop(db);
     // The refusal on record concerns the original gateway.
     rollback::remove_record(dir)?;

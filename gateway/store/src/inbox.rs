@@ -2,7 +2,7 @@
 //! processed, and stores the outcome: a duplicate gets the same outcome and has no second effect.
 
 use crate::bindings;
-use crate::codec::{Int, all, first, id, int, json, json_opt, run, to_json, word};
+use crate::codec::{Int, all, conversation, execute, first, id, int, json, json_opt, run, to_json, word};
 use crate::error::StoreError;
 use crate::now_ms;
 use acp_core::command::authorization::{ApprovalScope, RequesterRole};
@@ -210,12 +210,7 @@ fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
     let context: Context = json(row, "context_json")?;
     Ok(InboxRow {
         inbound: Inbound {
-            conversation: ConversationRef {
-                channel: row.get("channel")?,
-                account_id: row.get("account_id")?,
-                conversation_id: row.get("conversation_id")?,
-                parent_conversation_id: row.get("parent_conversation_id")?,
-            },
+            conversation: conversation(row, "conversation_id", "parent_conversation_id")?,
             message_id: row.get("message_id")?,
             author: row.get("author")?,
             author_id: context.author_id,
@@ -410,8 +405,7 @@ pub fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(
         Outcome::Refused { .. } | Outcome::Ignored { .. } => "refused",
     };
     let sql = format!("UPDATE acp_inbox SET state = ?5, files_json = NULL WHERE {KEY}");
-    run(db, &sql, params![at.channel, at.account_id, at.conversation_id, inbound.message_id, state])?;
-    Ok(())
+    execute(db, &sql, params![at.channel, at.account_id, at.conversation_id, inbound.message_id, state])
 }
 
 /// Messages that are unprocessed or have a pending reply, oldest first.

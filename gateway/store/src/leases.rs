@@ -1,7 +1,7 @@
 //! `acp_leases` and `acp_line_tail`: processes of sessions, and the committed offsets of their output.
 
 use crate::Store;
-use crate::codec::{Int, SqlEnum, all, first, id, int, json, run, to_json, word};
+use crate::codec::{Int, SqlEnum, all, execute, first, id, int, json, run, to_json, word};
 use crate::error::StoreError;
 use acp_core::rows::{LeaseRow, LeaseStatus};
 use acp_shared::ids::{LeaseId, SessionKey};
@@ -40,7 +40,7 @@ pub fn insert(db: &Connection, row: &LeaseRow) -> Result<(), StoreError> {
         LeaseKind::Agent => "agent",
         LeaseKind::Terminal { .. } => "terminal",
     };
-    run(
+    execute(
         db,
         INSERT,
         params![
@@ -54,8 +54,7 @@ pub fn insert(db: &Connection, row: &LeaseRow) -> Result<(), StoreError> {
             row.link_state,
             row.broken
         ],
-    )?;
-    Ok(())
+    )
 }
 
 /// Returns one lease of a session.
@@ -105,12 +104,11 @@ pub fn progress(
 /// # Errors
 /// SQLite errors: an ended lease stays ended.
 pub fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseStatus) -> Result<(), StoreError> {
-    run(
+    execute(
         db,
         "UPDATE acp_leases SET usage = ?2 WHERE lease_id = ?1",
         params![lease_id.to_string(), usage.word()],
-    )?;
-    Ok(())
+    )
 }
 
 /// Marks the lease's output as unusable, for later gateway processes too.
@@ -118,8 +116,7 @@ pub fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseStatus) -> Resu
 /// # Errors
 /// SQLite errors.
 pub fn set_broken(db: &Connection, lease_id: LeaseId) -> Result<(), StoreError> {
-    run(db, "UPDATE acp_leases SET broken = 1 WHERE lease_id = ?1", [lease_id.to_string()])?;
-    Ok(())
+    execute(db, "UPDATE acp_leases SET broken = 1 WHERE lease_id = ?1", [lease_id.to_string()])
 }
 
 /// Appends a piece of the unfinished output line.
@@ -136,8 +133,7 @@ pub fn add_tail(db: &Connection, lease_id: LeaseId, offset: u64, bytes: &[u8]) -
     {
         return Err(StoreError::Numbering { what: "the offset of a piece of a line", want, got: offset });
     }
-    run(db, ADD, params![lease, Int(offset), bytes])?;
-    Ok(())
+    execute(db, ADD, params![lease, Int(offset), bytes])
 }
 
 /// Deletes the pieces of the unfinished output line.
@@ -145,8 +141,7 @@ pub fn add_tail(db: &Connection, lease_id: LeaseId, offset: u64, bytes: &[u8]) -
 /// # Errors
 /// SQLite errors.
 pub fn clear_tail(db: &Connection, lease_id: LeaseId) -> Result<(), StoreError> {
-    run(db, "DELETE FROM acp_line_tail WHERE lease_id = ?1", [lease_id.to_string()])?;
-    Ok(())
+    execute(db, "DELETE FROM acp_line_tail WHERE lease_id = ?1", [lease_id.to_string()])
 }
 
 /// Pieces of the unfinished output line, as offset and bytes, in order.

@@ -1,6 +1,6 @@
 //! `acp_meta`: key-value pairs about this database.
 
-use crate::codec::{first, run};
+use crate::codec::{execute, first};
 use crate::error::StoreError;
 use rusqlite::{Connection, params};
 
@@ -21,8 +21,7 @@ pub fn get(db: &Connection, key: &str) -> Result<Option<String>, StoreError> {
 /// # Errors
 /// SQLite errors.
 pub fn remove(db: &Connection, key: &str) -> Result<(), StoreError> {
-    run(db, "DELETE FROM acp_meta WHERE key = ?1", [key])?;
-    Ok(())
+    execute(db, "DELETE FROM acp_meta WHERE key = ?1", [key])
 }
 
 /// Sets the value of `key`.
@@ -30,6 +29,5 @@ pub fn remove(db: &Connection, key: &str) -> Result<(), StoreError> {
 /// # Errors
 /// SQLite errors.
 pub fn set(db: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
-    run(db, SET, params![key, value])?;
-    Ok(())
+    execute(db, SET, params![key, value])
 }

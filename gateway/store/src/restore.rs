@@ -9,7 +9,7 @@
 //! the next start finishes the restore.
 
 use crate::backup::{BackupProgress, TempFile, copy, sync, sync_dir};
-use crate::codec::{all, id};
+use crate::codec::{all, atomically, id};
 use crate::error::StoreError;
 use crate::inbox::{self, Outcome};
 use crate::lock::StateLock;
@@ -155,8 +155,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// Ends work that may have continued after the backup, so that nothing happens twice. Returns the number of
 /// ended prompts and messages.
 pub(super) fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
-    db.execute_batch("BEGIN IMMEDIATE")?;
-    let settled = end_waiting(db).and_then(|uncertain| {
+    atomically(db, || {
+        let uncertain = end_waiting(db)?;
         // As after a crash: search before sending. The search includes messages under agents' names, since it
         // is unknown if those were used.
         db.execute(
@@ -165,9 +165,7 @@ pub(super) fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
             [],
         )?;
         Ok(uncertain)
-    });
-    db.execute_batch(if settled.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-    settled
+    })
 }
 
 fn uncertain() -> Failure {

@@ -1,7 +1,7 @@
 //! `acp_runs`: the turns and steers of sessions.
 
 use crate::Store;
-use crate::codec::{Int, SqlEnum, all, first, id, int, int_opt, json_opt, run, to_json_opt, word};
+use crate::codec::{Int, SqlEnum, all, execute, first, id, int, int_opt, json_opt, run, to_json_opt, word};
 use crate::error::StoreError;
 use acp_core::rows::RunRow;
 use acp_shared::ids::{RunId, SessionKey};
@@ -100,8 +100,7 @@ pub fn last_seq(db: &Connection, run: RunId, session: &SessionKey) -> Result<Opt
 /// # Errors
 /// SQLite errors.
 pub fn set_last_seq(db: &Connection, run_id: RunId, last: u64) -> Result<(), StoreError> {
-    run(db, "UPDATE acp_runs SET last_seq = ?2 WHERE run_id = ?1", params![run_id.to_string(), Int(last)])?;
-    Ok(())
+    execute(db, "UPDATE acp_runs SET last_seq = ?2 WHERE run_id = ?1", params![run_id.to_string(), Int(last)])
 }
 
 /// Unfinished runs of a session, in the order of acceptance.

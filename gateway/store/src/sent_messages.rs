@@ -2,7 +2,7 @@
 //! An incoming message listed here is an echo, even after an unbind or a restart. Retention
 //! (`gateway/src/ops/retention.rs`) deletes rows too old for any channel to deliver again.
 
-use crate::codec::{Int, first, run};
+use crate::codec::{Int, execute, first, run};
 use crate::error::StoreError;
 use crate::{Store, now_ms};
 use acp_core::rows::ConversationRef;
@@ -20,8 +20,7 @@ pub fn record_sent_message(
     const SQL: &str = "INSERT INTO acp_said (channel, account_id, conversation_id, message_id, said_at) \
         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
     let keys = params![at.channel, at.account_id, at.conversation_id, message_id, Int(now_ms())];
-    run(db, SQL, keys)?;
-    Ok(())
+    execute(db, SQL, keys)
 }
 
 /// True if the gateway itself sent the message.

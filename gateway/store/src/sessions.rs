@@ -1,7 +1,8 @@
 //! `acp_sessions`: sessions, with the queries behind caps, timeouts and recovery.
 
 use crate::codec::{
-    Int, SqlEnum, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
+    Int, SqlEnum, all, execute, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word,
+    word_opt,
 };
 use crate::error::StoreError;
 use crate::{Store, bindings};
@@ -158,8 +159,7 @@ pub fn marks(db: &Connection, key: &SessionKey) -> Result<(u64, u64), StoreError
 /// SQLite errors.
 pub fn set_last_seq(db: &Connection, key: &SessionKey, last: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_sessions SET last_session_seq = ?2 WHERE session_key = ?1";
-    run(db, SQL, params![key.as_str(), Int(last)])?;
-    Ok(())
+    execute(db, SQL, params![key.as_str(), Int(last)])
 }
 
 /// Starts and returns a new epoch, in which no earlier actor can write.

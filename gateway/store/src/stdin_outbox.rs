@@ -1,6 +1,6 @@
 //! `acp_stdin_outbox`: messages to agents, committed before they are sent (H6).
 
-use crate::codec::{Int, all, first, id, int, json, run, to_json};
+use crate::codec::{Int, all, execute, first, id, int, json, to_json};
 use crate::error::StoreError;
 use acp_core::rows::OutboxRow;
 use acp_shared::ids::LeaseId;
@@ -36,12 +36,11 @@ pub fn insert(db: &Connection, row: &OutboxRow, now_ms: u64) -> Result<(), Store
         });
     }
     let hash: [u8; 32] = Sha256::digest(&row.bytes).into();
-    run(
+    execute(
         db,
         INSERT,
         params![lease, Int(row.seq), row.bytes, hash, to_json(&row.kind)?, row.written, Int(now_ms)],
-    )?;
-    Ok(())
+    )
 }
 
 /// Marks messages up to a number as written and drops their bytes; the hashes stay.
@@ -51,8 +50,7 @@ pub fn insert(db: &Connection, row: &OutboxRow, now_ms: u64) -> Result<(), Store
 pub fn written(db: &Connection, lease_id: LeaseId, through_seq: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_stdin_outbox SET written = 1, bytes = NULL \
                        WHERE lease_id = ?1 AND seq <= ?2 AND written = 0";
-    run(db, SQL, params![lease_id.to_string(), Int(through_seq)])?;
-    Ok(())
+    execute(db, SQL, params![lease_id.to_string(), Int(through_seq)])
 }
 
 /// Messages of a lease whose write is not confirmed, in order.

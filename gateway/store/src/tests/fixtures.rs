@@ -22,8 +22,12 @@ pub(super) const SESSIONS_MAX: u64 = 1_000;
 
 /// A store whose commits hold what is ready, however slow the machine is.
 pub(super) fn open() -> (TempDir, Store) {
+    open_with(GroupBounds { open_ms: 600_000, ..GroupBounds::default() })
+}
+
+/// A store with bounds of its own for one commit.
+pub(super) fn open_with(bounds: GroupBounds) -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
-    let bounds = GroupBounds { open_ms: 600_000, ..GroupBounds::default() };
     let store = Store::open_with(dir.path(), Durability::Full, bounds).unwrap();
     (dir, store)
 }

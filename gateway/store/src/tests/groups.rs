@@ -1,19 +1,23 @@
 //! Group commit, and what one failing transaction does to the others (H19).
 
-use super::fixtures::{count, event, key, open, spawned};
-use crate::{Durability, GroupBounds, Store, StoreError, meta};
+use super::fixtures::{count, event, key, open, open_with, spawned};
+use crate::{GroupBounds, Store, StoreError, Tx, meta};
 use acp_core::event::EventKind;
 use acp_core::writes::{ActorFence, Write};
 use futures_util::future::join_all;
 use std::sync::mpsc::sync_channel;
 
-/// Holds the writer up in a first transaction until everything in `work` is queued. Returns what became of the
-/// first one, and of the work.
-async fn behind_a_first<T>(store: &Store, work: impl Future<Output = T>) -> (Result<(), StoreError>, T) {
+/// Holds the writer up in a first transaction until everything in `work` is queued, then ends it with `end`.
+/// Returns what became of the first one, and of the work.
+async fn behind_a_first<T>(
+    store: &Store,
+    end: fn(&Tx<'_>) -> Result<(), StoreError>,
+    work: impl Future<Output = T>,
+) -> (Result<(), StoreError>, T) {
     let (go, wait) = sync_channel::<()>(1);
-    let mut first = Box::pin(store.write("first", move |_| {
+    let mut first = Box::pin(store.write("first", move |tx| {
         wait.recv().unwrap_or_default();
-        Ok(())
+        end(tx)
     }));
     let mut work = Box::pin(work);
     // Polls each once, in this order, which queues them.
@@ -29,9 +33,15 @@ async fn behind_a_first<T>(store: &Store, work: impl Future<Output = T>) -> (Res
 
 /// The same, where the first one must succeed.
 async fn queued_behind<T>(store: &Store, work: impl Future<Output = T>) -> T {
-    let (first, done) = behind_a_first(store, work).await;
+    let (first, done) = behind_a_first(store, |_| Ok(()), work).await;
     first.unwrap();
     done
+}
+
+/// Writes a row, and fails.
+fn refuse(tx: &Tx<'_>, name: &str) -> Result<(), StoreError> {
+    meta::set(tx, name, "x")?;
+    Err(StoreError::Refused("on purpose"))
 }
 
 async fn put(store: &Store, name: String) -> Result<(), StoreError> {
@@ -53,7 +63,7 @@ async fn concurrent_writes_share_a_commit() {
 
 #[tokio::test]
 async fn groups_are_bounded_by_count_and_size() {
-    let (_dir, store) = open_with(GroupBounds { open_ms: 600_000, ..GroupBounds::default() });
+    let (_dir, store) = open();
     let before = store.counts();
     let writes = join_all((0..600).map(|n| put(&store, format!("k{n}"))));
     queued_behind(&store, writes).await;
@@ -62,13 +72,6 @@ async fn groups_are_bounded_by_count_and_size() {
     let big = join_all((0..4).map(|_| store.write_sized("big", 5 << 20, |_| Ok(()))));
     queued_behind(&store, big).await;
     assert_eq!(store.counts().groups - after.groups, 2, "every second transaction reaches 8 MiB");
-}
-
-/// A store with bounds of its own for one commit.
-fn open_with(bounds: GroupBounds) -> (tempfile::TempDir, Store) {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path(), Durability::Normal, bounds).unwrap();
-    (dir, store)
 }
 
 #[tokio::test]
@@ -143,27 +146,11 @@ async fn commit_group_closes_at_time_limit() {
 async fn failure_of_first_write_keeps_others_committed() {
     let (_dir, store) = open();
     let before = store.counts();
-    let (go, wait) = sync_channel::<()>(1);
-    let mut first = Box::pin(store.write("first", move |tx| {
-        meta::set(tx, "first", "x")?;
-        wait.recv().unwrap_or_default();
-        Err::<(), _>(StoreError::Refused("on purpose"))
-    }));
-    let mut rest = Box::pin(async {
-        let again = store.write("again", |tx| {
-            meta::set(tx, "again", "x")?;
-            Err::<(), _>(StoreError::Refused("on purpose"))
-        });
+    let rest = async {
+        let again = store.write("again", |tx| refuse(tx, "again"));
         tokio::join!(put(&store, "second".into()), again, put(&store, "last".into()))
-    });
-    tokio::select! {
-        biased;
-        _ = &mut first => panic!("the writer did not wait"),
-        _ = &mut rest => panic!("the work was done before the writer got to it"),
-        () = std::future::ready(()) => {}
-    }
-    go.send(()).unwrap();
-    let (first, (second, again, last)) = tokio::join!(first, rest);
+    };
+    let (first, (second, again, last)) = behind_a_first(&store, |tx| refuse(tx, "first"), rest).await;
     assert!(matches!(first, Err(StoreError::Refused(_))), "{first:?}");
     assert!(matches!(again, Err(StoreError::Refused(_))), "{again:?}");
     second.unwrap();
@@ -183,10 +170,7 @@ async fn failure_of_one_write_keeps_others_committed() {
     let writes = async {
         tokio::join!(
             put(&store, "before".into()),
-            store.write("bad", |tx| {
-                meta::set(tx, "bad", "x")?;
-                Err::<(), _>(StoreError::Refused("on purpose"))
-            }),
+            store.write("bad", |tx| refuse(tx, "bad")),
             store.write("worse", |tx| {
                 meta::set(tx, "worse", "x")?;
                 tx.execute_batch("INSERT INTO acp_meta (key, value) VALUES ('worse', 'again')")?;
@@ -229,7 +213,7 @@ async fn failed_group_commit_acknowledges_nothing() {
     });
     let writes = async { tokio::join!(put(&store, "with it".into()), spoil) };
     let before = store.counts();
-    let (first, (other, spoiled)) = behind_a_first(&store, writes).await;
+    let (first, (other, spoiled)) = behind_a_first(&store, |_| Ok(()), writes).await;
     assert!(first.is_err() && other.is_err() && spoiled.is_err(), "{first:?} {other:?} {spoiled:?}");
     assert_eq!(store.counts().groups_lost - before.groups_lost, 1);
     assert_eq!(store.read("kept", |db| meta::get(db, "with it")).await.unwrap(), None);
