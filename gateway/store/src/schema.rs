@@ -345,19 +345,6 @@ mod tests {
     }
 
     #[test]
-    fn newer_database_is_refused_and_unchanged() {
-        let dir = tempfile::tempdir().unwrap();
-        let db = open_writer(dir.path(), Durability::Full).unwrap();
-        db.pragma_update(None, "user_version", 99).unwrap();
-        drop(db);
-        let known = i64::try_from(MIGRATIONS.len()).unwrap();
-        match open_writer(dir.path(), Durability::Full) {
-            Err(StoreError::Newer { found: 99, known: k }) => assert_eq!(k, known),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
     fn older_database_is_backed_up_before_migration() {
         let dir = tempfile::tempdir().unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());

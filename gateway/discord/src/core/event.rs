@@ -331,3 +331,50 @@ pub struct Thread {
     /// Time of the last change of `archived` or `locked`, as Discord writes it.
     pub archived_at: Option<String>,
 }
+
+/// Values with nothing but ids, as the base of those in tests.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+
+    pub(crate) fn member(user: u64, bot: bool) -> Member {
+        let user = User { id: Snowflake(user), name: "ann".to_owned(), display_name: None, bot };
+        Member { user, roles: Vec::new(), permissions: None }
+    }
+
+    pub(crate) fn message(id: u64, author: Member) -> Message {
+        Message {
+            id: Snowflake(id),
+            channel: Snowflake(1),
+            guild: None,
+            author,
+            webhook: None,
+            application: None,
+            kind: 0,
+            text: String::new(),
+            attachments: Vec::new(),
+            mentions: Vec::new(),
+            mention_roles: Vec::new(),
+            reference: None,
+            nonce: None,
+            buttons: Vec::new(),
+            flags: 0,
+        }
+    }
+
+    pub(crate) fn interaction(id: u64) -> Interaction {
+        Interaction {
+            id: Snowflake(id),
+            application: Snowflake(2),
+            token: Secret::new("hunter2".to_owned()),
+            guild: None,
+            channel: Snowflake(3),
+            parent: None,
+            is_thread: None,
+            member: member(9, false),
+            app_permissions: None,
+            locale: None,
+            attachment_limit: None,
+        }
+    }
+}

@@ -127,8 +127,9 @@ impl EventQueue {
 
 #[cfg(test)]
 mod tests {
+    use super::EnqueueResult::{Dropped, Queued, Stale};
     use super::*;
-    use crate::core::event::{Click, Interaction, Member, User};
+    use crate::core::event::{Click, samples};
     use crate::core::ids::Snowflake;
     use proptest::prelude::*;
 
@@ -137,20 +138,7 @@ mod tests {
     }
 
     fn click(id: u64) -> Event {
-        let user = User { id: Snowflake(9), name: String::new(), display_name: None, bot: false };
-        let interaction = Interaction {
-            id: Snowflake(id),
-            application: Snowflake(2),
-            token: acp_shared::redact::Secret::default(),
-            guild: None,
-            channel: Snowflake(3),
-            parent: None,
-            is_thread: None,
-            member: Member { user, roles: Vec::new(), permissions: None },
-            app_permissions: None,
-            locale: None,
-            attachment_limit: None,
-        };
+        let interaction = samples::interaction(id);
         let click =
             Click { interaction, custom_id: String::new(), values: Vec::new(), message: Snowflake(1) };
         Event::Click(Box::new(click))
@@ -168,28 +156,14 @@ mod tests {
     fn what_does_not_fit_is_told_once_where_it_is_missing() {
         let mut queue = EventQueue::new(4, 1);
         let put: Vec<EnqueueResult> = (0..7).map(|id| queue.put(deleted(id))).collect();
-        assert_eq!(
-            put,
-            [
-                EnqueueResult::Queued,
-                EnqueueResult::Queued,
-                EnqueueResult::Queued,
-                EnqueueResult::Queued,
-                EnqueueResult::Dropped,
-                EnqueueResult::Dropped,
-                EnqueueResult::Dropped
-            ]
-        );
+        assert_eq!(put, [Queued, Queued, Queued, Queued, Dropped, Dropped, Dropped]);
         // Clicks have a reserve.
-        assert_eq!(
-            (queue.put(click(8)), queue.put(click(9))),
-            (EnqueueResult::Queued, EnqueueResult::Dropped)
-        );
+        assert_eq!((queue.put(click(8)), queue.put(click(9))), (Queued, Dropped));
         // Drops continue until the queue is half empty: otherwise each event would have a gap of its own.
         assert_eq!(queue.take(), Some(deleted(0)));
-        assert_eq!(queue.put(deleted(10)), EnqueueResult::Dropped);
+        assert_eq!(queue.put(deleted(10)), Dropped);
         assert_eq!((queue.take(), queue.take()), (Some(deleted(1)), Some(deleted(2))));
-        assert_eq!(queue.put(deleted(11)), EnqueueResult::Queued);
+        assert_eq!(queue.put(deleted(11)), Queued);
         assert_eq!(all(&mut queue), [deleted(3), click(8), gap(5), deleted(11)]);
         assert!(queue.is_empty());
     }
@@ -197,13 +171,10 @@ mod tests {
     #[test]
     fn a_gap_is_told_even_if_nothing_comes_any_more() {
         let mut queue = EventQueue::new(1, 0);
-        assert_eq!(
-            (queue.put(deleted(0)), queue.put(deleted(1))),
-            (EnqueueResult::Queued, EnqueueResult::Dropped)
-        );
+        assert_eq!((queue.put(deleted(0)), queue.put(deleted(1))), (Queued, Dropped));
         assert_eq!(all(&mut queue), [deleted(0), gap(1)]);
         let mut none = EventQueue::new(0, 0);
-        assert_eq!(none.put(deleted(0)), EnqueueResult::Dropped);
+        assert_eq!(none.put(deleted(0)), Dropped);
         assert!(!none.is_empty());
         assert_eq!(all(&mut none), [gap(1)]);
     }
@@ -230,7 +201,7 @@ mod tests {
             }))
         };
         let mut queue = EventQueue::new(1, 1);
-        assert_eq!((queue.put(typed()), queue.put(typed())), (EnqueueResult::Queued, EnqueueResult::Stale));
+        assert_eq!((queue.put(typed()), queue.put(typed())), (Queued, Stale));
         assert_eq!(all(&mut queue), [typed()]);
     }
 
@@ -250,9 +221,9 @@ mod tests {
                 if put {
                     let event = if person { click(id as u64) } else { deleted(id as u64) };
                     match queue.put(event.clone()) {
-                        EnqueueResult::Queued => kept.push(event),
-                        EnqueueResult::Dropped => dropped += 1,
-                        EnqueueResult::Stale => prop_assert!(false, "neither is stale"),
+                        Queued => kept.push(event),
+                        Dropped => dropped += 1,
+                        Stale => prop_assert!(false, "neither is stale"),
                     }
                 } else if let Some(event) = queue.take() {
                     note(event);

@@ -63,7 +63,7 @@ pub fn classify_message(identity: &BotIdentity, message: &Message) -> MessageCla
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::event::{Member, User};
+    use crate::core::event::{User, samples};
 
     const ME: Snowflake = Snowflake(1);
     const APP: Snowflake = Snowflake(2);
@@ -74,24 +74,8 @@ mod tests {
     }
 
     fn message(author: u64, bot: bool, webhook: Option<u64>, kind: u64) -> Message {
-        let user = User { id: Snowflake(author), name: "ann".to_owned(), display_name: None, bot };
-        Message {
-            id: Snowflake(100),
-            channel: Snowflake(10),
-            guild: None,
-            author: Member { user, roles: Vec::new(), permissions: None },
-            webhook: webhook.map(Snowflake),
-            application: None,
-            kind,
-            text: "hello".to_owned(),
-            attachments: Vec::new(),
-            mentions: Vec::new(),
-            mention_roles: Vec::new(),
-            reference: None,
-            nonce: None,
-            buttons: Vec::new(),
-            flags: 0,
-        }
+        let webhook = webhook.map(Snowflake);
+        Message { webhook, kind, ..samples::message(100, samples::member(author, bot)) }
     }
 
     #[test]

@@ -84,30 +84,14 @@ pub fn next_page(page: &[Message], asked_for: usize) -> Option<Snowflake> {
 #[cfg(test)]
 mod tests {
     use super::{SentMessageQuery, next_page, normalize, search_start};
-    use crate::core::event::{Attachment, Member, Message, User};
+    use crate::core::event::{Attachment, Message, samples};
     use crate::core::ids::Snowflake;
     use proptest::prelude::*;
     use std::collections::HashSet;
 
     fn shown(id: u64, author: u64, text: &str, nonce: Option<&str>) -> Message {
-        let user = User { id: Snowflake(author), name: String::new(), display_name: None, bot: true };
-        Message {
-            id: Snowflake(id),
-            channel: Snowflake(1),
-            guild: None,
-            author: Member { user, roles: Vec::new(), permissions: None },
-            webhook: None,
-            application: None,
-            kind: 0,
-            text: text.to_owned(),
-            attachments: Vec::new(),
-            mentions: Vec::new(),
-            mention_roles: Vec::new(),
-            reference: None,
-            nonce: nonce.map(str::to_owned),
-            buttons: Vec::new(),
-            flags: 0,
-        }
+        let nonce = nonce.map(str::to_owned);
+        Message { text: text.to_owned(), nonce, ..samples::message(id, samples::member(author, true)) }
     }
 
     fn with_files(sizes: &[u64], message: Message) -> Message {

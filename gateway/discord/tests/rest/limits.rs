@@ -1,12 +1,12 @@
 //! Discord's rate limits, in real time.
 
-use crate::server::{CARD, FINAL, Reply, Server, new_message};
+use crate::server::{CARD, FINAL, Reply, Server, kind, new_message};
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::headers::RateLimitScope;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::MessageBody;
 use acp_discord::core::request_scheduler::Priority;
-use acp_discord::rest::{QueueOptions, RestClient, RestError};
+use acp_discord::rest::{QueueOptions, RestError};
 use std::time::{Duration, Instant};
 
 const HERE: Snowflake = Snowflake(1);
@@ -128,9 +128,7 @@ async fn edits_of_old_messages_wait_by_themselves() {
 #[tokio::test]
 async fn a_second_has_no_more_requests_than_it_may() {
     let server = Server::start(|_, _| Reply::message(10)).await;
-    let mut settings = server.settings();
-    settings.per_second = 10;
-    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let rest = server.rest_with(|settings| settings.per_second = 10);
     let sends = (0..30_u64).map(|n| {
         let rest = rest.clone();
         tokio::spawn(
@@ -156,8 +154,8 @@ async fn a_refused_token_stops_everything_until_there_is_another() {
     .await;
     let rest = server.rest();
     for _ in 0..3 {
-        let fault = rest.create_message(HERE, &new_message("n", "x"), FINAL).await.err();
-        assert_eq!(fault.and_then(|fault| fault.rejection_kind()), Some(RejectionKind::Unauthorized));
+        let sent = rest.create_message(HERE, &new_message("n", "x"), FINAL).await;
+        assert_eq!(kind(sent), Some(RejectionKind::Unauthorized));
     }
     assert_eq!(server.lines().len(), 1);
     assert!(rest.counts().unauthorized);
@@ -170,12 +168,10 @@ async fn a_refused_token_stops_everything_until_there_is_another() {
 #[tokio::test]
 async fn too_many_refusals_stop_requests_before_discord_does() {
     let server = Server::start(|_, _| Reply::error(403, 50013)).await;
-    let mut settings = server.settings();
-    settings.max_invalid_requests = 3;
-    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let rest = server.rest_with(|settings| settings.max_invalid_requests = 3);
     for n in 0..3 {
-        let fault = rest.edit_message(Snowflake(n), Snowflake(5), &MessageBody::text("x"), CARD).await.err();
-        assert_eq!(fault.and_then(|fault| fault.rejection_kind()), Some(RejectionKind::Forbidden));
+        let edited = rest.edit_message(Snowflake(n), Snowflake(5), &MessageBody::text("x"), CARD).await;
+        assert_eq!(kind(edited), Some(RejectionKind::Forbidden));
     }
     let limited = rest.edit_message(HERE, Snowflake(5), &MessageBody::text("x"), CARD).await;
     assert!(

@@ -5,7 +5,7 @@ use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Callback, MessageBody};
-use acp_discord::rest::{Proof, RestClient, RestError, SentMessage};
+use acp_discord::rest::{Proof, RestError, SentMessage};
 use acp_shared::redact::Secret;
 use std::time::{Duration, Instant};
 
@@ -29,9 +29,7 @@ async fn a_message_whose_answer_is_lost_is_uncertain_and_sent_once() {
         ("a body that does not end", Reply::message(5).with("content-length", 100_000)),
     ] {
         let server = Server::list(vec![reply]).await;
-        let mut settings = server.settings();
-        settings.request_timeout = Duration::from_millis(400);
-        let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
+        let rest = server.rest_with(|settings| settings.request_timeout = Duration::from_millis(400));
         uncertain(rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await);
         assert_eq!(server.lines(), ["POST /api/v10/channels/1/messages"], "{row}");
     }
@@ -59,9 +57,9 @@ async fn what_never_left_is_known_not_to_have_been_sent() {
     let port = listener.local_addr().map(|a| a.port()).unwrap_or_default();
     drop(listener);
     let server = Server::list(Vec::new()).await;
-    let mut settings = server.settings();
-    settings.base = BaseUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap_or_else(|e| panic!("{e}"));
-    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let rest = server.rest_with(|settings| {
+        settings.base = BaseUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap_or_else(|e| panic!("{e}"))
+    });
     match rest.create_message(HERE, &new_message("n1", "hello"), FINAL).await {
         Err(RestError::Rejected(rejection)) => {
             assert_eq!((rejection.kind, rejection.status), (RejectionKind::NotSent, None));
@@ -94,9 +92,7 @@ async fn what_does_no_harm_is_asked_once_more() {
 #[tokio::test]
 async fn a_first_answer_to_an_interaction_is_in_time_or_given_up() {
     let server = Server::list(vec![Reply::Never]).await;
-    let mut settings = server.settings();
-    settings.callback_timeout = Duration::from_millis(300);
-    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let rest = server.rest_with(|settings| settings.callback_timeout = Duration::from_millis(300));
     let begin = Instant::now();
     let token = Secret::new("open".to_owned());
     uncertain(rest.callback(Snowflake(9), &token, &Callback::DeferredUpdate).await);
@@ -128,9 +124,7 @@ async fn who_drops_a_request_leaves_no_trace() {
 async fn answers_beyond_all_measure_are_not_read() {
     let page = serde_json::Value::Array(vec![message(5, 7, "hello"); 50]);
     let server = Server::list(vec![Reply::json(200, page)]).await;
-    let mut settings = server.settings();
-    settings.max_response_bytes = 1000;
-    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let rest = server.rest_with(|settings| settings.max_response_bytes = 1000);
     let page = acp_discord::core::endpoint::Page::Newest;
     let fault = rest.messages(HERE, page, 100).await.err();
     assert!(fault.is_some_and(|fault| fault.to_string().contains("1000 bytes")));

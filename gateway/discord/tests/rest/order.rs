@@ -1,6 +1,6 @@
 //! Order of requests, over real sockets.
 
-use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
+use crate::server::{CARD, FINAL, PATIENT, Reply, Server, kind, new_message};
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{MessageBody, Persona};
@@ -102,9 +102,7 @@ async fn other_channels_do_not_wait() {
 #[tokio::test]
 async fn a_full_queue_says_so() {
     let server = Server::list(vec![Reply::Never]).await;
-    let mut settings = server.settings();
-    settings.queue = 1;
-    let rest = RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"));
+    let rest = server.rest_with(|settings| settings.queue = 1);
     let stuck = [edit(&rest, "1")];
     server.reached(1).await;
     let waits = {
@@ -140,24 +138,11 @@ async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
     // A webhook message would unarchive the thread as well.
     let hook = Webhook { id: Snowflake(8), token: Secret::new("t".to_owned()) };
     let (body, persona) = (MessageBody::text("n"), Persona::default());
-    let through = rest.execute_webhook(&hook, Some(HERE), Snowflake(3), &body, &persona, FINAL).await.err();
-    assert_eq!(
-        through.as_ref().and_then(RestError::rejection_kind),
-        Some(RejectionKind::Archived),
-        "{through:?}"
-    );
-    let fault = waits.await.ok().and_then(Result::err);
-    assert_eq!(
-        fault.as_ref().and_then(RestError::rejection_kind),
-        Some(RejectionKind::Archived),
-        "{fault:?}"
-    );
-    let at_once = send(HERE).await.ok().and_then(Result::err);
-    assert_eq!(
-        at_once.as_ref().and_then(RestError::rejection_kind),
-        Some(RejectionKind::Archived),
-        "{at_once:?}"
-    );
+    let through = rest.execute_webhook(&hook, Some(HERE), Snowflake(3), &body, &persona, FINAL).await;
+    assert_eq!(kind(through), Some(RejectionKind::Archived));
+    for send in [waits, send(HERE)] {
+        assert_eq!(send.await.ok().and_then(kind), Some(RejectionKind::Archived));
+    }
     assert!(matches!(send(Snowflake(2)).await, Ok(Ok(_))));
     rest.set_archived(HERE, false);
     assert!(matches!(send(HERE).await, Ok(Ok(_))));

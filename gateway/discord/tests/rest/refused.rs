@@ -1,22 +1,18 @@
 //! Refusals by Discord, and their meaning.
 
-use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
+use crate::server::{CARD, FINAL, PATIENT, Reply, Server, kind, new_message};
 use acp_discord::core::embed::Embed;
 use acp_discord::core::endpoint::Page;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Callback, FileUpload, MessageBody, Persona};
-use acp_discord::rest::{ChannelChanges, RestError, Webhook};
+use acp_discord::rest::{ChannelChanges, Webhook};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
 use serde_json::json;
 
 const HERE: Snowflake = Snowflake(1);
 const IT: Snowflake = Snowflake(5);
-
-fn kind<T: std::fmt::Debug>(result: Result<T, RestError>) -> Option<RejectionKind> {
-    result.err().and_then(|fault| fault.rejection_kind())
-}
 
 #[tokio::test]
 async fn codes_mean_what_they_mean() {

@@ -1,9 +1,10 @@
 //! Scripted HTTP server that records its requests.
 
 use acp_discord::core::base_url::BaseUrl;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::message::{MessageBody, NewMessage};
 use acp_discord::core::request_scheduler::Priority;
-use acp_discord::rest::{QueueOptions, RestClient, RestSettings};
+use acp_discord::rest::{QueueOptions, RestClient, RestError, RestSettings};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -162,7 +163,13 @@ impl Server {
     }
 
     pub(crate) fn rest(&self) -> RestClient {
-        RestClient::new(self.settings()).unwrap_or_else(|e| panic!("{e}"))
+        self.rest_with(|_| {})
+    }
+
+    pub(crate) fn rest_with(&self, change: impl FnOnce(&mut RestSettings)) -> RestClient {
+        let mut settings = self.settings();
+        change(&mut settings);
+        RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"))
     }
 
     pub(crate) fn asked(&self) -> Vec<ReceivedRequest> {
@@ -239,4 +246,8 @@ async fn answer(
 
 pub(crate) fn new_message(nonce: &str, text: &str) -> NewMessage {
     NewMessage { nonce: nonce.to_owned(), body: MessageBody::text(text), reply_to: None }
+}
+
+pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, RestError>) -> Option<RejectionKind> {
+    result.err().and_then(|fault| fault.rejection_kind())
 }

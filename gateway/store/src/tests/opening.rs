@@ -109,7 +109,7 @@ async fn open_refuses_newer_database() {
     store.write("age", |tx| Ok(tx.pragma_update(None, "user_version", 7)?)).await.unwrap();
     store.close().await;
     match Store::open(dir.path(), Durability::Full) {
-        Err(error @ StoreError::Newer { found: 7, .. }) => {
+        Err(error @ StoreError::Newer { found: 7, known: 1 }) => {
             let text = error.to_string();
             assert!(text.contains('7') && text.contains('1'), "{text}");
         }

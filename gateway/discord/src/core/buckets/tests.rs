@@ -1,3 +1,4 @@
+use super::BucketAvailability::{AfterResponse, At, Now};
 use super::{BucketAvailability, BucketPermit, Buckets, MajorParam};
 use crate::core::global_limits::GlobalLimit;
 use crate::core::headers::BucketState;
@@ -12,40 +13,34 @@ fn budget(limit: u32, remaining: u32, reset_ms: u64) -> BucketState {
     BucketState { bucket: "b".to_owned(), limit, remaining, reset_after: ms(reset_ms) }
 }
 
+fn availability(buckets: &mut Buckets, now: u64, route: &'static str, channel: u64) -> BucketAvailability {
+    buckets.availability(ms(now), route, &MajorParam::Channel(channel))
+}
+
 fn take(buckets: &mut Buckets, now: u64, route: &'static str, channel: u64) -> BucketPermit {
-    let major = MajorParam::Channel(channel);
-    assert_eq!(
-        buckets.availability(ms(now), route, &major),
-        BucketAvailability::Now,
-        "{route} {channel} at {now}"
-    );
-    buckets.acquire(ms(now), route, &major)
+    assert_eq!(availability(buckets, now, route, channel), Now, "{route} {channel} at {now}");
+    buckets.acquire(ms(now), route, &MajorParam::Channel(channel))
 }
 
 #[test]
 fn before_the_first_answer_requests_go_one_at_a_time() {
     let mut buckets = Buckets::default();
-    let at = |channel| MajorParam::Channel(channel);
     let first = take(&mut buckets, 0, "post", 1);
-    assert_eq!(buckets.availability(ms(1), "post", &at(1)), BucketAvailability::AfterResponse);
-    assert_eq!(buckets.availability(ms(1), "post", &at(2)), BucketAvailability::Now);
+    assert_eq!(availability(&mut buckets, 1, "post", 1), AfterResponse);
+    assert_eq!(availability(&mut buckets, 1, "post", 2), Now);
     buckets.record_response(ms(50), &first, Some(&budget(5, 4, 5000)), true);
     let permits: Vec<BucketPermit> = (0..4).map(|_| take(&mut buckets, 60, "post", 1)).collect();
-    assert_eq!(buckets.availability(ms(60), "post", &at(1)), BucketAvailability::At(ms(5050)));
+    assert_eq!(availability(&mut buckets, 60, "post", 1), At(ms(5050)));
     // Another channel has a bucket of its own, without a response yet.
     take(&mut buckets, 60, "post", 2);
-    assert_eq!(buckets.availability(ms(60), "post", &at(2)), BucketAvailability::AfterResponse);
+    assert_eq!(availability(&mut buckets, 60, "post", 2), AfterResponse);
     for (left, permit) in permits.iter().enumerate() {
-        buckets.record_response(
-            ms(70),
-            permit,
-            Some(&budget(5, u32::try_from(left).unwrap_or(0), 4990)),
-            true,
-        );
+        let left = budget(5, u32::try_from(left).unwrap_or(0), 4990);
+        buckets.record_response(ms(70), permit, Some(&left), true);
     }
     // The later responses moved the end of the window by their delay.
-    assert_eq!(buckets.availability(ms(5059), "post", &at(1)), BucketAvailability::At(ms(5060)));
-    assert_eq!(buckets.availability(ms(5060), "post", &at(1)), BucketAvailability::Now);
+    assert_eq!(availability(&mut buckets, 5059, "post", 1), At(ms(5060)));
+    assert_eq!(availability(&mut buckets, 5060, "post", 1), Now);
 }
 
 #[test]
@@ -56,11 +51,7 @@ fn kinds_that_share_a_bucket_share_what_is_left() {
     let other = take(&mut buckets, 20, "delete", 1);
     buckets.record_response(ms(30), &other, Some(&budget(2, 0, 980)), true);
     for route in ["edit", "delete"] {
-        assert_eq!(
-            buckets.availability(ms(40), route, &MajorParam::Channel(1)),
-            BucketAvailability::At(ms(1010)),
-            "{route}"
-        );
+        assert_eq!(availability(&mut buckets, 40, route, 1), At(ms(1010)), "{route}");
     }
     assert_eq!(buckets.len(), 1);
 }
@@ -72,19 +63,13 @@ fn kinds_without_a_budget_go_as_they_come() {
     // An error without rate-limit headers does not make the route unlimited.
     buckets.record_response(ms(10), &failed, None, false);
     let first = take(&mut buckets, 10, "callback", 1);
-    assert_eq!(
-        buckets.availability(ms(10), "callback", &MajorParam::Channel(1)),
-        BucketAvailability::AfterResponse
-    );
+    assert_eq!(availability(&mut buckets, 10, "callback", 1), AfterResponse);
     buckets.record_response(ms(20), &first, None, true);
     let permits = [take(&mut buckets, 20, "callback", 1), take(&mut buckets, 20, "callback", 1)];
     // After a refusal the route has a limit.
     buckets.record_rate_limited(ms(30), &permits[0], None, ms(500));
-    assert_eq!(
-        buckets.availability(ms(40), "callback", &MajorParam::Channel(1)),
-        BucketAvailability::At(ms(530))
-    );
-    assert_eq!(buckets.availability(ms(530), "callback", &MajorParam::Channel(1)), BucketAvailability::Now);
+    assert_eq!(availability(&mut buckets, 40, "callback", 1), At(ms(530)));
+    assert_eq!(availability(&mut buckets, 530, "callback", 1), Now);
 }
 
 #[test]
@@ -94,11 +79,8 @@ fn a_refusal_closes_the_bucket_for_as_long_as_it_says() {
     buckets.record_response(ms(10), &first, Some(&budget(5, 4, 1000)), true);
     let second = take(&mut buckets, 20, "post", 1);
     buckets.record_rate_limited(ms(30), &second, Some(&budget(5, 0, 970)), ms(60_000));
-    assert_eq!(
-        buckets.availability(ms(5000), "post", &MajorParam::Channel(1)),
-        BucketAvailability::At(ms(60_030))
-    );
-    assert_eq!(buckets.availability(ms(5000), "post", &MajorParam::Channel(2)), BucketAvailability::Now);
+    assert_eq!(availability(&mut buckets, 5000, "post", 1), At(ms(60_030)));
+    assert_eq!(availability(&mut buckets, 5000, "post", 2), Now);
 }
 
 #[test]
@@ -110,18 +92,12 @@ fn what_nobody_answered_counts_and_stops_nothing_for_ever() {
     buckets.record_response(ms(20), &first, Some(&budget(2, 1, 1000)), true);
     let second = take(&mut buckets, 30, "post", 1);
     buckets.record_lost(ms(900), &second);
-    assert_eq!(
-        buckets.availability(ms(900), "post", &MajorParam::Channel(1)),
-        BucketAvailability::At(ms(1900))
-    );
+    assert_eq!(availability(&mut buckets, 900, "post", 1), At(ms(1900)));
     let third = take(&mut buckets, 1900, "post", 1);
     buckets.release(&third);
     take(&mut buckets, 1900, "post", 1);
     take(&mut buckets, 1900, "post", 1);
-    assert_eq!(
-        buckets.availability(ms(1900), "post", &MajorParam::Channel(1)),
-        BucketAvailability::AfterResponse
-    );
+    assert_eq!(availability(&mut buckets, 1900, "post", 1), AfterResponse);
 }
 
 #[test]
@@ -232,9 +208,9 @@ proptest! {
             loop {
                 pass_time(&mut flights, &mut server, &mut buckets, now).map_err(TestCaseError::fail)?;
                 now = match buckets.availability(ms(now), "post", &major) {
-                    BucketAvailability::Now => break,
-                    BucketAvailability::At(until) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
-                    BucketAvailability::AfterResponse => {
+                    Now => break,
+                    At(until) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
+                    AfterResponse => {
                         let next = flights.iter().map(|f| f.answers).min();
                         next.ok_or_else(|| TestCaseError::fail("waits without a request in flight"))?
                     }
@@ -258,9 +234,9 @@ proptest! {
         let (mut now, mut sent, major) = (0, 0, MajorParam::Channel(1));
         while now < 20 * window {
             match buckets.availability(ms(now), "post", &major) {
-                BucketAvailability::Now => {}
-                BucketAvailability::At(until) => now = u64::try_from(until.as_millis()).unwrap_or(now),
-                BucketAvailability::AfterResponse => prop_assert!(false, "no request is in flight"),
+                Now => {}
+                At(until) => now = u64::try_from(until.as_millis()).unwrap_or(now),
+                AfterResponse => prop_assert!(false, "no request is in flight"),
             }
             let permit = buckets.acquire(ms(now), "post", &major);
             let left = server.count(now + delay);

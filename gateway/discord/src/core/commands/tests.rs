@@ -1,9 +1,8 @@
 #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use super::*;
-use crate::core::event::{Attachment, GivenOption, Interaction, Member, SlashCommand, User, Value};
+use crate::core::event::{Attachment, GivenOption, SlashCommand, Value, samples};
 use crate::core::ids::Snowflake;
-use acp_shared::redact::Secret;
 use proptest::prelude::*;
 
 fn spec(name: &str, arguments: CommandArguments) -> SlashCommandSpec {
@@ -77,21 +76,7 @@ fn text(name: &str, text: &str) -> GivenOption {
 }
 
 fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
-    let user = User { id: Snowflake(9), name: "ann".to_owned(), display_name: None, bot: false };
-    let interaction = Interaction {
-        id: Snowflake(1),
-        application: Snowflake(2),
-        token: Secret::new("hunter2".to_owned()),
-        guild: None,
-        channel: Snowflake(3),
-        parent: None,
-        is_thread: None,
-        member: Member { user, roles: Vec::new(), permissions: None },
-        app_permissions: None,
-        locale: None,
-        attachment_limit: None,
-    };
-    SlashCommand { interaction, name: name.to_owned(), options }
+    SlashCommand { interaction: samples::interaction(1), name: name.to_owned(), options }
 }
 
 fn acp(verb: &str, options: Vec<GivenOption>) -> SlashCommand {
