@@ -44,7 +44,8 @@ pub enum PartState {
 
 words! {
     PartState {
-        Planned = "planned", Sending = "sending", Sent = "sent", Uncertain = "uncertain", Rejected = "rejected"
+        Planned = "planned", Sending = "sending", Sent = "sent", Uncertain = "uncertain",
+        Rejected = "rejected",
     }
 }
 

@@ -222,6 +222,12 @@ impl Route {
         Self::bot(name, Put, Idempotent, path, major)
     }
 
+    /// Reads the gateway URL, the recommended number of shards and the session limit.
+    #[must_use]
+    pub fn gateway() -> Self {
+        Self::plain("gateway", "/gateway/bot")
+    }
+
     /// Reads the user of the bot.
     #[must_use]
     pub fn me() -> Self {

@@ -1,6 +1,6 @@
-//! Requests about the bot itself: user, application and slash commands.
+//! Requests about the bot itself: user, application, gateway URL and slash commands.
 
-use super::model::{Application, UserObject};
+use super::model::{Application, GatewayInfo, UserObject};
 use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::endpoint::Route;
 use crate::core::ids::Snowflake;
@@ -13,6 +13,24 @@ use std::time::Duration;
 const COMMANDS_MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl RestClient {
+    /// Returns the gateway URL, the shard count and the session limit. Refuses a URL outside of the
+    /// configured service.
+    ///
+    /// # Errors
+    /// [`RestError`] if the request failed or
+    /// [`BaseUrl::check_gateway_url`](crate::core::base_url::BaseUrl::check_gateway_url) refuses the URL.
+    pub async fn gateway(&self) -> Result<GatewayInfo, RestError> {
+        let route = Route::gateway();
+        let name = route.name;
+        let gateway: GatewayInfo = self.fetch(route).await?;
+        match self.base().check_gateway_url(&gateway.url) {
+            Ok(url) => Ok(GatewayInfo { url, ..gateway }),
+            Err(why) => {
+                Err(RestError::not_sent(name, crate::core::errors::RejectionKind::Invalid, why.to_string()))
+            }
+        }
+    }
+
     /// Returns the user of the bot.
     ///
     /// # Errors

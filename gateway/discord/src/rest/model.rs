@@ -109,6 +109,30 @@ pub struct Application {
     pub name: String,
 }
 
+/// Gateway of the service.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct GatewayInfo {
+    /// Gateway URL. [`BaseUrl::check_gateway_url`](crate::core::base_url::BaseUrl::check_gateway_url) checks it.
+    pub url: String,
+    /// Recommended number of shards.
+    pub shards: u64,
+    /// Limit on new sessions.
+    pub session_start_limit: SessionStartLimit,
+}
+
+/// Limit on new gateway sessions (IDENTIFY).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct SessionStartLimit {
+    /// Sessions per day.
+    pub total: u64,
+    /// Sessions that remain now.
+    pub remaining: u64,
+    /// Milliseconds until the limit resets.
+    pub reset_after: u64,
+    /// Sessions that may be identified per five seconds.
+    pub max_concurrency: u64,
+}
+
 /// Thread that was requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartedThread {

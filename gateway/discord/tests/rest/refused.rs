@@ -191,9 +191,12 @@ async fn files_go_beside_the_message() {
 async fn answers_are_read() {
     let server = Server::start(|_, asked| {
         let path = asked.path.trim_start_matches("/api/v10");
+        let here = format!("http://{}", asked.header("host").unwrap_or_default());
         let thread = json!({"id": "5", "type": 11, "name": "t", "guild_id": "2", "parent_id": "1",
             "last_message_id": null, "thread_metadata": {"archived": true, "locked": false}});
         match path {
+            "/gateway/bot" => Reply::json(200, json!({"url": here.replace("http", "ws"), "shards": 1,
+                "session_start_limit": {"total": 1000, "remaining": 999, "reset_after": 1, "max_concurrency": 1}})),
             "/users/@me" => Reply::json(200, json!({"id": "7", "username": "bot", "bot": true})),
             "/applications/@me" => Reply::json(200, json!({"id": "3", "name": "Bot"})),
             "/channels/5" => Reply::json(200, thread),
@@ -211,6 +214,7 @@ async fn answers_are_read() {
     })
     .await;
     let rest = server.rest();
+    assert!(rest.gateway().await.is_ok_and(|g| g.url.starts_with("ws://127.0.0.1:") && g.shards == 1));
     assert!(rest.me().await.is_ok_and(|me| me.bot && me.id == Snowflake(7)));
     assert!(rest.application().await.is_ok_and(|app| app.id == Snowflake(3)));
     let channel = rest.channel(IT).await;
@@ -248,8 +252,18 @@ async fn a_history_is_read_past_what_cannot_be_read() {
 
 #[tokio::test]
 async fn a_service_that_leads_elsewhere_is_not_followed() {
-    let elsewhere = Reply::text(302, "").with("location", "https://discord.com/api/v10/users/@me");
-    let server = Server::list(vec![elsewhere]).await;
-    assert_eq!(kind(server.rest().me().await), Some(RejectionKind::Invalid));
-    assert_eq!(server.lines().len(), 1);
+    let server = Server::start(|number, _| match number {
+        0 => Reply::json(
+            200,
+            json!({"url": "wss://gateway.discord.gg", "shards": 1,
+            "session_start_limit": {"total": 1, "remaining": 1, "reset_after": 1, "max_concurrency": 1}}),
+        ),
+        _ => Reply::text(302, "").with("location", "https://discord.com/api/v10/users/@me"),
+    })
+    .await;
+    let rest = server.rest();
+    let fault = rest.gateway().await.err();
+    assert!(fault.is_some_and(|fault| fault.to_string().contains("gateway.discord.gg")));
+    assert_eq!(kind(rest.me().await), Some(RejectionKind::Invalid));
+    assert_eq!(server.lines().len(), 2);
 }
