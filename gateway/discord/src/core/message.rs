@@ -1,7 +1,7 @@
 //! Outgoing messages. Every body suppresses notifications by mentions, also in edits: Discord treats an edit
 //! without `allowed_mentions` as permission for all.
 
-use crate::core::component::{self, ActionRow, Modal};
+use crate::core::component::{self, ActionRow};
 use crate::core::embed::{self, Embed};
 use crate::core::ids::Snowflake;
 use crate::core::payload_limits::{PayloadLimit, ValidationError};
@@ -40,7 +40,7 @@ pub struct MessageBody {
     pub content: String,
     /// Embeds below the text.
     pub embeds: Vec<Embed>,
-    /// Buttons and menus.
+    /// Buttons.
     pub rows: Vec<ActionRow>,
     /// Files. An edit without files keeps the existing ones.
     pub files: Vec<FileUpload>,
@@ -233,8 +233,6 @@ pub enum Callback {
     DeferredUpdate,
     /// Suggestions during input: the displayed name and the value of each.
     Choices(Vec<(String, String)>),
-    /// Opens a form.
-    Modal(Modal),
 }
 
 impl Callback {
@@ -251,10 +249,6 @@ impl Callback {
             Self::Deferred { flags } => (5, json!({"flags": flags}), Vec::new()),
             Self::DeferredUpdate => return Ok(RequestPayload::json(json!({"type": 6}))),
             Self::Choices(choices) => (8, choices_json(choices)?, Vec::new()),
-            Self::Modal(modal) => {
-                modal.check()?;
-                (9, modal.to_json(), Vec::new())
-            }
         };
         Ok(RequestPayload { json: json!({"type": kind, "data": data}), files })
     }

@@ -51,30 +51,10 @@ pub enum PayloadLimit {
     Buttons,
     /// Label of a button.
     ButtonLabel,
-    /// Custom id of a component or a form.
+    /// Custom id of a component.
     CustomId,
     /// URL of a button.
     ButtonUrl,
-    /// Options per menu.
-    Options,
-    /// Label of a menu option.
-    OptionLabel,
-    /// Value of a menu option.
-    OptionValue,
-    /// Description of a menu option.
-    OptionDescription,
-    /// Placeholder of a menu.
-    Placeholder,
-    /// Title of a form.
-    ModalTitle,
-    /// Inputs per form.
-    ModalInputs,
-    /// Label of an input.
-    InputLabel,
-    /// Placeholder of an input.
-    InputPlaceholder,
-    /// Text of an input.
-    InputValue,
     /// Name of a thread.
     ThreadName,
     /// Name of a webhook.
@@ -116,14 +96,6 @@ impl PayloadLimit {
             Self::ButtonLabel => (1, 80),
             Self::CustomId => (1, 100),
             Self::ButtonUrl => (1, 512),
-            Self::Options => (1, 25),
-            Self::OptionLabel | Self::OptionValue => (1, 100),
-            Self::OptionDescription => (0, 100),
-            Self::Placeholder => (0, 150),
-            Self::ModalTitle | Self::InputLabel => (1, 45),
-            Self::ModalInputs => (1, 5),
-            Self::InputPlaceholder => (0, 100),
-            Self::InputValue => (0, 4000),
             Self::ThreadName => (1, 100),
             Self::WebhookName => (1, 80),
             Self::Choices => (0, 25),
