@@ -85,15 +85,7 @@ fn json(text: &str, output: &Output) -> Value {
 /// When it cannot be started, or does not exit within `deadline` (it is then killed).
 #[must_use]
 pub fn run(command: &mut Command, deadline: Duration) -> Output {
-    let mut followed = RunningCommand::start(command);
-    let end = Instant::now() + deadline;
-    let mut lines = Vec::new();
-    while let Some(line) = followed.next_line(end) {
-        lines.push(line);
-    }
-    let mut output = followed.wait_until(end);
-    output.stdout = lines.join("\n");
-    output
+    RunningCommand::start(command).finish(deadline)
 }
 
 /// A running command whose output is read line by line. Dropping it kills the command.
@@ -225,12 +217,6 @@ impl RunningCommand {
         while let Some(line) = self.next_line(end) {
             lines.push(line);
         }
-        let mut output = self.wait_until(end);
-        output.stdout = lines.join("\n");
-        output
-    }
-
-    fn wait_until(&mut self, end: Instant) -> Output {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
@@ -244,7 +230,7 @@ impl RunningCommand {
             std::thread::sleep(Duration::from_millis(5));
         };
         let stderr = self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
-        Output { command: self.name.clone(), code: status.code(), stdout: String::new(), stderr }
+        Output { command: self.name.clone(), code: status.code(), stdout: lines.join("\n"), stderr }
     }
 
     /// Kills the command with SIGKILL and reaps it.
@@ -270,8 +256,7 @@ impl Drop for RunningCommand {
 /// Concatenated output text of the agent in these events.
 #[must_use]
 pub fn output_text(events: &[Value]) -> String {
-    let output = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output");
-    output.filter_map(|e| e["text"].as_str()).collect()
+    crate::story::chunks(events).concat()
 }
 
 /// The last `done` event's stop reason.

@@ -328,15 +328,6 @@ impl World {
         open_read_only(&self.path(name).join(GATEWAY_DB))
     }
 
-    /// Opens the lease store of the supervisor for reading. A running supervisor holds it exclusively.
-    ///
-    /// # Panics
-    /// When it cannot be opened.
-    #[must_use]
-    pub fn lease_store(&self) -> rusqlite::Connection {
-        open_read_only(&self.path("supervisor").join(SUPERVISOR_DB))
-    }
-
     /// All living processes of this world.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {

@@ -4,7 +4,7 @@ use crate::house::House;
 use crate::pipe::Pipe;
 use crate::proc::{Private, sleeps};
 use crate::report::Report;
-use crate::stats::{Sample, ms};
+use crate::stats::{Sample, count, ms};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 15;
@@ -53,11 +53,7 @@ fn idle(house: &mut House, report: &mut Report) {
         let memory = Private::of(pid);
         report.figure(&format!("{name}, private memory"), memory.kib, "KiB");
         report.figure(&format!("{name}, of it written"), memory.dirty_kib, "KiB");
-        report.figure(
-            &format!("{name}, wake-ups"),
-            f64::from(u32::try_from(woken).unwrap_or(u32::MAX)),
-            "count",
-        );
+        report.figure(&format!("{name}, wake-ups"), count(woken), "count");
     }
     house.close(&key);
 }

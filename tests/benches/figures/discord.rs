@@ -6,7 +6,7 @@
 
 use crate::proc::{Private, cpu_ms};
 use crate::report::{Limit, Report};
-use crate::stats::Sample;
+use crate::stats::{Sample, count};
 use acp_tests::fake_agent::now_ns;
 use acp_tests::fake_discord::FakeDiscord;
 use acp_tests::fake_discord::client::BotHandle;
@@ -64,17 +64,15 @@ pub(crate) fn measure(report: &mut Report) {
     let threads = ground.spawn();
     std::thread::sleep(Duration::from_millis(SETTLE_MS));
     let bound = Private::of(ground.gateway.pid()).dirty_kib;
-    let count = f64::from(u32::try_from(threads.len()).unwrap_or(u32::MAX));
-    report.figure("gateway, a bound thread whose agent runs", (bound - before) / count, "KiB");
+    report.figure("gateway, a bound thread whose agent runs", (bound - before) / count(threads.len()), "KiB");
     let streamed = ground.stream(&threads);
-    let streaming = f64::from(u32::try_from(STREAMING).unwrap_or(u32::MAX));
     report.figure("last word to the answer, p50", streamed.late.percentile(50), "ms");
     let limit = Limit::AtMost(FINAL_MS_MAX);
     report.limited("last word to the answer, p99", streamed.late.percentile(99), "ms", limit);
     report.limited("requests", streamed.requests / streamed.seconds, "1/s", Limit::AtMost(PER_SECOND_MAX));
     let share = streamed.limited / streamed.requests;
     report.limited("share of 429s", share, "times", Limit::AtMost(LIMITED_SHARE_MAX));
-    let edits = streamed.edits / streamed.seconds / streaming;
+    let edits = streamed.edits / streamed.seconds / count(STREAMING);
     report.figure("edits of a streaming thread", edits, "1/s");
     report.figure("CPU of the gateway for a second of it", streamed.cpu_ms / streamed.seconds, "ms");
     report.figure("gateway, private memory after it", Private::of(ground.gateway.pid()).dirty_kib, "KiB");

@@ -1,5 +1,6 @@
 //! A minimal gateway client of the supervisor: it requests leases and adds as little overhead as possible.
 
+use crate::api::runtime;
 use acp_shared::conn::{self, Conn};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{
@@ -32,8 +33,7 @@ impl Leases {
     /// # Panics
     /// When the supervisor refuses.
     pub(crate) fn connect(world: &World, supervisor: &Service) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.unwrap_or_else(|e| panic!("no runtime: {e}"));
+        let runtime = runtime();
         let secret = std::fs::read_to_string(supervisor.socket().with_file_name(SECRET_FILE));
         let secret = secret.unwrap_or_else(|e| panic!("no secret: {e}"));
         let home = Home { machine_id: String::new(), dev: 1, ino: 1 };

@@ -1,5 +1,6 @@
 //! Start time of a supervisor when an earlier one was killed and left leases behind.
 
+use crate::api::runtime;
 use crate::leases::Leases;
 use crate::report::Report;
 use crate::stats::ms;
@@ -76,9 +77,7 @@ fn multiply(world: &World) {
     let opened = Store::open(&world.path("supervisor"));
     let (store, writer, loaded) = opened.unwrap_or_else(|e| panic!("the store: {e}"));
     let Some(lease) = loaded.leases.first() else { panic!("no lease was recorded") };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.unwrap_or_else(|e| panic!("no runtime: {e}"));
-    runtime.block_on(async {
+    runtime().block_on(async {
         for _ in 1..DEAD {
             let mut copy = lease.clone();
             copy.lease_id = LeaseId::mint();

@@ -71,7 +71,12 @@ pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1_000.0
 }
 
+/// Converts a count.
+pub(crate) fn count(value: impl TryInto<u32>) -> f64 {
+    f64::from(value.try_into().unwrap_or(u32::MAX))
+}
+
 /// Rate per second.
-pub(crate) fn per_second(count: usize, time: Duration) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / time.as_secs_f64()
+pub(crate) fn per_second(number: usize, time: Duration) -> f64 {
+    count(number) / time.as_secs_f64()
 }

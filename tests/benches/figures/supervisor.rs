@@ -5,7 +5,7 @@ use crate::leases::Leases;
 use crate::orphans;
 use crate::proc::{Private, cpu_ms, sleeps};
 use crate::report::Report;
-use crate::stats::{Sample, ms};
+use crate::stats::{Sample, count, ms};
 use acp_shared::protocol::{LeaseInfo, Reply, Request, Spawn};
 use acp_tests::service::Service;
 use acp_tests::wait::LONG;
@@ -47,17 +47,13 @@ pub(crate) fn measure(report: &mut Report) {
     orphans::measure(report);
 }
 
-fn count(value: usize) -> f64 {
-    f64::from(u32::try_from(value).unwrap_or(u32::MAX))
-}
-
 fn rest(supervisor: &Service, open: usize, report: &mut Report) {
     report.part("rest", &format!("wake-ups of the supervisor within {IDLE_MS} ms, no requests"));
     std::thread::sleep(Duration::from_millis(SETTLE_MS));
     let before = sleeps(supervisor.pid());
     std::thread::sleep(Duration::from_millis(IDLE_MS));
-    let woken = usize::try_from(sleeps(supervisor.pid()) - before).unwrap_or(usize::MAX);
-    report.figure(&format!("{open} open leases, wake-ups"), count(woken), "count");
+    let woken = count(sleeps(supervisor.pid()) - before);
+    report.figure(&format!("{open} open leases, wake-ups"), woken, "count");
 }
 
 /// Measures the cost of open leases: commits, memory, evidence checks, wake-ups.
@@ -231,7 +227,7 @@ fn floods(leases: &mut Leases, report: &mut Report) {
     let lease = attach(leases, &argv);
     let (mut raw, mut ours) = (Sample::default(), Sample::default());
     let mut buffer = vec![0; 256 * 1024];
-    let rate = |took: Duration| count(usize::try_from(mib).unwrap_or(0)) / took.as_secs_f64();
+    let rate = |took: Duration| count(mib) / took.as_secs_f64();
     for seq in 1..=FLOODS as u64 {
         let began = Instant::now();
         stdin.write_all(b"\n").unwrap_or_else(|e| panic!("the agent does not read: {e}"));

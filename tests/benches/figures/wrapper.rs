@@ -4,7 +4,7 @@
 use crate::peers::Above;
 use crate::proc::{Private, sleeps, usage_ms};
 use crate::report::{Limit, Report};
-use crate::stats::Sample;
+use crate::stats::{Sample, count};
 use acp_tests::wait::{SOON, eventually};
 use acp_tests::world::bin;
 use nix::sys::resource::UsageWho;
@@ -71,8 +71,7 @@ fn added_cpu(sides: &[(String, Above)], directory: &Path, report: &mut Report) -
             (0..STARTS).for_each(|n| above.prepare(TRUE, &at(n)));
             let before = usage_ms(UsageWho::RUSAGE_CHILDREN);
             (0..STARTS).for_each(|n| above.start(TRUE, &at(n)).finish());
-            let each = (usage_ms(UsageWho::RUSAGE_CHILDREN) - before)
-                / f64::from(u32::try_from(STARTS).unwrap_or(u32::MAX));
+            let each = (usage_ms(UsageWho::RUSAGE_CHILDREN) - before) / count(STARTS);
             if matches!(above, Above::Bare) {
                 of_bare = each;
                 bare.push(each);
@@ -131,7 +130,7 @@ fn idle(above: &Above, directory: &Path) -> Held {
         let woken = sleeps(started.pid()) - before;
         let private = Private::of(started.pid()).kib;
         drop(sleeper);
-        (private, f64::from(u32::try_from(woken).unwrap_or(u32::MAX)))
+        (private, count(woken))
     };
     let (private, woken) = look(0, IDLE_MS);
     let sample: Sample = (1..LOOKS).map(|n| look(n, 0).0).chain([private]).collect();

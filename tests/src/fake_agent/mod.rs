@@ -19,7 +19,6 @@
 //! | `plan A; B; …` | one `plan` with these entries |
 //! | `mode MODE` | one `current_mode_update` |
 //! | `tool write PATH TEXT` | a tool call that writes the file itself, with a diff |
-//! | `tool read PATH` | a tool call that reads the file itself |
 //! | `tool run CMD…` | a tool call that runs `sh -c CMD` itself; a cancel kills its process group |
 //! | `tool ask_write PATH TEXT` | a tool call, `session/request_permission` with its diff, and, if allowed, `fs/write_text_file`; says the outcome of both |
 //! | `tool ask_run CMD…` | a tool call with the command, `session/request_permission` with only the title `Bash`, and, if allowed, the same as `terminal CMD…`; says the outcome of both |
@@ -78,7 +77,6 @@
 //! | `--cancel-request` | withdraws an open permission request with `$/cancel_request` on a cancel |
 //! | `--protocol-version N` | answers `initialize` with this version |
 //! | `--slow-init MS` | delays the answer to `initialize` |
-//! | `--echo` | treats every prompt as plain text |
 //! | `--log FILE` | appends JSON lines, see below |
 //! | `--state DIR` | sessions persist there |
 //!

@@ -59,11 +59,7 @@ impl Agent {
             option_names: BTreeMap::new(),
         };
         self.turn = Some((prompt.session.clone(), prompt.cancelled));
-        let script = if self.flags.echo {
-            Ok(Script::Plain(prompt.text.clone()))
-        } else {
-            script::parse(&prompt.text)
-        };
+        let script = script::parse(&prompt.text);
         let end = match script {
             Err(e) => End::Error(-32602, e.to_string(), None),
             Ok(Script::Plain(text)) => {
@@ -138,7 +134,6 @@ impl Agent {
                 self.update(&turn.session, update)?;
             }
             Directive::ToolWrite { path, text } => self.tool_write(turn, path, text)?,
-            Directive::ToolRead { path } => self.tool_read(turn, path)?,
             Directive::ToolRun { command } => self.tool_run(turn, command)?,
             Directive::AskWrite { path, text } => self.ask_write(turn, path, text)?,
             Directive::AskRun { command } => self.ask_run(turn, command)?,
@@ -322,16 +317,6 @@ impl Agent {
         }
     }
 
-    fn tool_read(&mut self, turn: &Turn, path: &str) -> Result<(), Exit> {
-        let path = turn.cwd.join(path);
-        let call = self.announce(turn, "read", &format!("Read {}", path.display()), json!({"path": path}))?;
-        let (status, text) = match std::fs::read_to_string(&path) {
-            Ok(text) => ("completed", text),
-            Err(e) => ("failed", e.to_string()),
-        };
-        self.progress(turn, &call, status, Some(messages::text_content(&text)))
-    }
-
     /// Writes a file as Qwen Code does: a permission request with the diff, then the client's file system.
     fn ask_write(&mut self, turn: &mut Turn, path: &str, text: &str) -> Result<(), Exit> {
         let target = turn.cwd.join(path);
@@ -362,11 +347,7 @@ impl Agent {
     fn ask_permission(&mut self, turn: &mut Turn, call: &str, asked: Value) -> Result<bool, Exit> {
         let mut params = messages::permission(&turn.session, call, "", false, &turn.option_names);
         params["toolCall"] = asked;
-        let (status, said) = match self.ask(&turn.session, "session/request_permission", params)? {
-            None => ("failed", None),
-            Some(Answer::Error(code)) => ("failed", Some(format!("error {code}"))),
-            Some(Answer::Result(result)) => self.outcome(&result),
-        };
+        let (status, said) = self.decision(turn, params)?;
         if let Some(said) = said {
             self.say(turn, &format!("permission: {said}"))?;
         }
@@ -435,17 +416,21 @@ impl Agent {
         let call =
             if announced { self.announce(turn, "execute", title, json!({}))? } else { self.next_call() };
         let params = messages::permission(&turn.session, &call, title, announced, &turn.option_names);
-        let answer = self.ask(&turn.session, "session/request_permission", params)?;
-        let (status, said) = match &answer {
-            None => ("failed", None),
-            Some(Answer::Error(code)) => ("failed", Some(format!("error {code}"))),
-            Some(Answer::Result(result)) => self.outcome(result),
-        };
+        let (status, said) = self.decision(turn, params)?;
         self.progress(turn, &call, status, None)?;
         match said {
             Some(said) => self.say(turn, &format!("permission: {said}")),
             None => Ok(()),
         }
+    }
+
+    /// Sends a permission request; returns the resulting status of the tool call and the outcome to say, if any.
+    fn decision(&mut self, turn: &Turn, params: Value) -> Result<(&'static str, Option<String>), Exit> {
+        Ok(match self.ask(&turn.session, "session/request_permission", params)? {
+            None => ("failed", None),
+            Some(Answer::Error(code)) => ("failed", Some(format!("error {code}"))),
+            Some(Answer::Result(result)) => self.outcome(&result),
+        })
     }
 
     fn outcome(&mut self, result: &Value) -> (&'static str, Option<String>) {

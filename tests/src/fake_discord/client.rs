@@ -282,19 +282,12 @@ impl FakeDiscord {
 impl FakeDiscord {
     /// A person posts a message.
     pub fn post(&self, user: Id, channel: Id, content: &str) -> Id {
-        self.post_with(user, channel, content, Vec::new(), None)
+        self.post_with(user, channel, content, Vec::new())
     }
 
-    /// A person posts a message, with files or as a reply.
-    pub fn post_with(
-        &self,
-        user: Id,
-        channel: Id,
-        content: &str,
-        files: Vec<PersonFile>,
-        reply_to: Option<Id>,
-    ) -> Id {
-        self.order(&Order::Post { user, channel, content: content.to_owned(), files, reply_to })
+    /// A person posts a message with files.
+    pub fn post_with(&self, user: Id, channel: Id, content: &str, files: Vec<PersonFile>) -> Id {
+        self.order(&Order::Post { user, channel, content: content.to_owned(), files })
     }
 
     /// A person edits a message.
@@ -307,44 +300,12 @@ impl FakeDiscord {
         self.send(&Order::Delete { message });
     }
 
-    /// A person adds a reaction.
-    pub fn react(&self, user: Id, message: Id, emoji: &str) {
-        self.send(&Order::React { user, message, emoji: emoji.to_owned(), add: true });
-    }
-
     /// A person clicks a button. An error if it does not exist or is disabled.
     ///
     /// # Errors
     /// The error that the Discord client would show.
     pub fn click(&self, user: Id, message: Id, custom_id: &str) -> Result<Interaction, Value> {
-        self.act(&Order::Click {
-            user,
-            message,
-            custom_id: custom_id.to_owned(),
-            values: Vec::new(),
-            without_channel: false,
-        })
-    }
-
-    /// A person chooses in a select.
-    ///
-    /// # Errors
-    /// The error that the Discord client would show.
-    pub fn choose(
-        &self,
-        user: Id,
-        message: Id,
-        custom_id: &str,
-        values: &[&str],
-    ) -> Result<Interaction, Value> {
-        let values = values.iter().map(|&value| value.to_owned()).collect();
-        self.act(&Order::Click {
-            user,
-            message,
-            custom_id: custom_id.to_owned(),
-            values,
-            without_channel: false,
-        })
+        self.act(&Order::Click { user, message, custom_id: custom_id.to_owned() })
     }
 
     /// A person uses a slash command, for example `acp session close`, with options by name.
@@ -391,15 +352,6 @@ impl FakeDiscord {
         self.act(&Order::Use { user, channel, bot: bot.user, command, options, focused })
     }
 
-    /// A person submits the modal that was the response to an interaction.
-    ///
-    /// # Errors
-    /// When there is no modal.
-    pub fn submit(&self, interaction: Id, values: &[(&str, &str)]) -> Result<Interaction, Value> {
-        let values = values.iter().map(|(id, text)| ((*id).to_owned(), (*text).to_owned())).collect();
-        self.act(&Order::Submit { interaction, values })
-    }
-
     fn act(&self, order: &Order) -> Result<Interaction, Value> {
         let given = self.try_order(order)?;
         Ok(serde_json::from_value(given).unwrap_or_else(|e| panic!("{order:?}: {e}")))
@@ -421,14 +373,14 @@ impl FakeDiscord {
         self.change(thread, json!({"archived": locked, "locked": locked}));
     }
 
-    /// A person renames a channel or thread.
-    pub fn rename(&self, channel: Id, name: &str) {
-        self.change(channel, json!({"name": name}));
+    /// A person renames a thread.
+    pub fn rename(&self, thread: Id, name: &str) {
+        self.change(thread, json!({"name": name}));
     }
 
-    /// A person changes a channel or thread.
-    pub fn change(&self, channel: Id, form: Value) {
-        self.send(&Order::Change { channel, form });
+    /// A person changes a thread.
+    pub fn change(&self, thread: Id, form: Value) {
+        self.send(&Order::Change { channel: thread, form });
     }
 
     /// A person deletes a channel or thread.

@@ -12,8 +12,8 @@
 //! - [`server`] is the process, [`FakeDiscord`] the test's handle.
 //!
 //! # Decisions where the documentation is silent
-//! - Content is counted in UTF-16 units (the documentation says "characters"); `content_unit` changes that.
-//!   It is trimmed after counting.
+//! - Content is counted in UTF-16 units (the documentation says "characters"), the strictest unit that is compatible
+//!   with clients. It is trimmed after counting.
 //! - A nonce is remembered for three minutes ("a few"), per author, in all channels.
 //! - Messages read over REST have no nonce.
 //! - Buckets are five in five seconds for posts and for edits in a channel, and fixed windows that begin with the first
@@ -23,14 +23,15 @@
 //!   be resumed.
 //! - A client that sends anything before HELLO is closed with 4003. HELLO is sent a moment after the
 //!   connection opens.
-//! - Two IDENTIFYs may follow each other at once (`identify_every_ms` has the service's five seconds).
+//! - Two IDENTIFYs may follow each other at once; the service demands five seconds between them.
 //! - Bots have every permission that a test did not deny: [`core::permissions`].
 //!
 //! # Left out
-//! Direct messages, voice, forums and announcement channels, stickers, polls, "Components V2",
-//! archived-thread lists, transport compression (a client that asks for it may be sent plain text), members'
-//! events for other members (a privileged intent), audit logs, and other parts of the interface that the
-//! product does not use: such routes return 404 with code 0, as the service does for unknown routes.
+//! Direct messages, voice, forums and announcement channels, private threads, stickers, polls, embeds, replies, selects,
+//! modals, "Components V2", archived-thread lists, transport compression (a client that asks for it may be sent
+//! plain text), members' events for other members (a privileged intent), events of reactions and typing, audit logs,
+//! and other parts of the interface that no test of the product uses. Such routes return 404 with code 0, as the
+//! service does for unknown routes; such members of a body and such types return 400.
 
 mod app;
 pub mod client;

@@ -42,11 +42,6 @@ async fn parts(boundary: String, bytes: Bytes) -> Result<Body, multer::Error> {
                 body.broken |= read.broken;
             }
             (_, Some(n), Some(filename)) => body.files.push(Upload { n, filename, content_type, bytes }),
-            // Plain form fields, the oldest format for messages with files.
-            (_, None, None) => {
-                let text = Value::String(String::from_utf8_lossy(&bytes).into_owned());
-                body.json.get_or_insert_with(|| serde_json::json!({}))[name] = text;
-            }
             _ => body.broken = true,
         }
     }

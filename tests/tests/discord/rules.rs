@@ -257,7 +257,7 @@ fn attachment_is_kept_after_its_url_expires() {
     until(SOON, "the turn runs", || stage.house.prompts_received("say Begun.\nwait_cancel") == 1);
     let bytes = b"what-is-in-the-file".to_vec();
     let file = PersonFile { filename: "notes.txt".into(), content_type: Some("text/plain".into()), bytes };
-    let with = stage.fake.post_with(stage.ann, thread, "say read", vec![file], None);
+    let with = stage.fake.post_with(stage.ann, thread, "say read", vec![file]);
     stage.reacted(with, thread, "⏳");
     later(&stage, 25 * HOUR_MS);
     stage.answer(&stage.command(stage.ann, thread, "acp cancel", &[]));

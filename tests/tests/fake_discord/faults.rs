@@ -64,16 +64,8 @@ fn repeated_request_with_nonce_returns_first_message() {
 fn endless_stall_sends_no_response() {
     let ground = Ground::new();
     ground.fake.rest_fault("*", When::Next(1), RestFate::StallAfter { ms: None });
-    let mut stream = TcpStream::connect(ground.fake.address()).unwrap_or_else(|e| panic!("{e}"));
+    let mut stream = send_and_wait(&ground, &json!({"content": "kept"}));
     stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap_or_else(|e| panic!("{e}"));
-    let body = json!({"content": "kept"}).to_string();
-    let request = format!(
-        "POST /api/v10/channels/{}/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bot TOKEN\r\nuser-agent: x\r\n\
-         content-length: {}\r\n\r\n{body}",
-        ground.channel,
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).unwrap_or_else(|e| panic!("{e}"));
     assert!(stream.read(&mut [0]).is_err(), "nothing comes");
     assert_eq!(said(&ground), ["kept"]);
 }

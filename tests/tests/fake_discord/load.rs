@@ -12,14 +12,12 @@ const MESSAGES: usize = 2000;
 #[test]
 fn heavy_two_thousand_messages_arrive_once_in_order() {
     let ground = Ground::new().without(&[Rule::RouteBuckets, Rule::GlobalLimit]);
-    let path = format!("/channels/{}/threads", ground.channel);
-    let threads: Vec<Value> = (0..THREADS)
-        .map(|n| ground.done("POST", &path, &json!({"name": format!("t{n}"), "type": 11})))
-        .collect();
+    let thread = |n| ground.fake.make_thread(ground.user, ground.channel, &format!("t{n}"), None);
+    let threads: Vec<_> = (0..THREADS).map(thread).collect();
     let mut wire = Wire::ready(&ground);
     let begun = Instant::now();
     for n in 0..MESSAGES {
-        let channel = threads[n % THREADS]["id"].as_str().unwrap_or_default();
+        let channel = threads[n % THREADS];
         let body = json!({"content": format!("m{n}"), "nonce": n.to_string(), "enforce_nonce": true});
         ground.done("POST", &format!("/channels/{channel}/messages"), &body);
     }

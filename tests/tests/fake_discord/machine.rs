@@ -145,9 +145,7 @@ impl Kept {
         let (message, thread) = (some(&self.messages), some(&self.threads));
         match what % 8 {
             0 | 1 => {
-                let order =
-                    Order::Post { user, channel, content: n.to_string(), files: Vec::new(), reply_to: None };
-                let id = self.id(order);
+                let id = self.id(Order::Post { user, channel, content: n.to_string(), files: Vec::new() });
                 self.messages.push(id);
             }
             2 => {

@@ -1,6 +1,7 @@
 //! Environment of the control plane's figures: a supervisor, a gateway and the scripted agent, with the
 //! default configuration except for higher limits on sessions and connections.
 
+use crate::pipe::Pipe;
 use crate::proc::written_bytes;
 use acp_tests::house::{AGENT, GATEWAY};
 use acp_tests::scrape::Scrape;
@@ -8,7 +9,6 @@ use acp_tests::service::Service;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{Agent, World, bin};
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
 /// Twice the time after which the gateway considers itself idle, in milliseconds.
@@ -83,9 +83,12 @@ pub(crate) fn configure(world: &World, more: &str) {
     world.configure(GATEWAY, &format!("{CAPS}{more}"), &BTreeMap::from([(AGENT, agent)]));
 }
 
-/// Command of the scripted agent without a gateway.
-pub(crate) fn bare_agent(world: &World) -> Command {
-    let mut command = world.command("fake-agent");
-    command.arg("--state").arg(world.path("bare-state"));
-    command
+/// Starts scripted agents without a gateway, each with a session.
+pub(crate) fn bare_agents(world: &World, number: usize) -> Vec<Pipe> {
+    let start = |_| {
+        let mut command = world.command("fake-agent");
+        command.arg("--state").arg(world.path("bare-state"));
+        Pipe::of(command, &world.dir("work/bare"))
+    };
+    (0..number).map(start).collect()
 }

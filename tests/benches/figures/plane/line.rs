@@ -3,7 +3,7 @@
 //! same agents on plain pipes show how long this machine needs to wake a reader at all.
 
 use super::crowd::Crowd;
-use super::ground::{Ground, bare_agent};
+use super::ground::{Ground, bare_agents};
 use super::plain::Plain;
 use crate::pipe::Pipe;
 use crate::report::{Limit, Report};
@@ -36,8 +36,7 @@ fn one(ground: &Ground, plain: &mut Plain, sessions: usize, report: &mut Report)
     crowd.prompt(&keys, "hello", 1);
     // The reader is connected before the first line is written.
     let text = format!("sleep 100\nstamps {LINES} {PACE_MS}");
-    let mut pipes: Vec<Pipe> =
-        (0..sessions).map(|_| Pipe::of(bare_agent(&ground.world), &ground.world.dir("work/bare"))).collect();
+    let mut pipes = bare_agents(&ground.world, sessions);
     let (lines, mut piped) = (RefCell::new(Sample::default()), Sample::default());
     let mut commits = Sample::default();
     for _ in 0..ROUNDS {

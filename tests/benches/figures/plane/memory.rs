@@ -5,7 +5,7 @@ use super::ground::{Ground, configure, world};
 use super::seed::{Size, grow};
 use crate::proc::Private;
 use crate::report::{Limit, Report};
-use crate::stats::Sample;
+use crate::stats::{Sample, count};
 use acp_tests::house::GATEWAY;
 use acp_tests::wait::{LONG, SOON};
 use acp_tests::world::World;
@@ -25,9 +25,8 @@ pub(crate) fn measure(report: &mut Report) {
     let empty = alone(&world());
     let grown = world();
     let _ = grow(&grown, RESTING);
-    let per = |memory: Private, base: Private, count: usize| {
-        (memory.dirty_kib - base.dirty_kib) / f64::from(u32::try_from(count).unwrap_or(u32::MAX))
-    };
+    let per =
+        |memory: Private, base: Private, number: usize| (memory.dirty_kib - base.dirty_kib) / count(number);
     let limit = Limit::AtMost(IDLE_KIB_MAX);
     report.figure("a gateway without sessions", empty.dirty_kib, "KiB");
     let without = per(alone(&grown), empty, RESTING.resting);
@@ -61,8 +60,7 @@ fn living(report: &mut Report, limit: Limit) {
     crowd.prompt(&keys, "hello", 1);
     drop(crowd);
     let after = now(&ground);
-    let count = f64::from(u32::try_from(LIVING).unwrap_or(u32::MAX));
-    let [gateway, supervisor] = [0, 1].map(|which| (after[which] - before[which]) / count);
+    let [gateway, supervisor] = [0, 1].map(|which| (after[which] - before[which]) / count(LIVING));
     let wrappers: Sample = ground
         .world
         .leases(&ground.supervisor.socket())

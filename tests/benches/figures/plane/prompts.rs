@@ -1,12 +1,11 @@
 //! Short prompts in many sessions at once: completed turns per second.
 
 use super::crowd::Crowd;
-use super::ground::{Ground, bare_agent};
+use super::ground::{Ground, bare_agents};
 use super::plain::Plain;
 use super::stream::at_once;
-use crate::pipe::Pipe;
 use crate::report::Report;
-use crate::stats::{Sample, per_second};
+use crate::stats::{Sample, count, per_second};
 use std::time::Duration;
 
 const SESSIONS: usize = 100;
@@ -22,8 +21,7 @@ pub(crate) fn measure(ground: &Ground, plain: &mut Plain, report: &mut Report) {
         &format!("{SESSIONS} sessions at once, {PROMPTS} prompts each, one after the other, each read to its end from a stream; medians of {ROUNDS} interleaved rounds"),
     );
     let world = &ground.world;
-    let mut pipes: Vec<Pipe> =
-        (0..SESSIONS).map(|_| Pipe::of(bare_agent(world), &world.dir("work/bare"))).collect();
+    let mut pipes = bare_agents(world, SESSIONS);
     let mut crowd = Crowd::new(&ground.gateway.socket(), SESSIONS);
     let keys = crowd.spawn(&vec![world.dir("work/prompts"); SESSIONS]);
     let (mut ours, mut bare, mut alone) = (Sample::default(), Sample::default(), Sample::default());
@@ -37,23 +35,18 @@ pub(crate) fn measure(ground: &Ground, plain: &mut Plain, report: &mut Report) {
         let commits = ground.commits() - before;
         ground.settle();
         let rows = plain.fresh();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "a small number of rows"
-        )]
-        let batch = (rows.len() as f64 / commits).round() as usize;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of rows")]
+        let batch = (count(rows.len()) / commits).round() as usize;
         let times = plain.replay(&rows, batch);
         if round > 0 {
             let prompts = SESSIONS * PROMPTS;
-            let rates = [per_second(prompts, took), per_second(prompts, on_pipes), 0.0];
+            let rates = [per_second(prompts, took), per_second(prompts, on_pipes)];
             ours.push(rates[0]);
             bare.push(rates[1]);
             alone.push(per_second(prompts, Duration::from_secs_f64(times.sum() / 1_000.0)));
             of_bare.push(rates[0] / rates[1]);
             of_plain.push(times.sum() / (took.as_secs_f64() * 1_000.0));
-            of_commits.push(commits / f64::from(u32::try_from(prompts).unwrap_or(u32::MAX)));
+            of_commits.push(commits / count(prompts));
         }
     }
     crowd.close(&keys);

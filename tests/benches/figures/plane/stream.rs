@@ -2,12 +2,12 @@
 //! in plain batches of the same size and with the same agents on plain pipes.
 
 use super::crowd::Crowd;
-use super::ground::{Ground, bare_agent};
+use super::ground::{Ground, bare_agents};
 use super::plain::Plain;
 use crate::pipe::Pipe;
 use crate::proc::{cpu_ms, thread_cpu_ms};
 use crate::report::{Limit, Report};
-use crate::stats::{Sample, per_second};
+use crate::stats::{Sample, count, per_second};
 use acp_tests::house::GATEWAY;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -45,8 +45,7 @@ fn one(ground: &Ground, plain: &mut Plain, (sessions, chunks): (usize, usize), r
         &format!("{sessions} sessions at once, {chunks} chunks each, prompts to the last commit, medians of {ROUNDS} interleaved rounds"),
     );
     let world = &ground.world;
-    let mut pipes: Vec<Pipe> =
-        (0..sessions).map(|_| Pipe::of(bare_agent(world), &world.dir("work/bare"))).collect();
+    let mut pipes = bare_agents(world, sessions);
     let mut crowd = Crowd::new(&ground.gateway.socket(), sessions);
     let keys = crowd.spawn(&vec![world.dir("work/stream"); sessions]);
     crowd.prompt(&keys, "hello", 1);
@@ -99,10 +98,6 @@ impl Rates {
         report.figure("rows of a commit", self.batch.median(), "rows");
         report.against("committed", ours, ("plain pipe", self.pipe.median()), (self.of_pipe.median(), None));
     }
-}
-
-fn count(value: usize) -> f64 {
-    f64::from(u32::try_from(value).unwrap_or(u32::MAX))
 }
 
 fn until_all_ended(ground: &Ground) {

@@ -1,4 +1,4 @@
-//! Registration of commands: the whole set at once, or one.
+//! Registration of commands: the whole set at once.
 
 use super::Machine;
 use super::check::commands as check;
@@ -51,49 +51,16 @@ impl Machine {
         for command in &before {
             self.world.commands.remove(command.id);
         }
+        let (application_id, guild_id) = scope;
         for body in wanted {
             let known = before.iter().find(|command| same(&command.body, &body));
-            self.put_command(ctx, scope, body, known.cloned());
+            let id = known.map_or_else(|| self.world.mint(ctx.now), |known| known.id);
+            let version = match known {
+                Some(known) if known.body == body => known.version,
+                _ => self.world.mint(ctx.now),
+            };
+            self.world.commands.put(id, Command { id, application_id, guild_id, version, body });
         }
-        Ok(Reply::Ok(self.commands_of(scope).map(render::command).collect()))
-    }
-
-    fn put_command(
-        &mut self,
-        ctx: &Ctx<'_>,
-        scope: (Id, Option<Id>),
-        body: Value,
-        known: Option<Command>,
-    ) -> Id {
-        let id = known.as_ref().map_or_else(|| self.world.mint(ctx.now), |known| known.id);
-        let version = match known {
-            Some(known) if known.body == body => known.version,
-            _ => self.world.mint(ctx.now),
-        };
-        let command = Command { id, application_id: scope.0, guild_id: scope.1, version, body };
-        self.world.commands.put(id, command);
-        id
-    }
-
-    /// `POST /applications/{}/commands`, `POST /applications/{}/guilds/{}/commands`.
-    pub(super) fn post_command(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let scope = self.scope(ctx)?;
-        let body = ctx.object()?;
-        let known = self.commands_of(scope).find(|command| same(&command.body, &body)).cloned();
-        let mut errors = FormErrors::default();
-        if self.holds(Rule::CommandLimits) {
-            check::check(&body, "", &mut errors);
-        }
-        errors.finish()?;
-        let existed = known.is_some();
-        let id = self.put_command(ctx, scope, body, known);
-        let rendered = self.world.commands.get(id).map_or(Value::Null, render::command);
-        Ok(if existed { Reply::Ok(rendered) } else { Reply::Created(rendered) })
-    }
-
-    /// `GET /applications/{}/commands`, `GET /applications/{}/guilds/{}/commands`.
-    pub(super) fn get_commands(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let scope = self.scope(ctx)?;
         Ok(Reply::Ok(self.commands_of(scope).map(render::command).collect()))
     }
 

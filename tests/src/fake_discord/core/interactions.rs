@@ -1,10 +1,9 @@
-//! Interactions: commands, components, autocompletion and modals, from the person's action to the bot's
-//! responses.
+//! Interactions: commands, buttons and autocompletion, from the person's action to the bot's responses.
 
 use super::Machine;
+use super::check::commands;
 use super::check::mentions::Default as Mentions;
 use super::check::message::MessageForm;
-use super::check::{commands, components};
 use super::error::{ApiError, FormErrors, form_error};
 use super::gateway::{Audience, Event};
 use super::messages::Draft;
@@ -20,12 +19,10 @@ use serde_json::{Value, json};
 pub mod kind {
     /// A command.
     pub const COMMAND: u8 = 2;
-    /// A button or select.
+    /// A button.
     pub const COMPONENT: u8 = 3;
     /// Typing into an option with autocompletion.
     pub const AUTOCOMPLETE: u8 = 4;
-    /// A submitted modal.
-    pub const MODAL: u8 = 5;
 }
 
 const CHOICES_MAX: usize = 25;
@@ -45,8 +42,6 @@ pub struct Act {
     pub name: Option<String>,
     /// The message with the component.
     pub message: Option<Message>,
-    /// Whether the `channel` object is left out, as it sometimes is.
-    pub without_channel: bool,
 }
 
 impl Machine {
@@ -73,11 +68,9 @@ impl Machine {
             "authorizing_integration_owners": {"0": render::id(guild_id)},
             "attachment_size_limit": self.settings.file_max, "data": act.data,
         });
-        if !act.without_channel {
-            let mut rendered = self.render_channel(&channel, bot.user_id);
-            rendered["permissions"] = json!(bits);
-            data["channel"] = rendered;
-        }
+        let mut rendered = self.render_channel(&channel, bot.user_id);
+        rendered["permissions"] = json!(bits);
+        data["channel"] = rendered;
         if let Some(message) = &act.message {
             let view = View { user_id: bot.user_id, with_nonce: false };
             data["message"] = self.render_message(message, view, now);
@@ -126,40 +119,16 @@ impl Machine {
             kept.original_id = original_id;
         }
         self.tally.response_ms.push(waited);
-        Ok(self.callback_reply(ctx, &interaction, response, original_id))
+        Ok(Reply::Nothing)
     }
 
-    fn callback_reply(
-        &self,
-        ctx: &Ctx<'_>,
-        interaction: &Interaction,
-        response: u8,
-        original: Option<Id>,
-    ) -> Reply {
-        if !ctx.flag("with_response") {
-            return Reply::Nothing;
-        }
-        let message = original.and_then(|id| self.world.messages.get(id));
-        let mut reply = json!({
-            "interaction": {"id": render::id(interaction.id), "type": interaction.kind,
-                "response_message_id": original.map(render::id), "response_message_loading": response == 5,
-                "response_message_ephemeral": message.is_some_and(|m| m.flags & message_flag::EPHEMERAL != 0)},
-            "resource": {"type": response},
-        });
-        if let Some(message) = message {
-            reply["resource"]["message"] =
-                self.render_message(message, View { user_id: 0, with_nonce: false }, ctx.now);
-        }
-        Reply::Ok(reply)
-    }
-
-    /// Checks that the type of a response is valid for the interaction.
+    /// Checks that the type of a response is valid for the interaction. Types 7 (update of the button's message) and
+    /// 9 (modal) are not modelled and refused.
     fn demand_response_fits(&self, of: u8, response: u8) -> Result<(), ApiError> {
         let fits = match of {
             kind::AUTOCOMPLETE => response == 8,
-            kind::COMMAND => matches!(response, 4 | 5 | 9),
-            kind::COMPONENT => matches!(response, 4 | 5 | 6 | 7 | 9),
-            kind::MODAL => matches!(response, 4..=7),
+            kind::COMMAND => matches!(response, 4 | 5),
+            kind::COMPONENT => matches!(response, 4..=6),
             _ => response == 1,
         };
         if fits || (!self.holds(Rule::ResponseTypes) && (1..=9).contains(&response)) {
@@ -181,21 +150,13 @@ impl Machine {
         data: &Value,
     ) -> Result<Option<Id>, ApiError> {
         match response {
-            4 => self.answer(ctx, interaction, data, 0).map(Some),
+            4 => self.answer(ctx, interaction, data).map(Some),
             5 => {
                 let flags = data.get("flags").and_then(Value::as_u64).unwrap_or(0) & message_flag::EPHEMERAL;
                 let draft = self.draft(interaction, MessageForm::default(), flags | message_flag::LOADING)?;
                 Ok(Some(self.create(ctx.now, draft)?.id))
             }
             6 => Ok(interaction.message_id),
-            7 => {
-                let id = interaction.message_id.ok_or_else(ApiError::unknown_message)?;
-                let message = self.world.message(interaction.channel_id, id)?.clone();
-                let form = MessageForm::read(data, &ctx.call.body, &self.settings)?;
-                let channel = self.world.channel(message.channel_id)?.clone();
-                self.edit(ctx.now, &channel, message, form, Mentions::People)?;
-                Ok(Some(id))
-            }
             8 => {
                 let choices = data.get("choices").and_then(Value::as_array).cloned().unwrap_or_default();
                 let mut errors = FormErrors::default();
@@ -205,27 +166,16 @@ impl Machine {
                 commands::check_choices(&choices, "data.choices", &mut errors);
                 errors.finish().map(|()| None)
             }
-            9 => {
-                let mut errors = FormErrors::default();
-                components::of_modal(data, &mut errors);
-                errors.finish().map(|()| None)
-            }
             _ => Ok(None),
         }
     }
 
-    fn answer(
-        &mut self,
-        ctx: &Ctx<'_>,
-        interaction: &Interaction,
-        data: &Value,
-        flags: u64,
-    ) -> Result<Id, ApiError> {
+    fn answer(&mut self, ctx: &Ctx<'_>, interaction: &Interaction, data: &Value) -> Result<Id, ApiError> {
         let form = MessageForm::read(data, &ctx.call.body, &self.settings)?;
         if form.is_empty() && self.holds(Rule::NotEmpty) {
             return Err(ApiError::empty_message());
         }
-        let draft = self.draft(interaction, form, flags)?;
+        let draft = self.draft(interaction, form, 0)?;
         Ok(self.create(ctx.now, draft)?.id)
     }
 
@@ -234,7 +184,6 @@ impl Machine {
         // Responses have no nonce.
         form.nonce = None;
         form.enforce_nonce = false;
-        form.replied_to = None;
         let command = interaction.kind == kind::COMMAND;
         Ok(Draft {
             default: Mentions::People,
@@ -266,7 +215,7 @@ impl Machine {
             let (channel, original) = (self.world.channel(original.channel_id)?.clone(), original.clone());
             return self.patch_through_webhook(ctx, &channel, original);
         }
-        let id = self.answer(ctx, &interaction, &ctx.object()?, 0)?;
+        let id = self.answer(ctx, &interaction, &ctx.object()?)?;
         if let Some(message) = self.world.messages.edit(id) {
             message.kind = message_kind::DEFAULT;
         }
@@ -279,12 +228,6 @@ impl Machine {
         let message = self.world.messages.get(id).filter(|message| message.deleted_ms.is_none());
         let message = message.ok_or_else(ApiError::unknown_message)?;
         Ok((self.world.channel(message.channel_id)?.clone(), message.clone()))
-    }
-
-    /// `GET /webhooks/{}/{}/messages/@original`.
-    pub(super) fn get_original(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let (_, message) = self.original(ctx)?;
-        Ok(Reply::Ok(self.render_message(&message, View { user_id: 0, with_nonce: false }, ctx.now)))
     }
 
     /// `PATCH /webhooks/{}/{}/messages/@original`.

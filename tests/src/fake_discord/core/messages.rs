@@ -11,7 +11,6 @@ use super::render::{self, View};
 use super::rest::{Ctx, Reply};
 use super::settings::Rule;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 /// Maximum and default number of messages per page.
 const PAGE_MAX: u64 = 100;
@@ -82,10 +81,6 @@ impl Machine {
             self.tally.deduplicated += 1;
             return Ok(Reply::Ok(self.render_message(&first, view, ctx.now)));
         }
-        if form.replied_to.is_some() {
-            self.demand(bot, &channel, may::READ_MESSAGE_HISTORY)?;
-        }
-        self.count_repeated(bot.user_id, channel.id, &form);
         let message = self.create(ctx.now, Draft::plain(bot.user_id, channel.id, form))?;
         Ok(Reply::Ok(self.render_message(&message, view, ctx.now)))
     }
@@ -113,34 +108,21 @@ impl Machine {
         Ok(Some(first.clone()))
     }
 
-    fn count_repeated(&mut self, author_id: Id, channel_id: Id, form: &MessageForm) {
-        let text = form.text();
-        let same = |message: &Message| {
-            message.author_id == author_id && message.deleted_ms.is_none() && message.content == text
-        };
-        if !text.is_empty() && self.world.messages_of(channel_id).any(same) {
-            self.tally.repeated_content += 1;
-        }
-    }
-
     /// Creates a message and sends its event.
     ///
     /// # Errors
-    /// 10008, 50035, 160005.
+    /// 10003, 160005.
     pub fn create(&mut self, now: Ms, draft: Draft) -> Result<Message, ApiError> {
         let Draft { author_id, channel_id, mut form, .. } = draft;
         let channel = self.world.channel(channel_id)?.clone();
-        let replied_to = self.replied_to(&channel, &form)?;
         let ephemeral = (draft.flags | form.flags.unwrap_or(0)) & message_flag::EPHEMERAL != 0;
         if !ephemeral {
             self.unarchive_for_post(now, &channel, author_id)?;
         }
         let files = form.take_uploads(|| self.world.mint(now));
-        let pings =
-            self.pings(&channel, author_id, &form, draft.default, replied_to.map(|(_, author)| author));
+        let pings = self.pings(&channel, author_id, &form, draft.default);
         let text = form.text();
-        let quiet = form.flags.unwrap_or(0) & message_flag::SUPPRESS_NOTIFICATIONS != 0;
-        let pinged = if quiet || ephemeral { Pings::default() } else { pings.clone() };
+        let pinged = if ephemeral { Pings::default() } else { pings.clone() };
         let message = Message {
             id: self.world.mint(now),
             channel_id,
@@ -148,23 +130,18 @@ impl Machine {
             webhook_id: draft.webhook_id,
             application_id: draft.application_id,
             username: draft.username,
-            kind: if replied_to.is_some() { message_kind::REPLY } else { draft.kind },
+            kind: draft.kind,
             content: text,
             nonce: form.nonce.clone(),
             enforce_nonce: form.enforce_nonce,
-            embeds: rich(form.embeds.unwrap_or_default()),
             components: form.components.unwrap_or_default(),
             attachments: files.iter().map(|(file, _)| file.clone()).collect(),
             flags: draft.flags | form.flags.unwrap_or(0),
-            replied_to: replied_to.map(|(id, _)| id),
             mentions: pings,
             pinged,
-            reactions: BTreeMap::new(),
             origin: draft.origin,
             created_ms: now,
-            edited_ms: None,
-            edits: 0,
-            deleted_ms: None,
+            ..Message::default()
         };
         for (file, bytes) in files {
             self.world.add_file(file.id, bytes);
@@ -180,19 +157,6 @@ impl Machine {
 
     fn count_pings(&mut self, pings: &Pings) {
         self.tally.pings += u64::from(!pings.is_empty());
-        self.tally.pings_everyone += u64::from(pings.everyone);
-    }
-
-    fn replied_to(&self, channel: &Channel, form: &MessageForm) -> Result<Option<(Id, Id)>, ApiError> {
-        let Some(id) = form.replied_to else { return Ok(None) };
-        match self.world.message(channel.id, id) {
-            Ok(message) => Ok(Some((id, message.author_id))),
-            Err(_) if form.fail_if_not_exists => {
-                let message = "Unknown message";
-                Err(form_error("message_reference", "REPLIES_UNKNOWN_MESSAGE", message))
-            }
-            Err(_) => Ok(None),
-        }
     }
 
     /// The notified users and roles: those that the form allows and the author has permission for.
@@ -202,13 +166,12 @@ impl Machine {
         author_id: Id,
         form: &MessageForm,
         default: mentions::Default,
-        replied_to: Option<Id>,
     ) -> Pings {
         let allowed = form.allowed_mentions.as_ref();
         let silent = json!({"parse": []});
         let allowed =
             if allowed.is_none() && !self.holds(Rule::DefaultMentions) { Some(&silent) } else { allowed };
-        let mut pings = mentions::allowed(&form.text(), allowed, default, replied_to);
+        let mut pings = mentions::allowed(&form.text(), allowed, default);
         let bot = self.world.bots.get(author_id);
         let everyone = bot.is_none_or(|bot| self.has_permission(bot, channel, may::MENTION_EVERYONE));
         let guild = self.world.guilds.get(channel.guild_id);
@@ -264,30 +227,22 @@ impl Machine {
         Ok(Reply::Ok(rendered))
     }
 
-    /// Messages of a page, newest first, for any of the query's anchors.
+    /// Messages of a page, newest first. Of the documentation's anchors only `after` is modelled; others are refused.
     fn page(&self, ctx: &Ctx<'_>, channel_id: Id, limit: usize) -> Result<Vec<Message>, ApiError> {
         let shown =
             |message: &&Message| message.deleted_ms.is_none() && message.flags & message_flag::EPHEMERAL == 0;
         let all = || self.world.messages_of(channel_id).filter(shown);
-        let (after, before, around) =
-            (ctx.query_id("after")?, ctx.query_id("before")?, ctx.query_id("around")?);
-        if let Some(around) = around {
-            let half = limit / 2;
-            let newer = all().filter(|message| message.id > around).take(limit - half);
-            let mut found: Vec<Message> = newer.cloned().collect();
-            found.reverse();
-            found.extend(all().rev().filter(|message| message.id <= around).take(half.max(1)).cloned());
-            found.truncate(limit);
-            return Ok(found);
+        if let Some(anchor) = ["before", "around"].into_iter().find(|key| ctx.call.query.contains_key(*key)) {
+            return Err(form_error(anchor, "NOT_MODELLED", "The fake does not know this anchor"));
         }
+        let after = ctx.query_id("after")?;
         if let Some(after) = after {
             let mut found: Vec<Message> =
                 all().filter(|message| message.id > after).take(limit).cloned().collect();
             found.reverse();
             return Ok(found);
         }
-        let older = all().rev().filter(|message| before.is_none_or(|before| message.id < before));
-        Ok(older.take(limit).cloned().collect())
+        Ok(all().rev().take(limit).cloned().collect())
     }
 
     /// A message as a bot may read it over REST: without the privileged intent, other authors' content is
@@ -300,10 +255,7 @@ impl Machine {
             || message.application_id == Some(bot.application_id);
         let privileged = bot.privileged_intents & super::gateway::intent::MESSAGE_CONTENT != 0;
         if !own && !privileged && self.holds(Rule::MessageContentIntent) {
-            rendered["content"] = json!("");
-            for list in ["embeds", "attachments", "components"] {
-                rendered[list] = json!([]);
-            }
+            render::redact(&mut rendered);
         }
         rendered
     }
@@ -372,24 +324,13 @@ impl Machine {
         message.attachments.extend(files.iter().map(|(file, _)| file.clone()));
         if let Some(content) = &form.content {
             message.content = content.clone().unwrap_or_default();
-            let replied = message.replied_to.and_then(|id| self.world.message(channel.id, id).ok());
-            let replied = replied.map(|message| message.author_id);
-            message.mentions = self.pings(channel, message.author_id, &form, default, replied);
-        }
-        if let Some(embeds) = form.embeds {
-            message.embeds = rich(embeds);
+            message.mentions = self.pings(channel, message.author_id, &form, default);
         }
         if let Some(components) = form.components {
             message.components = components;
         }
-        if let Some(flags) = form.flags {
-            let shown = message_flag::SUPPRESS_EMBEDS;
-            message.flags = (message.flags & !shown) | (flags & shown);
-        }
-        let empty = message.content.is_empty()
-            && message.embeds.is_empty()
-            && message.components.is_empty()
-            && message.attachments.is_empty();
+        let empty =
+            message.content.is_empty() && message.components.is_empty() && message.attachments.is_empty();
         if empty && self.holds(Rule::NotEmpty) {
             return Err(ApiError::empty_message());
         }
@@ -447,12 +388,4 @@ impl Machine {
             self.emit(now, &Event::plain("MESSAGE_DELETE", Audience::Channel(channel_id), data));
         }
     }
-}
-
-/// Sets the type of embeds to `rich`.
-fn rich(mut embeds: Vec<Value>) -> Vec<Value> {
-    for embed in &mut embeds {
-        embed["type"] = json!("rich");
-    }
-    embeds
 }

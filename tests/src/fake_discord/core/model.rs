@@ -21,22 +21,16 @@ pub mod channel_kind {
     pub const TEXT: u8 = 0;
     /// A public thread.
     pub const PUBLIC_THREAD: u8 = 11;
-    /// A private thread.
-    pub const PRIVATE_THREAD: u8 = 12;
 }
 
 /// Message types that are modelled.
 pub mod message_kind {
     /// A message of a user.
     pub const DEFAULT: u8 = 0;
-    /// A user was added to a thread by another one.
-    pub const RECIPIENT_ADD: u8 = 1;
     /// A thread was renamed.
     pub const CHANNEL_NAME_CHANGE: u8 = 4;
     /// The notice in the parent that a thread was created without a message.
     pub const THREAD_CREATED: u8 = 18;
-    /// A reply.
-    pub const REPLY: u8 = 19;
     /// The response to a slash command.
     pub const CHAT_INPUT_COMMAND: u8 = 20;
     /// The first message of a thread that was created from a message.
@@ -45,16 +39,12 @@ pub mod message_kind {
 
 /// Message flags that are modelled.
 pub mod message_flag {
-    /// Embeds of links are not shown.
-    pub const SUPPRESS_EMBEDS: u64 = 1 << 2;
     /// A thread was created from this message; it has the same id.
     pub const HAS_THREAD: u64 = 1 << 5;
     /// Only the user of the interaction sees it.
     pub const EPHEMERAL: u64 = 1 << 6;
     /// A deferred response: "is thinking".
     pub const LOADING: u64 = 1 << 7;
-    /// No notification.
-    pub const SUPPRESS_NOTIFICATIONS: u64 = 1 << 12;
 }
 
 /// An account: a person or a bot.
@@ -142,8 +132,6 @@ pub struct Thread {
     pub archive_ms: Ms,
     /// Time of the last use: posts and unarchiving.
     pub active_ms: Ms,
-    /// Whether non-moderators may add others (private threads).
-    pub invitable: bool,
     /// Messages ever sent into it, without the first one.
     pub total_sent: u64,
     /// Messages in it now, without the first one.
@@ -163,14 +151,10 @@ pub struct Channel {
     pub kind: u8,
     /// Its name.
     pub name: String,
-    /// The topic of a channel.
-    pub topic: Option<String>,
     /// For a thread: its parent channel.
     pub parent_id: Option<Id>,
     /// Its position in the list.
     pub position: u64,
-    /// Minimum seconds between two messages of one person.
-    pub slowmode_s: u64,
     /// The newest message, deleted or not.
     pub last_message_id: Option<Id>,
     /// Set for threads.
@@ -249,16 +233,14 @@ pub struct Message {
     pub nonce: Option<Value>,
     /// Whether the nonce was enforced.
     pub enforce_nonce: bool,
-    /// Embeds as sent.
-    pub embeds: Vec<Value>,
     /// Components as sent.
     pub components: Vec<Value>,
     /// Files.
     pub attachments: Vec<Attachment>,
     /// See [`message_flag`].
     pub flags: u64,
-    /// The message that it replies to.
-    pub replied_to: Option<Id>,
+    /// For a notice of the service: the thread or message that it refers to.
+    pub refers_to: Option<Id>,
     /// Mentions that `allowed_mentions` permits.
     pub mentions: Pings,
     /// Users and roles that it notified, at its creation or by any edit.
@@ -320,7 +302,7 @@ pub struct Interaction {
     pub token: String,
     /// Its application.
     pub application_id: Id,
-    /// 2 command, 3 component, 4 autocompletion, 5 modal.
+    /// 2 command, 3 component, 4 autocompletion.
     pub kind: u8,
     /// Its channel.
     pub channel_id: Id,
@@ -345,6 +327,6 @@ pub struct Answered {
     pub kind: u8,
     /// Its time.
     pub at_ms: Ms,
-    /// Its data: the modal, the choices.
+    /// Its data, for example the choices.
     pub data: Value,
 }

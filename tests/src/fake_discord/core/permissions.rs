@@ -19,12 +19,8 @@ pub const READ_MESSAGE_HISTORY: &str = "READ_MESSAGE_HISTORY";
 pub const MANAGE_MESSAGES: &str = "MANAGE_MESSAGES";
 /// Create public threads.
 pub const CREATE_PUBLIC_THREADS: &str = "CREATE_PUBLIC_THREADS";
-/// Create private threads.
-pub const CREATE_PRIVATE_THREADS: &str = "CREATE_PRIVATE_THREADS";
-/// Rename, lock, delete threads of others.
+/// Rename, lock threads of others.
 pub const MANAGE_THREADS: &str = "MANAGE_THREADS";
-/// Rename, delete channels.
-pub const MANAGE_CHANNELS: &str = "MANAGE_CHANNELS";
 /// Create webhooks.
 pub const MANAGE_WEBHOOKS: &str = "MANAGE_WEBHOOKS";
 /// React with an emoji that the message does not have yet.
@@ -65,19 +61,12 @@ impl Machine {
         !self.holds(Rule::Permissions) || !scopes.into_iter().flatten().any(denied)
     }
 
-    /// Whether a bot can see a channel: it must be in the guild, have the permission, and be a member of a
-    /// private thread or have MANAGE_THREADS.
+    /// Whether a bot can see a channel: it must be in the guild and have the permission.
     #[must_use]
     pub fn can_see(&self, bot: &Bot, channel: &Channel) -> bool {
-        let member = |guild_id| {
-            let guild = self.world.guild(guild_id);
-            guild.is_ok_and(|guild| guild.members.contains_key(&bot.user_id))
-        };
-        let private = channel.kind == super::model::channel_kind::PRIVATE_THREAD;
-        let inside = channel.thread.as_ref().is_some_and(|thread| thread.members.contains_key(&bot.user_id));
-        member(channel.guild_id)
+        let guild = self.world.guild(channel.guild_id);
+        guild.is_ok_and(|guild| guild.members.contains_key(&bot.user_id))
             && self.has_permission(bot, channel, VIEW_CHANNEL)
-            && (!private || inside || self.has_permission(bot, channel, MANAGE_THREADS))
     }
 
     /// A channel that exists and that the bot can see.

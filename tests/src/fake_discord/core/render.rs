@@ -103,7 +103,7 @@ pub fn role(role: &Role, position: usize) -> Value {
 /// A webhook.
 #[must_use]
 pub fn webhook(webhook: &Webhook, guild_id: Id, maker: Option<&User>) -> Value {
-    let mut rendered = json!({
+    json!({
         "id": id(webhook.id),
         "type": 1,
         "guild_id": id(guild_id),
@@ -112,11 +112,8 @@ pub fn webhook(webhook: &Webhook, guild_id: Id, maker: Option<&User>) -> Value {
         "avatar": null,
         "token": webhook.token,
         "application_id": webhook.application_id.map(id),
-    });
-    if let Some(maker) = maker {
-        rendered["user"] = user(maker);
-    }
-    rendered
+        "user": maker.map(user),
+    })
 }
 
 /// A command.
@@ -155,6 +152,14 @@ pub fn emoji(emoji: &str) -> Value {
     match emoji.split_once(':') {
         Some((name, of)) => json!({"id": of, "name": name, "animated": false}),
         None => json!({"id": null, "name": emoji}),
+    }
+}
+
+/// Empties the content of a message for a bot that may not read it.
+pub fn redact(message: &mut Value) {
+    message["content"] = json!("");
+    for list in ["attachments", "components"] {
+        message[list] = json!([]);
     }
 }
 
@@ -231,7 +236,7 @@ impl Machine {
             "mentions": self.render_mentions(&message.mentions),
             "mention_roles": message.mentions.roles.iter().map(|role| id(*role)).collect::<Vec<_>>(),
             "attachments": attachments,
-            "embeds": message.embeds,
+            "embeds": [],
             "components": message.components,
             "pinned": false,
             "type": message.kind,
@@ -268,8 +273,8 @@ impl Machine {
     }
 
     fn render_links(&self, message: &Message, view: View, now: Ms, rendered: &mut Value) {
-        if let Some(replied_to) = message.replied_to {
-            self.render_reference(message, replied_to, view, now, rendered);
+        if let Some(refers_to) = message.refers_to {
+            self.render_reference(message, refers_to, view, now, rendered);
         }
         if let Some(origin) = &message.origin {
             let who = self.world.users.get(origin.user_id).map_or(Value::Null, user);
@@ -308,7 +313,7 @@ impl Machine {
         };
         rendered["message_reference"] =
             json!({"type": 0, "message_id": id(to), "channel_id": id(channel_id), "guild_id": guild_id});
-        let found = self.world.message(channel_id, to).ok().filter(|found| found.replied_to.is_none());
+        let found = self.world.message(channel_id, to).ok().filter(|found| found.refers_to.is_none());
         let view = View { with_nonce: false, ..view };
         rendered["referenced_message"] =
             found.map_or(Value::Null, |found| self.render_message(found, view, now));
@@ -325,27 +330,23 @@ impl Machine {
             // Channels are in a category, as in servers created with the client.
             "parent_id": id(channel.parent_id.unwrap_or(channel.guild_id + 1)),
             "last_message_id": channel.last_message_id.map(id),
-            "rate_limit_per_user": channel.slowmode_s,
+            "rate_limit_per_user": 0,
             "flags": 0,
         });
         let Some(thread) = &channel.thread else {
             rendered["position"] = json!(channel.position);
-            rendered["topic"] = json!(channel.topic);
+            rendered["topic"] = Value::Null;
             rendered["nsfw"] = json!(false);
             rendered["permission_overwrites"] = json!([]);
             return rendered;
         };
-        let mut metadata = json!({
+        rendered["thread_metadata"] = json!({
             "archived": thread.archived,
             "auto_archive_duration": thread.auto_archive_minutes,
             "archive_timestamp": time(thread.archive_ms),
             "locked": thread.locked,
             "create_timestamp": time((channel.id >> 22) + super::model::DISCORD_EPOCH_MS),
         });
-        if channel.kind == super::model::channel_kind::PRIVATE_THREAD {
-            metadata["invitable"] = json!(thread.invitable);
-        }
-        rendered["thread_metadata"] = metadata;
         rendered["owner_id"] = id(thread.owner_id);
         rendered["message_count"] = json!(thread.message_count);
         rendered["total_message_sent"] = json!(thread.total_sent);

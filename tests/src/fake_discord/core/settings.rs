@@ -25,10 +25,8 @@ rules! {
     Authorization,
     /// Content is at most [`Settings::content_max`] long (50035).
     ContentLength,
-    /// A message has content, an embed, a file or a component (50006).
+    /// A message has content, a file or a component (50006).
     NotEmpty,
-    /// Embeds have limits.
-    EmbedLimits,
     /// A file is at most [`Settings::file_max`] bytes (40005), and a request 25 MiB.
     FileSize,
     /// At most ten files for each message.
@@ -112,30 +110,6 @@ pub struct Budget {
     pub window_ms: Ms,
 }
 
-/// Unit of the content length; the documentation says "characters" only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    /// UTF-16 code units: the strictest unit that is compatible with clients.
-    Utf16,
-    /// Unicode scalar values.
-    Chars,
-    /// Bytes of UTF-8.
-    Bytes,
-}
-
-impl Unit {
-    /// Length of a text in this unit.
-    #[must_use]
-    pub fn length(self, text: &str) -> usize {
-        match self {
-            Self::Utf16 => text.encode_utf16().count(),
-            Self::Chars => text.chars().count(),
-            Self::Bytes => text.len(),
-        }
-    }
-}
-
 /// Settings of a test. They survive a restart.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -164,10 +138,8 @@ pub struct Settings {
     pub buckets: BTreeMap<String, Budget>,
     /// The budget of all other routes.
     pub other_bucket: Budget,
-    /// Maximum length of content.
+    /// Maximum length of content, in UTF-16 units.
     pub content_max: usize,
-    /// Unit of that length.
-    pub content_unit: Unit,
     /// Maximum size of a file, in bytes.
     pub file_max: u64,
     /// Maximum size of a request, in bytes.
@@ -186,8 +158,6 @@ pub struct Settings {
     pub shards: u64,
     /// Maximum number of IDENTIFYs per day.
     pub identify_total: u64,
-    /// Minimum time between two IDENTIFYs, 0 for none; the service has 5000.
-    pub identify_every_ms: Ms,
     /// Maximum number of active threads of a guild.
     pub active_threads_max: usize,
     /// Maximum number of webhooks of a channel.
@@ -225,7 +195,6 @@ impl Default for Settings {
             buckets: buckets.into_iter().map(|(route, budget)| (route.to_owned(), budget)).collect(),
             other_bucket: Budget { limit: 50, window_ms: 1000 },
             content_max: 2000,
-            content_unit: Unit::Utf16,
             file_max: 10 << 20,
             request_max: 25 << 20,
             interaction_deadline_ms: 3000,
@@ -235,7 +204,6 @@ impl Default for Settings {
             cdn_life_ms: 86_400_000,
             shards: 1,
             identify_total: 1000,
-            identify_every_ms: 0,
             active_threads_max: 1000,
             webhooks_max: 15,
             reorder_ms: 300,

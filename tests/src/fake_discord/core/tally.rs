@@ -32,12 +32,8 @@ pub struct Tally {
     pub closes: BTreeMap<u16, u64>,
     /// Messages that notified anybody.
     pub pings: u64,
-    /// Messages that notified everybody.
-    pub pings_everyone: u64,
     /// Creates that returned an earlier message because of an enforced nonce.
     pub deduplicated: u64,
-    /// Creates with content that the author had sent to the channel before with another nonce.
-    pub repeated_content: u64,
     /// Typing indicators by channel.
     pub typing: BTreeMap<String, u64>,
     /// First responses after the deadline.

@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const NAME_MAX: usize = 100;
-const TOPIC_MAX: usize = 1024;
 /// Allowed auto-archive durations, in minutes.
 const AUTO_ARCHIVE: [u64; 4] = [60, 1440, 4320, 10080];
 const AUTO_ARCHIVE_DEFAULT: u64 = 1440;
@@ -29,9 +28,6 @@ struct ThreadForm {
     auto_archive_minutes: Option<u64>,
     archived: Option<bool>,
     locked: Option<bool>,
-    invitable: Option<bool>,
-    slowmode_s: Option<u64>,
-    topic: Option<String>,
 }
 
 impl Machine {
@@ -53,17 +49,10 @@ impl Machine {
         if minutes.is_some() && !fits && self.holds(Rule::AutoArchive) {
             errors.choice("auto_archive_duration", "(60, 1440, 4320, 10080)");
         }
-        let topic = check::text(object, "topic", "topic", &mut errors).map(str::to_owned);
-        if topic.as_ref().is_some_and(|topic| check::chars(topic) > TOPIC_MAX) {
-            errors.too_long("topic", TOPIC_MAX);
-        }
-        let slowmode_s = object.get("rate_limit_per_user").and_then(Value::as_u64);
-        if slowmode_s.is_some_and(|seconds| seconds > 21600) {
-            errors.add(
-                "rate_limit_per_user",
-                "NUMBER_TYPE_MAX",
-                "int value should be less than or equal to 21600.",
-            );
+        for member in ["topic", "rate_limit_per_user", "invitable"] {
+            if object.get(member).is_some_and(|found| !found.is_null()) {
+                errors.add(member, "NOT_MODELLED", "The fake does not know this member");
+            }
         }
         errors.finish()?;
         let flag = |key: &str| object.get(key).and_then(Value::as_bool);
@@ -72,9 +61,6 @@ impl Machine {
             auto_archive_minutes,
             archived: flag("archived"),
             locked: flag("locked"),
-            invitable: flag("invitable"),
-            slowmode_s,
-            topic,
         })
     }
 
@@ -85,19 +71,13 @@ impl Machine {
         Ok(Reply::Ok(self.render_channel(&channel, bot.user_id)))
     }
 
-    /// `PATCH /channels/{}`.
+    /// `PATCH /channels/{}` of a thread.
     pub(super) fn patch_channel(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let bot = ctx.bot()?;
         let channel = self.seen_channel(bot, ctx.id(0)?)?;
         let form = self.thread_form(&ctx.object()?, false)?;
-        let Some(thread) = channel.thread.clone() else {
-            self.demand(bot, &channel, may::MANAGE_CHANNELS)?;
-            let id = channel.id;
-            self.change_channel(ctx.now, id, form.name, form.topic);
-            let channel = self.world.channel(id)?;
-            return Ok(Reply::Ok(self.render_channel(channel, bot.user_id)));
-        };
-        self.demand_thread_change(bot, &channel, &thread, &form)?;
+        let thread = channel.thread.as_ref().ok_or_else(ApiError::wrong_channel_type)?;
+        self.demand_thread_change(bot, &channel, thread, &form)?;
         self.change_thread(ctx.now, channel.id, &form)?;
         if form.name.is_some_and(|name| name != channel.name) {
             self.post_rename_notice(ctx.now, channel.id, bot.user_id);
@@ -115,12 +95,12 @@ impl Machine {
     ) -> Result<(), ApiError> {
         let own = thread.owner_id == bot.user_id;
         let moderator = self.has_permission(bot, channel, may::MANAGE_THREADS);
-        let other = form.name.is_some() || form.auto_archive_minutes.is_some() || form.slowmode_s.is_some();
+        let other = form.name.is_some() || form.auto_archive_minutes.is_some();
         // Any member may unarchive it; if it is locked, only its owner.
         let only_wakes = form.archived == Some(false) && !other && form.locked.is_none();
         let inside = own || (thread.members.contains_key(&bot.user_id) && !thread.locked);
-        let for_moderators = form.locked.is_some() || form.slowmode_s.is_some();
-        let may_change = moderator || if only_wakes { inside } else { own && !for_moderators };
+        // Locking is for moderators.
+        let may_change = moderator || if only_wakes { inside } else { own && form.locked.is_none() };
         if !may_change {
             return Err(ApiError::missing_permissions());
         }
@@ -142,17 +122,11 @@ impl Machine {
         if let Some(name) = &form.name {
             channel.name.clone_from(name);
         }
-        if let Some(seconds) = form.slowmode_s {
-            channel.slowmode_s = seconds;
-        }
         let Some(thread) = channel.thread.as_mut() else { return Ok(()) };
         if let Some(minutes) = form.auto_archive_minutes {
             thread.auto_archive_minutes = minutes;
             thread.archive_ms = now;
             thread.active_ms = now;
-        }
-        if let Some(invitable) = form.invitable {
-            thread.invitable = invitable;
         }
         thread.locked = form.locked.unwrap_or(thread.locked);
         let woken = thread.archived && form.archived == Some(false);
@@ -184,28 +158,15 @@ impl Machine {
         }
     }
 
-    /// Changes a channel and sends its event.
-    pub fn change_channel(&mut self, now: Ms, id: Id, name: Option<String>, topic: Option<String>) {
-        let Some(channel) = self.world.channels.edit(id) else { return };
-        if let Some(name) = name {
-            channel.name = name;
-        }
-        channel.topic = topic.or_else(|| channel.topic.take());
-        let channel = channel.clone();
-        let data = self.render_channel(&channel, 0);
-        self.emit(now, &Event::plain("CHANNEL_UPDATE", Audience::Guild(channel.guild_id), data));
-    }
-
-    /// Changes a channel or thread for a person or a test, without a permission check.
+    /// Changes a thread for a person or a test, without a permission check.
     ///
     /// # Errors
-    /// 10003, 50035, 160006.
+    /// 10003, 50024, 50035, 160006.
     pub fn change_thread_by_force(&mut self, now: Ms, id: Id, form: &Value) -> Result<(), ApiError> {
         let form = self.thread_form(form, false)?;
         let channel = self.world.channel(id)?;
         if channel.thread.is_none() {
-            self.change_channel(now, id, form.name, form.topic);
-            return Ok(());
+            return Err(ApiError::wrong_channel_type());
         }
         let renamed = form.name.as_ref().is_some_and(|name| *name != channel.name);
         let owner_id = self.world.guild(channel.guild_id)?.owner_id;
@@ -238,23 +199,12 @@ impl Machine {
             author_id,
             content,
             kind,
-            replied_to: refers,
+            refers_to: refers,
             created_ms: now,
             ..Message::default()
         };
         self.world.add_message(message.clone());
         self.emit_message(now, "MESSAGE_CREATE", &message);
-    }
-
-    /// `DELETE /channels/{}`.
-    pub(super) fn delete_channel(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let bot = ctx.bot()?;
-        let channel = self.seen_channel(bot, ctx.id(0)?)?;
-        let needed = if channel.thread.is_some() { may::MANAGE_THREADS } else { may::MANAGE_CHANNELS };
-        self.demand(bot, &channel, needed)?;
-        let rendered = self.render_channel(&channel, bot.user_id);
-        self.delete_by_force(ctx.now, channel.id);
-        Ok(Reply::Ok(rendered))
     }
 
     /// Deletes a channel with its threads, or a thread, and sends the event.
@@ -303,36 +253,7 @@ impl Machine {
         if self.world.channels.get(message).is_some() && self.holds(Rule::OneThreadPerMessage) {
             return Err(ApiError::thread_exists());
         }
-        let channel = self.make_thread(
-            ctx.now,
-            &parent,
-            bot.user_id,
-            &form,
-            Some(message),
-            channel_kind::PUBLIC_THREAD,
-        )?;
-        Ok(Reply::Created(self.render_channel(&channel, bot.user_id)))
-    }
-
-    /// `POST /channels/{}/threads`.
-    pub(super) fn post_thread(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let bot = ctx.bot()?;
-        let parent = self.seen_channel(bot, ctx.id(0)?)?;
-        if parent.kind != channel_kind::TEXT {
-            return Err(ApiError::wrong_channel_type());
-        }
-        let object = ctx.object()?;
-        let form = self.thread_form(&object, true)?;
-        // The documentation's default is private.
-        let kind =
-            object.get("type").and_then(Value::as_u64).unwrap_or(u64::from(channel_kind::PRIVATE_THREAD));
-        let (kind, needed) = match kind {
-            11 => (channel_kind::PUBLIC_THREAD, may::CREATE_PUBLIC_THREADS),
-            12 => (channel_kind::PRIVATE_THREAD, may::CREATE_PRIVATE_THREADS),
-            _ => return Err(ApiError::wrong_channel_type()),
-        };
-        self.demand(bot, &parent, needed)?;
-        let channel = self.make_thread(ctx.now, &parent, bot.user_id, &form, None, kind)?;
+        let channel = self.make_thread(ctx.now, &parent, bot.user_id, &form, Some(message))?;
         Ok(Reply::Created(self.render_channel(&channel, bot.user_id)))
     }
 
@@ -358,7 +279,7 @@ impl Machine {
         if message.is_some_and(|id| self.world.channels.get(id).is_some()) {
             return Err(ApiError::thread_exists());
         }
-        self.make_thread(now, &parent, owner_id, &form, message, channel_kind::PUBLIC_THREAD)
+        self.make_thread(now, &parent, owner_id, &form, message)
     }
 
     fn make_thread(
@@ -368,7 +289,6 @@ impl Machine {
         owner_id: Id,
         form: &ThreadForm,
         message: Option<Id>,
-        kind: u8,
     ) -> Result<Channel, ApiError> {
         self.demand_thread_capacity(parent.guild_id)?;
         let id = match message {
@@ -382,7 +302,6 @@ impl Machine {
             auto_archive_minutes: form.auto_archive_minutes.unwrap_or(AUTO_ARCHIVE_DEFAULT),
             archive_ms: now,
             active_ms: now,
-            invitable: form.invitable.unwrap_or(true),
             total_sent: 0,
             message_count: 0,
             members: BTreeMap::from([(owner_id, now)]),
@@ -390,12 +309,10 @@ impl Machine {
         let channel = Channel {
             id,
             guild_id: parent.guild_id,
-            kind,
+            kind: channel_kind::PUBLIC_THREAD,
             name: form.name.clone().unwrap_or_default(),
-            topic: None,
             parent_id: Some(parent.id),
             position: 0,
-            slowmode_s: form.slowmode_s.unwrap_or(0),
             last_message_id: None,
             thread: Some(thread),
             alive: true,
@@ -420,10 +337,7 @@ impl Machine {
                 }
                 (channel.id, message_kind::THREAD_STARTER, String::new(), id)
             }
-            None if channel.kind == channel_kind::PUBLIC_THREAD => {
-                (parent.id, message_kind::THREAD_CREATED, channel.name.clone(), channel.id)
-            }
-            None => return,
+            None => (parent.id, message_kind::THREAD_CREATED, channel.name.clone(), channel.id),
         };
         self.notice(now, at, owner_id, kind, content, Some(refers));
         if let Some(thread) = self.world.channels.edit(at).and_then(|channel| channel.thread.as_mut()) {

@@ -51,7 +51,7 @@ impl Machine {
             return Err(ApiError::max_webhooks());
         }
         let id = self.world.mint(ctx.now);
-        let token: String = (0..4).map(|_| format!("{:016x}", self.faults.dice.number())).collect();
+        let token = self.draw_webhook_token();
         let hook = Webhook {
             id,
             channel_id: channel.id,
@@ -64,6 +64,10 @@ impl Machine {
         let rendered = self.render_webhook(&hook);
         self.world.webhooks.put(id, hook);
         Ok(Reply::Ok(rendered))
+    }
+
+    fn draw_webhook_token(&mut self) -> String {
+        (0..4).map(|_| format!("{:016x}", self.faults.dice.number())).collect()
     }
 
     /// `GET /channels/{}/webhooks`.
@@ -93,14 +97,6 @@ impl Machine {
         if hook.token == ctx.text(1) { Ok(hook) } else { Err(ApiError::bad_webhook_token()) }
     }
 
-    /// `GET /webhooks/{}`.
-    pub(super) fn get_webhook(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let hook = self.webhook(ctx.id(0)?)?;
-        let channel = self.seen_channel(ctx.bot()?, hook.channel_id)?;
-        self.demand(ctx.bot()?, &channel, may::MANAGE_WEBHOOKS)?;
-        Ok(Reply::Ok(self.render_webhook(hook)))
-    }
-
     /// `DELETE /webhooks/{}`.
     pub(super) fn delete_webhook(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let hook = self.webhook(ctx.id(0)?)?;
@@ -120,24 +116,10 @@ impl Machine {
 
     /// Changes the token of a webhook: later requests with the old one return 50027.
     pub fn rotate_webhook_by_force(&mut self, id: Id) {
-        let token: String = (0..4).map(|_| format!("{:016x}", self.faults.dice.number())).collect();
+        let token = self.draw_webhook_token();
         if let Some(hook) = self.world.webhooks.edit(id) {
             hook.token = token;
         }
-    }
-
-    /// `GET /webhooks/{}/{}`: without its creator.
-    pub(super) fn get_webhook_by_token(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let hook = self.webhook_by_token(ctx)?;
-        let guild_id = self.world.channels.get(hook.channel_id).map_or(0, |channel| channel.guild_id);
-        Ok(Reply::Ok(render::webhook(hook, guild_id, None)))
-    }
-
-    /// `DELETE /webhooks/{}/{}`.
-    pub(super) fn delete_webhook_by_token(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let id = self.webhook_by_token(ctx)?.id;
-        self.delete_webhook_by_force(id);
-        Ok(Reply::Nothing)
     }
 
     /// `POST /webhooks/{}/{}`: a webhook's message, or a follow-up to an interaction.
@@ -151,7 +133,6 @@ impl Machine {
         let mut form = MessageForm::read(&object, &ctx.call.body, &self.settings)?;
         form.nonce = None;
         form.enforce_nonce = false;
-        form.replied_to = None;
         if form.is_empty() && self.holds(Rule::NotEmpty) {
             return Err(ApiError::empty_message());
         }
@@ -188,32 +169,16 @@ impl Machine {
         }
     }
 
-    /// The message in the path, of the webhook or of the interaction, with its channel.
+    /// The message of the webhook in the path, with its channel.
     fn webhook_message(&self, ctx: &Ctx<'_>) -> Result<(Channel, Message), ApiError> {
         let id = ctx.id(2)?;
         let found = self.world.messages.get(id).filter(|message| message.deleted_ms.is_none());
         let found = found.ok_or_else(ApiError::unknown_message)?;
-        if self.world.bot_of(ctx.id(0)?).is_some() {
-            let interaction = self.living_interaction(ctx)?;
-            let of = found.origin.as_ref().is_some_and(|origin| origin.interaction_id == interaction.id);
-            let own = of || interaction.original_id == Some(id);
-            return if own { self.with_channel(found) } else { Err(ApiError::unknown_message()) };
-        }
         let hook = self.webhook_by_token(ctx)?;
         if found.webhook_id != Some(hook.id) || found.channel_id != self.target(ctx, hook)? {
             return Err(ApiError::unknown_message());
         }
-        self.with_channel(found)
-    }
-
-    fn with_channel(&self, message: &Message) -> Result<(Channel, Message), ApiError> {
-        Ok((self.world.channel(message.channel_id)?.clone(), message.clone()))
-    }
-
-    /// `GET /webhooks/{}/{}/messages/{}`.
-    pub(super) fn get_webhook_message(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let (_, message) = self.webhook_message(ctx)?;
-        Ok(Reply::Ok(self.render_message(&message, View { user_id: 0, with_nonce: false }, ctx.now)))
+        Ok((self.world.channel(found.channel_id)?.clone(), found.clone()))
     }
 
     /// `PATCH /webhooks/{}/{}/messages/{}`.
@@ -232,13 +197,6 @@ impl Machine {
         let form = MessageForm::read(&ctx.object()?, &ctx.call.body, &self.settings)?;
         let edited = self.edit(ctx.now, channel, message, form, Mentions::People)?;
         Ok(Reply::Ok(self.render_message(&edited, View { user_id: 0, with_nonce: false }, ctx.now)))
-    }
-
-    /// `DELETE /webhooks/{}/{}/messages/{}`.
-    pub(super) fn delete_webhook_message(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let (_, message) = self.webhook_message(ctx)?;
-        self.remove(ctx.now, message.id);
-        Ok(Reply::Nothing)
     }
 
     /// The interaction whose token is in the path, while the token is valid.

@@ -40,16 +40,15 @@ pub fn written(content: &str) -> Pings {
     found
 }
 
-/// The allowed mentions. `replied_to` is the author of the message that is replied to.
+/// The allowed mentions.
 #[must_use]
-pub fn allowed(content: &str, allowed: Option<&Value>, default: Default, replied_to: Option<Id>) -> Pings {
+pub fn allowed(content: &str, allowed: Option<&Value>, default: Default) -> Pings {
     let mut pings = written(content);
     let Some(allowed) = allowed.filter(|allowed| allowed.is_object()) else {
         if default == Default::People {
             pings.everyone = false;
             pings.roles.clear();
         }
-        pings.users.extend(replied_to);
         return pings;
     };
     let parse: BTreeSet<&str> = allowed
@@ -69,9 +68,6 @@ pub fn allowed(content: &str, allowed: Option<&Value>, default: Default, replied
     if !parse.contains("roles") {
         let roles = named("roles");
         pings.roles.retain(|id| roles.contains(id));
-    }
-    if allowed.get("replied_user").and_then(Value::as_bool) == Some(true) {
-        pings.users.extend(replied_to);
     }
     pings
 }
@@ -121,17 +117,15 @@ mod tests {
     fn who_is_notified() {
         let text = "@everyone <@1> <@!2> <@&3> <#4> <@x>";
         let everything = Default::Everything;
-        for (rule, default, replied_to, expected) in [
-            (None, everything, None, pings(true, &[1, 2], &[3])),
-            (None, Default::People, None, pings(false, &[1, 2], &[])),
-            (None, everything, Some(9), pings(true, &[1, 2, 9], &[3])),
-            (Some(json!({"parse": []})), everything, Some(9), pings(false, &[], &[])),
-            (Some(json!({"parse": [], "replied_user": true})), everything, Some(9), pings(false, &[9], &[])),
-            (Some(json!({"parse": ["users"]})), everything, None, pings(false, &[1, 2], &[])),
-            (Some(json!({"parse": ["everyone"], "users": ["2"]})), everything, None, pings(true, &[2], &[])),
-            (Some(json!({"roles": ["3", "8"]})), everything, None, pings(false, &[], &[3])),
+        for (rule, default, expected) in [
+            (None, everything, pings(true, &[1, 2], &[3])),
+            (None, Default::People, pings(false, &[1, 2], &[])),
+            (Some(json!({"parse": []})), everything, pings(false, &[], &[])),
+            (Some(json!({"parse": ["users"]})), everything, pings(false, &[1, 2], &[])),
+            (Some(json!({"parse": ["everyone"], "users": ["2"]})), everything, pings(true, &[2], &[])),
+            (Some(json!({"roles": ["3", "8"]})), everything, pings(false, &[], &[3])),
         ] {
-            assert_eq!(allowed(text, rule.as_ref(), default, replied_to), expected, "{rule:?}");
+            assert_eq!(allowed(text, rule.as_ref(), default), expected, "{rule:?}");
         }
     }
 

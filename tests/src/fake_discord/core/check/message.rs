@@ -5,8 +5,8 @@ use super::super::model::{Attachment, Id, message_flag};
 use super::super::rest::{Body, Upload};
 use super::super::settings::{Rule, Settings};
 use super::mentions::id_of;
-use super::{components, embeds, list, mentions, text};
-use serde_json::Value;
+use super::{components, list, mentions, text};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Characters of a nonce.
@@ -16,8 +16,7 @@ const FILES_MAX: usize = 10;
 /// Characters of a file's description.
 const DESCRIPTION_MAX: usize = 1024;
 /// Flags that may be sent.
-const FLAGS: u64 =
-    message_flag::SUPPRESS_EMBEDS | message_flag::EPHEMERAL | message_flag::SUPPRESS_NOTIFICATIONS;
+const FLAGS: u64 = message_flag::EPHEMERAL;
 
 /// An attachment to keep, or the description of an uploaded one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,8 +32,6 @@ pub struct Listed {
 pub struct MessageForm {
     /// The text.
     pub content: Option<Option<String>>,
-    /// Embeds.
-    pub embeds: Option<Vec<Value>>,
     /// Components.
     pub components: Option<Vec<Value>>,
     /// Flags.
@@ -45,10 +42,6 @@ pub struct MessageForm {
     pub enforce_nonce: bool,
     /// The `allowed_mentions` object.
     pub allowed_mentions: Option<Value>,
-    /// The message that is replied to.
-    pub replied_to: Option<Id>,
-    /// Whether that message must exist.
-    pub fail_if_not_exists: bool,
     /// Listed attachments, by id or by the `n` of `files[n]`.
     pub listed: Option<BTreeMap<Id, Listed>>,
     /// Uploaded files.
@@ -62,17 +55,13 @@ impl MessageForm {
     /// 40005, 50035.
     pub fn read(object: &Value, body: &Body, settings: &Settings) -> Result<Self, ApiError> {
         let mut errors = FormErrors::default();
-        let mut form = Self { uploads: body.files.clone(), fail_if_not_exists: true, ..Self::default() };
+        let mut form = Self { uploads: body.files.clone(), ..Self::default() };
         form.read_content(object, settings, &mut errors);
         form.read_nonce(object, settings, &mut errors);
-        form.embeds = list(object, "embeds", "embeds", &mut errors).cloned();
         form.components = list(object, "components", "components", &mut errors).cloned();
         form.flags = object.get("flags").and_then(Value::as_u64);
         if form.flags.is_some_and(|flags| flags & !FLAGS != 0) {
             errors.add("flags", "MESSAGE_FLAGS_INVALID", "Invalid flags");
-        }
-        if settings.holds(Rule::EmbedLimits) {
-            embeds::check(form.embeds.as_deref().unwrap_or_default(), &mut errors);
         }
         if settings.holds(Rule::ComponentLimits) {
             components::of_message(form.components.as_deref().unwrap_or_default(), &mut errors);
@@ -81,12 +70,10 @@ impl MessageForm {
         if let Some(allowed) = &form.allowed_mentions {
             mentions::check(allowed, &mut errors);
         }
-        if let Some(reference) = object.get("message_reference").filter(|reference| !reference.is_null()) {
-            form.replied_to = reference.get("message_id").and_then(id_of);
-            form.fail_if_not_exists =
-                reference.get("fail_if_not_exists").and_then(Value::as_bool).unwrap_or(true);
-            if form.replied_to.is_none() {
-                errors.required("message_reference.message_id");
+        for member in ["embeds", "message_reference"] {
+            let found = object.get(member).filter(|found| !found.is_null() && **found != json!([]));
+            if found.is_some() {
+                errors.add(member, "NOT_MODELLED", "The fake does not know this member");
             }
         }
         form.read_files(object, settings, &mut errors)?;
@@ -104,7 +91,7 @@ impl MessageForm {
             if found.is_none() && !content.is_null() {
                 errors.wrong_type("content", "a string");
             }
-            let too_long = |text: &String| settings.content_unit.length(text) > settings.content_max;
+            let too_long = |text: &String| text.encode_utf16().count() > settings.content_max;
             if settings.holds(Rule::ContentLength) && found.as_ref().is_some_and(too_long) {
                 errors.too_long("content", settings.content_max);
             }
@@ -167,10 +154,7 @@ impl MessageForm {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let content = self.content.as_ref().and_then(Option::as_deref).unwrap_or_default();
-        content.is_empty()
-            && self.embeds.as_ref().is_none_or(Vec::is_empty)
-            && self.components.as_ref().is_none_or(Vec::is_empty)
-            && self.uploads.is_empty()
+        content.is_empty() && self.components.as_ref().is_none_or(Vec::is_empty) && self.uploads.is_empty()
     }
 
     /// The text; empty if missing.

@@ -3,7 +3,6 @@
 
 pub mod commands;
 pub mod components;
-pub mod embeds;
 pub mod mentions;
 pub mod message;
 

@@ -110,11 +110,10 @@ impl Machine {
         if self.faults.take_unanswered() {
             return Ok(());
         }
-        if self.faults.take_invalid_session() || self.identified_too_soon(now, &bot) {
+        if self.faults.take_invalid_session() {
             self.gateway.send(id, &json!({"op": 9, "d": false, "s": null, "t": null}));
             return Ok(());
         }
-        self.gateway.last_identify.insert(bot.user_id, now);
         let session_id = format!("{:016x}{:016x}", self.faults.dice.number(), self.faults.dice.number());
         let session = Session {
             bot_id: bot.user_id,
@@ -181,12 +180,6 @@ impl Machine {
         bot.identifies += 1;
         // Past the limit the service ends all sessions and resets the token.
         if counts && bot.identifies > total { Err(AUTHENTICATION_FAILED) } else { Ok(()) }
-    }
-
-    fn identified_too_soon(&self, now: Ms, bot: &Bot) -> bool {
-        let every = self.settings.identify_every_ms;
-        let last = self.gateway.last_identify.get(&bot.user_id);
-        last.is_some_and(|last| now.saturating_sub(*last) < every)
     }
 
     fn resume(&mut self, id: SocketId, data: &Value) -> Result<(), Closed> {

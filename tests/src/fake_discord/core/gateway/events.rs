@@ -2,9 +2,10 @@
 
 use super::super::Machine;
 use super::super::model::{Bot, Id};
+use super::super::render;
 use super::super::settings::Rule;
 use super::intent;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Potential recipients of an event, before intents are applied.
@@ -57,8 +58,6 @@ impl Event {
     fn intents(&self) -> u64 {
         match self.name {
             "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE" => intent::GUILD_MESSAGES,
-            "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE" => intent::GUILD_MESSAGE_REACTIONS,
-            "TYPING_START" => intent::GUILD_MESSAGE_TYPING,
             "INTERACTION_CREATE" => 0,
             _ => intent::GUILDS,
         }
@@ -128,10 +127,7 @@ impl Machine {
             || redact.mentioned.contains(&bot.user_id)
             || redact.application_id == Some(bot.application_id);
         if !own && intents & intent::MESSAGE_CONTENT == 0 && self.holds(Rule::MessageContentIntent) {
-            data["content"] = json!("");
-            for list in ["embeds", "attachments", "components"] {
-                data[list] = json!([]);
-            }
+            render::redact(data);
         }
     }
 }

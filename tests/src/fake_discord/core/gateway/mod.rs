@@ -28,10 +28,6 @@ pub mod intent {
     pub const GUILD_PRESENCES: u64 = 1 << 8;
     /// Messages of guilds.
     pub const GUILD_MESSAGES: u64 = 1 << 9;
-    /// Reactions in guilds.
-    pub const GUILD_MESSAGE_REACTIONS: u64 = 1 << 10;
-    /// Typing in guilds.
-    pub const GUILD_MESSAGE_TYPING: u64 = 1 << 11;
     /// Message content; privileged.
     pub const MESSAGE_CONTENT: u64 = 1 << 15;
     /// Intents that the developer portal must allow.
@@ -90,7 +86,6 @@ pub struct Gateway {
     sockets: BTreeMap<SocketId, Socket>,
     sessions: BTreeMap<String, Session>,
     last_socket: SocketId,
-    last_identify: BTreeMap<Id, Ms>,
     /// Instructions for connections, in order.
     outbox: Vec<(SocketId, ToSocket)>,
 }

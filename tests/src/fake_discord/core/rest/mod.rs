@@ -288,13 +288,7 @@ impl Machine {
         Ok(Reply::Ok(render::current_user(account)))
     }
 
-    /// `GET /users/{}`.
-    pub(super) fn get_user(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let account = self.world.users.get(ctx.id(0)?).ok_or_else(ApiError::unknown_user)?;
-        Ok(Reply::Ok(render::user(account)))
-    }
-
-    /// `GET /applications/@me`, `GET /oauth2/applications/@me`.
+    /// `GET /applications/@me`.
     pub(super) fn get_application(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let bot = ctx.bot()?;
         let account = self.world.users.get(bot.user_id).ok_or_else(ApiError::unknown_user)?;
@@ -304,11 +298,6 @@ impl Machine {
             "team": null, "flags": 0, "rpc_origins": [], "bot": render::user(account),
             "owner": render::user(account), "integration_types_config": {},
         })))
-    }
-
-    /// `GET /gateway`.
-    pub(super) fn get_gateway(&mut self, _ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        Ok(Reply::Ok(json!({"url": self.gateway_url()})))
     }
 
     /// `GET /gateway/bot`.
@@ -328,33 +317,13 @@ impl Machine {
         })))
     }
 
-    /// `GET /guilds/{}`.
-    pub(super) fn get_guild(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let guild = self.guild_of(ctx)?;
-        Ok(Reply::Ok(self.render_guild(guild)))
-    }
-
-    /// `GET /guilds/{}/channels`.
-    pub(super) fn get_guild_channels(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let (guild, bot) = (self.guild_of(ctx)?, ctx.bot()?);
-        let of = self
-            .world
-            .channels
-            .iter()
-            .filter(|channel| channel.alive && channel.guild_id == guild.id && channel.thread.is_none());
-        Ok(Reply::Ok(of.map(|channel| self.render_channel(channel, bot.user_id)).collect()))
-    }
-
     /// `GET /guilds/{}/members/{}`.
     pub(super) fn get_member(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let guild = self.guild_of(ctx)?;
-        let user_id = if ctx.text(1) == "@me" { ctx.bot()?.user_id } else { ctx.id(1)? };
-        self.render_member(guild, user_id).map(Reply::Ok).ok_or_else(ApiError::unknown_member)
-    }
-
-    pub(super) fn guild_of(&self, ctx: &Ctx<'_>) -> Result<&super::model::Guild, ApiError> {
         let (guild, bot) = (self.world.guild(ctx.id(0)?)?, ctx.bot()?);
-        if guild.members.contains_key(&bot.user_id) { Ok(guild) } else { Err(ApiError::missing_access()) }
+        if !guild.members.contains_key(&bot.user_id) {
+            return Err(ApiError::missing_access());
+        }
+        self.render_member(guild, ctx.id(1)?).map(Reply::Ok).ok_or_else(ApiError::unknown_member)
     }
 }
 

@@ -82,10 +82,6 @@ impl Machine {
                 Ok(Value::Null)
             }
             Order::Sockets { bot, act } => Ok(json!(self.act_on_sockets(bot, act))),
-            Order::ForgetSessions { bot } => {
-                self.gateway.forget_sessions(bot);
-                Ok(Value::Null)
-            }
             Order::Transcript { .. }
             | Order::Channels
             | Order::Interactions
@@ -126,23 +122,21 @@ impl Machine {
             None => self.gateway.all_sockets(),
             Some(_) => self.gateway.sockets_of(bot),
         };
-        let orders = match act {
-            SocketAct::Reset => vec![ToSocket::Reset],
-            SocketAct::Cut => vec![ToSocket::Cut],
-            SocketAct::Close(code) => vec![ToSocket::Close(code, "A test wants it.")],
-            SocketAct::Reconnect => {
-                vec![ToSocket::Text(json!({"op": 7, "d": null, "s": null, "t": null}).to_string())]
-            }
+        let payload =
+            |op: u64, d: Value| ToSocket::Text(json!({"op": op, "d": d, "s": null, "t": null}).to_string());
+        let order = match act {
+            SocketAct::Reset => ToSocket::Reset,
+            SocketAct::Cut => ToSocket::Cut,
+            SocketAct::Close(code) => ToSocket::Close(code, "A test wants it."),
+            SocketAct::Reconnect => payload(7, Value::Null),
             SocketAct::InvalidSession { resumable } => {
                 if !resumable {
                     self.gateway.forget_sessions(bot);
                 }
-                vec![ToSocket::Text(json!({"op": 9, "d": resumable, "s": null, "t": null}).to_string())]
+                payload(9, json!(resumable))
             }
         };
-        for order in &orders {
-            self.gateway.order(&sockets, order);
-        }
+        self.gateway.order(&sockets, &order);
         sockets.len()
     }
 
@@ -170,23 +164,11 @@ impl Machine {
 
     fn execute_person_order(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
-            Order::Post { .. }
-            | Order::Edit { .. }
-            | Order::Delete { .. }
-            | Order::React { .. }
-            | Order::Type { .. } => self.person_writes(now, order),
-            Order::Click { .. } | Order::Use { .. } | Order::Submit { .. } => self.person_acts(now, order),
+            Order::Post { .. } | Order::Edit { .. } | Order::Delete { .. } => self.person_writes(now, order),
+            Order::Click { .. } | Order::Use { .. } => self.person_acts(now, order),
             Order::MakeThread { user, channel, name, message } => {
                 let thread: Channel = self.make_thread_by_force(now, channel, user, &name, message)?;
                 Ok(id(thread.id))
-            }
-            Order::Membership { channel, user, inside } => {
-                if inside {
-                    self.join(now, channel, user);
-                } else {
-                    self.leave(now, channel, user);
-                }
-                Ok(Value::Null)
             }
             Order::Change { channel, form } => {
                 self.change_thread_by_force(now, channel, &form)?;

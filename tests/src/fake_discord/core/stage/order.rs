@@ -162,8 +162,6 @@ pub enum Order {
         content: String,
         /// The files.
         files: Vec<PersonFile>,
-        /// The message that it replies to.
-        reply_to: Option<Id>,
     },
     /// A person edits a message.
     Edit {
@@ -177,25 +175,7 @@ pub enum Order {
         /// The message.
         message: Id,
     },
-    /// A person adds or removes a reaction.
-    React {
-        /// The user.
-        user: Id,
-        /// The message.
-        message: Id,
-        /// The emoji.
-        emoji: String,
-        /// Whether the reaction is added.
-        add: bool,
-    },
-    /// A person is typing.
-    Type {
-        /// The user.
-        user: Id,
-        /// The channel.
-        channel: Id,
-    },
-    /// A person clicks a button, or chooses in a select.
+    /// A person clicks a button.
     Click {
         /// The user.
         user: Id,
@@ -203,10 +183,6 @@ pub enum Order {
         message: Id,
         /// The custom id of the component.
         custom_id: String,
-        /// The selected values.
-        values: Vec<String>,
-        /// Whether the interaction has no `channel` object, as sometimes happens.
-        without_channel: bool,
     },
     /// A person uses a command.
     Use {
@@ -223,13 +199,6 @@ pub enum Order {
         /// The option that is being typed, for an autocompletion.
         focused: Option<String>,
     },
-    /// A person submits the modal that was the response to an interaction.
-    Submit {
-        /// The interaction that opened it.
-        interaction: Id,
-        /// Texts by custom id.
-        values: Vec<(String, String)>,
-    },
     /// A person creates a thread, with or without a message.
     MakeThread {
         /// The user.
@@ -241,19 +210,9 @@ pub enum Order {
         /// The message from which it is created.
         message: Option<Id>,
     },
-    /// Adds a user to a thread, or removes the user.
-    Membership {
-        /// The thread.
-        channel: Id,
-        /// The user.
-        user: Id,
-        /// Whether the user is added.
-        inside: bool,
-    },
-    /// A person archives, locks, renames or otherwise changes a channel or thread: members of `PATCH
-    /// /channels/{}`.
+    /// A person archives, locks, renames or otherwise changes a thread: members of `PATCH /channels/{}`.
     Change {
-        /// The channel or thread.
+        /// The thread.
         channel: Id,
         /// The changed members.
         form: Value,
@@ -329,11 +288,6 @@ pub enum Order {
         bot: Option<Id>,
         /// The action.
         act: SocketAct,
-    },
-    /// Ends the sessions of one bot or of all: RESUME fails.
-    ForgetSessions {
-        /// The bot; `None` for all.
-        bot: Option<Id>,
     },
     /// Returns the messages of one channel or of all, in order of creation, including deleted ones.
     Transcript {

@@ -1,4 +1,4 @@
-//! Actions of people: messages, clicks, commands and modals.
+//! Actions of people: messages, clicks and commands.
 
 use super::{Order, Outcome, PersonFile, as_json, id};
 use crate::fake_discord::core::Machine;
@@ -13,14 +13,12 @@ use crate::fake_discord::core::rest::Upload;
 use serde_json::{Value, json};
 
 impl Machine {
-    /// Executes orders about messages, reactions and typing.
+    /// Executes orders about messages.
     pub(super) fn person_writes(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
-            Order::Post { user, channel, content, files, reply_to } => {
+            Order::Post { user, channel, content, files } => {
                 let form = MessageForm {
                     content: Some(Some(content)),
-                    replied_to: reply_to,
-                    fail_if_not_exists: true,
                     uploads: files.into_iter().zip(0..).map(upload).collect(),
                     ..MessageForm::default()
                 };
@@ -38,15 +36,6 @@ impl Machine {
                 self.remove(now, message);
                 Ok(Value::Null)
             }
-            Order::React { user, message, emoji, add } => {
-                self.react(now, message, user, &emoji, add);
-                Ok(Value::Null)
-            }
-            Order::Type { user, channel } => {
-                let channel = self.world.channel(channel)?.clone();
-                self.typing(now, &channel, user);
-                Ok(Value::Null)
-            }
             // Other orders are executed elsewhere.
             _ => Ok(Value::Null),
         }
@@ -55,27 +44,16 @@ impl Machine {
     /// Executes orders that create interactions.
     pub(super) fn person_acts(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
-            Order::Click { user, message, custom_id, values, without_channel } => {
-                self.click(now, user, message, &custom_id, &values, without_channel)
-            }
+            Order::Click { user, message, custom_id } => self.click(now, user, message, &custom_id),
             Order::Use { user, channel, bot, command, options, focused } => {
                 self.use_command(now, user, channel, bot, &command, &options, focused.as_deref())
             }
-            Order::Submit { interaction, values } => self.submit(now, interaction, &values),
             // Other orders are executed elsewhere.
             _ => Ok(Value::Null),
         }
     }
 
-    fn click(
-        &mut self,
-        now: Ms,
-        user_id: Id,
-        message: Id,
-        custom_id: &str,
-        values: &[String],
-        without_channel: bool,
-    ) -> Outcome {
+    fn click(&mut self, now: Ms, user_id: Id, message: Id, custom_id: &str) -> Outcome {
         let message = self.world.messages.get(message).filter(|message| message.deleted_ms.is_none());
         let message = message.cloned().ok_or_else(ApiError::unknown_message)?;
         let component = message
@@ -90,12 +68,7 @@ impl Machine {
         if component.get("disabled").and_then(Value::as_bool) == Some(true) {
             return Err(form_error("custom_id", "COMPONENT_DISABLED", "The component is disabled"));
         }
-        let mut data = json!({
-            "custom_id": custom_id, "component_type": component.get("type"), "id": 1,
-        });
-        if component.get("type").and_then(Value::as_u64) != Some(2) {
-            data["values"] = json!(values);
-        }
+        let data = json!({"custom_id": custom_id, "component_type": component.get("type"), "id": 1});
         let bot = message.application_id.and_then(|id| self.world.bot_of(id));
         let bot = bot.or_else(|| self.world.bots.get(message.author_id)).cloned();
         let bot = bot.ok_or_else(ApiError::unknown_application)?;
@@ -106,7 +79,6 @@ impl Machine {
             data,
             name: None,
             message: Some(message),
-            without_channel,
         };
         as_json(self.interact(now, &bot, act)?)
     }
@@ -143,31 +115,6 @@ impl Machine {
             data,
             name: Some(std::iter::once(name.as_str()).chain(path).collect::<Vec<_>>().join(" ")),
             message: None,
-            without_channel: false,
-        };
-        as_json(self.interact(now, &bot, act)?)
-    }
-
-    fn submit(&mut self, now: Ms, interaction: Id, values: &[(String, String)]) -> Outcome {
-        let opened =
-            self.world.interactions.get(interaction).cloned().ok_or_else(ApiError::unknown_interaction)?;
-        let modal = opened.answered.as_ref().filter(|answered| answered.kind == 9);
-        let modal =
-            modal.ok_or_else(|| form_error("interaction", "NO_MODAL", "It was not answered with a modal"))?;
-        let bot =
-            self.world.bot_of(opened.application_id).cloned().ok_or_else(ApiError::unknown_application)?;
-        let rows = modal.data.get("components").and_then(Value::as_array).cloned().unwrap_or_default();
-        let rows: Vec<Value> = rows.into_iter().map(|row| filled_row(row, values)).collect();
-        let data = json!({"custom_id": modal.data.get("custom_id"), "components": rows});
-        let message = opened.message_id.and_then(|id| self.world.messages.get(id)).cloned();
-        let act = Act {
-            kind: kind::MODAL,
-            user_id: opened.user_id,
-            channel_id: opened.channel_id,
-            data,
-            name: None,
-            message,
-            without_channel: false,
         };
         as_json(self.interact(now, &bot, act)?)
     }
@@ -175,23 +122,6 @@ impl Machine {
 
 fn upload((file, n): (PersonFile, u64)) -> Upload {
     Upload { n, filename: file.filename, content_type: file.content_type, bytes: file.bytes }
-}
-
-/// A row of a submitted modal: ids and values.
-fn filled_row(row: Value, values: &[(String, String)]) -> Value {
-    let fill = |input: &Value| {
-        let custom_id = input.get("custom_id").and_then(Value::as_str).unwrap_or_default();
-        let typed = values.iter().find(|(id, _)| id == custom_id).map(|(_, text)| text.as_str());
-        let text = typed.or_else(|| input.get("value").and_then(Value::as_str)).unwrap_or_default();
-        json!({"type": 4, "id": 2, "custom_id": custom_id, "value": text})
-    };
-    match row.get("component") {
-        Some(input) => json!({"type": 18, "id": 1, "component": fill(input)}),
-        None => {
-            let inputs = row.get("components").and_then(Value::as_array).cloned().unwrap_or_default();
-            json!({"type": 1, "id": 1, "components": inputs.iter().map(fill).collect::<Vec<_>>()})
-        }
-    }
 }
 
 /// The options of an interaction: nested below their groups, with their types. Unregistered options and
@@ -205,15 +135,12 @@ fn filled(
     let none = Vec::new();
     let known = command.get("options").and_then(Value::as_array).unwrap_or(&none);
     let named = |name: &str| {
-        known.iter().find(|option| option.get("name").and_then(Value::as_str) == Some(name)).ok_or_else(
-            || {
-                form_error(
-                    "options",
-                    "APPLICATION_COMMAND_UNKNOWN_OPTION",
-                    &format!("There is no option {name:?}"),
-                )
-            },
-        )
+        let unknown = || {
+            let message = format!("There is no option {name:?}");
+            form_error("options", "APPLICATION_COMMAND_UNKNOWN_OPTION", &message)
+        };
+        let is = |option: &&Value| option.get("name").and_then(Value::as_str) == Some(name);
+        known.iter().find(is).ok_or_else(unknown)
     };
     if let Some((name, rest)) = path.split_first() {
         let option = named(name)?;
@@ -239,11 +166,8 @@ fn filled(
         let mut given = json!({"name": name, "type": kind(option), "value": value});
         if focused == Some(name) {
             if option.get("autocomplete").and_then(Value::as_bool) != Some(true) {
-                return Err(form_error(
-                    "options",
-                    "NO_AUTOCOMPLETE",
-                    &format!("{name} has no autocompletion"),
-                ));
+                let message = format!("{name} has no autocompletion");
+                return Err(form_error("options", "NO_AUTOCOMPLETE", &message));
             }
             given["focused"] = json!(true);
         }
