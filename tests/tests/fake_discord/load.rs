@@ -23,7 +23,7 @@ fn heavy_two_thousand_messages_arrive_once_in_order() {
     }
     let took = begun.elapsed();
     eprintln!("{MESSAGES} messages in {took:?}");
-    let told: Vec<Value> = (0..MESSAGES).map(|_| wire.event("MESSAGE_CREATE")["content"].clone()).collect();
+    let told: Vec<Value> = (0..MESSAGES).map(|_| wire.until("MESSAGE_CREATE")["content"].clone()).collect();
     assert!(told.iter().enumerate().all(|(n, content)| *content == format!("m{n}")), "each once, in order");
     assert_eq!(ground.fake.whole_transcript().len(), MESSAGES + THREADS, "with a notice for each thread");
     assert!(took < Duration::from_secs(200), "so slow that tests wait for it: {took:?}");
