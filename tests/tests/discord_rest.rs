@@ -70,7 +70,18 @@ impl Stage {
     }
 
     fn create(&self, nonce: &str, text: &str) -> Result<SentMessage, RestError> {
-        self.runtime.block_on(self.rest.create_message(self.here(), &new(nonce, text), FINAL))
+        self.say(self.here(), nonce, text)
+    }
+
+    fn say(&self, channel: Snowflake, nonce: &str, text: &str) -> Result<SentMessage, RestError> {
+        self.runtime.block_on(self.rest.create_message(channel, &new(nonce, text), FINAL))
+    }
+
+    /// Creates a message and a thread from it.
+    fn thread(&self, nonce: &str) -> Result<Snowflake, RestError> {
+        let starter = sent(self.create(nonce, "starter"));
+        let start = self.rest.thread_from_message(self.here(), starter, "work", 10_080, FINAL);
+        self.runtime.block_on(start).map(|started| started.id)
     }
 
     fn edit(&self, id: Snowflake, text: &str) -> Result<(), RestError> {
@@ -214,11 +225,7 @@ fn thread_is_created_once_and_archived_edit_is_reported() {
     };
     assert_eq!((start().id, start().id), (id, id));
     assert_eq!(stage.fake.threads_of(stage.channel).len(), 1);
-    let say = |nonce: &str| {
-        let message = new(nonce, "in the thread");
-        stage.runtime.block_on(stage.rest.create_message(id, &message, FINAL))
-    };
-    let said = sent(say("n2"));
+    let said = sent(stage.say(id, "n2", "in the thread"));
     stage.fake.archive(id.0, true);
     let edit = || {
         let body = MessageBody::text("x");
@@ -229,7 +236,7 @@ fn thread_is_created_once_and_archived_edit_is_reported() {
     assert!(stage.runtime.block_on(stage.rest.modify_channel(id, &open, FINAL)).is_ok());
     assert_eq!(edit(), Ok(()));
     stage.fake.delete_channel(id.0);
-    let gone = say("n3");
+    let gone = stage.say(id, "n3", "in the thread");
     assert_eq!(meaning(gone), Some(RejectionKind::Gone(ResourceKind::Channel)));
 }
 

@@ -1,7 +1,7 @@
 //! Rules of Discord that need more requests than a conversation makes: the package keeps them. The table is in
 //! docs/design/requirements.md.
 
-use crate::{CREATE, FINAL, PATIENT, Stage, meaning, new, sent, stage};
+use crate::{CREATE, FINAL, PATIENT, Stage, meaning, sent, stage};
 use acp_discord::core::endpoint::{PAGE_MAX, Page};
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
@@ -80,24 +80,17 @@ fn sixteenth_webhook_of_channel_is_refused() {
 fn thread_above_server_limit_is_refused() {
     let stage = stage(|_| ());
     stage.fake.configure(json!({"active_threads_max": 1}));
-    let start = |nonce: &str| {
-        let starter = sent(stage.create(nonce, "starter"));
-        let thread = stage.rest.thread_from_message(stage.here(), starter, "work", 10_080, FINAL);
-        stage.runtime.block_on(thread).map(|started| started.id)
-    };
-    let first = start("n1");
+    let first = stage.thread("n1");
     assert!(first.is_ok(), "{first:?}");
-    assert_eq!(meaning(start("n2")), Some(RejectionKind::Full));
+    assert_eq!(meaning(stage.thread("n2")), Some(RejectionKind::Full));
     assert!(RejectionKind::Full.is_retryable());
 }
 
 #[test]
 fn locked_thread_refuses_messages_until_unlocked() {
     let stage = stage(|_| ());
-    let starter = sent(stage.create("n1", "starter"));
-    let thread = stage.rest.thread_from_message(stage.here(), starter, "work", 10_080, FINAL);
-    let thread = stage.runtime.block_on(thread).map(|started| started.id).unwrap_or(starter);
-    let say = || stage.runtime.block_on(stage.rest.create_message(thread, &new("n2", "x"), FINAL));
+    let thread = stage.thread("n1").unwrap_or_else(|fault| panic!("{fault}"));
+    let say = || stage.say(thread, "n2", "x");
     stage.fake.deny(stage.bot.user, stage.channel, &["MANAGE_THREADS"]);
     stage.fake.lock(thread.0, true);
     assert_eq!(meaning(say()), Some(RejectionKind::Locked));
@@ -201,9 +194,7 @@ fn content_is_empty_without_intent_and_missing_message_is_gone() {
 #[test]
 fn auto_archived_thread_is_unarchived_by_next_message() {
     let stage = stage(|_| ());
-    let starter = sent(stage.create("n1", "starter"));
-    let thread = stage.rest.thread_from_message(stage.here(), starter, "work", 10_080, FINAL);
-    let thread = stage.runtime.block_on(thread).map(|started| started.id).unwrap_or(starter);
+    let thread = stage.thread("n1").unwrap_or_else(|fault| panic!("{fault}"));
     let is_away = || {
         let channel = stage.runtime.block_on(stage.rest.channel(thread));
         channel.ok().and_then(|channel| channel.thread_metadata).is_some_and(|state| state.archived)
@@ -212,6 +203,6 @@ fn auto_archived_thread_is_unarchived_by_next_message() {
     assert!(!is_away());
     stage.fake.advance(2 * 60_000);
     assert!(is_away());
-    sent(stage.runtime.block_on(stage.rest.create_message(thread, &new("n2", "x"), FINAL)));
+    sent(stage.say(thread, "n2", "x"));
     assert!(!is_away());
 }

@@ -14,24 +14,21 @@ impl Machine {
     /// Executes a set-up order.
     pub(super) fn set_up(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
-            Order::AddGuild { name } => Ok(id(self.add_guild(now, name))),
-            Order::AddChannel { guild, name } => self.add_channel(now, guild, name),
+            Order::AddGuild { name } => return Ok(id(self.add_guild(now, name))),
+            Order::AddChannel { guild, name } => return self.add_channel(now, guild, name),
             Order::AddUser { guild, name } => {
                 self.world.guild(guild)?;
                 let user_id = self.add_account(now, name, false);
                 self.add_member(now, guild, user_id);
-                Ok(id(user_id))
+                return Ok(id(user_id));
             }
             Order::AddRole { guild, name, mentionable, members } => {
-                self.add_role(now, guild, name, mentionable, &members)
+                return self.add_role(now, guild, name, mentionable, &members);
             }
             Order::GiveRole { guild, user, role, has } => {
-                self.world
-                    .guild(guild)?
-                    .roles
-                    .iter()
-                    .find(|known| known.id == role)
-                    .ok_or_else(|| form_error("role", "UNKNOWN_ROLE", &role.to_string()))?;
+                let mut roles = self.world.guild(guild)?.roles.iter();
+                let unknown = || form_error("role", "UNKNOWN_ROLE", &role.to_string());
+                roles.find(|known| known.id == role).ok_or_else(unknown)?;
                 let member = self.world.guilds.edit(guild).and_then(|guild| guild.members.get_mut(&user));
                 let member = member.ok_or_else(ApiError::unknown_member)?;
                 if has {
@@ -39,38 +36,35 @@ impl Machine {
                 } else {
                     member.roles.remove(&role)
                 };
-                Ok(Value::Null)
             }
             Order::AddBot { name, token, guilds, privileged_intents } => {
-                self.add_bot(now, name, token, &guilds, privileged_intents)
+                return self.add_bot(now, name, token, &guilds, privileged_intents);
             }
             Order::AddMember { guild, user } => {
                 self.world.guild(guild)?;
                 self.add_member(now, guild, user);
-                Ok(Value::Null)
             }
-            Order::RemoveMember { guild, user } => Ok(self.remove_member(now, guild, user)),
-            Order::GuildOutage { guild, begins } => self.outage(now, guild, begins),
+            Order::RemoveMember { guild, user } => self.remove_member(now, guild, user),
+            Order::GuildOutage { guild, begins } => self.outage(now, guild, begins)?,
             Order::SetIntents { bot, privileged_intents } => {
                 self.bot_mut(bot)?.privileged_intents = privileged_intents;
-                Ok(Value::Null)
             }
             Order::SetToken { bot, token } => {
                 self.bot_mut(bot)?.token = token;
                 let sockets = self.gateway.sockets_of(Some(bot));
                 self.gateway.forget_sessions(Some(bot));
                 self.gateway.order(&sockets, &ToSocket::Close(4004, "Authentication failed."));
-                Ok(Value::Null)
             }
             Order::Deny { bot, scope, permissions } => {
-                self.set_permissions(now, bot, scope, &permissions, false)
+                self.set_permissions(now, bot, scope, &permissions, false)?;
             }
             Order::Allow { bot, scope, permissions } => {
-                self.set_permissions(now, bot, scope, &permissions, true)
+                self.set_permissions(now, bot, scope, &permissions, true)?;
             }
             // Other orders are executed elsewhere.
-            _ => Ok(Value::Null),
+            _ => {}
         }
+        Ok(Value::Null)
     }
 
     fn bot_mut(&mut self, bot: Id) -> Result<&mut Bot, ApiError> {
@@ -127,16 +121,15 @@ impl Machine {
         self.emit(now, &Event::plain("GUILD_CREATE", Audience::Bot { bot_id, guild_id }, data));
     }
 
-    fn remove_member(&mut self, now: Ms, guild_id: Id, user_id: Id) -> Value {
+    fn remove_member(&mut self, now: Ms, guild_id: Id, user_id: Id) {
         if let Some(guild) = self.world.guilds.edit(guild_id) {
             guild.members.remove(&user_id);
         }
         let audience = Audience::Bot { bot_id: user_id, guild_id };
         self.emit(now, &Event::plain("GUILD_DELETE", audience, json!({"id": render::id(guild_id)})));
-        Value::Null
     }
 
-    fn outage(&mut self, now: Ms, guild_id: Id, begins: bool) -> Outcome {
+    fn outage(&mut self, now: Ms, guild_id: Id, begins: bool) -> Result<(), ApiError> {
         let guild = self.world.guild(guild_id)?;
         let bots: Vec<Id> =
             guild.members.keys().copied().filter(|member| self.world.bots.get(*member).is_some()).collect();
@@ -148,7 +141,7 @@ impl Machine {
                 self.emit_guild_create(now, guild_id, bot_id);
             }
         }
-        Ok(Value::Null)
+        Ok(())
     }
 
     fn add_role(&mut self, now: Ms, guild: Id, name: String, mentionable: bool, members: &[Id]) -> Outcome {
@@ -199,7 +192,14 @@ impl Machine {
 
     /// Denies or allows permissions. For threads, lost access sends no event; gained access sends
     /// THREAD_LIST_SYNC.
-    fn set_permissions(&mut self, now: Ms, bot_id: Id, scope: Id, names: &[String], allow: bool) -> Outcome {
+    fn set_permissions(
+        &mut self,
+        now: Ms,
+        bot_id: Id,
+        scope: Id,
+        names: &[String],
+        allow: bool,
+    ) -> Result<(), ApiError> {
         if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
             return Err(form_error("permissions", "UNKNOWN_PERMISSION", unknown));
         }
@@ -223,7 +223,7 @@ impl Machine {
         let Some(channel) =
             self.world.channels.get(scope).filter(|channel| channel.thread.is_none()).cloned()
         else {
-            return Ok(Value::Null);
+            return Ok(());
         };
         let (guild_id, audience) = (channel.guild_id, Audience::Bot { bot_id, guild_id: channel.guild_id });
         let data = self.render_channel(&channel, 0);
@@ -246,6 +246,6 @@ impl Machine {
             });
             self.emit(now, &Event::plain("THREAD_LIST_SYNC", audience, data));
         }
-        Ok(Value::Null)
+        Ok(())
     }
 }

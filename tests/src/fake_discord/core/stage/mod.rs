@@ -9,7 +9,7 @@ pub use order::{Order, PersonFile, SocketAct};
 use super::Machine;
 use super::error::{ApiError, form_error};
 use super::gateway::ToSocket;
-use super::model::{Channel, Id, Message, Ms};
+use super::model::{Id, Message, Ms};
 use super::settings::Settings;
 use serde_json::{Value, json};
 
@@ -31,57 +31,34 @@ impl Machine {
     /// The error that the service would return to a person, or an error of the order itself.
     pub fn order(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
-            Order::Configure { settings } => self.configure(settings),
-            Order::Settings => as_json(&self.settings),
+            Order::Configure { settings } => return self.configure(settings),
+            Order::Settings => return as_json(&self.settings),
             Order::Advance { ms } => {
                 self.settings.clock_ahead_ms += ms;
                 let later = now + ms;
                 self.gateway.shift_deadlines(ms);
                 self.tick(later);
-                Ok(json!(later))
+                return Ok(json!(later));
             }
-            Order::Now => Ok(json!(now)),
-            Order::RestFault { fault } => {
-                self.faults.rest.push(fault);
-                Ok(Value::Null)
-            }
-            Order::EventFault { fault } => {
-                self.faults.events.push(fault);
-                Ok(Value::Null)
-            }
+            Order::Now => return Ok(json!(now)),
+            Order::RestFault { fault } => self.faults.rest.push(fault),
+            Order::EventFault { fault } => self.faults.events.push(fault),
             Order::ClearFaults => {
                 let dice = self.faults.dice.clone();
                 self.faults = super::faults::Faults { dice, ..super::faults::Faults::new(0) };
-                Ok(Value::Null)
             }
-            Order::HoldAnswer { on } => {
-                self.hold_answer(on);
-                Ok(Value::Null)
-            }
-            Order::WithholdAcks { on } => {
-                self.faults.acks_withheld = on;
-                Ok(Value::Null)
-            }
+            Order::HoldAnswer { on } => self.hold_answer(on),
+            Order::WithholdAcks { on } => self.faults.acks_withheld = on,
             Order::Away { on } => {
                 self.faults.away = on;
                 if on {
                     self.act_on_sockets(None, SocketAct::Reset);
                 }
-                Ok(Value::Null)
             }
-            Order::InvalidSessions { count } => {
-                self.faults.invalid_sessions = count;
-                Ok(Value::Null)
-            }
-            Order::WithholdHellos { count } => {
-                self.faults.hellos_withheld = count;
-                Ok(Value::Null)
-            }
-            Order::Unanswered { count } => {
-                self.faults.unanswered = count;
-                Ok(Value::Null)
-            }
-            Order::Sockets { bot, act } => Ok(json!(self.act_on_sockets(bot, act))),
+            Order::InvalidSessions { count } => self.faults.invalid_sessions = count,
+            Order::WithholdHellos { count } => self.faults.hellos_withheld = count,
+            Order::Unanswered { count } => self.faults.unanswered = count,
+            Order::Sockets { bot, act } => return Ok(json!(self.act_on_sockets(bot, act))),
             Order::Transcript { .. }
             | Order::Channels
             | Order::Interactions
@@ -89,9 +66,10 @@ impl Machine {
             | Order::Webhooks
             | Order::Bots
             | Order::Tally
-            | Order::Underway => self.query(order),
-            other => self.execute_person_order(now, other),
+            | Order::Underway => return self.query(order),
+            other => return self.execute_person_order(now, other),
         }
+        Ok(Value::Null)
     }
 
     fn configure(&mut self, change: Value) -> Outcome {
@@ -164,29 +142,19 @@ impl Machine {
 
     fn execute_person_order(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
-            Order::Post { .. } | Order::Edit { .. } | Order::Delete { .. } => self.person_writes(now, order),
-            Order::Click { .. } | Order::Use { .. } => self.person_acts(now, order),
+            Order::Post { .. } | Order::Edit { .. } | Order::Delete { .. } => {
+                return self.person_writes(now, order);
+            }
+            Order::Click { .. } | Order::Use { .. } => return self.person_acts(now, order),
             Order::MakeThread { user, channel, name, message } => {
-                let thread: Channel = self.make_thread_by_force(now, channel, user, &name, message)?;
-                Ok(id(thread.id))
+                return Ok(id(self.make_thread_by_force(now, channel, user, &name, message)?.id));
             }
-            Order::Change { channel, form } => {
-                self.change_thread_by_force(now, channel, &form)?;
-                Ok(Value::Null)
-            }
-            Order::DeleteChannel { channel } => {
-                self.delete_by_force(now, channel);
-                Ok(Value::Null)
-            }
-            Order::DeleteWebhook { webhook } => {
-                self.delete_webhook_by_force(webhook);
-                Ok(Value::Null)
-            }
-            Order::RotateWebhook { webhook } => {
-                self.rotate_webhook_by_force(webhook);
-                Ok(Value::Null)
-            }
-            other => self.set_up(now, other),
+            Order::Change { channel, form } => self.change_thread_by_force(now, channel, &form)?,
+            Order::DeleteChannel { channel } => self.delete_by_force(now, channel),
+            Order::DeleteWebhook { webhook } => self.delete_webhook_by_force(webhook),
+            Order::RotateWebhook { webhook } => self.rotate_webhook_by_force(webhook),
+            other => return self.set_up(now, other),
         }
+        Ok(Value::Null)
     }
 }

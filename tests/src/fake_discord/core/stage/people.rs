@@ -22,7 +22,7 @@ impl Machine {
                     uploads: files.into_iter().zip(0..).map(upload).collect(),
                     ..MessageForm::default()
                 };
-                Ok(id(self.create(now, Draft::plain(user, channel, form))?.id))
+                return Ok(id(self.create(now, Draft::plain(user, channel, form))?.id));
             }
             Order::Edit { message, content } => {
                 let message = self.world.messages.get(message).filter(|message| message.deleted_ms.is_none());
@@ -30,15 +30,12 @@ impl Machine {
                 let channel = self.world.channel(message.channel_id)?.clone();
                 let form = MessageForm { content: Some(Some(content)), ..MessageForm::default() };
                 self.edit(now, &channel, message, form, Mentions::Everything)?;
-                Ok(Value::Null)
             }
-            Order::Delete { message } => {
-                self.remove(now, message);
-                Ok(Value::Null)
-            }
+            Order::Delete { message } => self.remove(now, message),
             // Other orders are executed elsewhere.
-            _ => Ok(Value::Null),
+            _ => {}
         }
+        Ok(Value::Null)
     }
 
     /// Executes orders that create interactions.
