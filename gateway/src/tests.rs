@@ -1,18 +1,20 @@
 //! What tests of the drivers stand on: a real store with a session in it, written as the actor writes.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
 use acp_core::event::EventKind;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{
     BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive, PermissionMode,
-    RunMode, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
+    PermissionRow, PermissionState, RunMode, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
 };
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, Write};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
-use acp_store::{Durability, SpawnTx, Store};
+use acp_store::{Durability, SpawnTx, Store, codec};
+use rusqlite::types::FromSql;
 use serde_json::{Value, json};
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -43,6 +45,17 @@ pub(crate) fn open() -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
     (dir, store)
+}
+
+/// Runs SQL: what no transaction of the gateway would leave behind.
+pub(crate) async fn execute(store: &Store, sql: impl Into<String>) {
+    let sql = sql.into();
+    store.write("test", move |tx| Ok(tx.execute_batch(&sql)?)).await.unwrap();
+}
+
+/// The first column of all rows.
+pub(crate) async fn column<T: FromSql + Send + 'static>(store: &Store, sql: &'static str) -> Vec<T> {
+    store.read("test", move |db| codec::all(db, sql, [], |row| Ok(row.get(0)?))).await.unwrap()
 }
 
 /// A session's row.
@@ -143,6 +156,32 @@ pub(crate) fn binding_row(key: &SessionKey, at: &ConversationRef) -> BindingRow 
         metadata: "{}".to_owned(),
         verbosity: None,
         end_reason: None,
+    }
+}
+
+/// A permission that an agent waits for, with the options `y` and `n`.
+pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
+    let option = |id: &str, kind: &str| PermissionOption {
+        id: id.to_owned(),
+        name: format!("Option {id}"),
+        kind: kind.to_owned(),
+    };
+    let options = vec![option("y", "allow_once"), option("n", "reject_once")];
+    PermissionRow {
+        lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
+        session_key: key.clone(),
+        request: AgentRequest {
+            at,
+            run_id: None,
+            method: "session/request_permission".to_owned(),
+            params: "{}".to_owned(),
+            what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
+        },
+        state: PermissionState::Pending,
+        option_id: None,
+        resolved_by: None,
+        created_at_ms: 0,
+        deadline_at_ms: None,
     }
 }
 

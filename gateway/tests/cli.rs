@@ -186,16 +186,16 @@ fn the_configuration_is_shown_with_its_sources() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let rows = one_line(&output);
     let row = |key: &str| rows.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap().clone();
-    assert_eq!(
-        row("acp.default_agent"),
-        json!({"key": "acp.default_agent", "value": "demo",
-               "source": {"kind": "file", "path": file, "line": 2}})
-    );
-    assert_eq!(
-        row("limits.queue_runs_max"),
-        json!({"key": "limits.queue_runs_max", "value": 7,
-               "source": {"kind": "env", "name": "ACP_HOST_LIMITS__QUEUE_RUNS_MAX"}})
-    );
+    for (key, value, source) in [
+        ("acp.default_agent", json!("demo"), json!({"kind": "file", "path": file, "line": 2})),
+        (
+            "limits.queue_runs_max",
+            json!(7),
+            json!({"kind": "env", "name": "ACP_HOST_LIMITS__QUEUE_RUNS_MAX"}),
+        ),
+    ] {
+        assert_eq!(row(key), json!({"key": key, "value": value, "source": source}));
+    }
     assert_eq!(row("acp.dispatch.enabled")["value"], true);
     assert_eq!(row("acp.dispatch.enabled")["source"]["kind"], "default");
     std::fs::write(&file, "[acp]\ndefault_agnt = \"demo\"\n").unwrap();
@@ -299,10 +299,8 @@ impl Demo {
     }
 
     fn session(&mut self, cwd: &Path) -> String {
-        self.ask("session/new", json!({"cwd": cwd, "mcpServers": []}))["sessionId"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        let made = self.ask("session/new", json!({"cwd": cwd, "mcpServers": []}));
+        made["sessionId"].as_str().unwrap().to_owned()
     }
 
     fn prompt(&mut self, session: &str, text: &str) -> u64 {
@@ -317,6 +315,14 @@ impl Drop for Demo {
     }
 }
 
+/// A demo agent with a session in a new directory.
+fn demo_session() -> (tempfile::TempDir, Demo, String) {
+    let state = tempfile::tempdir().unwrap();
+    let mut demo = Demo::start(state.path());
+    let session = demo.session(state.path());
+    (state, demo, session)
+}
+
 fn said(messages: &[Value]) -> String {
     let texts = messages.iter().map(|message| &message["params"]["update"]);
     let texts = texts.filter(|update| update["sessionUpdate"] == "agent_message_chunk");
@@ -325,10 +331,7 @@ fn said(messages: &[Value]) -> String {
 
 #[test]
 fn the_demo_agent_does_what_it_says() {
-    let state = tempfile::tempdir().unwrap();
-    let work = tempfile::tempdir().unwrap();
-    let mut demo = Demo::start(state.path());
-    let session = demo.session(work.path());
+    let (_state, mut demo, session) = demo_session();
     for (prompt, want) in
         [("say \"this\"", "say \"this\""), ("stream 3 size 10", "chunk 1..\nchunk 2..\nchunk 3..\n")]
     {
@@ -340,25 +343,11 @@ fn the_demo_agent_does_what_it_says() {
     let id = demo.prompt(&session, "help");
     assert!(said(&demo.until(id).1).contains("write FILE TEXT"));
     let id = demo.prompt(&session, "plan\nthink x\ntool");
-    let kinds: Vec<String> = demo
-        .until(id)
-        .1
-        .iter()
-        .map(|message| message["params"]["update"]["sessionUpdate"].as_str().unwrap().to_owned())
-        .collect();
-    assert_eq!(
-        kinds,
-        [
-            "plan",
-            "plan",
-            "plan",
-            "plan",
-            "agent_thought_chunk",
-            "tool_call",
-            "tool_call_update",
-            "tool_call_update"
-        ]
-    );
+    let updates = demo.until(id).1;
+    let kind = |message: &Value| message["params"]["update"]["sessionUpdate"].as_str().unwrap().to_owned();
+    let kinds = updates.iter().map(kind).collect::<Vec<_>>().join(" ");
+    let tool = "tool_call tool_call_update tool_call_update";
+    assert_eq!(kinds, format!("plan plan plan plan agent_thought_chunk {tool}"));
     let unknown = demo.send("no/such", json!({}));
     assert_eq!(demo.until(unknown).0["error"]["code"], -32601);
     demo.write(&json!([]));
@@ -379,21 +368,14 @@ fn the_demo_agent_asks_before_it_writes() {
         ("allow-once", "write a.txt hello", Some("hello")),
     ] {
         let id = demo.prompt(&session, prompt);
-        let request = loop {
-            let message = demo.read();
-            if message["method"] == "session/request_permission" {
-                break message;
-            }
-        };
+        let mut messages = std::iter::repeat_with(|| demo.read());
+        let request = messages.find(|message| message["method"] == "session/request_permission").unwrap();
         assert!(!work.path().join("a.txt").exists());
         let outcome = json!({"outcome": {"outcome": "selected", "optionId": option}});
         demo.write(&json!({"jsonrpc": "2.0", "id": request["id"], "result": outcome}));
         assert_eq!(demo.until(id).0["result"]["stopReason"], "end_turn");
-        assert_eq!(
-            std::fs::read_to_string(work.path().join("a.txt")).ok().as_deref(),
-            written,
-            "{option} {prompt}"
-        );
+        let content = std::fs::read_to_string(work.path().join("a.txt")).ok();
+        assert_eq!(content.as_deref(), written, "{option} {prompt}");
         assert!(!work.path().parent().unwrap().join("b.txt").exists());
     }
     demo.ask("session/set_mode", json!({"sessionId": session, "modeId": "auto"}));
@@ -404,9 +386,7 @@ fn the_demo_agent_asks_before_it_writes() {
 
 #[test]
 fn the_demo_agent_is_cancelled_and_steered() {
-    let state = tempfile::tempdir().unwrap();
-    let mut demo = Demo::start(state.path());
-    let session = demo.session(state.path());
+    let (_state, mut demo, session) = demo_session();
     for prompt in ["slow", "stream 1000000", "stream 100000 pace 1000", "permission"] {
         let id = demo.prompt(&session, prompt);
         if prompt != "slow" {
@@ -418,19 +398,15 @@ fn the_demo_agent_is_cancelled_and_steered() {
         assert!(started.elapsed() < Duration::from_secs(20), "{prompt}");
     }
     let id = demo.prompt(&session, "slow 100");
-    let steer = demo.send(
-        "_session/steering",
-        json!({"sessionId": session, "prompt": [{"type": "text", "text": "faster"}]}),
-    );
+    let faster = json!({"sessionId": session, "prompt": [{"type": "text", "text": "faster"}]});
+    let steer = demo.send("_session/steering", faster);
     assert_eq!(demo.until(steer).0["result"]["outcome"], "injected");
     assert!(said(&demo.until(id).1).contains("[steered: faster]"));
 }
 
 #[test]
 fn the_demo_agent_remembers_after_a_crash() {
-    let state = tempfile::tempdir().unwrap();
-    let mut demo = Demo::start(state.path());
-    let session = demo.session(state.path());
+    let (state, mut demo, session) = demo_session();
     let id = demo.prompt(&session, "remember me");
     demo.until(id);
     demo.prompt(&session, "crash");
@@ -441,20 +417,12 @@ fn the_demo_agent_remembers_after_a_crash() {
     let id = demo.send("session/load", json!({"sessionId": session, "cwd": state.path(), "mcpServers": []}));
     let (answer, replay) = demo.until(id);
     assert_eq!(answer["result"]["modes"]["currentModeId"], "ask");
-    let told: Vec<(String, String)> = replay
-        .iter()
-        .map(|message| &message["params"]["update"])
-        .map(|update| (update["sessionUpdate"].to_string(), update["content"]["text"].to_string()))
-        .collect();
-    let line = |kind: &str, text: &str| (format!("\"{kind}\""), format!("\"{text}\""));
-    assert_eq!(
-        told,
-        [
-            line("user_message_chunk", "remember me"),
-            line("agent_message_chunk", "remember me"),
-            line("user_message_chunk", "crash")
-        ]
-    );
+    let updates = replay.iter().map(|message| &message["params"]["update"]);
+    let told: Vec<_> =
+        updates.map(|update| json!([update["sessionUpdate"], update["content"]["text"]])).collect();
+    let own = json!(["user_message_chunk", "remember me"]);
+    let answer = json!(["agent_message_chunk", "remember me"]);
+    assert_eq!(told, [own, answer, json!(["user_message_chunk", "crash"])]);
     let mut other = Demo::start(state.path());
     let id = other.send("session/resume", json!({"sessionId": session, "cwd": state.path()}));
     assert!(other.until(id).1.is_empty());
@@ -464,9 +432,7 @@ fn the_demo_agent_remembers_after_a_crash() {
 
 #[test]
 fn ten_thousand_chunks_arrive_in_order() {
-    let state = tempfile::tempdir().unwrap();
-    let mut demo = Demo::start(state.path());
-    let session = demo.session(state.path());
+    let (_state, mut demo, session) = demo_session();
     let id = demo.prompt(&session, "stream 10000");
     let (answer, chunks) = demo.until(id);
     assert_eq!(answer["result"]["stopReason"], "end_turn");

@@ -133,9 +133,27 @@ impl SimAgent {
     }
 
     fn say(&mut self, message: &Value) {
-        let line = format!("{message}\n");
-        self.queued += line.len() as u64;
-        self.unsaid.extend(line.into_bytes());
+        self.say_line(&message.to_string());
+    }
+
+    fn say_line(&mut self, line: &str) {
+        self.queued += line.len() as u64 + 1;
+        self.unsaid.extend(line.bytes().chain([b'\n']));
+    }
+
+    /// Says a part of a message or of a thought.
+    fn chunk(&mut self, kind: &str, text: &str) {
+        self.update(&json!({ "sessionUpdate": kind, "content": { "type": "text", "text": text } }));
+    }
+
+    /// Reports a completed tool call under a unique title, with what it adds to the report.
+    fn call(&mut self, kind: &str, what: &str, content: impl FnOnce(&str) -> Value) {
+        self.calls_made += 1;
+        let title = format!("{what}-{}.{}", self.no, self.calls_made);
+        self.update(
+            &json!({ "sessionUpdate": "tool_call", "toolCallId": format!("call-{}", self.calls_made),
+            "title": title, "kind": kind, "status": "completed", "content": content(&title) }),
+        );
     }
 
     fn update(&mut self, update: &Value) {
@@ -234,8 +252,7 @@ impl SimAgent {
         wanted.clone_into(&mut self.conversation);
         if message["method"] == "session/load" {
             for word in ["again", "and again"] {
-                let content = json!({ "type": "text", "text": format!("replayed {word}") });
-                self.update(&json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
+                self.chunk("agent_message_chunk", &format!("replayed {word}"));
             }
         }
         self.result(id, &json!({}));
@@ -310,15 +327,8 @@ impl SimAgent {
     fn word(&mut self, more: &str) {
         self.words_made += 1;
         let word = format!("w{}.{} ", self.no, self.words_made);
-        let content = json!({ "type": "text", "text": format!("{word}{more}") });
-        self.update(&json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
+        self.chunk("agent_message_chunk", &format!("{word}{more}"));
         self.words.push((self.queued, word));
-    }
-
-    /// Returns the id of the next tool call, and its unique name.
-    fn call(&mut self, what: &str) -> (String, String) {
-        self.calls_made += 1;
-        (format!("call-{}", self.calls_made), format!("{what}-{}.{}", self.no, self.calls_made))
     }
 
     /// Runs the next action of the turn.
@@ -327,29 +337,17 @@ impl SimAgent {
         match deed {
             AgentAction::Word => self.word(""),
             AgentAction::Speech => self.word(&SPEECH.repeat(SPEECH_TIMES)),
-            AgentAction::Thought => {
-                let content = json!({ "type": "text", "text": "hm" });
-                self.update(&json!({ "sessionUpdate": "agent_thought_chunk", "content": content }));
-            }
-            AgentAction::Tool => {
-                let (call, title) = self.call("looks");
-                self.update(&json!({ "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": "read", "status": "completed" }));
-            }
-            AgentAction::Change => {
-                let (call, title) = self.call("changes");
-                let diff = json!([{ "type": "diff", "path": title, "oldText": null, "newText": "new\n" }]);
-                self.update(&json!({ "sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": "edit", "status": "completed", "content": diff }));
-            }
-            AgentAction::Noise => {
-                let line = b"this is not ACP\n";
-                self.queued += line.len() as u64;
-                self.unsaid.extend(line);
-            }
+            AgentAction::Thought => self.chunk("agent_thought_chunk", "hm"),
+            AgentAction::Tool => self.call("read", "looks", |_| json!([])),
+            AgentAction::Change => self.call(
+                "edit",
+                "changes",
+                |title| json!([{ "type": "diff", "path": title, "oldText": null, "newText": "new\n" }]),
+            ),
+            AgentAction::Noise => self.say_line("this is not ACP"),
             AgentAction::Flood => {
                 self.broke = true;
-                let line = format!("{}\n", "x".repeat(LINE_BYTES_MAX + 1));
-                self.queued += line.len() as u64;
-                self.unsaid.extend(line.into_bytes());
+                self.say_line(&"x".repeat(LINE_BYTES_MAX + 1));
             }
             AgentAction::Ask => {
                 let option = |id: &str, kind: &str| json!({ "optionId": id, "name": id, "kind": kind });

@@ -3,10 +3,10 @@
 
 use crate::channel::Outgoing;
 use crate::sim::chat::ShownMessage;
-use crate::sim::invariants::{broken, texts, word_of};
+use crate::sim::invariants::{broken, query, texts, violated, word_of};
 use crate::sim::scheduler::{SimScheduler, Violation};
 use acp_core::render::{ALWAYS_SHOWN_STATUSES, HIDDEN_STATUSES, PartKind};
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,35 +18,26 @@ pub(super) fn rooms(stage: &SimScheduler<'_>, db: &Connection) -> Result<(), Vio
     let mut places: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for (at, shown) in room.shown.iter().enumerate() {
         if places.insert((&shown.conversation, &shown.message.nonce), at).is_some() {
-            return Err(Violation(format!(
-                "I7: shown twice in {}: {:?}",
-                shown.conversation, shown.message.text
-            )));
+            violated!("I7: shown twice in {}: {:?}", shown.conversation, shown.message.text);
         }
     }
-    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
-    let mut rows = statement.query([]).unwrap_or_else(|error| panic!("{error}"));
+    type Planned = (String, String, String, String, String, Option<String>);
+    let rows: Vec<Planned> = query(db, SQL, [], |row| row.try_into());
     let mut last: Option<(String, usize)> = None;
     let mut planned = BTreeSet::new();
-    while let Some(row) = rows.next().unwrap_or_else(|error| panic!("{error}")) {
-        let text = |at: usize| row.get::<_, String>(at).unwrap_or_else(|error| panic!("{error}"));
-        let (binding, thread, nonce, state) = (text(0), text(1), text(2), text(3));
+    for (binding, thread, nonce, state, text, files) in rows {
         let place = places.get(&(thread.as_str(), nonce.as_str())).copied();
         planned.insert((thread, nonce));
         match (state.as_str(), place) {
-            ("sent", None) => {
-                return Err(Violation(format!("I7: {:?} is marked as sent but not shown", text(4))));
-            }
-            ("rejected", Some(_)) => {
-                return Err(Violation(format!("I7: {:?} is marked as rejected but shown", text(4))));
-            }
+            ("sent", None) => violated!("I7: {text:?} is marked as sent but not shown"),
+            ("rejected", Some(_)) => violated!("I7: {text:?} is marked as rejected but shown"),
             ("sent", Some(at)) => {
-                let Some(shown) = room.shown.get(at).filter(|shown| shown.message.text == text(4)) else {
-                    return Err(Violation(format!("I7: {:?} is shown with another text", text(4))));
+                let Some(shown) = room.shown.get(at).filter(|shown| shown.message.text == text) else {
+                    violated!("I7: {text:?} is shown with another text");
                 };
-                files_as_planned(&shown.message, row.get(5).unwrap_or_else(|error| panic!("{error}")))?;
+                files_as_planned(&shown.message, files)?;
                 if last.as_ref().is_some_and(|(of, before)| *of == binding && *before > at) {
-                    return Err(Violation(format!("I7: {:?} is shown out of order", text(4))));
+                    violated!("I7: {text:?} is shown out of order");
                 }
                 last = Some((binding, at));
             }
@@ -57,10 +48,10 @@ pub(super) fn rooms(stage: &SimScheduler<'_>, db: &Connection) -> Result<(), Vio
         let key = (shown.conversation.clone(), shown.message.nonce.clone());
         shown.message.kind == PartKind::Final && !planned.contains(&key)
     });
-    match unplanned {
-        Some(shown) => Err(Violation(format!("I7: {:?} was never planned", shown.message.text))),
-        None => says_all(db, &room.shown),
+    if let Some(shown) = unplanned {
+        violated!("I7: {:?} was never planned", shown.message.text);
     }
+    says_all(db, &room.shown)
 }
 
 /// Checks that the files of a message are those that were planned.
@@ -68,13 +59,10 @@ fn files_as_planned(message: &Outgoing, planned: Option<String>) -> Result<(), V
     let shown = message.files.iter().map(|file| json!({ "name": file.name, "bytes": file.bytes.len() }));
     let planned = planned.map_or(Ok(Value::Array(Vec::new())), |planned| serde_json::from_str(&planned));
     let planned = planned.unwrap_or_else(|error| panic!("{error}"));
-    match Value::Array(shown.collect()) == planned {
-        true => Ok(()),
-        false => Err(Violation(format!(
-            "I7: the files of {:?} are {:?}, planned were {planned}",
-            message.text, message.files
-        ))),
+    if Value::Array(shown.collect()) != planned {
+        violated!("I7: the files of {:?} are {:?}, planned were {planned}", message.text, message.files);
     }
+    Ok(())
 }
 
 /// Completed turn whose answer must be visible completely.
@@ -94,51 +82,39 @@ fn told(db: &Connection) -> Vec<CompletedTurn> {
         GROUP BY p.binding_key, p.run_id HAVING sum(p.state <> 'sent' AND NOT (p.state = 'rejected' \
         AND p.files_json IS NOT NULL AND EXISTS (SELECT 1 FROM acp_delivery_part n WHERE n.binding_key = p.binding_key \
         AND n.session_seq = p.session_seq AND n.part_no > p.part_no AND n.kind = 'final'))) = 0";
-    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
-    let rows = statement.query_map([], |row| {
+    query(db, SQL, [], |row| {
         Ok(CompletedTurn { run: row.get(0)?, thread: row.get(1)?, verbosity: row.get(2)? })
-    });
-    rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"))
+    })
 }
 
 fn payloads(db: &Connection, run: &str, kind: &str) -> Vec<String> {
     const SQL: &str = "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = ?2 ORDER BY seq";
-    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
-    let rows = statement.query_map(params![run, kind], |row| row.get::<_, String>(0));
-    rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"))
+    query(db, SQL, [run, kind], |row| row.get(0))
 }
 
 /// Checks that the final message of a completed turn has every word, its changes, and its tool calls only at
 /// verbosities that show them.
 fn says_all(db: &Connection, shown: &[ShownMessage]) -> Result<(), Violation> {
     for CompletedTurn { run, thread, verbosity } in told(db) {
-        let of_run: Vec<&Outgoing> = shown
-            .iter()
-            .filter(|it| it.conversation == thread && it.message.kind == PartKind::Final)
-            .map(|it| &it.message)
-            .filter(|message| message.run_id.is_some_and(|id| id.to_string() == run))
-            .collect();
+        let finals =
+            shown.iter().filter(|it| it.conversation == thread && it.message.kind == PartKind::Final);
+        let finals = finals.map(|it| &it.message);
+        let of_run: Vec<&Outgoing> =
+            finals.filter(|message| message.run_id.is_some_and(|id| id.to_string() == run)).collect();
         let mut text: Vec<String> = of_run.iter().map(|message| message.text.clone()).collect();
-        let files = || of_run.iter().flat_map(|message| &message.files);
         let file = |name: &str| {
-            files()
-                .filter(|it| it.name == name)
-                .map(|it| String::from_utf8_lossy(&it.bytes).into_owned())
-                .next()
+            let found = of_run.iter().flat_map(|message| &message.files).find(|it| it.name == name);
+            found.map(|it| String::from_utf8_lossy(&it.bytes).into_owned())
         };
         text.extend(file("answer.md"));
         let text = format!("{} ", text.join(" ").replace('\n', " "));
         let mut from = 0;
-        for (lease, word) in payloads(db, &run, "agent_message").iter().filter_map(|payload| word_of(payload))
-        {
+        let said = payloads(db, &run, "agent_message");
+        for (lease, word) in said.iter().filter_map(|payload| word_of(payload)) {
             let wanted = format!("w{lease}.{word} ");
             match text.get(from..).and_then(|rest| rest.find(&wanted)) {
                 Some(at) => from += at,
-                None => {
-                    return Err(Violation(format!(
-                        "I7: {wanted:?} of run {run} is not in its final {text:?}"
-                    )));
-                }
+                None => violated!("I7: {wanted:?} of run {run} is not in its final {text:?}"),
             }
         }
         let dense: String = text.split_whitespace().collect();
@@ -148,18 +124,16 @@ fn says_all(db: &Connection, shown: &[ShownMessage]) -> Result<(), Violation> {
             let title = call["title"].as_str().unwrap_or_default();
             if dense.contains(title) != (verbosity.as_deref() == Some("full")) {
                 let chosen = verbosity.as_deref().unwrap_or("default");
-                return Err(Violation(format!(
+                violated!(
                     "the chosen verbosity holds: {title:?} in a final with verbosity {chosen}: {text:?}"
-                )));
+                );
             }
             let is_told = match &diff {
                 Some(diff) => diff.contains(title),
                 None => dense.contains("arenotattached"),
             };
             if call["kind"] == "edit" && !is_told {
-                return Err(Violation(format!(
-                    "I7: {title:?} of run {run} is missing in its diff: {diff:?}"
-                )));
+                violated!("I7: {title:?} of run {run} is missing in its diff: {diff:?}");
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Invariants: I1 to I5 and the rules of the supervisor and the chat service after each step, over the
 //! database and at the interfaces; I6 to I8 once the simulation is at rest.
 
+use crate::sim::chat::ShownMessage;
 use crate::sim::expected_output;
 use crate::sim::log_capture;
 use crate::sim::scheduler::{SimScheduler, Violation};
@@ -12,7 +13,7 @@ use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::Request;
 use acp_store::check;
 use acp_store::simulated::SimWriter;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Params, Row, params};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
@@ -67,14 +68,40 @@ fn tables(sql: &'static str) -> impl Iterator<Item = &'static str> {
     words.filter(|word| word.starts_with("acp_"))
 }
 
+/// Returns the violation that the format describes.
+macro_rules! violated {
+    ($($why:tt)*) => {
+        return Err($crate::sim::scheduler::Violation(format!($($why)*)))
+    };
+}
+pub(super) use violated;
+
 pub(super) fn broken(law: &str, rows: &[String]) -> Result<(), Violation> {
-    if rows.is_empty() { Ok(()) } else { Err(Violation(format!("{law}: {}", rows.join("; ")))) }
+    if !rows.is_empty() {
+        violated!("{law}: {}", rows.join("; "));
+    }
+    Ok(())
 }
 
 pub(super) fn texts(db: &Connection, sql: &str) -> Vec<String> {
+    query(db, sql, [], |row| row.get(0))
+}
+
+/// Returns all rows of a query.
+pub(super) fn query<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Vec<T> {
     let mut statement = db.prepare_cached(sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
-    let rows = statement.query_map([], |row| row.get(0)).unwrap_or_else(|error| panic!("{error}: {sql}"));
-    rows.map(|row| row.unwrap_or_else(|error| panic!("{error}: {sql}"))).collect()
+    let rows = statement.query_map(params, read).and_then(Iterator::collect);
+    rows.unwrap_or_else(|error| panic!("{error}: {sql}"))
+}
+
+fn exists(db: &Connection, sql: &str, params: impl Params) -> bool {
+    let found = db.prepare_cached(sql).and_then(|mut it| it.exists(params));
+    found.unwrap_or_else(|error| panic!("{error}: {sql}"))
 }
 
 /// Returns the sessions in the order of their creation.
@@ -104,9 +131,7 @@ pub(super) fn queued_run(db: &Connection) -> Option<String> {
 /// Checks a request before the supervisor receives it: its reason must be committed.
 pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Violation> {
     let committed = |sql: &str, id: &LeaseId, number: u64| {
-        let number = i64::try_from(number).unwrap_or(i64::MAX);
-        let found = db.prepare_cached(sql).and_then(|mut it| it.exists(params![id.to_string(), number]));
-        found.unwrap_or_else(|error| panic!("{error}: {sql}"))
+        exists(db, sql, params![id.to_string(), i64::try_from(number).unwrap_or(i64::MAX)])
     };
     let known = match request {
         Request::Spawn(spawn) if spawn.kind == acp_shared::protocol::LeaseKind::Agent => {
@@ -116,28 +141,27 @@ pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Viola
             committed("SELECT 1 FROM acp_stdin_outbox WHERE lease_id = ?1 AND seq = ?2", lease_id, *seq)
         }
         Request::AckSynced { lease_id, offset, event_id } => {
+            let output = "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND stdout_offset >= ?2";
             let events =
                 "SELECT 1 WHERE ?2 <= (SELECT coalesce(max(event_id), 0) FROM acp_events) AND ?1 <> ''";
-            committed(
-                "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND stdout_offset >= ?2",
-                lease_id,
-                *offset,
-            ) && committed(events, lease_id, *event_id)
+            committed(output, lease_id, *offset) && committed(events, lease_id, *event_id)
         }
         _ => true,
     };
-    if known { Ok(()) } else { Err(Violation(format!("commit, then act: no row justifies {request:?}"))) }
+    if !known {
+        violated!("commit, then act: no row justifies {request:?}");
+    }
+    Ok(())
 }
 
 /// Checks that an answered message is stored, since its sender does not repeat it.
 pub(super) fn of_answer(no: usize, wish: &SubmittedRequest, db: &Connection) -> Result<(), Violation> {
     const SQL: &str = "SELECT 1 FROM acp_inbox WHERE message_id = ?1";
     let UserRequest::Say { text, .. } = &wish.want else { return Ok(()) };
-    let found = db.prepare_cached(SQL).and_then(|mut it| it.exists([users::message_id(no)]));
-    if found.unwrap_or_else(|error| panic!("{error}: {SQL}")) {
-        return Ok(());
+    if !exists(db, SQL, [users::message_id(no)]) {
+        violated!("accepted messages are stored: {text:?} is not");
     }
-    Err(Violation(format!("accepted messages are stored: {text:?} is not")))
+    Ok(())
 }
 
 /// Checks that a request may be refused with this failure.
@@ -145,17 +169,13 @@ pub(super) fn of_refusal(wish: &mut SubmittedRequest, failure: &Failure) -> Resu
     let again =
         matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable | Code::LimitReached);
     if wish.answer.is_some() && !again {
-        return Err(Violation(format!(
-            "I5: {:?} was answered {:?}, and then refused: {failure}",
-            wish.want, wish.answer
-        )));
+        violated!("I5: {:?} was answered {:?}, and then refused: {failure}", wish.want, wish.answer);
     }
     if failure.code == Code::Runtime {
-        return Err(Violation(format!("{:?} failed: {failure}", wish.want)));
+        violated!("{:?} failed: {failure}", wish.want);
     }
-    wish.refused |= wish.answer.is_none()
-        && failure.code != Code::StoreUnavailable
-        && failure.code != Code::BackendUnavailable;
+    wish.refused |=
+        wish.answer.is_none() && !matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable);
     Ok(())
 }
 
@@ -171,7 +191,7 @@ pub(super) fn after(
     for line in log_capture::errors() {
         let own = OWN_FAULTS.iter().any(|known| line.starts_with(known));
         if !own || NEVER.iter().any(|never| line.contains(never)) {
-            return Err(Violation(format!("the gateway logs an internal error: {line}")));
+            violated!("the gateway logs an internal error: {line}");
         }
     }
     of_room(stage)?;
@@ -195,17 +215,12 @@ fn of_rows(db: &Connection, concerned: impl Fn(&InvariantQuery) -> bool) -> Resu
 fn of_room(stage: &mut SimScheduler<'_>) -> Result<(), Violation> {
     let room = stage.room.lock();
     let Some((last, before)) = room.shown.split_last() else { return Ok(()) };
-    let same = before
-        .iter()
-        .rev()
-        .take(8)
-        .find(|it| it.conversation == last.conversation && it.message.nonce == last.message.nonce);
-    match same {
-        Some(_) => {
-            Err(Violation(format!("I7: shown twice in {}: {:?}", last.conversation, last.message.text)))
-        }
-        None => Ok(()),
+    let same =
+        |it: &ShownMessage| it.conversation == last.conversation && it.message.nonce == last.message.nonce;
+    if before.iter().rev().take(8).any(same) {
+        violated!("I7: shown twice in {}: {:?}", last.conversation, last.message.text);
     }
+    Ok(())
 }
 
 /// Words of each process found in the journal, and the last row read.
@@ -220,32 +235,22 @@ pub(super) struct JournalProgress {
 fn of_journal(stage: &mut SimScheduler<'_>, db: &Connection) -> Result<(), Violation> {
     const SQL: &str = "SELECT event_id, session_key, kind, payload_json FROM acp_events WHERE event_id > ?1 \
         AND kind IN ('agent_message','gap') ORDER BY event_id";
-    let mut statement = db.prepare_cached(SQL).unwrap_or_else(|error| panic!("{error}"));
-    let rows = statement.query_map([stage.read.event_id], |row| {
-        Ok((
-            row.get::<_, i64>(0)?,
-            row.get::<_, String>(1)?,
-            row.get::<_, String>(2)?,
-            row.get::<_, String>(3)?,
-        ))
-    });
-    let rows: Vec<_> = rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"));
+    let rows: Vec<(i64, String, String, String)> =
+        query(db, SQL, [stage.read.event_id], |row| row.try_into());
     for (event_id, session, kind, payload) in rows {
         stage.read.event_id = event_id;
         if kind == "gap" {
-            return Err(Violation(format!("nothing is lost: {session} has a gap: {payload}")));
+            violated!("nothing is lost: {session} has a gap: {payload}");
         }
         let Some((lease, word)) = word_of(&payload) else { continue };
         let has = stage.read.words.entry(lease).or_default();
         if word != *has + 1 {
-            return Err(Violation(format!(
-                "no word is lost or repeated: word {word} of process {lease} after {has}"
-            )));
+            violated!("no word is lost or repeated: word {word} of process {lease} after {has}");
         }
         *has = word;
         let found = stage.host.leases.values().find(|it| it.no == lease);
         if found.is_none_or(|it| it.spawn.session_key.as_str() != session) {
-            return Err(Violation(format!("{session} has output of process {lease} of another session")));
+            violated!("{session} has output of process {lease} of another session");
         }
     }
     Ok(())
@@ -328,7 +333,7 @@ fn heard_out(stage: &SimScheduler<'_>, lease: &SimLease, closed: &BTreeSet<Strin
     let has = stage.read.words.get(&lease.no).copied().unwrap_or(0);
     let excused = lease.is_lost() || agent.broke || closed.contains(lease.spawn.session_key.as_str());
     if has > said || (has < said && !excused) {
-        return Err(Violation(format!("H1: process {} said {said} words, the journal has {has}", lease.no)));
+        violated!("H1: process {} said {said} words, the journal has {has}", lease.no);
     }
     Ok(())
 }
@@ -344,11 +349,9 @@ fn processes(stage: &SimScheduler<'_>, db: &Connection) -> Result<(), Violation>
         .filter(|(_, lease)| lease.lives() && lease.agent.is_some())
         .map(|(id, _)| id.to_string())
         .collect();
-    broken(
-        "I8: the process of an ended lease is alive",
-        &living.difference(&open).cloned().collect::<Vec<_>>(),
-    )?;
-    broken("I8: an open lease has no process", &open.difference(&living).cloned().collect::<Vec<_>>())
+    let only = |a: &BTreeSet<String>, b: &BTreeSet<String>| a.difference(b).cloned().collect::<Vec<_>>();
+    broken("I8: the process of an ended lease is alive", &only(&living, &open))?;
+    broken("I8: an open lease has no process", &only(&open, &living))
 }
 
 /// Installs triggers that record, besides the rows, the starts of bindings, chosen verbosities with their
@@ -365,7 +368,6 @@ pub(super) fn watch(db: &Connection) {
         DELETE FROM temp.moved;
         CREATE TEMP TRIGGER IF NOT EXISTS bound_from AFTER INSERT ON main.acp_bindings BEGIN
           INSERT INTO bound SELECT NEW.binding_key, last_session_seq FROM main.acp_sessions WHERE session_key = NEW.session_key;
-          INSERT INTO moved SELECT 'binding > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding > ' || NEW.status);
         END;
         CREATE TEMP TRIGGER IF NOT EXISTS chosen_first AFTER INSERT ON main.acp_binding_style
           WHEN (SELECT count(*) FROM main.acp_binding_style WHERE binding_key = NEW.binding_key) = 1 BEGIN
@@ -376,34 +378,35 @@ pub(super) fn watch(db: &Connection) {
           INSERT INTO chosen SELECT NEW.binding_key, NEW.verbosity, last_session_seq FROM main.acp_sessions
             WHERE session_key = NEW.session_key;
         END;
-        CREATE TEMP TRIGGER IF NOT EXISTS binding_moved AFTER UPDATE OF status ON main.acp_bindings WHEN OLD.status <> NEW.status BEGIN
-          INSERT INTO moved SELECT 'binding ' || OLD.status || ' > ' || NEW.status WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'binding ' || OLD.status || ' > ' || NEW.status);
-        END;
-        CREATE TEMP TRIGGER IF NOT EXISTS part_made AFTER INSERT ON main.acp_delivery_part BEGIN
-          INSERT INTO moved SELECT 'part > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'part > ' || NEW.state);
-        END;
-        CREATE TEMP TRIGGER IF NOT EXISTS part_moved AFTER UPDATE OF state ON main.acp_delivery_part WHEN OLD.state <> NEW.state BEGIN
-          INSERT INTO moved SELECT 'part ' || OLD.state || ' > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'part ' || OLD.state || ' > ' || NEW.state);
-        END;
-        CREATE TEMP TRIGGER IF NOT EXISTS lease_made AFTER INSERT ON main.acp_leases BEGIN
-          INSERT INTO moved SELECT 'lease > ' || NEW.usage WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'lease > ' || NEW.usage);
-        END;
-        CREATE TEMP TRIGGER IF NOT EXISTS lease_moved AFTER UPDATE OF usage ON main.acp_leases WHEN OLD.usage <> NEW.usage BEGIN
-          INSERT INTO moved SELECT 'lease ' || OLD.usage || ' > ' || NEW.usage WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'lease ' || OLD.usage || ' > ' || NEW.usage);
-        END;
-        CREATE TEMP TRIGGER IF NOT EXISTS permission_moved AFTER UPDATE OF state ON main.acp_permission WHEN OLD.state <> NEW.state BEGIN
-          INSERT INTO moved SELECT 'permission ' || OLD.state || ' > ' || NEW.state WHERE NOT EXISTS (SELECT 1 FROM moved WHERE what = 'permission ' || OLD.state || ' > ' || NEW.state);
-        END;";
-    db.execute_batch(SQL).unwrap_or_else(|error| panic!("{error}"));
+        ";
+    let execute = |sql: &str| db.execute_batch(sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
+    // Each row is recorded once.
+    let record = |name: &str, when: &str, (table, column): (&str, &str), row: &str| {
+        execute(&format!(
+            "CREATE TEMP TRIGGER IF NOT EXISTS {name} AFTER {when} BEGIN \
+             INSERT INTO {table} SELECT {row} WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE {column} = {row}); END"
+        ));
+    };
+    execute(SQL);
+    for (what, table, column) in [
+        ("binding", "acp_bindings", "status"),
+        ("part", "acp_delivery_part", "state"),
+        ("lease", "acp_leases", "usage"),
+        ("permission", "acp_permission", "state"),
+    ] {
+        if what != "permission" {
+            let (when, row) = (format!("INSERT ON main.{table}"), format!("'{what} > ' || NEW.{column}"));
+            record(&format!("{what}_made"), &when, ("moved", "what"), &row);
+        }
+        let when = format!("UPDATE OF {column} ON main.{table} WHEN OLD.{column} <> NEW.{column}");
+        let row = format!("'{what} ' || OLD.{column} || ' > ' || NEW.{column}");
+        record(&format!("{what}_moved"), &when, ("moved", "what"), &row);
+    }
     let watched: BTreeSet<&str> = ROWS.iter().flat_map(|rule| rule.tables.iter().copied()).collect();
     for table in watched {
         for change in ["INSERT", "UPDATE", "DELETE"] {
-            let sql = format!(
-                "CREATE TEMP TRIGGER IF NOT EXISTS touched_{change}_{table} AFTER {change} ON main.{table} BEGIN \
-                 INSERT INTO touched SELECT '{table}' WHERE NOT EXISTS (SELECT 1 FROM touched WHERE name = '{table}'); \
-                 END"
-            );
-            db.execute_batch(&sql).unwrap_or_else(|error| panic!("{error}"));
+            let (name, when) = (format!("touched_{change}_{table}"), format!("{change} ON main.{table}"));
+            record(&name, &when, ("touched", "name"), &format!("'{table}'"));
         }
     }
 }

@@ -3,19 +3,19 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `stage` | the scheduler: selects and executes the next event |
-//! | `life` | one run of the gateway, from a start to a kill |
-//! | `host`, `agent` | a supervisor, and agents that speak ACP |
-//! | `room` | a chat service |
-//! | `people`, `wishes` | users of the gateway, and their requests |
-//! | `laws` | invariants after each step, and at rest |
-//! | `shown` | invariants of the messages and files that people see |
-//! | `ear` | log capture: transitions, and faults that the gateway detects in itself |
+//! | `scheduler` | the scheduler: selects and executes the next event |
+//! | `gateway` | one run of the gateway, from a start to a kill |
+//! | `supervisor`, `agent` | a supervisor, and agents that speak ACP |
+//! | `chat` | a chat service |
+//! | `users`, `user_actions` | users of the gateway, and their requests |
+//! | `invariants` | invariants after each step, and at rest |
+//! | `expected_output` | invariants of the messages and files that people see |
+//! | `log_capture` | log capture: transitions, and faults that the gateway detects in itself |
 //! | `names` | names of steps |
-//! | `reach` | coverage that all seeds together must reach |
-//! | `plants` | seeded bugs, to test that the simulation finds them |
-//! | `trouble` | frequency of faults in a seed |
-//! | `chance` | seeded random numbers |
+//! | `coverage` | coverage that all seeds together must reach |
+//! | `seeded_bugs` | seeded bugs, to test that the simulation finds them |
+//! | `faults` | frequency of faults in a seed |
+//! | `rng` | seeded random numbers |
 //!
 //! One thread, no socket, no wall clock. The seed determines the scheduler's choices. One thing differs: the
 //! order in which tasks that wait for the same event wake is tokio's choice, which follows from the seed only

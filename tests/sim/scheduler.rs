@@ -8,7 +8,7 @@ use crate::sim::chat::{ChannelCall, SimChannel};
 use crate::sim::coverage::{self, SeedResult};
 use crate::sim::faults::FaultRates;
 use crate::sim::gateway::{self, SimGateway, SimPorts, lock};
-use crate::sim::invariants;
+use crate::sim::invariants::{self, violated};
 use crate::sim::log_capture;
 use crate::sim::rng::SeededRng;
 use crate::sim::seeded_bugs::SeededBug;
@@ -203,10 +203,7 @@ impl<'a> SimScheduler<'a> {
             let Some(id) = self.chance.pick(&leases).copied() else { return };
             if self.host.is_eager(id) {
                 self.host.speak(id, &mut self.chance);
-            } else if !self.calm
-                && self.chance.one_in(12)
-                && self.host.leases.get(&id).is_some_and(|it| it.lives())
-            {
+            } else if !self.calm && self.chance.one_in(12) && self.host.leases[&id].lives() {
                 self.host.exit(id, ExitStatus::Signaled(9));
             }
         }
@@ -222,14 +219,11 @@ impl<'a> SimScheduler<'a> {
             self.steps += 1;
             if self.steps > STEPS_MAX {
                 let busy = self.host.busy().join("; ");
-                return Err(Violation(format!("the simulation does not come to rest: {busy}")));
+                violated!("the simulation does not come to rest: {busy}");
             }
             self.collect(ports);
-            if !self.calm
-                && self.wishes_left == 0
-                && self.tally.effects >= EFFECTS_MIN
-                && self.chance.one_in(30)
-            {
+            let is_done = self.wishes_left == 0 && self.tally.effects >= EFFECTS_MIN;
+            if !self.calm && is_done && self.chance.one_in(30) {
                 self.calm_down();
             }
             if self.calm && self.rest_ms >= REST_MS && !self.has_work(ports) {
@@ -237,7 +231,7 @@ impl<'a> SimScheduler<'a> {
             }
             let options = self.options(ports);
             let Some(next) = self.chance.weighted(&options) else {
-                return Err(Violation("no event is possible".to_owned()));
+                violated!("no event is possible");
             };
             let name = self.name(next, ports);
             let crash = self.crash(&name);
@@ -354,11 +348,9 @@ impl<'a> SimScheduler<'a> {
             }
         }
         if self.connected {
-            add(if self.calm { 0 } else { 1 }, NextEvent::Disconnect);
-            add(
-                if self.calm || !self.steps.is_multiple_of(3) { 0 } else { self.trouble.deaths },
-                NextEvent::SupervisorDies,
-            );
+            add(usize::from(!self.calm), NextEvent::Disconnect);
+            let dies = !self.calm && self.steps.is_multiple_of(3);
+            add(if dies { self.trouble.deaths } else { 0 }, NextEvent::SupervisorDies);
         } else {
             add(8, NextEvent::Connect);
         }
@@ -425,16 +417,14 @@ impl<'a> SimScheduler<'a> {
             NextEvent::Speak(id) => self.host.speak(id, &mut self.chance),
             NextEvent::Tell(id) => self.host.tell(id, &mut self.chance),
             NextEvent::Exit(id) => {
-                let status =
-                    if self.chance.one_in(2) { ExitStatus::Exited(0) } else { ExitStatus::Signaled(9) };
-                self.host.exit(id, status);
+                let is_clean = self.chance.one_in(2);
+                self.host.exit(id, if is_clean { ExitStatus::Exited(0) } else { ExitStatus::Signaled(9) });
             }
             NextEvent::Deafness(id) => {
-                if let Some(lease) = self.host.leases.get_mut(&id) {
-                    lease.deaf = !lease.deaf;
-                    if !lease.deaf {
-                        self.host.write(id, &mut self.chance);
-                    }
+                let Some(lease) = self.host.leases.get_mut(&id) else { return Ok(()) };
+                lease.deaf = !lease.deaf;
+                if !lease.deaf {
+                    self.host.write(id, &mut self.chance);
                 }
             }
             NextEvent::Wish => self.wish(ports, gateway),

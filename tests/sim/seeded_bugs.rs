@@ -41,24 +41,6 @@ pub(super) enum SeededBug {
 }
 
 impl SeededBug {
-    pub(super) const ALL: [Self; 15] = [
-        Self::AckBeforeCommit,
-        Self::CheckpointBeforeSend,
-        Self::ReplayedKeyActs,
-        Self::Fallback,
-        Self::SeqAgain,
-        Self::InputTwice,
-        Self::NonceIgnored,
-        Self::OutboxRowLost,
-        Self::CompletedTwice,
-        Self::SupersededWrites,
-        Self::DeadLeaseNotDrained,
-        Self::LeaseNotClosed,
-        Self::InboxRowLost,
-        Self::FilesLost,
-        Self::ChoiceForgotten,
-    ];
-
     /// Returns the flaw for bugs between gateway and supervisor.
     pub(super) const fn at_the_host(self) -> Option<SupervisorBug> {
         match self {

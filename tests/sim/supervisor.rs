@@ -4,6 +4,7 @@
 
 use super::agent::{AgentMemory, SimAgent};
 use crate::sim::rng::SeededRng;
+use crate::tests::lease_info;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::ExitStatus;
@@ -155,29 +156,13 @@ impl SimSupervisor {
     fn info(&self, id: LeaseId) -> Option<LeaseInfo> {
         let lease = self.leases.get(&id)?;
         Some(LeaseInfo {
-            lease_id: id,
             gateway_instance_id: self.instance,
-            owner_uid: 0,
-            session_key: lease.spawn.session_key.clone(),
-            kind: lease.spawn.kind.clone(),
             state: lease.state,
-            state_reason: String::new(),
-            wrapper_pid: None,
-            adapter_pid: None,
-            pgid: None,
-            sid: None,
-            wrapper_path: String::new(),
-            command_hash: String::new(),
-            rung: "R1".to_owned(),
-            started_at_ms: 0,
             exit: lease.exit,
             stdout_end: lease.said_up_to(),
             stdout_acked: lease.acked,
             stdin_written: lease.written,
-            memory_bytes: None,
-            tree_size: None,
-            buffered_bytes: 0,
-            cgroup_path: None,
+            ..lease_info(&lease.spawn)
         })
     }
 
@@ -330,8 +315,10 @@ impl SimSupervisor {
                 && bytes.windows(14).any(|part| part == b"session/prompt")
             {
                 lease.stdin.push(bytes.clone());
+                lease.written = lease.written.max(seq);
                 self.hear(id, &bytes, chance);
-                return self.input_twice(id, seq, bytes, chance);
+                self.hear(id, &bytes, chance);
+                return Some(Ok(Reply::Written { seq }));
             }
             lease.stdin.push(bytes);
         }
@@ -340,19 +327,6 @@ impl SimSupervisor {
             self.write(id, chance);
         }
         None
-    }
-
-    fn input_twice(
-        &mut self,
-        id: LeaseId,
-        seq: u64,
-        bytes: Vec<u8>,
-        chance: &mut SeededRng,
-    ) -> Option<Result<Reply, Refusal>> {
-        self.hear(id, &bytes, chance);
-        let lease = self.leases.get_mut(&id)?;
-        lease.written = lease.written.max(seq);
-        Some(Ok(Reply::Written { seq }))
     }
 
     fn hear(&mut self, id: LeaseId, bytes: &[u8], chance: &mut SeededRng) {
@@ -427,15 +401,9 @@ impl SimSupervisor {
         if !is_agent {
             self.tell_end(id);
         }
-        let children: Vec<LeaseId> = self
-            .leases
-            .iter()
-            .filter(|(_, lease)| {
-                matches!(&lease.spawn.kind, LeaseKind::Terminal { parent_lease_id, .. } if *parent_lease_id == id)
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for child in children {
+        let is_child = |lease: &SimLease| matches!(&lease.spawn.kind, LeaseKind::Terminal { parent_lease_id, .. } if *parent_lease_id == id);
+        let children = self.leases.iter().filter(|(_, lease)| is_child(lease)).map(|(id, _)| *id);
+        for child in children.collect::<Vec<_>>() {
             self.exit(child, ExitStatus::Signaled(15));
         }
     }
@@ -464,11 +432,8 @@ impl SimSupervisor {
         if flaw == Some(SupervisorBug::AckEarly) {
             lease.acked = lease.acked.max(sent + bytes.len() as u64);
         }
-        self.outbox.push_back(SupervisorMessage::Notice(Notice::Output {
-            lease_id: id,
-            offset: sent,
-            bytes,
-        }));
+        let output = Notice::Output { lease_id: id, offset: sent, bytes };
+        self.outbox.push_back(SupervisorMessage::Notice(output));
     }
 
     fn tell_end(&mut self, id: LeaseId) {
@@ -510,7 +475,8 @@ impl SimSupervisor {
     /// True if an agent has pending output or an action to run.
     pub(super) fn is_eager(&self, id: LeaseId) -> bool {
         let lease = self.leases.get(&id).filter(|lease| lease.lives());
-        let agent = lease.and_then(|lease| lease.agent.as_ref());
-        agent.is_some_and(|agent| !agent.unsaid.is_empty() || agent.is_eager())
+        lease
+            .and_then(|lease| lease.agent.as_ref())
+            .is_some_and(|agent| !agent.unsaid.is_empty() || agent.is_eager())
     }
 }

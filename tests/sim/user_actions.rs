@@ -2,7 +2,7 @@
 
 use crate::channel::ConversationEvent;
 use crate::sim::gateway::{SimGateway, SimPorts, lock};
-use crate::sim::invariants;
+use crate::sim::invariants::{self, violated};
 use crate::sim::log_capture;
 use crate::sim::scheduler::{ROOMS, SimScheduler, Violation};
 use crate::sim::users;
@@ -30,10 +30,7 @@ impl SimScheduler<'_> {
         match answer {
             Ok(text) => match &wish.answer {
                 Some(first) if *first != text => {
-                    return Err(Violation(format!(
-                        "I5: request {no} {:?} was answered {first} and then {text}",
-                        wish.want
-                    )));
+                    violated!("I5: request {no} {:?} was answered {first} and then {text}", wish.want);
                 }
                 _ => wish.answer = Some(text),
             },

@@ -6,13 +6,14 @@ use crate::conversation::inbound::InboundService;
 use crate::session::manager::Manager;
 use crate::session::task::ActorRequest;
 use crate::sim::chat::{ACCOUNT, ROOM};
+use crate::tests::{said, wanted};
 use acp_core::actor::ActorCommand;
 use acp_core::failure::Failure;
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use acp_core::rows::{ConversationRef, RunMode, SessionMode};
 use acp_core::session::Ending;
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use acp_store::inbox::{Inbound, Outcome};
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::Sender;
@@ -124,14 +125,8 @@ pub(super) fn message_id(no: usize) -> String {
 }
 
 fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
-    PromptRequest {
-        text: text.to_owned(),
-        mode: if steer { RunMode::Steer } else { RunMode::Prompt },
-        author: "ann".to_owned(),
-        interactive: true,
-        new_conversation: anew,
-        ..PromptRequest::default()
-    }
+    let mode = if steer { RunMode::Steer } else { RunMode::Prompt };
+    PromptRequest { mode, new_conversation: anew, ..said(text) }
 }
 
 /// Sends a prompt to an actor directly, without the manager. A response is optional.
@@ -176,7 +171,7 @@ impl UserPort {
                 format!("{:?}", manager.close(&session, request, key).await?)
             }
             UserRequest::Renew { session } => format!("{:?}", manager.new_conversation(&session, key).await?),
-            UserRequest::Oneshot { text } => format!("{:?}", manager.spawn(oneshot(text), key).await?),
+            UserRequest::Oneshot { text } => format!("{:?}", manager.spawn(oneshot(&text), key).await?),
             UserRequest::Answer { session, permission, option } => {
                 manager.answer_permission(&session, &permission, &option, "ann", key).await?;
                 "answered".to_owned()
@@ -215,12 +210,6 @@ fn heard(later: bool) -> Result<String, Failure> {
     if later { Err(Failure::of(Code::StoreUnavailable)) } else { Ok("heard".to_owned()) }
 }
 
-fn oneshot(text: String) -> SpawnRequest {
-    SpawnRequest {
-        agent: AgentName::parse("demo").ok(),
-        mode: SessionMode::Oneshot,
-        prompt: Some(text),
-        author: "ann".to_owned(),
-        ..SpawnRequest::default()
-    }
+fn oneshot(text: &str) -> SpawnRequest {
+    SpawnRequest { mode: SessionMode::Oneshot, interactive: false, ..wanted(None, Some(text)) }
 }

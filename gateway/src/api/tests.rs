@@ -8,6 +8,7 @@ mod streams;
 use super::{Api, ApiLimits, router, socket::ApiListener};
 use crate::api::client::{EventSelection, GatewayClient};
 use crate::session::service::{Service, ServiceFuture};
+use crate::tests::{said, session_row};
 use acp_core::api::{
     AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
 };
@@ -16,20 +17,16 @@ use acp_core::event::{EventKind, EventRow};
 use acp_core::failure::Failure;
 use acp_core::options::Setting;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
-use acp_core::request::CloseRequest;
 use acp_core::request::{
-    CancelResult, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus, SpawnRequest,
-    SpawnResult,
+    CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
+    SpawnRequest, SpawnResult,
 };
-use acp_core::rows::{
-    BindingRow, ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
-    SessionOptions, SessionRow,
-};
+use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
@@ -97,61 +94,21 @@ impl Fake {
 
     fn row(&self) -> SessionRow {
         SessionRow {
-            session_key: self.key.clone(),
-            backend: "direct".to_owned(),
-            agent: AgentName::parse("demo").unwrap(),
-            mode: SessionMode::Persistent,
-            cwd: "/".to_owned(),
-            label: None,
             state: self.state.lock().unwrap().0,
-            ending: None,
-            last_error: None,
-            owner_session_key: self.key.clone(),
-            asked_by: String::new(),
-            spawned_by: None,
-            parent_session_key: None,
-            gateway_instance_id: GatewayInstanceId::mint(),
-            agent_session_id: None,
-            resumable: true,
             agent_info: Some("{\"n\":1e3}".to_owned()),
-            lease_id: None,
-            options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
             last_session_seq: self.rows.lock().unwrap().len() as u64,
-            created_at_ms: 1,
-            updated_at_ms: 2,
-            last_activity_at_ms: 3,
+            ..session_row(&self.key)
         }
     }
 
     fn run_row(&self) -> RunRow {
-        RunRow {
-            run_id: self.run,
-            session_key: self.key.clone(),
-            mode: RunMode::Prompt,
-            state: self.state.lock().unwrap().1,
-            text: "hi".to_owned(),
-            files: None,
-            author: String::new(),
-            interactive: false,
-            requester_message_id: None,
-            idempotency_key: IdempotencyKey::mint(),
-            last_seq: 0,
-            stop_reason: None,
-            usage: None,
-            error: None,
-            created_at_ms: 1,
-            started_at_ms: None,
-            ended_at_ms: None,
-        }
+        let state = self.state.lock().unwrap().1;
+        RunRow { state, ..said("hi").into_run(self.run, &self.key, IdempotencyKey::mint(), 1) }
     }
 
     fn now(&self) -> SessionStatus {
-        SessionStatus {
-            session_key: self.key.clone(),
-            state: SessionState::Idle,
-            discarded: None,
-            setting: None,
-        }
+        let (session_key, state) = (self.key.clone(), SessionState::Idle);
+        SessionStatus { session_key, state, discarded: None, setting: None }
     }
 }
 
@@ -269,16 +226,13 @@ impl Service for Fake {
         bytes_max: usize,
     ) -> ServiceFuture<'a, Vec<EventRow>> {
         let rows = self.rows.lock().unwrap();
-        let mut bytes = 0;
-        let mut found = Vec::new();
-        for row in rows.iter().skip(usize::try_from(after).unwrap()).take(limit as usize) {
-            if bytes >= bytes_max {
-                break;
-            }
-            bytes += row.payload.len();
-            found.push(row.clone());
-        }
-        ready(Ok(found))
+        let rows = rows.iter().skip(usize::try_from(after).unwrap()).take(limit as usize);
+        let fitting = rows.scan(0, |bytes, row| {
+            let fits = *bytes < bytes_max;
+            *bytes += row.payload.len();
+            fits.then(|| row.clone())
+        });
+        ready(Ok(fitting.collect()))
     }
     fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         // Pieces of at most two lines, of a log whose first line was dropped.
@@ -332,6 +286,24 @@ impl Server {
     }
 }
 
+/// A server over a fake service, in a directory of its own.
+fn served(limits: ApiLimits) -> (tempfile::TempDir, Arc<Fake>, Server) {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let server = Server::start(dir.path(), &fake, limits);
+    (dir, fake, server)
+}
+
+/// Path of the fake service's session.
+const SESSION: &str = "/v1/sessions/agent:demo:acp:a%2Fb";
+
+/// Sends bytes to the server.
+async fn sent(dir: &Path, request: &[u8]) -> UnixStream {
+    let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    stream
+}
+
 /// Short limits, so that slow clients are detected quickly.
 const LIMITS: ApiLimits = ApiLimits {
     body_bytes_max: 4_096,
@@ -343,8 +315,7 @@ const LIMITS: ApiLimits = ApiLimits {
 };
 
 async fn raw(dir: &Path, request: &[u8]) -> String {
-    let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
-    stream.write_all(request).await.unwrap();
+    let mut stream = sent(dir, request).await;
     let mut answer = Vec::new();
     // A server that closes with unread input resets the connection: data received before that counts.
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await.unwrap();
@@ -356,16 +327,31 @@ fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
+fn get(path: &str, headers: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n").into_bytes()
+}
+
+/// The request has this status, and an error of this code if there is one.
+async fn is_answered(dir: &Path, (request, status, code): (Vec<u8>, &str, &str)) {
+    let answer = raw(dir, &request).await;
+    let asked = String::from_utf8_lossy(&request).chars().take(160).collect::<String>();
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{asked:?}: {answer}");
+    if !code.is_empty() {
+        let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        assert_eq!((&body["type"], &body["code"]), (&json!("error"), &json!(code)), "{asked:?}: {answer}");
+    }
+}
+
+const STREAM: &str = "accept: text/event-stream\r\n";
+
 #[tokio::test]
 async fn odd_requests_get_typed_errors() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
-    let key = "/v1/sessions/agent:demo:acp:a%2Fb";
+    let (dir, _fake, server) = served(LIMITS);
+    let key = SESSION;
     let json = "content-type: application/json\r\n";
     let long = format!("{{\"text\":\"{}\"}}", "x".repeat(5_000));
     let prompt = format!("{key}/prompt");
-    let close = "connection: close\r\nhost: x\r\n\r\n";
+    let (beyond, events) = (1_u64 << 63, format!("{key}/events"));
     for (request, status, code) in [
         (post(&prompt, json, "{\"text\":\"a\"}"), "200", ""),
         (post(&prompt, "", "{\"text\":\"a\"}"), "200", ""),
@@ -382,36 +368,16 @@ async fn odd_requests_get_typed_errors() {
         (post(&format!("{key}/options"), json, "{}"), "400", "USAGE"),
         (post("/v1/nothing", json, "{}"), "404", "USAGE"),
         (post("/v1/health", json, "{}"), "405", "USAGE"),
-        (format!("GET /v1/status HTTP/1.1\r\n{close}").into_bytes(), "503", "ACP_BACKEND_UNAVAILABLE"),
-        (format!("GET {key}/events?after=x HTTP/1.1\r\n{close}").into_bytes(), "400", "USAGE"),
-        (format!("GET {key}/events?after={} HTTP/1.1\r\n{close}", i64::MAX).into_bytes(), "200", ""),
-        (
-            format!("GET {key}/events?after=9223372036854775808 HTTP/1.1\r\n{close}").into_bytes(),
-            "400",
-            "USAGE",
-        ),
-        (
-            format!("GET {key}/events HTTP/1.1\r\naccept: text/event-stream\r\nlast-event-id: 9223372036854775808\r\n{close}")
-                .into_bytes(),
-            "400",
-            "USAGE",
-        ),
-        (format!("GET {key}/events?aftr=1 HTTP/1.1\r\n{close}").into_bytes(), "400", "USAGE"),
-        (
-            format!("GET {key}/events HTTP/1.1\r\naccept: text/event-stream\r\nlast-event-id: x\r\n{close}")
-                .into_bytes(),
-            "400",
-            "USAGE",
-        ),
+        (get("/v1/status", ""), "503", "ACP_BACKEND_UNAVAILABLE"),
+        (get(&format!("{events}?after=x"), ""), "400", "USAGE"),
+        (get(&format!("{events}?after={}", i64::MAX), ""), "200", ""),
+        (get(&format!("{events}?after={beyond}"), ""), "400", "USAGE"),
+        (get(&events, &format!("{STREAM}last-event-id: {beyond}\r\n")), "400", "USAGE"),
+        (get(&format!("{events}?aftr=1"), ""), "400", "USAGE"),
+        (get(&events, &format!("{STREAM}last-event-id: x\r\n")), "400", "USAGE"),
         (b"not http at all\r\n\r\n".to_vec(), "400", ""),
     ] {
-        let answer = raw(dir.path(), &request).await;
-        let asked = String::from_utf8_lossy(&request).chars().take(120).collect::<String>();
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{asked:?}: {answer}");
-        if !code.is_empty() {
-            let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-            assert_eq!((&body["type"], &body["code"]), (&json!("error"), &json!(code)), "{asked:?}");
-        }
+        is_answered(dir.path(), (request, status, code)).await;
     }
     server.end().await;
 }
@@ -435,12 +401,10 @@ async fn the_socket_is_private_and_goes_with_the_gateway() {
 
 #[tokio::test]
 async fn verbs_reach_the_service_with_their_key() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
+    let (dir, fake, server) = served(LIMITS);
     let client = GatewayClient::new(dir.path());
     let key = IdempotencyKey::parse("k").unwrap();
-    let path = |rest: &str| format!("/v1/sessions/agent:demo:acp:a%2Fb{rest}");
+    let path = |rest: &str| format!("{SESSION}{rest}");
     let _: SpawnResult = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();
     let body = PromptBody {
         text: "hi".into(),

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::supervisor::simulated::SimSupervisorConnection;
-use crate::tests::{lease_info, lease_row, open, session_row, spawn};
+use crate::tests::{eventually, lease_info, lease_row, open, session_row, spawn};
 use acp_core::rows::LeaseStatus;
 use acp_shared::ids::{AgentName, SessionKey};
 use acp_shared::protocol::{LeaseInfo, LeaseState};
@@ -34,13 +34,11 @@ async fn who_lives_and_is_of_no_use_is_ended() {
     wire.up("s");
     let stop = CancellationToken::new();
     let looking = tokio::spawn(run(store.clone(), supervisor, stop.clone()));
-    let (list, request) =
-        crate::tests::eventually("it lists the leases", || std::future::ready(wire.take())).await;
+    let (list, request) = eventually("it lists the leases", || std::future::ready(wire.take())).await;
     assert_eq!(request, Request::ListLeases { detail: false });
     wire.reply(list, Ok(Reply::Leases(vec![unknown, used, gone, given_up])));
     for lease_id in ended {
-        let (id, request) =
-            crate::tests::eventually("it closes a lease", || std::future::ready(wire.take())).await;
+        let (id, request) = eventually("it closes a lease", || std::future::ready(wire.take())).await;
         assert_eq!(request, Request::CloseLease { lease_id, reason: REASON.to_owned() });
         wire.reply(id, Ok(Reply::Closing { state: LeaseState::Closing }));
     }

@@ -90,7 +90,7 @@ async fn delete_sent_messages(store: &Store, now_ms: u64, rows: u64) -> Result<u
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::tests::{conversation, open};
+    use crate::tests::{column, conversation, open};
     use acp_store::sent_messages;
 
     const DAY_MS: u64 = 24 * 3_600_000;
@@ -123,10 +123,7 @@ mod tests {
         };
         store.write("reply", reply).await.unwrap();
         assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 29);
-        let left = "SELECT count(*) AS n FROM acp_reply";
-        let left = store
-            .read("left", move |db| acp_store::codec::first(db, left, [], |row| Ok(row.get::<_, i64>("n")?)));
-        assert_eq!(left.await.unwrap(), Some(31));
+        assert_eq!(column::<i64>(&store, "SELECT count(*) FROM acp_reply").await, [31]);
         let own = store.read("own", |db| {
             (0..60)
                 .map(|age| sent_messages::is_own_message(db, &conversation("c"), &format!("m{age}")))

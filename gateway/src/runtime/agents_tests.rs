@@ -30,6 +30,14 @@ fn program(dir: &Path, name: &str, mode: u32) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// A directory with these ones in it, and its canonical path.
+fn tree(dirs: &[&str]) -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let real = std::fs::canonicalize(dir.path()).unwrap();
+    dirs.iter().for_each(|sub| std::fs::create_dir_all(real.join(sub)).unwrap());
+    (dir, real)
+}
+
 fn name(text: &str) -> AgentName {
     AgentName::parse(text).unwrap()
 }
@@ -61,21 +69,10 @@ fn an_agent_sees_the_allow_list_the_preset_and_its_own_settings_and_no_secret() 
         ("EXACTLY", "secret"),
     ];
     let profile = profile(&agents(text, &env, dir.path()), "qwen").unwrap();
-    let seen: Vec<(&str, &str)> = profile.env.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-    assert_eq!(
-        seen,
-        [
-            ("EXACT", "e"),
-            ("HOME", "/h"),
-            ("LANG", "C"),
-            ("LC_ALL", "x"),
-            ("PATH", path),
-            ("QWEN_CODE_NO_RELAUNCH", "true"),
-            ("QWEN_MODEL", "q"),
-            ("TOKEN", "t"),
-            ("XDG_STATE_HOME", "/s"),
-        ]
-    );
+    let seen: Vec<String> = profile.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let want = "EXACT=e HOME=/h LANG=C LC_ALL=x PATH={path} QWEN_CODE_NO_RELAUNCH=true QWEN_MODEL=q TOKEN=t \
+                XDG_STATE_HOME=/s";
+    assert_eq!(seen.join(" "), want.replace("{path}", path));
     assert_eq!(profile.argv, [qwen, "--acp".to_owned()]);
     assert_eq!(profile.graces, Graces { eof_ms: 5_000, term_ms: 7, kill_ms: 5_000 });
     assert_eq!((profile.mode.as_deref(), profile.permission), (Some("default"), PermissionMode::ApproveAll));
@@ -119,12 +116,8 @@ fn what_a_fetcher_stands_for_is_not_installed() {
 
 #[test]
 fn working_directories_stay_beneath_the_roots() {
-    let dir = tempfile::tempdir().unwrap();
-    let real = std::fs::canonicalize(dir.path()).unwrap();
+    let (dir, real) = tree(&["root/in", "root2", "out"]);
     let at = |rest: &str| real.join(rest).to_str().unwrap().to_owned();
-    for sub in ["root/in", "root2", "out"] {
-        std::fs::create_dir_all(real.join(sub)).unwrap();
-    }
     std::fs::write(real.join("root/file"), "").unwrap();
     std::os::unix::fs::symlink(real.join("out"), real.join("root/link")).unwrap();
     let text = format!("[agents.demo]\ncwd_roots = [\"{}\"]\n", at("root"));
@@ -153,12 +146,8 @@ fn working_directories_stay_beneath_the_roots() {
 /// nothing through.
 #[test]
 fn the_gateways_roots_hold_beside_the_agents() {
-    let dir = tempfile::tempdir().unwrap();
-    let real = std::fs::canonicalize(dir.path()).unwrap();
+    let (dir, real) = tree(&["work/mine/deep", "work/other", "out"]);
     let at = |rest: &str| real.join(rest).to_str().unwrap().to_owned();
-    for sub in ["work/mine/deep", "work/other", "out"] {
-        std::fs::create_dir_all(real.join(sub)).unwrap();
-    }
     std::os::unix::fs::symlink(real.join("out"), real.join("work/link")).unwrap();
     std::os::unix::fs::symlink(real.join("work"), real.join("alias")).unwrap();
     let acp = |roots: &str| format!("[acp]\nworkspace_roots = [\"{roots}\"]\n");

@@ -8,25 +8,45 @@ use crate::metrics::Metrics;
 use crate::runtime::lookup::LookupRequest;
 use crate::runtime::profiles::Profiles;
 use crate::session::manager::{CloseRequest, Manager};
-use crate::supervisor::simulated::no_marks;
+use crate::supervisor::simulated::{gateway_role, no_marks, welcome};
 use crate::supervisor::{SupervisorClient, hello};
-use crate::tests::{lease_row, open, session_row, spawn};
+use crate::tests::{eventually, execute, lease_row, open, session_row, spawn};
 use crate::util::clock::Clock;
 use acp_core::actor::{ActorLimits, AgentProfile};
+use acp_core::backend::{
+    BackendMachine, BackendStep, CloseMode, OptionChange, RequestReply, StartSessionParams, SubmitParams,
+};
 use acp_core::request::PromptRequest;
-use acp_core::rows::LeaseStatus;
-use acp_core::runtime::Registry;
+use acp_core::rows::{LeaseStatus, SessionRow};
 use acp_core::runtime::direct::DirectRuntime;
+use acp_core::runtime::{BackendHealth, MachineStateError, Registry, Runtime};
+use acp_core::session::SessionState;
 use acp_core::writes::Write;
 use acp_shared::conn::{Conn, Listener};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
-use acp_shared::protocol::{
-    Home, LeaseState, Refusal, RefusalCode, Reply, Request, Role, ToClient, ToSupervisor, VERSION_MAX,
-    Welcome,
-};
+use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply, Request, ToClient, ToSupervisor};
 use acp_store::Store;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+/// A registry with the direct backend.
+pub(super) fn registry() -> Arc<Registry> {
+    let registry = Arc::new(Registry::default());
+    registry.register(Arc::new(DirectRuntime::default()));
+    registry
+}
+
+/// Inserts a session and its lease, in this use.
+pub(super) async fn leased(store: &Store, key: &SessionKey, usage: LeaseStatus) -> LeaseId {
+    spawn(store, session_row(key), None).await;
+    let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
+    let row = lease_row(key, usage);
+    let lease_id = row.lease_id;
+    let session = SessionRow { lease_id: Some(lease_id), ..snapshot.session };
+    let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
+    store.commit(fence, writes).await.unwrap();
+    lease_id
+}
 
 pub(super) struct NoAgents;
 
@@ -72,13 +92,7 @@ async fn supervisor(listener: Listener, closed: mpsc::Sender<LeaseId>) {
     let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
     while let Some(message) = conn.receiver.recv().await.unwrap() {
         let answer = match message {
-            ToSupervisor::Hello(_) => ToClient::Welcome(Welcome {
-                version: VERSION_MAX,
-                features: Vec::new(),
-                pid: 1,
-                supervisor_id: "s".to_owned(),
-                credit_bytes: 1 << 20,
-            }),
+            ToSupervisor::Hello(_) => ToClient::Welcome(welcome("s")),
             ToSupervisor::Marks(_) => continue,
             ToSupervisor::Act { id, body: Request::CloseLease { lease_id, .. }, .. } => {
                 closed.send(lease_id).await.unwrap();
@@ -108,29 +122,17 @@ struct World {
 async fn world() -> World {
     let (dir, store) = open();
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-    spawn(&store, session_row(&key), None).await;
-    let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
-    let row = lease_row(&key, LeaseStatus::Ready);
-    let lease_id = row.lease_id;
-    let session = acp_core::rows::SessionRow { lease_id: Some(lease_id), ..snapshot.session };
-    let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
-    store.commit(fence, writes).await.unwrap();
+    let lease_id = leased(&store, &key, LeaseStatus::Ready).await;
 
     let path = dir.path().join("s.sock");
     let (tell, closed) = mpsc::channel(8);
     tokio::spawn(supervisor(Listener::bind(&path, 0o600).unwrap(), tell));
     let stop = CancellationToken::new();
-    let role = Role::Gateway {
-        instance_id: GatewayInstanceId::mint(),
-        epoch: 1,
-        home: Home { machine_id: String::new(), dev: 0, ino: 0 },
-    };
-    let supervisor = SupervisorClient::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
+    let greeting = (hello(gateway_role()), no_marks());
+    let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
     status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
-    let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime::default()));
-    let metrics = Metrics::default();
+    let (registry, metrics) = (registry(), Metrics::default());
     let deps = Deps {
         metrics: metrics.clone(),
         store: store.clone(),
@@ -148,13 +150,27 @@ async fn world() -> World {
 impl World {
     /// From now on nothing of a session can be written.
     async fn break_store(&self) {
-        const SQL: &str =
-            "CREATE TRIGGER broken BEFORE UPDATE ON acp_sessions BEGIN SELECT RAISE(FAIL, 'no'); END";
-        self.store.write("break", |tx| Ok(tx.execute_batch(SQL)?)).await.unwrap();
+        let sql = "CREATE TRIGGER broken BEFORE UPDATE ON acp_sessions BEGIN SELECT RAISE(FAIL, 'no'); END";
+        execute(&self.store, sql).await;
     }
 
     async fn mend_store(&self) {
-        self.store.write("mend", |tx| Ok(tx.execute_batch("DROP TRIGGER broken")?)).await.unwrap();
+        execute(&self.store, "DROP TRIGGER broken").await;
+    }
+
+    async fn epoch(&self) -> u64 {
+        let key = self.key.clone();
+        self.store.read("epoch", move |db| acp_store::sessions::marks(db, &key)).await.unwrap().0
+    }
+
+    /// Asks the actor for something that changes nothing, so that it is there.
+    async fn wake(&self) {
+        let nothing = self.manager.answer_permission(&self.key, "none", "yes", "me", IdempotencyKey::mint());
+        assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
+    }
+
+    async fn counts(&self, what: &str, series: &str) {
+        eventually(what, async || self.metrics.render().contains(series).then_some(())).await;
     }
 
     async fn prompt(&self) -> Result<crate::session::manager::PromptAccepted, Failure> {
@@ -177,10 +193,7 @@ impl World {
 #[tokio::test]
 async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not_called_done() {
     let mut world = world().await;
-    let answer = |option: &'static str| {
-        world.manager.answer_permission(&world.key, "none", option, "me", IdempotencyKey::mint())
-    };
-    assert_eq!(answer("yes").await.unwrap_err().code, Code::Usage, "the actor exists");
+    world.wake().await;
     world.break_store().await;
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
@@ -188,7 +201,7 @@ async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not
     let text = world.metrics.render();
     assert!(text.contains("acp_actor_restarts_total{reason=\"commit_failed\"} 1"), "{text}");
     world.mend_store().await;
-    crate::tests::eventually("a close that is done", async || world.close().await.ok()).await;
+    eventually("a close that is done", async || world.close().await.ok()).await;
     world.end().await;
 }
 
@@ -205,20 +218,16 @@ async fn a_close_whose_actor_cannot_be_made_ends_the_process() {
 #[tokio::test]
 async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
     let world = world().await;
-    let epoch = async || {
-        let key = world.key.clone();
-        world.store.read("epoch", move |db| acp_store::sessions::marks(db, &key)).await.unwrap().0
-    };
-    let before = epoch().await;
+    let before = world.epoch().await;
     world.break_store().await;
     assert_eq!(world.manager.resume().await.unwrap(), 1);
-    let refused = crate::tests::eventually("a command is refused, not held", async || {
+    eventually("a command is refused, not held", async || {
         world.prompt().await.err().filter(|failure| failure.code == Code::StoreUnavailable)
-    });
-    refused.await;
-    assert_eq!(epoch().await, before);
+    })
+    .await;
+    assert_eq!(world.epoch().await, before);
     world.mend_store().await;
-    crate::tests::eventually("the actor is rebuilt", async || (epoch().await > before).then_some(())).await;
+    eventually("the actor is rebuilt", async || (world.epoch().await > before).then_some(())).await;
     world.end().await;
 }
 
@@ -226,15 +235,14 @@ async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
 #[tokio::test]
 async fn a_superseded_actor_acts_on_nothing() {
     let mut world = world().await;
-    let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
-    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
+    world.wake().await;
     world.store.claim(world.key.clone()).await.unwrap();
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
     assert!(world.closed.try_recv().is_err(), "its process belongs to the successor");
     let state = world.store.session(world.key.clone()).await.unwrap().unwrap().state;
-    assert_eq!(state, acp_core::session::SessionState::Idle);
-    let closed = crate::tests::eventually("a newer actor closes", async || world.close().await.ok()).await;
-    assert_eq!(closed.state, acp_core::session::SessionState::Closed);
+    assert_eq!(state, SessionState::Idle);
+    let closed = eventually("a newer actor closes", async || world.close().await.ok()).await;
+    assert_eq!(closed.state, SessionState::Closed);
     world.end().await;
 }
 
@@ -242,8 +250,7 @@ async fn a_superseded_actor_acts_on_nothing() {
 #[tokio::test]
 async fn a_superseded_actor_is_not_made_again() {
     let world = world().await;
-    let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
-    assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
+    world.wake().await;
     world.break_store().await;
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
     let key = world.key.clone();
@@ -252,13 +259,8 @@ async fn a_superseded_actor_is_not_made_again() {
         acp_store::sessions::next_epoch(tx, &key)
     });
     let newer = newer.await.unwrap();
-    crate::tests::eventually("the older one is gone", async || {
-        world.metrics.render().contains("acp_actor_restarts_total{reason=\"superseded\"} 1").then_some(())
-    })
-    .await;
-    let key = world.key.clone();
-    let marks = world.store.read("epoch", move |db| acp_store::sessions::marks(db, &key)).await.unwrap();
-    assert_eq!(marks.0, newer, "the newer one still has the session");
+    world.counts("the older one is gone", "acp_actor_restarts_total{reason=\"superseded\"} 1").await;
+    assert_eq!(world.epoch().await, newer, "the newer one still has the session");
     world.end().await;
 }
 
@@ -270,8 +272,7 @@ async fn a_full_mailbox_refuses_and_lets_a_cancel_through() {
     let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
     let (answers, cancelled) = tokio::join!(prompts, cancel);
     let full = |failure: &Failure| failure.detail_code.as_deref() == Some("MAILBOX_FULL");
-    let refused =
-        answers.iter().filter_map(|answer| answer.as_ref().err()).filter(|failure| full(failure)).count();
+    let refused = answers.iter().filter(|answer| answer.as_ref().is_err_and(full)).count();
     assert!(refused > 0 && refused < 100, "{refused} of 100 found the mailbox full");
     cancelled.unwrap();
     world.end().await;
@@ -281,8 +282,7 @@ async fn a_full_mailbox_refuses_and_lets_a_cancel_through() {
 #[tokio::test]
 async fn a_link_state_that_cannot_be_read_ends_the_agent_and_not_the_session() {
     let mut world = world().await;
-    let damage = "UPDATE acp_leases SET link_state = '{\"no\": \"link\"'";
-    world.store.write("damage", move |tx| Ok(tx.execute_batch(damage)?)).await.unwrap();
+    execute(&world.store, "UPDATE acp_leases SET link_state = '{\"no\": \"link\"'").await;
     assert_eq!(world.manager.resume().await.unwrap(), 1);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
     let events = world.store.events_after(world.key.clone(), 0, 10, usize::MAX).await.unwrap();
@@ -294,50 +294,44 @@ async fn a_link_state_that_cannot_be_read_ends_the_agent_and_not_the_session() {
 struct Broken;
 struct BrokenLink;
 
-impl acp_core::runtime::Runtime for Broken {
+impl Runtime for Broken {
     fn id(&self) -> &'static str {
         "broken"
     }
-    fn machine(
-        &self,
-        _: Option<&str>,
-    ) -> Result<Box<dyn acp_core::backend::BackendMachine>, acp_core::runtime::MachineStateError> {
+    fn machine(&self, _: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError> {
         Ok(Box::new(BrokenLink))
     }
-    fn health(&self) -> acp_core::runtime::BackendHealth {
+    fn health(&self) -> BackendHealth {
         DirectRuntime::default().health()
     }
 }
 
-impl acp_core::backend::BackendMachine for BrokenLink {
-    fn start_session(
-        &mut self,
-        _: &acp_core::backend::StartSessionParams,
-    ) -> Vec<acp_core::backend::BackendStep> {
+impl BackendMachine for BrokenLink {
+    fn start_session(&mut self, _: &StartSessionParams) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn submit(&mut self, _: &acp_core::backend::SubmitParams) -> Vec<acp_core::backend::BackendStep> {
+    fn submit(&mut self, _: &SubmitParams) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<acp_core::backend::BackendStep> {
+    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn answer(&mut self, _: &acp_core::backend::RequestReply) -> Vec<acp_core::backend::BackendStep> {
+    fn answer(&mut self, _: &RequestReply) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<acp_core::backend::BackendStep> {
+    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<BackendStep> {
         Vec::new()
     }
-    fn set_option(&mut self, _: &acp_core::backend::OptionChange) -> Vec<acp_core::backend::BackendStep> {
+    fn set_option(&mut self, _: &OptionChange) -> Vec<BackendStep> {
         panic!("requested by the test")
     }
-    fn close(&mut self, _: acp_core::backend::CloseMode) -> Vec<acp_core::backend::BackendStep> {
-        vec![acp_core::backend::BackendStep::CloseAnswered]
+    fn close(&mut self, _: CloseMode) -> Vec<BackendStep> {
+        vec![BackendStep::CloseAnswered]
     }
     fn can_discard(&self) -> bool {
         false
     }
-    fn probe(&mut self) -> Vec<acp_core::backend::BackendStep> {
+    fn probe(&mut self) -> Vec<BackendStep> {
         Vec::new()
     }
     fn can_steer(&self) -> bool {
@@ -353,15 +347,13 @@ impl acp_core::backend::BackendMachine for BrokenLink {
 async fn an_actor_that_panics_is_made_again() {
     let mut world = world().await;
     world.registry.register(Arc::new(Broken));
-    let sql = "UPDATE acp_sessions SET backend = 'broken'";
-    world.store.write("break", move |tx| Ok(tx.execute_batch(sql)?)).await.unwrap();
+    execute(&world.store, "UPDATE acp_sessions SET backend = 'broken'").await;
     let mode = acp_core::options::Setting::Mode("plan".to_owned());
     let failed = world.manager.set(&world.key, mode, IdempotencyKey::mint()).await.unwrap_err();
     assert_eq!(failed.code, Code::Runtime);
     let row = world.store.session(world.key.clone()).await.unwrap().unwrap();
     assert_eq!(row.options.mode_id, None, "nothing of the step is committed");
-    let closed = world.close().await.unwrap();
-    assert_eq!(closed.state, acp_core::session::SessionState::Closed);
+    assert_eq!(world.close().await.unwrap().state, SessionState::Closed);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
     world.end().await;
 }
@@ -370,14 +362,9 @@ async fn an_actor_that_panics_is_made_again() {
 async fn a_quiet_actor_that_is_dropped_is_counted() {
     let world = world().await;
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-    let idle =
-        acp_core::rows::SessionRow { state: acp_core::session::SessionState::Idle, ..session_row(&key) };
-    spawn(&world.store, idle, None).await;
+    spawn(&world.store, SessionRow { state: SessionState::Idle, ..session_row(&key) }, None).await;
     world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
-    crate::tests::eventually("the actor is evicted", async || {
-        world.metrics.render().contains("acp_actor_evictions_total 1").then_some(())
-    })
-    .await;
+    world.counts("the actor is evicted", "acp_actor_evictions_total 1").await;
     world.end().await;
 }
 
@@ -394,10 +381,7 @@ async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
     set("x").await;
     let failure = world.prompt().await.unwrap_err();
     assert_eq!(failure.detail_code.as_deref(), Some("STORE_UNREADABLE"), "{failure:?}");
-    crate::tests::eventually("no actor is left", || async {
-        (world.metrics.actors().count() == 0).then_some(())
-    })
-    .await;
+    eventually("no actor is left", async || (world.metrics.actors().count() == 0).then_some(())).await;
     let named = world.metrics.blocked_items().listed();
     assert!(named[0].starts_with(&format!("session {}: ", world.key)), "{named:?}");
     set("").await;

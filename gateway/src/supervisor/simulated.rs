@@ -3,9 +3,11 @@
 use super::{ClientShared, ConnectionDriver, REQUESTS_MAX, ReadMarks, SupervisorClient};
 use crate::supervisor::{SupervisorStatus, hello};
 use acp_shared::files::{FilesOp, FilesReply, FilesRequest};
-use acp_shared::ids::StartId;
+use acp_shared::ids::{GatewayInstanceId, StartId};
 use acp_shared::probe;
-use acp_shared::protocol::{Marks, Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome};
+use acp_shared::protocol::{
+    Home, Marks, Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome,
+};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +19,18 @@ pub(crate) fn no_marks() -> ReadMarks {
     Box::new(move || {
         Box::pin(async move { Ok(Marks { start_id, event_id: 0, offsets: Vec::new(), accepts_loss: false }) })
     })
+}
+
+/// Returns the greeting of a supervisor.
+pub(crate) fn welcome(supervisor_id: &str) -> Welcome {
+    let supervisor_id = supervisor_id.to_owned();
+    Welcome { version: VERSION_MAX, features: Vec::new(), pid: 1, supervisor_id, credit_bytes: 1 << 20 }
+}
+
+/// Returns the role of a gateway.
+pub(crate) fn gateway_role() -> Role {
+    let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
+    Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home }
 }
 
 /// Returns a connected supervisor that only looks up programs and directories on this machine.
@@ -67,13 +81,7 @@ impl SimSupervisorConnection {
     /// Sets the connection up.
     pub(crate) fn up(&mut self, supervisor_id: &str) {
         while self.driver.queue.try_recv().is_ok() {}
-        self.driver.set_up(Welcome {
-            version: VERSION_MAX,
-            features: Vec::new(),
-            pid: 1,
-            supervisor_id: supervisor_id.to_owned(),
-            credit_bytes: 1 << 20,
-        });
+        self.driver.set_up(welcome(supervisor_id));
     }
 
     /// Breaks the connection.

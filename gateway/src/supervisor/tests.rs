@@ -3,21 +3,13 @@
 
 use super::*;
 use acp_shared::conn::{Conn, Listener};
-use acp_shared::ids::GatewayInstanceId;
-use acp_shared::protocol::{Home, Role, VERSION_MAX};
 
 /// Greets, then answers as many requests as it is told to, and then reads and says nothing any more.
 async fn greet(listener: &Listener, mut answers: usize) {
     let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
     while let Ok(Some(message)) = conn.receiver.recv().await {
         let answer = match message {
-            ToSupervisor::Hello(_) => ToClient::Welcome(Welcome {
-                version: VERSION_MAX,
-                features: Vec::new(),
-                pid: 1,
-                supervisor_id: "s".to_owned(),
-                credit_bytes: 1 << 20,
-            }),
+            ToSupervisor::Hello(_) => ToClient::Welcome(simulated::welcome("s")),
             ToSupervisor::Marks(_) => continue,
             ToSupervisor::Request { id, .. } | ToSupervisor::Act { id, .. } if answers > 0 => {
                 answers -= 1;
@@ -40,15 +32,8 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
         greet(&listener, answered).await;
         greet(&listener, usize::MAX).await;
     });
-    let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
-    let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
-    let supervisor = SupervisorClient::start_with(
-        path.clone(),
-        path,
-        (hello(role), simulated::no_marks()),
-        stop.clone(),
-        (20, 400),
-    );
+    let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
+    let supervisor = SupervisorClient::start_with(path.clone(), path, greeting, stop.clone(), (20, 400));
     let mut status = supervisor.status();
     let is_up = |number: u64| move |status: &SupervisorStatus| matches!(status, SupervisorStatus::Up { generation, .. } if *generation == number);
     status.wait_for(is_up(1)).await.unwrap();
@@ -77,10 +62,8 @@ async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
         }
     });
     let stop = CancellationToken::new();
-    let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
-    let role = Role::Gateway { instance_id: GatewayInstanceId::mint(), epoch: 1, home };
-    let supervisor =
-        SupervisorClient::start(path.clone(), path, (hello(role), simulated::no_marks()), stop.clone());
+    let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
+    let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
     let down = status.wait_for(|status| matches!(status, SupervisorStatus::Down(_))).await.unwrap().clone();
     let SupervisorStatus::Down(why) = down else { panic!("{down:?}") };

@@ -1,49 +1,34 @@
 //! Connections of the local interface: slow, idle, half-closed and refused ones.
 
 use super::*;
+use crate::tests::eventually;
 
 #[tokio::test]
 async fn slow_and_vanishing_clients_cost_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
+    let (dir, fake, server) = served(LIMITS);
     // An unfinished head and an unfinished body: the server ends both connections.
     assert_eq!(raw(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await, "");
     let started = b"POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
     assert!(raw(dir.path(), started).await.starts_with("HTTP/1.1 408 "));
     // More disconnecting clients than there are places.
     for _ in 0..20 {
-        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
-        stream.write_all(started).await.unwrap();
+        drop(sent(dir.path(), started).await);
     }
     let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
-    eventually(|| async { client.get::<Value>("/v1/health").await.is_ok() }).await;
+    eventually("a free place", async || client.get::<Value>("/v1/health").await.ok()).await;
     assert!(fake.asked.lock().unwrap().is_empty());
     server.end().await;
 }
 
-async fn eventually<F: Future<Output = bool>>(mut check: impl FnMut() -> F) {
-    let end = Instant::now() + DEADLINE;
-    while !check().await {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 #[tokio::test]
 async fn idle_connections_make_room_for_new_ones() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, ApiLimits { head_ms: 60_000, ..LIMITS });
+    let (dir, _fake, server) = served(ApiLimits { head_ms: 60_000, ..LIMITS });
     let mut held = Vec::new();
     for _ in 0..LIMITS.connections_max {
-        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
-        stream.write_all(b"GET /v1/health HTTP/1.1\r\nhost:").await.unwrap();
-        held.push(stream);
+        held.push(sent(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await);
     }
     for _ in 0..2 * LIMITS.connections_max {
-        let answer =
-            raw(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        let answer = raw(dir.path(), &get("/v1/health", "")).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     // The oldest connection was closed.
@@ -55,15 +40,12 @@ async fn idle_connections_make_room_for_new_ones() {
 /// With the maximum of streams open and unread, the rest of the API responds.
 #[tokio::test]
 async fn streams_leave_places_for_other_requests() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
-    let key = "/v1/sessions/agent:demo:acp:a%2Fb";
+    let (dir, _fake, server) = served(LIMITS);
+    let key = SESSION;
     let ask = format!("GET {key}/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
     let (mut held, mut refused) = (Vec::new(), 0);
     for _ in 0..LIMITS.connections_max {
-        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
-        stream.write_all(ask.as_bytes()).await.unwrap();
+        let mut stream = sent(dir.path(), ask.as_bytes()).await;
         let mut head = [0; 12];
         tokio::time::timeout(DEADLINE, stream.read_exact(&mut head)).await.unwrap().unwrap();
         match &head {
@@ -94,30 +76,27 @@ async fn a_half_closed_client_is_answered_and_a_closed_one_leaves_its_place() {
     let server = Server::start(dir.path(), &fake, limits);
     let request = b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n";
     for _ in 0..20 {
-        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
-        stream.write_all(request).await.unwrap();
+        let mut stream = sent(dir.path(), request).await;
         stream.shutdown().await.unwrap();
         let mut answer = String::new();
         tokio::time::timeout(DEADLINE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    let stream_of = b"GET /v1/sessions/agent:demo:acp:a%2Fb/events?after=0 HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n";
+    let stream_of = format!("GET {SESSION}/events?after=0 HTTP/1.1\r\nhost: x\r\n{STREAM}\r\n");
     fake.say("one");
     for _ in 0..limits.connections_max {
-        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
-        stream.write_all(stream_of).await.unwrap();
+        let mut stream = sent(dir.path(), stream_of.as_bytes()).await;
         let mut first = [0; 16];
         stream.read_exact(&mut first).await.unwrap();
     }
     let client = GatewayClient::new(dir.path());
-    eventually(|| async { client.get::<Value>("/v1/health").await.is_ok() }).await;
+    eventually("a free place", async || client.get::<Value>("/v1/health").await.ok()).await;
     server.end().await;
 }
 
 #[tokio::test]
 async fn the_log_of_a_session_is_read_from_its_end_or_from_an_offset() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &Fake::new(), LIMITS);
+    let (dir, _fake, server) = served(LIMITS);
     let client = GatewayClient::new(dir.path());
     for (query, want) in [
         ("", ("two\nthree\nfour\nfive\n", 4, 24, false)),
@@ -127,8 +106,7 @@ async fn the_log_of_a_session_is_read_from_its_end_or_from_an_offset() {
         ("?offset=14", ("four\nfive\n", 14, 24, false)),
         ("?offset=24", ("", 24, 24, false)),
     ] {
-        let path = format!("/v1/sessions/agent:demo:acp:a%2Fb/log{query}");
-        let page: LogPage = client.get(&path).await.unwrap();
+        let page: LogPage = client.get(&format!("{SESSION}/log{query}")).await.unwrap();
         assert_eq!((page.text.as_str(), page.offset, page.next_offset, page.more), want, "{query}");
     }
     for (path, code) in [
@@ -158,8 +136,7 @@ async fn refusals_are_logged_a_few_times_and_then_counted() {
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || sink.clone()).finish();
     // The runtime of a test has one thread.
     let logging = tracing::subscriber::set_default(subscriber);
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &Fake::new(), ApiLimits { head_ms: 60_000, ..LIMITS });
+    let (dir, _fake, server) = served(ApiLimits { head_ms: 60_000, ..LIMITS });
     // Each connection beyond the limit closes another one, which is logged.
     let beyond = 100;
     let mut held = Vec::new();

@@ -99,11 +99,9 @@ struct View {
 
 impl View {
     async fn open(dir: &Path, of: &str, query: &str, headers: &str) -> Self {
-        let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
         let path = format!("{}{query}", messages_of(of));
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n{headers}\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        Self { stream, seen: String::new() }
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{STREAM}{headers}\r\n");
+        Self { stream: sent(dir, request.as_bytes()).await, seen: String::new() }
     }
 
     /// Reads more data; false at the end of the stream.
@@ -158,10 +156,10 @@ async fn what_is_said_under_one_message_id_is_said_once() {
     // Without a message id, the idempotency key is used.
     let key = IdempotencyKey::parse("k1").unwrap();
     let body = json!({"text": "again", "author": "ann"});
-    let first: ConsoleMessageResponse =
-        house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
-    let second: ConsoleMessageResponse =
-        house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
+    let post = async || -> ConsoleMessageResponse {
+        house.client().post(&messages_of("bound"), &body, &key).await.unwrap()
+    };
+    let (first, second) = (post().await, post().await);
     assert_eq!((first.message_id.as_str(), &first), ("k1", &second));
     assert_eq!(house.fake.asked.lock().unwrap().len(), 2);
     // The same id in another conversation is another message.
@@ -169,10 +167,7 @@ async fn what_is_said_under_one_message_id_is_said_once() {
     let messages = house.page("bound", "").await.messages;
     let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().map(|user| user.name);
     assert_eq!(messages.len(), 2);
-    assert!(
-        me.is_none_or(|me| me == messages[0].author),
-        "the author is the peer user from the kernel: {messages:?}"
-    );
+    assert!(me.is_none_or(|me| me == messages[0].author), "the peer user from the kernel: {messages:?}");
     assert_eq!(messages[1].author, "ann");
     house.end().await;
 }
@@ -254,11 +249,8 @@ async fn a_viewer_goes_on_where_it_was() {
     house.put("c", "three").await;
     let seen = view.until(3).await;
     assert_eq!(texts(&seen), ["one", "two", "three"]);
-    assert!(
-        view.seen.starts_with("HTTP/1.1 200 ") && view.seen.contains("text/event-stream"),
-        "{}",
-        view.seen
-    );
+    let head = &view.seen;
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("text/event-stream"), "{head}");
     // The viewer disconnects, misses a message, and returns with the last number received.
     let last = seen[1].0;
     drop(view);
@@ -341,9 +333,6 @@ async fn odd_requests_get_typed_errors_and_leave_nothing() {
     let dir = house.dir.path();
     let to = messages_of("bound");
     let say = |body: &str| post(&to, "content-type: application/json\r\n", body);
-    let get = |path: &str, headers: &str| {
-        format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n").into_bytes()
-    };
     let long_id = format!("{{\"text\":\"a\",\"message_id\":\"{}\"}}", "m".repeat(201));
     let long_name = messages_of(&"c".repeat(201));
     for (request, status, code) in [
@@ -367,21 +356,13 @@ async fn odd_requests_get_typed_errors_and_leave_nothing() {
         (get(&format!("{to}?after=-1"), ""), "400", "USAGE"),
         (get(&format!("{to}?after={}", 1_u64 << 63), ""), "400", "USAGE"),
         (get(&format!("{to}?aftr=1"), ""), "400", "USAGE"),
-        (get(&to, "accept: text/event-stream\r\nlast-event-id: x\r\n"), "400", "USAGE"),
-        (get(&to, "accept: text/event-stream\r\nlast-event-id: \u{e9}\r\n"), "400", "USAGE"),
-        (
-            get(&to, &format!("accept: text/event-stream\r\nlast-event-id: {}\r\n", 1_u64 << 63)),
-            "400",
-            "USAGE",
-        ),
+        (get(&to, &format!("{STREAM}last-event-id: x\r\n")), "400", "USAGE"),
+        (get(&to, &format!("{STREAM}last-event-id: \u{e9}\r\n")), "400", "USAGE"),
+        (get(&to, &format!("{STREAM}last-event-id: {}\r\n", 1_u64 << 63)), "400", "USAGE"),
         (post("/v1/console/conversations/bound", "", "{}"), "405", "USAGE"),
         (get("/v1/console", ""), "404", "USAGE"),
     ] {
-        let answer = raw(dir, &request).await;
-        let asked = String::from_utf8_lossy(&request).chars().take(160).collect::<String>();
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{asked:?}: {answer}");
-        let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-        assert_eq!((&body["type"], &body["code"]), (&json!("error"), &json!(code)), "{asked:?}: {answer}");
+        is_answered(dir, (request, status, code)).await;
     }
     assert_eq!(house.shown("bound").await, []);
     assert_eq!(*house.fake.asked.lock().unwrap(), [] as [String; 0]);

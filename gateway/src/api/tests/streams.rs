@@ -3,13 +3,8 @@
 use super::*;
 
 fn wanted(fake: &Fake, run: bool, follow: bool) -> EventSelection {
-    EventSelection {
-        session: fake.key.clone(),
-        after: 0,
-        run: run.then_some(fake.run),
-        replay: false,
-        follow,
-    }
+    let (session, run) = (fake.key.clone(), run.then_some(fake.run));
+    EventSelection { session, after: 0, run, replay: false, follow }
 }
 
 fn seq(line: &str) -> u64 {
@@ -18,9 +13,7 @@ fn seq(line: &str) -> u64 {
 
 #[tokio::test]
 async fn pages_are_bounded_and_go_on() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
+    let (dir, fake, server) = served(LIMITS);
     for n in 0..10 {
         if n == 4 {
             fake.append(EventKind::Replay, "{}");
@@ -32,7 +25,7 @@ async fn pages_are_bounded_and_go_on() {
     let mut seen = Vec::new();
     let mut after = 0;
     loop {
-        let path = format!("/v1/sessions/agent:demo:acp:a%2Fb/events?limit=4&after={after}");
+        let path = format!("{SESSION}/events?limit=4&after={after}");
         let page: EventsPage = client.get(&path).await.unwrap();
         assert!(page.events.len() <= 4);
         seen.extend(page.events.iter().map(|line| seq(line.get())));
@@ -47,9 +40,7 @@ async fn pages_are_bounded_and_go_on() {
 
 #[tokio::test]
 async fn streams_follow_the_run_to_its_end_across_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
+    let (dir, fake, server) = served(LIMITS);
     let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
     let mut events = client.events(wanted(&fake, true, true));
     fake.say("one");
@@ -75,9 +66,7 @@ async fn streams_follow_the_run_to_its_end_across_a_restart() {
 
 #[tokio::test]
 async fn streams_end_where_nothing_follows() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
+    let (dir, fake, server) = served(LIMITS);
     let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
     fake.say("one");
     // Without `follow`, only existing rows.
@@ -102,9 +91,7 @@ async fn streams_end_where_nothing_follows() {
 
 #[tokio::test]
 async fn a_long_journal_is_streamed_whole_and_in_order() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
+    let (dir, fake, server) = served(LIMITS);
     let big = "x".repeat(20_000);
     for n in 0..2_000_u32 {
         fake.say(if n % 10 == 0 { &big } else { "small" });
@@ -123,12 +110,9 @@ async fn a_long_journal_is_streamed_whole_and_in_order() {
 
 #[tokio::test]
 async fn silence_is_filled_with_comments_and_timeouts_are_said() {
-    let dir = tempfile::tempdir().unwrap();
-    let fake = Fake::new();
-    let server = Server::start(dir.path(), &fake, LIMITS);
-    let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
-    let request = b"GET /v1/sessions/agent:demo:acp:a%2Fb/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n";
-    stream.write_all(request).await.unwrap();
+    let (dir, fake, server) = served(LIMITS);
+    let request = format!("GET {SESSION}/events HTTP/1.1\r\nhost: x\r\n{STREAM}\r\n");
+    let mut stream = sent(dir.path(), request.as_bytes()).await;
     let mut seen = String::new();
     while seen.matches(":\n\n").count() < 2 {
         let mut piece = [0; 1_024];

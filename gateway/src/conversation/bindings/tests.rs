@@ -4,11 +4,12 @@ use crate::channel::{
     BoxFuture, ChannelAdapter, ChannelProperties, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome,
 };
 use crate::conversation::bindings::reconcile::ReconcileCounts;
-use crate::tests::{binding_row, conversation, eventually, open, session_row, spawn};
+use crate::tests::{
+    Scribe, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
+};
 use acp_core::binding::{BindingTimeout, Capabilities};
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::route::{Route, UnboundDestination};
-use acp_store::codec::run;
 use acp_store::delivery;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -171,16 +172,26 @@ async fn rows(store: &Store, session: &str) -> Vec<BindingRow> {
     store.read("rows", read).await.unwrap()
 }
 
-async fn execute(store: &Store, sql: &'static str) {
-    store.write("test", move |tx| run(tx, sql, []).map(drop)).await.unwrap();
+/// Unbinds under a key of its own.
+async fn unbind(service: &SessionBindingService, target: UnbindTarget, why: &str) -> Vec<BindingRow> {
+    service.unbind(target, why, IdempotencyKey::mint()).await.unwrap()
+}
+
+/// A hall with this account and these abilities, and a store with these sessions.
+async fn hall_of(
+    can: Capabilities,
+    names: &[&str],
+) -> (tempfile::TempDir, Store, Arc<Hall>, SessionBindingService) {
+    let (dir, store) = open();
+    sessions_of(&store, names).await;
+    let hall = Hall::new("a", can);
+    let service = service(&store, &[&hall]);
+    (dir, store, hall, service)
 }
 
 #[tokio::test]
 async fn a_rebind_keeps_the_windows_and_shows_nothing_old() {
-    let (_dir, store) = open();
-    sessions_of(&store, &["1", "2"]).await;
-    let hall = Hall::new("a", BOTH);
-    let service = service(&store, &[&hall]);
+    let (_dir, store, _hall, service) = hall_of(BOTH, &["1", "2"]).await;
     let first = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
     assert!(first.is_new);
     set_window(&store, ("1", &at("a", "room")), BindingTimeout::Idle, Some(7_000)).await;
@@ -195,10 +206,7 @@ async fn a_rebind_keeps_the_windows_and_shows_nothing_old() {
     assert_eq!(before[0].status, BindingStatus::Ended);
     assert_eq!(before[0].end_reason.as_deref(), Some("bound to another session"));
     // After an unbind a new binding gets what is configured.
-    let ended = service
-        .unbind(UnbindTarget::Conversation(at("a", "room")), "enough", IdempotencyKey::mint())
-        .await
-        .unwrap();
+    let ended = unbind(&service, UnbindTarget::Conversation(at("a", "room")), "enough").await;
     assert_eq!(ended.len(), 1);
     let third = service.bind(asked("2", at("a", "room"), "bob")).await.unwrap();
     assert_eq!((third.binding.idle_ms, third.binding.max_age_ms), (Some(1_000), None));
@@ -206,14 +214,12 @@ async fn a_rebind_keeps_the_windows_and_shows_nothing_old() {
 
 #[tokio::test]
 async fn a_session_that_is_bound_late_shows_what_comes_then() {
-    let (_dir, store) = open();
-    sessions_of(&store, &["1"]).await;
-    let mut scribe = crate::tests::Scribe::claim(&store, &key("1")).await;
+    let (_dir, store, _hall, service) = hall_of(BOTH, &["1"]).await;
+    let mut scribe = Scribe::claim(&store, &key("1")).await;
     scribe.start(acp_core::rows::RunMode::Prompt).await;
     scribe.say("old").await;
     scribe.done().await;
-    let hall = Hall::new("a", BOTH);
-    let bound = service(&store, &[&hall]).bind(asked("1", at("a", "room"), "ann")).await.unwrap();
+    let bound = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
     let id = bound.binding.binding_id;
     let told = store.read("checkpoint", move |db| delivery::checkpoint(db, id)).await.unwrap();
     assert_eq!(told, 3);
@@ -270,23 +276,19 @@ async fn accounts_are_isolated() {
     let idle: Vec<_> =
         service.list_by_session(&key("1")).await.unwrap().into_iter().map(|row| row.idle_ms).collect();
     assert_eq!(idle, [None, Some(1_000)]);
-    service
-        .unbind(UnbindTarget::Conversation(at("a", "room")), "enough", IdempotencyKey::mint())
-        .await
-        .unwrap();
+    unbind(&service, UnbindTarget::Conversation(at("a", "room")), "enough").await;
     assert_eq!(service.resolve_by_conversation(&at("a", "room")).await.unwrap(), None);
     assert!(service.resolve_by_conversation(&at("b", "room")).await.unwrap().is_some());
     // All of a session at once, in every account.
     service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
-    let ended =
-        service.unbind(UnbindTarget::Session(key("1")), "done", IdempotencyKey::mint()).await.unwrap();
+    let ended = unbind(&service, UnbindTarget::Session(key("1")), "done").await;
     let accounts: Vec<_> = ended.iter().map(|row| row.conversation.account_id.as_str()).collect();
     assert_eq!(accounts, ["b", "a"]);
     // One by its id, and only as the session's own; the same again under its key ends nothing more.
     let bound = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap().binding.binding_id;
     service.bind(asked("1", at("b", "room"), "ann")).await.unwrap();
     let foreign = UnbindTarget::Binding(key("2"), bound);
-    assert!(service.unbind(foreign, "done", IdempotencyKey::mint()).await.unwrap().is_empty());
+    assert!(unbind(&service, foreign, "done").await.is_empty());
     let once = IdempotencyKey::mint();
     for _ in 0..2 {
         let own = UnbindTarget::Binding(key("1"), bound);
@@ -298,10 +300,7 @@ async fn accounts_are_isolated() {
 
 #[tokio::test]
 async fn all_bindings_of_a_session_in_the_account_get_a_window() {
-    let (_dir, store) = open();
-    sessions_of(&store, &["1"]).await;
-    let hall = Hall::new("a", BOTH);
-    let service = service(&store, &[&hall]);
+    let (_dir, store, _hall, service) = hall_of(BOTH, &["1"]).await;
     let room = at("a", "room");
     assert_eq!(set_window(&store, ("1", &room), BindingTimeout::Idle, Some(5)).await, []);
     service.bind(asked("1", room.clone(), "ann")).await.unwrap();
@@ -320,10 +319,7 @@ async fn all_bindings_of_a_session_in_the_account_get_a_window() {
 /// The same key has one effect, and its first answer.
 #[tokio::test]
 async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
-    let (_dir, store) = open();
-    sessions_of(&store, &["1", "2"]).await;
-    let hall = Hall::new("a", BOTH);
-    let service = service(&store, &[&hall]);
+    let (_dir, _store, _hall, service) = hall_of(BOTH, &["1", "2"]).await;
     let request = asked("1", at("a", "room"), "ann");
     let first = service.bind(request.clone()).await.unwrap();
     service.bind(asked("2", at("a", "room"), "ann")).await.unwrap();
@@ -369,7 +365,7 @@ async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
     for name in names {
         spawn(&store, session_row(&key(name)), Some(binding_row(&key(name), &at("a", name)))).await;
     }
-    let mut scribe = crate::tests::Scribe::claim(&store, &key("due")).await;
+    let mut scribe = Scribe::claim(&store, &key("due")).await;
     scribe.start(acp_core::rows::RunMode::Prompt).await;
     store.close().await;
     damage(
@@ -395,9 +391,8 @@ async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
         let want = if reason.is_some() { BindingStatus::Ended } else { BindingStatus::Active };
         assert_eq!((row.status, row.end_reason.as_deref()), (want, reason), "{name}");
     }
-    let odd = "SELECT status FROM acp_bindings WHERE bound_at = -1";
-    let status = store.read("odd", move |db| Ok(db.query_row(odd, [], |row| row.get::<_, String>(0))?)).await;
-    assert_eq!(status.unwrap(), "active", "an unreadable row remains");
+    let odd: Vec<String> = column(&store, "SELECT status FROM acp_bindings WHERE bound_at = -1").await;
+    assert_eq!(odd, ["active"], "an unreadable row remains");
     let text = service.metrics.render();
     let series = "acp_stale_binding_removals_total{channel=\"hall\",when=\"start\"} 2";
     assert!(text.contains(series), "{text}");
@@ -444,11 +439,9 @@ async fn a_conversation_is_made_once_whatever_happens_meanwhile() {
 /// A crash after the channel's answer and before the binding is active: the conversation is found again.
 #[tokio::test]
 async fn a_crash_before_the_activation_is_gone_on_from() {
-    let (_dir, store) = open();
-    let hall = Hall::new("a", BELOW);
+    let (_dir, store, hall, service) = hall_of(BELOW, &[]).await;
     let pending = bindings::into_pending(binding_row(&key("1"), &at("a", "room")));
     spawn(&store, session_row(&key("1")), Some(pending.clone())).await;
-    let service = service(&store, &[&hall]);
     let made = service.create_conversation(pending.binding_id).await.unwrap();
     execute(&store, "UPDATE acp_bindings SET status = 'pending', thread_id = 'pending:x'").await;
     assert_eq!(service.reconcile().await.unwrap().finished, 1);
@@ -459,11 +452,8 @@ async fn a_crash_before_the_activation_is_gone_on_from() {
 
 #[tokio::test]
 async fn what_cannot_be_made_is_over_and_said() {
-    let (_dir, store) = open();
-    sessions_of(&store, &["1", "2"]).await;
-    let hall = Hall::new("a", BELOW);
+    let (_dir, store, hall, service) = hall_of(BELOW, &["1", "2"]).await;
     hall.then([Fate::Refused]);
-    let service = service(&store, &[&hall]);
     let refused = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap_err();
     assert!(matches!(refused, BindingError::NotMade { .. }), "{refused:?}");
     let row = &rows(&store, "1").await[0];
@@ -471,7 +461,7 @@ async fn what_cannot_be_made_is_over_and_said() {
     // A session that is closed before its conversation is there takes the binding along.
     hall.then([Fate::NotNow]);
     service.bind(asked("2", at("a", "room"), "ann")).await.unwrap_err();
-    crate::tests::Scribe::claim(&store, &key("2")).await.close().await;
+    Scribe::claim(&store, &key("2")).await.close().await;
     assert_eq!(service.reconcile().await.unwrap(), ReconcileCounts::default());
     assert_eq!(hall.children(), []);
 }
@@ -507,26 +497,21 @@ async fn the_console_makes_conversations_below_others() {
 
 #[tokio::test]
 async fn channels_are_asked_eight_things_at_once_at_most() {
-    let (_dir, store) = open();
-    let hall = Hall::new("a", BELOW);
+    let (_dir, store, hall, service) = hall_of(BELOW, &[]).await;
     for n in 0..20 {
         let name = format!("s{n}");
         let pending = bindings::into_pending(binding_row(&key(&name), &at("a", &name)));
         spawn(&store, session_row(&key(&name)), Some(pending)).await;
     }
     hall.open.send_replace(false);
-    let service = service(&store, &[&hall]);
     let opens = async {
         eventually("eight", || async { (hall.busy.lock().unwrap().0 == 8).then_some(()) }).await;
         hall.open.send_replace(true);
     };
     let (found, ()) = tokio::join!(service.reconcile(), opens);
     assert_eq!(found.unwrap().finished, 20);
-    assert_eq!(
-        *hall.busy.lock().unwrap(),
-        (0, 8),
-        "no call is in progress, and there were never more than 8"
-    );
+    let busy = *hall.busy.lock().unwrap();
+    assert_eq!(busy, (0, 8), "no call is in progress, and there were never more than 8");
 }
 
 /// What the router decides is counted with its reason, and follows the adapters that are there.

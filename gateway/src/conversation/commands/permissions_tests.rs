@@ -1,41 +1,19 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use acp_core::backend::AgentRequest;
-use acp_core::rows::PermissionState;
-use acp_shared::ids::LeaseId;
+use crate::tests::permission_row;
 
 fn option(id: &str, kind: &str) -> PermissionOption {
     PermissionOption { id: id.to_owned(), name: format!("Name of {id}"), kind: kind.to_owned() }
 }
 
 fn pending(at: u64) -> PermissionRow {
-    let options = vec![option("y", "allow_once"), option("n", "reject_once")];
-    PermissionRow {
-        lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
-        session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-        request: AgentRequest {
-            at,
-            run_id: None,
-            method: "session/request_permission".to_owned(),
-            params: "{}".to_owned(),
-            what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
-        },
-        state: PermissionState::Pending,
-        option_id: None,
-        resolved_by: None,
-        created_at_ms: 0,
-        deadline_at_ms: None,
-    }
+    permission_row(&SessionKey::parse("agent:demo:acp:1").unwrap(), at)
 }
 
 #[test]
 fn options_are_picked_by_kind_number_or_id() {
-    let both = [
-        option("a", "allow_always"),
-        option("y", "allow_once"),
-        option("n", "reject_once"),
-        option("1", "odd"),
-    ];
+    let (once, no) = (option("y", "allow_once"), option("n", "reject_once"));
+    let both = [option("a", "allow_always"), once, no, option("1", "odd")];
     let always = [option("a", "allow_always"), option("r", "reject_always")];
     let shifted = [option("2", "allow_always"), option("1", "reject_once"), option("7", "allow_once")];
     let by = |text: &str| PermissionChoice::Option(text.to_owned());
@@ -55,11 +33,8 @@ fn options_are_picked_by_kind_number_or_id() {
         ("number too high", &both[..], by("5"), None),
         ("nothing", &both[..0], PermissionChoice::Allow, None),
     ] {
-        assert_eq!(
-            pick_option(options, &verdict, true).ok().map(|option| option.id.as_str()),
-            want,
-            "{what}"
-        );
+        let picked = pick_option(options, &verdict, true).ok();
+        assert_eq!(picked.map(|option| option.id.as_str()), want, "{what}");
     }
 }
 
@@ -96,7 +71,7 @@ fn a_whole_id_never_means_another_permission() {
 fn lists_say_the_numbers_to_answer_with() {
     let id = short_id("01890a5d-ac96-774b-bcce-b302099a8057:1");
     let want = format!(
-        "The agent waits for permission:\n- Write (id {id})\n  1. Name of y (allow once)\n  2. Name of n \
+        "The agent waits for permission:\n- Write (id {id})\n  1. Option y (allow once)\n  2. Option n \
          (reject once)"
     );
     assert_eq!(pending_text(&[pending(1)], true), want);
@@ -106,12 +81,8 @@ fn lists_say_the_numbers_to_answer_with() {
     bare.request.params =
         r#"{"toolCall":{"title":"Write","rawInput":{"command":"rm -rf build"}}}"#.to_owned();
     let said = pending_text(&[bare], true);
-    assert!(
-        said.starts_with(&format!(
-            "The agent waits for permission:\n- Write (id {id})\n  rm -rf build\n  1. "
-        )),
-        "{said}"
-    );
+    let want = format!("The agent waits for permission:\n- Write (id {id})\n  rm -rf build\n  1. ");
+    assert!(said.starts_with(&want), "{said}");
     // What an agent calls things changes nothing of the list.
     let mut hostile = pending(1);
     let options = vec![PermissionOption {

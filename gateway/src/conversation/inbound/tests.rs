@@ -2,11 +2,14 @@
 use super::*;
 use crate::channel::console::Console;
 use crate::channel::{
-    ChannelAdapter, ChannelProperties, LookupOutcome, MessageLimit, Outgoing, SendOutcome, Unit,
+    BoxFuture, ChannelAdapter, ChannelProperties, LookupOutcome, MessageLimit, Outgoing, SendOutcome, Unit,
 };
+use crate::conversation::inbound::reply::PriorReply;
 use crate::session::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
 use crate::session::service::ServiceFuture;
-use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
+use crate::tests::{
+    Scribe, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
+};
 use acp_core::api::{AgentView, StatusView};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::error_messages::error_message;
@@ -38,8 +41,15 @@ mod untold;
 use fake::Fake;
 
 fn inlet(store: &Store, fake: &Arc<Fake>) -> InboundService {
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
-    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+    inlet_of(store, fake, [Arc::new(Console::new(store.clone())) as _])
+}
+
+fn inlet_of<const N: usize>(
+    store: &Store,
+    fake: &Arc<Fake>,
+    channels: [Arc<dyn ChannelAdapter>; N],
+) -> InboundService {
+    InboundService::new(store.clone(), Channels::new(channels), Arc::clone(fake) as _, Metrics::default())
 }
 
 fn message(id: &str, text: &str) -> Inbound {
@@ -59,12 +69,40 @@ fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
 }
 
-async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
+/// Nothing is bound and nothing configured.
+fn bare_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
     let (dir, store) = open();
-    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
     (dir, store, fake, inlet)
+}
+
+async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
+    let ground = bare_ground();
+    spawn(&ground.1, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    ground
+}
+
+/// What the gateway said in the conversation, of this kind.
+async fn shown_as(store: &Store, kind: &str) -> Vec<String> {
+    shown(store).await.into_iter().filter(|line| line.0 == kind).map(|line| line.1).collect()
+}
+
+/// What a message is answered, or why it is refused.
+async fn outcome_text(inlet: &InboundService, message: Inbound) -> String {
+    inlet.accept(message).await.unwrap().text().into_owned()
+}
+
+fn not_bound() -> String {
+    error_message(&Failure::of(Code::NotBound))
+}
+
+async fn nothing_is_left(store: &Store) {
+    eventually("all replies are sent", || async {
+        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
+        left.is_empty().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -105,10 +143,7 @@ async fn restart_between_any_steps_gives_same_outcome() {
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inner
-                    .send_reply(&said, &outcome, 0, crate::conversation::inbound::reply::PriorReply::NotSent)
-                    .await
-                    .unwrap();
+                inner.send_reply(&said, &outcome, 0, PriorReply::NotSent).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);
@@ -121,32 +156,19 @@ async fn restart_between_any_steps_gives_same_outcome() {
 
 #[tokio::test]
 async fn unroutable_message_is_answered_with_error() {
-    let (_dir, store) = open();
-    let fake = Fake::new(&store);
-    let inlet = inlet(&store, &fake);
+    let (_dir, store, fake, inlet) = bare_ground();
     let refused = inlet.accept(message("m1", "hello")).await.unwrap();
-    assert_eq!(
-        refused,
-        Outcome::Refused { failure: Failure::of(Code::NotBound), reason: "no-binding".to_owned() }
-    );
+    let want = Outcome::Refused { failure: Failure::of(Code::NotBound), reason: "no-binding".to_owned() };
+    assert_eq!(refused, want);
     // A binding whose session is closed cannot be written; one whose session cannot be read as it should, can.
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
-    store
-        .write("break", |tx| {
-            acp_store::codec::run(tx, "UPDATE acp_sessions SET state = 'closed'", []).map(drop)
-        })
-        .await
-        .unwrap();
+    execute(&store, "UPDATE acp_sessions SET state = 'closed'").await;
     let refused = inlet.accept(message("m2", "hello")).await.unwrap();
     let Outcome::Refused { failure, reason } = &refused else { panic!("{refused:?}") };
     assert_eq!((failure.code, reason.as_str()), (Code::StaleBinding, "session-closed"));
     assert!(failure.message.contains("ACP_STALE_BINDING"), "{failure}");
     assert_eq!(fake.said(), Vec::<String>::new());
-    let errors: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
-    assert_eq!(
-        errors,
-        [line("error", &error_message(&Failure::of(Code::NotBound))), line("error", &refused.text())]
-    );
+    assert_eq!(shown_as(&store, "error").await, [not_bound(), refused.text().into_owned()]);
 }
 
 #[tokio::test]
@@ -162,10 +184,7 @@ async fn failed_claim_is_released_and_retried() {
     let refused = inlet.accept(message("m2", "more")).await.unwrap();
     assert_eq!(inlet.accept(message("m2", "more")).await.unwrap(), refused);
     assert_eq!(fake.said().len(), 1);
-    assert_eq!(
-        shown(&store).await.last().unwrap(),
-        &line("error", &error_message(&Failure::of(Code::LimitReached)))
-    );
+    assert_eq!(shown_as(&store, "error").await, [error_message(&Failure::of(Code::LimitReached))]);
 }
 
 #[tokio::test]
@@ -193,13 +212,8 @@ async fn message_blocked_by_store_is_retried_without_restart() {
     let refused = inlet.accept(message("m1", "hello")).await.unwrap_err();
     assert_eq!(refused.code, Code::StoreUnavailable);
     assert_eq!(fake.said().len(), 0);
-    crate::tests::eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) })
-        .await;
-    crate::tests::eventually("nothing is left in the inbox", || async {
-        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
-        left.is_empty().then_some(())
-    })
-    .await;
+    eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) }).await;
+    nothing_is_left(&store).await;
     stop.cancel();
     keeping.await.unwrap();
     assert_eq!(fake.said(), ["hello"], "once");
@@ -208,9 +222,7 @@ async fn message_blocked_by_store_is_retried_without_restart() {
 #[tokio::test]
 async fn stale_bindings_and_full_queues_are_counted() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
-    // What no transaction of ours would leave behind.
-    let close = "UPDATE acp_sessions SET state = 'closed'";
-    store.write("close", move |tx| Ok(tx.execute_batch(close)?)).await.unwrap();
+    execute(&store, "UPDATE acp_sessions SET state = 'closed'").await;
     for id in ["1", "2"] {
         let outcome = inlet.accept(message(id, "hello")).await.unwrap();
         assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
@@ -262,11 +274,7 @@ impl ChannelAdapter for Foggy {
         ChannelProperties::new(MessageLimit::new(Unit::Bytes, 1_000), UnboundDestination::Hint)
     }
 
-    fn send<'a>(
-        &'a self,
-        _: &'a ConversationRef,
-        message: &'a Outgoing,
-    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
+    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         self.taken.lock().unwrap().push(message.nonce.clone());
         let outcome = if Self::one_less(&self.unanswered) {
             SendOutcome::Uncertain { why: "the answer was lost".to_owned() }
@@ -276,11 +284,7 @@ impl ChannelAdapter for Foggy {
         Box::pin(std::future::ready(outcome))
     }
 
-    fn lookup<'a>(
-        &'a self,
-        _: &'a ConversationRef,
-        message: &'a Outgoing,
-    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+    fn lookup<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         self.since.lock().unwrap().push(message.not_before_ms);
         let is_there = self.taken.lock().unwrap().contains(&message.nonce);
         let found = match (Self::one_less(&self.blind), is_there) {
@@ -298,9 +302,8 @@ fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, InboundServ
         blind: StdMutex::new(blind),
         ..Foggy::default()
     });
-    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn ChannelAdapter>]);
-    let service = Fake::new(store) as Arc<dyn Service>;
-    (foggy, InboundService::new(store.clone(), channels, service, Metrics::default()))
+    let inlet = inlet_of(store, &Fake::new(store), [Arc::clone(&foggy) as _]);
+    (foggy, inlet)
 }
 
 #[tokio::test]

@@ -2,19 +2,15 @@
 //! the connection are moved by hand here, so that an answer comes exactly while the actor waits for a commit.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::tests::NoAgents;
+use super::tests::{NoAgents, leased, registry};
 use super::*;
 use crate::config::LiveConfig;
 use crate::metrics::Metrics;
 use crate::supervisor::simulated::SimSupervisorConnection;
-use crate::tests::{lease_row, session_row, spawn};
 use crate::util::clock::Clock;
 use acp_core::actor::ActorCommand;
 use acp_core::request::PromptRequest;
-use acp_core::rows::{LeaseStatus, SessionRow};
-use acp_core::runtime::Registry;
-use acp_core::runtime::direct::DirectRuntime;
-use acp_core::writes::Write;
+use acp_core::rows::LeaseStatus;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
 use acp_store::Store;
@@ -64,15 +60,16 @@ impl Stage {
         let (store, mut pump) = hand.start();
         let (supervisor, wire) = SimSupervisorConnection::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-        let lease_id = committed(&mut pump, intended(store.clone(), key.clone())).await;
-        let registry = Arc::new(Registry::default());
-        registry.register(Arc::new(DirectRuntime::default()));
+        let (of, wanted) = (key.clone(), store.clone());
+        // As a crash between the commit and the request leaves it.
+        let intended = async move { leased(&wanted, &of, LeaseStatus::Intended).await };
+        let lease_id = committed(&mut pump, intended).await;
         let stop = CancellationToken::new();
         let deps = Deps {
             metrics: Metrics::default(),
             store: store.clone(),
             supervisor,
-            registry,
+            registry: registry(),
             clock: Clock::at(1_700_000_000_000),
             profiles: Arc::new(NoAgents),
             live: LiveConfig::new(LoadedConfig::default()),
@@ -114,18 +111,6 @@ impl Stage {
         turns().await;
         assert_eq!(self.pump.waiting().count(), 1, "the actor waits for its commit");
     }
-}
-
-/// A session whose process is wanted: as a crash between the commit and the request leaves it.
-async fn intended(store: Store, key: SessionKey) -> LeaseId {
-    spawn(&store, session_row(&key), None).await;
-    let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
-    let row = lease_row(&key, LeaseStatus::Intended);
-    let lease_id = row.lease_id;
-    let session = SessionRow { lease_id: Some(lease_id), ..snapshot.session };
-    let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
-    store.commit(fence, writes).await.unwrap();
-    lease_id
 }
 
 /// I8: a start is refused, and the actor has not heard of it when the connection is made anew: it asks again there. If

@@ -1,5 +1,6 @@
 //! What channels bring in besides new messages: edits, deletes, clicks, files, and what happens to conversations.
 
+use super::fake::{Party, at_party};
 use super::*;
 use crate::channel::{
     ApprovalScope, Attachment, AttachmentContent, BindingLookup, BoundConversation, CallerReply,
@@ -10,8 +11,7 @@ use crate::conversation::inbound::port::NOT_YET_PROCESSED;
 use acp_core::files;
 use acp_core::render::buttons::queued_buttons;
 use acp_core::rows::BindingStatus;
-use acp_store::interactive_messages;
-use acp_store::{bindings, codec};
+use acp_store::{bindings, interactive_messages};
 use std::time::Duration;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -21,10 +21,14 @@ pub(super) fn by_caller(id: &str, text: &str) -> Inbound {
 }
 
 async fn status(store: &Store) -> String {
-    let read = store.read("status", |db| {
-        codec::first(db, "SELECT status FROM acp_bindings", [], |row| Ok(row.get::<_, String>("status")?))
-    });
-    read.await.unwrap().unwrap()
+    column(store, "SELECT status FROM acp_bindings").await.remove(0)
+}
+
+/// Messages whose buttons mean nothing any more, with their new text.
+async fn settled(store: &Store) -> Vec<(String, String)> {
+    let read = |db: &_| interactive_messages::settled_messages(db, &conversation("c"), &key(), false);
+    let over = store.read("over", read).await.unwrap();
+    over.into_iter().map(|message| (message.message_id, message.text)).collect()
 }
 
 async fn amended(inlet: &InboundService, id: &str, text: Option<&str>) -> MessageChangeOutcome {
@@ -44,33 +48,23 @@ async fn edit_or_delete_changes_queued_run_of_message() {
     inlet.accept(message("m3", "/acp cancel")).await.unwrap();
     assert_eq!(amended(&inlet, "m2", Some("less")).await, MessageChangeOutcome::Done);
     assert_eq!(amended(&inlet, "m2", None).await, MessageChangeOutcome::Done);
+    let queued = format!("queued {} {run_id}", key());
     assert_eq!(
         fake.effects()[1..],
-        [
-            format!("queued {} {run_id} Reword(\"less\") Done", key()),
-            format!("queued {} {run_id} Drop Done", key())
-        ]
+        [format!("{queued} Reword(\"less\") Done"), format!("{queued} Drop Done")]
     );
     *fake.queued_now.lock().unwrap() = QueueEditResult::TooLate;
     assert_eq!(amended(&inlet, "m1", Some("less")).await, MessageChangeOutcome::TooLate);
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::NoSession));
-    assert_eq!(
-        amended(&inlet, "m1", Some("less")).await,
-        MessageChangeOutcome::TooLate,
-        "a session that does not exist stays too late"
-    );
+    let late = amended(&inlet, "m1", Some("less")).await;
+    assert_eq!(late, MessageChangeOutcome::TooLate, "a session that does not exist stays too late");
     let busy = Failure::of(Code::StoreUnavailable);
     *fake.fails.lock().unwrap() = Some(busy.clone());
-    assert_eq!(
-        amended(&inlet, "m1", Some("less")).await,
-        MessageChangeOutcome::Later { why: busy.to_string() }
-    );
+    let later = MessageChangeOutcome::Later { why: busy.to_string() };
+    assert_eq!(amended(&inlet, "m1", Some("less")).await, later);
     *fake.fails.lock().unwrap() = None;
-    assert_eq!(
-        amended(&inlet, "m3", Some("/acp close")).await,
-        MessageChangeOutcome::NotOurs,
-        "a command has been executed"
-    );
+    let command = amended(&inlet, "m3", Some("/acp close")).await;
+    assert_eq!(command, MessageChangeOutcome::NotOurs, "a command has been executed");
     assert_eq!(amended(&inlet, "never", None).await, MessageChangeOutcome::NotOurs);
     *fake.queued_now.lock().unwrap() = QueueEditResult::Done;
     inlet.accept(message("m4", "/acp steer look")).await.unwrap();
@@ -115,12 +109,8 @@ async fn queued_message_has_buttons_for_its_run() {
     let second = inlet.accept(message("m2", "more")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &second else { panic!("{second:?}") };
     assert_eq!(*asks, Some(queued_buttons(*run_id, true)));
-    let over = store
-        .read("over", |db| interactive_messages::settled_messages(db, &conversation("c"), &key(), false))
-        .await
-        .unwrap();
     // The fake keeps no rows of runs: what is not there is over.
-    let texts: Vec<&str> = over.iter().map(|message| message.text.as_str()).collect();
+    let texts: Vec<String> = settled(&store).await.into_iter().map(|(_, text)| text).collect();
     assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt no longer exists."]);
     let steer = inlet.accept(message("m3", "/acp steer now")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &steer else { panic!("{steer:?}") };
@@ -155,12 +145,8 @@ async fn interaction_is_answered_only_by_its_caller() {
         let shown = PostedReply { message_id: format!("answer to {id}"), text: queued.text.clone() };
         assert!(inlet.mark_replied(by_caller(id, "more"), Some(shown)).await);
     }
-    let over = store
-        .read("over", |db| interactive_messages::settled_messages(db, &conversation("c"), &key(), false))
-        .await
-        .unwrap();
-    let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();
-    assert_eq!(over, [("answer to i5", "The agent is busy: queued behind 1.\nIt no longer exists.")]);
+    let over = line("answer to i5", "The agent is busy: queued behind 1.\nIt no longer exists.");
+    assert_eq!(settled(&store).await, [over]);
     let nowhere = Inbound { conversation: conversation("nowhere"), ..by_caller("i6", "hello") };
     let IntakeOutcome::Accepted(refused) = brought(nowhere).await else { panic!() };
     assert!(refused.private && !refused.text.is_empty(), "{refused:?}");
@@ -170,20 +156,14 @@ async fn interaction_is_answered_only_by_its_caller() {
 /// Things belong to who somebody is, and not to what they are called now.
 #[tokio::test]
 async fn ownership_follows_user_id_not_name() {
-    let (_dir, store, fake, inlet) = {
-        let (dir, store) = open();
-        let own =
-            acp_core::rows::BindingRow { bound_by: "17".to_owned(), ..binding_row(&key(), &at_party()) };
-        spawn(&store, session_row(&key()), Some(own)).await;
-        let fake = Fake::new(&store);
-        let inlet = super::fake::inlet_of(&store, &fake, Arc::new(super::fake::Party::default()));
-        (dir, store, fake, inlet)
-    };
-    drop(store);
-    let says = |id: &str, who: &str, text: &str| Inbound {
-        conversation: at_party(),
-        author_id: who.to_owned(),
-        ..by_caller(id, text)
+    let (_dir, store) = open();
+    let own = acp_core::rows::BindingRow { bound_by: "17".to_owned(), ..binding_row(&key(), &at_party("c")) };
+    spawn(&store, session_row(&key()), Some(own)).await;
+    let fake = Fake::new(&store);
+    let inlet = inlet_of(&store, &fake, [Arc::new(Party::default()) as _]);
+    let says = |id: &str, who: &str, text: &str| {
+        let (conversation, author_id) = (at_party("c"), who.to_owned());
+        Inbound { conversation, author_id, ..by_caller(id, text) }
     };
     let text = async |said: Inbound| match inlet.offer(said).await {
         IntakeOutcome::Accepted(said) => said.text,
@@ -205,10 +185,6 @@ async fn ownership_follows_user_id_not_name() {
     assert_eq!(fake.effects().len(), 1);
 }
 
-fn at_party() -> ConversationRef {
-    ConversationRef { channel: "party".to_owned(), ..conversation("c") }
-}
-
 #[tokio::test]
 async fn attachments_are_passed_with_prompt_once() {
     let (_dir, store, fake, inlet) = bound_ground().await;
@@ -223,18 +199,11 @@ async fn attachments_are_passed_with_prompt_once() {
     inlet.inner.commit(&said).await.unwrap();
     assert_eq!(super::inlet(&store, &fake).resume().await.unwrap(), 1);
     inlet.accept(said).await.unwrap();
-    let kept: Vec<_> = {
-        let prompts = fake.prompts.lock().unwrap();
-        prompts.values().map(|(request, _)| request.files.clone()).collect()
-    };
+    let kept: Vec<_> =
+        fake.prompts.lock().unwrap().values().map(|(request, _)| request.files.clone()).collect();
     assert_eq!(kept, [files::from_attachments(&attachments)]);
-    let left =
-        store.read("files", |db| {
-            codec::first(db, "SELECT count(files_json) AS n FROM acp_inbox", [], |row| {
-                Ok(row.get::<_, i64>("n")?)
-            })
-        });
-    assert_eq!(left.await.unwrap(), Some(0), "the files belong to the run now");
+    let left = column::<i64>(&store, "SELECT count(files_json) FROM acp_inbox").await;
+    assert_eq!(left, [0], "the files belong to the run now");
     assert_eq!(inlet.accept(message("m2", " ")).await.unwrap_err().code, Code::Usage);
 }
 
@@ -242,52 +211,39 @@ async fn attachments_are_passed_with_prompt_once() {
 #[tokio::test]
 async fn archived_conversation_is_parked_and_deleted_one_ends() {
     let (_dir, store, fake, inlet) = bound_ground().await;
-    let at = || conversation("c");
-    let by_itself = ConversationEvent::Archived { by_person: false };
-    assert_eq!(inlet.on_conversation_event(at(), by_itself).await, ConversationEventOutcome::Nothing);
-    assert_eq!(
-        inlet.on_conversation_event(at(), ConversationEvent::Unarchived).await,
-        ConversationEventOutcome::Nothing
-    );
-    assert_eq!(
-        inlet.on_conversation_event(at(), ConversationEvent::Renamed).await,
-        ConversationEventOutcome::Nothing
-    );
+    let event = async |event| inlet.on_conversation_event(conversation("c"), event).await;
     let away = || ConversationEvent::Archived { by_person: true };
-    assert_eq!(inlet.on_conversation_event(at(), away()).await, ConversationEventOutcome::Parked);
-    assert_eq!(status(&store).await, "parked");
-    assert_eq!(inlet.on_conversation_event(at(), away()).await, ConversationEventOutcome::Nothing);
-    assert_eq!(
-        inlet.on_conversation_event(at(), ConversationEvent::Unarchived).await,
-        ConversationEventOutcome::Resumed
-    );
-    assert_eq!(status(&store).await, "active");
-    inlet.on_conversation_event(at(), away()).await;
+    for (what, outcome, now) in [
+        (ConversationEvent::Archived { by_person: false }, ConversationEventOutcome::Nothing, "active"),
+        (ConversationEvent::Unarchived, ConversationEventOutcome::Nothing, "active"),
+        (ConversationEvent::Renamed, ConversationEventOutcome::Nothing, "active"),
+        (away(), ConversationEventOutcome::Parked, "parked"),
+        (away(), ConversationEventOutcome::Nothing, "parked"),
+        (ConversationEvent::Unarchived, ConversationEventOutcome::Resumed, "active"),
+        (away(), ConversationEventOutcome::Parked, "parked"),
+    ] {
+        assert_eq!((event(what.clone()).await, &*status(&store).await), (outcome, now), "{what:?}");
+    }
     inlet.accept(message("m1", "hello")).await.unwrap();
     assert_eq!((status(&store).await.as_str(), fake.said()), ("active", vec!["hello".to_owned()]));
-    inlet.on_conversation_event(at(), away()).await;
+    event(away()).await;
     let busy = Failure::of(Code::StoreUnavailable);
     for (failure, want) in [
         (busy.clone(), ConversationEventOutcome::Later { why: busy.to_string() }),
         (Failure::of(Code::NoSession), ConversationEventOutcome::Nothing),
     ] {
         *fake.fails.lock().unwrap() = Some(failure);
-        assert_eq!(
-            inlet.on_conversation_event(at(), ConversationEvent::Gone { why: "away".to_owned() }).await,
-            want
-        );
+        assert_eq!(event(ConversationEvent::Gone { why: "away".to_owned() }).await, want);
         assert_eq!(status(&store).await, "parked");
     }
     *fake.fails.lock().unwrap() = None;
     let gone = || ConversationEvent::Gone { why: "the thread was deleted".to_owned() };
-    assert_eq!(inlet.on_conversation_event(at(), gone()).await, ConversationEventOutcome::Ended);
+    assert_eq!(event(gone()).await, ConversationEventOutcome::Ended);
     assert_eq!(status(&store).await, "ended");
     assert_eq!(fake.effects(), [format!("closed {} false", key())]);
-    assert_eq!(inlet.on_conversation_event(at(), gone()).await, ConversationEventOutcome::Nothing);
-    assert_eq!(
-        inlet.on_conversation_event(conversation("never"), gone()).await,
-        ConversationEventOutcome::Nothing
-    );
+    assert_eq!(event(gone()).await, ConversationEventOutcome::Nothing);
+    let never = inlet.on_conversation_event(conversation("never"), gone()).await;
+    assert_eq!(never, ConversationEventOutcome::Nothing);
 }
 
 /// What was still to be told when a binding ends: told if it was active, settled if its conversation was put away.
@@ -303,17 +259,13 @@ async fn pending_parts_of_parked_binding_are_settled_at_its_end() {
             )
         };
         let rows = ["sent", "sending", "planned"].iter().zip(0..).map(|(state, no)| part(no, state));
-        let rows: Vec<String> = rows.collect();
-        store.write("parts", move |tx| Ok(tx.execute_batch(&rows.join(";"))?)).await.unwrap();
+        execute(&store, rows.collect::<Vec<_>>().join(";")).await;
         if is_away {
-            inlet
-                .on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true })
-                .await;
+            let away = ConversationEvent::Archived { by_person: true };
+            inlet.on_conversation_event(conversation("c"), away).await;
         }
         store.write("end", |tx| bindings::end_all(tx, &key(), "over")).await.unwrap();
-        let states = "SELECT state FROM acp_delivery_part ORDER BY part_no";
-        let read = move |db: &_| codec::all(db, states, [], |row| Ok(row.get::<_, String>("state")?));
-        store.read("states", read).await.unwrap()
+        column::<String>(&store, "SELECT state FROM acp_delivery_part ORDER BY part_no").await
     };
     assert_eq!(states(false).await, ["sent", "sending", "planned"]);
     assert_eq!(states(true).await, ["sent", "uncertain", "rejected"]);

@@ -1,13 +1,11 @@
 //! Commands through the inlet: what they do, what they answer, who may, and that each is done once.
+use super::fake::{Party, at_party};
 use super::several::{Square, at};
 use super::*;
-use crate::channel::{BoxFuture, LookupOutcome};
-use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
-use acp_core::message_split::{MessageLimit, Unit};
+use crate::tests::permission_row;
 use acp_core::render::PartKind;
 use acp_core::render::buttons::ButtonSubject;
-use acp_core::rows::{BindingRow, PermissionState};
-use acp_shared::ids::LeaseId;
+use acp_core::rows::BindingRow;
 use acp_store::bindings;
 use acp_store::interactive_messages::{self, ButtonMessage};
 
@@ -21,38 +19,14 @@ pub(super) fn sessions(id: u32, label: &str) -> SessionRow {
 }
 
 fn question(id: u32) -> PermissionRow {
-    let option = |id: &str, kind: &str| PermissionOption {
-        id: id.to_owned(),
-        name: format!("Option {id}"),
-        kind: kind.to_owned(),
-    };
-    let options = vec![option("y", "allow_once"), option("n", "reject_once")];
-    PermissionRow {
-        lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
-        session_key: keyed(id),
-        request: AgentRequest {
-            at: 7,
-            run_id: None,
-            method: "session/request_permission".to_owned(),
-            params: "{}".to_owned(),
-            what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
-        },
-        state: PermissionState::Pending,
-        option_id: None,
-        resolved_by: None,
-        created_at_ms: 0,
-        deadline_at_ms: None,
-    }
+    permission_row(&keyed(id), 7)
 }
 
 /// Session 1 is bound to the conversation `c`, session 2 is called `other` and bound to nothing.
 async fn two_sessions() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
-    let (dir, store) = open();
-    spawn(&store, sessions(1, ""), Some(binding_row(&keyed(1), &conversation("c")))).await;
-    spawn(&store, sessions(2, "other"), None).await;
-    let fake = Fake::new(&store);
-    let inlet = inlet(&store, &fake);
-    (dir, store, fake, inlet)
+    let ground = bound_ground().await;
+    spawn(&ground.1, sessions(2, "other"), None).await;
+    ground
 }
 
 async fn say(inlet: &InboundService, text: &str) -> Outcome {
@@ -98,14 +72,10 @@ async fn typed_permission_answer_is_shown_once_without_edits() {
         let (square, bound) = (Square::new("one"), if is_here { at("one") } else { conversation("c") });
         spawn(&store, sessions(1, "first"), Some(binding_row(&keyed(1), &bound))).await;
         let fake = Fake::new(&store);
-        let channels = Channels::new([Arc::clone(&square) as Arc<dyn ChannelAdapter>]);
-        let service = Arc::clone(&fake) as Arc<dyn Service>;
-        let inlet = InboundService::new(store.clone(), channels, service, Metrics::default());
+        let inlet = inlet_of(&store, &fake, [Arc::clone(&square) as _]);
         fake.pending.lock().unwrap().push(question(1));
-        let said = Inbound {
-            standing: Some(RequesterRole::Operator),
-            ..message("m1", "/acp allow --session first")
-        };
+        let standing = Some(RequesterRole::Operator);
+        let said = Inbound { standing, ..message("m1", "/acp allow --session first") };
         let outcome = inlet.accept(Inbound { conversation: at("one"), ..said }).await.unwrap();
         assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: “Option y”.", is_here));
         assert_eq!(square.texts().len(), usize::from(!is_here));
@@ -115,92 +85,57 @@ async fn typed_permission_answer_is_shown_once_without_edits() {
 /// Every command that is about a session, on the one of the conversation and on one that is named.
 #[tokio::test]
 async fn commands_have_their_effect_and_reply() {
-    let settings = "directory /tmp; the agent asks (ask); unattended permission requests are denied";
+    let id = "01890a5d-ac96-774b-bcce-b302099a8057:7";
     for (typed, target, effect, want) in [
-        ("cancel", "", "cancel KEY", "KEY has no running turn and no queued message."),
-        ("cancel other", "2", "cancel KEY", "KEY has no running turn and no queued message."),
-        (
-            "new",
-            "",
-            "new KEY",
-            "The next message starts a new conversation in KEY; the session and its history stay.",
-        ),
-        (
-            "new --session other",
-            "2",
-            "new KEY",
-            "The next message starts a new conversation in KEY; the session and its history stay.",
-        ),
-        (
-            "close",
-            "",
-            "closed KEY false",
-            "KEY is being closed, and no conversation is bound to it any more.",
-        ),
-        (
-            "archive other",
-            "2",
-            "archived KEY false",
-            "KEY is being closed, and no conversation is bound to it any more.",
-        ),
+        ("cancel", "", "cancel KEY", "NOTHING"),
+        ("cancel other", "2", "cancel KEY", "NOTHING"),
+        ("new", "", "new KEY", "RENEWED"),
+        ("new --session other", "2", "new KEY", "RENEWED"),
+        ("close", "", "closed KEY false", "CLOSED"),
+        ("archive other", "2", "archived KEY false", "CLOSED"),
         (
             "delete other --discard",
             "2",
             "deleted KEY true",
-            "KEY is being closed, and no conversation is bound to it any more. Its agent cannot be asked to forget it: it is not running, or does not support that.",
+            "CLOSED Its agent cannot be asked to forget it: it is not running, or does not support that.",
         ),
-        ("reset", "", "reset KEY false", "KEY is being closed, and no conversation is bound to it any more."),
-        (
-            "set-mode plan",
-            "",
-            "set KEY Mode(\"plan\")",
-            "The mode is plan, also after a restart of the agent.\nSettings of KEY: SET.",
-        ),
-        (
-            "model big other",
-            "2",
-            "set KEY Model(\"big\")",
-            "The model is big, also after a restart of the agent.\nSettings of KEY: SET.",
-        ),
+        ("reset", "", "reset KEY false", "CLOSED"),
+        ("set-mode plan", "", "set KEY Mode(\"plan\")", "The mode is plan, RESTARTED\nSET"),
+        ("model big other", "2", "set KEY Model(\"big\")", "The model is big, RESTARTED\nSET"),
         (
             "cwd /srv",
             "",
             "set KEY Cwd(\"/srv\")",
-            "The agent uses the new directory from the next message on.\nSettings of KEY: SET.",
+            "The agent uses the new directory from the next message on.\nSET",
         ),
         (
             "permissions deny-all",
             "",
             "set KEY Permission(DenyAll)",
-            "From now on: every permission request is denied (deny-all).\nSettings of KEY: SET.",
+            "From now on: every permission request is denied (deny-all).\nSET",
         ),
         (
             "timeout 90 other",
             "2",
             "set KEY TimeoutS(90)",
-            "From the next turn on, a turn may take 1m30s.\nSettings of KEY: SET.",
+            "From the next turn on, a turn may take 1m30s.\nSET",
         ),
         (
             "timeout 0",
             "",
             "set KEY TimeoutS(0)",
-            "From the next turn on, only the gateway's own limit applies.\nSettings of KEY: SET.",
+            "From the next turn on, only the gateway's own limit applies.\nSET",
         ),
         (
             "set effort high",
             "",
             "set KEY Config { id: \"effort\", value: \"high\" }",
-            "effort is high, also after a restart of the agent.\nSettings of KEY: SET.",
+            "effort is high, RESTARTED\nSET",
         ),
-        ("reset-options", "", "set KEY Defaults", "All settings are as configured.\nSettings of KEY: SET."),
-        ("allow", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 y ann", "Answered: “Option y”."),
-        (
-            "deny 01890a5d",
-            "",
-            "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann",
-            "Answered: “Option n”.",
-        ),
-        ("answer 2", "", "answer KEY 01890a5d-ac96-774b-bcce-b302099a8057:7 n ann", "Answered: “Option n”."),
+        ("reset-options", "", "set KEY Defaults", "All settings are as configured.\nSET"),
+        ("allow", "", "answer KEY ID y ann", "Answered: “Option y”."),
+        ("deny 01890a5d", "", "answer KEY ID n ann", "Answered: “Option n”."),
+        ("answer 2", "", "answer KEY ID n ann", "Answered: “Option n”."),
         (
             "permissions",
             "",
@@ -213,7 +148,23 @@ async fn commands_have_their_effect_and_reply() {
         let (_dir, _store, fake, inlet) = two_sessions().await;
         fake.pending.lock().unwrap().push(question(1));
         let key = if target == "2" { keyed(2) } else { keyed(1) };
-        let fill = |text: &str| text.replace("KEY", key.as_str()).replace("SET", settings);
+        let words = [
+            ("NOTHING", "KEY has no running turn and no queued message."),
+            (
+                "RENEWED",
+                "The next message starts a new conversation in KEY; the session and its history stay.",
+            ),
+            ("CLOSED", "KEY is being closed, and no conversation is bound to it any more."),
+            ("RESTARTED", "also after a restart of the agent."),
+            (
+                "SET",
+                "Settings of KEY: directory /tmp; the agent asks (ask); unattended permission requests \
+                 are denied.",
+            ),
+            ("KEY", key.as_str()),
+            ("ID", id),
+        ];
+        let fill = |text: &str| words.iter().fold(text.to_owned(), |text, (a, b)| text.replace(a, b));
         assert_eq!(answer(&inlet, &format!("/acp {typed}")).await, fill(want), "{typed}");
         let effects: Vec<String> =
             Some(fill(effect)).filter(|effect| !effect.is_empty()).into_iter().collect();
@@ -224,17 +175,15 @@ async fn commands_have_their_effect_and_reply() {
 
 #[tokio::test]
 async fn spawn_focus_and_unfocus_change_binding() {
-    let (_dir, store) = open();
-    let fake = Fake::new(&store);
-    let inlet = inlet(&store, &fake);
+    let (_dir, _store, fake, inlet) = bare_ground();
     assert_eq!(answer(&inlet, "/acp sessions").await, "There are no sessions. /acp spawn starts one.");
-    assert_eq!(say(&inlet, "/acp status").await.text(), error_message(&Failure::of(Code::NotBound)));
+    assert_eq!(answer(&inlet, "/acp status").await, not_bound());
     let spawned = say(&inlet, "/acp spawn demo").await;
     let Outcome::Command { session_key: Some(first), .. } = spawned.clone() else { panic!("{spawned:?}") };
-    let want = format!(
+    let intro = format!(
         "demo is bound here, in /tmp: session {first}, agent's session id not yet known. Messages here go to it. The binding has no timeout."
     );
-    assert_eq!(spawned.text(), want);
+    assert_eq!(spawned.text(), intro);
     let taken = answer(&inlet, "/acp spawn demo").await;
     let want = format!(
         "This conversation is bound to {first}. (USAGE)\nNext: /acp close closes that session; /unfocus keeps it open and frees the conversation."
@@ -249,23 +198,15 @@ async fn spawn_focus_and_unfocus_change_binding() {
     assert_eq!(answer(&inlet, "/unfocus").await, unbound);
     let nothing = "This conversation is not bound. /focus binds it to a session, /acp spawn to a new one.";
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);
-    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
-    let intro = format!(
-        "demo is bound here, in /tmp: session {first}, agent's session id not yet known. Messages here go to it. The binding has no timeout."
-    );
-    assert_eq!(answer(&inlet, &format!("/focus {first}")).await, intro);
-    assert_eq!(
-        answer(&inlet, &format!("/focus {first}")).await,
-        format!("This conversation is already bound to {first}.")
-    );
+    assert_eq!(answer(&inlet, "hello").await, not_bound());
+    let focus = format!("/focus {first}");
+    assert_eq!(answer(&inlet, &focus).await, intro);
+    assert_eq!(answer(&inlet, &focus).await, format!("This conversation is already bound to {first}."));
     assert!(matches!(say(&inlet, "hello").await, Outcome::Prompted { .. }));
     let closed = say(&inlet, "/acp close").await;
     assert!(matches!(closed, Outcome::Command { session_key: None, .. }), "{closed:?}");
-    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
-    assert_eq!(
-        say(&inlet, &format!("/focus {first}")).await.text(),
-        error_message(&Failure::of(Code::SessionClosed))
-    );
+    assert_eq!(answer(&inlet, "hello").await, not_bound());
+    assert_eq!(answer(&inlet, &focus).await, error_message(&Failure::of(Code::SessionClosed)));
     assert_eq!(fake.said(), ["hello"]);
 }
 
@@ -292,7 +233,7 @@ async fn unknown_command_is_answered_with_help() {
 /// What a name means is looked up in the control plane: a key, an id, a label, the beginning of an id.
 #[tokio::test]
 async fn ambiguous_session_name_is_refused() {
-    let (_dir, store) = open();
+    let (_dir, store, fake, inlet) = bare_ground();
     for (key, label) in [
         ("agent:demo:acp:01a1b2c3-one", "mine"),
         ("agent:demo:acp:01a1b2c3-two", "yours"),
@@ -303,8 +244,6 @@ async fn ambiguous_session_name_is_refused() {
     }
     let gone = SessionKey::parse("agent:demo:acp:01a1ffff-gone").unwrap();
     Scribe::claim(&store, &gone).await.close().await;
-    let fake = Fake::new(&store);
-    let inlet = inlet(&store, &fake);
     for (name, want) in [
         ("agent:demo:acp:01a1b2c3-one", Ok("01a1b2c3-one")),
         ("AGENT:DEMO:ACP:01A1B2C3-ONE", Ok("01a1b2c3-one")),
@@ -335,7 +274,7 @@ async fn ambiguous_session_name_is_refused() {
         }
     }
     // Without a name it is the binding, and without a binding nothing.
-    assert_eq!(say(&inlet, "/acp cancel").await.text(), error_message(&Failure::of(Code::NotBound)));
+    assert_eq!(answer(&inlet, "/acp cancel").await, not_bound());
 }
 
 /// A steer of another session is answered here and goes on there.
@@ -348,9 +287,8 @@ async fn other_session_can_be_steered() {
     let want = "No turn can be steered: the message starts a turn of its own. The answer goes to the \
                 conversations of agent:demo:acp:2.";
     assert_eq!((text.as_str(), fake.said()), (want, vec!["look at it".to_owned()]));
-    assert!(
-        matches!(say(&inlet, "/acp steer now").await, Outcome::Prompted { session_key, .. } if session_key == keyed(1))
-    );
+    let own = say(&inlet, "/acp steer now").await;
+    assert!(matches!(own, Outcome::Prompted { session_key, .. } if session_key == keyed(1)));
 }
 
 async fn bindings_of(store: &Store, at: &str) -> Option<BindingRow> {
@@ -362,38 +300,26 @@ async fn bindings_of(store: &Store, at: &str) -> Option<BindingRow> {
 async fn timeouts_can_be_shown_set_and_disabled() {
     let (_dir, store, _fake, inlet) = two_sessions().await;
     spawn(&store, sessions(3, "twice"), Some(binding_row(&keyed(3), &conversation("d")))).await;
-    assert_eq!(
-        answer(&inlet, "/session idle").await,
-        "/session idle is off: the binding has no such timeout."
-    );
+    let off = "/session idle is off: the binding has no such timeout.";
+    assert_eq!(answer(&inlet, "/session idle").await, off);
     let before = now_ms();
     let set = answer(&inlet, "/session idle 1h30m").await;
-    assert!(
-        set.starts_with(
-            "/session idle is 1h30m: the binding ends after that time without activity; currently at 20"
-        ),
-        "{set}"
-    );
+    let want = "/session idle is 1h30m: the binding ends after that time without activity; currently at 20";
+    assert!(set.starts_with(want), "{set}");
     let row = bindings_of(&store, "c").await.unwrap();
     assert_eq!((row.idle_ms, row.max_age_ms, row.bound_at_ms), (Some(5_400_000), None, 1));
     assert!(row.last_activity_at_ms >= before, "the command counts as activity");
     let set = answer(&inlet, "/session max-age 2").await;
-    assert!(
-        set.starts_with(
-            "/session max-age is 2h: the binding ends after that time in any case; currently at 20"
-        ),
-        "{set}"
-    );
+    let want = "/session max-age is 2h: the binding ends after that time in any case; currently at 20";
+    assert!(set.starts_with(want), "{set}");
     let row = bindings_of(&store, "c").await.unwrap();
     assert_eq!((row.idle_ms, row.max_age_ms), (Some(5_400_000), Some(7_200_000)));
     assert!(row.bound_at_ms >= before, "the age begins now");
-    assert_eq!(
-        answer(&inlet, "/session idle off").await,
-        "/session idle is off: the binding has no such timeout."
-    );
+    assert_eq!(answer(&inlet, "/session idle off").await, off);
     assert_eq!(bindings_of(&store, "c").await.unwrap().idle_ms, None);
     // Another session's, by its name: all of its conversations of this account.
-    spawn_binding(&store, 3, "e").await;
+    let row = binding_row(&keyed(3), &conversation("e"));
+    store.write("bind", move |tx| bindings::bind(tx, &row)).await.unwrap();
     let set = answer(&inlet, "/session idle 1d twice").await;
     assert!(set.ends_with(" This applies to its 2 conversations here."), "{set}");
     for at in ["d", "e"] {
@@ -403,45 +329,17 @@ async fn timeouts_can_be_shown_set_and_disabled() {
     assert!(unbound.starts_with("No conversation here is bound to agent:demo:acp:2"), "{unbound}");
 }
 
-async fn spawn_binding(store: &Store, id: u32, at: &str) {
-    let row = binding_row(&keyed(id), &conversation(at));
-    store.write("bind", move |tx| bindings::bind(tx, &row)).await.unwrap();
-}
-
 /// The gateway dies between any two steps of a command, and before it is started again the world has changed: the
 /// conversation is bound elsewhere and the question is answered. The command is not done again, and its answer is the first.
 #[tokio::test]
 async fn command_runs_once_across_crashes_and_repeats() {
-    let verbs = [
-        "hello",
-        "/acp spawn demo --thread off",
-        "/acp cancel",
-        "/acp cancel other",
-        "/acp steer look",
-        "/acp steer --session other look",
-        "/acp close",
-        "/acp close other",
-        "/acp archive",
-        "/acp delete --discard",
-        "/acp reset",
-        "/acp new",
-        "/acp set-mode plan",
-        "/acp set effort high",
-        "/acp cwd /srv",
-        "/acp permissions deny-all",
-        "/acp timeout 60",
-        "/acp model big",
-        "/acp reset-options",
-        "/acp allow",
-        "/acp deny",
-        "/acp answer 1",
-        "/focus other",
-        "/unfocus",
-        "/session idle 2h",
-        "/session max-age 2h",
-        "/acp verbosity none",
-    ];
-    for verb in verbs {
+    let verbs = "hello, /acp spawn demo --thread off, /acp cancel, /acp cancel other, /acp steer look, \
+                 /acp steer --session other look, /acp close, /acp close other, /acp archive, \
+                 /acp delete --discard, /acp reset, /acp new, /acp set-mode plan, /acp set effort high, \
+                 /acp cwd /srv, /acp permissions deny-all, /acp timeout 60, /acp model big, \
+                 /acp reset-options, /acp allow, /acp deny, /acp answer 1, /focus other, /unfocus, \
+                 /session idle 2h, /session max-age 2h, /acp verbosity none";
+    for verb in verbs.split(", ") {
         // After the outcome is kept, all commands are one.
         let crashes: &[&str] = if verb == "/acp cancel" { &["done", "recorded", "told"] } else { &["done"] };
         for &crash in crashes {
@@ -457,25 +355,17 @@ async fn command_runs_once_across_crashes_and_repeats() {
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inlet
-                    .inner
-                    .send_reply(&said, &first, 0, crate::conversation::inbound::reply::PriorReply::NotSent)
-                    .await
-                    .unwrap();
+                inlet.inner.send_reply(&said, &first, 0, PriorReply::NotSent).await.unwrap();
             }
             // In the meantime, by another message.
-            store
-                .write("rebind", |tx| {
-                    if let Some(binding) = bindings::of_conversation(tx, &conversation("c"))? {
-                        bindings::end(tx, binding.binding_id, "bound to another session")?;
-                    }
-                    bindings::bind(tx, &binding_row(&keyed(3), &conversation("c")))
-                })
-                .await
-                .unwrap();
-            let mut other = question(3);
-            other.request.at = 9;
-            fake.pending.lock().unwrap().push(other);
+            let rebind = |tx: &acp_store::Tx<'_>| {
+                if let Some(binding) = bindings::of_conversation(tx, &conversation("c"))? {
+                    bindings::end(tx, binding.binding_id, "bound to another session")?;
+                }
+                bindings::bind(tx, &binding_row(&keyed(3), &conversation("c")))
+            };
+            store.write("rebind", rebind).await.unwrap();
+            fake.pending.lock().unwrap().push(permission_row(&keyed(3), 9));
             let state = state_of(&store, &fake).await;
             let again = super::inlet(&store, &fake);
             assert_eq!(again.resume().await.unwrap(), 1, "{verb} {crash}");
@@ -501,41 +391,16 @@ async fn state_of(
     (fake.effects(), fake.said(), rows, bound.await.unwrap())
 }
 
-/// A channel whose people are only people.
-struct Thread;
-
-impl ChannelAdapter for Thread {
-    fn id(&self) -> &'static str {
-        "thread"
-    }
-
-    fn properties(&self) -> ChannelProperties {
-        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_000), UnboundDestination::Hint)
-    }
-
-    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
-        Box::pin(async { SendOutcome::Sent { message_id: message.nonce.clone() } })
-    }
-
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
-        Box::pin(async { LookupOutcome::Absent })
-    }
-}
-
 #[tokio::test]
 async fn other_users_may_neither_see_nor_change_sessions() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
-    let channels = Channels::new([Arc::new(Thread) as Arc<dyn ChannelAdapter>]);
-    let service = Arc::clone(&fake) as Arc<dyn Service>;
-    let inlet = InboundService::new(store.clone(), channels, service, Metrics::default());
-    let at = |id: &str| ConversationRef { channel: "thread".to_owned(), ..conversation(id) };
-    let own = BindingRow { bound_by: "ann".to_owned(), ..binding_row(&keyed(1), &at("c")) };
-    spawn(&store, sessions(1, "anns"), Some(own)).await;
+    let inlet = inlet_of(&store, &fake, [Arc::new(Party::default()) as _]);
+    spawn(&store, sessions(1, "anns"), Some(binding_row(&keyed(1), &at_party("c")))).await;
     spawn(&store, sessions(2, "nobodys"), None).await;
     let says = async |author: &str, place: &str, text: &str| {
         let id = RunId::mint().to_string();
-        let inbound = Inbound::new(at(place), id, author.to_owned(), text.to_owned());
+        let inbound = Inbound::new(at_party(place), id, author.to_owned(), text.to_owned());
         let outcome = inlet.accept(inbound).await.unwrap();
         match &outcome {
             Outcome::Refused { failure, .. } => {
@@ -544,18 +409,9 @@ async fn other_users_may_neither_see_nor_change_sessions() {
             other => other.text().lines().next().unwrap_or_default().to_owned(),
         }
     };
-    for text in [
-        "/acp cancel",
-        "/acp close anns",
-        "/acp status",
-        "/acp permissions",
-        "/acp steer stop",
-        "/acp model x",
-        "/acp allow",
-        "/acp new",
-        "/focus anns",
-        "/focus nobodys",
-    ] {
+    let verbs = "/acp cancel, /acp close anns, /acp status, /acp permissions, /acp steer stop, /acp model x, \
+                 /acp allow, /acp new, /focus anns, /focus nobodys";
+    for text in verbs.split(", ") {
         assert_eq!(says("bob", "c", text).await, "ACP_NOT_OWNER", "{text}");
         assert_eq!(says("", "c", text).await, "ACP_NOT_OWNER", "{text}");
     }
@@ -564,19 +420,13 @@ async fn other_users_may_neither_see_nor_change_sessions() {
     }
     assert_eq!((fake.effects(), fake.said()), (Vec::new(), Vec::new()));
     assert_eq!(says("bob", "c", "/acp sessions").await, "There are no sessions. /acp spawn starts one.");
-    assert_eq!(
-        says("bob", "c", "/session idle").await,
-        "/session idle is off: the binding has no such timeout."
-    );
+    let off = "/session idle is off: the binding has no such timeout.";
+    assert_eq!(says("bob", "c", "/session idle").await, off);
     // The same in the owner's hands.
-    assert_eq!(
-        says("ann", "c", "/acp cancel").await,
-        "agent:demo:acp:1 has no running turn and no queued message."
-    );
-    assert_eq!(
-        says("ann", "c", "/acp sessions").await,
-        "Sessions, most recently used first (* is this conversation's):"
-    );
+    let nothing = "agent:demo:acp:1 has no running turn and no queued message.";
+    assert_eq!(says("ann", "c", "/acp cancel").await, nothing);
+    let list = "Sessions, most recently used first (* is this conversation's):";
+    assert_eq!(says("ann", "c", "/acp sessions").await, list);
     assert!(says("ann", "c", "/session idle 1h").await.starts_with("/session idle is 1h"));
     assert_eq!(
         says("ann", "d", "/focus anns").await,

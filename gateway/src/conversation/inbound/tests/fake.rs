@@ -62,13 +62,8 @@ fn unused<'a, T: 'a>() -> ServiceFuture<'a, T> {
 }
 
 fn now<'a>(session: &SessionKey) -> ServiceFuture<'a, SessionStatus> {
-    let now = SessionStatus {
-        session_key: session.clone(),
-        state: SessionState::Idle,
-        discarded: None,
-        setting: None,
-    };
-    Box::pin(async { Ok(now) })
+    let (session_key, state) = (session.clone(), SessionState::Idle);
+    Box::pin(async move { Ok(SessionStatus { session_key, state, discarded: None, setting: None }) })
 }
 
 impl Service for Fake {
@@ -136,10 +131,7 @@ impl Service for Fake {
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, QueueEditResult> {
         let now = *self.queued_now.lock().unwrap();
-        let done = match self.fails.lock().unwrap().clone() {
-            Some(failure) => Err(failure),
-            None => Ok(now),
-        };
+        let done = self.fails.lock().unwrap().clone().map_or(Ok(now), Err);
         if done.is_ok() {
             self.once(&format!("queued {session} {run} {change:?} {now:?}"), &key);
         }
@@ -160,12 +152,8 @@ impl Service for Fake {
                 Scribe::claim(&self.store, session).await.close().await;
             }
             let discarded = request.discard.then_some(false);
-            Ok(SessionStatus {
-                session_key: session.clone(),
-                state: SessionState::Closed,
-                discarded,
-                setting: None,
-            })
+            let (session_key, state) = (session.clone(), SessionState::Closed);
+            Ok(SessionStatus { session_key, state, discarded, setting: None })
         })
     }
 
@@ -308,11 +296,7 @@ impl ChannelAdapter for Party {
         ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Ignore)
     }
 
-    fn send<'a>(
-        &'a self,
-        _: &'a ConversationRef,
-        message: &'a Outgoing,
-    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
+    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async {
             let mut said = self.said.lock().unwrap();
             said.push(message.text.clone());
@@ -320,21 +304,15 @@ impl ChannelAdapter for Party {
         })
     }
 
-    fn lookup<'a>(
-        &'a self,
-        _: &'a ConversationRef,
-        _: &'a Outgoing,
-    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(async { LookupOutcome::Absent })
     }
 }
 
-pub(super) fn party(id: &str, text: &str) -> Inbound {
-    let conversation = ConversationRef { channel: "party".to_owned(), ..conversation("c") };
-    Inbound { conversation, ..message(id, text) }
+pub(super) fn at_party(id: &str) -> ConversationRef {
+    ConversationRef { channel: "party".to_owned(), ..conversation(id) }
 }
 
-pub(super) fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn ChannelAdapter>) -> InboundService {
-    let channels = Channels::new([channel]);
-    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+pub(super) fn party(id: &str, text: &str) -> Inbound {
+    Inbound { conversation: at_party("c"), ..message(id, text) }
 }

@@ -15,6 +15,28 @@ async fn claimed(inlet: &InboundService, said: &Inbound) -> ReplyReservation {
     }
 }
 
+async fn is_duplicate(inlet: &InboundService, said: &Inbound) -> bool {
+    matches!(inlet.reserve(said.clone(), PATIENCE).await, ReserveOutcome::Duplicate)
+}
+
+/// What is said in the conversation in place of a reply: once, however often it is tried or repeated.
+async fn is_told_there_once(
+    next: &InboundService,
+    (store, fake): (&Store, &Fake),
+    said: &Inbound,
+    (effects, want): (usize, &str),
+) {
+    let text = &said.text;
+    assert_eq!(next.resume().await.unwrap(), 1, "{text}");
+    assert_eq!(next.resume().await.unwrap(), 0, "{text}");
+    let said_there = heard(store).await;
+    assert_eq!((said_there.len(), fake.effects().len()), (1, effects), "{text}: {said_there:?}");
+    assert!(said_there[0].1.starts_with(want), "{text}: {said_there:?}");
+    // What Discord repeats after that is neither done nor said again.
+    assert!(is_duplicate(next, said).await);
+    assert_eq!(heard(store).await, said_there);
+}
+
 /// What the gateway said in the conversation.
 async fn heard(store: &Store) -> Vec<(String, String)> {
     shown(store).await.into_iter().filter(|(kind, _)| kind != "person").collect()
@@ -37,15 +59,9 @@ async fn reserved_interaction_runs_once_by_its_caller() {
     let said = by_caller("i1", "/acp cancel");
     let claim = claimed(&inlet, &said).await;
     assert!(claim.is_new());
-    assert_eq!(
-        (rows(&store).await, fake.effects()),
-        (vec![row("i1", "received")], vec![]),
-        "stored, not executed"
-    );
-    assert!(
-        matches!(inlet.reserve(said.clone(), PATIENCE).await, ReserveOutcome::Duplicate),
-        "it is reserved"
-    );
+    let kept = (rows(&store).await, fake.effects());
+    assert_eq!(kept, (vec![row("i1", "received")], vec![]), "stored, not executed");
+    assert!(is_duplicate(&inlet, &said).await, "it is reserved");
     assert_eq!(inlet.resume().await.unwrap(), 0, "nothing else executes it");
     let IntakeOutcome::Accepted(told) = inlet.offer(said.clone()).await else { panic!() };
     assert!(told.text.contains("has no running turn"), "{told:?}");
@@ -53,7 +69,7 @@ async fn reserved_interaction_runs_once_by_its_caller() {
     assert_eq!(inlet.resume().await.unwrap(), 0, "the caller still holds it");
     assert!(inlet.mark_replied(said.clone(), None).await);
     drop(claim);
-    assert!(matches!(inlet.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate), "it is settled");
+    assert!(is_duplicate(&inlet, &said).await, "it is settled");
     assert_eq!(inlet.resume().await.unwrap(), 0, "no second reply");
     assert_eq!((rows(&store).await, fake.effects().len()), (vec![row("i1", "routed")], 1));
     assert_eq!(heard(&store).await, []);
@@ -94,14 +110,7 @@ async fn abandoned_reservation_runs_once_with_notice() {
             let said = by_caller("i1", text);
             drop(claimed(&inlet, &said).await);
             let next = if is_killed { super::inlet(&store, &fake) } else { inlet };
-            assert_eq!(next.resume().await.unwrap(), 1, "{text}");
-            assert_eq!(next.resume().await.unwrap(), 0, "{text}");
-            let said_there = heard(&store).await;
-            assert_eq!((said_there.len(), fake.effects().len()), (1, effects), "{text}: {said_there:?}");
-            assert!(said_there[0].1.starts_with(want), "{text}: {said_there:?}");
-            // What Discord repeats after that is neither done nor said again.
-            assert!(matches!(next.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate));
-            assert_eq!(heard(&store).await, said_there);
+            is_told_there_once(&next, (&store, &fake), &said, (effects, want)).await;
         }
     }
 }
@@ -139,13 +148,7 @@ async fn unreported_result_is_posted_in_conversation_once() {
             assert_eq!((fake.effects().len(), heard(&store).await), (effects, vec![]), "{text}");
             let next = if is_killed { super::inlet(&store, &fake) } else { inlet };
             drop(claim);
-            assert_eq!(next.resume().await.unwrap(), 1, "{text}");
-            assert_eq!(next.resume().await.unwrap(), 0, "{text}");
-            let said_there = heard(&store).await;
-            assert_eq!((said_there.len(), fake.effects().len()), (1, effects), "{text}: {said_there:?}");
-            assert!(said_there[0].1.starts_with(&want), "{text}: {said_there:?}");
-            assert!(matches!(next.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate));
-            assert_eq!(heard(&store).await, said_there);
+            is_told_there_once(&next, (&store, &fake), &said, (effects, &want)).await;
         }
     }
 }
@@ -157,12 +160,8 @@ async fn late_result_notice_is_unchanged_after_second_kill() {
     let said = by_caller("i1", "/acp cancel");
     drop(claimed(&inlet, &said).await);
     // Done without whoever brought it, and killed before it was said.
-    let outcome = Outcome::Command {
-        session_key: None,
-        run_id: None,
-        text: "Nothing runs.".to_owned(),
-        is_shown: false,
-    };
+    let text = "Nothing runs.".to_owned();
+    let outcome = Outcome::Command { session_key: None, run_id: None, text, is_shown: false };
     let kept = said.clone();
     store.write("record", move |tx| inbox::record(tx, &kept, &outcome, false)).await.unwrap();
     let next = super::inlet(&store, &fake);
@@ -193,11 +192,9 @@ async fn withdrawn_interaction_does_not_run() {
     assert!(inlet.withdraw(said.clone()).await);
     drop(claim);
     assert_eq!(inlet.resume().await.unwrap(), 0);
-    assert!(matches!(inlet.reserve(said, PATIENCE).await, ReserveOutcome::Duplicate));
-    assert_eq!(
-        (rows(&store).await, fake.effects(), heard(&store).await),
-        (vec![row("i1", "refused")], vec![], vec![])
-    );
+    assert!(is_duplicate(&inlet, &said).await);
+    let left = (rows(&store).await, fake.effects(), heard(&store).await);
+    assert_eq!(left, (vec![row("i1", "refused")], vec![], vec![]));
     // What is done cannot be taken back.
     let done = by_caller("i2", "/acp cancel");
     let _claim = claimed(&inlet, &done).await;

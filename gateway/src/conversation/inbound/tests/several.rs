@@ -44,22 +44,14 @@ impl ChannelAdapter for Square {
         }
     }
 
-    fn send<'a>(
-        &'a self,
-        _: &'a ConversationRef,
-        message: &'a Outgoing,
-    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
+    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         let mut sent = self.sent.lock().unwrap();
         sent.push(message.clone());
         let message_id = format!("{}-{}", self.account, sent.len());
         Box::pin(std::future::ready(SendOutcome::Sent { message_id }))
     }
 
-    fn lookup<'a>(
-        &'a self,
-        _: &'a ConversationRef,
-        _: &'a Outgoing,
-    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(std::future::ready(LookupOutcome::Absent))
     }
 }
@@ -77,9 +69,8 @@ async fn square() -> (tempfile::TempDir, Store, [Arc<Square>; 2], InboundService
     let binding = binding_row(&key(), &at("b"));
     spawn(&store, session_row(&key()), Some(binding.clone())).await;
     let both = [Square::new("a"), Square::new("b")];
-    let channels = Channels::new(both.iter().map(|one| Arc::clone(one) as Arc<dyn ChannelAdapter>));
-    let service = Fake::new(&store) as Arc<dyn Service>;
-    (dir, store.clone(), both, InboundService::new(store, channels, service, Metrics::default()), binding)
+    let inlet = inlet_of(&store, &Fake::new(&store), both.clone().map(|one| one as _));
+    (dir, store, both, inlet, binding)
 }
 
 /// A typed command is done by the bot that works there; where that one does not hear it, whoever hears it says so once,
@@ -95,10 +86,8 @@ async fn command_for_unreachable_bot_is_refused_by_other_bot() {
     b.is_deaf.store(true, Ordering::SeqCst);
     let refused = inlet.accept(heard("a", "2", "/acp help")).await.unwrap();
     let Outcome::Refused { failure, .. } = &refused else { panic!("{refused:?}") };
-    assert_eq!(
-        (failure.code, failure.detail_code.as_deref()),
-        (Code::ChannelUnavailable, Some("ACCOUNT_DEAF"))
-    );
+    let code = (failure.code, failure.detail_code.as_deref());
+    assert_eq!(code, (Code::ChannelUnavailable, Some("ACCOUNT_DEAF")));
     for part in ["\"b\"", "it is not connected", "Nothing was done", "Next: ", "doctor"] {
         assert!(a.texts()[0].contains(part), "{part}: {:?}", a.texts());
     }
@@ -176,11 +165,8 @@ async fn replies_and_delivered_parts_are_told_apart() {
         store.write("begin", move |tx| command_replies::begin(tx, &at("b"), (nonce, text), 0))
     };
     let first = begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap();
-    assert_eq!(
-        begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap(),
-        first,
-        "the chosen account remains"
-    );
+    let again = begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap();
+    assert_eq!(again, first, "the chosen account remains");
     let one = binding.clone();
     let alone = move |tx: &acp_store::Tx<'_>| {
         delivery::plan(tx, &one, &[part(&one, 9, "Alone.")])?;

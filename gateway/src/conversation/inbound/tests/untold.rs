@@ -1,9 +1,7 @@
 //! What was done about a message and cannot be told: it waits by itself, and holds up nothing that people say or take back.
 
-use super::fake::inlet_of;
 use super::*;
 use crate::channel::{InboundPort, IntakeOutcome, MessageChangeOutcome};
-use crate::tests::eventually;
 use std::time::Duration;
 
 const BUSY: [&str; 2] = ["The agent is busy: queued behind 1.", "The agent is busy: queued behind 2."];
@@ -48,11 +46,7 @@ impl ChannelAdapter for Moody {
         ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_000), UnboundDestination::Hint)
     }
 
-    fn send<'a>(
-        &'a self,
-        at: &'a ConversationRef,
-        message: &'a Outgoing,
-    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
+    fn send<'a>(&'a self, at: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let mut mood = self.mood.subscribe();
             if at.conversation_id == "c" {
@@ -67,19 +61,14 @@ impl ChannelAdapter for Moody {
         })
     }
 
-    fn lookup<'a>(
-        &'a self,
-        at: &'a ConversationRef,
-        message: &'a Outgoing,
-    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+    fn lookup<'a>(&'a self, at: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(async move {
             *self.looked.lock().unwrap() += 1;
             let said = self.said.lock().unwrap();
             let it = (at.conversation_id.clone(), message.text.clone());
             let number = said.iter().position(|said| *said == it);
-            number.map_or(LookupOutcome::Absent, |number| LookupOutcome::Found {
-                message_id: (number + 1).to_string(),
-            })
+            let found = |number: usize| LookupOutcome::Found { message_id: (number + 1).to_string() };
+            number.map_or(LookupOutcome::Absent, found)
         })
     }
 }
@@ -87,21 +76,13 @@ impl ChannelAdapter for Moody {
 async fn ground(mood: Mood) -> (tempfile::TempDir, Store, Arc<Fake>, Arc<Moody>, InboundService) {
     let (dir, store, fake, _) = bound_ground().await;
     let channel = Moody::new(mood);
-    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
+    let inlet = inlet_of(&store, &fake, [Arc::clone(&channel) as _]);
     (dir, store, fake, channel, inlet)
 }
 
 async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(Duration::from_secs(60), it).await;
     done.unwrap_or_else(|_| panic!("{what} is delayed"))
-}
-
-async fn nothing_is_left(store: &Store) {
-    crate::tests::eventually("all replies are sent", || async {
-        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
-        left.is_empty().then_some(())
-    })
-    .await;
 }
 
 /// Whatever is done with a reply: messages, commands and what is taken back go on, and later each reply comes once, in
@@ -143,7 +124,7 @@ async fn blocked_conversation_delays_no_other() {
     }
     let resumed = inlet.clone();
     let resuming = tokio::spawn(async move { resumed.resume().await.unwrap() });
-    crate::tests::eventually("the other replies are sent", || async {
+    eventually("the other replies are sent", || async {
         let told = [channel.said_in("d"), channel.said_in("e")];
         (told == [["told m2"], ["told m4"]]).then_some(())
     })
