@@ -338,11 +338,7 @@ mod tests {
         };
         let actions: Vec<MessageButton> = (1..=7).map(action).collect();
         let body = body("text", &actions);
-        let sizes: Vec<usize> = body
-            .rows
-            .iter()
-            .map(|row| if let ActionRow::Buttons(buttons) = row { buttons.len() } else { 0 })
-            .collect();
+        let sizes: Vec<usize> = body.rows.iter().map(|ActionRow::Buttons(buttons)| buttons.len()).collect();
         assert_eq!((body.content.as_str(), sizes), ("text", vec![5, 2]));
         let Some(ActionRow::Buttons(first)) = body.rows.first() else { panic!() };
         let ButtonAction::CustomId(id) = &first[0].action else { panic!() };
