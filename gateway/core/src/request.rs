@@ -24,12 +24,12 @@ pub struct SpawnRequest {
     pub permission: Option<PermissionMode>,
     /// Overrides the policy for permission requests if no person can be asked.
     pub non_interactive: Option<NonInteractive>,
-    /// Conversation to bind in the same transaction.
+    /// Conversation to bind in the transaction that creates the session.
     pub bind: Option<ConversationRef>,
     /// Placement of that binding: the conversation itself or a new child.
     #[serde(default)]
     pub placement: Placement,
-    /// First prompt, in the same transaction.
+    /// First prompt, accepted in the transaction that creates the session; `None` if there is none.
     pub prompt: Option<String>,
     /// Name of the requester, for people.
     pub author: String,

@@ -262,7 +262,9 @@ impl Service for GatewayService {
             let mut status = self.status_now();
             match self.store_now().await {
                 Ok(store) => status.store = Some(store),
-                Err(failure) => tracing::error!(%failure, "control plane read failed"),
+                Err(failure) => {
+                    tracing::error!(%failure, "status without database figures: control plane read failed")
+                }
             }
             Ok(status)
         })

@@ -218,7 +218,7 @@ impl GlobalArgs {
     /// Returns the absolute path of the state directory.
     ///
     /// # Errors
-    /// `USAGE` if neither a flag nor the environment determines it.
+    /// `USAGE` if neither `--state-dir` nor the environment names a directory.
     pub(crate) fn state_dir(&self) -> Result<PathBuf, Failure> {
         let given = self.state_dir.clone().filter(|dir| !dir.as_os_str().is_empty());
         let dir = given.or_else(default_state_dir).ok_or_else(|| {

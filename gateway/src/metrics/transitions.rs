@@ -23,7 +23,7 @@ pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
         from = "",
         event = "spawned",
         to = session.state.as_str(),
-        "session"
+        "session state changed"
     );
     if let Some(Transition::Run(run)) = run.map(|run| Transition::run(None, None, run)) {
         log_run(session, &run);
@@ -43,7 +43,7 @@ pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, transitions: &[
                     event = event.as_str(),
                     to = to.as_str(),
                     code = code.map(|code| code.as_str()),
-                    "session"
+                    "session state changed"
                 );
                 // Only a session without any earlier agent is being spawned.
                 let code = code.map_or(OK, |code| code.as_str());
@@ -81,7 +81,7 @@ fn log_run(session: &SessionRow, run: &RunTransition) {
         event = run.event.map_or("accepted", RunEvent::as_str),
         to = run.to.as_str(),
         code = run.code.map(|code| code.as_str()),
-        "run"
+        "run state changed"
     );
 }
 

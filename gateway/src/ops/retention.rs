@@ -12,9 +12,10 @@ const RESULTS_INTERVAL_MS: u64 = 10 * 60_000;
 /// Interval of the deletion of records of own messages, in milliseconds. The first run is one interval after
 /// the start, so that channels have backfilled missed events before, however long the gateway was down.
 const SENT_MESSAGES_INTERVAL_MS: u64 = 24 * 3_600_000;
-/// Retention of records of own messages, in milliseconds: 30 days. While the gateway runs, its own message is
-/// echoed within minutes, as the event or after a reconnect; a backfill reaches back only to the last message
-/// that the channel delivered.
+/// Retention of records of own messages, in milliseconds: 30 days. They tell the gateway's own messages from those
+/// of people. A running gateway sees its own message again within minutes, as an event or in the backfill after a
+/// reconnect. A backfill after a longer outage begins after the last message that the channel delivered, so it
+/// returns no older ones.
 const SENT_MESSAGES_RETENTION_MS: u64 = 30 * SENT_MESSAGES_INTERVAL_MS;
 /// Maximum number of rows deleted in one transaction, so that no other write waits for long.
 const ROWS_AT_ONCE: u64 = 1_000;

@@ -96,7 +96,11 @@ pub fn progress(
         PROGRESS,
         params![lease_id.to_string(), session.as_str(), Int(stdout_offset), Int(next_stdin_seq), link_state],
     )?;
-    if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the offsets of a lease would decrease")) }
+    if changed == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::Refused("the lease is closed, or its offsets would decrease"))
+    }
 }
 
 /// Sets the state of a lease.

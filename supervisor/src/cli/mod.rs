@@ -152,7 +152,7 @@ enum SupervisorCommand {
     /// Serve file requests on standard input (internal)
     #[command(hide = true)]
     FilesHelper {
-        /// Version of the request frames
+        /// Version of the frames between the supervisor and its file helper
         frames: u32,
     },
     /// Show the state of the supervisor

@@ -329,7 +329,7 @@ async fn record_ends<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], pl
             %from,
             to = %lease.state,
             why,
-            "lease"
+            "lease state changed"
         );
         lease.ended_at_ms = Some(wall_ms());
         ended.insert(lease.lease_id);

@@ -241,7 +241,7 @@ fn apply_event(lease: &mut Lease, event: LeaseEvent, reason: &str) {
     let from = lease.state;
     match lease.apply(event, reason) {
         Ok(()) => {
-            tracing::info!(lease_id = %lease.lease_id, session_key = %lease.session_key, %from, to = %lease.state, reason, "lease");
+            tracing::info!(lease_id = %lease.lease_id, session_key = %lease.session_key, %from, to = %lease.state, reason, "lease state changed");
         }
         Err(error) => tracing::error!(lease_id = %lease.lease_id, %error, "invalid lease transition"),
     }

@@ -1,7 +1,7 @@
 //! Documents that must agree with the code.
 
 use crate::assert_none;
-use crate::source::{files_below, relative};
+use crate::source::{files_below, product, relative};
 use acp_shared::codes::Code;
 use acp_shared::refusal::RefusalCode;
 use acp_tests::world::repository;
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const ERRORS: &str = "docs/manual/errors.md";
+const LOGS: &str = "docs/manual/logs.md";
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
 fn document(path: &str) -> String {
@@ -64,6 +65,37 @@ fn every_supervisor_refusal_is_documented() {
     let missing = RefusalCode::ALL.iter().filter(|code| !explained.contains(&code.as_str()));
     let violations: Vec<String> = missing.map(|code| format!("{code} has no row")).collect();
     assert_none(&format!("{ERRORS} has a row for every refusal of the supervisor"), &violations);
+}
+
+/// Messages of the tables of a page, with the programs that log them: the first and third cells of each row.
+fn listed_messages(page: &str) -> Vec<(String, Vec<String>)> {
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+    let programs = |cell: &str| match cell {
+        "both" => vec!["gateway".to_owned(), "supervisor".to_owned()],
+        one => vec![one.to_owned()],
+    };
+    cells
+        .filter_map(|cells| Some((cells.get(1)?.trim_matches('`').to_owned(), programs(cells.get(3)?))))
+        .collect()
+}
+
+/// Operators search for these messages, so the sources must log them word for word.
+#[test]
+fn listed_log_messages_are_logged() {
+    let listed = listed_messages(&document(LOGS));
+    assert!(listed.len() > 20, "{LOGS} lists messages");
+    let sources = product();
+    let logs = |program: &str, message: &str| {
+        let literal = format!("\"{message}\"");
+        let of = |path: &str| path.starts_with(&format!("{program}/")) || path.starts_with("shared/");
+        sources.iter().any(|source| of(&source.path) && source.text.contains(&literal))
+    };
+    let missing = listed.iter().flat_map(|(message, programs)| {
+        let absent = programs.iter().filter(|program| !logs(program, message));
+        absent.map(move |program| format!("{program} never logs `{message}`"))
+    });
+    assert_none(&format!("{LOGS} lists messages that the programs log"), &missing.collect::<Vec<_>>());
 }
 
 /// Texts between backticks on one line.
@@ -157,5 +189,9 @@ fn document_checks_detect_violations() {
         assert_eq!(is_repository_path(text, &roots), is, "{text}");
     }
     assert_eq!(quoted("a `b` c `d`\n`e").collect::<Vec<_>>(), ["b", "d", "e"]);
+    assert_eq!(
+        listed_messages("| message | level | program |\n|---|---|---|\n| `a b` | info, warn | both | c |\n"),
+        [("a b".to_owned(), vec!["gateway".to_owned(), "supervisor".to_owned()])]
+    );
     assert_eq!(sections("x\n## A\none\n## `B`\ntwo\n").len(), 2);
 }

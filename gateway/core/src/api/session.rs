@@ -319,7 +319,7 @@ impl From<PermissionRow> for PermissionView {
         let tool_call = row.tool_call();
         let (title, kind, options) = match row.request.what {
             AgentRequestKind::Permission { title, tool_kind, options } => (title, tool_kind, options),
-            // No other request is kept as a permission; an empty list of options cannot be answered.
+            // Only permission requests are stored as pending permissions. Without options nobody could answer the others.
             AgentRequestKind::FsRead { .. }
             | AgentRequestKind::FsWrite { .. }
             | AgentRequestKind::TerminalCreate { .. }

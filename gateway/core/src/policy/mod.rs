@@ -228,7 +228,7 @@ pub fn stream_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> StreamPolicy
     resolve::stream_policy(loaded, scope)
 }
 
-/// Returns the smallest timeout, the first of equal ones; the last argument if none is set.
+/// Returns the shortest timeout that is set, the earlier one of two equal ones. Returns the last element if none is set.
 pub fn shortest_timeout(windows: [&Effective<Option<u64>>; 3]) -> Effective<Option<u64>> {
     let set = windows.into_iter().filter(|window| window.value.is_some());
     let [_, _, last] = windows;

@@ -71,7 +71,7 @@ impl<'a> ChatScreen<'a> {
         Ok(())
     }
 
-    /// Shows a separate line.
+    /// Ends the streamed text, if any, and prints a line of its own.
     pub(crate) fn line(&mut self, text: &str) -> CliResult {
         self.end_text()?;
         if self.printer.is_none() {

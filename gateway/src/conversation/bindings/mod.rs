@@ -155,7 +155,8 @@ impl SessionBindingService {
         }
     }
 
-    /// Returns the binding of a conversation that has not ended, with the state of its session.
+    /// Returns the conversation's binding and the state of its session; `None` if all its bindings have
+    /// ended.
     ///
     /// # Errors
     /// [`BindingError::Store`].

@@ -349,7 +349,7 @@ impl DeliveryWorker {
                 return Ok(Some(NextStep::Reload));
             }
             SendOutcome::FilesRefused { why, .. } => {
-                tracing::warn!(%session_key, nonce, why, "attachments refused; retrying");
+                tracing::warn!(%session_key, nonce, why, "attachments refused; message will be retried with them");
                 self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
             SendOutcome::Rejected { why, again: false } => {

@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 enum WatchChange {
     /// A new lease.
     New(LeaseInfo),
-    /// A lease with another state, other pids, or another reason; with its previous state.
+    /// A lease whose state, pids or reason changed: its previous state, and the lease as it is now.
     Changed(LeaseState, LeaseInfo),
     /// A lease that retention removed.
     Forgotten(LeaseId),

@@ -1,7 +1,10 @@
-//! Handover format: a sealed memory file with a header, the head, and each lease with its binary data.
+//! Handover format: a sealed memfd with a header of fixed size, one record for the supervisor's state, and one record
+//! per lease. A record is a JSON value, followed by the byte strings that the value counts.
+//! Integers are big-endian.
 //!
 //! ```text
-//! magic[8] version:u32 leases:u32 body:u64 sha256[32] | { length:u64 JSON, { length:u64 bytes }* }*
+//! file   = magic[8] version:u32 leases:u32 body_bytes:u64 sha256_of_body[32] record*
+//! record = length:u64 json { length:u64 bytes }*
 //! ```
 
 use super::{EntryState, Handover, SupervisorState};
