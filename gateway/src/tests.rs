@@ -6,7 +6,7 @@ use acp_core::event::EventKind;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{
     BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive, PermissionMode,
-    PermissionRow, PermissionState, RunMode, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
+    PermissionRow, PermissionState, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
 };
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
@@ -225,9 +225,9 @@ impl Scribe {
     }
 
     /// Starts a run.
-    pub(crate) async fn start(&mut self, mode: RunMode) -> RunId {
+    pub(crate) async fn start(&mut self) -> RunId {
         let queued = said("hi").into_run(RunId::mint(), &self.session.session_key, IdempotencyKey::mint(), 1);
-        let run = RunRow { mode, state: RunState::Running, started_at_ms: Some(2), ..queued };
+        let run = RunRow { state: RunState::Running, started_at_ms: Some(2), ..queued };
         let run_id = run.run_id;
         self.run = Some((run.clone(), 0));
         let prompt = self.write(EventKind::Prompt, &json!({"text": "hi", "mode": "prompt"}), true);
@@ -246,22 +246,29 @@ impl Scribe {
         self.event(EventKind::AgentMessage, json!({"content": {"type": "text", "text": text}})).await;
     }
 
+    /// A whole run, with this answer.
+    pub(crate) async fn turn(&mut self, answer: &str) {
+        self.start().await;
+        self.say(answer).await;
+        self.done().await;
+    }
+
     /// Ends the run with an answer.
     pub(crate) async fn done(&mut self) {
-        let done = self.write(EventKind::Done, &json!({"stop_reason": "end_turn"}), true);
-        let (mut run, seq) = self.run.take().unwrap();
-        run.state = RunState::Completed;
-        run.last_seq = seq;
-        self.store.commit(self.fence.clone(), vec![done, Write::Run(Box::new(run))]).await.unwrap();
+        self.end(EventKind::Done, &json!({"stop_reason": "end_turn"}), RunState::Completed).await;
     }
 
     /// Ends the run without one.
     pub(crate) async fn fail(&mut self) {
-        let error = self.write(EventKind::Error, &json!({"code": "ACP_TURN_FAILED", "message": "No."}), true);
-        let (mut run, seq) = self.run.take().unwrap();
-        run.state = RunState::Failed;
-        run.last_seq = seq;
-        self.store.commit(self.fence.clone(), vec![error, Write::Run(Box::new(run))]).await.unwrap();
+        self.end(EventKind::Error, &json!({"code": "ACP_TURN_FAILED", "message": "No."}), RunState::Failed)
+            .await;
+    }
+
+    async fn end(&mut self, kind: EventKind, payload: &Value, state: RunState) {
+        let last = self.write(kind, payload, true);
+        let (run, last_seq) = self.run.take().unwrap();
+        let run = RunRow { state, last_seq, ..run };
+        self.store.commit(self.fence.clone(), vec![last, Write::Run(Box::new(run))]).await.unwrap();
     }
 
     /// Closes the session with its bindings, and then has the agent end.

@@ -4,7 +4,7 @@
 use super::styles::{outbox, worked_out};
 use super::*;
 use crate::channel::OutgoingFile;
-use acp_core::rows::BindingRow;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A channel that carries files, or does not take them; and that may hang once, before or after it took a message.
@@ -81,22 +81,18 @@ fn answer() -> String {
 }
 
 async fn written() -> (tempfile::TempDir, Store, acp_shared::ids::BindingId) {
-    let (dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
-    let id = binding.binding_id;
-    spawn(&store, session_row(&key()), Some(binding)).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
+    let (dir, store, binding, mut scribe) = bound().await;
+    scribe.start().await;
     let diff = json!({"type": "diff", "path": "a.txt", "oldText": null, "newText": "one\n"});
     let call = json!({"toolCallId": "1", "title": "Write", "kind": "edit", "status": "completed", "content": [diff]});
     scribe.event(EventKind::ToolCall, call).await;
     scribe.say(&answer()).await;
     scribe.done().await;
-    (dir, store, id)
+    (dir, store, binding.binding_id)
 }
 
-pub(super) fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken) -> JoinHandle<()> {
-    driven(store, Arc::clone(shelf) as Arc<dyn ChannelAdapter>, &configured(""), stop)
+pub(super) fn start(store: &Store, shelf: &Arc<Shelf>) -> Driver {
+    driven(store, Arc::clone(shelf) as Arc<dyn ChannelAdapter>, &configured(""))
 }
 
 #[tokio::test]
@@ -107,16 +103,11 @@ async fn file_is_delivered_once_and_whole_across_crashes() {
         shelf.hangs_before.store(before, Ordering::SeqCst);
         shelf.hangs_after.store(after, Ordering::SeqCst);
         if before || after {
-            let task = start(&store, &shelf, &CancellationToken::new());
+            let driver = start(&store, &shelf);
             shelf.hanging.notified().await;
-            task.abort();
-            assert!(task.await.unwrap_err().is_cancelled());
+            driver.kill().await;
         }
-        let stop = CancellationToken::new();
-        let task = start(&store, &shelf, &stop);
-        settled(&store, 1).await;
-        stop.cancel();
-        task.await.unwrap();
+        start(&store, &shelf).settle(&store, 1).await;
         let shown = shelf.shown();
         let [(text, files)] = shown.as_slice() else { panic!("{shown:?}") };
         assert!(
@@ -139,8 +130,7 @@ async fn refused_file_is_delivered_as_messages() {
     let (_dir, store, id) = written().await;
     let shelf = Arc::new(Shelf::default());
     shelf.refuses_files.store(true, Ordering::SeqCst);
-    let stop = CancellationToken::new();
-    let task = start(&store, &shelf, &stop);
+    let driver = start(&store, &shelf);
     eventually("the whole answer", || async {
         let parts = states(&store).await;
         (parts.len() > 1 && parts[1..].iter().all(|state| state == "sent")).then_some(())
@@ -149,13 +139,9 @@ async fn refused_file_is_delivered_as_messages() {
     // What comes later has files again, as far as anybody knows.
     shelf.refuses_files.store(false, Ordering::SeqCst);
     let count = shelf.shown().len();
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say(&answer()).await;
-    scribe.done().await;
+    Scribe::claim(&store, &key()).await.turn(&answer()).await;
     eventually("the next answer", || async { (shelf.shown().len() > count).then_some(()) }).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     let shown = shelf.shown();
     let (last, before) = shown.split_last().unwrap();
     assert_eq!((last.1.len(), before.iter().filter(|(_, files)| !files.is_empty()).count()), (1, 0));
@@ -178,15 +164,7 @@ async fn go(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId) {
 
 async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId, metrics: Metrics) {
     let due = store.read("due", move |db| rows::due_of_binding(db, id)).await.unwrap().unwrap();
-    let pass = DeliveryWorker {
-        store: store.clone(),
-        channels: Channels::new([Arc::clone(shelf) as Arc<dyn ChannelAdapter>]),
-        live: configured(""),
-        metrics,
-        stop: CancellationToken::new(),
-        retry_first_ms: 0,
-        button_attempts: ButtonAttempts::default(),
-    };
+    let pass = DeliveryWorker { metrics, retry_first_ms: 0, ..worker(store, shelf) };
     // It comes to an end.
     let left = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.unwrap();
     assert!(matches!(left, WorkerExit::At(_)), "{left:?}");
@@ -215,17 +193,10 @@ async fn temporarily_refused_file_is_retried_a_limited_time() {
 #[tokio::test]
 async fn file_refusal_without_files_rejects_the_message() {
     for (again, want) in [(true, vec!["sent"]), (false, vec!["rejected", "sent"])] {
-        let (_dir, store) = open();
-        let binding = binding_row(&key(), &conversation("c"));
-        let id = binding.binding_id;
-        spawn(&store, session_row(&key()), Some(binding)).await;
-        let mut scribe = Scribe::claim(&store, &key()).await;
-        scribe.start(RunMode::Prompt).await;
-        scribe.say("OK").await;
-        scribe.done().await;
+        let (_dir, store, due) = answered("OK").await;
         let shelf = Arc::new(Shelf::default());
         shelf.says.lock().unwrap().push_back(refused(again));
-        go(&store, &shelf, id).await;
+        go(&store, &shelf, due.binding.binding_id).await;
         assert_eq!(states(&store).await, want, "{again}");
         let last = shelf.shown().pop().unwrap().0;
         assert_eq!(last.starts_with("A message is missing here"), !again, "{last}");
@@ -255,10 +226,9 @@ async fn part_with_unavailable_file_is_not_sent() {
         let (_dir, store, id) = written().await;
         let shelf = Arc::new(Shelf::default());
         shelf.hangs_before.store(true, Ordering::SeqCst);
-        let task = start(&store, &shelf, &CancellationToken::new());
+        let driver = start(&store, &shelf);
         shelf.hanging.notified().await;
-        task.abort();
-        assert!(task.await.unwrap_err().is_cancelled());
+        driver.kill().await;
         let harm = move |tx: &acp_store::Tx<'_>| {
             tx.execute_batch(damage)?;
             tx.execute("UPDATE acp_delivery_part SET state = ?1", [state])?;
@@ -290,10 +260,8 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
     };
     store.write("harm", harm).await.unwrap();
     let metrics = Metrics::default();
-    let stop = CancellationToken::new();
     let channels = Channels::new([Arc::clone(&shelf) as Arc<dyn ChannelAdapter>]);
-    let work = run(store.clone(), channels, configured(""), metrics.clone(), stop.clone());
-    let task = tokio::spawn(work);
+    let driver = Driver::start(&store, channels, &configured(""), &metrics);
     let named = eventually("it to be named", || async {
         Some(metrics.blocked_items().listed()).filter(|listed| !listed.is_empty())
     });
@@ -302,8 +270,7 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
         named[0].starts_with("conversation console/default/c of agent:demo:acp:1: style_json"),
         "{named:?}"
     );
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     let mend = |tx: &acp_store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
     store.write("mend", mend).await.unwrap();
     go_with(&store, &shelf, id, metrics.clone()).await;
@@ -313,55 +280,29 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
 /// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.
 #[tokio::test]
 async fn equal_texts_in_conversation_are_tagged() {
-    let (_dir, store) = open();
+    let (_dir, store, here, mut scribe) = bound().await;
     let other = SessionKey::parse("agent:demo:acp:2").unwrap();
-    let here = binding_row(&key(), &conversation("c"));
-    let there = binding_row(&other, &conversation("d"));
-    spawn(&store, session_row(&key()), Some(here.clone())).await;
-    spawn(&store, session_row(&other), Some(there.clone())).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
+    spawn(&store, session_row(&other), Some(binding_row(&other, &conversation("d")))).await;
     for _ in 0..3 {
-        scribe.start(RunMode::Prompt).await;
-        scribe.say("OK").await;
-        scribe.done().await;
+        scribe.turn("OK").await;
     }
-    let mut scribe = Scribe::claim(&store, &other).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("OK").await;
-    scribe.done().await;
+    Scribe::claim(&store, &other).await.turn("OK").await;
     let shelf = Arc::new(Shelf::default());
-    let stop = CancellationToken::new();
-    let task = start(&store, &shelf, &stop);
-    settled(&store, 4).await;
-    stop.cancel();
-    task.await.unwrap();
-    let tagged = |shown: &[Outgoing]| shown.iter().map(Outgoing::tagged).collect::<Vec<_>>();
+    start(&store, &shelf).settle(&store, 4).await;
     let shown = shelf.taken.lock().unwrap().clone();
     assert!(shown.iter().all(|message| message.text == "OK"));
-    let tags: std::collections::BTreeSet<String> =
-        shown.iter().filter_map(|message| message.tag.clone()).collect();
+    let tags: BTreeSet<String> = shown.iter().filter_map(|message| message.tag.clone()).collect();
     assert_eq!((tags.len(), shown.iter().filter(|message| message.tag.is_none()).count()), (2, 2));
     // Under another binding of the same conversation it is told apart too.
     let id = here.binding_id;
-    let anew = BindingRow { binding_id: acp_shared::ids::BindingId::mint(), ..here };
-    let next = anew.clone();
+    let next = BindingRow { binding_id: acp_shared::ids::BindingId::mint(), ..here };
     let bind = move |tx: &acp_store::Tx<'_>| {
         bindings::end(tx, id, "unbound")?;
         bindings::bind(tx, &next)
     };
     store.write("rebind", bind).await.unwrap();
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("OK").await;
-    scribe.done().await;
-    let stop = CancellationToken::new();
-    let task = start(&store, &shelf, &stop);
-    settled(&store, 5).await;
-    stop.cancel();
-    task.await.unwrap();
-    let all = shelf.taken.lock().unwrap().clone();
-    let mut texts = tagged(&all);
-    texts.sort();
-    texts.dedup();
-    assert_eq!(texts.len(), 4, "one of the five is of another conversation: {:?}", tagged(&all));
+    Scribe::claim(&store, &key()).await.turn("OK").await;
+    start(&store, &shelf).settle(&store, 5).await;
+    let texts = shelf.taken.lock().unwrap().iter().map(Outgoing::tagged).collect::<BTreeSet<_>>();
+    assert_eq!(texts.len(), 4, "one of the five is of another conversation: {texts:?}");
 }

@@ -114,20 +114,17 @@ fn by(name: &str, text: &str) -> Said {
 }
 
 /// A session, of this label, that answered "x".
-async fn answered(label: Option<&str>) -> (tempfile::TempDir, Store, Scribe) {
+async fn answered_as(label: Option<&str>) -> (tempfile::TempDir, Store, Scribe) {
     let (dir, store) = open();
     let session = acp_core::rows::SessionRow { label: label.map(str::to_owned), ..session_row(&key()) };
     spawn(&store, session, Some(binding_row(&key(), &conversation("c")))).await;
     let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("x").await;
-    scribe.done().await;
+    scribe.turn("x").await;
     (dir, store, scribe)
 }
 
-fn start(store: &Store, channel: &Arc<Named>) -> (JoinHandle<()>, CancellationToken) {
-    let stop = CancellationToken::new();
-    (driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(""), &stop), stop)
+fn start(store: &Store, channel: &Arc<Named>) -> Driver {
+    driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(""))
 }
 
 /// As if so much time had gone by since the parts were given to the channel.
@@ -140,13 +137,10 @@ async fn later(store: &Store, ms: i64) {
 #[tokio::test]
 async fn answer_is_sent_under_agent_name() {
     for (label, name) in [(None, "demo"), (Some("my own"), "my own")] {
-        let (_dir, store, mut scribe) = answered(label).await;
+        let (_dir, store, mut scribe) = answered_as(label).await;
         scribe.close().await;
         let channel = Named::new(&[]);
-        let (task, stop) = start(&store, &channel);
-        settled(&store, 2).await;
-        stop.cancel();
-        task.await.unwrap();
+        start(&store, &channel).settle(&store, 2).await;
         let farewell = (None, "The session is closed (enough). Start a new one with /acp spawn.".to_owned());
         assert_eq!(channel.said(), [by(name, "x"), farewell]);
     }
@@ -154,12 +148,9 @@ async fn answer_is_sent_under_agent_name() {
 
 #[tokio::test]
 async fn persona_message_with_lost_response_is_found_and_not_resent() {
-    let (_dir, store, _scribe) = answered(None).await;
+    let (_dir, store, _scribe) = answered_as(None).await;
     let channel = Named::new(&[Fate::LostAfter]);
-    let (task, stop) = start(&store, &channel);
-    settled(&store, 1).await;
-    stop.cancel();
-    task.await.unwrap();
+    start(&store, &channel).settle(&store, 1).await;
     assert_eq!((channel.said(), channel.looks()), (vec![by("demo", "x")], 1));
 }
 
@@ -167,19 +158,18 @@ async fn persona_message_with_lost_response_is_found_and_not_resent() {
 #[tokio::test]
 async fn bot_sends_persona_message_only_after_it_cannot_arrive() {
     for (fate, arrives) in [(Fate::LostBefore, true), (Fate::LostBefore, false), (Fate::HangBefore, false)] {
-        let (_dir, store, _scribe) = answered(None).await;
+        let (_dir, store, _scribe) = answered_as(None).await;
         let channel = Named::new(&[fate]);
-        let (task, _) = start(&store, &channel);
+        let driver = start(&store, &channel);
         if fate == Fate::HangBefore {
             channel.hanging.notified().await;
         } else {
             eventually("a lookup", || async { (channel.looks() > 0).then_some(()) }).await;
         }
-        task.abort();
-        assert!(task.await.unwrap_err().is_cancelled());
+        driver.kill().await;
         // Another process, of the same moment.
         let looks = channel.looks();
-        let (task, stop) = start(&store, &channel);
+        let driver = start(&store, &channel);
         eventually("a lookup", || async { (channel.looks() > looks).then_some(()) }).await;
         assert_eq!(channel.said(), [], "{fate:?}");
         if arrives {
@@ -191,15 +181,11 @@ async fn bot_sends_persona_message_only_after_it_cannot_arrive() {
             let nonce = row.await.unwrap().unwrap();
             channel.taken.lock().unwrap().push((by("demo", "x"), nonce));
         }
-        stop.cancel();
-        task.await.unwrap();
+        driver.stop().await;
         if !arrives {
             later(&store, 61_000).await;
         }
-        let (task, stop) = start(&store, &channel);
-        settled(&store, 1).await;
-        stop.cancel();
-        task.await.unwrap();
+        start(&store, &channel).settle(&store, 1).await;
         let want = if arrives { by("demo", "x") } else { (None, "x".to_owned()) };
         assert_eq!(channel.said(), [want], "{fate:?} {arrives}");
     }
@@ -208,16 +194,12 @@ async fn bot_sends_persona_message_only_after_it_cannot_arrive() {
 /// A kill after the request and before the answer.
 #[tokio::test]
 async fn persona_message_sent_before_kill_is_found() {
-    let (_dir, store, _scribe) = answered(None).await;
+    let (_dir, store, _scribe) = answered_as(None).await;
     let channel = Named::new(&[Fate::HangAfter]);
-    let (task, _) = start(&store, &channel);
+    let driver = start(&store, &channel);
     channel.hanging.notified().await;
-    task.abort();
-    assert!(task.await.unwrap_err().is_cancelled());
-    let (task, stop) = start(&store, &channel);
-    settled(&store, 1).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.kill().await;
+    start(&store, &channel).settle(&store, 1).await;
     assert_eq!(channel.said(), [by("demo", "x")]);
 }
 
@@ -225,12 +207,11 @@ async fn persona_message_sent_before_kill_is_found() {
 #[tokio::test]
 async fn restored_gateway_does_not_resend_later_persona_message() {
     for state in ["planned", "sending"] {
-        let (dir, store, scribe) = answered(None).await;
+        let (dir, store, scribe) = answered_as(None).await;
         let channel = Named::new(&[Fate::HangBefore]);
-        let (task, _) = start(&store, &channel);
+        let driver = start(&store, &channel);
         channel.hanging.notified().await;
-        task.abort();
-        assert!(task.await.unwrap_err().is_cancelled());
+        driver.kill().await;
         // As it is while the part waits for the channel, and while the bot is about to say it.
         let sql = "UPDATE acp_delivery_part SET state = ?1, persona_at = NULL";
         store.write("waits", move |tx| codec::run(tx, sql, [state]).map(drop)).await.unwrap();
@@ -238,18 +219,12 @@ async fn restored_gateway_does_not_resend_later_persona_message() {
         backup(dir.path(), &file, false, &mut |_, _| {}).unwrap();
         let planned = "UPDATE acp_delivery_part SET state = 'planned'";
         store.write("goes", move |tx| codec::run(tx, planned, []).map(drop)).await.unwrap();
-        let (task, stop) = start(&store, &channel);
-        settled(&store, 1).await;
-        stop.cancel();
-        task.await.unwrap();
+        start(&store, &channel).settle(&store, 1).await;
         drop(scribe);
         store.close().await;
         restore(dir.path(), &file, &mut |_, _| {}).unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
-        let (task, stop) = start(&store, &channel);
-        settled(&store, 1).await;
-        stop.cancel();
-        task.await.unwrap();
+        start(&store, &channel).settle(&store, 1).await;
         assert_eq!(channel.said(), [by("demo", "x")], "{state}");
     }
 }

@@ -144,7 +144,7 @@ async fn changed_static_binding_applies_to_next_message() {
 async fn static_binding_change_waits_for_running_turn() {
     let (_dir, store, fake, inlet) = configured_ground(ROOM);
     let first = prompted(&inlet, message("m1", "hello")).await;
-    Scribe::claim(&store, &SessionKey::parse(&first).unwrap()).await.start(RunMode::Prompt).await;
+    Scribe::claim(&store, &SessionKey::parse(&first).unwrap()).await.start().await;
     for text in [format!("{ROOM}cwd = \"/srv\"\n"), String::new()] {
         fake.configure(&text);
         assert_eq!(prompted(&inlet, message(&format!("m {text}"), "hello")).await, first, "{text}");
