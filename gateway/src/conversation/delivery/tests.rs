@@ -13,6 +13,7 @@ use acp_store::{bindings, console};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
 
@@ -20,7 +21,6 @@ mod beside;
 mod files;
 mod live;
 mod personas;
-mod rest;
 mod styles;
 
 /// Parts of these tests' conversations are this long.
@@ -72,16 +72,17 @@ impl Driver {
     }
 }
 
-fn driven(store: &Store, channel: Arc<dyn ChannelAdapter>, live: &LiveConfig) -> Driver {
-    Driver::start(store, Channels::new([channel]), live, &Metrics::default())
+fn drive(store: &Store, channel: &Arc<impl ChannelAdapter>, text: &str) -> Driver {
+    let channels = Channels::new([Arc::clone(channel) as Arc<dyn ChannelAdapter>]);
+    Driver::start(store, channels, &configured(text), &Metrics::default())
 }
 
-fn on_console(store: &Store) -> Driver {
-    driven(store, Arc::new(Console::new(store.clone())), &configured(LONG))
+fn on_console(store: &Store, text: &str) -> Driver {
+    drive(store, &Arc::new(Console::new(store.clone())), text)
 }
 
 /// A go at single bindings, with pauses that take next to no time.
-fn worker(store: &Store, channel: &Arc<impl ChannelAdapter + 'static>) -> DeliveryWorker {
+fn worker(store: &Store, channel: &Arc<impl ChannelAdapter>) -> DeliveryWorker {
     DeliveryWorker {
         store: store.clone(),
         channels: Channels::new([Arc::clone(channel) as Arc<dyn ChannelAdapter>]),
@@ -160,7 +161,7 @@ async fn two_turns(scribe: &mut Scribe) {
 #[tokio::test]
 async fn bound_conversation_gets_everything_once_and_in_order() {
     let (_dir, store, _, mut scribe) = bound().await;
-    let driver = on_console(&store);
+    let driver = on_console(&store, LONG);
     two_turns(&mut scribe).await;
     let is_no_question = |text: &String| !text.starts_with("The agent asks for a permission: Write");
     let texts = caught_up(&store, "c", PARTS - 1).await;
@@ -175,7 +176,7 @@ async fn bound_conversation_gets_everything_once_and_in_order() {
     // Nothing more comes from another run of the driver, which has looked at everything once it has told this.
     let other = SessionKey::parse("agent:demo:acp:2").unwrap();
     spawn(&store, session_row(&other), Some(binding_row(&other, &conversation("other")))).await;
-    let driver = on_console(&store);
+    let driver = on_console(&store, LONG);
     let mut scribe = Scribe::claim(&store, &other).await;
     for count in 1..=2 {
         scribe.turn("x").await;
@@ -199,7 +200,7 @@ async fn conversation_gets_only_rows_of_its_bound_period() {
     store.write("end", move |tx| bindings::end(tx, id, "unbound")).await.unwrap();
     scribe.turn("after").await;
     // The binding was over before anybody looked: it is still told what it is owed.
-    let driver = on_console(&store);
+    let driver = on_console(&store, LONG);
     nothing_is_owed(&store).await;
     driver.stop().await;
     assert_eq!(shown(&store, "c").await, vec!["between".to_owned()]);
@@ -217,11 +218,15 @@ enum Fault {
     Limit,
     /// Not taken ever.
     Refuse,
+    /// Not taken with its files, for a moment or ever.
+    RefuseFiles {
+        again: bool,
+    },
     /// The request is lost.
     LostBefore,
     /// The answer is lost.
     LostAfter,
-    /// The gateway dies before the request, or after it and before the answer.
+    /// It hangs, or the gateway dies, before the request, or after it and before the answer.
     HangBefore,
     HangAfter,
 }
@@ -229,27 +234,33 @@ enum Fault {
 /// A channel that keeps what it took, and fails as it is told.
 #[derive(Default)]
 struct Faulty {
-    taken: Mutex<Vec<(String, String)>>,
+    taken: Mutex<Vec<Outgoing>>,
     faults: Mutex<VecDeque<Fault>>,
     blind: bool,
+    /// Shows who says it; a nonce names nothing of what is said under a name.
+    has_names: bool,
+    carries_files: bool,
+    /// Takes no files from now on.
+    refuses_files: AtomicBool,
+    looks: AtomicUsize,
     hanging: tokio::sync::Notify,
+    /// Lets go on what hangs.
+    freed: tokio::sync::Notify,
     account: &'static str,
 }
 
 impl Faulty {
-    fn take(&self, message: &Outgoing) -> String {
-        let mut taken = self.taken.lock().unwrap();
-        taken.push((message.nonce.clone(), message.text.clone()));
-        taken.len().to_string()
+    fn taken(&self) -> Vec<Outgoing> {
+        self.taken.lock().unwrap().clone()
     }
 
     fn texts(&self) -> Vec<String> {
-        self.taken.lock().unwrap().iter().map(|(_, text)| text.clone()).collect()
+        self.taken().into_iter().map(|message| message.text).collect()
     }
 
     async fn hang(&self) {
         self.hanging.notify_one();
-        std::future::pending::<()>().await;
+        self.freed.notified().await;
     }
 }
 
@@ -263,23 +274,40 @@ impl ChannelAdapter for Faulty {
     }
 
     fn properties(&self) -> ChannelProperties {
-        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Hint)
+        let bytes = if self.carries_files { 1_000 } else { 4_096 };
+        ChannelProperties {
+            file_bytes_max: self.carries_files.then_some(1 << 20),
+            ..ChannelProperties::new(MessageLimit::new(Unit::Bytes, bytes), UnboundDestination::Hint)
+        }
+    }
+
+    fn has_personas(&self, _at: &ConversationRef) -> bool {
+        self.has_names
     }
 
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let fault = self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None);
             let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
+            let no_files = |again| SendOutcome::FilesRefused { why: "no".to_owned(), again };
             match fault {
                 Fault::Reject => return SendOutcome::Rejected { why: "busy".to_owned(), again: true },
                 Fault::Limit => return SendOutcome::Limited { retry_after_ms: 5 },
                 Fault::Refuse => return SendOutcome::Rejected { why: "never".to_owned(), again: false },
+                Fault::RefuseFiles { again } => return no_files(again),
                 Fault::LostBefore => return lost(),
                 Fault::HangBefore => self.hang().await,
                 Fault::Panic => panic!("requested by the test"),
                 Fault::None | Fault::LostAfter | Fault::HangAfter => {}
             }
-            let message_id = self.take(message);
+            if self.refuses_files.load(Ordering::SeqCst) && !message.files.is_empty() {
+                return no_files(false);
+            }
+            let message_id = {
+                let mut taken = self.taken.lock().unwrap();
+                taken.push(message.clone());
+                taken.len().to_string()
+            };
             match fault {
                 Fault::LostAfter => return lost(),
                 Fault::HangAfter => self.hang().await,
@@ -294,9 +322,18 @@ impl ChannelAdapter for Faulty {
             if self.blind {
                 return LookupOutcome::Unknown { why: "no permission to read".to_owned() };
             }
-            let taken = self.taken.lock().unwrap();
-            match taken.iter().position(|(nonce, _)| *nonce == message.nonce) {
-                Some(at) => LookupOutcome::Found { message_id: at.to_string() },
+            self.looks.fetch_add(1, Ordering::SeqCst);
+            let sizes = |it: &Outgoing| it.files.iter().map(|file| file.bytes.len()).collect::<Vec<_>>();
+            let is_named = |known: &Outgoing| match self.has_names {
+                true => {
+                    known.tagged() == message.tagged()
+                        && (known.persona.is_none() || message.persona.is_some())
+                }
+                false => known.nonce == message.nonce,
+            };
+            let is_it = |known: &Outgoing| is_named(known) && sizes(known) == sizes(message);
+            match self.taken.lock().unwrap().iter().position(is_it) {
+                Some(at) => LookupOutcome::Found { message_id: (at + 1).to_string() },
                 None => LookupOutcome::Absent,
             }
         })
@@ -310,18 +347,18 @@ async fn written() -> (tempfile::TempDir, Store) {
     (dir, store)
 }
 
-fn start(store: &Store, channel: &Arc<Faulty>) -> Driver {
-    driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(LONG))
+fn faulty(faults: &[Fault]) -> Arc<Faulty> {
+    faulty_as(faults, Faulty::default())
 }
 
-fn faulty(faults: &[Fault]) -> Arc<Faulty> {
-    Arc::new(Faulty { faults: Mutex::new(faults.iter().copied().collect()), ..Faulty::default() })
+fn faulty_as(faults: &[Fault], channel: Faulty) -> Arc<Faulty> {
+    Arc::new(Faulty { faults: Mutex::new(faults.iter().copied().collect()), ..channel })
 }
 
 async fn undisturbed() -> Vec<String> {
     let (_dir, store) = written().await;
     let channel = Arc::new(Faulty::default());
-    start(&store, &channel).settle(&store, PARTS).await;
+    drive(&store, &channel, LONG).settle(&store, PARTS).await;
     channel.texts()
 }
 
@@ -333,10 +370,10 @@ async fn crash_in_any_channel_call_loses_and_repeats_nothing() {
         for at in 0..want.len() {
             let (_dir, store) = written().await;
             let channel = faulty(&[vec![Fault::None; at], vec![fault]].concat());
-            let driver = start(&store, &channel);
+            let driver = drive(&store, &channel, LONG);
             channel.hanging.notified().await;
             driver.kill().await;
-            start(&store, &channel).settle(&store, want.len()).await;
+            drive(&store, &channel, LONG).settle(&store, want.len()).await;
             assert_eq!(channel.texts(), want, "{fault:?} in call {at}");
         }
     }
@@ -350,22 +387,24 @@ async fn crash_after_any_commit_loses_and_repeats_nothing() {
         let (_dir, store) = written().await;
         let channel = Arc::new(Faulty::default());
         let before = store.counts().groups;
-        let driver = start(&store, &channel);
+        let driver = drive(&store, &channel, LONG);
         eventually("the commits", || async { (store.counts().groups >= before + commits).then_some(()) })
             .await;
         driver.kill().await;
-        start(&store, &channel).settle(&store, want.len()).await;
+        drive(&store, &channel, LONG).settle(&store, want.len()).await;
         assert_eq!(channel.texts(), want, "after {commits} commits");
     }
 }
 
+/// A panic in the task of a binding too leaves nothing undelivered: it is started again.
 #[tokio::test]
 async fn channel_faults_lose_and_repeat_nothing() {
     let want = undisturbed().await;
-    for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
+    for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter, Fault::Panic] {
         let (_dir, store) = written().await;
-        let channel = faulty(&[fault, Fault::None, fault, fault]);
-        start(&store, &channel).settle(&store, want.len()).await;
+        let more = if fault == Fault::Panic { Fault::None } else { fault };
+        let channel = faulty(&[fault, Fault::None, fault, more]);
+        drive(&store, &channel, LONG).settle(&store, want.len()).await;
         assert_eq!(channel.texts(), want, "{fault:?}");
         assert!(states(&store).await.iter().all(|state| state == "sent"));
     }
@@ -376,7 +415,7 @@ async fn rejected_part_is_skipped_with_notice() {
     let want = undisturbed().await;
     let (_dir, store) = written().await;
     let channel = faulty(&[Fault::Refuse]);
-    start(&store, &channel).settle(&store, want.len() + 1).await;
+    drive(&store, &channel, LONG).settle(&store, want.len() + 1).await;
     assert!(channel.texts()[0].contains("rejected it: a permission request (part 1)."));
     assert_eq!((&channel.texts()[1..], &*states(&store).await[0]), (&want[1..], "rejected"));
 }
@@ -385,11 +424,7 @@ async fn rejected_part_is_skipped_with_notice() {
 async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
     let (_dir, store, due) = answered("x").await;
     let id = due.binding.binding_id;
-    let channel = Arc::new(Faulty {
-        blind: true,
-        faults: Mutex::new(faults.iter().copied().collect()),
-        ..Faulty::default()
-    });
+    let channel = faulty_as(faults, Faulty { blind: true, ..Faulty::default() });
     let pass = worker(&store, &channel);
     assert_eq!(pass.run(due.clone(), None).await, WorkerExit::At(3));
     // Whoever looks again finds nothing more to send.
@@ -428,7 +463,11 @@ async fn part_that_may_arrive_late_is_looked_up_after_restart() {
     stop.cancel();
     assert_eq!(first.await.unwrap(), WorkerExit::Unknown);
     let part = store.read("part", move |db| rows::pending_parts(db, id)).await.unwrap().remove(0).part;
-    channel.taken.lock().unwrap().push((part.nonce, part.text));
+    channel.taken.lock().unwrap().push(Outgoing {
+        nonce: part.nonce,
+        text: part.text,
+        ..Outgoing::default()
+    });
     assert_eq!(worker(&store, &channel).run(due, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
@@ -450,16 +489,6 @@ async fn uncertain_notice_causes_no_further_notice() {
     let (texts, states) = blindly(&[Fault::LostBefore, Fault::LostBefore]).await;
     assert_eq!(states, ["uncertain", "uncertain"]);
     assert_eq!(texts, [] as [String; 0]);
-}
-
-/// A panic in one binding's task neither stops the others nor leaves that binding undelivered.
-#[tokio::test]
-async fn panicked_delivery_task_is_restarted() {
-    let want = undisturbed().await;
-    let (_dir, store) = written().await;
-    let channel = faulty(&[Fault::None, Fault::Panic]);
-    start(&store, &channel).settle(&store, want.len()).await;
-    assert_eq!(channel.texts(), want);
 }
 
 #[tokio::test]
@@ -498,7 +527,7 @@ async fn answers_go_only_to_bound_conversation() {
         ..session_row(&key())
     };
     spawn(&store, child, Some(binding_row(&key(), &thread))).await;
-    let driver = on_console(&store);
+    let driver = on_console(&store, LONG);
     let mut scribe = Scribe::claim(&store, &key()).await;
     for text in ["asked for in the thread", "asked for at the command line"] {
         scribe.turn(text).await;
@@ -531,4 +560,12 @@ async fn delivery_waits_for_adapter() {
     let own =
         store.read("said", move |db| acp_store::sent_messages::is_own_message(db, &at, "9")).await.unwrap();
     assert!(own);
+}
+
+#[test]
+fn slow_scan_lengthens_scan_interval() {
+    for (took, want) in [(0, 20), (1, 20), (5, 20), (10, 40), (50, 200), (125, 500), (10_000, 500)] {
+        let ms = Duration::from_millis;
+        assert_eq!(scan_interval(ms(took)), ms(want), "after {took} ms");
+    }
 }

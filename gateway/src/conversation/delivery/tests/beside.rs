@@ -1,13 +1,13 @@
 //! What stands beside the messages that are owed: buttons, signals, and conversations that were put away.
 
-use super::live::{Board, LIVE, begun, card, drive, last, with_card};
+use super::live::{Board, LIVE, begun, card, last, with_card};
 use super::*;
 use crate::channel::{Inbound, Signal};
-use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
+use crate::tests::permission_row;
 use acp_core::render::PartKind;
 use acp_core::render::buttons::ButtonSubject;
 use acp_core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
-use acp_shared::ids::{LeaseId, RunId};
+use acp_shared::ids::RunId;
 use acp_store::interactive_messages::{self, ButtonMessage};
 use acp_store::{codec, inbox};
 use std::sync::atomic::Ordering;
@@ -24,19 +24,9 @@ fn person(name: &str) -> Option<ResolvedBy> {
 }
 
 /// What an agent asks, as its row says it now.
-fn asked(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>) -> PermissionRow {
-    let options = vec![PermissionOption { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }];
-    let what = AgentRequestKind::Permission { title: "Write".into(), tool_kind: None, options };
-    PermissionRow {
-        lease_id: LeaseId::parse(LEASE).unwrap(),
-        session_key: key(),
-        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
-        state,
-        option_id: option_id.map(str::to_owned),
-        resolved_by: by,
-        created_at_ms: 1,
-        deadline_at_ms: None,
-    }
+fn asked(state: PermissionState, option_id: Option<&str>, resolved_by: Option<ResolvedBy>) -> PermissionRow {
+    let option_id = option_id.map(str::to_owned);
+    PermissionRow { state, option_id, resolved_by, ..permission_row(&key(), 7) }
 }
 
 async fn put(store: &Store, row: PermissionRow) {
@@ -66,7 +56,7 @@ async fn keep_queued(store: &Store, about: ButtonSubject) {
 #[tokio::test]
 async fn settled_permission_request_loses_its_buttons() {
     let rows = [
-        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Yes” (by “ann”)."),
+        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Option y” (by “ann”)."),
         (
             asked(PermissionState::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline))),
             "Nobody answered in time: refused.",
@@ -237,7 +227,7 @@ async fn long_permission_request_shows_its_outcome() {
     put(&store, asked(PermissionState::Answered, Some("y"), person(&by))).await;
     let payload = json!({"permission_id": id, "option_id": "y", "by": by});
     scribe.event(EventKind::PermissionSettled, payload).await;
-    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: “Yes” (by “aaa");
+    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: “Option y” (by “aaa");
     board.until("the question to say it", says_so).await;
     assert_eq!(board.buttons()[0], Vec::<String>::new());
     driver.stop().await;

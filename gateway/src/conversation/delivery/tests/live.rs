@@ -26,8 +26,6 @@ pub(super) struct Board {
     pub(super) is_stuck: AtomicBool,
     /// Number of edits from now on that a rate limit refuses for an hour.
     pub(super) limits: AtomicU32,
-    /// Edits fail from now on.
-    pub(super) is_away: AtomicBool,
     /// What is there is not changed any more from now on, for good.
     pub(super) is_fixed: AtomicBool,
     /// Sending waits from now on until somebody takes that back.
@@ -142,9 +140,6 @@ impl ChannelAdapter for Board {
             if self.limits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
                 return EditOutcome::Limited { retry_after_ms: 3_600_000 };
             }
-            if self.is_away.load(Ordering::SeqCst) {
-                return EditOutcome::Failed { why: "away".to_owned() };
-            }
             if self.is_fixed.load(Ordering::SeqCst) {
                 return EditOutcome::Refused { why: "a filter".to_owned() };
             }
@@ -177,10 +172,6 @@ pub(super) async fn begun() -> (tempfile::TempDir, Store, Scribe) {
     let (dir, store, _, mut scribe) = bound().await;
     scribe.start().await;
     (dir, store, scribe)
-}
-
-pub(super) fn drive(store: &Store, board: &Arc<Board>, text: &str) -> Driver {
-    driven(store, Arc::clone(board) as Arc<dyn ChannelAdapter>, &configured(text))
 }
 
 /// A turn whose card is shown, on a channel that can edit it.
@@ -222,7 +213,7 @@ async fn console_has_cards_in_live_mode_only() {
         ("", vec![("final".to_owned(), "One.".to_owned())]),
     ] {
         let (_dir, store, mut scribe) = begun().await;
-        let driver = driven(&store, Arc::new(Console::new(store.clone())), &configured(text));
+        let driver = on_console(&store, text);
         scribe.say("One. ").await;
         if want.len() == 2 {
             assert_eq!(caught_up(&store, "c", 1).await, ["Working\n\nOne."]);
@@ -321,7 +312,7 @@ async fn card_continues_after_crash() {
 async fn card_with_failed_fold_is_folded_later() {
     for is_restarted in [false, true] {
         let (_dir, store, mut scribe, board, mut driver) = with_card().await;
-        board.is_away.store(true, Ordering::SeqCst);
+        board.failures.store(u32::MAX, Ordering::SeqCst);
         scribe.done().await;
         board.until("the answer", |shown| shown == [card("Working\n\nOne."), last("One.")]).await;
         eventually("the attempt", || async { (board.edits.load(Ordering::SeqCst) > 0).then_some(()) }).await;
@@ -329,7 +320,7 @@ async fn card_with_failed_fold_is_folded_later() {
             driver.stop().await;
             driver = drive(&store, &board, LIVE);
         }
-        board.is_away.store(false, Ordering::SeqCst);
+        board.failures.store(0, Ordering::SeqCst);
         board.until("the end", |shown| shown == [card("Done"), last("One.")]).await;
         driver.stop().await;
     }

@@ -38,7 +38,12 @@ async fn reload_changes_style_of_later_rows_only() {
     let (_dir, store, binding, mut scribe) = bound().await;
     let id = binding.binding_id;
     let live = configured("[acp.stream]\nmax_output_chars = 10\n");
-    let driver = driven(&store, Arc::new(Console::new(store.clone())), &live);
+    let driver = Driver::start(
+        &store,
+        Channels::new([Arc::new(Console::new(store.clone())) as _]),
+        &live,
+        &Metrics::default(),
+    );
     let text = "0123456789 and more";
     scribe.turn(text).await;
     let told = caught_up(&store, "c", 1).await;
@@ -63,7 +68,7 @@ async fn reload_changes_style_of_later_rows_only() {
     // in the way that held when it was journaled, as far as anybody had said.
     scribe.turn(&"more ".repeat(20)).await;
     let hidden = "[acp.stream]\ntag_visibility = { agent_message_chunk = false }\n";
-    let driver = driven(&store, Arc::new(Console::new(store.clone())), &configured(hidden));
+    let driver = on_console(&store, hidden);
     let told = caught_up(&store, "c", messages + 4).await;
     assert_eq!(told[messages + 2..].concat(), "more ".repeat(20).trim_end());
     scribe.turn("unseen").await;
@@ -84,19 +89,18 @@ async fn chosen_verbosity_applies_at_once_while_delivery_is_busy() {
     let (_dir, store, binding, mut scribe) = bound().await;
     let id = binding.binding_id;
     let call = || json!({"toolCallId": "1", "title": "Looks", "kind": "read", "status": "completed"});
-    let shelf = Arc::new(super::files::Shelf::default());
-    shelf.hangs_before.store(true, std::sync::atomic::Ordering::SeqCst);
-    let driver = super::files::start(&store, &shelf);
+    let channel = faulty(&[Fault::HangBefore]);
+    let driver = drive(&store, &channel, "");
     scribe.event(EventKind::ToolCall, call()).await;
     scribe.turn("Before").await;
-    shelf.hanging.notified().await;
+    channel.hanging.notified().await;
     let to = Some(Verbosity::Full);
     store.write("choose", move |tx| bindings::set_verbosity(tx, &binding, to)).await.unwrap();
     scribe.start().await;
     scribe.event(EventKind::ToolCall, call()).await;
     scribe.say("After").await;
     scribe.done().await;
-    shelf.freed.notify_one();
+    channel.freed.notify_one();
     let parts = eventually("both", || async {
         let parts = outbox(&store).await;
         (parts.len() == 2).then_some(parts)
