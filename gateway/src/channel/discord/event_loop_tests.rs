@@ -175,6 +175,11 @@ struct Ways {
 }
 
 impl Town {
+    /// Creates a fake without messages that always gives this response for conversations.
+    fn saying(says: Option<Json>) -> Self {
+        Self::quiet(watch::channel(says).1)
+    }
+
     /// Creates a fake without messages.
     fn quiet(says: watch::Receiver<Option<Json>>) -> Self {
         Self { says, said: 0..0, is_shut: false, asked: Arc::default(), ways: Arc::default() }
@@ -289,8 +294,7 @@ fn settings(token: &str, base: &str) -> AccountSettings {
 
 /// Starts an event loop with a session and a sink for events of the test.
 async fn ground(is_away: bool) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>) {
-    let (_, says) = watch::channel(Some(channel()));
-    let (plane, sink, ear, _) = ground_of(is_away, Town::quiet(says), &[]).await;
+    let (plane, sink, ear, _) = ground_of(is_away, Town::saying(Some(channel())), &[]).await;
     (plane, sink, ear)
 }
 
@@ -495,8 +499,7 @@ async fn messages_are_handled_while_archive_check_fails() {
 /// A session start with failing archive checks does not delay messages either.
 #[tokio::test]
 async fn session_start_with_failing_checks_delays_no_message() {
-    let (_, says) = watch::channel(None);
-    let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(says), &[]).await;
+    let (plane, sink, _ear, inner) = ground_of(false, Town::saying(None), &[]).await;
     inner.cache.set_location(Snowflake(7), Some(Snowflake(3)), Some(Snowflake(9)));
     plane.bind("7");
     sink.put(ready());
@@ -511,8 +514,7 @@ async fn session_start_with_failing_checks_delays_no_message() {
 async fn overflowed_messages_of_static_bindings_are_backfilled() {
     let ids = 1_001..1_301_u64;
     for (configured, says, chatter) in [(7, channel(), 0), (3, thread(false), 0), (3, thread(false), 4_500)] {
-        let (_, says) = watch::channel(Some(says));
-        let town = Town { said: ids.clone(), ..Town::quiet(says) };
+        let town = Town { said: ids.clone(), ..Town::saying(Some(says)) };
         let (plane, sink, _ear, _) = ground_of(true, town, &[configured]).await;
         let crowd = (0..chatter).map(|number| said(2_000 + number, 100 + number % 20, "chatter"));
         let events: Vec<Event> =
@@ -544,8 +546,7 @@ async fn missed_edits_and_deletions_are_found() {
     for (is_shut, edited, deleted) in
         [(false, &["1002 7: 1002", "1299 7: 1299"][..], &["1400", "900"][..]), (true, &[], &[])]
     {
-        let (_, says) = watch::channel(Some(channel()));
-        let town = Town { said: 1_001..1_301, is_shut, ..Town::quiet(says) };
+        let town = Town { said: 1_001..1_301, is_shut, ..Town::saying(Some(channel())) };
         let alone = Arc::clone(&town.asked);
         let (plane, sink, _ear, _) = ground_of(false, town, &[]).await;
         let waits = |(id, text): (u64, Option<&str>)| {
