@@ -25,9 +25,10 @@ use acp_core::runtime::direct::DirectRuntime;
 use acp_shared::ids::AgentName;
 use acp_store::Store;
 use acp_store::simulated::SimWriter;
+use parking_lot::Mutex;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Sender, channel};
@@ -58,10 +59,6 @@ cancel_stuck_ms = 8000
 pub(super) fn config() -> LoadedConfig {
     let inputs = Inputs { file: Some((Path::new("/sim.toml"), CONFIG)), ..Inputs::default() };
     load(inputs).unwrap_or_else(|error| panic!("{error}"))
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Interfaces of a gateway: its pending operations wait here until the scheduler executes them.
@@ -97,10 +94,10 @@ impl SimPorts {
 
     /// True if an operation is pending at an interface.
     fn is_wanted(&self) -> bool {
-        lock(&self.pump).waiting().next().is_some()
-            || lock(&self.wire).has_requests()
+        self.pump.lock().waiting().next().is_some()
+            || self.wire.lock().has_requests()
             || !self.room.lock().calls.is_empty()
-            || !lock(&self.answers).is_empty()
+            || !self.answers.lock().is_empty()
     }
 
     /// Called when no task of the gateway can continue.
