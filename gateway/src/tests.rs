@@ -1,7 +1,14 @@
 //! What tests of the drivers stand on: a real store with a session in it, written as the actor writes.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use crate::config::LiveConfig;
+use crate::metrics::Metrics;
+use crate::runtime::profiles::Profiles;
+use crate::session::task::Deps;
+use crate::supervisor::SupervisorClient;
+use crate::util::clock::Clock;
 use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
+use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::event::EventKind;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{
@@ -9,6 +16,8 @@ use acp_core::rows::{
     PermissionRow, PermissionState, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
 };
 use acp_core::run::RunState;
+use acp_core::runtime::Registry;
+use acp_core::runtime::direct::DirectRuntime;
 use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, Write};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
@@ -17,8 +26,11 @@ use acp_store::{Durability, SpawnTx, Store, codec};
 use rusqlite::types::FromSql;
 use serde_json::{Value, json};
 use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 /// Waits until `check` gives something.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
@@ -32,6 +44,27 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
         }
         assert!(Instant::now() < deadline, "{what} did not happen in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The configuration in a file `/g.toml` with this text.
+pub(crate) fn loaded(text: &str) -> LoadedConfig {
+    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
+}
+
+/// What session tasks need, with the direct backend and no configuration.
+pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dyn Profiles>) -> Deps {
+    let registry = Arc::new(Registry::default());
+    registry.register(Arc::new(DirectRuntime::default()));
+    Deps {
+        store: store.clone(),
+        supervisor,
+        registry,
+        clock: Clock::start(),
+        profiles,
+        live: LiveConfig::new(LoadedConfig::default()),
+        metrics: Metrics::default(),
+        stop: CancellationToken::new(),
     }
 }
 

@@ -5,7 +5,6 @@ use crate::app::service::GatewayService;
 use crate::channel::{ChannelAdapter, Channels};
 use crate::config::LiveConfig;
 use crate::conversation::inbound::InboundService;
-use crate::metrics::Metrics;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
 use crate::runtime::profiles::Profiles;
@@ -20,8 +19,6 @@ use acp_core::actor::{ActorLimits, AgentProfile};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::failure::Failure;
 use acp_core::recovery;
-use acp_core::runtime::Registry;
-use acp_core::runtime::direct::DirectRuntime;
 use acp_shared::ids::AgentName;
 use acp_store::Store;
 use acp_store::simulated::SimWriter;
@@ -32,7 +29,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Sender, channel};
-use tokio_util::sync::CancellationToken;
 
 /// Maximum length of a line of an agent, in bytes.
 pub(super) const LINE_BYTES_MAX: usize = 4_000;
@@ -188,20 +184,10 @@ fn deps(
     clock: Clock,
 ) -> (Deps, Arc<Agents>) {
     let live = LiveConfig::new(config.clone());
-    let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime::default()));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Arc::new(Agents::new(live.clone(), env, Path::new("/bin/sh"), dir));
-    let deps = Deps {
-        store: store.clone(),
-        supervisor: supervisor.clone(),
-        registry,
-        clock,
-        profiles: Arc::new(ShortLines(Arc::clone(&agents))),
-        live,
-        metrics: Metrics::default(),
-        stop: CancellationToken::new(),
-    };
+    let profiles = Arc::new(ShortLines(Arc::clone(&agents)));
+    let deps = Deps { clock, live, ..crate::tests::deps(store, supervisor.clone(), profiles) };
     (deps, agents)
 }
 

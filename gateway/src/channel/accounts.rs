@@ -136,13 +136,9 @@ fn desired_accounts(config: &Config) -> DesiredAccounts {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_core::config::load::{Inputs, load};
+    use crate::tests::loaded;
     use acp_core::rows::ConversationRef;
     use std::path::Path;
-
-    fn loaded(text: &str) -> LoadedConfig {
-        load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap()
-    }
 
     fn account(id: &str, token: &Path, more: &str) -> String {
         let file = token.display();

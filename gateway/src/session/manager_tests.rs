@@ -3,12 +3,11 @@
 
 use super::*;
 use crate::config::LiveConfig;
-use crate::metrics::Metrics;
 use crate::runtime::agents::Agents;
 use crate::supervisor::simulated::local_lookup_supervisor;
-use crate::tests::{binding_row, column, conversation, eventually, said, session_row, spawn, wanted};
-use crate::util::clock::Clock;
-use acp_core::config::load::{Inputs, LoadedConfig, load};
+use crate::tests::{
+    binding_row, column, conversation, deps, eventually, loaded, said, session_row, spawn, wanted,
+};
 use acp_core::request::StaticSessionParams;
 use acp_core::rows::SessionRow;
 use acp_core::runtime::Registry;
@@ -30,35 +29,18 @@ struct World {
     stop: CancellationToken,
 }
 
-fn read(text: &str) -> LoadedConfig {
-    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
-}
-
 fn world(text: &str) -> World {
     over(tempfile::tempdir().unwrap(), text)
 }
 
 fn over(dir: TempDir, text: &str) -> World {
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
-    let stop = CancellationToken::new();
-    let instance_id = GatewayInstanceId::mint();
-    let supervisor = local_lookup_supervisor();
-    let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime::default()));
-    let live = LiveConfig::new(read(text));
+    let live = LiveConfig::new(loaded(text));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
-    let deps = Deps {
-        store: store.clone(),
-        supervisor,
-        registry: Arc::clone(&registry),
-        clock: Clock::start(),
-        profiles: Arc::new(agents),
-        live: live.clone(),
-        metrics: Metrics::default(),
-        stop: stop.clone(),
-    };
-    World { dir, store, live, registry, manager: Manager::new(deps, instance_id), stop }
+    let deps = Deps { live: live.clone(), ..deps(&store, local_lookup_supervisor(), Arc::new(agents)) };
+    let (registry, stop) = (Arc::clone(&deps.registry), deps.stop.clone());
+    World { dir, store, live, registry, manager: Manager::new(deps, GatewayInstanceId::mint()), stop }
 }
 
 fn at(account: &str, id: &str) -> ConversationRef {
@@ -91,7 +73,7 @@ impl World {
     }
 
     fn reload(&self, text: &str) {
-        self.live.replace(read(text)).unwrap();
+        self.live.replace(loaded(text)).unwrap();
     }
 
     async fn end(self) -> TempDir {

@@ -6,6 +6,7 @@ use super::super::Discord;
 use super::super::settings::AccountSettings;
 use super::*;
 use crate::channel::discord::allow_list::{AccessRules, Principals};
+use crate::channel::discord::command_definitions::tests::{command, given};
 use crate::channel::{
     BindingLookup, BoundConversation, BoxFuture, CallerReply, ConversationEvent, ConversationEventOutcome,
     ConversationRef, Inbound, IntakeOutcome, MessageChangeOutcome, PostedReply, QueuedMessage,
@@ -13,7 +14,7 @@ use crate::channel::{
 };
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::close_codes;
-use acp_discord::core::event::{GapCause, GivenOption, Interaction, Member, Thread, User, Value};
+use acp_discord::core::event::{GapCause, Member, Thread, User, Value};
 use acp_discord::websocket::{self, EventSender};
 use acp_shared::redact::Secret;
 use serde_json::{Value as Json, json};
@@ -353,23 +354,9 @@ fn said_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event {
 
 /// Autocompletion request for the sessions of `/acp status`.
 fn typing() -> Event {
-    let session =
-        GivenOption { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
-    let status = GivenOption { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
-    let interaction = Interaction {
-        id: Snowflake(50),
-        application: BOT,
-        token: Secret::new("once".to_owned()),
-        guild: Some(Snowflake(9)),
-        channel: Snowflake(99),
-        parent: None,
-        is_thread: None,
-        member: Member { user: user(ANN), roles: vec![], permissions: None },
-        app_permissions: None,
-        locale: None,
-        attachment_limit: None,
-    };
-    Event::Autocomplete(Box::new(SlashCommand { interaction, name: "acp".to_owned(), options: vec![status] }))
+    let session = given("session", Value::Text(String::new()), true);
+    let status = given("status", Value::Sub(vec![session]), false);
+    Event::Autocomplete(Box::new(command("acp", vec![status])))
 }
 
 async fn until(what: &str, is: impl Fn() -> bool) {

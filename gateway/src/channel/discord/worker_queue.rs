@@ -105,27 +105,28 @@ impl<T> ConversationQueue<T> {
         Self { waiting: Mutex::new(QueueState::new(most)), more: Notify::new() }
     }
 
+    /// Changes the state and wakes the worker.
+    fn change<R>(&self, change: impl FnOnce(&mut QueueState<T>) -> R) -> R {
+        let result = change(&mut self.waiting.lock());
+        self.more.notify_one();
+        result
+    }
+
     /// Adds a job without waiting. `from` is the message from which a backfill restores the job; jobs that no
     /// backfill restores have a higher limit.
     pub(super) fn enqueue(&self, job: T, from: Option<Snowflake>) -> EnqueueOutcome<T> {
-        let put = self.waiting.lock().enqueue(job, from);
-        self.more.notify_one();
-        put
+        self.change(|state| state.enqueue(job, from))
     }
 
     /// Requests a backfill for a message dropped elsewhere, as if this queue had been full. Returns false if
     /// the queue is closed.
     pub(super) fn request_backfill_from(&self, from: Snowflake) -> bool {
-        let is_open = self.waiting.lock().request_backfill_from(Some(from));
-        self.more.notify_one();
-        is_open
+        self.change(|state| state.request_backfill_from(Some(from)))
     }
 
     /// Requests a backfill before all waiting jobs. Returns false if the queue is closed.
     pub(super) fn request_backfill(&self) -> bool {
-        let is_open = self.waiting.lock().request_backfill();
-        self.more.notify_one();
-        is_open
+        self.change(QueueState::request_backfill)
     }
 
     /// Waits for the next work item and removes it.

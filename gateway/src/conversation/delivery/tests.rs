@@ -2,8 +2,7 @@
 use super::*;
 use crate::channel::console::Console;
 use crate::channel::{BoxFuture, ChannelAdapter, ChannelProperties, LookupOutcome, Outgoing, SendOutcome};
-use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_row, spawn};
-use acp_core::config::load::{Inputs, LoadedConfig, load};
+use crate::tests::{Scribe, binding_row, conversation, eventually, loaded, open, session_row, spawn};
 use acp_core::event::EventKind;
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::route::UnboundDestination;
@@ -12,7 +11,6 @@ use acp_shared::ids::SessionKey;
 use acp_store::{bindings, console};
 use serde_json::json;
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
@@ -27,10 +25,6 @@ mod styles;
 const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
 /// The parts that [`two_turns`] come to where nothing can be changed: a question, its answer, six for a long turn, one for a short one.
 const PARTS: usize = 9;
-
-fn loaded(text: &str) -> LoadedConfig {
-    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
-}
 
 fn configured(text: &str) -> LiveConfig {
     LiveConfig::new(loaded(text))

@@ -10,7 +10,7 @@ use acp_core::event::{EventKind, prompt_payload};
 use acp_core::failure::Failure;
 use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
 use acp_core::request::{PromptRequest, SpawnRequest, SpawnResult};
-use acp_core::rows::{BindingRow, RunRow, SessionOptions, SessionRow, TargetKind};
+use acp_core::rows::{BindingRow, SessionOptions, SessionRow, TargetKind};
 use acp_core::runtime::Runtime;
 use acp_core::session::SessionState;
 use acp_core::{mcp, options};
@@ -206,7 +206,10 @@ impl Manager {
             let first = PromptRequest { text, author, interactive, ..PromptRequest::default() };
             first.into_run(RunId::mint(), &session_key, key, now_ms)
         });
-        let events = run.iter().map(first_event).collect();
+        let events = run
+            .iter()
+            .map(|run| (EventKind::Prompt, prompt_payload(&run.text, run.mode, &run.author, None)))
+            .collect();
         let spawned = SpawnResult { session_key, run_id: run.as_ref().map(|run| run.run_id) };
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
@@ -251,8 +254,4 @@ impl Manager {
             last_activity_at_ms: now_ms,
         }
     }
-}
-
-fn first_event(run: &RunRow) -> (EventKind, String) {
-    (EventKind::Prompt, prompt_payload(&run.text, run.mode, &run.author, None))
 }

@@ -51,6 +51,16 @@ async fn keep_queued(store: &Store, about: ButtonSubject) {
     store.write("keep", keep).await.unwrap();
 }
 
+/// A turn beside which a notice is shown, on a channel that can edit it.
+async fn with_notice() -> (tempfile::TempDir, Store, Scribe, Arc<Board>, Driver) {
+    let (dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let driver = drive(&store, &board, "");
+    scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
+    board.until("the notice", |shown| shown.len() == 1).await;
+    (dir, store, scribe, board, driver)
+}
+
 /// The buttons are the agent's own options; once it is settled, by whomever, they are gone and the message says so.
 /// Also when the process that sent it is not there any more.
 #[tokio::test]
@@ -136,11 +146,7 @@ async fn messages_with_buttons_are_found_by_their_conversations() {
 #[tokio::test]
 async fn a_message_that_cannot_be_amended_is_given_up_after_three_attempts() {
     for (is_refused, attempts) in [(false, 3), (true, 1)] {
-        let (_dir, store, mut scribe) = begun().await;
-        let board = Board::new(true);
-        let driver = drive(&store, &board, "");
-        scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
-        board.until("the notice", |shown| shown.len() == 1).await;
+        let (_dir, store, mut scribe, board, driver) = with_notice().await;
         if is_refused {
             board.is_fixed.store(true, Ordering::SeqCst);
         } else {
@@ -162,11 +168,7 @@ async fn a_message_that_cannot_be_amended_is_given_up_after_three_attempts() {
 /// Obsolete buttons are a side effect: a rate limit on their message delays no output, and is no attempt.
 #[tokio::test]
 async fn rate_limit_on_obsolete_buttons_delays_no_output() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    let driver = drive(&store, &board, "");
-    scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
-    board.until("the notice", |shown| shown.len() == 1).await;
+    let (_dir, store, mut scribe, board, driver) = with_notice().await;
     board.limits.store(u32::MAX, Ordering::SeqCst);
     keep_queued(&store, ButtonSubject::Permission("gone".to_owned())).await;
     for text in ["One.", "Two.", "Three.", "Four."] {

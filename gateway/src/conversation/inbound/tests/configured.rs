@@ -4,16 +4,15 @@
 use super::fake::{Party, party};
 use super::*;
 use crate::channel::{BindingLookup, InboundPort};
+use crate::tests::loaded;
 use acp_core::static_binding::StaticSessionSpec;
-use std::path::Path;
 
 const ROOM: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
 const HALL: &str = "[[bindings]]\nchannel = \"party\"\nconversation = \"hall\"\nagent = \"demo\"\n";
 
 impl Fake {
     fn configure(&self, text: &str) {
-        let file = Some((Path::new("/g.toml"), text));
-        *self.config.lock().unwrap() = Arc::new(load(Inputs { file, ..Inputs::default() }).unwrap());
+        *self.config.lock().unwrap() = Arc::new(loaded(text));
     }
 }
 

@@ -178,13 +178,6 @@ async fn uncertain_reply_is_looked_up_before_resend() {
     assert!(!since.is_empty() && since.iter().all(|since| *since == Some(received)), "{since:?} {received}");
 }
 
-#[tokio::test]
-async fn unsent_reply_needs_no_lookup() {
-    let (_dir, _store, _fake, channel, inlet) = ground(Mood::Takes).await;
-    inlet.accept(message("m1", "/acp cancel")).await.unwrap();
-    assert_eq!((channel.said_in("c").len(), channel.looks().len()), (1, 0));
-}
-
 /// The gateway ends in order while a message is on its way: nothing was done, and that is no answer. The next one does it.
 #[tokio::test]
 async fn message_interrupted_by_shutdown_runs_after_restart() {
