@@ -218,17 +218,15 @@ pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
     }
 }
 
+/// A session, bound to a conversation or not, as it is inserted.
+pub(crate) fn spawn_tx(session: SessionRow, binding: Option<BindingRow>) -> SpawnTx {
+    let caps = acp_core::writes::SessionLimits { sessions_max: 1_000, account: None };
+    SpawnTx { session, binding, run: None, events: Vec::new(), idempotency: None, caps }
+}
+
 /// Inserts a session, bound to a conversation or not.
 pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<BindingRow>) {
-    let spawn = SpawnTx {
-        session,
-        binding,
-        run: None,
-        events: Vec::new(),
-        idempotency: None,
-        caps: acp_core::writes::SessionLimits { sessions_max: 1_000, account: None },
-    };
-    store.spawn_session(spawn).await.unwrap();
+    store.spawn_session(spawn_tx(session, binding)).await.unwrap();
 }
 
 /// The actor's place: writes runs and journal rows of one session.

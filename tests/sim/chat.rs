@@ -132,8 +132,7 @@ impl SimChannelState {
 
     /// Handles one of the calls. A fault occurs once in `trouble` times; never for 0.
     pub(super) fn serve(&mut self, at: usize, trouble: usize, chance: &mut SeededRng) -> String {
-        let call = self.calls.remove(at);
-        match call {
+        match self.calls.remove(at) {
             ChannelCall::Send(to, message, reply) => {
                 let outcome = self.take(&to, &message, trouble, chance);
                 let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);

@@ -68,7 +68,10 @@ impl DiscordAccounts {
         let gone: Vec<String> = self.bots.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
         for id in gone {
             tracing::info!(account = id, "Discord account stopped; no longer configured");
-            self.end(&id);
+            if let Some(bot) = self.bots.remove(&id) {
+                bot.cancel.cancel();
+                self.channels.unregister(&bot.channel);
+            }
         }
         for (id, settings) in wanted {
             let done = settings.and_then(|settings| self.start_account(&id, settings));
@@ -100,13 +103,6 @@ impl DiscordAccounts {
             old.cancel.cancel();
         }
         Ok(())
-    }
-
-    fn end(&mut self, id: &str) {
-        if let Some(bot) = self.bots.remove(id) {
-            bot.cancel.cancel();
-            self.channels.unregister(&bot.channel);
-        }
     }
 }
 

@@ -9,12 +9,11 @@ use crate::runtime::profiles::Profiles;
 use crate::session::manager::{CloseRequest, Manager};
 use crate::supervisor::simulated::{gateway_role, no_marks, welcome};
 use crate::supervisor::{SupervisorClient, hello};
-use crate::tests::{deps, eventually, execute, lease_row, open, session_row, spawn};
+use crate::tests::{deps, eventually, execute, lease_row, open, said, session_row, spawn};
 use acp_core::actor::{ActorLimits, AgentProfile};
 use acp_core::backend::{
     BackendMachine, BackendStep, CloseMode, OptionChange, RequestReply, StartSessionParams, SubmitParams,
 };
-use acp_core::request::PromptRequest;
 use acp_core::rows::{LeaseStatus, SessionRow};
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::runtime::{BackendHealth, MachineStateError, Registry, Runtime};
@@ -156,8 +155,7 @@ impl World {
     }
 
     async fn prompt(&self) -> Result<crate::session::manager::PromptAccepted, Failure> {
-        let request = PromptRequest { text: "hello".to_owned(), ..PromptRequest::default() };
-        self.manager.prompt(&self.key, request, IdempotencyKey::mint()).await
+        self.manager.prompt(&self.key, said("hello"), IdempotencyKey::mint()).await
     }
 
     async fn close(&self) -> Result<crate::session::manager::SessionStatus, Failure> {

@@ -237,13 +237,8 @@ pub(super) mod tests {
     pub(in crate::channel::discord) fn ready() -> Event {
         let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
         let guilds = vec![Snowflake(5), Snowflake(6)];
-        Event::Ready(ReadyEvent {
-            me,
-            application: Snowflake(2),
-            session: "s".to_owned(),
-            shard: (0, 1),
-            guilds,
-        })
+        let (application, session) = (Snowflake(2), "s".to_owned());
+        Event::Ready(ReadyEvent { me, application, session, shard: (0, 1), guilds })
     }
 
     #[test]

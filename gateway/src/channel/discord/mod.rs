@@ -107,25 +107,18 @@ impl Discord {
     /// [`ClientSetupError`] if the token or the address is unusable.
     pub(crate) fn new(account: String, settings: AccountSettings) -> Result<Self, ClientSetupError> {
         let rest = RestClient::new(rest::RestSettings::new(settings.base.clone(), settings.token.clone()))?;
-        let (cache, connection_health) = (StateCache::default(), health::ConnectionHealth::default());
-        let base = settings.base.clone();
-        let settings = watch::Sender::new(Arc::new(settings));
-        let (counts, registration) = (Arc::default(), command_registration::CommandRegistration::default());
-        let retry_permits = Semaphore::new(interaction_response::PENDING_RETRIES_MAX);
-        let backfill_permits = Semaphore::new(backfill::CONCURRENT_MAX);
-        let webhooks = Webhooks::default();
         let inner = Inner {
             account,
-            settings,
-            base,
+            base: settings.base.clone(),
+            settings: watch::Sender::new(Arc::new(settings)),
             rest,
-            counts,
-            cache,
-            webhooks,
-            connection_health,
-            registration,
-            retry_permits,
-            backfill_permits,
+            counts: Arc::default(),
+            cache: StateCache::default(),
+            webhooks: Webhooks::default(),
+            connection_health: health::ConnectionHealth::default(),
+            registration: command_registration::CommandRegistration::default(),
+            retry_permits: Semaphore::new(interaction_response::PENDING_RETRIES_MAX),
+            backfill_permits: Semaphore::new(backfill::CONCURRENT_MAX),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -79,9 +79,9 @@ pub(super) struct ConversationLocation {
     pub(super) guild: Option<Snowflake>,
 }
 
-/// Scope of a permission change.
+/// Scope of a permission change or of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PermissionScope {
+pub(super) enum EventScope {
     /// A channel with its threads.
     Channel(Snowflake),
     /// A whole server.
@@ -396,12 +396,12 @@ impl StateCache {
 
     /// Records a change of permissions: refused actions in this scope may be attempted at once, reads by one
     /// conversation of a channel first.
-    pub(super) fn on_permissions_changed(&self, at: PermissionScope) {
+    pub(super) fn on_permissions_changed(&self, at: EventScope) {
         let mut state = self.state.lock();
         let CacheState { locations, denied_features, denied_channels, .. } = &mut *state;
         let is_meant = |channel: Snowflake| match at {
-            PermissionScope::Channel(id) => channel == id,
-            PermissionScope::Guild(guild) => locations.iter().any(|(id, spot)| {
+            EventScope::Channel(id) => channel == id,
+            EventScope::Guild(guild) => locations.iter().any(|(id, spot)| {
                 spot.guild == Some(guild) && (*id == channel || spot.parent == Some(channel))
             }),
         };

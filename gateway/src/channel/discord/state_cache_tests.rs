@@ -66,10 +66,10 @@ fn denied_feature_is_retried_after_delay() {
 fn permission_change_clears_denials_in_scope() {
     let [guild, channel, thread, other] = [9, 1, 2, 3].map(Snowflake);
     for (at, here, there) in [
-        (PermissionScope::Channel(channel), true, false),
-        (PermissionScope::Channel(other), false, true),
-        (PermissionScope::Guild(guild), true, false),
-        (PermissionScope::Guild(Snowflake(8)), false, false),
+        (EventScope::Channel(channel), true, false),
+        (EventScope::Channel(other), false, true),
+        (EventScope::Guild(guild), true, false),
+        (EventScope::Guild(Snowflake(8)), false, false),
     ] {
         let known = StateCache::default();
         known.set_location(thread, Some(channel), Some(guild));
@@ -113,7 +113,7 @@ fn reads_of_a_denied_channel_are_paced() {
     let mut total = 0;
     for second in 0..600 {
         if second % 60 == 0 {
-            known.on_permissions_changed(PermissionScope::Guild(guild));
+            known.on_permissions_changed(EventScope::Guild(guild));
         }
         total += refused(second * 1_000);
     }

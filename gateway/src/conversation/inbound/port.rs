@@ -362,9 +362,7 @@ impl Inner {
             }
         })
     }
-}
 
-impl Inner {
     /// Returns the open sessions that a person may see, last used first: the same as `/acp sessions` lists.
     async fn visible_sessions(
         &self,

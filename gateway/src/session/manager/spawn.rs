@@ -1,8 +1,8 @@
 //! Creation of a session: the checks, and the single transaction.
 
-use super::{Manager, caps_of, fingerprint, over_cap};
+use super::{Manager, at_cap, caps_of, fingerprint};
 use crate::metrics::transitions;
-use crate::runtime::lookup::{LookupResults, look_up_with_timeout};
+use crate::runtime::lookup::{LookupResults, look_up_with_timeout, no_supervisor};
 use acp_core::actor::IdempotencyRecord;
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
@@ -98,7 +98,7 @@ impl Manager {
                 let before = self.stored_spawn(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
             }
-            Err(error) => return Err(over_cap(error, policy)),
+            Err(error) => return Err(at_cap(error.into(), policy)),
         }
         self.actor(&spawned.session_key);
         Ok(spawned)
@@ -122,12 +122,7 @@ impl Manager {
         }
         let details = backend.health().details;
         tracing::warn!(backend = policy.backend.value, details, "session refused: backend unavailable");
-        let text = format!(
-            "{} The supervisor, which starts agents, does not answer.",
-            Code::BackendUnavailable.text()
-        );
-        let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR").origin("gateway");
-        Err(policy.explain_missing_backend(failure.retryable()))
+        Err(policy.explain_missing_backend(no_supervisor("starts agents")))
     }
 
     /// Fails unless the spawning session is open.

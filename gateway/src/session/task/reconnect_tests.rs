@@ -5,10 +5,9 @@
 use super::tests::{NoAgents, leased};
 use super::*;
 use crate::supervisor::simulated::SimSupervisorConnection;
-use crate::tests::deps;
+use crate::tests::{deps, said};
 use crate::util::clock::Clock;
 use acp_core::actor::ActorCommand;
-use acp_core::request::PromptRequest;
 use acp_core::rows::LeaseStatus;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
@@ -94,7 +93,7 @@ impl Stage {
 
     /// Something is wanted of the actor that it must commit, and that waits.
     async fn commit_waits(&mut self) {
-        let request = PromptRequest { text: "hello".to_owned(), ..PromptRequest::default() };
+        let request = said("hello");
         let (reply, _) = tokio::sync::oneshot::channel();
         let (run_id, key) = (RunId::mint(), IdempotencyKey::mint());
         let command = ActorCommand::Prompt { run_id, request, key, caps: None };
